@@ -19,15 +19,15 @@ from twinlog.local.check import Log
 from twinlog.local.stage import Stage
 from twinlog.local.writers import Totals, TransactionalWriter
 from twinlog.operations.readiness.reasons import Reason
-from twinlog.operations.switchover.switchover import (
+from twinlog.operations.switchover.records import (
     LeftBehind,
     Producers,
     ProducersNotStopped,
     Progress,
     Step,
     SwitchedOver,
-    switch_over,
 )
+from twinlog.operations.switchover.switchover import switch_over
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
 

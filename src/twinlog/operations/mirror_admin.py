@@ -41,6 +41,13 @@ from twinlog.operations.results import (
     ListMirrorsResult,
     MirrorListing,
 )
+from twinlog.operations.switchover.records import (
+    Allowed,
+    ForgottenDenials,
+    Producers,
+    SwitchedOver,
+    Tell,
+)
 from twinlog.operations.verification import Verification, VerifyConfig, verify_mirrors
 from twinlog.runtime.job_progress import Progress
 from twinlog.store.control_topics import take_control_topics
@@ -50,6 +57,10 @@ from twinlog.verify.log_reader import PATIENCE_S
 
 ALL_TOPICS: Final = ".*"
 """All topics of a mirror."""
+SILENCE_S: Final = 5.0
+"""Seconds for which nothing must have been written to the source before a switchover."""
+STEP_TIMEOUT_S: Final = 300.0
+"""Seconds that each step of a switchover may take before all is left as it was."""
 
 
 class MirrorAdmin:
@@ -326,3 +337,75 @@ class MirrorAdmin:
             patience=patience_s,
         )
         return await verify_mirrors(self._cluster, config, progress)
+
+    async def switchover(
+        self,
+        mirror: str,
+        topics: str | Collection[str] = ALL_TOPICS,
+        *,
+        producers: Producers | None = None,
+        silence_s: float = SILENCE_S,
+        timeout_s: float = STEP_TIMEOUT_S,
+        tell: Tell = lambda _: None,
+    ) -> SwitchedOver:
+        """Fail topics over without losing a record, while both clusters run (docs/switchover.md).
+
+        If it ends before the failover, also by a cancellation, it removes what it has denied.
+
+        Args:
+            mirror: the mirror's name.
+            topics: see the module.
+            producers: what to do about the source's producers, and how an operator is asked in the
+                middle of it; None: they are denied WRITE, and nobody is asked.
+            silence_s: seconds for which nothing must have been written to the source.
+            timeout_s: seconds that each step may take.
+            tell: receives the progress of each step.
+
+        Raises:
+            ProducersNotStopped: producers may write, and cannot be denied it; nothing was changed.
+            DenialsStay: it failed, and its denials could not be removed.
+            SwitchoverFailed: it failed; `gone_back` is whether all is as it was.
+        """
+        from twinlog.operations.switchover.switchover import switch_over  # noqa: PLC0415 (see the module)
+
+        return await switch_over(
+            *(self._cluster, mirror, topics),
+            producers=producers or Producers(),
+            silence_s=silence_s,
+            timeout_s=timeout_s,
+            tell=tell,
+        )
+
+    async def allow_producers(
+        self,
+        mirror: str,
+        topics: str = ALL_TOPICS,
+        *,
+        source_config: Mapping[str, str] | None = None,
+    ) -> Allowed:
+        """Remove what switchovers of a mirror have denied at its source.
+
+        Args:
+            mirror: the mirror's name.
+            topics: a topic name or otherwise a regular expression.
+            source_config: properties of a connection to the source that may alter its ACLs; None:
+                the mirror's.
+
+        Raises:
+            MirrorRefused: UNKNOWN_MIRROR, INVALID_REGULAR_EXPRESSION.
+            UserError: the source mirrors such a topic from the destination, has to keep it
+                read-only, and has not taken its denials over.
+        """
+        from twinlog.operations.switchover.denials import allow_producers  # noqa: PLC0415 (see the module)
+
+        return await allow_producers(self._cluster, mirror, topics, source_config=source_config)
+
+    async def forget_denials(self, mirror: str, topics: str = ALL_TOPICS) -> ForgottenDenials:
+        """Forget what switchovers have denied at a source that is gone for good.
+
+        Raises:
+            MirrorRefused: UNKNOWN_MIRROR, INVALID_REGULAR_EXPRESSION.
+        """
+        from twinlog.operations.switchover.denials import forget_denials  # noqa: PLC0415 (see the module)
+
+        return await forget_denials(self._cluster, mirror, topics)

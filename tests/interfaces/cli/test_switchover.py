@@ -4,8 +4,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from click.testing import CliRunner
 
 from twinlog.interfaces.cli import switchover as command
 from twinlog.kafka.types import TopicPartition
-from twinlog.operations.switchover.switchover import (
+from twinlog.operations.switchover.records import (
     AS_IT_WAS,
     LeftBehind,
     Producers,
@@ -26,9 +25,21 @@ from twinlog.operations.switchover.switchover import (
 ARGUMENTS = ["--bootstrap-server", "h:1", "--mirror", "m"]
 
 
-@asynccontextmanager
-async def connected(*_: Any) -> AsyncIterator[None]:
-    yield
+class Admin:
+    """An administrator whose switchover is the test's."""
+
+    def __init__(self, switchover: Callable[..., Awaitable[object]]) -> None:
+        self.switchover = switchover
+
+    async def __aenter__(self) -> "Admin":
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+
+def serve(monkeypatch: pytest.MonkeyPatch, switchover: Callable[..., Awaitable[object]]) -> None:
+    """Let the command call this function as its operation."""
+    monkeypatch.setattr(command, "MirrorAdmin", lambda _: Admin(switchover))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -50,8 +61,7 @@ def test_a_signal_lets_it_take_back_what_it_has_denied(
             done.append("taken back")
             tell(Progress(Step.PRODUCERS, True, "taken back", False))
 
-    monkeypatch.setattr(command, "connected", connected)
-    monkeypatch.setattr(command, "switch_over", switch_over)
+    serve(monkeypatch, switch_over)
     result = CliRunner().invoke(command.switchover, ARGUMENTS)
     assert done == ["taken back"]
     assert result.exit_code == command.INTERRUPTED
@@ -83,8 +93,7 @@ def test_what_is_left_behind_is_said(
     async def switch_over(*_: Any, **__: Any) -> SwitchedOver:
         return SwitchedOver(mirror="m", topics=("t",), left_behind=left)
 
-    monkeypatch.setattr(command, "connected", connected)
-    monkeypatch.setattr(command, "switch_over", switch_over)
+    serve(monkeypatch, switch_over)
     text = CliRunner().invoke(command.switchover, ARGUMENTS)
     assert (text.exit_code, text.stderr) == (status, said)
     assert text.stdout == "Switched over 1 topic(s) of mirror m: [t]\n"
@@ -102,17 +111,12 @@ def test_a_principal_writes_to_no_terminal(monkeypatch: pytest.MonkeyPatch) -> N
     """Goal: a principal in the source's ACLs cannot hide itself from the operator who is asked."""
     why = "a deny ACL cannot exclude them: User:a, User:mallory\x1b[2K\rUser:b\n\x9b2J"
 
-    @asynccontextmanager
-    async def connected(*_: Any) -> AsyncIterator[None]:
-        yield
-
     async def switch_over(*_: Any, producers: Producers, **__: Any) -> None:
         assert producers.ask is not None
         assert not await producers.ask(["orders\x1b[8m"], why)
         raise ProducersNotStopped(["orders\x1b[8m"], "they are not stopped")
 
-    monkeypatch.setattr(command, "connected", connected)
-    monkeypatch.setattr(command, "switch_over", switch_over)
+    serve(monkeypatch, switch_over)
     arguments = ["--bootstrap-server", "h:1", "--mirror", "m"]
     result = CliRunner().invoke(command.switchover, arguments, input="n\n")
     assert result.exit_code == 1
@@ -133,15 +137,10 @@ def test_what_is_left_to_be_looked_at_is_no_success(
 ) -> None:
     """Producers may write to the old source, which no mirror copies any more, or groups skip."""
 
-    @asynccontextmanager
-    async def connected(*_: Any) -> AsyncIterator[None]:
-        yield
-
     async def switch_over(*_: Any, **__: Any) -> SwitchedOver:
         return SwitchedOver(mirror="m", topics=("t",), left_behind=(), **fields)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(command, "connected", connected)
-    monkeypatch.setattr(command, "switch_over", switch_over)
+    serve(monkeypatch, switch_over)
     arguments = ["--bootstrap-server", "h:1", "--mirror", "m"]
     result = CliRunner().invoke(command.switchover, arguments)
     assert result.exit_code == (command.UNFINISHED if fields else 0)

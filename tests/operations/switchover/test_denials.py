@@ -31,13 +31,13 @@ from twinlog.mirror.states import State
 from twinlog.operations.switchover import denials as denials_module
 from twinlog.operations.switchover.denials import (
     NO_AUTHORIZER,
-    Allowed,
     Outlook,
     ProducerDenials,
     allow_producers,
     forget_denials,
     outlook_of,
 )
+from twinlog.operations.switchover.records import Allowed
 from twinlog.store.config_records import MadeAcl, MadeFor, Mirror, MirrorTopic, Wanted
 from twinlog.store.mirrors import MirrorStore
 from twinlog.sync.acls import AclSync

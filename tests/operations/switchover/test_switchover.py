@@ -22,10 +22,7 @@ from twinlog.operations.readiness.reasons import WEIGHTS, Finding, Reason, Verdi
 from twinlog.operations.readiness.verdict import Readiness
 from twinlog.operations.switchover import switchover
 from twinlog.operations.switchover.denials import Outlook
-from twinlog.operations.switchover.silence import Silence, SourceEnd
-from twinlog.operations.switchover.switchover import (
-    HARMLESS,
-    PASSING,
+from twinlog.operations.switchover.records import (
     DenialsStay,
     LeftBehind,
     Producers,
@@ -33,6 +30,11 @@ from twinlog.operations.switchover.switchover import (
     Step,
     SwitchedOver,
     SwitchoverFailed,
+)
+from twinlog.operations.switchover.silence import Silence, SourceEnd
+from twinlog.operations.switchover.switchover import (
+    HARMLESS,
+    PASSING,
     _Switchover,
     harmless,
     standing_against,

@@ -26,14 +26,14 @@ from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
 from twinlog.lifecycle.creation import add_topics, create_mirror
 from twinlog.mirror.placement import state_partition
 from twinlog.mirror.states import State
-from twinlog.operations.switchover.switchover import (
+from twinlog.operations.switchover.records import (
     LeftBehind,
     Producers,
     Progress,
     Step,
     SwitchedOver,
-    switch_over,
 )
+from twinlog.operations.switchover.switchover import switch_over
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.store.control_topics import partition_count, status_entry
 from twinlog.store.mirrors import MirrorStore

@@ -1,40 +1,32 @@
 """`twinlog switchover`: a planned failover that loses no record."""
 
 import asyncio
-import json
 import signal
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
+from twinlog.interfaces.cli.calls import call
 from twinlog.interfaces.cli.options import destination_options, destination_properties
+from twinlog.interfaces.cli.output import print_json, say
 from twinlog.interfaces.cli.questions import confirm
-from twinlog.kafka.acls import Acl
-from twinlog.kafka.client.configuration import parse_config, read_properties
-from twinlog.lifecycle.creation import connected
-from twinlog.operations.mirror_admin import ALL_TOPICS
-from twinlog.operations.switchover.denials import allow_producers, forget_denials
-from twinlog.operations.switchover.switchover import (
-    AS_IT_WAS,
-    STILL_DENIED,
+from twinlog.kafka.client.configuration import read_properties
+from twinlog.operations.mirror_admin import ALL_TOPICS, SILENCE_S, STEP_TIMEOUT_S, MirrorAdmin
+from twinlog.operations.switchover.records import (
+    Allowed,
+    ForgottenDenials,
     Producers,
     Progress,
     SwitchedOver,
     SwitchoverFailed,
-    switch_over,
+    SwitchoverInterrupted,
 )
 from twinlog.text import printable
 
-SILENCE_S: Final = 5.0
-TIMEOUT_S: Final = 300.0
-RELEASED: Final = {
-    "allowed": "Taken back on the source",
-    "left": "Left to the source's own mirror, whose failover takes them back",
-    "forgotten": "Forgotten",
-}
+LEFT: Final = "Left to the source's own mirror, whose failover takes them back"
 UNFINISHED: Final = 3
 """Exit status if something was changed, and the switchover is not complete."""
 INTERRUPTED: Final = 130
@@ -89,7 +81,7 @@ INTERRUPTED: Final = 130
     "--step-timeout-seconds",
     "timeout_s",
     type=click.FloatRange(min=1),
-    default=TIMEOUT_S,
+    default=STEP_TIMEOUT_S,
     show_default=True,
     help="How long each step may take before all is left as it was.",
 )
@@ -125,7 +117,7 @@ def switchover(
     source = None if source_config is None else read_properties(source_config)
     show = _Show(as_json=as_json)
     if allow:
-        show.released(asyncio.run(_allow(properties, mirror, topic, source, forget=forget)))
+        _release(properties, mirror, topic, source, forget=forget, as_json=as_json)
         return
     producers = Producers(
         stopped=stopped, deny=not leave_acls, source_config=source, ask=_ask_whether_stopped
@@ -146,12 +138,7 @@ def switchover(
         show.interrupted()
         sys.exit(INTERRUPTED)
     show.switched_over(result)
-    sys.exit(0 if _is_finished(result) else UNFINISHED)
-
-
-def _is_finished(result: SwitchedOver) -> bool:
-    """Whether nothing is left for a person to check."""
-    return result.left_behind == () and not result.not_denied and not result.groups_behind
+    sys.exit(0 if result.finished else UNFINISHED)
 
 
 async def _ask_whether_stopped(topics: Sequence[str], why: str) -> bool:
@@ -163,19 +150,34 @@ async def _ask_whether_stopped(topics: Sequence[str], why: str) -> bool:
     )
 
 
-async def _allow(
+def _release(
     properties: Mapping[str, str],
     mirror: str,
     topic: str,
     source: Mapping[str, str] | None,
     *,
     forget: bool,
-) -> dict[str, frozenset[Acl]]:
-    async with connected(parse_config(properties).config, "destination") as destination:
-        if forget:
-            return {"forgotten": await forget_denials(destination, mirror, topic)}
-        found = await allow_producers(destination, mirror, topic, source_config=source)
-        return {"allowed": found.taken_back, "left": found.left}
+    as_json: bool,
+) -> None:
+    """Remove or forget denials, and print those that were removed, left or forgotten."""
+    if forget:
+        forgotten = call(properties, lambda admin: admin.forget_denials(mirror, topic))
+        released: Allowed | ForgottenDenials = forgotten
+        texts = [("Forgotten", forgotten.denials)]
+    else:
+        released = allowed = call(
+            properties, lambda admin: admin.allow_producers(mirror, topic, source_config=source)
+        )
+        texts = [("Taken back on the source", allowed.taken_back)]
+        if allowed.left:
+            texts.append((LEFT, allowed.left))
+    if as_json:
+        print_json(released)
+        return
+    for what, acls in texts:
+        click.echo(f"{what}: {len(acls)} denial(s)")
+        for text in sorted(map(str, acls)):
+            click.echo(printable(text))
 
 
 async def _switch(
@@ -189,11 +191,9 @@ async def _switch(
     show: "_Show",
 ) -> SwitchedOver:
     _cancel_at(signal.SIGTERM)
-    async with connected(parse_config(properties).config, "destination") as destination:
-        return await switch_over(
-            destination,
-            mirror,
-            topic,
+    async with MirrorAdmin(properties) as admin:
+        return await admin.switchover(
+            *(mirror, topic),
             producers=producers,
             silence_s=silence_s,
             timeout_s=timeout_s,
@@ -219,70 +219,45 @@ class _Show:
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
-        self._can_go_back = True
-        self._denied = False
+        self._known = SwitchoverInterrupted()
 
     def progress(self, told: Progress) -> None:
         """Show that a step begins, goes on, or is done."""
-        self._can_go_back, self._denied = told.step.can_go_back, told.denied
+        self._known = SwitchoverInterrupted(told.step.can_go_back, told.denied)
         if self._as_json:
-            self._object(
-                step=told.step.name,
-                done=told.done,
-                text=told.text,
-                can_go_back=self._can_go_back,
-            )
+            print_json(told)
         else:
-            back = "" if self._can_go_back else " (no way back)"
+            back = "" if told.step.can_go_back else " (no way back)"
             mark = "done" if told.done else "    "
-            click.echo(printable(f"{told.step.name:<10}{mark}  {told.text}{back}"), err=True)
+            say(f"{told.step.name:<10}{mark}  {told.text}{back}")
 
     def failed(self, error: SwitchoverFailed) -> None:
         """Show the step at which the switchover failed."""
         if self._as_json:
-            self._object(
-                result="GONE_BACK" if error.gone_back else "UNFINISHED",
-                step=error.step.name,
-                error=error.message,
-            )
-        click.echo(printable(f"Error: {error}"), err=True)
+            print_json(error)
+        say(f"Error: {error}")
 
     def interrupted(self) -> None:
         """Show that Ctrl-C or SIGTERM has interrupted the switchover."""
-        if not self._can_go_back:
-            text = "the topics may be failed over: see kafka-mirrors --describe"
-        else:
-            text = STILL_DENIED if self._denied else AS_IT_WAS
         if self._as_json:
-            self._object(result="GONE_BACK" if text == AS_IT_WAS else "UNFINISHED", error=text)
-        click.echo(f"Interrupted; {text}", err=True)
+            print_json(self._known)
+        click.echo(f"Interrupted; {self._known}", err=True)
 
     def switched_over(self, result: SwitchedOver) -> None:
         """Show the result."""
         names = ", ".join(result.topics)
         late = result.left_behind
         if self._as_json:
-            self._object(
-                result="SWITCHED_OVER" if _is_finished(result) else "UNFINISHED",
-                mirror=result.mirror,
-                topics=list(result.topics),
-                left_behind=None if late is None else [_late(*one) for one in late],
-                denied=sorted(map(str, result.denied)),
-                not_denied=result.not_denied,
-                groups_behind=result.groups_behind,
-            )
+            print_json(result)
         else:
             click.echo(
                 f"Switched over {len(result.topics)} topic(s) of mirror {result.mirror}: "
                 f"[{printable(names)}]"
             )
         if result.not_denied:
-            click.echo(
-                printable(
-                    "Whether producers are still denied to write to the source is not known: "
-                    f"{result.not_denied}"
-                ),
-                err=True,
+            say(
+                "Whether producers are still denied to write to the source is not known: "
+                f"{result.not_denied}"
             )
         elif result.denied:
             click.echo(
@@ -295,35 +270,10 @@ class _Show:
                 "The source could not be asked whether it was written to meanwhile", err=True
             )
         if result.groups_behind:
-            click.echo(printable(f"GROUPS {result.groups_behind}"), err=True)
+            say(f"GROUPS {result.groups_behind}")
         for one in late or ():
             click.echo(
                 f"NOT MIRRORED {one.partition} [{one.start}, {one.end}): written to the source by "
                 "a producer that was not stopped",
                 err=True,
             )
-
-    def released(self, denials: Mapping[str, Collection[Acl]]) -> None:
-        """Show the deny ACLs that were removed, left or forgotten (the keys of RELEASED)."""
-        texts = {what: sorted(map(str, acls)) for what, acls in denials.items()}
-        if self._as_json:
-            self._object(**texts)
-            return
-        for what, some in texts.items():
-            if some or what != "left":
-                click.echo(f"{RELEASED[what]}: {len(some)} denial(s)")
-            for text in some:
-                click.echo(printable(text))
-
-    @staticmethod
-    def _object(**fields: Any) -> None:
-        click.echo(json.dumps(fields))
-
-
-def _late(partition: Any, start: int, end: int) -> dict[str, Any]:
-    return {
-        "topic": partition.topic,
-        "partition": partition.partition,
-        "start": start,
-        "end": end,
-    }

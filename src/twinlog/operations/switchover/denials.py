@@ -22,7 +22,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from twinlog.kafka.acls import Acl, AclChanges, Guard, Operation, acl_changes, guard
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -32,6 +32,7 @@ from twinlog.kafka.errors import Retriable, UserError
 from twinlog.kafka.requests.acls import describe_acls, may_alter_acls
 from twinlog.lifecycle.creation import compiled, connected_source
 from twinlog.lifecycle.failback import read_their_mirrors
+from twinlog.operations.switchover.records import Allowed, ForgottenDenials
 from twinlog.store.config_records import MadeFor, Mirror
 from twinlog.store.control_topics import STATE_TOPIC
 from twinlog.store.mirrors import MirrorStore, unknown_mirror
@@ -57,16 +58,6 @@ class Outlook:
     """Principals that may write and cannot be denied it."""
     unguarded: frozenset[str] = frozenset()
     """Topics for which there is no principal to be denied."""
-
-
-class Allowed(NamedTuple):
-    """The result of removing a switchover's denials."""
-
-    taken_back: frozenset[Acl] = frozenset()
-    left: frozenset[Acl] = frozenset()
-    """Left to the source's own mirror, which mirrors the topic from the destination again and has
-    taken them over (`mirrors.add_topics`): its failover removes them. The destination forgets them.
-    """
 
 
 def outlook_of(found: Guard, topics: Collection[str]) -> Outlook:
@@ -323,8 +314,8 @@ async def allow_producers(
         return Allowed(taken_back, left)
 
 
-async def forget_denials(destination: KafkaCluster, mirror: str, topics: str) -> frozenset[Acl]:
-    """Forget what switchovers have denied at a source that is gone for good; return these ACLs.
+async def forget_denials(destination: KafkaCluster, mirror: str, topics: str) -> ForgottenDenials:
+    """Forget what switchovers have denied at a source that is gone for good.
 
     Raises:
         MirrorRefused: UNKNOWN_MIRROR, INVALID_REGULAR_EXPRESSION.
@@ -332,7 +323,8 @@ async def forget_denials(destination: KafkaCluster, mirror: str, topics: str) ->
     """
     _, names = await _denied(destination, mirror, topics)
     # The source is not contacted; the destination takes its place as an argument.
-    return await ProducerDenials(destination, destination, mirror, names).forget()
+    denials = ProducerDenials(destination, destination, mirror, names)
+    return ForgottenDenials(await denials.forget())
 
 
 async def _denied(

@@ -28,7 +28,6 @@ commits only: the operator has to stop it.
 """
 
 import asyncio
-import enum
 from collections.abc import (
     Awaitable,
     Callable,
@@ -36,11 +35,9 @@ from collections.abc import (
     Coroutine,
     Iterator,
     Mapping,
-    Sequence,
 )
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from twinlog.kafka.acls import Acl
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -63,6 +60,19 @@ from twinlog.operations.readiness.survey import (
 from twinlog.operations.readiness.verdict import Readiness, judge
 from twinlog.operations.switchover.denials import Outlook, ProducerDenials, acl_source
 from twinlog.operations.switchover.readable import Readable
+from twinlog.operations.switchover.records import (
+    AS_IT_WAS,
+    FAILED_OVER,
+    DenialsStay,
+    LeftBehind,
+    Producers,
+    ProducersNotStopped,
+    Progress,
+    Step,
+    SwitchedOver,
+    SwitchoverFailed,
+    Tell,
+)
 from twinlog.operations.switchover.silence import Silence, SourceEnd
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.store.mirrors import MirrorStore
@@ -72,16 +82,6 @@ from twinlog.text import SHOWN, few
 
 LOOK_S: Final = 0.5
 """Seconds between two checks while a step waits."""
-AS_IT_WAS: Final = "all is as it was: the mirror goes on, producers may write to the source again"
-NOTHING_CHANGED: Final = "nothing was changed"
-STILL_DENIED: Final = (
-    "the mirror goes on; producers may still be denied to write to the source, which twinlog "
-    "switchover --allow-producers takes back"
-)
-FAILED_OVER: Final = (
-    "topics were failed over: see kafka-mirrors --describe; as long as producers are denied to "
-    "write to the source, the source takes no records that no mirror copies"
-)
 TELL_S: Final = 2.0
 """Seconds between two progress reports while a step waits."""
 LOOKS: Final = 3
@@ -115,109 +115,6 @@ PASSING: Final = HARMLESS | {
 }
 """Reasons that do not block the start of a switchover: harmless ones, and those that end while it
 waits."""
-
-
-class Step(enum.Enum):
-    """A step; see the module. The value describes the action to people."""
-
-    READINESS = "looking whether the mirror is ready"
-    PRODUCERS = "producers must stop writing to the source"
-    SILENCE = "waiting until nothing is written to the source any more"
-    LAG = "waiting until everything is mirrored"
-    GROUPS = "waiting until the groups' offsets are final, and copied"
-    FAILOVER = "failing over"
-
-    @property
-    def can_go_back(self) -> bool:
-        """Whether everything can be undone."""
-        return self is not Step.FAILOVER
-
-
-class Progress(NamedTuple):
-    """A step that has begun, goes on, or is done; `text` describes it."""
-
-    step: Step
-    done: bool
-    text: str
-    denied: bool = False
-    """Whether producers may be denied WRITE on the source by now."""
-
-
-Tell = Callable[[Progress], None]
-Ask = Callable[[Sequence[str], str], Awaitable[bool]]
-"""Asks an operator whether all producers of these topics are stopped; the second argument is why
-they cannot be denied WRITE."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Producers:
-    """What to do about the source's producers."""
-
-    stopped: bool = False
-    """The operator confirms that the producers are stopped that cannot be denied WRITE."""
-    deny: bool = True
-    """The others are denied it. If false, ACLs are left alone, and no producer is denied."""
-    source_config: Mapping[str, str] | None = field(default=None, repr=False)
-    """Properties of a connection to the source that may alter its ACLs; None: the mirror's."""
-    ask: Ask | None = field(default=None, repr=False)
-    """Called in the middle of the switchover, which waits for the answer and goes on; None: it ends
-    with ProducersNotStopped."""
-
-
-class SwitchoverFailed(TwinlogError):
-    """A switchover has ended at a step. `gone_back`: everything is as it was."""
-
-    def __init__(self, step: Step, message: str, *, gone_back: bool) -> None:
-        if not gone_back:
-            hint = "the topics are being failed over, and stay so: see kafka-mirrors --describe"
-        elif step is not Step.READINESS:
-            hint = AS_IT_WAS
-        else:
-            hint = "" if message.endswith(NOTHING_CHANGED) else NOTHING_CHANGED
-        super().__init__(f"{step.name}: {message}", hint=hint)
-        self.step = step
-        self.why = message
-        self.gone_back = gone_back
-
-
-class ProducersNotStopped(SwitchoverFailed):
-    """Some producers may write and cannot be denied it, and no operator says they are stopped."""
-
-    def __init__(self, topics: Sequence[str], why: str) -> None:
-        super().__init__(Step.PRODUCERS, why, gone_back=True)
-        self.topics = topics
-
-
-class DenialsStay(SwitchoverFailed):
-    """A switchover has ended before its FAILOVER, and its denials were not removed."""
-
-    def __init__(self, step: Step, message: str, hint: str = STILL_DENIED) -> None:
-        super().__init__(step, message, gone_back=False)
-        self.hint = hint
-
-
-class LeftBehind(NamedTuple):
-    """Offsets `[start, end)` that were written to the source too late to be mirrored."""
-
-    partition: TopicPartition
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwitchedOver:
-    """The result of a switchover."""
-
-    mirror: str
-    topics: tuple[str, ...]
-    left_behind: tuple[LeftBehind, ...] | None
-    """What was written to the source meanwhile; None: the source could not be read any more."""
-    denied: frozenset[Acl] = frozenset()
-    """The denials that stay on the source."""
-    not_denied: str = ""
-    """Why it is unknown whether these denials still exist; empty: they do."""
-    groups_behind: str = ""
-    """Groups whose offsets are not as on the source, or why that is unknown; empty: none."""
 
 
 def standing_against(found: Readiness) -> list[Finding]:
