@@ -19,7 +19,10 @@ if TYPE_CHECKING:
         PartitionDescription,
         TopicDescription,
     )
+    from twinlog.operations.log_dump import SegmentDump
     from twinlog.operations.mirror_admin import MirrorAdmin
+    from twinlog.operations.readiness.reasons import Finding, Reason, Verdict
+    from twinlog.operations.readiness.verdict import Readiness, TopicReadiness
     from twinlog.operations.results import (
         AlterMirrorResult,
         ChangedTopics,
@@ -30,14 +33,30 @@ if TYPE_CHECKING:
         MirrorListing,
     )
     from twinlog.operations.serialise import json_data
+    from twinlog.operations.switchover.records import (
+        Allowed,
+        DenialsStay,
+        ForgottenDenials,
+        Producers,
+        ProducersNotStopped,
+        Progress,
+        Step,
+        SwitchedOver,
+        SwitchoverFailed,
+    )
+    from twinlog.operations.verification import Verification
     from twinlog.store.config_records import Wanted
 
 __all__ = [
+    "Allowed",
     "AlterMirrorResult",
     "ChangedTopics",
     "CreateMirrorResult",
     "DeleteMirrorResult",
+    "DenialsStay",
     "DescribeMirrorsResult",
+    "Finding",
+    "ForgottenDenials",
     "ListMirrorsResult",
     "MirrorAdmin",
     "MirrorDescription",
@@ -45,24 +64,40 @@ __all__ = [
     "MirrorListing",
     "MirrorRefused",
     "PartitionDescription",
+    "Producers",
+    "ProducersNotStopped",
+    "Progress",
+    "Readiness",
+    "Reason",
     "Rebuild",
     "Retriable",
+    "SegmentDump",
     "State",
+    "Step",
+    "SwitchedOver",
+    "SwitchoverFailed",
     "TopicDescription",
+    "TopicReadiness",
     "TwinlogError",
     "UnsupportedVersion",
     "UserError",
+    "Verdict",
+    "Verification",
     "Wanted",
     "__version__",
     "json_data",
 ]
 
 _FOUND_IN: Final = {
+    "Allowed": "twinlog.operations.switchover.records",
     "AlterMirrorResult": "twinlog.operations.results",
     "ChangedTopics": "twinlog.operations.results",
     "CreateMirrorResult": "twinlog.operations.results",
     "DeleteMirrorResult": "twinlog.operations.results",
+    "DenialsStay": "twinlog.operations.switchover.records",
     "DescribeMirrorsResult": "twinlog.operations.results",
+    "Finding": "twinlog.operations.readiness.reasons",
+    "ForgottenDenials": "twinlog.operations.switchover.records",
     "ListMirrorsResult": "twinlog.operations.results",
     "MirrorAdmin": "twinlog.operations.mirror_admin",
     "MirrorDescription": "twinlog.operations.describe",
@@ -70,13 +105,25 @@ _FOUND_IN: Final = {
     "MirrorListing": "twinlog.operations.results",
     "MirrorRefused": "twinlog.mirror.errors",
     "PartitionDescription": "twinlog.operations.describe",
+    "Producers": "twinlog.operations.switchover.records",
+    "ProducersNotStopped": "twinlog.operations.switchover.records",
+    "Progress": "twinlog.operations.switchover.records",
+    "Readiness": "twinlog.operations.readiness.verdict",
+    "Reason": "twinlog.operations.readiness.reasons",
     "Rebuild": "twinlog.lifecycle.rebuild",
     "Retriable": "twinlog.kafka.errors",
+    "SegmentDump": "twinlog.operations.log_dump",
     "State": "twinlog.mirror.states",
+    "Step": "twinlog.operations.switchover.records",
+    "SwitchedOver": "twinlog.operations.switchover.records",
+    "SwitchoverFailed": "twinlog.operations.switchover.records",
     "TopicDescription": "twinlog.operations.describe",
+    "TopicReadiness": "twinlog.operations.readiness.verdict",
     "TwinlogError": "twinlog.kafka.errors",
     "UnsupportedVersion": "twinlog.kafka.errors",
     "UserError": "twinlog.kafka.errors",
+    "Verdict": "twinlog.operations.readiness.reasons",
+    "Verification": "twinlog.operations.verification",
     "Wanted": "twinlog.store.config_records",
     "json_data": "twinlog.operations.serialise",
 }

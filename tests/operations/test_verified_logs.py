@@ -19,15 +19,15 @@ from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.creation import add_topics, create_mirror
 from twinlog.local.cluster import LocalCluster
 from twinlog.operations import verification
+from twinlog.operations.mirror_admin import MirrorAdmin
 from twinlog.operations.verification import (
     DIFFERS,
     NOT_SEEN,
     SAME,
     Verification,
     VerifyConfig,
-    verify_mirrors,
 )
-from twinlog.runtime.session import Progress
+from twinlog.runtime.job_progress import Progress
 from twinlog.store.config_records import Mirror
 from twinlog.store.mirrors import MirrorStore
 from twinlog.verify.job import Compared, VerifyTask, verify_task
@@ -60,14 +60,9 @@ class Mirrored(NamedTuple):
 
     async def verify(self) -> Verification:
         """Return the result of `verify`."""
-        return await verify_mirrors(
-            VerifyConfig(
-                destination={"bootstrap.servers": self.servers[1]},
-                mirror=self.mirror,
-                topic=re.compile(re.escape(self.topic)),
-                patience=3.0,
-            )
-        )
+        async with MirrorAdmin({"bootstrap.servers": self.servers[1]}) as admin:
+            topic = re.compile(re.escape(self.topic))
+            return await admin.verify(self.mirror, topic, patience_s=3.0)
 
 
 @asynccontextmanager

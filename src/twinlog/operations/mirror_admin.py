@@ -18,6 +18,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -30,6 +31,7 @@ from twinlog.lifecycle import changes as lifecycle
 from twinlog.lifecycle import creation as mirrors
 from twinlog.lifecycle.rebuild import Rebuild
 from twinlog.operations.describe import DescribedPartition, describe, without_log_end
+from twinlog.operations.log_dump import SegmentDump, dump_log
 from twinlog.operations.readiness.verdict import Readiness, judge
 from twinlog.operations.removal import await_stopped
 from twinlog.operations.results import (
@@ -348,7 +350,7 @@ class MirrorAdmin:
         timeout_s: float = STEP_TIMEOUT_S,
         tell: Tell = lambda _: None,
     ) -> SwitchedOver:
-        """Fail topics over without losing a record, while both clusters run (docs/switchover.md).
+        """Fail topics over without losing a record, while both clusters run (docs/cli.md).
 
         If it ends before the failover, also by a cancellation, it removes what it has denied.
 
@@ -409,3 +411,12 @@ class MirrorAdmin:
         from twinlog.operations.switchover.denials import forget_denials  # noqa: PLC0415 (see the module)
 
         return await forget_denials(self._cluster, mirror, topics)
+
+    @staticmethod
+    def dump_log(file: Path) -> SegmentDump:
+        """Decode a segment of `__mirror_state` that was copied from a broker; it needs no cluster.
+
+        Raises:
+            UserError: the file cannot be read.
+        """
+        return dump_log(file)

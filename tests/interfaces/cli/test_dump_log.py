@@ -1,5 +1,6 @@
 """`twinlog dump-log --mirror-state-decoder` on files as a broker stores them."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -118,3 +119,23 @@ def test_a_records_text_writes_to_no_terminal(segment: Path) -> None:
     assert line.isprintable()
     assert r"headerKeys: [\x1b]0;title\x07,\udcff]" in line
     assert r'"reason":"\x9b2J\u202e"' in line
+
+
+def test_programs_get_an_object_for_each_line(segment: Path) -> None:
+    """Goal: `--json` has the same entries, damaged ones too."""
+    record = encode_state(PartitionState(PARTITION, State.FAILED, "why"))
+    segment.write_bytes(batch([record, (b"", b"")]) + b"\1" * 9)
+    done = CliRunner().invoke(
+        main, ["dump-log", "--mirror-state-decoder", "--json", "--files", str(segment)]
+    )
+    assert done.exit_code == 0, done.output
+    head, first, state, other, rest = map(json.loads, done.stdout.splitlines())
+    assert head == {"file": str(segment), "starting_offset": BASE}
+    assert (first["base_offset"], first["count"], first["is_valid"]) == (BASE, 2, True)
+    place = {"topicName": "my-topic", "partition": 0}
+    assert state["content"] == {
+        "key": {"type": "2", "data": {"mirrorName": "my-mirror", **place}},
+        "payload": {"version": "0", "data": {**place, "state": 7, "reason": "why"}},
+    }
+    assert isinstance(other["content"], str)
+    assert rest == {"position": first["size"], "size": 9}
