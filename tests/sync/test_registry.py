@@ -25,7 +25,7 @@ SAME = MirrorTopic(mirror="m", topic="same", topic_id=ID, partitions=1, destinat
 
 def test_what_the_syncs_are_called() -> None:
     """Goal: metrics and findings name each sync; KIP-1279's four metrics are there, in order."""
-    assert METRICS == (
+    assert METRICS[:4] == (
         "MetadataRefreshError",
         "TopicConfigMetadataSyncError",
         "ConsumerGroupOffsetSyncError",

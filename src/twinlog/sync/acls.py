@@ -30,7 +30,7 @@ is logged once. created_acls.py remembers the ACLs that are made and removed.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final, Literal, NamedTuple
 
 from twinlog.kafka.acls import (
@@ -52,7 +52,7 @@ from twinlog.store.config_records import MadeFor, MirrorTopic, Wanted
 from twinlog.store.control_topics import STATE_TOPIC
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
-from twinlog.sync.base import Host, Sync, SyncContext
+from twinlog.sync.base import Host, Remark, ReportedSync, SyncContext
 from twinlog.sync.created_acls import carry_out
 from twinlog.sync.group_rules import group_offsets, served
 from twinlog.sync.read_only import ReadOnly
@@ -167,7 +167,7 @@ async def _not_its_own(
     )
 
 
-class AclSync(Sync[AclDifference | NoAuthorizer]):
+class AclSync(ReportedSync[AclDifference | NoAuthorizer]):
     """Copies the ACLs of the mirrors' sources to one destination."""
 
     name = "ACLs"
@@ -275,6 +275,37 @@ class AclSync(Sync[AclDifference | NoAuthorizer]):
             lambda: carry_out(cluster, store, mirror, changes, MadeFor.SOURCE),
         )
 
+    def describe(self, difference: AclDifference | NoAuthorizer) -> Iterator[Remark]:
+        """What is left to do, and which of the source's ACLs are not copied."""
+        if isinstance(difference, NoAuthorizer):
+            return
+        found = difference
+        for acls, what in ((found.changes.make, "made"), (found.changes.remove, "removed")):
+            if acls:
+                yield Remark(f"{len(acls)} ACL(s) are still to be {what}: {_few(acls)}")
+        if denying := found.denying:
+            yield Remark(
+                f"{len(denying)} denial(s) of the source are not copied, since they would stop "
+                f"nodes or cover control topics: {_few(denying)}"
+            )
+        if beyond := found.missed:
+            yield Remark(
+                f"{len(beyond)} ACL(s) of the source that applications may need are not copied, "
+                f"since they reach beyond the mirror's topics and groups: {_few(beyond)}"
+            )
+        if withheld := found.withheld:
+            yield Remark(
+                f"{len(withheld)} ACL(s) of the source are not copied, or stay as they were, since "
+                f"a denial that limits them there is not copied: {_few(withheld)}"
+            )
+
+    async def follows(self, destination: KafkaCluster) -> bool:
+        """Whether the destination has an authorizer; assumed if its ACLs may not be described."""
+        try:
+            return await describe_acls(destination) is not None
+        except TwinlogError:
+            return True
+
     async def _gone(
         self,
         source: KafkaCluster,
@@ -341,3 +372,7 @@ class AclSync(Sync[AclDifference | NoAuthorizer]):
         if self._told.get((mirror, about)) != text:
             self._told[mirror, about] = text
             log.warning("mirror %s: %s", mirror, text)
+
+
+def _few(acls: Iterable[Acl]) -> str:
+    return few([str(acl) for acl in sorted(acls)])

@@ -2,9 +2,11 @@
 
     compare     only reads; returns the difference, with what could not be read
     apply       writes the difference; returns how many parts of it could not be written
+    describe    the difference in words for an operator, if it is a `ReportedSync`
 
-A node runs both for each sync of registry.py (refresh.py), and counts failures by `metric`.
-`twinlog readiness` only compares. A new sync is a module with a class, and its line in registry.py.
+A node runs the first two for each sync of registry.py (refresh.py), and counts failures by
+`metric`. `twinlog readiness` compares and describes (operations/readiness/sync_survey.py). A new
+sync is a module with a class, and its line in registry.py.
 
 What could not be read is part of the difference, or an error: an empty difference says that there
 is none. Between `compare` and `apply` time passes, so `apply` checks again what must not have
@@ -12,9 +14,9 @@ changed meanwhile, as the ids of topics.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Topic
@@ -103,6 +105,31 @@ class Sync(ABC, Generic[D]):
         Raises:
             TwinlogError: the destination is unreachable, or a right is missing.
         """
+
+
+class Remark(NamedTuple):
+    """A difference, or what could not be read, in words for an operator."""
+
+    text: str
+    topic: str | None = None
+    """None: it concerns the whole mirror."""
+    unreadable: bool = False
+
+
+class ReportedSync(Sync[D]):
+    """A sync whose difference `twinlog readiness` reports in the sync's own words.
+
+    For the others it has facts of its own (operations/readiness/facts.py).
+    """
+
+    @abstractmethod
+    def describe(self, difference: D) -> Iterable[Remark]:
+        """The difference; nothing only if there is none."""
+
+    async def follows(self, destination: KafkaCluster) -> bool:
+        """Whether the destination can have what is synced; asked if the source is unreachable."""
+        del destination
+        return True
 
 
 async def run_sync(sync: Sync[Any], context: SyncContext) -> int:

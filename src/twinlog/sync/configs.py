@@ -12,7 +12,7 @@ users'.
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -43,7 +43,8 @@ from twinlog.mirror.topic_configs import (
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
-from twinlog.sync.base import Sync, SyncContext
+from twinlog.sync.base import Remark, ReportedSync, SyncContext
+from twinlog.text import few
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,11 @@ class ConfigDifference(NamedTuple):
     """Configurations that differ and are not changed, with the source's value."""
     set_back: tuple[tuple[str, str], ...]
     """What is to be set at failover."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The configurations that are not what they have to be."""
+        return tuple(sorted({*self.changes, *self.fixed}))
 
 
 class UnreadableConfigs(NamedTuple):
@@ -71,7 +77,7 @@ class UnreadableConfigs(NamedTuple):
 Compared = Mapping[str, ConfigDifference | UnreadableConfigs]
 
 
-class ConfigSync(Sync[Compared]):
+class ConfigSync(ReportedSync[Compared]):
     """Copies the configurations of topics."""
 
     name = "configurations"
@@ -134,6 +140,14 @@ class ConfigSync(Sync[Compared]):
                 changes[name] = found.changes
         refused = await _change(context.destination, changes, "to what it is on the source")
         return failed + len(refused)
+
+    def describe(self, difference: Compared) -> Iterator[Remark]:
+        """A remark for each topic that differs, or cannot be compared."""
+        for topic, found in difference.items():
+            if isinstance(found, UnreadableConfigs):
+                yield Remark(f"its configurations {found}", topic, unreadable=True)
+            elif found.names:
+                yield Remark(f"not as on the source: {few(found.names)}", topic)
 
 
 async def _others(

@@ -70,7 +70,7 @@ def test_every_reason_has_a_weight() -> None:
             replace(MIRROR, unknown=(Finding(Reason.GROUP_UNREADABLE, "x"),)),
             Reason.GROUP_UNREADABLE,
         ),
-        (replace(MIRROR, acls=AclFacts(to_make=("x",))), Reason.ACL),
+        (replace(MIRROR, synced=(Finding(Reason.ACL, "x"),)), Reason.ACL),
         (replace(MIRROR, not_mirrored={"u": "occupied"}), Reason.NOT_MIRRORED),
     ],
 )
@@ -151,12 +151,11 @@ def test_who_holds_a_transaction_open_is_named() -> None:
 
 
 def test_acls_that_are_not_the_sources() -> None:
+    """The names go with the findings; tests/operations/readiness/test_sync_survey.py has both."""
     acls = AclFacts(to_make=tuple("abcdefg"), to_remove=("z",))
-    found = judge(replace(MIRROR, acls=acls))
-    assert [one.text for one in found.findings] == [
-        "7 ACL(s) are still to be made: a, b, c, d, e and 2 more",
-        "1 ACL(s) are still to be removed: z",
-    ]
+    findings = (Finding(Reason.ACL, "7"), Finding(Reason.ACL, "1"))
+    found = judge(replace(MIRROR, acls=acls, synced=findings))
+    assert found.findings == findings
     assert (found.verdict, found.acls) == (Verdict.WARNING, acls)
 
 
@@ -284,8 +283,7 @@ def test_what_is_not_known_is_no_zero() -> None:
         ({"groups": (replace(GROUP, due=1, behind=3),)}, Reason.GROUP_BEHIND),
         ({"groups": (replace(GROUP, due=1),)}, Reason.GROUP_BEHIND),
         ({"groups": (replace(GROUP, ahead=3),)}, Reason.GROUP_AHEAD),
-        ({"configurations": ("retention.ms",)}, Reason.CONFIGURATION),
-        ({"configurations_unknown": "refused"}, Reason.CONFIGURATION_UNREADABLE),
+        ({"synced": (Finding(Reason.CONFIGURATION, "x"),)}, Reason.CONFIGURATION),
     ],
 )
 def test_topics(change: dict[str, object], reason: Reason) -> None:
@@ -298,7 +296,7 @@ def test_a_group_that_has_not_read_everything_is_no_reason() -> None:
 
 
 def test_the_worst_topic_counts() -> None:
-    other = replace(TOPIC, topic="u", configurations=("retention.ms",))
+    other = replace(TOPIC, topic="u", synced=(Finding(Reason.CONFIGURATION, "x"),))
     found = judge(replace(MIRROR, topics=(TOPIC, other)))
     assert [topic.verdict for topic in found.topics] == [Verdict.READY, Verdict.WARNING]
     assert found.verdict is Verdict.WARNING

@@ -190,8 +190,8 @@ class TopicFacts:
     groups: tuple[GroupFacts, ...] = ()
     configurations: tuple[str, ...] = ()
     """Names of those that are not what they have to be."""
-    configurations_unknown: str = ""
-    """Why they cannot be compared, as text; empty: they were."""
+    synced: tuple[Finding, ...] = ()
+    """Findings of syncs about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,3 +229,5 @@ class MirrorFacts:
     unknown: tuple[Finding, ...] = ()
     """Findings about what else could not be read."""
     acls: AclFacts = AclFacts()
+    synced: tuple[Finding, ...] = ()
+    """Findings of syncs that concern no single topic."""

@@ -58,6 +58,8 @@ class Reason(enum.Enum):
     CONFIGURATION_UNREADABLE = "configurations cannot be looked at"
     ACL = "ACLs that are not the source's"
     ACL_UNREADABLE = "ACLs cannot be looked at"
+    NOT_SYNCED = "what else follows the source is not as there"
+    SYNC_UNREADABLE = "what else follows the source cannot be looked at"
 
 
 WEIGHTS: Final[Mapping[Reason, Verdict]] = {
@@ -96,6 +98,8 @@ WEIGHTS: Final[Mapping[Reason, Verdict]] = {
     Reason.CONFIGURATION_UNREADABLE: Verdict.WARNING,
     Reason.ACL: Verdict.WARNING,
     Reason.ACL_UNREADABLE: Verdict.WARNING,
+    Reason.NOT_SYNCED: Verdict.WARNING,
+    Reason.SYNC_UNREADABLE: Verdict.WARNING,
 }
 
 BEYOND_LAG: Final = frozenset(

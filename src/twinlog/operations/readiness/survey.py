@@ -38,16 +38,14 @@ conclusions are then:
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from twinlog.kafka.acls import Acl
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Topic, is_another
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
-from twinlog.kafka.requests.acls import describe_acls
 from twinlog.kafka.requests.partitions import (
     DEBUGGING,
     Isolation,
@@ -65,7 +63,6 @@ from twinlog.mirror.translation import SAME, Translation
 from twinlog.operations.describe import PartitionDescription
 from twinlog.operations.readiness.begins_later import begins_later, log_starts
 from twinlog.operations.readiness.facts import (
-    AclFacts,
     MirrorFacts,
     PartitionFacts,
     SourceLog,
@@ -75,11 +72,10 @@ from twinlog.operations.readiness.facts import (
 from twinlog.operations.readiness.group_survey import ByTopic, group_facts, remembered_facts
 from twinlog.operations.readiness.reasons import Finding, Reason
 from twinlog.operations.readiness.subject import Subject, confirmed, source_age_ms, status_age_ms
-from twinlog.store.config_records import MirrorTopic, Wanted
+from twinlog.operations.readiness.sync_survey import bounded, compare_syncs, not_compared
+from twinlog.store.config_records import MirrorTopic
 from twinlog.store.mirrors import MirrorStore
-from twinlog.sync.acls import AclSync, NoAuthorizer
-from twinlog.sync.base import Host, SyncContext
-from twinlog.sync.configs import Compared, ConfigDifference, ConfigSync, UnreadableConfigs
+from twinlog.sync.base import SyncContext
 from twinlog.sync.topics import not_mirrored
 from twinlog.sync.translated_offsets import list_translated_offsets
 
@@ -123,38 +119,13 @@ async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
         subject.translation,
     )
     facts = _as_reported(subject, ends, here, trouble)
-    unknown += await _not_compared(destination, subject)
+    unknown += await not_compared(destination, subject)
     return replace(
         facts,
         age_ms=int((time.monotonic() - began) * 1000),
         unknown=(*facts.unknown, *unknown),
         topics=tuple(replace(topic, groups=groups.get(topic.topic, ())) for topic in facts.topics),
     )
-
-
-async def _not_compared(destination: KafkaCluster, subject: Subject) -> tuple[Finding, ...]:
-    """Findings about what cannot be compared while the source does not answer."""
-    found = []
-    if subject.topics:
-        text = "configurations: they are not compared, as the source does not answer"
-        found.append(Finding(Reason.CONFIGURATION_UNREADABLE, text))
-    if _acls_follow(subject) and await _has_authorizer(destination):
-        text = "ACLs: they are not compared, as the source does not answer"
-        found.append(Finding(Reason.ACL_UNREADABLE, text))
-    return tuple(found)
-
-
-def _acls_follow(subject: Subject) -> bool:
-    wanted = any(topic.wanted is Wanted.MIRRORING for topic in subject.topics)
-    return wanted and bool(subject.settings.acl_include)
-
-
-async def _has_authorizer(destination: KafkaCluster) -> bool:
-    """Whether the destination has an authorizer; assumed if its ACLs may not be described."""
-    try:
-        return await describe_acls(destination) is not None
-    except TwinlogError:
-        return True
 
 
 async def _destination_topics(destination: KafkaCluster, subject: Subject) -> dict[str, Topic]:
@@ -214,7 +185,7 @@ async def survey_live(
     unknown: list[Finding] = []
     groups: ByTopic = {}
     try:
-        async with _part(part_s):
+        async with bounded(part_s):
             groups, unreadable = await group_facts(
                 *(source, destination, subject.mirror.name, subject.settings.groups_include, logs),
                 translation=subject.translation,
@@ -232,19 +203,7 @@ async def survey_live(
         topics=subject.topics,
         same=same,
     )
-    host = Host(destination, context.store)
-    compared: Compared = {}
-    try:
-        async with _part(part_s):
-            compared = await host.sync(ConfigSync).compare(context)
-    except TwinlogError as error:
-        unknown.append(Finding(Reason.CONFIGURATION_UNREADABLE, f"configurations: {error}"))
-    acls = AclFacts()
-    try:
-        async with _part(part_s):
-            acls = await _acls(host.sync(AclSync), context)
-    except TwinlogError as error:
-        unknown.append(Finding(Reason.ACL_UNREADABLE, f"ACLs: {error}"))
+    synced = await compare_syncs(context, part_s)
     held = await holders(source, [one for one, log in logs.items() if log.is_open])
     return MirrorFacts(
         mirror=subject.mirror.name,
@@ -252,8 +211,9 @@ async def survey_live(
         not_mirrored=missed,
         age_ms=int((time.monotonic() - began) * 1000),
         status_age_ms=status_age_ms(subject),
-        unknown=(*subject.findings, *unknown),
-        acls=acls,
+        unknown=(*subject.findings, *unknown, *synced.unknown),
+        acls=synced.acls,
+        synced=synced.findings.get(None, ()),
         topics=tuple(
             TopicFacts(
                 topic=topic.topic,
@@ -273,8 +233,8 @@ async def survey_live(
                     for key in [TopicPartition(topic.topic, one.partition)]
                 ),
                 groups=groups.get(topic.topic, ()),
-                configurations=_differing(compared.get(topic.topic)),
-                configurations_unknown=_unreadable(compared.get(topic.topic)),
+                configurations=synced.configurations(topic.topic),
+                synced=synced.findings.get(topic.topic, ()),
             )
             for topic in subject.described.topics
         ),
@@ -305,27 +265,13 @@ async def _their_mirrors(
 ) -> TheirMirrors:
     """The source's own mirrors; a survey that is bounded continues if they cannot be read."""
     try:
-        async with _part(part_s):
+        async with bounded(part_s):
             return await read_their_mirrors(source, destination)
     except Retriable as error:
         if part_s is None:
             raise
         unknown = f"the source's __mirror_config cannot be read: {error}"
         return TheirMirrors({}, frozenset(), {}, unknown=unknown)
-
-
-@asynccontextmanager
-async def _part(seconds: float | None) -> AsyncIterator[None]:
-    """Limit the time of one part of a survey.
-
-    Raises:
-        Retriable: it takes too long.
-    """
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError as error:
-        raise Retriable(f"no answer within {seconds:g} s") from error
 
 
 def _on_source(topic: MirrorTopic, found: Topic | None) -> SourceTopic:
@@ -483,43 +429,3 @@ async def holders(
         )
         for one, some in found.items()
     }
-
-
-# ---- what follows ------------------------------------------------------------------------------
-
-
-async def _acls(sync: AclSync, context: SyncContext) -> AclFacts:
-    """What has to be changed in ACLs; nothing if they do not follow.
-
-    Raises:
-        UserError: the right to describe ACLs is missing.
-        Retriable: a cluster is unreachable.
-    """
-    if not sync.concerns(context.settings, context.topics):
-        return AclFacts()
-    found = await sync.compare(context)
-    if isinstance(found, NoAuthorizer):
-        return AclFacts()
-    return AclFacts(
-        to_make=_named(found.changes.make),
-        to_remove=_named(found.changes.remove),
-        denying=_named(found.denying),
-        missed=_named(found.missed),
-        withheld=_named(found.withheld),
-    )
-
-
-def _named(acls: Iterable[Acl]) -> tuple[str, ...]:
-    return tuple(map(str, sorted(acls)))
-
-
-def _differing(found: ConfigDifference | UnreadableConfigs | None) -> tuple[str, ...]:
-    """Names of a topic's configurations that are not what they have to be."""
-    return (
-        tuple(sorted({*found.changes, *found.fixed})) if isinstance(found, ConfigDifference) else ()
-    )
-
-
-def _unreadable(found: ConfigDifference | UnreadableConfigs | None) -> str:
-    """Why they cannot be compared; empty if they were, or if nothing is known of any topic."""
-    return f"its configurations {found}" if isinstance(found, UnreadableConfigs) else ""

@@ -178,27 +178,7 @@ def _of_mirror(facts: MirrorFacts) -> Iterator[Finding]:
             f"{len(named)} source topic(s) are not mirrored: {few(named, '; ')}",
         )
     yield from facts.unknown
-    for acls, what in ((facts.acls.to_make, "made"), (facts.acls.to_remove, "removed")):
-        if acls:
-            yield Finding(Reason.ACL, f"{len(acls)} ACL(s) are still to be {what}: {few(acls)}")
-    if denying := facts.acls.denying:
-        yield Finding(
-            Reason.ACL,
-            f"{len(denying)} denial(s) of the source are not copied, since they would stop nodes "
-            f"or cover control topics: {few(denying)}",
-        )
-    if missed := facts.acls.missed:
-        yield Finding(
-            Reason.ACL,
-            f"{len(missed)} ACL(s) of the source that applications may need are not copied, since "
-            f"they reach beyond the mirror's topics and groups: {few(missed)}",
-        )
-    if withheld := facts.acls.withheld:
-        yield Finding(
-            Reason.ACL,
-            f"{len(withheld)} ACL(s) of the source are not copied, or stay as they were, since a "
-            f"denial that limits them there is not copied: {few(withheld)}",
-        )
+    yield from facts.synced
 
 
 def _judge_topic(topic: TopicFacts, mirror: MirrorFacts, common: Verdict) -> TopicReadiness:
@@ -365,13 +345,10 @@ def _log_end_unknown(one: PartitionFacts) -> bool:
 
 
 def _of_followers(topic: TopicFacts) -> Iterator[Finding]:
-    """Findings about groups and configurations."""
+    """Findings about groups, configurations and what else follows the topic."""
     for group in topic.groups:
         yield from of_group(group)
-    if topic.configurations:
-        yield Finding(Reason.CONFIGURATION, f"not as on the source: {few(topic.configurations)}")
-    if topic.configurations_unknown:
-        yield Finding(Reason.CONFIGURATION_UNREADABLE, topic.configurations_unknown)
+    yield from topic.synced
 
 
 def _partitions(found: Sequence[PartitionFacts]) -> str:

@@ -93,6 +93,8 @@ HARMLESS: Final = frozenset(
         Reason.CONFIGURATION_UNREADABLE,
         Reason.ACL,
         Reason.ACL_UNREADABLE,
+        Reason.NOT_SYNCED,
+        Reason.SYNC_UNREADABLE,
         Reason.EXTRA_PARTITIONS,
         Reason.GROUP_NOT_COPIED,
         Reason.GROUP_DELETED,
