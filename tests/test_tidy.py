@@ -24,7 +24,7 @@ MAX_LINES: Final = 600
 LONG_MODULES: Final = {
     "engines/exact/shard.py": 726,
     "kafka/client/connection.py": 639,
-    "operations/switchover/switchover.py": 701,
+    "operations/switchover/switchover.py": 695,
 }
 
 MAX_METHODS: Final = 25

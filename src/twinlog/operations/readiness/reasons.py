@@ -102,6 +102,18 @@ WEIGHTS: Final[Mapping[Reason, Verdict]] = {
     Reason.SYNC_UNREADABLE: Verdict.WARNING,
 }
 
+OF_SYNCS: Final = frozenset(
+    {
+        Reason.CONFIGURATION,
+        Reason.CONFIGURATION_UNREADABLE,
+        Reason.ACL,
+        Reason.ACL_UNREADABLE,
+        Reason.NOT_SYNCED,
+        Reason.SYNC_UNREADABLE,
+    }
+)
+"""Reasons that syncs report (sync_survey.py)."""
+
 BEYOND_LAG: Final = frozenset(
     {
         Reason.NOT_MIRRORED,

@@ -50,7 +50,7 @@ from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
 from twinlog.operations.readiness.facts import GroupFacts, SourceLog, Standing
 from twinlog.operations.readiness.group_survey import group_facts, uncommitted
-from twinlog.operations.readiness.reasons import Finding, Reason
+from twinlog.operations.readiness.reasons import OF_SYNCS, Finding, Reason
 from twinlog.operations.readiness.subject import Subject, subject_of
 from twinlog.operations.readiness.survey import (
     destination_ends,
@@ -87,23 +87,15 @@ TELL_S: Final = 2.0
 LOOKS: Final = 3
 """Last checks at most, while groups commit past markers once more, and lose nothing by it."""
 
-HARMLESS: Final = frozenset(
-    {
-        Reason.CONFIGURATION,
-        Reason.CONFIGURATION_UNREADABLE,
-        Reason.ACL,
-        Reason.ACL_UNREADABLE,
-        Reason.NOT_SYNCED,
-        Reason.SYNC_UNREADABLE,
-        Reason.EXTRA_PARTITIONS,
-        Reason.GROUP_NOT_COPIED,
-        Reason.GROUP_DELETED,
-        Reason.NOT_MIRRORED,
-        Reason.FOREIGN_MEMBER,
-        Reason.COMPACTION_MISSED,
-        Reason.BEGINS_LATER,
-    }
-)
+HARMLESS: Final = OF_SYNCS | {
+    Reason.EXTRA_PARTITIONS,
+    Reason.GROUP_NOT_COPIED,
+    Reason.GROUP_DELETED,
+    Reason.NOT_MIRRORED,
+    Reason.FOREIGN_MEMBER,
+    Reason.COMPACTION_MISSED,
+    Reason.BEGINS_LATER,
+}
 """Reasons that lose no record, and that a switchover does not end."""
 _COPIED_AGAIN: Final = frozenset({Reason.GROUP_BEHIND, Reason.GROUP_REWOUND})
 PASSING: Final = HARMLESS | {
