@@ -20,8 +20,9 @@ from twinlog.mirror.translation import SAME
 from twinlog.operations.readiness.facts import GroupFacts, Skip
 from twinlog.operations.readiness.reasons import WEIGHTS, Finding, Reason, Verdict
 from twinlog.operations.readiness.verdict import Readiness
-from twinlog.operations.switchover import switchover
+from twinlog.operations.switchover import observation, switchover
 from twinlog.operations.switchover.denials import Outlook
+from twinlog.operations.switchover.observation import Observation
 from twinlog.operations.switchover.records import (
     DenialsStay,
     LeftBehind,
@@ -117,10 +118,13 @@ class Stored:
         """The source's log end offsets after the failover, if not `ends`."""
         self.refused: UserError | None = None
         self.groups: list[GroupFacts] | Exception = []
-        for name in ("subject_of", "remove_topics", "list_offsets", "group_facts"):
+        for name in ("subject_of", "remove_topics"):
             monkeypatch.setattr(switchover, name, getattr(self, name))
-        monkeypatch.setattr(switchover, "MirrorStore", lambda _: self)
-        monkeypatch.setattr(_Switchover, "_judge", self.judge)
+        for name in ("list_offsets", "group_facts"):
+            monkeypatch.setattr(observation, name, getattr(self, name))
+        for module in (switchover, observation):
+            monkeypatch.setattr(module, "MirrorStore", lambda _: self)
+        monkeypatch.setattr(Observation, "judge", self.judge)
         self.begin()
 
     def begin(self) -> None:
@@ -214,7 +218,8 @@ def test_who_is_allowed_since_the_denials_and_cannot_be_denied(stored: Stored) -
         return Outlook(beyond="a deny ACL cannot exclude them: User:new")
 
     denials: Any = SimpleNamespace(missing=missing)
-    stored.steps._denials, stored.steps._denied, stored.steps._outlook = denials, frozenset(), known
+    step = stored.steps.producers
+    step._denials, step._denied, step._outlook = denials, frozenset(), known
     with pytest.raises(SwitchoverFailed, match="cannot exclude them: User:new") as caught:
         stored.fail_over()
     assert caught.value.gone_back
@@ -269,7 +274,7 @@ def test_what_cannot_be_asked_is_not_nothing(
             raise Retriable("the source does not answer")
         return await asked(*arguments, **settings)
 
-    monkeypatch.setattr(switchover, "list_offsets", gone)
+    monkeypatch.setattr(observation, "list_offsets", gone)
     assert stored.fail_over().left_behind is None
 
 
@@ -304,15 +309,15 @@ def test_denials_stay_where_another_hand_has_failed_over(
         return frozenset()
 
     denials: Any = SimpleNamespace(take_back=take_back, made=made)
-    stored.steps._denials, stored.steps._denied = denials, frozenset()
+    stored.steps.producers._denials, stored.steps.producers._denied = denials, frozenset()
     stored.alter("u", wanted=Wanted.STOPPED)
     with pytest.raises(DenialsStay, match="stay denied; u were removed") as caught:
-        asyncio.run(stored.steps.go_back(error))
+        asyncio.run(stored.steps.producers.go_back(error))
     assert "--allow-producers" not in str(caught.value)
     assert not taken
     stored.alter("u", wanted=Wanted.MIRRORING)
-    stored.steps._denied = frozenset()
-    asyncio.run(stored.steps.go_back(error))
+    stored.steps.producers._denied = frozenset()
+    asyncio.run(stored.steps.producers.go_back(error))
     assert taken == ["all"]
 
 
@@ -348,8 +353,8 @@ class Denied:
 
 def with_denials(stored: Stored) -> Denied:
     denials = Denied(frozenset({"one"}))
-    stored.steps._denials = cast(Any, denials)
-    stored.steps._denied = cast(Any, denials.standing)
+    stored.steps.producers._denials = cast(Any, denials)
+    stored.steps.producers._denied = cast(Any, denials.standing)
     return denials
 
 
@@ -363,7 +368,7 @@ def test_a_failover_by_another_hand_while_denials_are_taken_back(
     denials.on_take_back = lambda: stored.alter("u", wanted=Wanted.STOPPED)
     error = SwitchoverFailed(Step.SILENCE, "why", gone_back=True)
     with pytest.raises(DenialsStay, match="u were removed") as caught:
-        asyncio.run(stored.steps.go_back(error))
+        asyncio.run(stored.steps.producers.go_back(error))
     assert denials.standing == (frozenset() if refused else {"one"})
     denied_again = "write for a moment, and are denied"
     said = "a deny ACL cannot exclude them: no right" if refused else denied_again
@@ -413,8 +418,8 @@ def test_what_is_passed_over_is_told(stored: Stored, monkeypatch: pytest.MonkeyP
         findings = tuple(Finding(Reason.BEGINS_LATER, text) for text in texts)
         return Readiness(mirror="m", verdict=Verdict.WARNING, findings=findings, topics=())
 
-    monkeypatch.setattr(_Switchover, "_judge", judge)
-    stored.steps._tell = lambda one: told.append((one.step, one.text))
+    monkeypatch.setattr(Observation, "judge", judge)
+    stored.steps._course._tell = lambda one: told.append((one.step, one.text))
     stored.stopped = {*stored.ends, ONE}
     asyncio.run(stored.steps.ready())
     texts.append("more of it")
@@ -438,7 +443,7 @@ def test_a_topic_that_comes_up_meanwhile(stored: Stored, monkeypatch: pytest.Mon
             not_mirrored={"v": "why"},
         )
 
-    monkeypatch.setattr(_Switchover, "_judge", judge)
+    monkeypatch.setattr(Observation, "judge", judge)
     stored.stopped = {*stored.ends, ONE}
     with pytest.raises(SwitchoverFailed, match=r"the source has got topics .*: v") as caught:
         stored.fail_over()
@@ -470,8 +475,8 @@ class Asked:
 
 
 def _asked(stored: Stored, operator: Asked) -> None:
-    stored.steps._denials = operator  # type: ignore[assignment]
-    asyncio.run(stored.steps.deny_producers(Producers(ask=operator.ask)))
+    stored.steps.producers._denials = operator  # type: ignore[assignment]
+    asyncio.run(stored.steps.producers.deny(Producers(ask=operator.ask)))
 
 
 def test_the_operator_answers_in_the_middle(stored: Stored) -> None:
@@ -494,6 +499,6 @@ def test_producers_that_are_not_stopped(stored: Stored) -> None:
     operator = Asked(Outlook(beyond="User:a"), answers=False)
     with pytest.raises(ProducersNotStopped, match="they are not stopped") as caught:
         _asked(stored, operator)
-    asyncio.run(stored.steps.go_back(caught.value))
+    asyncio.run(stored.steps.producers.go_back(caught.value))
     with pytest.raises(ProducersNotStopped, match="User:a"):
-        asyncio.run(stored.steps.deny_producers(Producers()))
+        asyncio.run(stored.steps.producers.deny(Producers()))

@@ -1,0 +1,90 @@
+"""The course of a switchover: which step it is at, its progress reports, and its waiting."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from twinlog.kafka.errors import Retriable, TwinlogError
+from twinlog.operations.switchover.records import Progress, Step, SwitchoverFailed, Tell
+
+LOOK_S: Final = 0.5
+"""Seconds between two checks while a step waits."""
+TELL_S: Final = 2.0
+"""Seconds between two progress reports while a step waits."""
+
+
+@contextmanager
+def at(step: Step, *, gone_back: bool = True) -> Iterator[None]:
+    """Let an error end the switchover at this step.
+
+    Raises:
+        SwitchoverFailed: in place of any other error of twinlog.
+    """
+    try:
+        yield
+    except SwitchoverFailed:
+        raise
+    except TwinlogError as error:
+        raise SwitchoverFailed(step, str(error), gone_back=gone_back) from error
+
+
+class Course:
+    """The step that a switchover is at, and its reports.
+
+    Args:
+        timeout_s: seconds that each step may wait.
+        tell: receives the reports.
+    """
+
+    def __init__(self, *, timeout_s: float, tell: Tell) -> None:
+        self.step = Step.READINESS
+        self.denied = False
+        """Whether producers may be denied WRITE on the source by now."""
+        self._timeout_s = timeout_s
+        self._tell = tell
+
+    def begin(self, step: Step, text: str = "") -> None:
+        """Report that a step begins."""
+        self.step = step
+        self.say(step, text or step.value)
+
+    def done(self, step: Step, text: str) -> None:
+        """Report that a step is done."""
+        self.say(step, text, done=True)
+
+    def say(self, step: Step, text: str, *, done: bool = False) -> None:
+        """Report the progress of a step."""
+        self._tell(Progress(step, done, text, self.denied))
+
+    async def until(
+        self, step: Step, look: Callable[[], Awaitable[str]], *, gone_back: bool = True
+    ) -> None:
+        """Check until nothing is waited for.
+
+        Raises:
+            SwitchoverFailed: it takes too long, or fails.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline, told = clock() + self._timeout_s, clock()
+        while True:
+            with at(step, gone_back=gone_back):
+                waiting = await _look(look)
+            if not waiting:
+                return
+            if clock() > deadline:
+                raise SwitchoverFailed(
+                    step, f"not within {self._timeout_s:g} s: {waiting}", gone_back=gone_back
+                )
+            if clock() - told >= TELL_S:
+                told = clock()
+                self.say(step, waiting)
+            await asyncio.sleep(LOOK_S)
+
+
+async def _look(look: Callable[[], Awaitable[str]]) -> str:
+    """What is waited for; an unreachable cluster is waited for, too."""
+    try:
+        return await look()
+    except Retriable as error:
+        return str(error)

@@ -1,0 +1,176 @@
+"""What a switchover reads from both clusters while it goes on.
+
+Nothing is changed here. What cannot be read is an error, which the step that asks waits for or ends
+with; after the failover it is reported as unknown.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
+from twinlog.kafka.requests.partitions import DEBUGGING, Isolation, OffsetSpec, list_offsets
+from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.states import State
+from twinlog.operations.readiness.facts import GroupFacts, SourceLog, Standing
+from twinlog.operations.readiness.group_survey import group_facts, uncommitted
+from twinlog.operations.readiness.subject import Subject
+from twinlog.operations.readiness.survey import destination_ends, survey_live
+from twinlog.operations.readiness.verdict import Readiness, judge
+from twinlog.operations.switchover.readable import Readable
+from twinlog.operations.switchover.records import LeftBehind
+from twinlog.operations.switchover.silence import SourceEnd
+from twinlog.store.config_records import MirrorTopic, Wanted
+from twinlog.store.mirrors import MirrorStore
+from twinlog.store.snapshot import Snapshot
+from twinlog.text import few
+
+
+class Observation:
+    """What both clusters hold of the topics that are switched over."""
+
+    def __init__(self, source: KafkaCluster, destination: KafkaCluster, subject: Subject) -> None:
+        self.partitions = subject.partitions
+        """Of the topics; those that are added meanwhile follow when they are seen."""
+        self._source = source
+        self._destination = destination
+        self._subject = subject
+        self._readable = Readable.of(source)
+
+    async def judge(self, subject: Subject) -> Readiness:
+        """The verdict on these topics now."""
+        ends = await destination_ends(self._destination, subject.partitions, subject.translation)
+        return judge(await survey_live(self._source, self._destination, subject, ends))
+
+    async def source_ends(self) -> dict[TopicPartition, SourceEnd]:
+        """The source's log ends: the leaders' own, including what followers do not have yet.
+
+        A last stable offset is at most the high watermark. If it equals the log end, no transaction
+        is open, and every in-sync follower has everything.
+
+        Raises:
+            Retriable: one cannot be read.
+        """
+        asked = self.partitions
+        stable, ends = await asyncio.gather(
+            list_offsets(self._source, asked, isolation=Isolation.READ_COMMITTED),
+            list_offsets(self._source, asked, replica_id=DEBUGGING),
+        )
+        logs = {}
+        for one in asked:
+            last_stable, log_end = stable[one], ends[one]
+            if isinstance(last_stable, Refusal) or isinstance(log_end, Refusal):
+                raise Retriable(f"the source does not say where {one} ends")
+            logs[one] = SourceEnd(log_end.offset, last_stable.offset)
+        return logs
+
+    async def group_facts(self, ends: Mapping[TopicPartition, int]) -> list[GroupFacts]:
+        """The groups whose offsets are copied; no offset may be part of an open transaction."""
+        logs = {one: SourceLog(0, end, end) for one, end in ends.items()}
+        include = self._subject.settings.groups_include
+        by_topic, _ = await group_facts(
+            *(self._source, self._destination, self._subject.mirror.name, include, logs),
+            stable=True,
+            translation=self._subject.translation,
+        )
+        return [group for groups in by_topic.values() for group in groups]
+
+    async def groups_behind(self, ends: Mapping[TopicPartition, int]) -> str:
+        """Groups that have committed since the last check, or whose copy was overwritten.
+
+        They are reported and not copied: on the destination they may have begun to read.
+        """
+        try:
+            facts = await self.group_facts(ends)
+        except TwinlogError as error:
+            return f"whether all groups' offsets are as on the source is not known: {error}"
+        behind = sorted({one.group for one in facts if one.pending})
+        return f"offsets are not as on the source: {few(behind)}" if behind else ""
+
+    async def reads(self, group: GroupFacts, ends: Mapping[TopicPartition, int]) -> bool:
+        """Whether anything is left on the source for a group to read."""
+        for begin in group.unread_from:
+            if await self._readable.between(begin, ends[begin.partition]):
+                return True
+        return False
+
+    async def uncommitted(self, ends: Mapping[TopicPartition, int]) -> list[str]:
+        """Groups whose members have read a partition, and may still make their first commit for it.
+
+        Raises:
+            Retriable: it cannot be determined now, or offsets are part of an open transaction.
+            ProtocolError, UserError: it cannot be determined.
+        """
+        found = await uncommitted(self._source, self._subject.settings.groups_include, ends)
+        asked = sorted(set().union(*found.values()))
+        starts = await list_offsets(self._source, asked, OffsetSpec.EARLIEST) if asked else {}
+        readable = set[TopicPartition]()
+        for one in asked:
+            start = starts[one]
+            if isinstance(start, Refusal):
+                raise Retriable(f"the source does not say where {one} begins: {start}")
+            if await self._readable.between(Standing(one, start.offset), ends[one]):
+                readable.add(one)
+        return [
+            f"{group} ({few(left)})"
+            for group, some in found.items()
+            if (left := sorted(some & readable))
+        ]
+
+    async def removed(self) -> list[str]:
+        """Topics that another command has failed over."""
+        return sorted(self.stopped(await MirrorStore(self._destination).snapshot()))
+
+    def stopped(self, snapshot: Snapshot) -> set[str]:
+        """Those of the topics that were removed from the mirror."""
+        return {one.topic for one in self.of_mirror(snapshot) if one.wanted is Wanted.STOPPED}
+
+    def of_mirror(self, snapshot: Snapshot) -> list[MirrorTopic]:
+        """The switchover's topics with their present desired state."""
+        name, names = self._subject.mirror.name, self._subject.names
+        return [one for one in snapshot.topics_of(name) if one.topic in names]
+
+    async def not_stopped(self) -> str:
+        """The partitions that are not STOPPED yet, as text; empty if there are none."""
+        store = MirrorStore(self._destination)
+        # A topic may have grown after the last check, and before it was removed.
+        removed = self.of_mirror(await store.snapshot())
+        states = await store.states()
+        grown = {
+            TopicPartition(topic.topic, index)
+            for topic in removed
+            for index in range(topic.partitions)
+        }
+        self.partitions = sorted(grown.union(self.partitions))
+        name = self._subject.mirror.name
+        left = [
+            one
+            for one in self.partitions
+            if states.state(MirrorPartition(name, *one)) is not State.STOPPED
+        ]
+        return f"not STOPPED yet: {few(left)}" if left else ""
+
+    async def left_behind(
+        self, ends: Mapping[TopicPartition, int]
+    ) -> tuple[LeftBehind, ...] | None:
+        """What was written to the source too late; None: it cannot be read any more.
+
+        Args:
+            ends: the source's log ends while it was silent.
+        """
+        name = self._subject.mirror.name
+        try:
+            epochs = (await MirrorStore(self._destination).states()).epochs
+            logs = await self.source_ends()
+        except TwinlogError:
+            return None
+        found = []
+        for one, log in logs.items():
+            last = epochs.get(MirrorPartition(name, *one))
+            mirrored = ends.get(one, 0)
+            if last is not None and last.end >= 0:
+                mirrored = self._subject.translation.offsets(one).to_source(last.end)
+            if log.log_end > mirrored:
+                found.append(LeftBehind(one, mirrored, log.log_end))
+        return tuple(found)
