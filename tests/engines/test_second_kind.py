@@ -193,7 +193,7 @@ def test_a_kind_that_this_version_does_not_have(
 
                     await until_async(failed, SECONDS, "FAILED")
                     reason = (await described(one)).reason
-                    assert reason == f"this version has no engine for mirror.kind={KIND}"
+                    assert reason == f"this version of twinlog has no engine for mirror.kind={KIND}"
                 with pytest.raises(UserError, match=f"no engine for mirror.kind={KIND}"):
                     await one.readiness(name)
 

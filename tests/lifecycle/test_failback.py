@@ -164,7 +164,8 @@ def test_a_topic_that_was_made_again_was_not_failed_over(
             said = await old.refused(topic)
             assert said.startswith("TOPIC_ALREADY_EXISTS: "), said
             assert (
-                f"{topic}-0 is not empty, its log ends at 50; {topic} was recreated since" in said
+                f"{topic}-0 is not empty, its log end offset is 50; {topic} was recreated since"
+                in said
             )
             assert old.ends(topic) == [50]
             await old.delete_here(topic)

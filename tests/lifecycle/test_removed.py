@@ -292,7 +292,7 @@ def test_a_topic_that_was_made_again_on_the_source(pair: Pair, topic: str) -> No
             await one.stop({0: 100, 1: 0})
             former = await one.known()
             await one.make_again(5)
-            assert f"there are {topic}-0 from offset 0 to 99;" in await one.refused()
+            assert f"only on the destination: {topic}-0 from offset 0 to 99;" in await one.refused()
             await add_topics(one.destination, one.mirror, topic, rebuild=Rebuild(None))
             known = await one.known()
             assert known.topic_id != former.topic_id

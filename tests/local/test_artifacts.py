@@ -53,7 +53,7 @@ def test_another_jar_of_a_module(runs: Path) -> None:
     """A jar with a classifier has a folder of its own, and its name in the message."""
     assert fetch("g:a:1:test") != fetch("g:a:1")
     assert _count(runs) == 2
-    with pytest.raises(LocalError, match="is no artifact"):
+    with pytest.raises(LocalError, match="invalid artifact"):
         fetch("g:a:1:test:more")
 
 

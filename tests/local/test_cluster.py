@@ -82,11 +82,11 @@ def test_a_cluster_of_its_own(fresh_name: Callable[[str], str], kafka: LocalClus
         _produce(cluster, topic, "kept")
         cluster.kill(1)
         assert not cluster.alive(1)
-        with pytest.raises(LocalError, match="does not run"):
+        with pytest.raises(LocalError, match="is not running"):
             cluster.pause(1)
         cluster.start_broker(1)
         assert _values(cluster, topic, 1) == ["kept"]
-        with pytest.raises(LocalError, match="runs already"):
+        with pytest.raises(LocalError, match="is already running"):
             cluster.start_broker(1)
         cluster.pause(1)
         assert cluster.alive(1)

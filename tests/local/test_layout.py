@@ -137,5 +137,5 @@ def test_three_controllers_beside_three_brokers() -> None:
 )
 def test_sizes_not_on_offer(brokers: int, controllers: int) -> None:
     """The message names the possible sizes."""
-    with pytest.raises(LocalError, match=r"1 to [13] are on offer"):
+    with pytest.raises(LocalError, match=r"expected 1 to [13]$"):
         layout.check_size(brokers, controllers)

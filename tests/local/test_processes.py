@@ -72,7 +72,7 @@ def test_a_tool_that_fails_says_why(group: ProcessGroup, tmp_path: Path) -> None
 
 def test_a_tool_that_hangs_is_ended(group: ProcessGroup, tmp_path: Path) -> None:
     """The deadline holds, and the process is ended."""
-    with pytest.raises(LocalError, match="still runs after"):
+    with pytest.raises(LocalError, match="is still running after"):
         group.run(_program(tmp_path, "echo $$ >pid; exec sleep 1000"), seconds=0.5)
     pid = int((tmp_path / "logs" / "pid").read_text())
     assert processes.identity_of(pid) is None

@@ -23,8 +23,8 @@ def test_the_kips_names_are_all_there() -> None:
 
 def test_one_line_with_name_detail_and_hint() -> None:
     """It survives pickling, as all of twinlog's errors do."""
-    error = MirrorError.UNKNOWN_MIRROR.error("there is no mirror m", hint="create it")
-    assert str(error) == "UNKNOWN_MIRROR: there is no mirror m; create it"
+    error = MirrorError.UNKNOWN_MIRROR.error("mirror m does not exist", hint="create it")
+    assert str(error) == "UNKNOWN_MIRROR: mirror m does not exist; create it"
     copy = pickle.loads(pickle.dumps(error))
     assert isinstance(copy, MirrorRefused)
     assert (str(copy), copy.kind) == (str(error), error.kind)

@@ -42,7 +42,7 @@ async def exchange(port: int, *parts: bytes) -> bytes:
     [
         (HEAD % b"/here", b"503", b"\r\n\r\nso\n"),
         (HEAD % b"/here?x=1", b"503", b"\r\n\r\nso\n"),
-        (HEAD % b"/", b"404", b"there is /here\n"),
+        (HEAD % b"/", b"404", b"available: /here\n"),
         ((HEAD % b"/here").replace(b"GET", b"HEAD"), b"503", b"\r\n\r\n"),
         ((HEAD % b"/here").replace(b"GET", b"POST"), b"405", b"GET and HEAD are answered\n"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n", b"400", b"no HTTP/1.1\n"),

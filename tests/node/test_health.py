@@ -189,7 +189,7 @@ def test_all_lanes_are_dead_for_long(scene: Scene) -> None:
     assert live(scene.observed).status == 503
     scene.now += OLD_S + 1
     assert live(scene.observed).status == 200
-    assert "the destination has not answered for 16 s" in ready(scene.observed).reasons
+    assert "the destination has not responded for 16 s" in ready(scene.observed).reasons
 
 
 def test_paused_partitions_have_no_lag(scene: Scene) -> None:

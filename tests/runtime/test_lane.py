@@ -119,7 +119,7 @@ def test_a_defect_is_logged_and_said_and_another_engine_begins(
         return it.engines
 
     first, second = asyncio.run(run())
-    assert first.reasons == ["KeyError, a defect: see the log of node-0"]
+    assert first.reasons == ["KeyError, an internal error: see the log of node-0"]
     assert second.reasons == []
     (record,) = caplog.records
     assert (record.levelname, record.getMessage()) == ("ERROR", "mirror m")

@@ -48,7 +48,7 @@ def test_a_malformed_value_is_named(value: str) -> None:
     """The error names the setting, the value, and what is allowed."""
     with pytest.raises(UserError) as caught:
         parse_lane_settings({"mirror.num.replica.fetchers": value})
-    allowed = "allowed is a whole number from 1 to 64"
+    allowed = "expected a whole number from 1 to 64"
     assert str(caught.value) == f"mirror.num.replica.fetchers is {value!r}: {allowed}"
 
 
@@ -57,13 +57,15 @@ def test_an_unknown_setting_is_named_with_the_nearest() -> None:
     with pytest.raises(UserError, match=r"did you mean lane\.buffer\.bytes") as caught:
         parse_lane_settings({"lane.bufer.bytes": "1"})
     assert "lane.bufer.bytes is not a setting of a lane" in str(caught.value)
-    with pytest.raises(UserError, match=r"there are mirror\.num\.replica\.fetchers, "):
+    with pytest.raises(UserError, match=r"lane settings: mirror\.num\.replica\.fetchers, "):
         parse_lane_settings({"buffer_memory": "1"})
 
 
 def test_a_buffer_that_holds_no_answer_is_refused() -> None:
     """Otherwise no fetch could ever be sent."""
-    with pytest.raises(UserError, match="it has to hold an answer") as caught:
+    with pytest.raises(
+        UserError, match=r"expected at least replica\.fetch\.response\.max\.bytes"
+    ) as caught:
         parse_lane_settings(
             {"lane.buffer.bytes": "16777216", "replica.fetch.response.max.bytes": "16777217"}
         )

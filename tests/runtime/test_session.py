@@ -30,14 +30,14 @@ def test_the_users_jvm_options_come_last() -> None:
 
 def test_a_master_that_is_none() -> None:
     """Goal: one line with what is allowed, where Spark itself would print a stack trace."""
-    with pytest.raises(UserError, match=r"'nonsense': allowed is local\[N\]"):
+    with pytest.raises(UserError, match=r"'nonsense': expected local\[N\]"):
         session.start_spark("nonsense", {})
 
 
 @pytest.mark.parametrize("master", ["spark://127.0.0.1:1", "spark://nowhere", "spark://h:x"])
 def test_a_master_that_does_not_answer(master: str) -> None:
     """Goal: the error comes at once, with the address; Spark takes a minute to give up."""
-    with pytest.raises(UserError, match=f"no Spark master answers at {master}: "):
+    with pytest.raises(UserError, match=f"no Spark master responds at {master}: "):
         session.start_spark(master, {"spark.authenticate.secret": "s"})
 
 
@@ -189,7 +189,7 @@ def test_a_cluster_with_a_secret_of_its_own(
     with pytest.raises(UserError, match=r"spark\.authenticate\.secret is not set") as caught:
         session.start_spark(master, {})
     assert str(tmp_path / "spark-defaults.conf") in str(caught.value)
-    asked = "no Spark master answers"
+    asked = "no Spark master responds"
     for conf in ({"spark.authenticate": "false"}, {"spark.authenticate.secret": "s"}):
         with pytest.raises(UserError, match=asked):
             session.start_spark(master, conf)
@@ -241,4 +241,4 @@ def test_what_spark_says_when_it_gives_a_job_up() -> None:
     lost = f"{called}: x.SparkException: ExecutorLostFailure: gone\nDriver stacktrace:\n"
     assert session._reason(raised + stack) == "ValueError: bad"
     assert session._reason(lost + stack) == "x.SparkException: ExecutorLostFailure: gone"
-    assert session._reason("") == "no reason"
+    assert session._reason("") == "no reason reported"

@@ -223,7 +223,9 @@ def test_what_a_mirror_must_be_to_be_added_to(kafka: LocalCluster, name: str) ->
         async with client(kafka) as cluster:
             store = MirrorStore(cluster)
             await store.create_mirror(mirror(name))
-            with pytest.raises(MirrorRefused, match=f"UNKNOWN_MIRROR: there is no mirror no{name}"):
+            with pytest.raises(
+                MirrorRefused, match=f"UNKNOWN_MIRROR: mirror no{name} does not exist"
+            ):
                 await store.add_topics(f"no{name}", [topic_of(f"no{name}", "t")])
             topic = topic_of(name, f"{name}.t")
             await store.add_topics(name, [topic])

@@ -59,7 +59,7 @@ def kill_jvm(mirror: Ordeal, node: str, *arguments: str) -> None:
         running.end(jvm)
         until(lambda: not driver.alive, 60, "the end of a node that has lost its JVM")
         said = driver.log.read_text(errors="replace").splitlines()
-        assert any(line.startswith("Error: Spark's JVM has died") for line in said), said
+        assert any(line.startswith("Error: Spark's JVM has ended") for line in said), said
         mirror.stage.start_node(node, *arguments)
 
     mirror.kill(strike)

@@ -340,7 +340,7 @@ def test_a_mirror_of_a_kind_that_this_version_does_not_have(
 
                 await until_async(counted, what="errors of two refreshes")
             assert topic not in (await destination.refresh([topic])).topics
-            assert f"this version has no engine for mirror.kind={KIND}" in caplog.text
+            assert f"this version of twinlog has no engine for mirror.kind={KIND}" in caplog.text
 
     asyncio.run(run())
 

@@ -29,8 +29,8 @@ from twinlog.kafka.types import TopicPartition
 from twinlog.verify.log_reader import READ_UNCOMMITTED, Below, LogReader, Nothing
 
 _REPEAT: Final = (
-    "fix the cause and repeat the same --add: it creates what is missing, and mirrors from the "
-    "beginning what --describe does not show"
+    "repeat the same --add once the cause is fixed: it creates what is missing, and mirrors from "
+    "the beginning what --describe does not show"
 )
 
 

@@ -41,7 +41,7 @@ def archive_flags(version: str, train: Train) -> tuple[str, ...]:
 
 
 def _make(archive: Path, version: str, train: Train) -> None:
-    sys.stderr.write(f"preparing quick starts of Kafka {version}, once\n")
+    sys.stderr.write(f"preparing class data archives for quick starts of Kafka {version} (once)\n")
     folder = Path(tempfile.mkdtemp(dir=archive.parent))
     partial = folder / archive.name
     try:

@@ -110,7 +110,7 @@ def fetch(*coordinates: str) -> Path:
 def _parse(coordinate: str) -> _Artifact:
     match = _COORDINATE.fullmatch(coordinate)
     if match is None:
-        raise LocalError(f"{coordinate!r} is no artifact: group:artifact:version is wanted")
+        raise LocalError(f"invalid artifact {coordinate!r}: expected group:artifact:version")
     return _Artifact(match[1], match[2], match[3], match[4] or "")
 
 
@@ -125,11 +125,11 @@ def _fetch_into(complete: Path, parsed: Sequence[_Artifact]) -> None:
     partial.mkdir()
     tool = _with_maven if shutil.which("mvn") else _with_ivy
     what = ", ".join(f"{one.name} {one.version}" for one in parsed)
-    sys.stderr.write(f"fetching {what}, once, into {complete.parent}\n")
+    sys.stderr.write(f"fetching {what} into {complete.parent} (once)\n")
     try:
         tool(partial, parsed)
         if not any(partial.glob("*.jar")):
-            raise LocalError(f"cannot fetch {what}: no jar came")
+            raise LocalError(f"cannot fetch {what}: no jar was downloaded")
         partial.rename(complete)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -190,7 +190,7 @@ def _ivy_jar() -> Path:
     for folder in folders:
         for jar in Path(folder, "jars").glob("ivy-*.jar"):
             return jar
-    raise LocalError("neither Maven (mvn) nor PySpark's Ivy is here to fetch jars: install one")
+    raise LocalError("cannot fetch jars: neither Maven (mvn) nor PySpark's Ivy is installed")
 
 
 def _run(command: list[str], parsed: Sequence[_Artifact]) -> None:

@@ -106,7 +106,7 @@ class Log:
         found = self._admin.list_topics(timeout=self._seconds).topics
         missing = [topic for topic in topics if topic not in found]
         if missing:
-            raise LocalError(f"{', '.join(missing)}: no such topic at {self._bootstrap_servers}")
+            raise LocalError(f"no such topic at {self._bootstrap_servers}: {', '.join(missing)}")
         return [(topic, index) for topic in topics for index in sorted(found[topic].partitions)]
 
     def extents(self, partitions: Collection[Partition]) -> dict[Partition, Extent]:
@@ -242,7 +242,9 @@ def check(
     for topic in topics:
         partitions = theirs.partitions([topic])
         if partitions != ours.partitions([topic]):
-            report.problems.append(f"{topic} has other partitions on the destination")
+            report.problems.append(
+                f"{topic} has other partitions on the destination than on the source"
+            )
             continue
         compacted = theirs.is_compacted(topic)
         source_extents, extents = theirs.extents(partitions), ours.extents(partitions)
@@ -290,11 +292,17 @@ class _Comparison:
         """Compare the extents and records of both clusters."""
         theirs, ours = extents
         if ours.end < theirs.stable:
-            self._problem(f"ends at {ours.end}, the source at {theirs.stable}")
+            self._problem(
+                f"ends at {ours.end} on the destination, at {theirs.stable} on the source"
+            )
         if ours.end > theirs.end:
-            self._problem(f"ends at {ours.end}, beyond the source's {theirs.end}")
+            self._problem(
+                f"ends at {ours.end} on the destination, beyond {theirs.end} on the source"
+            )
         if ours.start != theirs.start and not self._compacted:
-            self._problem(f"begins at {ours.start}, the source at {theirs.start}")
+            self._problem(
+                f"begins at {ours.start} on the destination, at {theirs.start} on the source"
+            )
         start, end = extents.common
         self._report.records = len(here)
         self._report.gaps = max(end - start, 0) - len(here)
@@ -330,10 +338,12 @@ class _Comparison:
                 key = (theirs.get(offset) or ours[offset]).key
                 later = last.get(key)
                 if later is None or later.offset < offset:
-                    self._problem(f"offset {offset} is missing on the {side}, and so is its key")
+                    self._problem(
+                        f"offset {offset} and later records of its key are missing on the {side}"
+                    )
         for key in sorted(last_there.keys() | last_here.keys(), key=str):
             if last_there.get(key) != last_here.get(key):
-                self._problem(f"key {key!r} ends differently")
+                self._problem(f"the last record of key {key!r} differs")
 
     def _compare_one(self, offset: int, there: Seen | None, here: Seen | None) -> None:
         if there == here:
@@ -366,7 +376,8 @@ class _Comparison:
                 found = last.get(writer, 0)
                 if not told.least <= found <= told.most:
                     self._problem(
-                        f"{writer}: the last number is {found}, the writer was told {told.least}"
+                        f"{writer}: the last number is {found}, expected {told.least} to "
+                        f"{told.most}"
                     )
 
 

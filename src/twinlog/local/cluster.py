@@ -185,7 +185,9 @@ class LocalCluster:
                 raise
             else:
                 return cluster
-        raise LocalError(f"other programs took the ports {_PORT_ATTEMPTS} times")
+        raise LocalError(
+            f"cannot start: other programs took the chosen ports {_PORT_ATTEMPTS} times"
+        )
 
     @classmethod
     def open(cls, directory: Path) -> Self:
@@ -209,7 +211,7 @@ class LocalCluster:
             for node_id, identity in state["processes"].items():
                 cluster._processes[int(node_id)] = JavaProcess(Identity(**identity))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise LocalError(f"{directory} holds no cluster: {error}") from error
+            raise LocalError(f"no cluster in {directory}: {error}") from error
         return cluster
 
     @property
@@ -288,7 +290,7 @@ class LocalCluster:
         """
         node = self._node(node_id)
         if self.alive(node_id):
-            raise LocalError(f"node {node_id} runs already")
+            raise LocalError(f"node {node_id} is already running")
         if self._claim is None:
             self._claim = PortClaim.again(self._ports())
         self._spawn(node)
@@ -388,13 +390,13 @@ class LocalCluster:
         deadline = time.monotonic() + _START_SECONDS
         while not ready():
             if time.monotonic() > deadline:
-                raise LocalError(f"no service after {_START_SECONDS:g} s (logs: {self.directory})")
+                raise LocalError(f"not ready after {_START_SECONDS:g} s (logs: {self.directory})")
             time.sleep(_POLL_SECONDS)
 
     def _node(self, node_id: int) -> Node:
         if node_id not in self._nodes:
             known = ", ".join(map(str, self._nodes))
-            raise LocalError(f"no node {node_id} in this cluster: there are {known}")
+            raise LocalError(f"this cluster has no node {node_id}; its nodes are {known}")
         return self._nodes[node_id]
 
     def _ports(self) -> list[int]:
@@ -409,7 +411,7 @@ class LocalCluster:
 
     def _running(self, node_id: int) -> JavaProcess:
         if not self.alive(node_id):
-            raise LocalError(f"node {node_id} does not run")
+            raise LocalError(f"node {node_id} is not running")
         return self._processes[node_id]
 
     def _end_processes(self) -> None:

@@ -64,7 +64,7 @@ def run(command: Sequence[str], *arguments: str, seconds: float = 120.0) -> Done
             _end_session(process)
             if isinstance(error, subprocess.TimeoutExpired):
                 what = " ".join(arguments)
-                raise LocalError(f"not done after {seconds:g} s: twinlog {what}") from error
+                raise LocalError(f"timed out after {seconds:g} s: twinlog {what}") from error
             raise
     return Done(process.returncode, output, errors)
 
@@ -135,7 +135,9 @@ class Reporting:
             if ended:
                 raise LocalError(f"{self.name} has ended: {last_error(self.log)}")
             if time.monotonic() > deadline:
-                raise LocalError(f"{self.name}: {what}: not within {seconds:g} s (log: {self.log})")
+                raise LocalError(
+                    f"{self.name}: timed out after {seconds:g} s: {what} (log: {self.log})"
+                )
             time.sleep(_POLL_SECONDS)
 
     def signal(self, number: int) -> None:

@@ -112,12 +112,10 @@ def check_size(brokers: int, controllers: int = 1) -> None:
         LocalError: the number is not supported.
     """
     if not 1 <= brokers <= MOST_BROKERS:
-        raise LocalError(f"{brokers} brokers: 1 to {MOST_BROKERS} are on offer")
+        raise LocalError(f"{brokers} brokers: expected 1 to {MOST_BROKERS}")
     most = 1 if brokers == 1 else MOST_CONTROLLERS
     if not 1 <= controllers <= most:
-        raise LocalError(
-            f"{controllers} controllers beside {brokers} broker(s): 1 to {most} are on offer"
-        )
+        raise LocalError(f"{controllers} controllers for {brokers} broker(s): expected 1 to {most}")
 
 
 def check_version(version: str) -> None:
@@ -128,9 +126,9 @@ def check_version(version: str) -> None:
     """
     match = re.fullmatch(r"(\d+)\.(\d+)\.(\d+)", version)
     if match is None:
-        raise LocalError(f"Kafka version {version!r}: wanted is one like 4.3.1")
+        raise LocalError(f"invalid Kafka version {version!r}: expected a version such as 4.3.1")
     if (int(match[1]), int(match[2])) < OLDEST:
-        raise LocalError(f"Kafka version {version}: 3.9.0 is the oldest on offer")
+        raise LocalError(f"unsupported Kafka version {version}: expected 3.9.0 or newer")
 
 
 def render_properties(

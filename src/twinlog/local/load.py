@@ -160,10 +160,14 @@ def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(prog="python -m twinlog.local.load", description=__doc__)
     parser.add_argument("--bootstrap-servers", required=True)
-    parser.add_argument("--rate", type=float, default=2000.0, help="records a second, all topics")
-    parser.add_argument("--seconds", type=float, default=600.0, help="at most so long")
-    parser.add_argument("--seed", default=str(time.time_ns()), help="names the writers")
-    parser.add_argument("--prefix", default="", help="what the topics' names begin with")
+    parser.add_argument(
+        "--rate", type=float, default=2000.0, help="records per second, over all topics"
+    )
+    parser.add_argument("--seconds", type=float, default=600.0, help="maximum duration")
+    parser.add_argument(
+        "--seed", default=str(time.time_ns()), help="the seed, which names the writers"
+    )
+    parser.add_argument("--prefix", default="", help="prefix of the topics' names")
     arguments = parser.parse_args()
     load = Load(arguments.bootstrap_servers, arguments.rate, arguments.seed, arguments.prefix)
     signal.signal(signal.SIGTERM, load.stop)

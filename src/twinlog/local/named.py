@@ -79,7 +79,9 @@ def find(name: str) -> LocalCluster:
     """
     directory = _directory(name)
     if not directory.is_dir():
-        raise LocalError(f"no cluster {name!r} here; there are: {', '.join(names()) or 'none'}")
+        raise LocalError(
+            f"no cluster {name!r} on this machine; clusters: {', '.join(names()) or 'none'}"
+        )
     return LocalCluster.open(directory)
 
 
@@ -115,10 +117,10 @@ def down(name: str) -> None:
 
 def _in_use(name: str, directory: Path) -> str:
     if LocalCluster.open(directory).living:
-        return f"a cluster {name!r} is up already (twinlog cluster down {name} ends it)"
+        return f"cluster {name!r} is already running; twinlog cluster down {name} ends it"
     return (
-        f"cluster {name!r} is there, but none of its nodes runs: twinlog cluster start {name} NODE"
-        f" starts one, twinlog cluster down {name} removes all of it"
+        f"cluster {name!r} exists, but none of its nodes is running: twinlog cluster start {name} "
+        f"NODE starts one, twinlog cluster down {name} removes the cluster"
     )
 
 
@@ -128,9 +130,7 @@ def _folder() -> Path:
 
 def _directory(name: str) -> Path:
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name) is None:
-        raise LocalError(
-            f"{name!r} is no name for a cluster: letters, digits and - _ . are allowed"
-        )
+        raise LocalError(f"invalid cluster name {name!r}: expected letters, digits and - _ .")
     return _folder() / name
 
 
@@ -142,5 +142,5 @@ def _lock(name: str) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise LocalError(f"another command works on cluster {name!r} now") from error
+            raise LocalError(f"cluster {name!r} is in use by another command") from error
         yield

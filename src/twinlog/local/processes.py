@@ -126,7 +126,9 @@ class JavaProcess:
         deadline = time.monotonic() + seconds
         while self.alive:
             if time.monotonic() > deadline:
-                raise LocalError(f"process {self.identity.pid} still runs after {seconds:g} s")
+                raise LocalError(
+                    f"process {self.identity.pid} is still running after {seconds:g} s"
+                )
             time.sleep(_POLL_SECONDS)
 
 
@@ -237,7 +239,7 @@ def last_error(*logs: Path) -> str:
     """Return the line of a program's logs that best explains its end, and the log's path."""
     lines = [line for log in logs if log.exists() for line in _tail(log)]
     told = [line for line in lines if "Exception" in line or " ERROR " in line or "Error:" in line]
-    return f"{(told or lines or ['it said nothing'])[-1].strip()} (log: {logs[0]})"
+    return f"{(told or lines or ['no output'])[-1].strip()} (log: {logs[0]})"
 
 
 def _tail(log: Path, size: int = 1 << 16) -> list[str]:

@@ -291,9 +291,9 @@ class Stage:
             # After a leader change librdkafka keeps requesting in the old leader epoch: the next
             # call creates new clients.
             self._logs = None
-            raise LocalError(f"the lag cannot be measured: {error!r}") from error
+            raise LocalError(f"cannot measure the lag: {error!r}") from error
         if silent := [one for one in partitions if min(stable[one], ends[one]) < 0]:
-            raise LocalError(f"{len(silent)} partitions have no leader just now")
+            raise LocalError(f"{len(silent)} partitions have no leader")
         lag = sum(max(stable[one] - ends[one], 0) for one in partitions)
         return Seen(lag, sum(ends.values()))
 
@@ -320,7 +320,7 @@ class Stage:
                 if not seen.lag:
                     return
             if time.monotonic() > deadline:
-                raise LocalError(f"the mirror still lags after {seconds:g} s: {seen}")
+                raise LocalError(f"the mirror still has a lag after {seconds:g} s: {seen}")
             time.sleep(0.2)
 
     def check(self, topics: Iterable[str] = tuple(TOPICS), *, numbered: bool = True) -> Report:

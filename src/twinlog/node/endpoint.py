@@ -55,7 +55,7 @@ class Endpoint:
             self._server = await asyncio.start_server(self._serve, host, port, limit=MAX_REQUEST)
         except OSError as error:
             reason = error.strerror or str(error)
-            raise UserError(f"metrics cannot be served at {host}:{port}: {reason}") from error
+            raise UserError(f"cannot serve metrics at {host}:{port}: {reason}") from error
         return self
 
     async def close(self) -> None:
@@ -108,7 +108,7 @@ class Endpoint:
         found = self._answers.get(path)
         if found is None:
             known = " ".join(self._answers)
-            return Answer(404, _TEXT, f"there is {known}\n".encode())
+            return Answer(404, _TEXT, f"available: {known}\n".encode())
         if request.method not in {b"GET", b"HEAD"}:
             return Answer(405, _TEXT, b"GET and HEAD are answered\n")
         return found()

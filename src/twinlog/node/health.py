@@ -36,7 +36,7 @@ def ready(observed: Observed) -> Health:
     """Whether the node does its work."""
     reasons = []
     if observed.silent_s > OLD_S:
-        reasons.append(f"the destination has not answered for {observed.silent_s:.0f} s")
+        reasons.append(f"the destination has not responded for {observed.silent_s:.0f} s")
     missing = sorted(observed.ours - observed.alive)
     if missing:
         reasons.append(f"{len(missing)} lanes are not members of the group: {', '.join(missing)}")

@@ -57,10 +57,16 @@ class MirrorCollector(Collector):
         yield from self._lanes()
 
     def _lags(self, seen: Collection[Seen]) -> Iterator[Metric]:
-        lag = _gauge("kafka_server_fetcherlagmetrics_consumerlag", "Records behind.", _PARTITION)
-        age = _gauge("twinlog_partition_lag_seconds", "Age of what is not mirrored.", _PARTITION)
-        source = _gauge("twinlog_partition_source_offset", "The source's end.", _PARTITION)
-        ours = _gauge("twinlog_partition_destination_offset", "The destination's end.", _PARTITION)
+        lag = _gauge("kafka_server_fetcherlagmetrics_consumerlag", "Lag in records.", _PARTITION)
+        age = _gauge(
+            "twinlog_partition_lag_seconds",
+            "Age of the oldest record that is not mirrored.",
+            _PARTITION,
+        )
+        source = _gauge("twinlog_partition_source_offset", "End offset of the source.", _PARTITION)
+        ours = _gauge(
+            "twinlog_partition_destination_offset", "End offset of the destination.", _PARTITION
+        )
         for name, _, row in seen:
             if row is None:
                 continue
@@ -75,10 +81,13 @@ class MirrorCollector(Collector):
                 ours.add_metric(labels, row.destination_end)
         yield from (lag, age, source, ours)
         most = self._largest(seen).items()
-        yield _by_mirror(_MANAGER + "maxlag", "The largest lag in records.", most)
+        yield _by_mirror(_MANAGER + "maxlag", "Largest lag in records.", most)
 
     def _filled(self, seen: Iterable[Seen]) -> Metric:
-        meaning = "Offsets without a record for readers that were filled, since the owner has it."
+        meaning = (
+            "Offsets that were filled because they have no record for readers, since the current "
+            "owner took over."
+        )
         filled = _counter("twinlog_filled_offsets", meaning, (*_PARTITION, "reason"))
         for name, _, row in seen:
             if row is None:
@@ -105,14 +114,16 @@ class MirrorCollector(Collector):
         for state in State:
             name = f"{_METADATA}{state.name.lower()}partitionstate"
             values = [(mirror, counts[mirror, state]) for mirror in mirrors]
-            yield _by_mirror(name, f"Partitions that are {state.name}.", values)
+            yield _by_mirror(name, f"Partitions in state {state.name}.", values)
         failed = [(mirror, counts[mirror, State.FAILED]) for mirror in mirrors]
-        yield _by_mirror(_MANAGER + "failedpartitionscount", "Partitions that are FAILED.", failed)
+        yield _by_mirror(_MANAGER + "failedpartitionscount", "Partitions in state FAILED.", failed)
 
     def _fetchers(self) -> Iterator[Metric]:
-        size = _counter("kafka_server_fetcherstats_bytes", "Fetched of the source.", _FETCHER)
+        size = _counter(
+            "kafka_server_fetcherstats_bytes", "Bytes fetched from the source.", _FETCHER
+        )
         requests = _counter("kafka_server_fetcherstats_requests", "Fetch requests.", _FETCHER)
-        errors = _counter("twinlog_fetch_errors", "Fetch requests that failed.", _FETCHER)
+        errors = _counter("twinlog_fetch_errors", "Failed Fetch requests.", _FETCHER)
         rates: defaultdict[str, list[float]] = defaultdict(list)
         for lane, one, rate in self._observed.fetching():
             labels = (lane, one.mirror, str(one.broker))
@@ -122,17 +133,23 @@ class MirrorCollector(Collector):
             rates[one.mirror].append(rate)
         yield from (size, requests, errors)
         slowest = [(mirror, min(found)) for mirror, found in rates.items()]
-        yield _by_mirror(_MANAGER + "minfetchrate", "The slowest fetcher's requests/s.", slowest)
+        yield _by_mirror(
+            _MANAGER + "minfetchrate", "Requests per second of the slowest fetcher.", slowest
+        )
 
     def _throttles(self) -> Iterator[Metric]:
         name = "kafka_server_mirrorreplication_byterate"
-        rates = _gauge(name, "Throttled bytes/s.", ("lane", "mirror"))
+        rates = _gauge(name, "Throttled bytes per second.", ("lane", "mirror"))
         for lane, one, rate in self._observed.throttled():
             rates.add_metric((lane, one.mirror), rate)
         yield rates
         mirrors = self._observed.snapshot.mirrors
         limits = [(mirror, rate) for mirror in mirrors if (rate := self._limit(mirror))]
-        yield _by_mirror("twinlog_throttled_rate_limit", "Bytes/s that a node may read.", limits)
+        yield _by_mirror(
+            "twinlog_throttled_rate_limit",
+            "Limit in bytes per second of throttled partitions for one node.",
+            limits,
+        )
 
     def _limit(self, mirror: str) -> int:
         """The rate limit of a throttled mirror, else 0."""
@@ -153,7 +170,7 @@ class MirrorCollector(Collector):
         snapshot = self._observed.snapshot
         now = time.time_ns() // 1_000_000
         name = "twinlog_topic_compaction_behind_seconds"
-        meaning = "How long a compacted topic was behind, if longer than delete.retention.ms."
+        meaning = "How long a compacted topic has been behind, if longer than delete.retention.ms."
         values = [
             ((topic.mirror, topic.topic), behind / 1000)
             for topic in snapshot.topics
@@ -165,17 +182,17 @@ class MirrorCollector(Collector):
     def _not_mirrored(self) -> Metric:
         snapshot = self._observed.snapshot
         counts = [(mirror, snapshot.not_mirrored(mirror).total) for mirror in snapshot.mirrors]
-        meaning = "Source topics that a mirror stands for and does not mirror."
+        meaning = "Source topics that match a mirror and are not mirrored."
         return _by_mirror("twinlog_topics_not_mirrored", meaning, counts)
 
     def _lanes(self) -> Iterator[Metric]:
         ours, alive = len(self._observed.ours), len(self._observed.alive)
-        yield GaugeMetricFamily("twinlog_lanes", "Lanes that this node has started.", ours)
-        dead = "Lanes of this node that do not heartbeat."
+        yield GaugeMetricFamily("twinlog_lanes", "Lanes that this node started.", ours)
+        dead = "Lanes of this node without heartbeats."
         yield GaugeMetricFamily(_MANAGER + "deadthreadcount", dead, ours - alive)
-        silent = "Since the destination last told all that is asked of it."
+        silent = "Seconds since the destination last answered all requests of this node."
         yield GaugeMetricFamily("twinlog_observed_age_seconds", silent, self._observed.silent_s)
-        yield _by("twinlog_build_info", "This node's version.", ["version"], [((__version__,), 1)])
+        yield _by("twinlog_build_info", "Version of this node.", ["version"], [((__version__,), 1)])
 
 
 class _Collected(Collector):

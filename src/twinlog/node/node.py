@@ -266,8 +266,8 @@ class Node:
             if job.done() and not self._stop.is_set():
                 await store.snapshot()  # raises if the lanes ended because of an unknown format
                 raise Fenced(
-                    f"all lanes have ended: another node runs under the name {self._config.node}",
-                    hint="give each node its own --node",
+                    f"all lanes have ended: another node may use the name {self._config.node}",
+                    hint="give each node its own name (--node)",
                 )
             await self._end_lanes(store, job)
             return await self._last_progress(store)
@@ -284,14 +284,14 @@ class Node:
                 await store.request_stop(self._config.node, self._now_unlike_before())
                 await asyncio.shield(job)
         except TimeoutError:
-            log.warning("Spark ends the lanes, which have not within %g s", STOP_PATIENCE_S)
+            log.warning("lanes have not ended within %g s, Spark ends them", STOP_PATIENCE_S)
 
     async def _last_progress(self, store: MirrorStore) -> Progress:
         """The progress now; the last known one if the destination does not answer."""
         with suppress(TimeoutError, Retriable):
             async with asyncio.timeout(LAST_LOOK_S):
                 return self._measure(*await self._look(store))
-        log.warning("the destination does not say where its mirrors are")
+        log.warning("cannot read the final progress from the destination")
         return self._seen
 
     def _now_unlike_before(self) -> int:
@@ -311,7 +311,7 @@ class Node:
             except (UnsupportedVersion, ControlTopicLost):
                 raise
             except TwinlogError as error:
-                log.warning("progress cannot be read: %s", error)
+                log.warning("cannot read the progress: %s", error)
                 continue
             self._seen = progress
             self._watch(progress)

@@ -106,7 +106,7 @@ class Observed:
                     async for states in news:
                         self.states = states
             except TwinlogError as error:
-                log.warning("the partitions' states cannot be followed: %s", error)
+                log.warning("cannot follow the partitions' states: %s", error)
                 await asyncio.sleep(_PAUSE_S)
 
     async def look(self, snapshot: Snapshot, statuses: Mapping[int, Status]) -> None:

@@ -111,7 +111,7 @@ def run_lane(config: LaneConfig) -> None:
         # ever. Nor does a restart help with an unknown format of the control topics.
         log.error("%s; this lane ends", error)  # noqa: TRY400 - one line
     except TwinlogError as error:
-        log.warning("%s; this lane is started again", error)
+        log.warning("%s; restarting this lane", error)
         time.sleep(AGAIN_S)
         raise
 
@@ -190,7 +190,7 @@ class Lane:
     async def _watch_parent(self) -> None:
         while os.getppid() == self._parent:
             await asyncio.sleep(PARENT_INTERVAL_S)
-        raise Retriable("the process that Spark has forked this lane from is gone")
+        raise Retriable("the process that Spark forked this lane from has ended")
 
     def _make_engines(self) -> None:
         context = LaneContext(
@@ -265,7 +265,7 @@ class Lane:
             except (UnsupportedVersion, ControlTopicLost):
                 raise
             except TwinlogError as error:
-                log.warning("what is wanted cannot be followed: %s", error)
+                log.warning("cannot follow __mirror_config, retrying: %s", error)
                 await asyncio.sleep(AGAIN_S)
 
     async def _follow_on(self) -> None:
@@ -299,7 +299,7 @@ class Lane:
                     await self._reconcile()
                 failures = 0
             except TwinlogError as error:
-                log.warning("not all that is owned can be worked on yet: %s", error)
+                log.warning("cannot start or stop all owned partitions yet: %s", error)
                 try:
                     pause = self._settings.backoff.delay(failures + 1, self._random.random())
                     async with asyncio.timeout(pause):
@@ -324,7 +324,7 @@ class Lane:
         deadline = time.monotonic() + CATCH_UP_S
         while any(self._snapshot.ends.get(index, 0) < end for index, end in there.items()):
             if time.monotonic() > deadline:
-                raise Retriable(f"{CONFIG_TOPIC} cannot be followed to its end")
+                raise Retriable(f"cannot read {CONFIG_TOPIC} up to its end within {CATCH_UP_S:g} s")
             await asyncio.sleep(self._settings.position_pause_s)
 
     # ---- states and statuses -------------------------------------------------------------------
@@ -349,7 +349,7 @@ class Lane:
         except Fenced as error:
             await self._fenced(owned, error)
         except TwinlogError as error:
-            log.warning("states of state partition %d wait: %s", number, error)
+            log.warning("cannot write states of state partition %d yet: %s", number, error)
 
     async def _fenced(self, owned: OwnedStatePartition, error: Fenced) -> None:
         """Drop a state partition that was fenced, and take it again if the group still assigns it.

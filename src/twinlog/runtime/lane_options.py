@@ -52,16 +52,25 @@ OPTIONS: Final[Mapping[str, LaneOption]] = {
         "fetchers_per_broker", 1, 64, "connections to each source broker"
     ),
     "replica.fetch.wait.max.ms": LaneOption(
-        "fetch_max_wait_ms", 0, 60_000, "how long a source broker may wait for data"
+        "fetch_max_wait_ms", 0, 60_000, "maximum time that a source broker waits for data"
     ),
     "replica.fetch.max.bytes": LaneOption(
-        "partition_fetch_bytes", _KILOBYTE, _GIGABYTE, "one partition's part of a Fetch answer"
+        "partition_fetch_bytes",
+        _KILOBYTE,
+        _GIGABYTE,
+        "maximum bytes of one partition in a Fetch response",
     ),
     "replica.fetch.response.max.bytes": LaneOption(
-        "fetch_max_bytes", _KILOBYTE, MAX_FRAME // 2, "a Fetch answer of a source broker"
+        "fetch_max_bytes",
+        _KILOBYTE,
+        MAX_FRAME // 2,
+        "maximum bytes of a Fetch response of a source broker",
     ),
     "max.request.size": LaneOption(
-        "produce_max_bytes", _KILOBYTE, _GIGABYTE, "a request to a destination broker"
+        "produce_max_bytes",
+        _KILOBYTE,
+        _GIGABYTE,
+        "maximum bytes of a request to a destination broker",
     ),
     "max.in.flight.requests.per.connection": LaneOption(
         "produce_in_flight", 1, 64, "requests in flight to a destination broker"
@@ -70,37 +79,44 @@ OPTIONS: Final[Mapping[str, LaneOption]] = {
         "backoff_s", 1, _HOUR, "pause before a partition is retried", _SECONDS
     ),
     "retry.backoff.max.ms": LaneOption(
-        "backoff_max_s", 1, _HOUR, "that pause after many failures in a row", _SECONDS
+        "backoff_max_s", 1, _HOUR, "maximum of that pause after repeated failures", _SECONDS
     ),
     "metadata.max.age.ms": LaneOption(
-        "leaders_max_age_s", 1, _HOUR, "time between two reads of the partition leaders", _SECONDS
+        "leaders_max_age_s",
+        1,
+        _HOUR,
+        "time between two refreshes of the partition leaders",
+        _SECONDS,
     ),
     "lane.buffer.bytes": LaneOption(
         "buffer_bytes",
         SMALLEST_BUFFER,
         64 * _GIGABYTE,
-        "data of one source cluster that a lane holds",
+        "maximum data of one source cluster that a lane buffers",
     ),
     "lane.partition.buffer.bytes": LaneOption(
-        "partition_queue_bytes", _KILOBYTE, _GIGABYTE, "data of one partition that a lane holds"
+        "partition_queue_bytes",
+        _KILOBYTE,
+        _GIGABYTE,
+        "maximum data of one partition that a lane buffers",
     ),
     "lane.fetch.busy.wait.ms": LaneOption(
         "fetch_busy_wait_ms",
         0,
         60_000,
-        "how long a source broker may wait for data while some partition's buffer is full",
+        "maximum time that a source broker waits for data while the buffer of a partition is full",
     ),
     "lane.fetch.small.bytes": LaneOption(
         "fetch_small_bytes",
         0,
         _GIGABYTE,
-        "size of a Fetch answer below which the next Fetch is delayed",
+        "size of a Fetch response below which the next Fetch is delayed",
     ),
     "lane.fetch.pace.ms": LaneOption(
         "fetch_pace_s", 0, 60_000, "time between two Fetches in that case", _SECONDS
     ),
     "lane.attempts": LaneOption(
-        "attempts", 1, 1000, "failures in a row after which a partition is FAILED"
+        "attempts", 1, 1000, "consecutive failures after which a partition is FAILED"
     ),
     "lane.corrupt.reads": LaneOption(
         "corrupt_reads", 1, 100, "how often a corrupt batch is read before its partition is FAILED"
@@ -109,7 +125,7 @@ OPTIONS: Final[Mapping[str, LaneOption]] = {
         "ahead_patience_s",
         0,
         24 * _HOUR,
-        "how long a source may have less than the destination before the partition is FAILED",
+        "how long the source may end below the destination before the partition is FAILED",
         _SECONDS,
     ),
     "lane.positions.at.once": LaneOption(
@@ -126,20 +142,20 @@ OPTIONS: Final[Mapping[str, LaneOption]] = {
         "leaders_pause_s",
         1,
         60_000,
-        "pause between two reads of the leaders while leaders move",
+        "pause between two refreshes of the leaders while leaders move",
         _SECONDS,
     ),
     "lane.trim.interval.ms": LaneOption(
-        "trim_interval_s", 1, _HOUR, "time between two moves of log start offsets", _SECONDS
+        "trim_interval_s", 1, _HOUR, "time between two updates of log start offsets", _SECONDS
     ),
     "lane.markers.at.once": LaneOption(
-        "markers_at_once", 1, 1_000_000, "offsets of a gap that are filled by one request"
+        "markers_at_once", 1, 1_000_000, "offsets of a gap that one request fills"
     ),
     "lane.marker.deadline.ms": LaneOption(
         "marker_deadline_s",
         1,
         _HOUR,
-        "how long to wait for the marker of an offset of a gap",
+        "how long to wait for the marker at an offset of a gap",
         _SECONDS,
     ),
 }
@@ -160,7 +176,7 @@ def parse_lane_settings(properties: Mapping[str, str]) -> LaneSettings:
     settings = replace(LaneSettings(), **values)  # type: ignore[arg-type]
     if settings.buffer_bytes < settings.fetch_max_bytes:
         raise UserError(
-            f"lane.buffer.bytes is {settings.buffer_bytes}: it has to hold an answer, "
+            f"lane.buffer.bytes is {settings.buffer_bytes}: expected at least "
             f"replica.fetch.response.max.bytes, which is {settings.fetch_max_bytes}"
         )
     return settings
@@ -170,10 +186,10 @@ def _number(name: str, option: LaneOption, text: str) -> int | float:
     number = int(text) if text.isascii() and text.isdecimal() else -1
     if not option.lowest <= number <= option.highest:
         allowed = f"a whole number from {option.lowest} to {option.highest}"
-        raise UserError(f"{name} is {text!r}: allowed is {allowed}")
+        raise UserError(f"{name} is {text!r}: expected {allowed}")
     return number if option.scale == 1 else number / option.scale
 
 
 def _hint(name: str) -> str:
     near = get_close_matches(name, OPTIONS, n=1)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(OPTIONS)}"
+    return f"did you mean {near[0]}?" if near else f"lane settings: {', '.join(OPTIONS)}"

@@ -206,7 +206,7 @@ class MirrorEngines:
             if isinstance(entries, Refusal):
                 if entries.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     return False  # the engine reports the missing topic for each partition
-                raise Retriable(f"the cleanup.policy of {topic} is not known: {entries}")
+                raise Retriable(f"cannot read the cleanup.policy of {topic}: {entries}")
             policy = entries["cleanup.policy"].value or ""
             self._compacted[incarnation] = "compact" in policy
         return self._compacted[incarnation]
@@ -224,7 +224,7 @@ class MirrorEngines:
         if known.kind in self._kinds:
             self._engines[mirror] = RunningEngine(self, known)
             return
-        reason = f"this version has no engine for mirror.kind={known.kind}"
+        reason = f"this version of twinlog has no engine for mirror.kind={known.kind}"
         log.warning("mirror %s: %s", mirror, reason)
         for one in assignments:
             owned.reported.changed(one.name, State.FAILED, reason)
@@ -301,7 +301,7 @@ class RunningEngine:
                 # A defect must not end the mirror: nothing would report it, nor start it again.
                 # An error that may hold a secret is a TwinlogError from its origin (security.py).
                 log.exception("mirror %s", name)
-                self._failed(f"{type(error).__name__}, a defect: see the log of {lane}")
+                self._failed(f"{type(error).__name__}, an internal error: see the log of {lane}")
                 self._failures = _AFTER_A_DEFECT
             self._failures += 1
             await asyncio.sleep(self._backoff(self._failures))
@@ -359,6 +359,8 @@ def _limits(mirror: Mirror) -> tuple[Throttle, float]:
     except UserError as error:
         # A newer command may have written the settings. Not deleting is the safe choice: records
         # that stay too long can still be deleted later.
-        log.warning("mirror %s is not throttled, and deletes nothing: %s", mirror.name, error)
+        log.warning(
+            "mirror %s is not throttled, and does not delete records: %s", mirror.name, error
+        )
         return Throttle(), math.inf
     return settings.throttle, settings.log_start_delay

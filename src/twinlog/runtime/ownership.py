@@ -279,7 +279,7 @@ class OwnedStatePartition:
 
     def _permit(self) -> None:
         if self._must_be_taken_over:
-            raise Fenced("its data has another producer id by now: it is taken over anew")
+            raise Fenced("its data has another producer id now: taking it over again")
         if self._lost or not self._may_write():
             raise Fenced("the lease has ended, or another owner has written")
 
@@ -364,14 +364,14 @@ class OwnedStatePartition:
                     log.warning("%s is STOPPED: %s", name, end.reason)
         unknown = set(to_seal).difference(*by_kind.values())
         # A mirror whose record cannot be read just now has no known kind, either.
-        self.keep_stopping(unknown, "there is no engine here for the kind of its mirror")
+        self.keep_stopping(unknown, "this node has no engine for the kind of its mirror")
         stopped = not_begun | {n for n, end in settled.items() if isinstance(end, Sealed)}
         await self.enter(dict.fromkeys(stopped, State.STOPPED))
         self.reported.unsure -= not_begun
         if troubles:
             raise troubles[0]
         if late := set(to_seal) - settled.keys() - unknown:
-            raise Retriable(f"{len(late)} partitions cannot be fenced yet, {min(late)} for one")
+            raise Retriable(f"cannot fence {len(late)} partition(s) yet, for example {min(late)}")
 
     def keep_stopping(
         self, names: Iterable[MirrorPartition], reason: str, *, jitter: float = 0.5

@@ -188,11 +188,11 @@ class Ways:
             try:
                 await owned.stop(names, topics, jitter=self._random.random())
             except TwinlogError as error:
-                log.warning("not all that was removed is STOPPED yet: %s", error)
+                log.warning("cannot stop all removed partitions yet: %s", error)
                 await asyncio.sleep(STOP_AGAIN_S * (0.5 + self._random.random()))
             except Exception as error:  # a defect: reported, and retried in case it is transient
-                log.exception("a defect keeps partitions STOPPING")
-                owned.keep_stopping(names, f"internal error, see the lane's log: {error!r}")
+                log.exception("internal error: partitions stay STOPPING")
+                owned.keep_stopping(names, f"internal error {error!r}: see the lane's log")
             if (pause := owned.refused.due_in) is not None:
                 asyncio.get_running_loop().call_later(pause, self._changed)
             self._changed()

@@ -82,7 +82,7 @@ class ReportedStates:
             if now != before and now.state not in self._tried.get(name, ()):
                 raise Fenced(f"another owner has written {now.state.name} of {name}")
         if found.unreadable != self._there.unreadable:
-            raise Fenced("another owner has written what cannot be read")
+            raise Fenced("another owner has written a record that cannot be read")
         self.adopt(found)
 
     @property

@@ -112,7 +112,7 @@ def start_spark(
     """
     if not _MASTER.fullmatch(master):
         raise UserError(
-            f"the Spark master is {master!r}: allowed is local[N], local[*], spark://HOST:PORT, "
+            f"the Spark master is {master!r}: expected local[N], local[*], spark://HOST:PORT, "
             "yarn or k8s://URL"
         )
     authenticated = conf.get("spark.authenticate", "true").lower() != "false"
@@ -141,7 +141,7 @@ def start_spark(
         return SparkContext.getOrCreate(spark_conf)
     except Exception as error:  # py4j wraps whatever the JVM threw
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
-        raise UserError(f"Spark does not start at {master}: {reason}") from error
+        raise UserError(f"cannot start Spark at {master}: {reason}") from error
     finally:
         os.umask(umask)
 
@@ -162,10 +162,10 @@ def _check_secret(master: str, conf: Mapping[str, str]) -> None:
         if _SECRET in {re.split(r"[\s=:]", line.strip(), maxsplit=1)[0] for line in lines}:
             return
     raise UserError(
-        f"{_SECRET} is not set: applications and the Spark master {master} share it",
-        hint=f"write it into {defaults}, or into that file of SPARK_CONF_DIR, as the master and "
-        "the workers have it; --conf spark.authenticate=false lets anyone who reaches the ports of "
-        "Spark run code",
+        f"{_SECRET} is not set: the Spark master {master} and its applications share it",
+        hint=f"set it in {defaults}, or in spark-defaults.conf of SPARK_CONF_DIR, to the value of "
+        "the master and the workers; with --conf spark.authenticate=false anyone who can "
+        "connect to Spark's ports can run code",
     )
 
 
@@ -186,8 +186,8 @@ def _reach(master: str) -> None:
             troubles.append(f"{server}: {error}")
     if troubles:
         raise UserError(
-            f"no Spark master answers at {master}: {'; '.join(troubles)}",
-            hint="start one, or leave --master out",
+            f"no Spark master responds at {master}: {'; '.join(troubles)}",
+            hint="start a Spark master, or omit --master",
         )
 
 
@@ -236,9 +236,9 @@ def map_tasks(
     try:
         found: list[R] = spark.parallelize(arguments, len(arguments)).mapPartitions(body).collect()
     except Py4JJavaError as error:
-        raise Retriable(f"Spark has given the job up: {_reason(str(error))}") from error
+        raise Retriable(f"the Spark job failed: {_reason(str(error))}") from error
     except (Py4JError, OSError) as error:
-        raise Retriable("Spark's JVM has died", hint="start it again") from error
+        raise Retriable("Spark's JVM has ended", hint="start the command again") from error
     finally:
         ended.set()
     return found
@@ -248,7 +248,7 @@ def _reason(text: str) -> str:
     """The last line of Spark's error before the Java stack: a task's exception, if there is one."""
     lines = itertools.takewhile(lambda line: not line.startswith("\tat "), text.splitlines())
     said = [line.strip(" :") for line in lines if not line.startswith(_NO_REASON)]
-    return next((line for line in reversed(said) if line), "no reason")
+    return next((line for line in reversed(said) if line), "no reason reported")
 
 
 def _watch(

@@ -97,14 +97,14 @@ class Reporter:
         try:
             answers = await append(self._cluster, [status_entry(record) for record in records])
         except TwinlogError as error:
-            log.warning("progress could not be written: %s", error)
+            log.warning("cannot write statuses: %s", error)
             self._said.clear()
         else:
             refused = {p: a for p, a in answers.items() if isinstance(a, Refusal)}
             for where in refused:
                 self._said.pop(where.partition, None)
             for where, answer in list(refused.items())[:1]:
-                log.warning("progress could not be written, to %s for one: %s", where, answer)
+                log.warning("cannot write all statuses, for example to %s: %s", where, answer)
 
     def _is_old(self, number: int) -> bool:
         return number not in self._said or time.monotonic() >= self._said[number][1] + AGAIN_S
@@ -155,7 +155,10 @@ class Reporter:
         try:
             statuses, _ = await read_statuses(self._cluster)
         except TwinlogError as error:
-            log.warning("what the other lanes read is not known: %s", error)
+            log.warning(
+                "cannot read the statuses of other lanes, the throttle's share stays unchanged: %s",
+                error,
+            )
             return
         others = self._others(statuses.values())
         for name, engine in throttled.items():

@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 _REMOVED: Final = "removed from its mirror before it was MIRRORING"
 _FORGONE: Final = (
-    "no state of it is known, so nothing was fenced; it was removed before any lane began with it, "
-    "or __mirror_state was lost"
+    "it has no stored state, so nothing was fenced; it was removed before a lane started it, or "
+    "__mirror_state was lost"
 )
 _ON_THE_WAY: Final[Mapping[tuple[State, State], State]] = {
     (State.PREPARING, State.PAUSING): State.MIRRORING,
@@ -87,5 +87,10 @@ def way(old: PartitionState | None, change: PartitionState) -> list[PartitionSta
     if may_follow(state, change.state):
         return [change]
     if state is not change.state:
-        log.error("%s stays %s: not %s", change.partition, state.name, change.state.name)
+        log.error(
+            "%s stays %s: a change to %s is not allowed",
+            change.partition,
+            state.name,
+            change.state.name,
+        )
     return []

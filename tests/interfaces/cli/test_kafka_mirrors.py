@@ -469,7 +469,7 @@ def test_topics_of_the_destination_that_are_in_the_way(
     refused(
         commands.add(name, f"{stem}-.*"),
         "TOPIC_ALREADY_EXISTS",
-        f"{stem}-full-0 is not empty, its log ends at 1",
+        f"{stem}-full-0 is not empty, its log end offset is 1",
         f"{stem}-large has 2 partitions, the source's 1",
     )
     assert f"{stem}-new" not in all_topics(commands.pair.destination)

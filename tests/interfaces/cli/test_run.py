@@ -36,7 +36,7 @@ def test_a_malformed_lane_setting_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "lanes.properties"
     file.write_text("mirror.num.replica.fetchers=many\nlane.positions.at.once=2\n")
     line = refused(run("--lane-config", str(file)))
-    assert line.startswith("Error: mirror.num.replica.fetchers is 'many': allowed is")
+    assert line.startswith("Error: mirror.num.replica.fetchers is 'many': expected")
     line = refused(
         run(
             *("--lane-config", str(file)),
@@ -44,7 +44,7 @@ def test_a_malformed_lane_setting_of_a_file(tmp_path: Path) -> None:
             *("--lane-property", "lane.positions.at.once=0"),
         )
     )
-    assert line.startswith("Error: lane.positions.at.once is '0': allowed is")
+    assert line.startswith("Error: lane.positions.at.once is '0': expected")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         line = refused(run("--metrics-address", f":{port}"))
-    assert line.startswith(f"Error: metrics cannot be served at 127.0.0.1:{port}: ")
+    assert line.startswith(f"Error: cannot serve metrics at 127.0.0.1:{port}: ")
     assert "already in use" in line
 
 
