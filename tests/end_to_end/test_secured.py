@@ -469,7 +469,7 @@ def test_a_failover_while_the_source_denies_everybody(place: Place) -> None:
         until(lambda: str(reader) in place.destination.acls(topic), 60, "a look that is complete")
         assert str(frozen) not in place.destination.acls(topic)
         assert str(all_frozen) not in everywhere("*")
-        said = "2 denial(s) of the source are not copied, since they would stop nodes"
+        said = "2 denial(s) of the source are not copied, because they would stop nodes"
         assert f"mirror {mirror}: {said}" in place.stage.nodes["node"].log.read_text()
         found = readiness(place, mirror)
         (text,) = (one.text for one in found if one.reason is Reason.ACL and said in one.text)

@@ -299,7 +299,9 @@ def test_no_acl_follows_where_it_may_be_one_that_a_mirror_has_made(
     assert look(("topic", "m", "u")) == frozenset()
     made = key_of(MadeAcl(mirror="m", acl=COPIED, made_for=MadeFor.READ_ONLY))
     for key in (made, ("mirror", "m")):
-        with pytest.raises(UnsupportedVersion, match="which ACLs mirrors have made is not known"):
+        with pytest.raises(
+            UnsupportedVersion, match="cannot determine which ACLs were created by mirrors"
+        ):
             look(key)
 
 

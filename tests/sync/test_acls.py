@@ -383,6 +383,4 @@ def test_without_an_authorizer(pair: Pair, topic: str, caplog: Any) -> None:
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(run())
-    assert caplog.messages == [
-        f"mirror {topic}: ACLs do not follow, as the source has no authorizer"
-    ]
+    assert caplog.messages == [f"mirror {topic}: ACLs are not copied: the source has no authorizer"]

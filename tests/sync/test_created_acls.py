@@ -63,7 +63,7 @@ def test_nothing_is_allowed_beside_a_denial_that_is_refused(
     broker = Broker(monkeypatch, DENY)
     assert run(made_acls._make, ALLOW, DENY, OTHER) == {ALLOW, DENY}
     assert broker.done == [OTHER]
-    assert any("without what limits them" in line for line in caplog.messages)
+    assert any("the denials that limit them cannot be created" in line for line in caplog.messages)
 
 
 def test_a_denial_stays_beside_what_cannot_be_removed(monkeypatch: pytest.MonkeyPatch) -> None:

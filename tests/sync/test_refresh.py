@@ -412,7 +412,7 @@ def test_no_offsets_of_a_topic_that_was_made_again(
             include = [re.compile(re.escape(early))]
             assert await GroupSync(destination).sync(source, mirror, include, before) == 0
             assert (await committed_offsets(destination, early)).keys() == {same}
-            assert f"{again.topic} was recreated on the source" in caplog.text
+            assert f"{again.topic} may have been recreated on the source" in caplog.text
 
             caplog.clear()
             assert not any((await commit_offsets(source, late, both)).values())

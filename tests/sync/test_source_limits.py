@@ -59,9 +59,7 @@ def test_what_there_is_room_for() -> None:
     topics += [topic("c", 9, wanted=Wanted.STOPPED), topic("d", 9, of="other")]
     room = Room(mirror(7), topics)
     assert room.refuses(2) == ""
-    assert room.refuses(3) == (
-        f"{PARTITIONS} is 7, the mirror has 5 partition(s), and these are 3 more"
-    )
+    assert room.refuses(3) == (f"{PARTITIONS} is 7, but the mirror would have 5 + 3 partitions")
     room.take(1)
     assert room.refuses(1) == ""
     assert room.refuses(2)

@@ -140,7 +140,9 @@ async def _groups(
                 if read := frozenset(one.topic for one in committed) & topics:
                     found[group.name] = read
     except TwinlogError as error:
-        log.warning("ACLs of groups stay as they are: the source's groups are not known: %s", error)
+        log.warning(
+            "ACLs of groups are not updated, because the source's groups are unknown: %s", error
+        )
         return None
     return found
 
@@ -157,8 +159,8 @@ async def _not_its_own(
     for key, why in (*here.unread.items(), *there.unread.items()):
         if key[0] in _TELL_OF_ACLS:
             raise UnsupportedVersion(
-                f"which ACLs mirrors have made is not known: {why}",
-                hint="use a twinlog that can read it",
+                f"cannot determine which ACLs were created by mirrors: {why}",
+                hint="use a version of twinlog that can read it",
             )
     return frozenset[Acl]().union(
         here.made_of(source.cluster_id, MadeFor.SWITCHOVER),
@@ -251,7 +253,7 @@ class AclSync(ReportedSync[AclDifference | NoAuthorizer]):
         """
         mirror = context.name
         if isinstance(difference, NoAuthorizer):
-            text = f"ACLs do not follow, as the {difference.side} has no authorizer"
+            text = f"ACLs are not copied: the {difference.side} has no authorizer"
             self._tell(mirror, "none", text)
             return 0
         self._report(mirror, difference)
@@ -280,23 +282,23 @@ class AclSync(ReportedSync[AclDifference | NoAuthorizer]):
         if isinstance(difference, NoAuthorizer):
             return
         found = difference
-        for acls, what in ((found.changes.make, "made"), (found.changes.remove, "removed")):
+        for acls, what in ((found.changes.make, "created"), (found.changes.remove, "removed")):
             if acls:
-                yield Remark(f"{len(acls)} ACL(s) are still to be {what}: {_few(acls)}")
+                yield Remark(f"{len(acls)} ACL(s) are not {what} yet: {_few(acls)}")
         if denying := found.denying:
             yield Remark(
-                f"{len(denying)} denial(s) of the source are not copied, since they would stop "
+                f"{len(denying)} denial(s) of the source are not copied, because they would stop "
                 f"nodes or cover control topics: {_few(denying)}"
             )
         if beyond := found.missed:
             yield Remark(
                 f"{len(beyond)} ACL(s) of the source that applications may need are not copied, "
-                f"since they reach beyond the mirror's topics and groups: {_few(beyond)}"
+                f"because they reach beyond the mirror's topics and groups: {_few(beyond)}"
             )
         if withheld := found.withheld:
             yield Remark(
-                f"{len(withheld)} ACL(s) of the source are not copied, or stay as they were, since "
-                f"a denial that limits them there is not copied: {_few(withheld)}"
+                f"{len(withheld)} ACL(s) of the source are not copied or not updated, because a "
+                f"denial that limits them on the source is not copied: {_few(withheld)}"
             )
 
     async def follows(self, destination: KafkaCluster) -> bool:
@@ -344,23 +346,23 @@ class AclSync(ReportedSync[AclDifference | NoAuthorizer]):
             self._tell(
                 mirror,
                 "denying",
-                f"{len(found.denying)} denial(s) of the source are not copied, since they would "
+                f"{len(found.denying)} denial(s) of the source are not copied, because they would "
                 f"stop nodes or cover control topics: {few(sorted(found.denying), '; ')}",
             )
         if found.missed:
             self._tell(
                 mirror,
                 "missed",
-                f"{len(found.missed)} ACL(s) of the source are not copied, since they reach beyond "
-                "the mirror's topics and groups; applications may need them after a failover: "
-                f"{few(sorted(found.missed), '; ')} (a rule of mirror.acl.include may name them)",
+                f"{len(found.missed)} ACL(s) of the source are not copied, because they reach "
+                "beyond the mirror's topics and groups; applications may need them after a "
+                f"failover (add a rule to mirror.acl.include): {few(sorted(found.missed), '; ')}",
             )
         if found.withheld:
             self._tell(
                 mirror,
                 "withheld",
-                f"{len(found.withheld)} ACL(s) of the source are not copied, or stay as they were, "
-                "since a denial that limits them there is not copied: "
+                f"{len(found.withheld)} ACL(s) of the source are not copied or not updated, "
+                "because a denial that limits them on the source is not copied: "
                 f"{few(sorted(found.withheld), '; ')}",
             )
 

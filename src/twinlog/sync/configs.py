@@ -135,10 +135,15 @@ class ConfigSync(ReportedSync[Compared]):
                 log.warning("%s: its configurations %s", name, found)
                 continue
             for key, value in found.fixed.items():
-                log.warning("%s: %s is %s on the source by now, and stays here", name, key, value)
+                log.warning(
+                    "%s: %s is now %s on the source; the destination keeps its own value",
+                    name,
+                    key,
+                    value,
+                )
             if found.changes:
                 changes[name] = found.changes
-        refused = await _change(context.destination, changes, "to what it is on the source")
+        refused = await _change(context.destination, changes, "to the source's value")
         return failed + len(refused)
 
     def describe(self, difference: Compared) -> Iterator[Remark]:
@@ -147,7 +152,7 @@ class ConfigSync(ReportedSync[Compared]):
             if isinstance(found, UnreadableConfigs):
                 yield Remark(f"its configurations {found}", topic, unreadable=True)
             elif found.names:
-                yield Remark(f"not as on the source: {few(found.names)}", topic)
+                yield Remark(f"different from the source: {few(found.names)}", topic)
 
 
 async def _others(
@@ -264,7 +269,7 @@ async def _change(
                 log.info("%s: changed %s: %s", name, why, ", ".join(changes[name]))
             else:
                 refused[name] = refusal
-                log.warning("%s: its configurations cannot be changed: %s", name, refusal)
+                log.warning("%s: cannot alter its configurations: %s", name, refusal)
     return refused
 
 

@@ -46,12 +46,17 @@ async def carry_out(
 async def _make(destination: KafkaCluster, acls: Collection[Acl]) -> set[Acl]:
     """Make denials, then what they limit; return those that could not be made."""
     denials, others = _split(acls)
-    refused = await _done(denials, "made", lambda some: create_acls(destination, some))
+    refused = await _done(denials, "created", lambda some: create_acls(destination, some))
     open_ones = limited(others, refused)
     if open_ones:
-        log.warning("ACLs are not made without what limits them: %s", few(sorted(open_ones), "; "))
+        log.warning(
+            "ACLs are not created, because the denials that limit them cannot be created: %s",
+            few(sorted(open_ones), "; "),
+        )
     others -= open_ones
-    return refused | open_ones | await _done(others, "made", lambda a: create_acls(destination, a))
+    return (
+        refused | open_ones | await _done(others, "created", lambda a: create_acls(destination, a))
+    )
 
 
 async def _remove(destination: KafkaCluster, acls: Collection[Acl]) -> set[Acl]:

@@ -367,7 +367,8 @@ class GroupSync(Sync[GroupDifference]):
         for partition in due.keys() & found.keys():
             if due[partition].offset < found[partition].offset:
                 log.info(
-                    "group %s was rewound on the source: %s from %d to %d on the destination, too",
+                    "group %s was rewound on the source: %s is rewound from %d to %d on the "
+                    "destination",
                     group.name,
                     partition,
                     found[partition].offset,
@@ -419,11 +420,13 @@ class GroupSync(Sync[GroupDifference]):
             try:
                 found = await read_groups(self._destination, mirror)
             except UserError as error:
-                log.warning("mirror %s: what is known of its groups is not read: %s", mirror, error)
+                log.warning("mirror %s: cannot read its group records: %s", mirror, error)
                 memory = memory or KnownGroups(was_read=False)
             else:
                 for text in found.unreadable:
-                    log.warning("mirror %s: what is known of a group stays: %s", mirror, text)
+                    log.warning(
+                        "mirror %s: keeping a group record that cannot be read: %s", mirror, text
+                    )
                 groups = dict(found.groups)
                 memory = KnownGroups(groups=groups, written=dict(groups), undecoded=found.undecoded)
             self._memories[mirror] = memory
@@ -521,7 +524,7 @@ class GroupSync(Sync[GroupDifference]):
             await create_groups_topic(self._destination)
             await write_groups(self._destination, last.mirror, changed, forgotten)
         except TwinlogError as error:
-            log.warning("mirror %s: what is known of groups is not kept: %s", last.mirror, error)
+            log.warning("mirror %s: cannot write its group records: %s", last.mirror, error)
             return 1
         memory.written = dict(memory.groups)
         return int(None in memory.undecoded)
@@ -534,7 +537,7 @@ class GroupSync(Sync[GroupDifference]):
             try:
                 answers = await admin.describe_configs(self._destination, asked, [_RETENTION])
             except TwinlogError as error:
-                log.info("%s is not known: %s", _RETENTION, error)
+                log.info("%s of the brokers is unknown: %s", _RETENTION, error)
                 return DEFAULT_REPEAT_S
             self._repeat_s = repeat_interval(
                 entries[_RETENTION].value
@@ -579,6 +582,6 @@ async def _recreated(
     }
     for name in found:
         log.warning(
-            "%s was recreated on the source, perhaps: its group offsets are not copied", name
+            "%s may have been recreated on the source: its group offsets are not copied", name
         )
     return found

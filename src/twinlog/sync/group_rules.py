@@ -90,7 +90,7 @@ class Bounds(NamedTuple):
         """
         for partition, refusal in sorted(self.refused.items()):
             if partition in committed:
-                return f"the destination's log of {partition} cannot be asked: {refusal}"
+                return f"cannot read the log bounds of {partition} on the destination: {refusal}"
         return ""
 
 

@@ -109,7 +109,7 @@ class ReadOnly(Sync[AclChanges]):
             try:
                 refused = await set_configs_back(destination, store, mirror, topics)
             except UserError as error:
-                log.warning("mirror %s: configurations cannot be set back: %s", mirror, error)
+                log.warning("mirror %s: cannot reset configurations: %s", mirror, error)
                 refused = set(topics)
             host.failed(mirror, ConfigSync.metric, len(refused))
             return refused
@@ -141,7 +141,9 @@ class ReadOnly(Sync[AclChanges]):
                         self._snapshot = snapshot
                         self._changed.set()
             except TwinlogError as error:
-                log.warning("what is to be read-only is not known: %s", error)
+                log.warning(
+                    "cannot follow __mirror_config, read-only topics are not updated: %s", error
+                )
                 await asyncio.sleep(TICK_S)
 
     async def _look(self) -> float:
@@ -324,7 +326,8 @@ class ReadOnly(Sync[AclChanges]):
         if open_to and (mirror, open_to) not in self._told:
             self._told.add((mirror, open_to))
             log.warning(
-                "mirror %s: its topics stay open to %s, who cannot be told from nodes",
+                "mirror %s: these principals can still write to its topics, because ACLs cannot "
+                "distinguish them from nodes: %s",
                 *(mirror, ", ".join(sorted(open_to))),
             )
         made = snapshot.made_acls(mirror, MadeFor.READ_ONLY)

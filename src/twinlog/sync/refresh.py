@@ -90,11 +90,11 @@ class Refresher:
                 await self._refresh(name)
         except TwinlogError as error:
             self.errors[name, METADATA] += 1
-            log.warning("mirror %s cannot be refreshed: %s", name, error)
+            log.warning("cannot refresh mirror %s: %s", name, error)
         except Exception:
             # A bug here must not end the lanes, which move the data.
             self.errors[name, METADATA] += 1
-            log.exception("mirror %s cannot be refreshed", name)
+            log.exception("cannot refresh mirror %s: internal error", name)
 
     async def _is_ours(self, name: str) -> bool:
         if not self._partitions:

@@ -85,7 +85,7 @@ def not_mirrored(
     for name in sorted(names.difference(loops)):
         if name in others:
             if snapshot.mirrors[others[name]].source_cluster_id != mirror.source_cluster_id:
-                found[name] = f"the destination's topic belongs to mirror {others[name]}"
+                found[name] = f"the destination topic belongs to mirror {others[name]}"
         elif name not in own:
             found[name] = ""
         elif own[name].wanted is Wanted.STOPPED and (why := _removed(own[name], there[name])):
@@ -123,8 +123,8 @@ class Room:
         if self._held + more <= self._limit:
             return ""
         return (
-            f"{PARTITIONS} is {self._limit}, the mirror has {self._held} partition(s), and these "
-            f"are {more} more"
+            f"{PARTITIONS} is {self._limit}, but the mirror would have {self._held} + {more} "
+            "partitions"
         )
 
     def take(self, more: int) -> None:
@@ -269,7 +269,9 @@ class TopicOrigins(Sync[OriginChanges]):
         if unsure:
             why = next(iter(unsure.values()))
             log.warning(
-                "whether the source mirrors %s from here is not known: %s", few(unsure), why
+                "cannot determine whether the source mirrors %s from this cluster: %s",
+                few(unsure),
+                why,
             )
         if changed:
             await context.store.change(
@@ -280,7 +282,9 @@ class TopicOrigins(Sync[OriginChanges]):
                 ]
             )
         for name in looped:
-            log.warning("%s is mirrored in a loop: remove it from the mirror of one cluster", name)
+            log.warning(
+                "%s is mirrored in a loop: remove it from the mirror of one of the clusters", name
+            )
         return len(looped) + len(unsure)
 
 
@@ -389,7 +393,9 @@ async def _emptied(destination: KafkaCluster, extra: Collection[TopicPartition])
     for one in extra:
         start, end = starts[one], ends[one]
         if isinstance(start, Refusal) or isinstance(end, Refusal):
-            found[one.topic] = f"partition {one.partition} cannot be looked at"
+            found[one.topic] = (
+                f"cannot read the log bounds of partition {one.partition} on the destination"
+            )
         elif start.offset == end.offset > 0:
             found[one.topic] = (
                 f"partition {one.partition}, which was added on the destination, held records up "
@@ -428,7 +434,9 @@ class DeletedTopics(Sync[Collection[MirrorTopic]]):
             return 0
         for topic in difference:
             log.warning(
-                "%s is gone on the source: removed from mirror %s", topic.topic, topic.mirror
+                "%s no longer exists on the source: removed from mirror %s",
+                topic.topic,
+                topic.mirror,
             )
         await context.store.change(
             lambda now: [

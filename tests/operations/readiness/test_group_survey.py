@@ -153,12 +153,12 @@ def test_a_log_that_is_not_known_is_said(world: World) -> None:
     world.refused = {A: Refusal(6)}
     by_topic, findings = world.live()
     assert not by_topic
-    assert ["the destination's log of t-0 cannot be asked" in text for text in findings]
-    with pytest.raises(Retriable, match="cannot be asked"):
+    assert ["cannot read the log bounds of t-0 on the destination" in text for text in findings]
+    with pytest.raises(Retriable, match="cannot read the log bounds of t-0"):
         world.live(stable=True)
     by_topic, [_, unknown] = world.dead()
     assert not by_topic
-    assert "offsets of g: the destination's log of t-0 cannot be asked" in unknown
+    assert "offsets of g: cannot read the log bounds of t-0 on the destination" in unknown
 
 
 def test_a_dead_source(world: World) -> None:

@@ -147,7 +147,11 @@ def test_configurations(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = compared(topics=topics)
     why = f"its configurations cannot be read on the source: {REFUSED}"
     assert facts.findings == {
-        "t": (Finding(Reason.CONFIGURATION, "not as on the source: cleanup.policy, retention.ms"),),
+        "t": (
+            Finding(
+                Reason.CONFIGURATION, "different from the source: cleanup.policy, retention.ms"
+            ),
+        ),
         "u": (Finding(Reason.CONFIGURATION_UNREADABLE, why),),
     }
     assert facts.configurations("t") == ("cleanup.policy", "retention.ms")
@@ -176,19 +180,19 @@ def test_acls(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = compared(settings=parse_settings({ACLS: "*"}))
     assert [one.reason for one in facts.findings[None]] == [Reason.ACL] * 5
     assert [one.text for one in facts.findings[None]] == [
-        f"7 ACL(s) are still to be made: {', '.join(map(str, make[:5]))} and 2 more",
-        f"1 ACL(s) are still to be removed: {z}",
+        f"7 ACL(s) are not created yet: {', '.join(map(str, make[:5]))} and 2 more",
+        f"1 ACL(s) are not removed yet: {z}",
         (
-            "1 denial(s) of the source are not copied, since they would stop nodes or cover "
+            "1 denial(s) of the source are not copied, because they would stop nodes or cover "
             f"control topics: {d}"
         ),
         (
-            "1 ACL(s) of the source that applications may need are not copied, since they reach "
+            "1 ACL(s) of the source that applications may need are not copied, because they reach "
             f"beyond the mirror's topics and groups: {m}"
         ),
         (
-            "1 ACL(s) of the source are not copied, or stay as they were, since a denial that "
-            f"limits them there is not copied: {w}"
+            "1 ACL(s) of the source are not copied or not updated, because a denial that limits "
+            f"them on the source is not copied: {w}"
         ),
     ]
     assert facts.acls == AclFacts(
