@@ -8,7 +8,7 @@ from twinlog.kafka.types import TopicPartition
 from twinlog.operations.serialise import json_data
 from twinlog.operations.verification import verification
 from twinlog.verify.job import Compared, Extent, Stretch
-from twinlog.verify.verdict import CONTENT, Tally
+from twinlog.verify.verdict import DifferenceKind, Tally
 
 PLACE = TopicPartition("t", 1)
 
@@ -16,7 +16,7 @@ PLACE = TopicPartition("t", 1)
 def test_programs_find_what_they_found() -> None:
     """Goal: names, order and form of the JSON stay as they are."""
     tally = Tally(compared=5, absent=Counter(marker=2))
-    tally.differ(3, 4, CONTENT)
+    tally.differ(3, 4, DifferenceKind.CONTENT)
     tally.see_not(8, 9, "no answer")
     extent = Extent(partition=PLACE, start=0, end=9, length=11, behind=2, tally=Tally())
     compared = Compared(Stretch(PLACE, 0, 9, compacted=False), tally)
@@ -37,7 +37,7 @@ def test_programs_find_what_they_found() -> None:
             "partitions": 1,
             "records": 5,
             **counts,
-            "differences": [{**place, "start": 3, "end": 4, "reason": CONTENT}],
+            "differences": [{**place, "start": 3, "end": 4, "reason": DifferenceKind.CONTENT}],
             "unseen": [{**place, "start": 8, "end": 9, "reason": "no answer"}],
             "unreadable": ["record"],
             "logs": [{**place, **counts}],

@@ -13,17 +13,11 @@ from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import RawRecord
 from twinlog.verify.log_view import Kind, Span, spans
 from twinlog.verify.verdict import (
-    ADDED,
-    BEGINS,
     COMPACTED,
-    CONTENT,
-    LATEST,
     LOG_START,
-    LOST,
     MAX_RANGES,
-    TIMESTAMP,
-    UNEXPLAINED,
     Alive,
+    DifferenceKind,
     Outcome,
     Tally,
     Verdict,
@@ -52,8 +46,13 @@ def rows() -> Iterator[tuple[Kind, Kind, str]]:
 def word(found: Outcome, *, compacted: bool) -> str:
     if found.absent:
         return "absent"
-    names = {LOST: "lost", ADDED: "added", BEGINS: "begins", UNEXPLAINED: "hole"}
-    assert found.differs != UNEXPLAINED or not compacted
+    names = {
+        DifferenceKind.LOST: "lost",
+        DifferenceKind.ADDED: "added",
+        DifferenceKind.BEGINS: "begins",
+        DifferenceKind.UNEXPLAINED: "hole",
+    }
+    assert found.differs != DifferenceKind.UNEXPLAINED or not compacted
     return names[found.differs] if found.differs else "unseen"
 
 
@@ -102,17 +101,17 @@ def test_control_records_in_place_of_data_differ() -> None:
     """Goal: records lost by a false gap are never the same, compacted or not (A1)."""
     for compacted in (False, True):
         found = classified(of(batch(FIVE)), [Span(0, 5, Kind.CONTROL)], 5, compacted=compacted)
-        assert found.differences == [(0, 5, LOST)]
+        assert found.differences == [(0, 5, DifferenceKind.LOST)]
         assert (found.compared, found.differs) == (0, 5)
 
 
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        (record(2, THEN + 2, b"other"), CONTENT),
-        (record(2, THEN + 2, None), CONTENT),
-        (record(2, THEN + 2, key=b"other"), CONTENT),
-        (record(2, THEN + 3), TIMESTAMP),
+        (record(2, THEN + 2, b"other"), DifferenceKind.CONTENT),
+        (record(2, THEN + 2, None), DifferenceKind.CONTENT),
+        (record(2, THEN + 2, key=b"other"), DifferenceKind.CONTENT),
+        (record(2, THEN + 3), DifferenceKind.TIMESTAMP),
     ],
 )
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
@@ -127,13 +126,15 @@ def test_the_time_that_readers_see_is_compared() -> None:
     """Goal: LogAppendTime that was forwarded unchanged would be detected."""
     stamped = batch(FIVE, attributes=LOG_APPEND_TIME)
     assert classified(of(stamped), of(stamped), 5).compared == 5
-    assert classified(of(stamped), of(batch(FIVE)), 5).differences == [(0, 4, TIMESTAMP)]
+    assert classified(of(stamped), of(batch(FIVE)), 5).differences == [
+        (0, 4, DifferenceKind.TIMESTAMP)
+    ]
 
 
 def test_a_hole_without_compaction() -> None:
     """Goal: only compaction leaves holes, so it is a difference on either side."""
     holes = of(holed(0, 4, [(0, THEN), (4, THEN)]))
-    assert classified(holes, holes, 5).differences == [(1, 4, UNEXPLAINED)]
+    assert classified(holes, holes, 5).differences == [(1, 4, DifferenceKind.UNEXPLAINED)]
     assert classified(holes, holes, 5, compacted=True).absent[COMPACTED] == 3
 
 
@@ -141,14 +142,14 @@ def test_below_the_source_s_log_start_nothing_is_left_to_compare() -> None:
     """Goal: it is absent by evidence, and the record before the destination's start is not."""
     below = [Span(0, 5, Kind.BELOW)]
     assert classified(below, of(batch(FIVE)), 5).absent == {LOG_START: 5}
-    assert classified(of(batch(FIVE)), below, 5).differences == [(0, 5, BEGINS)]
+    assert classified(of(batch(FIVE)), below, 5).differences == [(0, 5, DifferenceKind.BEGINS)]
 
 
 def test_many_ranges() -> None:
     """Goal: counts stay exact where ranges are no longer named."""
     tally = Tally()
     for at in range(0, 4 * MAX_RANGES, 2):
-        tally.differ(at, at + 1, LOST)
+        tally.differ(at, at + 1, DifferenceKind.LOST)
     assert tally.differs == 2 * MAX_RANGES
     assert len(tally.differences) == MAX_RANGES + 1
     assert tally.differences[-1].end == 4 * MAX_RANGES - 1
@@ -253,7 +254,7 @@ def cleaned(log: Log, drawn: st.DataObject, end: int, *, tombstones_below: int) 
 def test_a_stale_key_after_its_tombstone_was_cleaned_away() -> None:
     """Goal: E2: the mirror was paused for longer than delete.retention.ms."""
     tally = judged({3: (b"b", b"x")}, {0: (b"a", b"old"), 3: (b"b", b"x")}, 4, 4)
-    assert tally.differences == [(0, 1, LATEST)]
+    assert tally.differences == [(0, 1, DifferenceKind.LATEST)]
     tally = judged({0: (b"a", b"x"), 2: (b"a", None)}, {0: (b"a", b"x"), 3: (b"b", b"x")}, 4, 4)
     assert [one.start for one in tally.differences] == [2, 3]
 

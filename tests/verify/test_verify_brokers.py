@@ -19,7 +19,7 @@ from twinlog.kafka.types import TopicPartition
 from twinlog.operations.verification import NOT_SEEN, SAME, Verification, verification
 from twinlog.verify.job import Comparison, Extent, Stretch, extent
 from twinlog.verify.log_reader import Below, Bytes, LogReader, Nothing, read_bounds
-from twinlog.verify.verdict import LATEST, LOG_START, LOST
+from twinlog.verify.verdict import LOG_START, DifferenceKind
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
@@ -117,7 +117,7 @@ def test_control_records_in_place_of_data(pair: Pair, topic: str) -> None:
             for servers in made.servers:
                 outside.write_same(servers, topic, 0, 15, 20)
             found = await made.verify()
-            assert [one[1:] for one in found.differences] == [(10, 15, LOST)]
+            assert [one[1:] for one in found.differences] == [(10, 15, DifferenceKind.LOST)]
             assert (found.counts.compared, found.counts.differs) == (15, 5)
 
     asyncio.run(run())
@@ -229,6 +229,6 @@ def test_a_tombstone_that_was_cleaned_away(pair: Pair, topic: str) -> None:
             await until_async(cleaned, 150, "the cleaner")
             known = await made.extent()
             found = await made.verify(known, compacted=True)
-            assert (0, 1, LATEST) in [one[1:] for one in found.differences]
+            assert (0, 1, DifferenceKind.LATEST) in [one[1:] for one in found.differences]
 
     asyncio.run(run())

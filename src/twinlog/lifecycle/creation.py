@@ -82,7 +82,6 @@ CONNECT_TIMEOUT: Final = 10.0
 INTERNAL: Final = "__"
 BROKER_DEFAULT: Final = -1
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
-_UNUSED: Final = " is not used by twinlog"
 _ANY_SERVER: Final = {"bootstrap.servers": "localhost:9092"}
 _NOT_SEEN: Final = (
     "brokers show topics only to principals with READ or DESCRIBE: check the name, and the rights "
@@ -128,21 +127,14 @@ def check_properties(
     connection = split_settings(properties)[1]
     # Unknown settings are reported first: a misspelt one may be why another one is missing.
     parsed = parse_source(_ANY_SERVER | connection, grants)
-    unused = [
-        warning.removesuffix(_UNUSED) for warning in parsed.warnings if warning.endswith(_UNUSED)
-    ]
-    unsafe = [warning for warning in parsed.warnings if not warning.endswith(_UNUSED)]
-    unknown = [key for key in unused if not key.startswith(("sasl.", "ssl."))]
+    unknown = [key for key in parsed.unused if not key.startswith(("sasl.", "ssl."))]
     if unknown:
         raise UserError(
             f"{', '.join(unknown)}: not a setting of a mirror; expected bootstrap.servers, "
             "security.protocol, sasl.*, ssl.*, client.id, timeouts and buffers of clients, and "
             f"{', '.join(SETTINGS)}"
         )
-    return parse_source(connection, grants).config, (
-        *(f"{key}{_UNUSED}" for key in unused),
-        *unsafe,
-    )
+    return parse_source(connection, grants).config, parsed.warnings
 
 
 @asynccontextmanager

@@ -33,7 +33,7 @@ from twinlog.lifecycle.failback import Ends
 from twinlog.lifecycle.rebuild import Tail
 from twinlog.verify.job import Compared, Comparison, Stretch
 from twinlog.verify.log_reader import read_bounds
-from twinlog.verify.verdict import LOG_START, NOTHING_TO_LOSE
+from twinlog.verify.verdict import LOG_START, DifferenceKind
 
 FIRST_STEP: Final = 1000
 """Offsets that are compared first, at the end of the mirrored range."""
@@ -191,5 +191,9 @@ def _first_unequal(found: Compared) -> int | None:
 
     At an offset without a record on the destination, a rebuild loses nothing.
     """
-    differing = [one for one in found.differences if one.reason not in NOTHING_TO_LOSE]
+    differing = [
+        one
+        for one in found.differences
+        if not (isinstance(one.reason, DifferenceKind) and one.reason.loses_nothing)
+    ]
     return min((one.start for one in (*differing, *found.unseen)), default=None)

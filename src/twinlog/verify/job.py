@@ -98,7 +98,7 @@ class Differs(NamedTuple):
             **self.partition._asdict(),
             "start": self.start,
             "end": self.end,
-            "reason": self.reason,
+            "reason": str(self.reason),
         }
 
 

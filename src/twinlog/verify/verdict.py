@@ -39,6 +39,7 @@ are not compared: a value on the destination does not explain a record that only
 has.
 """
 
+import enum
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -48,19 +49,27 @@ from typing import Final, NamedTuple
 from twinlog.kafka.log.records import RawRecord, decode
 from twinlog.verify.log_view import Kind, Span
 
-LOST: Final = "missing on the destination"
-ADDED: Final = "a record on the destination that the source does not have"
-BEGINS: Final = "the destination's log begins later"
-UNEXPLAINED: Final = "a hole that nothing explains: cleanup.policy does not contain compact"
-CONTENT: Final = "key, value or headers differ"
-TIMESTAMP: Final = "the timestamp differs"
-LATEST: Final = "the latest value of a key differs"
+
+class DifferenceKind(enum.StrEnum):
+    """Why offsets differ; the value is the text for people, which nothing depends on."""
+
+    LOST = "missing on the destination"
+    ADDED = "a record on the destination that the source does not have"
+    BEGINS = "the destination's log begins later"
+    UNEXPLAINED = "a hole that nothing explains: cleanup.policy does not contain compact"
+    CONTENT = "key, value or headers differ"
+    TIMESTAMP = "the timestamp differs"
+    LATEST = "the latest value of a key differs"
+
+    @property
+    def loses_nothing(self) -> bool:
+        """Whether the destination holds no record there, so that a rebuild loses none."""
+        return self in {DifferenceKind.LOST, DifferenceKind.BEGINS, DifferenceKind.UNEXPLAINED}
+
+
 TOO_MANY_KEYS: Final = "too many records that only one log has (compaction)"
 NO_KEY: Final = "a record without a key that only one log has (compaction)"
 NOT_FOLLOWED: Final = "later records of the key were not seen"
-
-NOTHING_TO_LOSE: Final = frozenset({LOST, BEGINS, UNEXPLAINED})
-"""Differences where the destination holds no record."""
 
 MARKER: Final = "marker"
 ABORTED: Final = "aborted"
@@ -77,10 +86,10 @@ _DIGEST: Final = 16
 
 
 class Outcome(NamedTuple):
-    """The class of an offset. Exactly one of the three fields is not empty."""
+    """The class of an offset. Exactly one of the three fields is set."""
 
     absent: str = ""
-    differs: str = ""
+    differs: DifferenceKind | None = None
     unseen: bool = False
 
 
@@ -99,16 +108,21 @@ def outcome(source: Kind, destination: Kind, *, compacted: bool) -> Outcome:
     if Kind.UNSEEN in (source, destination):
         return Outcome(unseen=True)
     if source is Kind.DATA:
-        return Outcome(differs=BEGINS if destination is Kind.BELOW else LOST)
+        return Outcome(
+            differs=DifferenceKind.BEGINS if destination is Kind.BELOW else DifferenceKind.LOST
+        )
     if destination is Kind.DATA:
-        return Outcome(differs=ADDED)
+        return Outcome(differs=DifferenceKind.ADDED)
     if Kind.HOLE in (source, destination) and not compacted:
-        return Outcome(differs=UNEXPLAINED)
+        return Outcome(differs=DifferenceKind.UNEXPLAINED)
     return Outcome(absent=_BY_KIND[source])
 
 
 class Range(NamedTuple):
-    """Offsets `[start, end)` that differ or were not seen, and why."""
+    """Offsets `[start, end)` that differ or were not seen, and why.
+
+    `reason` is a `DifferenceKind` if the offsets were compared and differ, else any text.
+    """
 
     start: int
     end: int
@@ -205,7 +219,7 @@ class Verdict:
             elif accepted:
                 self.tally.absent[COMPACTED] += 1
             else:
-                reason = LOST if one.on_source else LATEST
+                reason = DifferenceKind.LOST if one.on_source else DifferenceKind.LATEST
                 self.tally.differ(one.offset, one.offset + 1, reason)
         self.tally.differences.sort()
         return self.tally
@@ -236,9 +250,9 @@ class Verdict:
 
     def _both(self, expected: RawRecord, actual: RawRecord) -> None:
         if expected.tail != actual.tail:
-            self.tally.differ(expected.offset, expected.offset + 1, CONTENT)
+            self.tally.differ(expected.offset, expected.offset + 1, DifferenceKind.CONTENT)
         elif expected.timestamp != actual.timestamp:
-            self.tally.differ(expected.offset, expected.offset + 1, TIMESTAMP)
+            self.tally.differ(expected.offset, expected.offset + 1, DifferenceKind.TIMESTAMP)
         else:
             self.tally.compared += 1
 

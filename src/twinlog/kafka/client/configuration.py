@@ -120,10 +120,18 @@ class ClusterConfig:
 
 
 class Parsed(NamedTuple):
-    """A configuration, and a line for each property that was not used or is unsafe."""
+    """A configuration, and what there is to say about its properties."""
 
     config: ClusterConfig
-    warnings: tuple[str, ...]
+    unused: tuple[str, ...]
+    """Names of properties that are not used, in order."""
+    unsafe: tuple[str, ...]
+    """A line for each property that is unsafe."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A line for each property that is not used or is unsafe."""
+        return (*(f"{name} is not used by twinlog" for name in self.unused), *self.unsafe)
 
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -214,7 +222,7 @@ def _parse(written: Written) -> Parsed:
         **_given(times),
         **_given(sizes),
     )
-    return Parsed(config, (*reader.unused(), *_in_clear(config.security)))
+    return Parsed(config, reader.unused(), tuple(_in_clear(config.security)))
 
 
 def _in_clear(security: Security) -> tuple[str, ...]:
@@ -290,7 +298,7 @@ class _Reader:
 
     def unused(self) -> tuple[str, ...]:
         unused = sorted(self._properties.keys() - self._used)
-        return tuple(f"{key} is not used by twinlog" for key in unused)
+        return tuple(unused)
 
     def _number(self, key: str, lowest: int, highest: int) -> int | None:
         value = self.text(key)
