@@ -261,7 +261,7 @@ def test_pages_show_commands_and_links() -> None:
         ("twinlog verify --bootstrap-server h:1 --patience long", "long"),
         ("kafka-mirrors --bootstrap-server h:1 --list --verbose", "No such option"),
         ("kafka-mirrors --bootstrap-server h:1 --add --mirror m", "--add needs --topic"),
-        ("kafka-mirrors --bootstrap-server h:1 --list --mirror m", "does not go with --list"),
+        ("kafka-mirrors --bootstrap-server h:1 --list --mirror m", "cannot be used with --list"),
         ("kafka-mirrors --bootstrap-server h:1 --mirror m", "exactly one action"),
         ("twinlog mirrors --bootstrap-server h:1 --lst", "No such option"),
     ],

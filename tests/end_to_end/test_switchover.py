@@ -223,7 +223,7 @@ def test_groups_that_may_still_commit_their_first_offsets(world: Stage, topic: s
         switch = switching(world, topic)
         switch.until_step("GROUPS", "UNSTABLE_OFFSET_COMMIT")
         producer.commit_transaction(outside.SECONDS)
-        early = "still reading, and nothing committed yet: "
+        early = "still reading, without a commit yet: "
         switch.until_step("GROUPS", f"{early}{topic}-classic ({topic}-0, {topic}-1), {topic}-cons")
         live["classic"].commit(asynchronous=False)
         switch.until_step("GROUPS", f"{early}{topic}-consumer ({topic}-0, {topic}-1)")
@@ -243,9 +243,9 @@ def test_going_back(world: Stage, topic: str) -> None:
     assert asked.end() == 1
     assert asked.said[-1]["result"] == "GONE_BACK"
     last_line = asked.errors.splitlines()[-1]
-    assert last_line.startswith("Error: PRODUCERS: they are not stopped; all is as it was"), (
-        asked.errors
-    )
+    assert last_line.startswith(
+        "Error: PRODUCERS: they are not stopped; everything is as before"
+    ), asked.errors
     with writing(source, topic):
         switch = switching(world, topic, "--step-timeout-seconds", "3")
         assert switch.end() == 1
@@ -310,7 +310,9 @@ def test_what_is_written_too_late_is_named(world: Stage, topic: str) -> None:
         (found,) = (one for one in mirror.topics if one.topic == topic)
         return {partition.state for partition in found.partitions}
 
-    with pytest.raises(ProducersNotStopped, match="the source has no authorizer; all is as it was"):
+    with pytest.raises(
+        ProducersNotStopped, match="the source has no authorizer; everything is as before"
+    ):
         asyncio.run(switch(stopped=False))
     found = asyncio.run(switch(stopped=True))
     assert found.topics == (topic,)

@@ -141,7 +141,7 @@ def test_what_was_mirrored_last() -> None:
         (State.MIRRORING, 15.0, State.MIRRORING, 0, "in status"),
         (State.MIRRORING, 40.0, State.UNKNOWN, -1, "no lane has reported it for 40 s"),
         (State.PREPARING, 40.0, State.UNKNOWN, -1, "no lane has reported it for 40 s"),
-        (State.MIRRORING, -40.0, State.UNKNOWN, -1, "dated 40 s after this clock's time"),
+        (State.MIRRORING, -40.0, State.UNKNOWN, -1, "is 40 s ahead of this machine's clock"),
         (State.STOPPING, 40.0, State.STOPPING, -1, "the last stored state is STOPPING"),
         (State.PAUSING, 40.0, State.PAUSING, -1, "the last stored state is PAUSING"),
         (State.PAUSED, 40.0, State.PAUSED, -1, None),

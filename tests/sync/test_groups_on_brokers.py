@@ -218,7 +218,7 @@ def test_what_readiness_finds(pair: Pair, topic: str, fresh_name: Callable[[str]
             assert f"group {names['own']} would skip" in skips
             assert f"{partition} (source 2, destination 7)" in skips
             [deleted] = live[Reason.GROUP_DELETED]
-            assert f"group {names['deleted']} has no offsets" in deleted
+            assert f"group {names['deleted']} no longer has offsets" in deleted
             assert f"{partition} (5)" in deleted
             aside = "\n".join(sorted(live[Reason.GROUP_NOT_COPIED]))
             assert len(live[Reason.GROUP_NOT_COPIED]) == 2

@@ -140,8 +140,8 @@ def test_a_configuration_that_cannot_be_read() -> None:
     found = replace(same, unreadable=("__mirror_config-3, offset 7: a newer version",))
     assert (found.verdict, found.equal) == (NOT_SEEN, False)
     text = _as_text(found)
-    assert "NOT SEEN what this record is about: __mirror_config-3, offset 7" in text
-    assert "nor what 1 unreadable record(s) are about" in text
+    assert "NOT SEEN what this unreadable record describes: __mirror_config-3, offset 7" in text
+    assert "nor what 1 unreadable record(s) describe" in text
     as_json: Any = json_data(found)
     assert as_json["unreadable"] == list(found.unreadable)
 

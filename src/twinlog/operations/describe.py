@@ -297,7 +297,7 @@ def _silence(state: PartitionState, age_s: float | None) -> str:
     if age_s is None:
         return f"no lane has reported it; {last}"
     if age_s < 0:
-        return f"its last status is dated {-age_s:.0f} s after this clock's time; {last}"
+        return f"its last status is {-age_s:.0f} s ahead of this machine's clock; {last}"
     return f"no lane has reported it for {age_s:.0f} s; {last}"
 
 

@@ -127,7 +127,10 @@ class SegmentDump:
             UserError: the file is no segment by its name.
         """
         if not self.file.stem.isdecimal():
-            raise UserError(f"{self.file} is no log segment: those are called 0...0.log")
+            raise UserError(
+                f"{self.file} is not a log segment: expected a name such as "
+                "00000000000000000000.log"
+            )
         return int(self.file.stem)
 
     def entries(self) -> Iterator[DumpEntry]:
@@ -149,7 +152,7 @@ def dump_log(file: Path) -> SegmentDump:
         return SegmentDump(file, memoryview(file.read_bytes()))
     except OSError as error:
         raise UserError(
-            f"{file} cannot be read: {error.strerror}", hint="name segments (*.log)"
+            f"cannot read {file}: {error.strerror}", hint="specify log segments (*.log)"
         ) from error
 
 
@@ -253,7 +256,7 @@ def _decoded(record: StateRecord | None) -> DumpedState:
         case Forgotten(kind, mirror, partition):
             return DumpedState(_key(kind, partition, mirror), None)
         case None:
-            return DumpedState("of a type that is newer than this version", None)
+            return DumpedState("of a type that this version does not know", None)
 
 
 def _key(kind: int, partition: MirrorPartition | None, mirror: str = "") -> object:

@@ -50,7 +50,7 @@ async def await_stopped(
         if time.monotonic() >= deadline:
             raise Retriable(
                 f"not STOPPED within {timeout_s:g} s: {waiting}",
-                hint="the removal is stored and goes on; --describe shows the states",
+                hint="the removal is stored and continues; --describe shows the states",
             )
         if time.monotonic() - told >= TELL_S:
             told = time.monotonic()

@@ -197,7 +197,7 @@ async def verify_mirrors(
             extents += found
             tasks += made
     if not extents:
-        raise UserError("no topic of a mirror is to be compared", hint="see kafka-mirrors --list")
+        raise UserError("no mirrored topic to compare", hint="see kafka-mirrors --list")
     compared = await asyncio.to_thread(_compare, config, tasks, progress) if tasks else []
     verified = verification(extents, compared)
     return replace(verified, unreadable=tuple(snapshot.unreadable.values()))
@@ -326,7 +326,7 @@ async def _compacted(
             if isinstance(entries, Refusal):
                 if entries.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     continue  # its bounds cannot be read either
-                entries.fail("see the configuration", topic=resource.name)
+                entries.fail("read the configuration", topic=resource.name)
             policy = entries["cleanup.policy"].value or ""
             name = resource.name if cluster is source else by_name[resource.name]
             found[name] = found[name] or "compact" in policy

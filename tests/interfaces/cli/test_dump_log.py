@@ -93,7 +93,7 @@ def test_what_is_damaged_is_said(segment: Path) -> None:
     assert lines[2].endswith(" isvalid: false")
     assert len(lines) == 4
     segment.write_bytes(b"\1" * 200)
-    assert dumped(segment).output.endswith("Found 200 bytes from position 0 on that are no batch\n")
+    assert dumped(segment).output.endswith("Found 200 bytes from position 0 that are not a batch\n")
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:

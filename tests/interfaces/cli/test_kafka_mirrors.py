@@ -170,7 +170,7 @@ def test_create_add_list_describe(commands: Commands, fresh_name: Callable[[str]
         "STATE",
     ]
     assert rows == [[name, topic, str(i), "-1", "0", "-1", "UNKNOWN"] for i in range(3)]
-    assert "is a node running?" in shown.err
+    assert "check that a node is running" in shown.err
 
 
 async def _cluster_id(cluster: KafkaCluster) -> str:
@@ -445,7 +445,7 @@ def test_what_is_removed_is_kept_until_a_node_has_stopped_it(
     assert waited.status == 1, "without a node it has no effect yet, and says so"
     assert waited.error.startswith("not STOPPED within 1 s: 1 partition(s): "), waited.error
     assert f"{topic}-0 is UNKNOWN (no lane has reported it; " in waited.error
-    assert "the removal is stored and goes on" in waited.error
+    assert "the removal is stored and continues" in waited.error
     hint = "wait until --describe shows STOPPED; a node (twinlog run) must be running"
     deleted = run(*commands.server, "--delete", *in_it)
     refused(deleted, "MIRROR_NOT_EMPTY", f"{topic}-0 (UNKNOWN)", hint)
@@ -543,12 +543,12 @@ def test_created_topics_are_taken_back(
         (("--list", "--describe"), "exactly one action"),
         (("--create", "--mirror", "m"), "--create needs --mirror-config"),
         (("--add", "--mirror", "m"), "--add needs --topic"),
-        (("--list", "--mirror", "m"), "--mirror does not go with --list"),
-        (("--describe", "--topic", "t"), "--topic does not go with --describe"),
+        (("--list", "--mirror", "m"), "--mirror cannot be used with --list"),
+        (("--describe", "--topic", "t"), "--topic cannot be used with --describe"),
         (("--add", "--mirror", "m", "--topic", "t", "--replication-factor", "0"), "range"),
         (("--pause", "--mirror", "m"), "--pause needs --topic"),
         (("--alter", "--mirror", "m"), "--alter needs --mirror-config"),
-        (("--delete", "--mirror", "m", "--topic", "t"), "--topic does not go with --delete"),
+        (("--delete", "--mirror", "m", "--topic", "t"), "--topic cannot be used with --delete"),
         (("--restart", "--mirror", "m", "--topic", "t"), "No such option"),
     ],
 )

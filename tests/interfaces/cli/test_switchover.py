@@ -70,7 +70,7 @@ def test_a_signal_lets_it_take_back_what_it_has_denied(
 
 LATE = LeftBehind(TopicPartition("t", 1), 6, 8)
 SAID = "NOT MIRRORED t-1 [6, 8): written to the source by a producer that was not stopped\n"
-UNKNOWN = "The source could not be asked whether it was written to meanwhile\n"
+UNKNOWN = "Unknown whether the source was written to during the failover: it could not be read\n"
 
 
 @pytest.mark.parametrize(
@@ -128,8 +128,11 @@ def test_a_principal_writes_to_no_terminal(monkeypatch: pytest.MonkeyPatch) -> N
     ("fields", "said"),
     [
         ({}, ""),
-        ({"not_denied": "no right"}, "is not known: no right"),
-        ({"groups_behind": "not as on the source: g"}, "GROUPS not as on the source: g"),
+        ({"not_denied": "no right"}, "Producers may be able to write to the source: no right"),
+        (
+            {"groups_behind": "offsets differ from the source: g"},
+            "GROUPS offsets differ from the source: g",
+        ),
     ],
 )
 def test_what_is_left_to_be_looked_at_is_no_success(

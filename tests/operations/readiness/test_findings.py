@@ -372,7 +372,7 @@ def test_no_node_runs(clusters: Pair, topic: str) -> None:
             await await_findings(one, paused, mirrored, state=State.PAUSED)
             await one.report(mirrored, State.PAUSED, age_s=3600)
             found = await await_findings(one, paused | {Reason.NO_NODE})
-            assert "no node runs" in findings(found)[Reason.NO_NODE]
+            assert "no node is running" in findings(found)[Reason.NO_NODE]
             await await_findings(one, paused, mirrored, state=State.PAUSED)
             outside.commit(one.servers[1], LANES_GROUP, topic, {0: 1})
             try:

@@ -117,7 +117,7 @@ def test_a_sync_that_cannot_compare(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compared(0.05)
     assert [(one.reason, one.text) for one in found.unknown] == [
         (Reason.SYNC_UNREADABLE, "quotas: no broker"),
-        (Reason.SYNC_UNREADABLE, "quotas: no answer within 0.05 s"),
+        (Reason.SYNC_UNREADABLE, "quotas: no response within 0.05 s"),
     ]
     assert found.findings == {None: (Finding(Reason.NOT_SYNCED, "differs"),)}
 
@@ -129,7 +129,7 @@ def test_a_dead_source(
     """Goal: what is not compared is a finding, unless the destination cannot have it."""
     registered(monkeypatch, Quotas(follow=follow))
     subject: Any = SimpleNamespace(topics=topics, settings=parse_settings({}))
-    text = "quotas: they are not compared, as the source does not answer"
+    text = "quotas: not compared, because the source does not respond"
     expected = (Finding(Reason.SYNC_UNREADABLE, text),) if topics and follow else ()
     assert asyncio.run(not_compared(NOBODY, subject)) == expected
 

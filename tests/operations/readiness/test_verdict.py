@@ -135,7 +135,7 @@ def test_a_destination_that_begins_later() -> None:
     """Both logs end at the same offset: no lag counts what was deleted."""
     found = of_partition(replace(GOOD, lacks=(10, 30)))
     assert (found.verdict, found.lag, found.lag_is_all) == (Verdict.WARNING, 0, False)
-    assert "the destination has deleted [10, 30)" in reasons(found)[Reason.BEGINS_LATER]
+    assert "the destination has deleted offsets [10, 30)" in reasons(found)[Reason.BEGINS_LATER]
 
 
 def test_who_holds_a_transaction_open_is_named() -> None:
@@ -171,8 +171,8 @@ def test_an_old_status_does_not_diverge() -> None:
     found = judge(facts)
     assert (found.lag, found.verdict) == (0, Verdict.WARNING)
     assert reasons(found) == {
-        Reason.SOURCE_UNREACHABLE: "dead; it was last heard of 12 s ago, and what it holds since "
-        "then, or has not replicated, is not known",
+        Reason.SOURCE_UNREACHABLE: "dead; last contact 12 s ago; later records, and those "
+        "that are not replicated, are unknown",
     }
     assert not found.lag_is_all
     assert found.source_age_ms == 12_345
@@ -253,13 +253,13 @@ def test_no_record_would_be_lost_only_where_all_was_seen(reason: Reason) -> None
 def test_what_the_sentence_rests_on() -> None:
     found = judge(replace(MIRROR, age_ms=2_100, status_age_ms=3_400))
     assert _sentence(found) == (
-        "Mirror m can be failed over: nothing would be lost (destination asked 2.1 s ago, source "
-        "last seen 2.1 s ago, statuses up to 3.4 s old)"
+        "Mirror m can be failed over: nothing would be lost (destination read 2.1 s ago, last "
+        "contact with the source 2.1 s ago, statuses up to 3.4 s old)"
     )
     behind = replace(TOPIC, partitions=(replace(GOOD, destination_end=90),))
     lost = judge(replace(MIRROR, topics=(behind,), source_trouble="dead"))
     assert "at least 10 offsets would be lost (" in _sentence(lost)
-    assert "source last seen unknown time ago" in _sentence(lost)
+    assert "last contact with the source unknown time ago" in _sentence(lost)
 
 
 def test_what_is_not_known_is_no_zero() -> None:

@@ -309,7 +309,9 @@ def test_taking_back_by_hand(secured_pair: tuple[Secured, Secured], topic: str) 
                 mirror=back.name, topic=second, topic_id=UUID(int=1), partitions=1
             )
             await back.add(mirrored)
-            with pytest.raises(UserError, match=f"mirrors these topics from here.*{second}"):
+            with pytest.raises(
+                UserError, match=f"mirrors these topics from this cluster.*{second}"
+            ):
                 await allow_producers(it.destination, topic, ".*")
             assert denial(second, "User:alice") in await it.acls(it.source)
             stopped = MirrorTopic(

@@ -50,11 +50,11 @@ def test_silent_for_some_seconds() -> None:
     """Silence is counted from the last poll that has seen a log end offset move."""
     silence = Silence(5.0)
     logs = {ZERO: SourceEnd(10, 10), ONE: SourceEnd(20, 20)}
-    assert silence.look(logs, 100.0) == "looked at for the first time"
-    assert silence.look(logs, 104.0) == "silent for 4 s"
+    assert silence.look(logs, 100.0) == "first check"
+    assert silence.look(logs, 104.0) == "no writes for 4 s so far"
     moved = {**logs, ONE: SourceEnd(21, 21)}
     assert silence.look(moved, 106.0) == "written to: t-1"
-    assert silence.look(moved, 110.9) == "silent for 5 s"
+    assert silence.look(moved, 110.9) == "no writes for 5 s so far"
     assert silence.look(moved, 111.0) == ""
     assert silence.ends == {ZERO: 10, ONE: 21}
 
@@ -89,9 +89,11 @@ def test_what_stands_against_it(reason: Reason) -> None:
 def test_each_step_says_whether_one_can_go_back(step: Step) -> None:
     assert step.can_go_back is (step is not Step.FAILOVER)
     back = str(SwitchoverFailed(step, "why", gone_back=True))
-    what = "nothing was changed" if step is Step.READINESS else "all is as it was"
+    what = "nothing was changed" if step is Step.READINESS else "everything is as before"
     assert back.startswith(f"{step.name}: why; {what}")
-    assert "stay so" in str(SwitchoverFailed(step, "why", gone_back=False))
+    assert "the failover of the topics continues" in str(
+        SwitchoverFailed(step, "why", gone_back=False)
+    )
 
 
 def test_what_is_still_denied_is_said() -> None:
@@ -99,7 +101,7 @@ def test_what_is_still_denied_is_said() -> None:
     error = DenialsStay(Step.SILENCE, "why")
     assert not error.gone_back
     assert "twinlog switchover --allow-producers" in str(error)
-    assert "as it was" not in str(error)
+    assert "as before" not in str(error)
 
 
 class Stored:
@@ -285,7 +287,7 @@ def test_a_removal_that_is_refused(stored: Stored) -> None:
         stored.fail_over()
     assert caught.value.gone_back
     stored.alter("u", wanted=Wanted.STOPPED)
-    with pytest.raises(DenialsStay, match="no right; of these topics are removed already: u"):
+    with pytest.raises(DenialsStay, match="no right; topics that are already removed: u"):
         stored.fail_over()
     stored.alter("t", wanted=Wanted.STOPPED)
     stored.stopped = {*stored.ends}
@@ -311,7 +313,9 @@ def test_denials_stay_where_another_hand_has_failed_over(
     denials: Any = SimpleNamespace(take_back=take_back, made=made)
     stored.steps.producers._denials, stored.steps.producers._denied = denials, frozenset()
     stored.alter("u", wanted=Wanted.STOPPED)
-    with pytest.raises(DenialsStay, match="stay denied; u were removed") as caught:
+    with pytest.raises(
+        DenialsStay, match=r"stay denied; another .* has removed topics from the mirror: u"
+    ) as caught:
         asyncio.run(stored.steps.producers.go_back(error))
     assert "--allow-producers" not in str(caught.value)
     assert not taken
@@ -367,11 +371,13 @@ def test_a_failover_by_another_hand_while_denials_are_taken_back(
     denials.refused = refused
     denials.on_take_back = lambda: stored.alter("u", wanted=Wanted.STOPPED)
     error = SwitchoverFailed(Step.SILENCE, "why", gone_back=True)
-    with pytest.raises(DenialsStay, match="u were removed") as caught:
+    with pytest.raises(
+        DenialsStay, match=r"another .* has removed topics from the mirror: u"
+    ) as caught:
         asyncio.run(stored.steps.producers.go_back(error))
     assert denials.standing == (frozenset() if refused else {"one"})
     denied_again = "write for a moment, and are denied"
-    said = "a deny ACL cannot exclude them: no right" if refused else denied_again
+    said = "could not be denied WRITE again: no right" if refused else denied_again
     assert said in str(caught.value)
 
 
@@ -393,9 +399,12 @@ def test_denials_that_are_taken_back_behind_the_last_look(
     ("groups", "behind"),
     [
         ([GroupFacts(group="g"), GroupFacts(group="h", due=1, followed=False)], ""),
-        ([GroupFacts(group="g", due=1)], "not as on the source: g"),
-        ([GroupFacts(group="g", skips=(Skip(ZERO, 3, 5, follows=True),))], "on the source: g"),
-        (UserError("no right"), "is not known: no right"),
+        ([GroupFacts(group="g", due=1)], "offsets differ from the source: g"),
+        ([GroupFacts(group="g", skips=(Skip(ZERO, 3, 5, follows=True),))], "from the source: g"),
+        (
+            UserError("no right"),
+            "unknown whether all groups' offsets equal those on the source: no right",
+        ),
     ],
 )
 def test_groups_that_commit_behind_the_last_look(
@@ -445,7 +454,7 @@ def test_a_topic_that_comes_up_meanwhile(stored: Stored, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Observation, "judge", judge)
     stored.stopped = {*stored.ends, ONE}
-    with pytest.raises(SwitchoverFailed, match=r"the source has got topics .*: v") as caught:
+    with pytest.raises(SwitchoverFailed, match=r"the source has new topics .*: v") as caught:
         stored.fail_over()
     assert caught.value.gone_back
     asyncio.run(stored.steps.ready())

@@ -96,4 +96,4 @@ def test_an_interruption_after_the_failover_began_is_not_undone() -> None:
     """Goal: nobody is told that all is as it was."""
     found = SwitchoverInterrupted(can_go_back=False)
     assert not found.gone_back
-    assert "may be failed over" in str(found)
+    assert "may have been failed over" in str(found)

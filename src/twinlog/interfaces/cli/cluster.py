@@ -28,7 +28,7 @@ def _parse_config(
     for value in values:
         key, equals, setting = value.partition("=")
         if not equals or not key:
-            raise click.BadParameter(f"{value!r}: wanted is KEY=VALUE", context, parameter)
+            raise click.BadParameter(f"{value!r}: expected KEY=VALUE", context, parameter)
         if key in PLACES:
             raise click.BadParameter(
                 f"{key} cannot be set: it places a broker in its cluster", context, parameter
@@ -45,13 +45,13 @@ def _parse_listeners(
         name, _, protocol = value.partition("=")
         if re.fullmatch("[A-Z][A-Z0-9_]*", name) is None or protocol not in PROTOCOLS:
             raise click.BadParameter(
-                f"{value!r}: wanted is NAME=PROTOCOL, NAME in capitals, PROTOCOL one of "
+                f"{value!r}: expected NAME=PROTOCOL, NAME in capitals, PROTOCOL one of "
                 f"{', '.join(PROTOCOLS)}",
                 context,
                 parameter,
             )
         if name in OWN_LISTENERS:
-            raise click.BadParameter(f"{name} is there already", context, parameter)
+            raise click.BadParameter(f"listener {name} already exists", context, parameter)
         listeners[name] = protocol
     return listeners
 
@@ -86,7 +86,7 @@ def _check_keystores(listeners: Mapping[str, str], config: Mapping[str, str]) ->
     metavar="NAME=PROTOCOL",
     multiple=True,
     callback=_parse_listeners,
-    help="One more listener, beside the PLAINTEXT one; may be repeated.",
+    help="A listener in addition to the PLAINTEXT one; may be repeated.",
 )
 def up(
     name: str,
@@ -105,16 +105,16 @@ def up(
         click.echo(f"{listener} ({protocol}): {started.listener(listener)}", err=True)
     nodes = "1 broker" if brokers == 1 else f"{brokers} brokers"
     click.echo(f"Kafka {kafka_version}, {nodes}, in {started.directory}", err=True)
-    click.echo(f"take it down with: twinlog cluster down {name}", err=True)
+    click.echo(f"to remove it: twinlog cluster down {name}", err=True)
 
 
 @cluster.command()
 @click.argument("name", required=False)
-@click.option("--all", "every", is_flag=True, help="All clusters of this machine's user.")
+@click.option("--all", "every", is_flag=True, help="All clusters of this user on this machine.")
 def down(name: str | None, every: bool) -> None:
     """End cluster NAME and remove its data."""
     if (name is None) != every:
-        raise click.UsageError("name a cluster, or say --all")
+        raise click.UsageError("specify a cluster name or --all")
     for each in named.names() if name is None else [name]:
         named.down(each)
 
@@ -136,7 +136,7 @@ def start(name: str, node: int) -> None:
 
 
 @cluster.command("list")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_clusters(as_json: bool) -> None:
     """Show the clusters of this machine's user."""
     rows = [_row(name) for name in named.names()]
@@ -166,7 +166,7 @@ def _row(name: str) -> dict[str, object]:
     except LocalError:
         return {
             "name": name,
-            "state": "starting, or broken off",
+            "state": "starting, or incomplete",
             "version": "",
             "bootstrap_servers": "",
             "listeners": {},

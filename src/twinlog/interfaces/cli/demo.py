@@ -43,14 +43,14 @@ INTERRUPTED: Final = 130
 
 
 @click.command()
-@click.option("--keep", is_flag=True, help="Leave it running to play with, until Ctrl-C.")
-@click.option("--rate", default=RATE, show_default=True, help="Records a second that are written.")
+@click.option("--keep", is_flag=True, help="Keep clusters and mirror running until Ctrl-C.")
+@click.option("--rate", default=RATE, show_default=True, help="Records per second to write.")
 @click.option(
     "--brokers",
     type=click.IntRange(1, 3),
     default=DESTINATION_BROKERS,
     show_default=True,
-    help="Brokers of the destination.",
+    help="Number of brokers of the destination.",
 )
 def demo(*, keep: bool, rate: float, brokers: int) -> None:
     """Demonstrate twinlog: two real clusters, a live mirror, a killed broker, a verification.
@@ -65,11 +65,11 @@ def demo(*, keep: bool, rate: float, brokers: int) -> None:
         with _clusters_directories(directory, keep=keep) as (source, destination):
             good = _run(show, Stage(directory), (source, destination), rate, brokers, keep=keep)
     except KeyboardInterrupt:
-        show.say("interrupted: everything is ended")
+        show.say("interrupted: all processes have been ended")
         shutil.rmtree(directory, ignore_errors=True)
         sys.exit(INTERRUPTED)
     except BaseException:
-        show.say(f"everything is ended; the logs are in {directory}")
+        show.say(f"all processes have been ended; the logs are in {directory}")
         raise
     if good:
         shutil.rmtree(directory, ignore_errors=True)
@@ -180,7 +180,7 @@ def _begin(
     destination = stage.start_destination(brokers, directory=directories[1]).bootstrap_servers
     show.say(f"source {source}, destination {destination}")
     stage.start_load(rate, LOAD_SECONDS)
-    show.say(f"the load begins: {rate:g} records a second, until further notice")
+    show.say(f"the load begins: {rate:g} records per second")
     show.say("  orders     three transactional producers, a third of the transactions aborted")
     show.say("  customers  compacted, with updates and tombstones")
     show.say("  clicks     a codec for each partition: none, gzip, snappy, lz4, zstd")
@@ -210,7 +210,7 @@ def _look(show: Show, stage: Stage, note: str = "") -> Seen | None:
     try:
         seen = stage.progress()
     except LocalError:
-        show.lag(f"no answer from the destination{note}")
+        show.lag(f"cannot measure the lag{note}")
         return None
     show.lag(_text(stage, seen) + note)
     return seen
@@ -247,7 +247,7 @@ def _kill_a_broker(show: Show, stage: Stage, story: Story) -> None:
         _watch(show, stage, story, 0.1, without)
     _watch(show, stage, story, SHOW_SECONDS, without)
     story.mirrored_meanwhile = story.offsets - before
-    show.say(f"broker {victim} is started again")
+    show.say(f"broker {victim} is restarted")
     cluster.start_broker(victim)
     story.away = time.monotonic() - killed
     _watch(show, stage, story, SHOW_SECONDS)
@@ -262,7 +262,7 @@ def _prove(show: Show, stage: Stage, story: Story) -> bool:
         show.lag(_text(stage, seen))
 
     stage.await_no_lag(look=look)
-    show.say("caught up: nothing lags")
+    show.say("caught up: the lag is 0")
     show.command(f"twinlog verify --bootstrap-server {stage.destination.bootstrap_servers}")
     verified = stage.verify()
     said = (verified.output or verified.errors).strip()
@@ -293,7 +293,7 @@ def _summary(
         "killed": f"{story.killed}, back after {story.away:.0f} s; "
         f"{story.mirrored_meanwhile:,} offsets mirrored without it",
         "lag": f"at most {story.max_lag:,} offsets, 0 at the end",
-        "verify": verified.splitlines()[-1] if verified else "said nothing",
+        "verify": verified.splitlines()[-1] if verified else "no output",
         "checker": f"{report.records:,} records of {report.partitions} partitions at the same "
         f"offsets, {report.gaps:,} offsets without a record, "
         f"{report.writers} numberings, {len(report.problems)} problems",
@@ -313,12 +313,12 @@ def _keep(show: Show, stage: Stage) -> None:
     source, destination = stage.source.bootstrap_servers, stage.destination.bootstrap_servers
     lines = (
         "",
-        f"It goes on, with {KEPT_RATE:g} records a second. In another terminal:",
+        f"The load continues with {KEPT_RATE:g} records per second. In another terminal:",
         f"  kafka-mirrors --bootstrap-server {destination} --describe",
         f"  twinlog verify --bootstrap-server {destination}",
         f"  twinlog cluster kill {NAMES[1]} 1     (and: twinlog cluster start {NAMES[1]} 1)",
         f"The source is {source}; the logs are in {stage.directory}.",
-        "Ctrl-C here ends all of it.",
+        "Press Ctrl-C here to end everything.",
     )
     for line in lines:
         click.echo(line, err=True)
@@ -326,4 +326,4 @@ def _keep(show: Show, stage: Stage) -> None:
         while stage.nodes["node"].alive:
             _look(show, stage)
             time.sleep(1.0)
-    show.say("ending all of it")
+    show.say("ending all processes")

@@ -27,15 +27,15 @@ from twinlog.text import printable
 @click.option(
     "--files",
     required=True,
-    help="The log segments to dump, with commas between them.",
+    help="The log segments to dump, separated by commas.",
 )
 @click.option(
     "--mirror-state-decoder",
     is_flag=True,
     required=True,
-    help="Decode records as those of __mirror_state. The only decoder that there is here.",
+    help="Decode records of __mirror_state. No other decoder is supported.",
 )
-@click.option("--json", "as_json", is_flag=True, help="A JSON object for each line.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of each line.")
 def dump_log(
     *,
     files: str,
@@ -69,7 +69,7 @@ def _line(entry: DumpEntry) -> str:
         case Undecodable(error):
             return f"| {error}"
         case NoBatch(position, size):
-            return f"Found {size} bytes from position {position} on that are no batch"
+            return f"Found {size} bytes from position {position} that are not a batch"
         case _:
             assert_never(entry)
 

@@ -190,8 +190,8 @@ def _print_deleted(result: DeleteMirrorResult) -> None:
     click.echo(f"Deleted mirror {result.mirror}")
     if result.copied_acls:
         say(
-            f"{len(result.copied_acls)} ACL(s) that were copied from the source stay, and follow "
-            "it no more; kafka-acls --remove takes away those that are not to stay:"
+            f"{len(result.copied_acls)} ACL(s) that were copied from the source stay, but no "
+            "longer follow it; remove those that are not needed with kafka-acls --remove:"
         )
         for acl in result.copied_acls:
             say(acl)
@@ -233,8 +233,8 @@ def _warn_old(rows: Sequence[DescribedPartition]) -> None:
     if silent:
         mirror, topic, one = silent[0]
         say(
-            f"{len(silent)} of {len(rows)} partitions have no status of the last {FRESH_S:g} s: "
-            f"is a node running? (twinlog run) For example "
+            f"{len(silent)} of {len(rows)} partitions have no status from the last {FRESH_S:g} s: "
+            "check that a node is running (twinlog run). For example "
             f"{mirror.mirror}/{topic.topic}-{one.partition}: {one.reason}"
         )
 
@@ -261,8 +261,8 @@ def _warn_silent(rows: Iterable[DescribedPartition]) -> None:
     for name, times in heard.items():
         since = time.time() - min(times) / 1000
         say(
-            f"{name}: the source has not answered for {since:.0f} s for {len(times)} partition(s); "
-            f"SOURCE-OFFSET and LAG are of then (twinlog readiness)"
+            f"{name}: the source has not responded for {since:.0f} s for {len(times)} "
+            "partition(s); SOURCE-OFFSET and LAG are as of then (see twinlog readiness)"
         )
 
 
@@ -371,8 +371,8 @@ def _with_actions(command: click.Command) -> click.Command:
     "--rebuild",
     is_flag=True,
     default=None,
-    help="With --add: delete topics of the destination that were failed over, or removed from a "
-    "mirror, and hold records that the source does not have, and mirror them anew.",
+    help="With --add: delete destination topics that were failed over or removed from a mirror and "
+    "hold records that the source does not have, and mirror them from the beginning.",
 )
 @click.option(
     "--replication-factor",
@@ -385,8 +385,8 @@ def _with_actions(command: click.Command) -> click.Command:
     "--save-tail",
     metavar="<String: directory>",
     type=click.Path(path_type=Path, file_okay=False),
-    help="With --rebuild: write the records that only the destination has there first, as "
-    "TOPIC-PARTITION/OFFSET.log, for kafka-dump-log.",
+    help="With --rebuild: first save the records that only the destination has to this directory, "
+    "as TOPIC-PARTITION/OFFSET.log, for kafka-dump-log.",
 )
 @click.option(
     "--topic",
@@ -400,7 +400,7 @@ def _with_actions(command: click.Command) -> click.Command:
     help="With --remove: how long to wait until the partitions are STOPPED; it is an error if they "
     f"are not by then, and the removal goes on. {WAIT_SECONDS:g} by default, 0 does not wait.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(
     twinlog.__version__, message="%(version)s (twinlog)", help="Display twinlog's version."
@@ -450,9 +450,9 @@ def _parse(options: Mapping[str, Any], *, as_json: bool) -> tuple[str, Arguments
             raise click.UsageError(f"--{chosen[0]} needs {_flag(name)}")
     for name in given:
         if name not in action.needs + action.may_have:
-            raise click.UsageError(f"{_flag(name)} does not go with --{chosen[0]}")
+            raise click.UsageError(f"{_flag(name)} cannot be used with --{chosen[0]}")
     if "save_tail" in given and not given.get("rebuild"):
-        raise click.UsageError("--save-tail goes with --rebuild")
+        raise click.UsageError("--save-tail needs --rebuild")
     return chosen[0], Arguments(as_json=as_json, **given)
 
 

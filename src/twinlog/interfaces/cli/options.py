@@ -26,7 +26,7 @@ class ListenAddress(click.ParamType[tuple[str, int]]):
         """Parse host and port."""
         host, _, port = str(value).rpartition(":")
         if not (port.isascii() and port.isdecimal() and len(port) < 6 and int(port) < 65536):
-            self.fail(f"{value!r}: allowed is HOST:PORT, with a port from 0 to 65535", param, ctx)
+            self.fail(f"{value!r}: expected HOST:PORT, with a port from 0 to 65535", param, ctx)
         return host.strip("[]") or LOOPBACK, int(port)
 
 
@@ -48,7 +48,7 @@ def destination_options(command: F) -> F:
 def spark_options(command: F) -> F:
     """`--master` and `--conf`, for `spark_settings`."""
     command = click.option(
-        "--conf", multiple=True, metavar="KEY=VALUE", help="Any Spark setting; repeatable."
+        "--conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated."
     )(command)
     return click.option(
         "--master", default="local[*]", show_default=True, help="Spark master, as for spark-submit."
@@ -61,12 +61,12 @@ def lane_options(command: F) -> F:
         "--lane-property",
         multiple=True,
         metavar="KEY=VALUE",
-        help="One setting of the lanes, which wins over the file's; repeatable.",
+        help="A lane setting, which takes precedence over the file; may be repeated.",
     )(command)
     return click.option(
         "--lane-config",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Properties with settings of the lanes (buffers, connections, waits).",
+        help="Properties file with lane settings (buffers, connections, waits).",
     )(command)
 
 
@@ -98,6 +98,6 @@ def _pairs(flag: str, texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint=flag)
+            raise click.BadParameter(f"{text!r}: expected KEY=VALUE", param_hint=flag)
         pairs[key] = value
     return pairs

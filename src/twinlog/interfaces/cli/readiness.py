@@ -27,7 +27,7 @@ SKIPPING: Final = frozenset({Reason.GROUP_SKIPS, Reason.GROUP_REWOUND})
 @click.option(
     "--topic",
     default=ALL_TOPICS,
-    help="Only this topic of it, or those that match; all by default.",
+    help="Only this topic, or the topics that match this regular expression; all by default.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 def readiness(
@@ -66,7 +66,7 @@ def _or_unknown(number: int | None) -> str:
 
 def _sentence(found: Readiness) -> str:
     if found.verdict is Verdict.NOT_READY:
-        return f"Mirror {found.mirror} is not ready to be failed over"
+        return f"Mirror {found.mirror} is not ready for a failover"
     return f"Mirror {found.mirror} can be failed over: {_loss(found)} ({_rests_on(found)})"
 
 
@@ -80,13 +80,13 @@ def _loss(found: Readiness) -> str:
         return f"{lost}, and groups would skip records" if skips else lost
     if found.lag:
         return f"at least {found.lag} offsets would be lost"
-    return "what would be lost is not known"
+    return "unknown what would be lost"
 
 
 def _rests_on(found: Readiness) -> str:
     """The age of the facts that the verdict is based on."""
-    facts = f"destination asked {_seconds(found.age_ms)} ago"
-    facts += f", source last seen {_seconds(found.source_age_ms)} ago"
+    facts = f"destination read {_seconds(found.age_ms)} ago"
+    facts += f", last contact with the source {_seconds(found.source_age_ms)} ago"
     return f"{facts}, statuses up to {_seconds(found.status_age_ms)} old"
 
 

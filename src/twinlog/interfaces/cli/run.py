@@ -27,14 +27,20 @@ from twinlog.text import printable
 
 @click.command()
 @destination_options
-@click.option("--once", is_flag=True, help="End when all is mirrored that the sources hold.")
+@click.option(
+    "--once", is_flag=True, help="Exit when everything that the sources hold is mirrored."
+)
 @spark_options
 @lane_options
-@click.option("--lanes", type=click.IntRange(min=1), help="Lanes; one for each core by default.")
 @click.option(
-    "--node", default=socket.gethostname, show_default="host name", help="This node's name."
+    "--lanes", type=click.IntRange(min=1), help="Number of lanes; one for each core by default."
 )
-@click.option("--json", "as_json", is_flag=True, help="Progress as a JSON object each second.")
+@click.option(
+    "--node", default=socket.gethostname, show_default="host name", help="Name of this node."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the progress as a JSON object each second."
+)
 @click.option(
     "--log-level",
     type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]),
@@ -46,12 +52,12 @@ from twinlog.text import printable
     type=click.Choice(FORMATS),
     default="text",
     show_default=True,
-    help="Lines for people, or JSON objects.",
+    help="Log lines as text or as JSON objects.",
 )
 @click.option(
     "--metrics-address",
     type=ListenAddress(),
-    help="Serve Prometheus metrics and /health here; without a host, to this machine only.",
+    help="Address for Prometheus metrics and /health; without a host, only for this machine.",
 )
 def run(
     *,

@@ -26,7 +26,7 @@ from twinlog.operations.switchover.records import (
 )
 from twinlog.text import printable
 
-LEFT: Final = "Left to the source's own mirror, whose failover takes them back"
+LEFT: Final = "Left to the source's own mirror, whose failover removes them"
 UNFINISHED: Final = 3
 """Exit status if something was changed, and the switchover is not complete."""
 INTERRUPTED: Final = 130
@@ -38,15 +38,15 @@ INTERRUPTED: Final = 130
 @click.option(
     "--topic",
     default=ALL_TOPICS,
-    help="Only this topic of it, or those that match; all by default.",
+    help="Only this topic, or the topics that match this regular expression; all by default.",
 )
 @click.option(
     "--producers-stopped",
     "--yes",
     "stopped",
     is_flag=True,
-    help="Do not ask: the producers of these topics on the source have been stopped, or those of "
-    "them that cannot be denied to write.",
+    help="Do not ask: the producers of these topics on the source are stopped, or at least those "
+    "that ACLs cannot deny WRITE.",
 )
 @click.option(
     "--leave-acls", is_flag=True, help="Do not add ACLs on the source that deny producers to write."
@@ -61,13 +61,15 @@ INTERRUPTED: Final = 130
     "--allow-producers",
     "allow",
     is_flag=True,
-    help="Instead of switching over: take back what switchovers have denied on the source.",
+    help="Instead of switching over: remove the denials that switchovers have created on the "
+    "source.",
 )
 @click.option(
     "--forget-denials",
     "forget",
     is_flag=True,
-    help="With --allow-producers: the source is gone for good, only forget what was denied there.",
+    help="With --allow-producers: forget the denials without removing them, because the source no "
+    "longer exists.",
 )
 @click.option(
     "--silence-seconds",
@@ -75,7 +77,7 @@ INTERRUPTED: Final = 130
     type=click.FloatRange(min=0.5),
     default=SILENCE_S,
     show_default=True,
-    help="For how long nothing must have been written to the source.",
+    help="How long nothing must have been written to the source.",
 )
 @click.option(
     "--step-timeout-seconds",
@@ -83,9 +85,11 @@ INTERRUPTED: Final = 130
     type=click.FloatRange(min=1),
     default=STEP_TIMEOUT_S,
     show_default=True,
-    help="How long each step may take before all is left as it was.",
+    help="How long each step may take before the switchover ends and is undone.",
 )
-@click.option("--json", "as_json", is_flag=True, help="A JSON object for each step and the end.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print a JSON object for each step and for the result."
+)
 def switchover(
     *,
     bootstrap_server: str,
@@ -168,7 +172,7 @@ def _release(
         released = allowed = call(
             properties, lambda admin: admin.allow_producers(mirror, topic, source_config=source)
         )
-        texts = [("Taken back on the source", allowed.taken_back)]
+        texts = [("Removed on the source", allowed.taken_back)]
         if allowed.left:
             texts.append((LEFT, allowed.left))
     if as_json:
@@ -227,7 +231,7 @@ class _Show:
         if self._as_json:
             print_json(told)
         else:
-            back = "" if told.step.can_go_back else " (no way back)"
+            back = "" if told.step.can_go_back else " (cannot be undone)"
             mark = "done" if told.done else "    "
             say(f"{told.step.name:<10}{mark}  {told.text}{back}")
 
@@ -255,19 +259,18 @@ class _Show:
                 f"[{printable(names)}]"
             )
         if result.not_denied:
-            say(
-                "Whether producers are still denied to write to the source is not known: "
-                f"{result.not_denied}"
-            )
+            say(f"Producers may be able to write to the source: {result.not_denied}")
         elif result.denied:
             click.echo(
-                "Producers stay denied to write to the source, until twinlog switchover --mirror "
-                f"{result.mirror} --allow-producers",
+                "Producers stay denied WRITE on the source; to allow them: twinlog switchover "
+                f"--mirror {result.mirror} --allow-producers",
                 err=True,
             )
         if late is None:
             click.echo(
-                "The source could not be asked whether it was written to meanwhile", err=True
+                "Unknown whether the source was written to during the failover: "
+                "it could not be read",
+                err=True,
             )
         if result.groups_behind:
             say(f"GROUPS {result.groups_behind}")

@@ -29,7 +29,7 @@ LINE_S: Final = 30.0
 
 @click.command()
 @destination_options
-@click.option("--mirror", help="Only this mirror; all of them by default.")
+@click.option("--mirror", help="Only this mirror; all mirrors by default.")
 @click.option("--topic", help="Only topics that match this regular expression.")
 @click.option(
     "--patience",
@@ -37,10 +37,10 @@ LINE_S: Final = 30.0
     default=PATIENCE_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long an offset is asked for without any progress before it is not seen.",
+    help="Seconds without progress after which an offset counts as not seen.",
 )
 @spark_options
-@click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def verify(
     *,
     bootstrap_server: str,
@@ -88,7 +88,7 @@ def verify(
 def _as_text(result: Verification) -> str:
     lines = [f"DIFFERS {_range(one)}" for one in result.differences]
     lines += [f"NOT SEEN {_range(one)}" for one in result.unseen]
-    lines += [f"NOT SEEN what this record is about: {one}" for one in result.unreadable]
+    lines += [f"NOT SEEN what this unreadable record describes: {one}" for one in result.unreadable]
     lines += [f"{one.partition}: {_counted(one.counts)}" for one in result.logs]
     behind = result.counts.behind
     later = f"; {behind} offsets are not mirrored yet" if behind else ""
@@ -107,10 +107,8 @@ def _verdict(result: Verification) -> str:
         return f"{len(result.differences)} ranges differ"
     if result.verdict == NOT_SEEN:
         records = len(result.unreadable)
-        more = f", nor what {records} unreadable record(s) are about" if records else ""
-        return (
-            f"{result.counts.not_seen} offsets were not seen{more}, nothing is concluded about them"
-        )
+        more = f", nor what {records} unreadable record(s) describe" if records else ""
+        return f"{result.counts.not_seen} offsets were not seen{more}: unknown whether they differ"
     return result.verdict
 
 

@@ -15,7 +15,7 @@ def of_group(group: GroupFacts) -> Iterator[Finding]:
     """Findings about what a group would read again or skip."""
     name = f"{'share ' if group.kind == _SHARE else ''}group {group.group}"
     if group.due and group.followed:
-        why = "" if group.idle_on_destination else ", as it has members on the destination"
+        why = "" if group.idle_on_destination else ", because it has members on the destination"
         yield Finding(
             Reason.GROUP_BEHIND,
             f"{name}: its offsets of {group.due} partition(s) are not copied yet{why}; it would "
@@ -31,8 +31,8 @@ def of_group(group: GroupFacts) -> Iterator[Finding]:
     if group.kind == _SHARE and group.unread:
         yield Finding(
             Reason.GROUP_NOT_COPIED,
-            f"{name}: which records it has acknowledged above its start offsets is not copied; up "
-            f"to {group.unread} offsets would be delivered again",
+            f"{name}: acknowledgements above its start offsets are not copied; up to "
+            f"{group.unread} offsets would be delivered again",
         )
     if group.ahead:
         yield Finding(
@@ -51,8 +51,8 @@ def of_group(group: GroupFacts) -> Iterator[Finding]:
     if rewound := [one for one in group.skips if one.follows]:
         yield Finding(
             Reason.GROUP_REWOUND,
-            f"{name} was rewound on the source; until the next check copies that, it would skip "
-            f"records of {_places(rewound)}",
+            f"{name} was rewound on the source; until the next check copies its offsets, it would "
+            f"skip records of {_places(rewound)}",
         )
     if kept := [one for one in group.skips if not one.follows]:
         yield Finding(
@@ -67,9 +67,9 @@ def _deleted(group: GroupFacts, name: str) -> Finding:
     places = few([f"{partition} ({offset})" for partition, offset in group.deleted])
     return Finding(
         Reason.GROUP_DELETED,
-        f"{name} has no offsets on the source any more for {places}, and goes on from these, which "
-        f"were copied; they were deleted there or have expired; if it is to begin anew, delete "
-        f"them on the destination, too (kafka-consumer-groups --delete-offsets)",
+        f"{name} no longer has offsets on the source for {places} (deleted or expired), and would "
+        "continue from these copies; if it is to start again, delete them on the destination, "
+        "too (kafka-consumer-groups --delete-offsets)",
     )
 
 

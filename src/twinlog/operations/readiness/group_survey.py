@@ -99,8 +99,8 @@ async def group_facts(
     if not stable and not await lists_all_groups(source):
         principal = source.config.security.principal
         text = (
-            f"the source may have more than it lists: grant the principal {principal} DESCRIBE on "
-            f"the cluster, so that none is left out"
+            f"the source's list of groups may be incomplete: grant the principal {principal} "
+            "DESCRIBE on the cluster"
         )
         unreadable.append(_unreadable(text))
 
@@ -197,10 +197,10 @@ async def remembered_facts(
         remembered = await read_groups(destination, mirror)
         if remembered.check is None:
             why = f"{GROUPS_TOPIC} has no complete check of the groups"
-            return {}, (_unreadable(f"what they have committed on the source is unknown: {why}"),)
+            return {}, (_unreadable(f"their source offsets are unknown: {why}"),)
         by_topic, unknown = await _remembered(destination, remembered, partitions, translation)
     except TwinlogError as error:
-        return {}, (_unreadable(f"what they have committed on the source is unknown: {error}"),)
+        return {}, (_unreadable(f"their source offsets are unknown: {error}"),)
     return by_topic, (*_not_known(remembered, now_ms), *unknown)
 
 
@@ -210,15 +210,15 @@ def _not_known(remembered: Remembered, now_ms: int) -> list[Finding]:
     assert check is not None, "the caller has looked"
     # A difference of the node's clock and this one, of which one may be wrong.
     age = (now_ms - check.time_ms) / 1000
-    when = f"{age:.0f} s ago" if age >= 0 else f"{-age:.0f} s after this clock's time"
+    when = f"{age:.0f} s ago" if age >= 0 else f"{-age:.0f} s ahead of this machine's clock"
     found = [
         _unreadable(
-            f"{len(remembered.groups)} were last checked on the source {when}; what they have "
-            f"committed since, and groups that are not copied, are unknown"
+            f"{len(remembered.groups)} were last checked on the source {when}; later commits, and "
+            "groups that are not copied, are unknown"
         )
     ]
     if check.failed:
-        text = f"in the last check the offsets of these could not be read: {few(check.failed)}"
+        text = f"their offsets could not be read in the last check: {few(check.failed)}"
         found.append(_unreadable(text))
     if remembered.unreadable:
         found.append(_unreadable(f"unreadable records: {few(remembered.unreadable)}"))
@@ -279,7 +279,7 @@ async def _known(
 
     Without it no offset counts as the mirror's own, and none is known to be deleted on the source.
     """
-    text = "which offsets were copied, and are gone on the source, is not known"
+    text = "unknown which copied offsets no longer exist on the source"
     try:
         found = await read_groups(destination, mirror)
     except TwinlogError as error:

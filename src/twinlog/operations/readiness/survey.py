@@ -108,7 +108,7 @@ async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
     except TwinlogError as error:
         trouble = str(error)
     except TimeoutError:
-        trouble = f"the source gives no answers within {PATIENCE_S:g} s"
+        trouble = f"the source does not respond within {PATIENCE_S:g} s"
     subject = await confirmed(destination, subject, ends)
     here = await _destination_topics(destination, subject)
     groups, unknown = await remembered_facts(
@@ -270,7 +270,7 @@ async def _their_mirrors(
     except Retriable as error:
         if part_s is None:
             raise
-        unknown = f"the source's __mirror_config cannot be read: {error}"
+        unknown = f"cannot read __mirror_config of the source: {error}"
         return TheirMirrors({}, frozenset(), {}, unknown=unknown)
 
 

@@ -109,7 +109,7 @@ async def not_compared(destination: KafkaCluster, subject: Subject) -> tuple[Fin
         [
             Finding(
                 _REASONS.get(type(sync), _OTHER).unreadable,
-                f"{sync.name}: they are not compared, as the source does not answer",
+                f"{sync.name}: not compared, because the source does not respond",
             )
             for sync in _reported(destination)
             if sync.concerns(subject.settings, subject.topics) and await sync.follows(destination)
@@ -128,7 +128,7 @@ async def bounded(seconds: float | None) -> AsyncIterator[None]:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError as error:
-        raise Retriable(f"no answer within {seconds:g} s") from error
+        raise Retriable(f"no response within {seconds:g} s") from error
 
 
 def _reported(destination: KafkaCluster) -> list[ReportedSync[Any]]:

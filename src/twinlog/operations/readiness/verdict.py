@@ -159,17 +159,17 @@ def _worst(findings: Iterable[Finding]) -> Verdict:
 
 def _of_mirror(facts: MirrorFacts) -> Iterator[Finding]:
     if not facts.node_runs:
-        yield Finding(Reason.NO_NODE, "no node runs, and a failover needs one (twinlog run)")
+        yield Finding(Reason.NO_NODE, "no node is running, and a failover needs one (twinlog run)")
     if facts.source_trouble is not None:
         known = (
-            "when it was last heard of is not known"
+            "time of last contact is unknown"
             if facts.known_until_ms is None
-            else f"it was last heard of {facts.known_until_ms / 1000:.0f} s ago"
+            else f"last contact {facts.known_until_ms / 1000:.0f} s ago"
         )
         yield Finding(
             Reason.SOURCE_UNREACHABLE,
-            f"{facts.source_trouble}; {known}, and what it holds since then, or has not "
-            f"replicated, is not known",
+            f"{facts.source_trouble}; {known}; later records, and those that are not replicated, "
+            "are unknown",
         )
     if facts.not_mirrored:
         named = [f"{topic} ({why})" for topic, why in sorted(facts.not_mirrored.items())]
@@ -206,7 +206,7 @@ def _judge_topic(topic: TopicFacts, mirror: MirrorFacts, common: Verdict) -> Top
 def _of_topic(topic: TopicFacts) -> Iterator[Finding]:
     """Findings about what has happened to the topic, and about its partitions' states."""
     if topic.on_source is SourceTopic.GONE:
-        yield Finding(Reason.TOPIC_GONE, "the source has no topic of this name any more")
+        yield Finding(Reason.TOPIC_GONE, "the source topic no longer exists")
     if topic.on_source is SourceTopic.MADE_AGAIN:
         yield Finding(
             Reason.TOPIC_MADE_AGAIN,
@@ -233,8 +233,9 @@ def _of_topic(topic: TopicFacts) -> Iterator[Finding]:
         yield Finding(
             Reason.COMPACTION_MISSED,
             f"it was behind for {topic.behind_ms / 1000:.0f} s, longer than the source's "
-            f"delete.retention.ms: keys that were deleted on the source meanwhile may have stayed "
-            f"(twinlog verify finds them; --remove, then --add --rebuild, mirrors it again)",
+            "delete.retention.ms: keys that were deleted on the source in that time may still "
+            "exist on the destination (find them with twinlog verify; mirror the topic again "
+            "with --remove, then --add --rebuild)",
         )
     for state in State:
         found = [one for one in topic.partitions if one.state is state]
@@ -252,14 +253,14 @@ def _of_logs(topic: TopicFacts, *, live: bool) -> Iterator[Finding]:
     if found := [one for one in topic.partitions if one.destination_end is None]:
         yield Finding(
             Reason.DESTINATION_UNREADABLE,
-            f"the destination's log cannot be looked at ({_partitions(found)})",
+            f"the destination's log cannot be read ({_partitions(found)})",
         )
     if topic.on_source in {SourceTopic.GONE, SourceTopic.MADE_AGAIN}:
         return  # offsets of another log mean nothing
     if found := [one for one in topic.partitions if one.source is None]:
         yield Finding(
             Reason.SOURCE_UNREADABLE,
-            f"it is not known what the source holds ({_partitions(found)})",
+            f"the source's log cannot be read ({_partitions(found)})",
         )
     if live and (found := [one for one in topic.partitions if _log_end_unknown(one)]):
         yield Finding(
@@ -271,8 +272,9 @@ def _of_logs(topic: TopicFacts, *, live: bool) -> Iterator[Finding]:
         found = [one for one in topic.partitions if unreplicated_of(one)]
         yield Finding(
             Reason.UNREPLICATED,
-            f"{unreplicated} offsets are above the source's high watermark ({_partitions(found)}): "
-            f"acknowledged with acks=1 perhaps, and not readable yet",
+            f"{unreplicated} offsets are above the source's high watermark "
+            f"({_partitions(found)}): they may have been acknowledged with acks=1, and cannot be "
+            "read yet",
         )
     if lag := sum(lag_of(one) or 0 for one in topic.partitions):
         found = [one for one in topic.partitions if lag_of(one)]
@@ -283,8 +285,7 @@ def _of_logs(topic: TopicFacts, *, live: bool) -> Iterator[Finding]:
         of = f", of {few(held_by)}" if held_by else ""
         yield Finding(
             Reason.OPEN_TRANSACTION,
-            f"{undecided} of them are of transactions that are not decided "
-            f"({_partitions(found)}){of}",
+            f"{undecided} of them belong to open transactions ({_partitions(found)}){of}",
         )
     for one in topic.partitions:
         if one.source is None or one.destination_end is None:
@@ -292,8 +293,8 @@ def _of_logs(topic: TopicFacts, *, live: bool) -> Iterator[Finding]:
         if one.destination_end < (one.source.start or 0):
             yield Finding(
                 Reason.PURGED,
-                f"partition {one.partition}: the source has deleted [{one.destination_end}, "
-                f"{one.source.start}) before it was mirrored",
+                f"partition {one.partition}: the source has deleted offsets "
+                f"[{one.destination_end}, {one.source.start}) before they were mirrored",
             )
         # Only for a live source: a status may be older than the destination's log.
         if live and one.destination_end > one.source.high_watermark:
@@ -311,8 +312,8 @@ def _of_starts(topic: TopicFacts) -> Iterator[Finding]:
             start, end = one.lacks
             yield Finding(
                 Reason.BEGINS_LATER,
-                f"partition {one.partition}: the destination has deleted [{start}, {end}), which "
-                f"the source keeps; groups that have not read these offsets would skip them",
+                f"partition {one.partition}: the destination has deleted offsets [{start}, "
+                f"{end}), which the source keeps; groups that have not read them would skip them",
             )
 
 
@@ -328,15 +329,15 @@ def _of_reports(topic: TopicFacts, *, live: bool) -> Iterator[Finding]:
             yield Finding(
                 Reason.FOREIGN_RECORDS,
                 f"partition {one.partition}: the destination ends at {one.destination_end}, its "
-                f"owner reports {one.reported_end}: another client has written there",
+                f"owner reports {one.reported_end}: another client has written to it",
             )
     mirrored = {State.MIRRORING, State.PAUSED}
     found = [one for one in topic.partitions if one.state in mirrored and one.reported_end is None]
     if found and not live:
         yield Finding(
             Reason.NOT_COMPARED,
-            f"no status tells where the mirror's records end ({_partitions(found)}): whether "
-            f"another client has written to the destination is not known",
+            f"no status reports the end of the mirror's records ({_partitions(found)}): unknown "
+            "whether another client has written to the destination",
         )
 
 

@@ -74,7 +74,7 @@ class Course:
                 return
             if clock() > deadline:
                 raise SwitchoverFailed(
-                    step, f"not within {self._timeout_s:g} s: {waiting}", gone_back=gone_back
+                    step, f"timed out after {self._timeout_s:g} s: {waiting}", gone_back=gone_back
                 )
             if clock() - told >= TELL_S:
                 told = clock()

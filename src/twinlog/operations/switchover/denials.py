@@ -142,7 +142,7 @@ class ProducerDenials:
         # Denials that are not needed any more are removed later, with the rest.
         changes = changes._replace(remove=_NONE, forget=_NONE)
         self._own |= changes.remember
-        await self._carry_out(changes, "be made on the source")
+        await self._carry_out(changes, "be created on the source")
         await self._until(denials, there=True)
 
     async def missing(self, before: Outlook) -> Outlook:
@@ -195,7 +195,7 @@ class ProducerDenials:
             return _NONE
         found = _NONE.union(*(one or _NONE for one in (await self._each_lists()).values()))
         # A broker may not list one yet, so all are removed.
-        await self._carry_out(AclChanges(_NONE, _NONE, made, _NONE), "be taken back on the source")
+        await self._carry_out(AclChanges(_NONE, _NONE, made, _NONE), "be removed on the source")
         await self._until(made, there=False)
         await self._carry_out(AclChanges(_NONE, _NONE, _NONE, made), "be forgotten")
         return made & found
@@ -255,7 +255,9 @@ class ProducerDenials:
                 if not (acls <= (found or _NONE) if there else acls.isdisjoint(found or _NONE))
             ]
             if late:
-                raise Retriable(f"broker(s) {', '.join(late)} of the source do not know ACLs yet")
+                raise Retriable(
+                    f"broker(s) {', '.join(late)} of the source do not list the changed ACLs yet"
+                )
 
         await self._source.persist(settled)
 
@@ -357,7 +359,8 @@ async def _taken_over(
     theirs = await read_their_mirrors(source, destination)
     if theirs.forbidden:
         raise UserError(
-            f"whether the source mirrors these topics from here is not known: {theirs.unknown}",
+            "cannot determine whether the source mirrors these topics from this cluster: "
+            f"{theirs.unknown}",
             hint="nothing was changed; the mirror's principal needs READ on its control topics",
         )
     theirs.refuse_unsure(topics, "here", "nothing was changed")
@@ -372,7 +375,7 @@ async def _taken_over(
     kept = snapshot.made_acls(mirror, MadeFor.SWITCHOVER) - theirs.read_only
     if not_taken := busy & {acl.resource_name for acl in kept}:
         raise UserError(
-            f"the source mirrors these topics from here, which keeps them read-only there: "
+            "the source mirrors these topics from this cluster and keeps them read-only: "
             f"{few(sorted(not_taken))}",
             hint="nothing was changed; fail over to the source first",
         )

@@ -61,7 +61,7 @@ class Observation:
         for one in asked:
             last_stable, log_end = stable[one], ends[one]
             if isinstance(last_stable, Refusal) or isinstance(log_end, Refusal):
-                raise Retriable(f"the source does not say where {one} ends")
+                raise Retriable(f"cannot read the log end offset of {one} on the source")
             logs[one] = SourceEnd(log_end.offset, last_stable.offset)
         return logs
 
@@ -84,9 +84,9 @@ class Observation:
         try:
             facts = await self.group_facts(ends)
         except TwinlogError as error:
-            return f"whether all groups' offsets are as on the source is not known: {error}"
+            return f"unknown whether all groups' offsets equal those on the source: {error}"
         behind = sorted({one.group for one in facts if one.pending})
-        return f"offsets are not as on the source: {few(behind)}" if behind else ""
+        return f"offsets differ from the source: {few(behind)}" if behind else ""
 
     async def reads(self, group: GroupFacts, ends: Mapping[TopicPartition, int]) -> bool:
         """Whether anything is left on the source for a group to read."""
@@ -109,7 +109,7 @@ class Observation:
         for one in asked:
             start = starts[one]
             if isinstance(start, Refusal):
-                raise Retriable(f"the source does not say where {one} begins: {start}")
+                raise Retriable(f"cannot read the log start offset of {one} on the source: {start}")
             if await self._readable.between(Standing(one, start.offset), ends[one]):
                 readable.add(one)
         return [

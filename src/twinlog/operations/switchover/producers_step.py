@@ -63,7 +63,7 @@ class ProducersStep:
                 self._denied, self._outlook = found.denials, found
                 self._course.denied = True
                 await _to_its_end(self._denials.deny(found.denials))
-        says = [f"the operator says that they are stopped ({found.beyond})"] if found.beyond else []
+        says = [f"confirmed as stopped by the operator ({found.beyond})"] if found.beyond else []
         if found.denials:
             says.insert(0, f"denied WRITE: {_principals(found.denials)}")
         self._course.done(Step.PRODUCERS, "; ".join(says))
@@ -77,7 +77,7 @@ class ProducersStep:
         confirmed: Outlook | None = None
         names = self._topics
         while True:
-            found = Outlook(beyond="ACLs are left alone")
+            found = Outlook(beyond="ACLs are not changed")
             if self._denials is not None:
                 with at(Step.PRODUCERS):
                     found = await self._denials.outlook()
@@ -102,7 +102,7 @@ class ProducersStep:
         denials = self._denials
         missing = await denials.missing(self._outlook)
         if missing.denials:
-            text = f"not denied WRITE any more: {_principals(missing.denials)}"
+            text = f"no longer denied WRITE: {_principals(missing.denials)}"
             raise SwitchoverFailed(Step.FAILOVER, text, gone_back=True)
         if missing.beyond:
             text = f"since producers were denied WRITE, {missing.beyond}"
@@ -110,7 +110,7 @@ class ProducersStep:
         if strayed := await denials.strayed():
             raise SwitchoverFailed(
                 Step.FAILOVER,
-                f"denied on the destination, too, until ACLs are next looked at: "
+                "denied on the destination, too, until the next check of ACLs: "
                 f"{_principals(strayed)}",
                 gone_back=True,
             )
@@ -144,7 +144,7 @@ class ProducersStep:
             return
         if self._denied is None and not await _has_any(self._denials):
             return
-        self._course.begin(Step.PRODUCERS, "taking back what was denied")
+        self._course.begin(Step.PRODUCERS, "removing the denials")
         why = error.message if isinstance(error, TwinlogError) else "interrupted"
         if isinstance(error, SwitchoverFailed):
             why = error.why
@@ -156,24 +156,25 @@ class ProducersStep:
                 removed = await self._observation.removed() if allowed else []
             left = await self._denials.made()
         except TwinlogError as refused:
-            text = f"{why}; what was denied cannot be taken back: {refused}"
+            text = f"{why}; cannot remove the denials: {refused}"
             raise DenialsStay(step, text) from error
         if removed:
             denied = "stay denied"
             if allowed:
-                denied = "could write for a moment, and are denied again"
+                denied = "could write for a moment, and are denied WRITE again"
                 if trouble := await _deny_again(self._denials, allowed):
                     denied = (
-                        f"may be able to write, since a deny ACL cannot exclude them: {trouble}"
+                        "may be able to write, because they could not be denied WRITE again: "
+                        f"{trouble}"
                     )
             text = (
-                f"{why}; producers {denied}; {few(removed)} were removed from the mirror "
-                f"meanwhile, by another switchover or command"
+                f"{why}; producers {denied}; another switchover or command has removed topics "
+                f"from the mirror: {few(removed)}"
             )
             raise DenialsStay(step, text, FAILED_OVER) from error
         if left:
             text = (
-                f"{why}; denials of another switchover, which may be running, stay: "
+                f"{why}; denials of another switchover, which may be running, are kept: "
                 f"{_principals(left)}"
             )
             raise DenialsStay(step, text) from error

@@ -13,26 +13,28 @@ from twinlog.kafka.acls import Acl
 from twinlog.kafka.errors import TwinlogError
 from twinlog.kafka.types import TopicPartition
 
-AS_IT_WAS: Final = "all is as it was: the mirror goes on, producers may write to the source again"
+AS_IT_WAS: Final = (
+    "everything is as before: the mirror continues, producers may write to the source again"
+)
 NOTHING_CHANGED: Final = "nothing was changed"
 STILL_DENIED: Final = (
-    "the mirror goes on; producers may still be denied to write to the source, which twinlog "
-    "switchover --allow-producers takes back"
+    "the mirror continues; producers may still be denied WRITE on the source: remove the denials "
+    "with twinlog switchover --allow-producers"
 )
 FAILED_OVER: Final = (
-    "topics were failed over: see kafka-mirrors --describe; as long as producers are denied to "
-    "write to the source, the source takes no records that no mirror copies"
+    "topics were failed over: see kafka-mirrors --describe; while producers are denied WRITE on "
+    "the source, it takes no records that are not mirrored"
 )
 
 
 class Step(enum.Enum):
     """A step; see the module. The value describes the action to people."""
 
-    READINESS = "looking whether the mirror is ready"
+    READINESS = "checking whether the mirror is ready"
     PRODUCERS = "producers must stop writing to the source"
-    SILENCE = "waiting until nothing is written to the source any more"
+    SILENCE = "waiting until nothing is written to the source"
     LAG = "waiting until everything is mirrored"
-    GROUPS = "waiting until the groups' offsets are final, and copied"
+    GROUPS = "waiting until the groups' offsets are final and copied"
     FAILOVER = "failing over"
 
     @property
@@ -86,7 +88,7 @@ class SwitchoverFailed(TwinlogError):
 
     def __init__(self, step: Step, message: str, *, gone_back: bool) -> None:
         if not gone_back:
-            hint = "the topics are being failed over, and stay so: see kafka-mirrors --describe"
+            hint = "the failover of the topics continues: see kafka-mirrors --describe"
         else:
             hint = NOTHING_CHANGED if step is Step.READINESS else AS_IT_WAS
         super().__init__(f"{step.name}: {message}", hint=hint)
@@ -130,7 +132,7 @@ class SwitchoverInterrupted(NamedTuple):
 
     def __str__(self) -> str:
         if not self.can_go_back:
-            return "the topics may be failed over: see kafka-mirrors --describe"
+            return "the topics may have been failed over: see kafka-mirrors --describe"
         return STILL_DENIED if self.denied else AS_IT_WAS
 
     def as_json(self) -> Mapping[str, object]:

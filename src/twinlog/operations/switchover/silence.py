@@ -32,9 +32,9 @@ class Silence:
         if ends != self.ends:
             moved = [one for one in ends if ends[one] != self.ends.get(one, ends[one])]
             self.ends, self._since = ends, now
-            return f"written to: {few(moved)}" if moved else "looked at for the first time"
+            return f"written to: {few(moved)}" if moved else "first check"
         if found := [one for one, log in logs.items() if log.last_stable < log.log_end]:
             self.open = found
             return f"with an open transaction: {few(found)}"
         passed = now - self._since
-        return "" if passed >= self._seconds else f"silent for {passed:.0f} s"
+        return "" if passed >= self._seconds else f"no writes for {passed:.0f} s so far"

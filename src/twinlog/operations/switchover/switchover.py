@@ -206,12 +206,12 @@ class _Switchover:
         async def look() -> str:
             ours = await destination_ends(self._destination, list(ends), self._subject.translation)
             if unknown := [one for one in ends if one not in ours]:
-                return f"the destination does not say where it ends: {few(unknown)}"
+                return f"cannot read the log end offsets on the destination: {few(unknown)}"
             if beyond := [one for one in ends if ours[one] > ends[one]]:
                 raise SwitchoverFailed(
                     Step.LAG,
-                    f"the destination ends beyond where the source was silent, which was written "
-                    f"to again: {few(beyond)}",
+                    "the destination ends above the source's end offset of step SILENCE, so that "
+                    f"one of them was written to: {few(beyond)}",
                     gone_back=True,
                 )
             behind = [one for one in ends if ours[one] < ends[one]]
@@ -220,7 +220,7 @@ class _Switchover:
 
         self._course.begin(Step.LAG)
         await self._course.until(Step.LAG, look)
-        self._course.done(Step.LAG, f"{len(ends)} partition(s) end where the source's do")
+        self._course.done(Step.LAG, f"{len(ends)} partition(s) end at the source's offsets")
 
     async def groups(self, ends: Mapping[TopicPartition, int]) -> None:
         include = self._subject.settings.groups_include
@@ -239,7 +239,7 @@ class _Switchover:
             pending = [one for one in facts if one.pending]
             if not pending:
                 early = await self._observation.uncommitted(ends)
-                return f"still reading, and nothing committed yet: {few(early)}" if early else ""
+                return f"still reading, without a commit yet: {few(early)}" if early else ""
             sync = GroupSync(self._destination, remembers=False)
             await sync.sync(
                 *(self._source, self._subject.mirror.name, include, topic_ids),
@@ -293,14 +293,14 @@ class _Switchover:
         if changed := _changed(self._subject.topics, subject.topics):
             raise SwitchoverFailed(
                 Step.FAILOVER,
-                f"other partitions, or recreated, since the switchover began: {few(changed)}",
+                f"recreated, or with other partitions, since the switchover began: {few(changed)}",
                 gone_back=True,
             )
         found = await self._observation.judge(subject)
         if new := sorted(found.not_mirrored.keys() - self._passed_over):
             raise SwitchoverFailed(
                 Step.FAILOVER,
-                f"the source has got topics that the mirror stands for: {few(new)}",
+                f"the source has new topics that match the mirror: {few(new)}",
                 gone_back=True,
             )
         against = [one for one in found.all_findings() if one.reason not in HARMLESS]
@@ -336,7 +336,7 @@ class _Switchover:
                 raise SwitchoverFailed(Step.FAILOVER, str(error), gone_back=True) from error
             # All are removed at once: if some are not, another command has removed the rest.
             if not stopped.issuperset(self._subject.names):
-                text = f"{error}; of these topics are removed already: {few(sorted(stopped))}"
+                text = f"{error}; topics that are already removed: {few(sorted(stopped))}"
                 raise DenialsStay(Step.FAILOVER, text, FAILED_OVER) from error
 
 
