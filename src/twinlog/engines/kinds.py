@@ -20,6 +20,6 @@ def kind_named(name: str) -> MirrorKind:
         return KINDS[name]
     except KeyError:
         raise UserError(
-            f"this version has no engine for {KIND}={name}",
-            hint=f"known are: {', '.join(sorted(KINDS))}",
+            f"this version of twinlog has no engine for {KIND}={name}",
+            hint=f"supported kinds: {', '.join(sorted(KINDS))}",
         ) from None
