@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from tcp_proxy import PROXIED, PROXIED_LISTENER, WRITE_TXN_MARKERS, Faults, Proxies
 from waiting import until
@@ -297,11 +297,11 @@ def test_clients_of_a_cluster_stay_behind_the_proxies(topic: str) -> None:
         Proxies.of(cluster, seed=1) as proxies,
     ):
         assert proxies.bootstrap_servers == cluster.listener(PROXIED)
-        outside.make_topic(proxies.bootstrap_servers, topic, 4)
+        librdkafka_tools.make_topic(proxies.bootstrap_servers, topic, 4)
         before = proxies.bytes_passed
         records = [(at % 4, None, bytes(1000), None) for at in range(1000)]
-        outside.write(proxies.bootstrap_servers, topic, records)
+        librdkafka_tools.write(proxies.bootstrap_servers, topic, records)
         assert proxies.bytes_passed - before > 1_000_000
         passed = proxies.bytes_passed
-        outside.write(cluster.bootstrap_servers, topic, records)
+        librdkafka_tools.write(cluster.bootstrap_servers, topic, records)
         assert proxies.bytes_passed == passed, "the brokers' own listener is not behind them"

@@ -30,8 +30,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-import librdkafka_tools as outside
-import process_tree as running
+import librdkafka_tools
+import process_tree
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from oracle import Oracle
 from tcp_proxy import (
@@ -162,7 +162,7 @@ class Removed:
             new = [f"{self.name}-{index}-{at + number}".encode() for number in range(5)]
             values.extend(new)
             records += [(index, None, value, None) for value in new]
-        outside.write(servers, self.name, records)
+        librdkafka_tools.write(servers, self.name, records)
 
     def check(self, oracle: Oracle, source: Log, servers: str) -> None:
         """Check that the log equals the source's up to the mirrored end; users' records follow."""
@@ -185,7 +185,7 @@ def _values(
     servers: str, partition: tuple[str, int], start: int, end: int
 ) -> list[tuple[int, bytes | None]]:
     """Return offsets and values in `[start, end)`."""
-    with outside.consumer(servers, "torture") as consumer:
+    with librdkafka_tools.consumer(servers, "torture") as consumer:
         consumer.assign([TopicPartition(*partition, start)])
         found: list[tuple[int, bytes | None]] = []
         until_time = time.monotonic() + 30
@@ -226,7 +226,7 @@ class Torture:
         self.destination_proxies = Proxies.of(stage.destination, seed)
         servers = stage.source.bootstrap_servers
         for name, config in OWN_TOPICS.items():
-            outside.make_topic(servers, name, PARTITIONS, config)
+            librdkafka_tools.make_topic(servers, name, PARTITIONS, config)
         self.writer = Writer(servers, seed, int(min(MOST_BYTES, seconds * BYTES_PER_SECOND)))
         self.oracle = Oracle(servers, stage.destination.bootstrap_servers, ["expiring"])
 
@@ -257,7 +257,7 @@ class Torture:
 
     def _await_mirroring(self) -> None:
         def there() -> bool:
-            rows = outside.all_described(self.stage)
+            rows = librdkafka_tools.all_described(self.stage)
             return bool(rows) and all(row["state"] == "MIRRORING" for row in rows)
 
         until(there, 180, "all partitions MIRRORING")
@@ -358,12 +358,12 @@ class Torture:
             self.say(f"not seen: {str(error)[:200]}")
 
     def _rows(self) -> list[dict[str, Any]]:
-        return outside.all_described(self.stage)
+        return librdkafka_tools.all_described(self.stage)
 
     def _look_at_readiness(self) -> None:
         before = self.oracle.ends(EVERY)
         servers = ("--bootstrap-server", self.stage.destination.bootstrap_servers)
-        answer = outside.twinlog("readiness", *servers, "--mirror", MIRROR, "--json")
+        answer = librdkafka_tools.twinlog("readiness", *servers, "--mirror", MIRROR, "--json")
         if not answer.output.startswith("{"):
             self.verdicts[f"readiness: status {answer.status}"] += 1
             return
@@ -501,9 +501,9 @@ def pause_broker(torture: Torture) -> Iterator[None]:
 
 
 def _kill_lane(torture: Torture) -> None:
-    lanes = running.lanes(torture.stage.nodes["node"].pid)
+    lanes = process_tree.lanes(torture.stage.nodes["node"].pid)
     if lanes:
-        running.end(torture.random.choice(lanes))
+        process_tree.end(torture.random.choice(lanes))
 
 
 @contextmanager
@@ -524,12 +524,12 @@ def kill_node(torture: Torture) -> Iterator[None]:
 @contextmanager
 def pause_lane(torture: Torture) -> Iterator[None]:
     """Pause a lane for as long as the fault lasts; others take over."""
-    lanes = running.lanes(torture.stage.nodes["node"].pid)
+    lanes = process_tree.lanes(torture.stage.nodes["node"].pid)
     if not lanes:
         yield
         return
     lane = torture.random.choice(lanes)
-    with suppress(OSError), running.paused(lane):
+    with suppress(OSError), process_tree.paused(lane):
         yield
 
 
@@ -562,15 +562,18 @@ def remove_topic(torture: Torture) -> Iterator[None]:
     one = Removed(f"removed{len(torture.removed)}")
     torture.removed.append(one)
     stage = torture.stage
-    outside.make_topic(stage.source.bootstrap_servers, one.name, PARTITIONS)
+    librdkafka_tools.make_topic(stage.source.bootstrap_servers, one.name, PARTITIONS)
     torture.writer.topics.append(one.name)
     stage.add(one.name)
     for index in range(PARTITIONS):
-        outside.await_state(stage, one.name, index, "MIRRORING", 60)
+        librdkafka_tools.await_state(stage, one.name, index, "MIRRORING", 60)
     yield
     torture.writer.topics.remove(one.name)
     until(lambda: not stage.mirrors("--remove", "--topic", one.name, "--mirror", MIRROR).status, 60)
-    rows = [outside.await_state(stage, one.name, at, "STOPPED", 120) for at in range(PARTITIONS)]
+    rows = [
+        librdkafka_tools.await_state(stage, one.name, at, "STOPPED", 120)
+        for at in range(PARTITIONS)
+    ]
     one.write(stage.destination.bootstrap_servers)
     one.ends = {row["partition"]: row["last_mirrored_end"] for row in rows}
 

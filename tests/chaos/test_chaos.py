@@ -7,11 +7,11 @@ the results.
 from collections.abc import Callable
 
 import clock
-import kills as striking
+import kills
 import pytest
-import revoked_rights as revoking
-import transition_faults as passages
-import unreachable_sources as absence
+import revoked_rights
+import transition_faults
+import unreachable_sources
 from chaos_harness import Ordeal, Trials, await_in_sync, leaders
 from spark_cluster import SparkCluster
 
@@ -28,7 +28,7 @@ def test_python_worker(trials: Trials) -> None:
         mirror.stage.start_node("node", "--lanes", "2")
         mirror.measure_rest()
         for _ in range(trials.times):
-            striking.kill_lane(mirror, "node")
+            kills.kill_lane(mirror, "node")
         trials.prove(mirror)
 
 
@@ -38,7 +38,7 @@ def test_python_daemon(trials: Trials) -> None:
         mirror.stage.start_node("node", "--lanes", "2")
         mirror.measure_rest()
         for _ in range(trials.times):
-            striking.kill_daemon(mirror, "node")
+            kills.kill_daemon(mirror, "node")
         trials.prove(mirror)
 
 
@@ -48,7 +48,7 @@ def test_driver(trials: Trials) -> None:
         mirror.stage.start_node("node", "--lanes", "2")
         mirror.measure_rest()
         for _ in range(trials.times):
-            kill = mirror.random.choice((striking.kill_driver, striking.kill_jvm))
+            kill = mirror.random.choice((kills.kill_driver, kills.kill_jvm))
             kill(mirror, "node", "--lanes", "2")
         trials.prove(mirror)
 
@@ -59,7 +59,7 @@ def test_executor(trials: Trials) -> None:
         mirror.stage.start_node("node", *spark.arguments)
         mirror.measure_rest()
         for _ in range(trials.times):
-            striking.kill_executor(mirror, spark)
+            kills.kill_executor(mirror, spark)
         trials.prove(mirror)
 
 
@@ -69,7 +69,7 @@ def test_spark_worker(trials: Trials) -> None:
         mirror.stage.start_node("node", *spark.arguments)
         mirror.measure_rest()
         for _ in range(trials.times):
-            striking.kill_spark_worker(mirror, spark)
+            kills.kill_spark_worker(mirror, spark)
         trials.prove(mirror)
 
 
@@ -79,7 +79,7 @@ def test_destination_broker(trials: Trials) -> None:
         mirror.stage.start_node("node", "--lanes", "2")
         mirror.measure_rest()
         for _ in range(trials.times):
-            striking.kill_broker(mirror, mirror.stage.destination)
+            kills.kill_broker(mirror, mirror.stage.destination)
         trials.prove(mirror)
 
 
@@ -89,7 +89,7 @@ def test_source_broker(trials: Trials) -> None:
         mirror.stage.start_node("node", "--lanes", "2")
         mirror.measure_rest()
         for _ in range(trials.times):
-            striking.kill_broker(mirror, mirror.stage.source)
+            kills.kill_broker(mirror, mirror.stage.source)
         trials.prove(mirror)
 
 
@@ -100,48 +100,52 @@ def test_pause(trials: Trials) -> None:
             mirror.stage.start_node(name, "--lanes", "1")
         mirror.measure_rest()
         for _ in range(trials.times):
-            striking.pause_lane(mirror, PAUSE_SECONDS)
+            kills.pause_lane(mirror, PAUSE_SECONDS)
         trials.prove(mirror)
 
 
 def test_node_while_preparing(trials: Trials) -> None:
     """Kill the node while an added topic is PREPARING."""
-    _node_during(trials, passages.prepare)
+    _node_during(trials, transition_faults.prepare)
 
 
 def test_node_while_pausing(trials: Trials) -> None:
     """Kill the node while a topic is being paused."""
-    _node_during(trials, passages.pause)
+    _node_during(trials, transition_faults.pause)
 
 
 def test_node_while_resuming(trials: Trials) -> None:
     """Kill the node while a topic is being resumed."""
-    _node_during(trials, passages.resume)
+    _node_during(trials, transition_faults.resume)
 
 
 def test_node_while_removing(trials: Trials) -> None:
     """Kill the node while a topic is being removed: it has one fence, and the correct end."""
-    _node_during(trials, passages.remove)
+    _node_during(trials, transition_faults.remove)
 
 
 def test_node_while_failed(trials: Trials) -> None:
     """Kill the node before, while or after topics are FAILED for a missing right or user."""
-    with revoking.guarded(trials.directory, trials.own_seed, trials.rate) as guarded:
+    with revoked_rights.guarded(trials.directory, trials.own_seed, trials.rate) as guarded:
         guarded.mirror.measure_rest()
-        deaths: list[revoking.Death] = []
+        deaths: list[revoked_rights.Death] = []
         for _ in range(trials.times):
-            deaths = deaths or guarded.mirror.random.sample([*revoking.Death], len(revoking.Death))
+            deaths = deaths or guarded.mirror.random.sample(
+                [*revoked_rights.Death], len(revoked_rights.Death)
+            )
             said = [loss for loss in guarded.losses() if loss.reason]
             guarded.suffer(said[0], deaths.pop())
         trials.prove(guarded.mirror, may_fail=True)
 
 
-def _node_during(trials: Trials, passage: Callable[[Ordeal, passages.Strike], None]) -> None:
+def _node_during(
+    trials: Trials, passage: Callable[[Ordeal, transition_faults.Strike], None]
+) -> None:
     with trials.ordeal() as mirror:
         mirror.stage.start_node("node", "--lanes", "2")
         mirror.measure_rest()
         for _ in range(trials.times):
-            passage(mirror, passages.strike_node(mirror, "node", "--lanes", "2"))
+            passage(mirror, transition_faults.strike_node(mirror, "node", "--lanes", "2"))
         trials.prove(mirror)
 
 
@@ -153,7 +157,7 @@ def test_destination_broker_while_removing(trials: Trials) -> None:
         mirror.measure_rest()
         for _ in range(trials.times):
             victim = mirror.random.choice(leaders(cluster))
-            passages.remove(mirror, lambda victim=victim: cluster.kill(victim))  # type: ignore[misc]
+            transition_faults.remove(mirror, lambda victim=victim: cluster.kill(victim))  # type: ignore[misc]
             cluster.start_broker(victim)
             await_in_sync(cluster)
         trials.prove(mirror)
@@ -165,7 +169,7 @@ def test_source_gone_while_removing(trials: Trials) -> None:
         mirror.stage.start_node("node", "--lanes", "2")
         mirror.measure_rest()
         for _ in range(trials.times):
-            passages.remove_without_source(mirror)
+            transition_faults.remove_without_source(mirror)
         trials.prove(mirror)
 
 
@@ -175,7 +179,7 @@ def test_racing_commands(trials: Trials) -> None:
         mirror.stage.start_node("node", "--lanes", "2")
         mirror.measure_rest()
         for _ in range(trials.times):
-            passages.race(mirror)
+            transition_faults.race(mirror)
         trials.prove(mirror, may_fail=True)
 
 
@@ -185,7 +189,7 @@ def test_active_controller(trials: Trials) -> None:
         mirror.stage.start_node("node", "--lanes", "2")
         mirror.measure_rest()
         for _ in range(trials.times):
-            striking.kill_controller(mirror, mirror.stage.destination)
+            kills.kill_controller(mirror, mirror.stage.destination)
         trials.prove(mirror)
 
 
@@ -196,24 +200,24 @@ def test_controller_during_a_passage(trials: Trials) -> None:
         mirror.stage.start_node("node", "--lanes", "2")
         mirror.measure_rest()
         for at in range(trials.times):
-            victims = striking.controller_and_perhaps_a_broker(mirror, cluster)
-            passage = passages.prepare if at % 2 else passages.remove
-            passage(mirror, lambda victims=victims: striking.kill_all(cluster, victims))  # type: ignore[misc]
-            striking.start_again(cluster, victims)
+            victims = kills.controller_and_perhaps_a_broker(mirror, cluster)
+            passage = transition_faults.prepare if at % 2 else transition_faults.remove
+            passage(mirror, lambda victims=victims: kills.kill_all(cluster, victims))  # type: ignore[misc]
+            kills.start_again(cluster, victims)
         trials.prove(mirror)
 
 
 def test_absent_sources(trials: Trials) -> None:
     """Make five sources unreachable for five minutes (--gone-seconds); a sixth one stays."""
-    at_once = min(trials.times, absence.AT_ONCE)
+    at_once = min(trials.times, unreachable_sources.AT_ONCE)
     make = (trials.directory, trials.own_seed, SOURCE_RATE, at_once + 1)
-    with absence.sources(*make) as mirrors:
+    with unreachable_sources.sources(*make) as mirrors:
         first = mirrors[0]
         first.measure_rest()
         left = trials.times
         while left > 0:
             count = min(left, at_once)
-            longest = absence.be_gone(mirrors, first.random, count, trials.gone_seconds)
+            longest = unreachable_sources.be_gone(mirrors, first.random, count, trials.gone_seconds)
             first.say(f"without news of a source that stayed for at most {longest:.1f} s")
             left -= count
         trials.prove(*mirrors, may_fail=True)
@@ -221,9 +225,9 @@ def test_absent_sources(trials: Trials) -> None:
 
 def test_credentials(trials: Trials) -> None:
     """Revoke and restore users, passwords and rights, at the source and at the destination."""
-    with revoking.guarded(trials.directory, trials.own_seed, trials.rate) as guarded:
+    with revoked_rights.guarded(trials.directory, trials.own_seed, trials.rate) as guarded:
         guarded.mirror.measure_rest()
-        losses: list[revoking.Loss] = []
+        losses: list[revoked_rights.Loss] = []
         for _ in range(trials.times):
             losses = losses or guarded.losses()
             guarded.suffer(losses.pop())

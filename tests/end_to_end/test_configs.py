@@ -2,7 +2,7 @@
 
 import time
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from confluent_kafka.admin import (
     AlterConfigOpType,
@@ -24,22 +24,22 @@ def change(servers: str, topic: str, **configs: str) -> None:
         for name, value in configs.items()
     ]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    client = outside.admin(servers)
+    client = librdkafka_tools.admin(servers)
     client.incremental_alter_configs([resource])[resource].result(30)
 
 
 def test_configurations_follow(world: Stage, topic: str) -> None:
     source, destination = world.source.bootstrap_servers, world.destination.bootstrap_servers
-    outside.make_topic(source, topic, 1, {"retention.ms": "100000000"})
+    librdkafka_tools.make_topic(source, topic, 1, {"retention.ms": "100000000"})
     world.add(topic, "everything")
-    outside.await_state(world, topic, 0, "MIRRORING")
-    assert outside.configs(destination, topic)["retention.ms"] == "100000000"
+    librdkafka_tools.await_state(world, topic, 0, "MIRRORING")
+    assert librdkafka_tools.configs(destination, topic)["retention.ms"] == "100000000"
     change(destination, topic, flush_ms="12345", min_insync_replicas="2", retention_ms="1000")
     change(source, topic, segment_ms="86400000", message_timestamp_type="LogAppendTime")
-    default = outside.configs(source, topic)["flush.ms"]
+    default = librdkafka_tools.configs(source, topic)["flush.ms"]
 
     def followed() -> bool:
-        found = outside.configs(destination, topic)
+        found = librdkafka_tools.configs(destination, topic)
         return (found["segment.ms"], found["retention.ms"], found["flush.ms"]) == (
             "86400000",
             "100000000",
@@ -47,11 +47,11 @@ def test_configurations_follow(world: Stage, topic: str) -> None:
         )
 
     until(followed, 60, "the configurations")
-    found = outside.configs(destination, topic)
+    found = librdkafka_tools.configs(destination, topic)
     assert found["message.timestamp.type"] == "CreateTime", "identical timestamps need it"
     assert found["min.insync.replicas"] == "2", "excluded by default"
     change(destination, topic, min_insync_replicas="1")
-    outside.write(source, topic, outside.simple(20))
+    librdkafka_tools.write(source, topic, librdkafka_tools.simple(20))
     world.await_no_lag([topic])
     assert world.verify("--topic", topic).status == 0
 
@@ -73,7 +73,7 @@ ITS_OWN = {
 
 
 def has(servers: str, topic: str, wanted: dict[str, str]) -> bool:
-    found = outside.configs(servers, topic)
+    found = librdkafka_tools.configs(servers, topic)
     return {name: found[name] for name in wanted} == wanted
 
 
@@ -81,18 +81,18 @@ def test_what_mirroring_needs_is_set_back_at_the_failover(world: Stage, topic: s
     """To the source's values, without asking the source; once, then the users own them."""
     source, destination = world.source.bootstrap_servers, world.destination.bootstrap_servers
     own = {name: ITS_OWN[name] for name in ("message.timestamp.type", "compression.type")}
-    outside.make_topic(source, topic, 1, own)
+    librdkafka_tools.make_topic(source, topic, 1, own)
     world.add(topic, "everything")
-    outside.await_state(world, topic, 0, "MIRRORING")
+    librdkafka_tools.await_state(world, topic, 0, "MIRRORING")
     assert has(destination, topic, NEEDED)
-    outside.write(source, topic, outside.simple(20))
+    librdkafka_tools.write(source, topic, librdkafka_tools.simple(20))
     world.await_no_lag([topic])
     assert world.verify("--topic", topic).status == 0
     mirror = ("--mirror", "everything", "--topic", topic)
     assert world.mirrors("--remove", *mirror).status == 0
     until(lambda: has(destination, topic, ITS_OWN), 60, "the topic's own configurations")
     change(destination, topic, compression_type="lz4")
-    outside.await_state(world, topic, 0, "STOPPED")
+    librdkafka_tools.await_state(world, topic, 0, "STOPPED")
     time.sleep(3)
     assert has(destination, topic, {**ITS_OWN, "compression.type": "lz4"})
 
@@ -100,22 +100,22 @@ def test_what_mirroring_needs_is_set_back_at_the_failover(world: Stage, topic: s
 def test_a_destination_that_puts_its_own_time_on_records_is_seen(world: Stage, topic: str) -> None:
     """With LogAppendTime at the destination records are altered, until that is changed back."""
     source, destination = world.source.bootstrap_servers, world.destination.bootstrap_servers
-    outside.make_topic(source, topic, 1)
+    librdkafka_tools.make_topic(source, topic, 1)
     world.add(topic, "everything")
-    outside.await_state(world, topic, 0, "MIRRORING")
+    librdkafka_tools.await_state(world, topic, 0, "MIRRORING")
 
     def failed() -> bool:
         change(destination, topic, message_timestamp_type="LogAppendTime")
-        outside.write(source, topic, outside.simple(1))
-        return outside.described(world, topic)[0]["state"] == "FAILED"
+        librdkafka_tools.write(source, topic, librdkafka_tools.simple(1))
+        return librdkafka_tools.described(world, topic)[0]["state"] == "FAILED"
 
     until(failed, 60, "the partition's failure")
     # The reason as long as records differ: it does not ask for a retry.
     until(
-        lambda: outside.described(world, topic)[0]["reason"] or "",
+        lambda: librdkafka_tools.described(world, topic)[0]["reason"] or "",
         30,
         "the comparison's reason",
         good=lambda reason: "the timestamp differs" in reason,
     )
     time.sleep(5)
-    assert outside.described(world, topic)[0]["state"] == "FAILED"
+    assert librdkafka_tools.described(world, topic)[0]["state"] == "FAILED"

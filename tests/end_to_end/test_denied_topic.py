@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import javaproperties
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from rights import granted
 from secured_clusters import LISTENERS, PASSWORDS, Secured, sasl
@@ -74,7 +74,7 @@ class Place(NamedTuple):
     def await_reason(self, topic: str, state: str) -> dict[str, Any]:
         """Wait until a topic's first partition is in a state for lack of the right."""
         return until(
-            lambda: outside.described(self.stage, topic)[0],
+            lambda: librdkafka_tools.described(self.stage, topic)[0],
             60,
             f"{topic} {state}: {REFUSED}",
             good=lambda row: row["state"] == state and REFUSED in (row["reason"] or ""),
@@ -109,10 +109,10 @@ def ends(place: Place, topic: str) -> list[int]:
 def node(place: Place) -> Place:
     """Return the place with its node, which needs a mirror to start."""
     servers = place.source.local.bootstrap_servers
-    outside.make_topic(servers, f"{PREFIX}-first")
+    librdkafka_tools.make_topic(servers, f"{PREFIX}-first")
     place.begin("first", f"{PREFIX}-first")
     place.start_node()
-    outside.await_state(place.stage, f"{PREFIX}-first", 0, "MIRRORING")
+    librdkafka_tools.await_state(place.stage, f"{PREFIX}-first", 0, "MIRRORING")
     return place
 
 
@@ -121,20 +121,22 @@ def test_a_failover_of_all_topics(node: Place) -> None:
     topics = one, two, denied = [f"{PREFIX}-{name}" for name in ("one", "two", "denied")]
     servers, mirror = node.source.local.bootstrap_servers, "all"
     for topic in topics:
-        outside.make_topic(servers, topic, 2)
+        librdkafka_tools.make_topic(servers, topic, 2)
         for partition in (0, 1):
-            outside.write(servers, topic, outside.simple(100, partition))
+            librdkafka_tools.write(servers, topic, librdkafka_tools.simple(100, partition))
     node.begin(mirror, *topics)
     node.stage.await_no_lag(topics)
     for topic in topics:
-        outside.await_state(node.stage, topic, 0, "MIRRORING")
+        librdkafka_tools.await_state(node.stage, topic, 0, "MIRRORING")
     denial = node.deny(denied)
     node.remove_all(mirror)
     for topic in (one, two):
         for partition in (0, 1):
-            row = outside.await_state(node.stage, topic, partition, "STOPPED", USUAL_SECONDS)
+            row = librdkafka_tools.await_state(
+                node.stage, topic, partition, "STOPPED", USUAL_SECONDS
+            )
             assert row["last_mirrored_end"] == 100
-    outside.until_written(one, node.destination.as_alice())
+    librdkafka_tools.until_written(one, node.destination.as_alice())
     node.await_reason(denied, "STOPPING")
     told = node.stage.mirrors("--describe", "--mirror", mirror)
     assert f"{mirror}/{denied}-1 is STOPPING: the destination refuses its fence" in (
@@ -144,10 +146,10 @@ def test_a_failover_of_all_topics(node: Place) -> None:
     assert node.stage.nodes["node"].log.read_text().count(f"{denied}-0 stays STOPPING") == 1
     node.allow(denial)
     for partition in (0, 1):
-        row = outside.await_state(node.stage, denied, partition, "STOPPED", 60)
+        row = librdkafka_tools.await_state(node.stage, denied, partition, "STOPPED", 60)
         assert (row["last_mirrored_end"], row["reason"]) == (100, None)
     assert ends(node, denied) == [101, 101]
-    outside.until_written(denied, node.destination.as_alice())
+    librdkafka_tools.until_written(denied, node.destination.as_alice())
 
 
 def test_gaps_of_all_topics(node: Place) -> None:
@@ -155,16 +157,16 @@ def test_gaps_of_all_topics(node: Place) -> None:
     topics = one, two, denied = [f"{PREFIX}-gaps-{name}" for name in ("one", "two", "denied")]
     servers, mirror = node.source.local.bootstrap_servers, "gaps"
     for topic in topics:
-        outside.make_topic(servers, topic, 2)
-    outside.transaction(servers, denied, "False", commit=False)
+        librdkafka_tools.make_topic(servers, topic, 2)
+    librdkafka_tools.transaction(servers, denied, "False", commit=False)
     denial = node.deny(denied)
     node.begin(mirror, *topics)
     row = node.await_reason(denied, "FAILED")
     assert "a gap cannot be filled" in row["reason"]
     for _ in range(3):
         for topic in (one, two):
-            outside.transaction(servers, topic, "True", commit=True)
-            outside.transaction(servers, topic, "False", commit=False)
+            librdkafka_tools.transaction(servers, topic, "True", commit=True)
+            librdkafka_tools.transaction(servers, topic, "False", commit=False)
         node.stage.await_no_lag((one, two))
     report = node.stage.check((one, two), numbered=False)
     assert report.good, report.problems
@@ -173,4 +175,4 @@ def test_gaps_of_all_topics(node: Place) -> None:
         assert f"{topic}-0 is FAILED" not in log
     node.allow(denial)
     node.stage.await_no_lag(topics)
-    outside.await_state(node.stage, denied, 0, "MIRRORING")
+    librdkafka_tools.await_state(node.stage, denied, 0, "MIRRORING")

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from waiting import until
 
@@ -34,17 +34,19 @@ def test_what_a_partition_can_hold(world: Stage) -> None:
     servers = world.source.bootstrap_servers
     world.start_load(800, 60)
     until(lambda: cleaned(world), 60, "holes in customers")
-    outside.make_topic(servers, "odd", 3, {"max.message.bytes": str(16 * MEGABYTE)})
+    librdkafka_tools.make_topic(servers, "odd", 3, {"max.message.bytes": str(16 * MEGABYTE)})
     large = [(0, "large", os.urandom(size * MEGABYTE), None) for size in (1, 3, 5, 2)]
-    outside.write(servers, "odd", large, message_max_bytes=16 * MEGABYTE)
+    librdkafka_tools.write(servers, "odd", large, message_max_bytes=16 * MEGABYTE)
     bare = [(2, None, None, None), (2, None, b"", [("h", None)]), (2, b"", None, [("h", b"")] * 2)]
-    outside.write(servers, "odd", bare)
-    outside.make_topic(servers, "stamped", 1, {"message.timestamp.type": "LogAppendTime"})
+    librdkafka_tools.write(servers, "odd", bare)
+    librdkafka_tools.make_topic(servers, "stamped", 1, {"message.timestamp.type": "LogAppendTime"})
     for codec in ("none", "zstd"):
-        outside.write(servers, "stamped", outside.simple(50), compression_type=codec)
+        librdkafka_tools.write(
+            servers, "stamped", librdkafka_tools.simple(50), compression_type=codec
+        )
     every = f"{ALL_TOPICS}|odd|stamped"
     world.add(every, "everything")
-    outside.await_state(world, "odd", 1, "MIRRORING")
+    librdkafka_tools.await_state(world, "odd", 1, "MIRRORING")
     world.stop_load()
     world.await_no_lag([*TOPICS, "odd", "stamped"])
     report = world.check()
@@ -61,8 +63,8 @@ def test_what_a_partition_can_hold(world: Stage) -> None:
 def mirror_records(stage: Stage, topic: str, count: int) -> None:
     """Mirror a topic of one partition, in `everything`, with `count` records on both sides."""
     servers = stage.source.bootstrap_servers
-    outside.make_topic(servers, topic)
-    outside.write(servers, topic, outside.simple(count))
+    librdkafka_tools.make_topic(servers, topic)
+    librdkafka_tools.write(servers, topic, librdkafka_tools.simple(count))
     stage.add(topic, "everything")
     stage.await_no_lag([topic])
 
@@ -71,9 +73,11 @@ def test_partitions_are_added(world: Stage, topic: str) -> None:
     """A topic that grows on the source grows on the destination; new partitions are mirrored."""
     servers = world.source.bootstrap_servers
     mirror_records(world, topic, 100)
-    outside.grow_topic(servers, topic, 3)
-    outside.write(servers, topic, [*outside.simple(50, 1), *outside.simple(50, 2)])
-    outside.await_state(world, topic, 2, "MIRRORING")
+    librdkafka_tools.grow_topic(servers, topic, 3)
+    librdkafka_tools.write(
+        servers, topic, [*librdkafka_tools.simple(50, 1), *librdkafka_tools.simple(50, 2)]
+    )
+    librdkafka_tools.await_state(world, topic, 2, "MIRRORING")
     world.await_no_lag([topic])
     report = world.check([topic], numbered=False)
     assert report.good, report.problems
@@ -94,15 +98,15 @@ def test_the_log_start_follows_later(world: Stage, topic: str) -> None:
     """`mirror.log.start.delay.ms`: records that the source has deleted stay for that long."""
     servers = world.source.bootstrap_servers
     mirror_records(world, topic, 30)
-    outside.alter(world, "mirror.log.start.delay.ms=3600000")
+    librdkafka_tools.alter(world, "mirror.log.start.delay.ms=3600000")
     time.sleep(2)  # lanes read `__mirror_config` continuously
     delete_before(servers, [(topic, 0, 12)])
-    outside.write(servers, topic, outside.simple(1))
+    librdkafka_tools.write(servers, topic, librdkafka_tools.simple(1))
     world.await_no_lag([topic])
     time.sleep(3)  # three times `lane.trim.interval.ms`
     log = Log(world.destination.bootstrap_servers)
     assert log.extents([(topic, 0)])[topic, 0].start == 0
-    outside.alter(world, "mirror.log.start.delay.ms=0")
+    librdkafka_tools.alter(world, "mirror.log.start.delay.ms=0")
     until(lambda: log.extents([(topic, 0)])[topic, 0].start == 12, 60, "the log start")
 
 
@@ -110,16 +114,16 @@ def test_a_topic_made_again(world: Stage, fresh_name: Callable[[str], str]) -> N
     """A recreated topic is not mixed into the deleted one: FAILED, with the reason."""
     servers = world.source.bootstrap_servers
     name = fresh_name("again")
-    outside.make_topic(servers, name)
-    outside.write(servers, name, outside.simple(20))
+    librdkafka_tools.make_topic(servers, name)
+    librdkafka_tools.write(servers, name, librdkafka_tools.simple(20))
     world.add(name, "everything")
     world.await_no_lag([name])
-    outside.delete_topic(servers, name)
-    outside.make_topic(servers, name)
-    outside.write(servers, name, outside.simple(40, text="other"))
+    librdkafka_tools.delete_topic(servers, name)
+    librdkafka_tools.make_topic(servers, name)
+    librdkafka_tools.write(servers, name, librdkafka_tools.simple(40, text="other"))
 
     def told() -> bool:
-        row = outside.described(world, name)[0]
+        row = librdkafka_tools.described(world, name)[0]
         return row["state"] == "FAILED" and "deleted and recreated" in (row["reason"] or "")
 
     until(told, 90, "FAILED, and why")
@@ -129,17 +133,21 @@ def test_a_topic_made_again(world: Stage, fresh_name: Callable[[str], str]) -> N
 def test_a_foreign_write(world: Stage, topic: str) -> None:
     """A foreign write fails that partition alone; verify names the range, and exits with 1."""
     servers = world.source.bootstrap_servers
-    outside.make_topic(servers, topic, 2)
-    outside.write(servers, topic, [*outside.simple(30, 0), *outside.simple(30, 1)])
+    librdkafka_tools.make_topic(servers, topic, 2)
+    librdkafka_tools.write(
+        servers, topic, [*librdkafka_tools.simple(30, 0), *librdkafka_tools.simple(30, 1)]
+    )
     world.add(topic, "everything")
     world.await_no_lag([topic])
-    outside.write(world.destination.bootstrap_servers, topic, [(0, "intruder", "x", None)])
-    outside.write(servers, topic, [*outside.simple(30, 0), *outside.simple(30, 1)])
-    row = outside.await_state(world, topic, 0, "FAILED", 90)
+    librdkafka_tools.write(world.destination.bootstrap_servers, topic, [(0, "intruder", "x", None)])
+    librdkafka_tools.write(
+        servers, topic, [*librdkafka_tools.simple(30, 0), *librdkafka_tools.simple(30, 1)]
+    )
+    row = librdkafka_tools.await_state(world, topic, 0, "FAILED", 90)
     assert "destination" in row["reason"], row["reason"]
     ends = Log(world.destination.bootstrap_servers)
     until(lambda: ends.ends([(topic, 1)])[topic, 1] == 60, 60, "the other partition's end")
-    assert outside.described(world, topic)[1]["state"] == "MIRRORING"
+    assert librdkafka_tools.described(world, topic)[1]["state"] == "MIRRORING"
     verified = world.verify("--topic", topic)
     assert verified.status == 1, verified
     assert f"DIFFERS {topic}-0 [30, 60)" in verified.output

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 
 from twinlog.kafka.log.batch import batches
@@ -46,7 +46,7 @@ def end(where: str, topic: str) -> int:
 def fail_over(stage: Stage, mirror: str, topic: str) -> None:
     done = stage.mirrors("--remove", "--topic", topic, "--mirror", mirror)
     assert done.status == 0, done.errors
-    outside.await_state(stage, topic, 0, "STOPPED")
+    librdkafka_tools.await_state(stage, topic, 0, "STOPPED")
 
 
 def proved(stage: Stage, mirror: str, topic: str) -> int:
@@ -62,48 +62,48 @@ def proved(stage: Stage, mirror: str, topic: str) -> int:
 def test_there_and_back_and_there_again(both: Both, topic: str) -> None:
     """Each time only new records are copied, into the existing log."""
     first, second = servers(both.there)
-    outside.make_topic(first, topic)
-    outside.write(first, topic, outside.simple(1000))
-    outside.transaction(first, topic, "committed", commit=True)
-    outside.transaction(first, topic, "aborted", commit=False)
+    librdkafka_tools.make_topic(first, topic)
+    librdkafka_tools.write(first, topic, librdkafka_tools.simple(1000))
+    librdkafka_tools.transaction(first, topic, "committed", commit=True)
+    librdkafka_tools.transaction(first, topic, "aborted", commit=False)
     both.there.add(topic, "there")
-    outside.await_state(both.there, topic, 0, "MIRRORING")
+    librdkafka_tools.await_state(both.there, topic, 0, "MIRRORING")
     both.there.await_no_lag([topic])
     done = both.back.mirrors("--add", "--topic", topic, "--mirror", "back")
     assert done.errors.startswith("Error: MIRROR_LOOP: "), done.errors
     both.there.source.kill(1)
     fail_over(both.there, "there", topic)
-    outside.write(second, topic, outside.simple(50, 0, "failed over"))
-    outside.transaction(second, topic, "new", commit=True)
+    librdkafka_tools.write(second, topic, librdkafka_tools.simple(50, 0, "failed over"))
+    librdkafka_tools.transaction(second, topic, "new", commit=True)
     both.there.source.start_broker(1)
     both.back.add(topic, "back")
-    outside.await_state(both.back, topic, 0, "MIRRORING")
+    librdkafka_tools.await_state(both.back, topic, 0, "MIRRORING")
     assert proved(both.back, "back", topic) == 1000 + 10 + 50 + 10
-    moved = outside.described(both.back, topic)[0]
+    moved = librdkafka_tools.described(both.back, topic)[0]
     assert moved["records"] == 60, "the delta alone"
     assert moved["bytes"] < 10_000
     fail_over(both.back, "back", topic)
-    outside.write(first, topic, outside.simple(20, 0, "home"))
+    librdkafka_tools.write(first, topic, librdkafka_tools.simple(20, 0, "home"))
     both.there.add(topic, "there")
-    outside.await_state(both.there, topic, 0, "MIRRORING")
+    librdkafka_tools.await_state(both.there, topic, 0, "MIRRORING")
     assert proved(both.there, "there", topic) == 1090
-    assert outside.described(both.there, topic)[0]["records"] == 20
+    assert librdkafka_tools.described(both.there, topic)[0]["records"] == 20
 
 
 def test_a_tail_that_nobody_has_mirrored(both: Both, topic: str, tmp_path: Path) -> None:
     """It is named and nothing changes; with leave it is saved, and the topic is rebuilt."""
     first, second = servers(both.there)
-    outside.make_topic(first, topic)
-    outside.write(first, topic, outside.simple(100))
+    librdkafka_tools.make_topic(first, topic)
+    librdkafka_tools.write(first, topic, librdkafka_tools.simple(100))
     both.there.add(topic, "there")
-    outside.await_state(both.there, topic, 0, "MIRRORING")
+    librdkafka_tools.await_state(both.there, topic, 0, "MIRRORING")
     both.there.await_no_lag([topic])
     paused = both.there.mirrors("--pause", "--topic", topic, "--mirror", "there")
     assert paused.status == 0, paused.errors
-    outside.await_state(both.there, topic, 0, "PAUSED")
-    outside.write(first, topic, outside.simple(17, 0, "lost"))
+    librdkafka_tools.await_state(both.there, topic, 0, "PAUSED")
+    librdkafka_tools.write(first, topic, librdkafka_tools.simple(17, 0, "lost"))
     fail_over(both.there, "there", topic)
-    outside.write(second, topic, outside.simple(30, 0, "instead"))
+    librdkafka_tools.write(second, topic, librdkafka_tools.simple(30, 0, "instead"))
     add = ("--add", "--topic", topic, "--mirror", "back")
     refused = both.back.mirrors(*add)
     assert refused.status == 1
@@ -115,26 +115,26 @@ def test_a_tail_that_nobody_has_mirrored(both: Both, topic: str, tmp_path: Path)
     segment = tmp_path / f"{topic}-0" / f"{100:020d}.log"
     saved = list(batches(memoryview(segment.read_bytes())))
     assert (saved[0].base_offset, saved[-1].next_offset) == (100, 117)
-    outside.await_state(both.back, topic, 0, "MIRRORING")
+    librdkafka_tools.await_state(both.back, topic, 0, "MIRRORING")
     assert proved(both.back, "back", topic) == 130
     fail_over(both.back, "back", topic)
-    outside.write(first, topic, outside.simple(5, 0, "home"))
+    librdkafka_tools.write(first, topic, librdkafka_tools.simple(5, 0, "home"))
     both.there.add(topic, "there")
-    outside.await_state(both.there, topic, 0, "MIRRORING")
+    librdkafka_tools.await_state(both.there, topic, 0, "MIRRORING")
     assert proved(both.there, "there", topic) == 135
 
 
 def test_a_failed_partition_begins_anew(both: Both, topic: str, tmp_path: Path) -> None:
     """In the same direction: differences are named and saved, the topic is rebuilt and mirrored."""
     first, second = servers(both.there)
-    outside.make_topic(first, topic)
-    outside.write(first, topic, outside.simple(100))
+    librdkafka_tools.make_topic(first, topic)
+    librdkafka_tools.write(first, topic, librdkafka_tools.simple(100))
     both.there.add(topic, "there")
-    outside.await_state(both.there, topic, 0, "MIRRORING")
+    librdkafka_tools.await_state(both.there, topic, 0, "MIRRORING")
     both.there.await_no_lag([topic])
-    outside.write(second, topic, outside.simple(1, 0, "somebody else's"))
-    outside.write(first, topic, outside.simple(50, 0, "more"))
-    outside.await_state(both.there, topic, 0, "FAILED")
+    librdkafka_tools.write(second, topic, librdkafka_tools.simple(1, 0, "somebody else's"))
+    librdkafka_tools.write(first, topic, librdkafka_tools.simple(50, 0, "more"))
+    librdkafka_tools.await_state(both.there, topic, 0, "FAILED")
     fail_over(both.there, "there", topic)
     beyond = end(second, topic) - 1
     add = ("--add", "--topic", topic, "--mirror", "there")
@@ -148,7 +148,7 @@ def test_a_failed_partition_begins_anew(both: Both, topic: str, tmp_path: Path) 
     saved = list(batches(memoryview(segment.read_bytes())))
     assert (saved[0].base_offset, saved[-1].next_offset) == (100, beyond + 1)
     assert b"somebody else's" in segment.read_bytes()
-    outside.await_state(both.there, topic, 0, "MIRRORING")
+    librdkafka_tools.await_state(both.there, topic, 0, "MIRRORING")
     assert proved(both.there, "there", topic) == 150
 
 
@@ -156,8 +156,8 @@ def test_what_was_never_failed_over_is_not_taken(both: Both, topic: str) -> None
     """Not even with --rebuild: nothing shows that it was the same topic once."""
     first, second = servers(both.there)
     for where in (first, second):
-        outside.make_topic(where, topic)
-        outside.write(where, topic, outside.simple(10))
+        librdkafka_tools.make_topic(where, topic)
+        librdkafka_tools.write(where, topic, librdkafka_tools.simple(10))
     done = both.back.mirrors("--add", "--topic", topic, "--mirror", "back", "--rebuild")
     assert done.errors.startswith("Error: TOPIC_ALREADY_EXISTS: "), done.errors
     assert end(first, topic) == 10
@@ -169,22 +169,22 @@ def test_foreign_records_before_the_failover(both: Both, topic: str) -> None:
     The two logs have almost the same length, both end in markers, and they have diverged.
     """
     first, second = servers(both.there)
-    outside.make_topic(first, topic)
-    outside.write(first, topic, outside.simple(10))
+    librdkafka_tools.make_topic(first, topic)
+    librdkafka_tools.write(first, topic, librdkafka_tools.simple(10))
     both.there.add(topic, "there")
-    outside.await_state(both.there, topic, 0, "MIRRORING")
+    librdkafka_tools.await_state(both.there, topic, 0, "MIRRORING")
     both.there.await_no_lag([topic])
     both.there.nodes["there"].signal(15)
     both.there.nodes["there"].end(60)
-    outside.transactions(first, topic, 3)
+    librdkafka_tools.transactions(first, topic, 3)
     both.there.source.kill(1)
     for at in range(5):
-        outside.write(second, topic, outside.simple(1, 0, f"foreign {at}"))
+        librdkafka_tools.write(second, topic, librdkafka_tools.simple(1, 0, f"foreign {at}"))
     done = both.there.mirrors("--remove", "--topic", topic, "--mirror", "there")
     assert done.status == 0, done.errors
     both.there.start_node("there", "--lanes", "1")
-    outside.await_state(both.there, topic, 0, "STOPPED")
-    shown = outside.described(both.there, topic)[0]
+    librdkafka_tools.await_state(both.there, topic, 0, "STOPPED")
+    shown = librdkafka_tools.described(both.there, topic)[0]
     assert shown["last_mirrored_end"] == 10
     assert "5 record(s) at offsets 10 to 14 were written by other producers" in shown["reason"]
     both.there.source.start_broker(1)

@@ -2,7 +2,7 @@
 
 import asyncio
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from confluent_kafka import Consumer, Producer, ShareConsumer, TopicPartition
 from confluent_kafka.admin import (
@@ -43,11 +43,13 @@ def read(one: Consumer, count: int) -> list[tuple[int, int, bytes]]:
 def mirrored(stage: Stage, topic: str) -> tuple[str, str]:
     """Mirror a topic of two partitions with a hundred records each; return both servers."""
     source, destination = stage.source.bootstrap_servers, stage.destination.bootstrap_servers
-    outside.make_topic(source, topic, 2)
-    outside.write(source, topic, [*outside.simple(100, 0), *outside.simple(100, 1)])
+    librdkafka_tools.make_topic(source, topic, 2)
+    librdkafka_tools.write(
+        source, topic, [*librdkafka_tools.simple(100, 0), *librdkafka_tools.simple(100, 1)]
+    )
     stage.add(topic, MIRROR)
     for partition in (0, 1):
-        outside.await_state(stage, topic, partition, "MIRRORING")
+        librdkafka_tools.await_state(stage, topic, partition, "MIRRORING")
     stage.await_no_lag([topic])
     return source, destination
 
@@ -57,14 +59,14 @@ def test_a_group_goes_on_at_its_record(world: Stage, topic: str, protocol: str) 
     """Half is read at the source, the other half at the destination: no duplicate, no hole."""
     source, destination = mirrored(world, topic)
     group = f"{topic}-{protocol}"
-    with outside.consumer(source, group, protocol) as one:
+    with librdkafka_tools.consumer(source, group, protocol) as one:
         one.subscribe([topic])
         first = read(one, 70)
         one.commit(asynchronous=False)
-    there = outside.committed(source, group, topic)
+    there = librdkafka_tools.committed(source, group, topic)
     assert sum(there.values()) >= 70
-    until(lambda: outside.committed(destination, group, topic) == there, 60, "the offsets")
-    with outside.consumer(destination, group, protocol) as one:
+    until(lambda: librdkafka_tools.committed(destination, group, topic) == there, 60, "the offsets")
+    with librdkafka_tools.consumer(destination, group, protocol) as one:
         one.subscribe([topic])
         second = read(one, 200 - sum(there.values()))
     places = [(partition, offset) for partition, offset, _ in (*first, *second)]
@@ -75,22 +77,28 @@ def test_a_group_is_not_rewound_nor_disturbed(world: Stage, topic: str) -> None:
     """It has read on at the destination; then the source's offsets count only when higher."""
     source, destination = mirrored(world, topic)
     group = f"{topic}-ahead"
-    outside.commit(destination, group, topic, {0: 60, 1: 10})
-    outside.commit(source, group, topic, {0: 50, 1: 50})
+    librdkafka_tools.commit(destination, group, topic, {0: 60, 1: 10})
+    librdkafka_tools.commit(source, group, topic, {0: 50, 1: 50})
     until(
-        lambda: outside.committed(destination, group, topic).get(1) == 50, 60, "the offset behind"
+        lambda: librdkafka_tools.committed(destination, group, topic).get(1) == 50,
+        60,
+        "the offset behind",
     )
-    assert outside.committed(destination, group, topic) == {0: 60, 1: 50}
-    with outside.consumer(destination, group) as one:
+    assert librdkafka_tools.committed(destination, group, topic) == {0: 60, 1: 50}
+    with librdkafka_tools.consumer(destination, group) as one:
         one.subscribe([topic])
         read(one, 1)
-        outside.commit(source, group, topic, {0: 90, 1: 90})
+        librdkafka_tools.commit(source, group, topic, {0: 90, 1: 90})
         marker = f"{group}-marker"
-        outside.commit(source, marker, topic, {0: 1})
-        until(lambda: outside.committed(destination, marker, topic) == {0: 1}, 60, "another group")
+        librdkafka_tools.commit(source, marker, topic, {0: 1})
+        until(
+            lambda: librdkafka_tools.committed(destination, marker, topic) == {0: 1},
+            60,
+            "another group",
+        )
         assert {p.partition: p.offset for p in one.committed(one.assignment())} == {0: 60, 1: 50}
     until(
-        lambda: outside.committed(destination, group, topic) == {0: 90, 1: 90},
+        lambda: librdkafka_tools.committed(destination, group, topic) == {0: 90, 1: 90},
         60,
         "after it has left",
     )
@@ -102,19 +110,27 @@ def test_an_offset_beyond_what_is_mirrored_waits(world: Stage, topic: str) -> No
     group = f"{topic}-early"
     world.mirrors("--pause", "--topic", topic, "--mirror", MIRROR)
     for partition in (0, 1):
-        outside.await_state(world, topic, partition, "PAUSED")
-    outside.write(source, topic, outside.simple(20, 0, "later"))
-    outside.commit(source, group, topic, {0: 110, 1: 20})
+        librdkafka_tools.await_state(world, topic, partition, "PAUSED")
+    librdkafka_tools.write(source, topic, librdkafka_tools.simple(20, 0, "later"))
+    librdkafka_tools.commit(source, group, topic, {0: 110, 1: 20})
     marked = f"{topic}-running"
-    outside.make_topic(source, marked, 2)
-    outside.write(source, marked, outside.simple(5, 0))
+    librdkafka_tools.make_topic(source, marked, 2)
+    librdkafka_tools.write(source, marked, librdkafka_tools.simple(5, 0))
     world.add(marked, MIRROR)
-    outside.await_state(world, marked, 0, "MIRRORING")
-    outside.commit(source, group, marked, {0: 3})
-    until(lambda: outside.committed(destination, group, marked) == {0: 3}, 60, "the other topic's")
-    assert outside.committed(destination, group, topic) == {}, "nothing of a paused topic follows"
+    librdkafka_tools.await_state(world, marked, 0, "MIRRORING")
+    librdkafka_tools.commit(source, group, marked, {0: 3})
+    until(
+        lambda: librdkafka_tools.committed(destination, group, marked) == {0: 3},
+        60,
+        "the other topic's",
+    )
+    assert librdkafka_tools.committed(destination, group, topic) == {}, (
+        "nothing of a paused topic follows"
+    )
     world.mirrors("--resume", "--topic", topic, "--mirror", MIRROR)
-    until(lambda: outside.committed(destination, group, topic) == {0: 110, 1: 20}, 60, "both")
+    until(
+        lambda: librdkafka_tools.committed(destination, group, topic) == {0: 110, 1: 20}, 60, "both"
+    )
 
 
 # ---- the record at an offset ------------------------------------------------------------------
@@ -141,7 +157,7 @@ def transactions(servers: str, topic: str) -> None:
 
 def record_at(servers: str, topic: str, partition: int, offset: int) -> tuple[object, ...]:
     """Return the first record for a consumer that starts at this offset."""
-    with outside.consumer(servers, f"{topic}-looks") as one:
+    with librdkafka_tools.consumer(servers, f"{topic}-looks") as one:
         one.assign([TopicPartition(topic, partition, offset)])
         message = until(lambda: one.poll(1.0), 30, f"a record of {topic}-{partition} at {offset}")
         assert message.error() is None, message.error()
@@ -164,12 +180,12 @@ def same_records(stage: Stage, topic: str, offsets: dict[int, int]) -> None:
 def mirrored_transactions(stage: Stage, topic: str) -> tuple[str, str]:
     """Mirror a topic of transactions; return both clusters' servers."""
     source, destination = stage.source.bootstrap_servers, stage.destination.bootstrap_servers
-    outside.make_topic(source, topic, 2)
+    librdkafka_tools.make_topic(source, topic, 2)
     transactions(source, topic)
     stage.add(topic, MIRROR)
     stage.await_no_lag([topic])
     for partition in (0, 1):
-        outside.await_state(stage, topic, partition, "MIRRORING")
+        librdkafka_tools.await_state(stage, topic, partition, "MIRRORING")
     return source, destination
 
 
@@ -179,14 +195,14 @@ def test_an_offset_points_at_the_same_record(world: Stage, topic: str, protocol:
     source, destination = mirrored_transactions(world, topic)
     for count in (3, 20, 30):  # in a transaction, and before markers and aborted data
         group = f"{topic}-{protocol}-{count}"
-        with outside.consumer(source, group, protocol) as one:
+        with librdkafka_tools.consumer(source, group, protocol) as one:
             one.subscribe([topic])
             read(one, count)
             one.commit(asynchronous=False)
-        there = outside.committed(source, group, topic)
+        there = librdkafka_tools.committed(source, group, topic)
         assert there
         until(
-            lambda g=group, t=there: outside.committed(destination, g, topic) == t,
+            lambda g=group, t=there: librdkafka_tools.committed(destination, g, topic) == t,
             60,
             "the offsets",
         )  # type: ignore[misc]
@@ -215,7 +231,7 @@ def share_from_the_beginning(servers: str, group: str) -> None:
         )
     ]
     resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
-    client = outside.admin(servers)
+    client = librdkafka_tools.admin(servers)
     client.incremental_alter_configs([resource])[resource].result(30)
 
 
@@ -242,7 +258,7 @@ def shared(servers: str, group: str, topic: str, count: int) -> set[tuple[int, i
 def from_there(servers: str, topic: str, offsets: dict[int, int]) -> set[tuple[int, int, bytes]]:
     """Return partition, offset and value of all records from these offsets on."""
     ends = Log(servers).ends([(topic, index) for index in offsets])
-    with outside.consumer(servers, f"{topic}-rest") as one:
+    with librdkafka_tools.consumer(servers, f"{topic}-rest") as one:
         one.assign([TopicPartition(topic, index, offset) for index, offset in offsets.items()])
         found: set[tuple[int, int, bytes]] = set()
 
@@ -268,8 +284,8 @@ def test_a_share_group_goes_on_at_its_start_offsets(world: Stage, topic: str) ->
     shared(source, group, topic, 140)
 
     def told_late() -> dict[int, int]:
-        more = [*outside.simple(5, 0, "later"), *outside.simple(5, 1, "later")]
-        outside.write(source, topic, more)
+        more = [*librdkafka_tools.simple(5, 0, "later"), *librdkafka_tools.simple(5, 1, "later")]
+        librdkafka_tools.write(source, topic, more)
         shared(source, group, topic, 10)
         starts = share_starts(source, group, topic)
         return starts if len(starts) == 2 and min(starts.values()) > 10 else {}

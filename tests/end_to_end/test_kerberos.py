@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import javaproperties
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from kdc import REALM, Kdc, by_keytab, kdc, krb5_login
 from secured_clusters import SESSION_MS, outlive_sessions, reach, refused
@@ -106,8 +106,8 @@ def test_a_mirror(place: Place) -> None:
     """The source by `mirror`'s keytab, the destination by `operator`'s and `twinlog`'s."""
     stage, topic = place.stage, "orders"
     servers = stage.source.bootstrap_servers
-    outside.make_topic(servers, topic, 2)
-    outside.write(servers, topic, outside.simple(500))
+    librdkafka_tools.make_topic(servers, topic, 2)
+    librdkafka_tools.write(servers, topic, librdkafka_tools.simple(500))
     config = place.file("mirror", place.properties("source", "mirror"))
     for arguments in (
         ("--create", "--mirror", "tickets", "--mirror-config", config),
@@ -121,7 +121,7 @@ def test_a_mirror(place: Place) -> None:
     stage.start_node("node", *at, "--command-config", place.file("twinlog", node), "--lanes", "2")
     stage.await_no_lag([topic])
     for number in range(3):
-        outside.write(servers, topic, outside.simple(100, 1, f"later{number}"))
+        librdkafka_tools.write(servers, topic, librdkafka_tools.simple(100, 1, f"later{number}"))
         stage.await_no_lag([topic])
     report = stage.check([topic], numbered=False)
     assert report.good, report.problems

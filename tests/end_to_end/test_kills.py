@@ -3,9 +3,9 @@
 import secrets
 from pathlib import Path
 
-import kills as striking
+import kills
 import pytest
-import transition_faults as passages
+import transition_faults
 from chaos_harness import ordeal
 from spark_cluster import SparkCluster
 
@@ -22,12 +22,14 @@ def test_what_runs_here(tmp_path: Path) -> None:
     with ordeal(tmp_path, secrets.token_hex(4), RATE) as mirror:
         mirror.stage.start_node("node", "--lanes", "2")
         mirror.await_all()
-        striking.kill_lane(mirror, "node")
-        striking.kill_daemon(mirror, "node")
-        striking.kill_only_broker(mirror, mirror.stage.destination)
-        striking.kill_only_broker(mirror, mirror.stage.source)
-        striking.kill_jvm(mirror, "node", "--lanes", "2")
-        passages.remove(mirror, passages.strike_node(mirror, "node", "--lanes", "2"))
+        kills.kill_lane(mirror, "node")
+        kills.kill_daemon(mirror, "node")
+        kills.kill_only_broker(mirror, mirror.stage.destination)
+        kills.kill_only_broker(mirror, mirror.stage.source)
+        kills.kill_jvm(mirror, "node", "--lanes", "2")
+        transition_faults.remove(
+            mirror, transition_faults.strike_node(mirror, "node", "--lanes", "2")
+        )
         mirror.prove()
 
 
@@ -43,6 +45,6 @@ def test_a_spark_cluster(tmp_path: Path) -> None:
         mirror.stage.start_node("node", *spark.arguments)
         spark.await_spread()
         mirror.await_all()
-        striking.kill_spark_worker(mirror, spark)
-        striking.kill_executor(mirror, spark)
+        kills.kill_spark_worker(mirror, spark)
+        kills.kill_executor(mirror, spark)
         mirror.prove()

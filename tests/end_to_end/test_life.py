@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from checkout import DOCS
 from clients import client
@@ -73,11 +73,13 @@ def refused(stage: Stage, name: str, *arguments: str) -> None:
 def mirrored(stage: Stage, topic: str) -> None:
     """Mirror a topic of two partitions with records to its end."""
     servers = stage.source.bootstrap_servers
-    outside.make_topic(servers, topic, 2)
-    outside.write(servers, topic, [*outside.simple(100, 0), *outside.simple(100, 1)])
+    librdkafka_tools.make_topic(servers, topic, 2)
+    librdkafka_tools.write(
+        servers, topic, [*librdkafka_tools.simple(100, 0), *librdkafka_tools.simple(100, 1)]
+    )
     stage.add(topic, MIRROR)
     for partition in (0, 1):
-        outside.await_state(stage, topic, partition, "MIRRORING")
+        librdkafka_tools.await_state(stage, topic, partition, "MIRRORING")
     stage.await_no_lag([topic])
 
 
@@ -94,18 +96,20 @@ def test_pause_and_resume(life: Stage, topic: str) -> None:
         f"Paused mirroring for 1 topic(s) in mirror {MIRROR}: [{topic}]"
     )
     for partition in (0, 1):
-        paused = outside.await_state(life, topic, partition, "PAUSED")
+        paused = librdkafka_tools.await_state(life, topic, partition, "PAUSED")
         assert paused["destination_offset"] == 100
     refused(life, "MIRROR_TOPIC_ALREADY_PAUSED", "--pause", "--topic", topic)
     refused(life, "MIRROR_NOT_EMPTY", "--delete")
-    outside.write(life.source.bootstrap_servers, topic, outside.simple(50, 1, "later"))
+    librdkafka_tools.write(
+        life.source.bootstrap_servers, topic, librdkafka_tools.simple(50, 1, "later")
+    )
     time.sleep(2)
     assert ends(life, topic) == [100, 100]
     assert command(life, "--resume", "--topic", topic) == (
         f"Resumed mirroring for 1 topic(s) in mirror {MIRROR}: [{topic}]"
     )
     for partition in (0, 1):
-        outside.await_state(life, topic, partition, "MIRRORING")
+        librdkafka_tools.await_state(life, topic, partition, "MIRRORING")
     life.await_no_lag([topic])
     report = life.check([topic], numbered=False)
     assert report.good, report.problems
@@ -118,16 +122,18 @@ def test_another_node_leaves_paused_topics_alone(life: Stage, topic: str) -> Non
     mirrored(life, topic)
     command(life, "--pause", "--topic", topic)
     for partition in (0, 1):
-        outside.await_state(life, topic, partition, "PAUSED")
+        librdkafka_tools.await_state(life, topic, partition, "PAUSED")
     life.nodes["node"].signal(15)
     life.nodes["node"].end(60)
-    outside.write(life.source.bootstrap_servers, topic, outside.simple(50, 0, "later"))
+    librdkafka_tools.write(
+        life.source.bootstrap_servers, topic, librdkafka_tools.simple(50, 0, "later")
+    )
     life.start_node("node")
     time.sleep(12)
     assert ends(life, topic) == [100, 100]
     command(life, "--resume", "--topic", topic)
     life.await_no_lag([topic])
-    outside.await_state(life, topic, 0, "MIRRORING")
+    librdkafka_tools.await_state(life, topic, 0, "MIRRORING")
     assert life.verify("--topic", topic).status == 0
 
 
@@ -138,16 +144,18 @@ def test_a_topic_that_is_gone_holds_up_no_other(life: Stage, topic: str) -> None
     mirrored(life, kept)
     life.nodes["node"].signal(15)
     life.nodes["node"].end(60)
-    outside.delete_topic(life.destination.bootstrap_servers, gone)
-    outside.write(life.source.bootstrap_servers, kept, outside.simple(50, 0, "later"))
+    librdkafka_tools.delete_topic(life.destination.bootstrap_servers, gone)
+    librdkafka_tools.write(
+        life.source.bootstrap_servers, kept, librdkafka_tools.simple(50, 0, "later")
+    )
     life.start_node("node")
     life.await_no_lag([kept])
-    failed = outside.await_state(life, gone, 0, "FAILED")
+    failed = librdkafka_tools.await_state(life, gone, 0, "FAILED")
     assert "the destination does not have this partition" in failed["reason"]
     command(life, "--remove", "--topic", gone)
     for partition in (0, 1):
-        outside.await_state(life, gone, partition, "STOPPED")
-    outside.await_state(life, kept, 0, "MIRRORING")
+        librdkafka_tools.await_state(life, gone, partition, "STOPPED")
+    librdkafka_tools.await_state(life, kept, 0, "MIRRORING")
 
 
 def test_alter_connects_anew(life: Stage, topic: str, tmp_path: Path) -> None:
@@ -164,9 +172,11 @@ def test_alter_connects_anew(life: Stage, topic: str, tmp_path: Path) -> None:
         f"Completed updating config for mirror {MIRROR}."
     )
     assert f"localhost:{port}" in life.mirrors("--list").output
-    outside.write(life.source.bootstrap_servers, topic, outside.simple(50, 1, "later"))
+    librdkafka_tools.write(
+        life.source.bootstrap_servers, topic, librdkafka_tools.simple(50, 1, "later")
+    )
     life.await_no_lag([topic])
-    outside.await_state(life, topic, 1, "MIRRORING")
+    librdkafka_tools.await_state(life, topic, 1, "MIRRORING")
     report = life.check([topic], numbered=False)
     assert report.good, report.problems
     assert report.records == 250
@@ -188,9 +198,11 @@ def test_failover_with_a_dead_source(doomed: Stage, topic: str) -> None:
     mirrored(doomed, kept)
     mirrored(doomed, last)
     command(doomed, "--pause", "--topic", kept)
-    outside.await_state(doomed, kept, 0, "PAUSED")
-    outside.await_state(doomed, kept, 1, "PAUSED")
-    outside.write(doomed.source.bootstrap_servers, kept, outside.simple(30, 1, "late"))
+    librdkafka_tools.await_state(doomed, kept, 0, "PAUSED")
+    librdkafka_tools.await_state(doomed, kept, 1, "PAUSED")
+    librdkafka_tools.write(
+        doomed.source.bootstrap_servers, kept, librdkafka_tools.simple(30, 1, "late")
+    )
     status, said = readiness(doomed, "--topic", f"{topic}-.*")
     assert (status, said["readiness"], said["lag"], said["findings"]) == (3, "WARNING", 30, [])
     assert {one["topic"]: reasons(one) for one in said["topics"]} == {
@@ -207,7 +219,7 @@ def test_failover_with_a_dead_source(doomed: Stage, topic: str) -> None:
     assert answer == {"mirror": MIRROR, "removed": [gone, kept]}
     for name in (gone, kept):
         for partition in (0, 1):
-            outside.await_state(doomed, name, partition, "STOPPED")
+            librdkafka_tools.await_state(doomed, name, partition, "STOPPED")
     fenced = ends(doomed, gone)
     assert set(fenced) <= {101, 102}, "one marker or two fence each partition"
     written = {(kept, 0): 100, (kept, 1): 130}
@@ -216,12 +228,14 @@ def test_failover_with_a_dead_source(doomed: Stage, topic: str) -> None:
     )
     lost = sum(written.values()) - sum(map(len, left_of_it.values()))
     assert lost == said["lag"], "what readiness has said"
-    stopped = outside.described(doomed, gone)
+    stopped = librdkafka_tools.described(doomed, gone)
     assert [stopped[at]["last_mirrored_end"] for at in (0, 1)] == [100, 100]
     assert [stopped[at]["last_mirrored_epoch"] for at in (0, 1)] == [0, 0]
     refused(doomed, "MIRROR_TOPIC_BEING_REMOVED", "--remove", "--topic", gone)
     refused(doomed, "MIRROR_TOPIC_BEING_REMOVED", "--resume", "--topic", kept)
-    outside.write(doomed.destination.bootstrap_servers, gone, outside.simple(10, 0, "new"))
+    librdkafka_tools.write(
+        doomed.destination.bootstrap_servers, gone, librdkafka_tools.simple(10, 0, "new")
+    )
     assert ends(doomed, gone) == [fenced[0] + 10, fenced[1]]
     command(doomed, "--remove", "--topic", ".*")
     until(lambda: not left(doomed), 60, "all partitions STOPPED")
@@ -229,7 +243,9 @@ def test_failover_with_a_dead_source(doomed: Stage, topic: str) -> None:
     assert MIRROR not in doomed.mirrors("--list").output
     refused(doomed, "UNKNOWN_MIRROR", "--delete")
     # No lane writes to the topics any more.
-    outside.write(doomed.destination.bootstrap_servers, gone, outside.simple(10, 1, "new"))
+    librdkafka_tools.write(
+        doomed.destination.bootstrap_servers, gone, librdkafka_tools.simple(10, 1, "new")
+    )
     assert ends(doomed, gone) == [end + 10 for end in fenced]
     asyncio.run(newer_format(doomed))
     node = doomed.nodes["node"]
@@ -291,14 +307,14 @@ class Stale:
         """Pause the mirror for longer than its source keeps a tombstone."""
         self.stage.create_mirror(self.mirror, ["mirror.metadata.refresh.interval.ms=1000"])
         for topic in self.topics:
-            outside.make_topic(self.source, topic, 1, CLEANED)
-            outside.write(self.source, topic, [(0, "k1", "old", None)])
+            librdkafka_tools.make_topic(self.source, topic, 1, CLEANED)
+            librdkafka_tools.write(self.source, topic, [(0, "k1", "old", None)])
             self.stage.add(topic, self.mirror)
         self.stage.await_no_lag(self.topics)
         self._command("--pause", "PAUSED")
         began = time.monotonic()
         for topic in self.topics:
-            outside.write(self.source, topic, [(0, "k1", None, None)])
+            librdkafka_tools.write(self.source, topic, [(0, "k1", None, None)])
         for topic in self.topics:
             until(lambda topic=topic: self._cleaned(topic), 150, "the cleaner")
         until(lambda: time.monotonic() - began > BEHIND_S, 30, "a mirror that is behind")
@@ -309,11 +325,11 @@ class Stale:
         done = self.stage.mirrors(action, "--topic", "|".join(self.topics), "--mirror", self.mirror)
         assert done.status == 0, done.errors
         for topic in self.topics:
-            outside.await_state(self.stage, topic, 0, state)
+            librdkafka_tools.await_state(self.stage, topic, 0, state)
 
     def _cleaned(self, topic: str) -> bool:
         """Return whether the source has nothing of the key; write a record to close a segment."""
-        outside.write(self.source, topic, [(0, "last", "v", None)])
+        librdkafka_tools.write(self.source, topic, [(0, "last", "v", None)])
         return "k1" not in keys(self.source, topic)
 
     def run_page(self, program: str, topic: str) -> list[Done]:
@@ -347,7 +363,7 @@ def keys(servers: str, topic: str) -> dict[str, str | None]:
     """Return each key's last value in partition 0, as a consumer sees it."""
     end = Log(servers).ends([(topic, 0)])[topic, 0]
     found: dict[str, str | None] = {}
-    with outside.consumer(servers, f"{topic}-keys") as one:
+    with librdkafka_tools.consumer(servers, f"{topic}-keys") as one:
         one.assign([TopicPartition(topic, 0, 0)])
 
         def read() -> bool:
@@ -377,7 +393,7 @@ def test_stale_keys_are_repaired(life: Stage, fresh_name: Callable[[str], str]) 
         assert shown[0].replace("my-topic", topic) in found.output.splitlines()
     until(stale.missed, 60, "both findings", good=lambda found: found == {few, many})
 
-    outside.write(life.source.bootstrap_servers, few, [(0, "k1", None, None)])
+    librdkafka_tools.write(life.source.bootstrap_servers, few, [(0, "k1", None, None)])
     for done in stale.run_page("kafka-mirrors", many):
         assert done.status == 0, done.errors
     life.await_no_lag([few, many])

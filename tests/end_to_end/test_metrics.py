@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 import yaml
 from checkout import ROOT
@@ -26,8 +26,8 @@ NAME = re.compile(r"\b(?:kafka_server|twinlog)_[a-z_]+")
 def mirrored(world: Stage, metrics_address: str, topic: str) -> str:
     """Mirror a topic of one partition with 100 records, until the node's metrics show it."""
     servers = world.source.bootstrap_servers
-    outside.make_topic(servers, topic)
-    outside.write(servers, topic, outside.simple(100))
+    librdkafka_tools.make_topic(servers, topic)
+    librdkafka_tools.write(servers, topic, librdkafka_tools.simple(100))
     world.add(topic, "everything")
 
     def told() -> bool:
@@ -61,7 +61,7 @@ def test_metrics(world: Stage, metrics_address: str, mirrored: str) -> None:
         names = {state: f"{METADATA}{state.name.lower()}partitionstate" for state in State}
         return {state: found.value(name, **mirror) for state, name in names.items()}
 
-    described = [row["state"] for row in outside.all_described(world)]
+    described = [row["state"] for row in librdkafka_tools.all_described(world)]
     expected = {state: described.count(state.name) for state in State}
     until(states, what=f"{expected}", good=lambda found: found == expected)
     assert samples.value(MANAGER + "failedpartitionscount", **mirror) == expected[State.FAILED]

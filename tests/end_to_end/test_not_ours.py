@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from waiting import until
 
@@ -23,11 +23,13 @@ OTHER = {"cleanup.policy": "delete", "retention.ms": "3600000"}
 def mirrored(stage: Stage, topic: str, config: dict[str, str] | None = None) -> None:
     """Mirror a topic of two partitions with records to its end."""
     servers = stage.source.bootstrap_servers
-    outside.make_topic(servers, topic, 2, config)
-    outside.write(servers, topic, [*outside.simple(100, 0), *outside.simple(100, 1)])
+    librdkafka_tools.make_topic(servers, topic, 2, config)
+    librdkafka_tools.write(
+        servers, topic, [*librdkafka_tools.simple(100, 0), *librdkafka_tools.simple(100, 1)]
+    )
     stage.add(topic, MIRROR)
     for partition in (0, 1):
-        outside.await_state(stage, topic, partition, "MIRRORING")
+        librdkafka_tools.await_state(stage, topic, partition, "MIRRORING")
     stage.await_no_lag([topic])
 
 
@@ -43,8 +45,11 @@ def written(stage: Stage, topic: str) -> Iterator[None]:
 
     def write() -> None:
         while not done.wait(0.05):
-            some = [*outside.simple(5, 0, "later"), *outside.simple(5, 1, "later")]
-            outside.write(stage.source.bootstrap_servers, topic, some)
+            some = [
+                *librdkafka_tools.simple(5, 0, "later"),
+                *librdkafka_tools.simple(5, 1, "later"),
+            ]
+            librdkafka_tools.write(stage.source.bootstrap_servers, topic, some)
 
     writer = Thread(target=write)
     writer.start()
@@ -65,7 +70,7 @@ def removed(stage: Stage, topic: str) -> None:
     done = stage.mirrors("--remove", "--topic", topic, "--mirror", MIRROR)
     assert done.status == 0, done.errors
     for partition in (0, 1):
-        outside.await_state(stage, topic, partition, "STOPPED")
+        librdkafka_tools.await_state(stage, topic, partition, "STOPPED")
 
 
 def test_a_topic_that_is_made_again(world: Stage, topic: str) -> None:
@@ -75,24 +80,26 @@ def test_a_topic_that_is_made_again(world: Stage, topic: str) -> None:
     mirrored(world, again, {"cleanup.policy": "compact"})
     mirrored(world, kept)
     with written(world, again), written(world, kept):
-        outside.delete_topic(servers, again)
-        outside.make_topic(servers, again, 2, OTHER)
+        librdkafka_tools.delete_topic(servers, again)
+        librdkafka_tools.make_topic(servers, again, 2, OTHER)
         for partition in (0, 1):
-            outside.await_state(world, again, partition, "FAILED")
+            librdkafka_tools.await_state(world, again, partition, "FAILED")
         restarted(world)
         before = ends(world, kept)
         until(lambda: min(ends(world, kept)) > max(before), 180, "records of the other topic")
     world.await_no_lag([kept])
     for partition in (0, 1):
-        failed = outside.await_state(world, again, partition, "FAILED")
+        failed = librdkafka_tools.await_state(world, again, partition, "FAILED")
         assert "the destination's topic was deleted and recreated" in failed["reason"]
     assert ends(world, again) == [0, 0]
-    assert outside.configs(servers, again).items() >= OTHER.items(), "they are not ours to change"
+    assert librdkafka_tools.configs(servers, again).items() >= OTHER.items(), (
+        "they are not ours to change"
+    )
     removed(world, again)
     assert ends(world, again) == [0, 0], "no marker either"
     world.add(again, MIRROR)
     for partition in (0, 1):
-        outside.await_state(world, again, partition, "MIRRORING")
+        librdkafka_tools.await_state(world, again, partition, "MIRRORING")
     world.await_no_lag([again])
     report = world.check([again, kept], numbered=False)
     assert report.good, report.problems
@@ -115,26 +122,26 @@ def test_partitions_that_somebody_has_added(world: Stage, topic: str) -> None:
     """They are named; mirroring goes on. When the source grows, foreign records are FAILED."""
     source, servers = world.source.bootstrap_servers, world.destination.bootstrap_servers
     mirrored(world, topic)
-    outside.grow_topic(servers, topic, 4)
-    outside.write(servers, topic, outside.simple(3, 3, "foreign"))
+    librdkafka_tools.grow_topic(servers, topic, 4)
+    librdkafka_tools.write(servers, topic, librdkafka_tools.simple(3, 3, "foreign"))
     until(
         lambda: f"{topic} has 4 partitions, 2 are mirrored" in _log(world),
         60,
         "a warning",
     )
     assert readiness(world, topic) == ["EXTRA_PARTITIONS"]
-    outside.write(source, topic, outside.simple(50, 1, "later"))
+    librdkafka_tools.write(source, topic, librdkafka_tools.simple(50, 1, "later"))
     world.await_no_lag([topic])
-    assert set(outside.described(world, topic)) == {0, 1}
-    outside.grow_topic(source, topic, 4)
-    some = [*outside.simple(10, 2), *outside.simple(10, 3)]
-    outside.write(source, topic, some)
-    outside.await_state(world, topic, 2, "MIRRORING")
-    failed = outside.await_state(world, topic, 3, "FAILED")
+    assert set(librdkafka_tools.described(world, topic)) == {0, 1}
+    librdkafka_tools.grow_topic(source, topic, 4)
+    some = [*librdkafka_tools.simple(10, 2), *librdkafka_tools.simple(10, 3)]
+    librdkafka_tools.write(source, topic, some)
+    librdkafka_tools.await_state(world, topic, 2, "MIRRORING")
+    failed = librdkafka_tools.await_state(world, topic, 3, "FAILED")
     assert "the destination differs from the source" in failed["reason"]
     until(lambda: ends(world, topic, 4) == [100, 150, 10, 3], 60, "all that is the source's")
     for partition in (0, 1):
-        assert outside.described(world, topic)[partition]["state"] == "MIRRORING"
+        assert librdkafka_tools.described(world, topic)[partition]["state"] == "MIRRORING"
 
 
 def _log(stage: Stage) -> str:

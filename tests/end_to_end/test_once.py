@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 
 from twinlog.local import commands
@@ -40,14 +40,16 @@ def test_retention_overtakes_the_mirror(alone: Stage, topic: str) -> None:
     Its log start offset is then the source's, and every offset after it is the source's.
     """
     servers = alone.source.bootstrap_servers
-    outside.make_topic(servers, topic, 2)
-    outside.write(servers, topic, [*outside.simple(200, 0), *outside.simple(200, 1)])
+    librdkafka_tools.make_topic(servers, topic, 2)
+    librdkafka_tools.write(
+        servers, topic, [*librdkafka_tools.simple(200, 0), *librdkafka_tools.simple(200, 1)]
+    )
     alone.add(topic, "now-and-then")
     assert once(alone).status == 0
     alone.await_no_lag([topic], LOOK_AGAIN_SECONDS)
-    outside.write(servers, topic, outside.simple(500, 0))
+    librdkafka_tools.write(servers, topic, librdkafka_tools.simple(500, 0))
     delete_before(servers, [(topic, 0, 450)])
-    outside.write(servers, topic, outside.simple(50, 1))
+    librdkafka_tools.write(servers, topic, librdkafka_tools.simple(50, 1))
     assert once(alone).status == 0
     alone.await_no_lag([topic], LOOK_AGAIN_SECONDS)
     assert Log(alone.destination.bootstrap_servers).extents([(topic, 0)])[topic, 0].start == 450
@@ -61,8 +63,8 @@ def test_retention_overtakes_the_mirror(alone: Stage, topic: str) -> None:
 def test_a_source_that_is_gone(alone: Stage, topic: str) -> None:
     """It does not wait for ever."""
     servers = alone.source.bootstrap_servers
-    outside.make_topic(servers, topic)
-    outside.write(servers, topic, outside.simple(10))
+    librdkafka_tools.make_topic(servers, topic)
+    librdkafka_tools.write(servers, topic, librdkafka_tools.simple(10))
     alone.add(topic, "now-and-then")
     alone.source.kill(1)
     try:

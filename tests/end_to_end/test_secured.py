@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import javaproperties
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
@@ -195,8 +195,8 @@ def place(
 
     for way in WAYS:
         servers = place.source.local.bootstrap_servers
-        outside.make_topic(servers, f"{PREFIX}-{way}", 2)
-        outside.write(servers, f"{PREFIX}-{way}", outside.simple(100, 0))
+        librdkafka_tools.make_topic(servers, f"{PREFIX}-{way}", 2)
+        librdkafka_tools.write(servers, f"{PREFIX}-{way}", librdkafka_tools.simple(100, 0))
     asyncio.run(prepare())
     with place.stage:
         place.start_node()
@@ -211,7 +211,9 @@ def test_every_way_to_a_source(place: Place) -> None:
     topics = [f"{PREFIX}-{way}" for way in WAYS]
     place.stage.await_no_lag(topics)
     for topic in topics:
-        outside.write(place.source.local.bootstrap_servers, topic, outside.simple(50, 1, "later"))
+        librdkafka_tools.write(
+            place.source.local.bootstrap_servers, topic, librdkafka_tools.simple(50, 1, "later")
+        )
     place.stage.await_no_lag(topics)
     report = place.stage.check(topics, numbered=False)
     assert report.good, report.problems
@@ -221,7 +223,7 @@ def test_every_way_to_a_source(place: Place) -> None:
 def test_no_secret_is_to_be_seen(place: Place) -> None:
     """Not in a log, an answer, a control topic, the list of processes, Spark's UI."""
     place.stage.await_no_lag([f"{PREFIX}-{way}" for way in WAYS])
-    outside.await_state(place.stage, f"{PREFIX}-plain", 0, "MIRRORING")
+    librdkafka_tools.await_state(place.stage, f"{PREFIX}-plain", 0, "MIRRORING")
     place.mirrors("--describe", "--json")
     node = place.stage.nodes["node"]
     ui = f"http://{HOST}:{place.ui_port}/api/v1/applications"
@@ -348,7 +350,7 @@ def test_operators_need_each_of_their_rights(place: Place) -> None:
         await MirrorStore(cluster).statuses()
 
     # A principal without Read on states is refused once there are some.
-    outside.await_state(place.stage, f"{PREFIX}-plain", 0, "MIRRORING")
+    librdkafka_tools.await_state(place.stage, f"{PREFIX}-plain", 0, "MIRRORING")
 
     async def run() -> None:
         async with place.source.root() as source:
@@ -376,25 +378,29 @@ def test_a_whole_life(place: Place) -> None:
     """With the rights of the page: everything that follows the data, and each command."""
     source, destination = (one.local.bootstrap_servers for one in (place.source, place.destination))
     topic, mirror, group = f"{PREFIX}-life", "life", f"{PREFIX}-life-readers"
-    outside.make_topic(source, topic, 1)
-    outside.write(source, topic, outside.simple(100))
+    librdkafka_tools.make_topic(source, topic, 1)
+    librdkafka_tools.write(source, topic, librdkafka_tools.simple(100))
     config = place.folder / "life.properties"
     config.write_text(javaproperties.dumps(place.properties("scram-512", 1)))
     in_it = ("--mirror", mirror)
     done(place.mirrors("--create", *in_it, "--mirror-config", str(config)))
     done(place.mirrors("--add", "--topic", topic, *in_it))
     place.stage.await_no_lag([topic])
-    outside.commit(source, group, topic, {0: 40})
+    librdkafka_tools.commit(source, group, topic, {0: 40})
     delete_records(source, topic, 30)
-    outside.grow_topic(source, topic, 2)
-    outside.write(source, topic, outside.simple(10, 1))
-    until(lambda: outside.committed(destination, group, topic) == {0: 40}, 60, "the group's offset")
+    librdkafka_tools.grow_topic(source, topic, 2)
+    librdkafka_tools.write(source, topic, librdkafka_tools.simple(10, 1))
+    until(
+        lambda: librdkafka_tools.committed(destination, group, topic) == {0: 40},
+        60,
+        "the group's offset",
+    )
     until(lambda: Log(destination).extents([(topic, 0)])[topic, 0].start == 30, 60, "the log start")
-    outside.await_state(place.stage, topic, 1, "MIRRORING")
+    librdkafka_tools.await_state(place.stage, topic, 1, "MIRRORING")
     place.stage.await_no_lag([topic])
     done(place.mirrors("--remove", "--topic", topic, *in_it))
     for partition in (0, 1):
-        outside.await_state(place.stage, topic, partition, "STOPPED")
+        librdkafka_tools.await_state(place.stage, topic, partition, "STOPPED")
     states = [one for one in granted("User:operator") if one.resource_name == STATE_TOPIC]
     with without(place.destination, *(one for one in states if one.operation is Operation.WRITE)):
         refused = place.mirrors("--delete", *in_it)
@@ -415,8 +421,8 @@ def test_read_only_until_the_failover(place: Place) -> None:
     )
     client = place.destination.as_alice()
     asyncio.run(place.source.give([alice]))
-    outside.make_topic(source, topic, 1)
-    outside.write(source, topic, outside.simple(10))
+    librdkafka_tools.make_topic(source, topic, 1)
+    librdkafka_tools.write(source, topic, librdkafka_tools.simple(10))
 
     begin(place, mirror, topic)
     changing = ("ALTER", "ALTER_CONFIGS", "DELETE", "WRITE")
@@ -424,7 +430,7 @@ def test_read_only_until_the_failover(place: Place) -> None:
     until(lambda: place.destination.acls(topic) == {str(alice), *guarded}, 60, "the guard")
     place.stage.await_no_lag([topic])
     with pytest.raises(AssertionError, match="TOPIC_AUTHORIZATION_FAILED"):
-        outside.write("", topic, outside.simple(1), **client)
+        librdkafka_tools.write("", topic, librdkafka_tools.simple(1), **client)
     admin = AdminClient(client)
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
         admin.delete_topics([topic])[topic].result(30)
@@ -432,13 +438,13 @@ def test_read_only_until_the_failover(place: Place) -> None:
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[short])
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
         admin.incremental_alter_configs([resource])[resource].result(30)
-    outside.write(source, topic, outside.simple(10, 0, "later"))
+    librdkafka_tools.write(source, topic, librdkafka_tools.simple(10, 0, "later"))
     place.stage.await_no_lag([topic])
     done(place.mirrors("--remove", "--topic", topic, "--mirror", mirror))
 
-    outside.until_written(topic, client)
+    librdkafka_tools.until_written(topic, client)
     assert place.destination.acls(topic) == {str(alice)}
-    assert outside.await_state(place.stage, topic, 0, "STOPPED")["last_mirrored_end"] == 20
+    assert librdkafka_tools.await_state(place.stage, topic, 0, "STOPPED")["last_mirrored_end"] == 20
     done(place.mirrors("--delete", "--mirror", mirror))
 
 
@@ -456,8 +462,8 @@ def test_a_failover_while_the_source_denies_everybody(place: Place) -> None:
     reader = alice._replace(principal="User:bob", operation=Operation.READ)
     frozen = alice._replace(principal="User:*", permission=Permission.DENY)
     all_frozen = frozen._replace(resource_name="*")
-    outside.make_topic(place.source.local.bootstrap_servers, topic, 1)
-    outside.write(place.source.local.bootstrap_servers, topic, outside.simple(10))
+    librdkafka_tools.make_topic(place.source.local.bootstrap_servers, topic, 1)
+    librdkafka_tools.write(place.source.local.bootstrap_servers, topic, librdkafka_tools.simple(10))
     begin(place, mirror, topic, **{"mirror.acl.include": r"*,TOPIC;\*;WRITE;DENY"})
     place.stage.await_no_lag([topic])
     try:
@@ -477,8 +483,11 @@ def test_a_failover_while_the_source_denies_everybody(place: Place) -> None:
         assert str(all_frozen) in text
         done(place.mirrors("--remove", "--topic", topic, "--mirror", mirror))
         asyncio.run(place.destination.give([alice]))
-        outside.until_written(topic, place.destination.as_alice())
-        assert outside.await_state(place.stage, topic, 0, "STOPPED")["last_mirrored_end"] == 10
+        librdkafka_tools.until_written(topic, place.destination.as_alice())
+        assert (
+            librdkafka_tools.await_state(place.stage, topic, 0, "STOPPED")["last_mirrored_end"]
+            == 10
+        )
         assert {str(frozen), str(alice)} <= place.source.acls(topic), "it is kept all the while"
     finally:
         asyncio.run(place.source.take([frozen, all_frozen]))
@@ -543,7 +552,7 @@ class Steady:
             if self.refused or self._ended.is_set():
                 return
             producer.produce(self._topic, value=f"v{number}", on_delivery=delivered)
-            producer.flush(outside.SECONDS)
+            producer.flush(librdkafka_tools.SECONDS)
 
 
 def test_a_switchover_denies_its_producers(place: Place) -> None:
@@ -556,9 +565,9 @@ def test_a_switchover_denies_its_producers(place: Place) -> None:
     )
     denial = str(alice._replace(permission=Permission.DENY))
     asyncio.run(place.source.give([alice]))
-    outside.make_topic(source, topic, 1)
+    librdkafka_tools.make_topic(source, topic, 1)
     begin(place, mirror, topic)
-    outside.await_state(place.stage, topic, 0, "MIRRORING")
+    librdkafka_tools.await_state(place.stage, topic, 0, "MIRRORING")
     with Steady(topic, place.source.as_alice()) as steady:
         switch = place.switching(mirror, "--silence-seconds", "1")
         assert switch.end() == 0, (switch.said, switch.errors)
@@ -569,7 +578,7 @@ def test_a_switchover_denies_its_producers(place: Place) -> None:
     assert (last["result"], last["left_behind"], last["denied"]) == ("SWITCHED_OVER", [], [denial])
     for servers in (source, destination):
         assert values(servers, topic) == steady.written
-    outside.until_written(topic, place.destination.as_alice())
+    librdkafka_tools.until_written(topic, place.destination.as_alice())
     assert place.source.acls(topic) == {str(alice), denial}
     assert place.destination.acls(topic) == {str(alice)}
     refused = place.mirrors("--delete", "--mirror", mirror)
@@ -585,7 +594,7 @@ def values(servers: str, topic: str) -> list[str]:
     """Return all values that a consumer reads in partition 0."""
     end = Log(servers).stable([(topic, 0)])[topic, 0]
     found: list[str] = []
-    with outside.consumer(servers, f"{topic}-values") as one:
+    with librdkafka_tools.consumer(servers, f"{topic}-values") as one:
         one.assign([TopicPartition(topic, 0, 0)])
 
         def read() -> bool:
@@ -612,9 +621,9 @@ def test_going_back_gives_all_rights_back(place: Place) -> None:
     foreign = alice._replace(principal="User:bob", permission=Permission.DENY)
     denial = str(alice._replace(permission=Permission.DENY))
     asyncio.run(place.source.give([alice, foreign]))
-    outside.make_topic(source, topic, 1)
+    librdkafka_tools.make_topic(source, topic, 1)
     begin(place, mirror, topic)
-    outside.await_state(place.stage, topic, 0, "MIRRORING")
+    librdkafka_tools.await_state(place.stage, topic, 0, "MIRRORING")
     before = place.source.acls(topic)
     with Steady(topic, {"bootstrap.servers": source}):
         killed = place.switching(mirror)
@@ -631,7 +640,7 @@ def test_going_back_gives_all_rights_back(place: Place) -> None:
         assert allowed.end() == 0, allowed.errors
         assert allowed.said == [{"allowed": [denial], "left": []}]
         assert place.source.acls(topic) == before
-        outside.until_written(topic, place.source.as_alice())
+        librdkafka_tools.until_written(topic, place.source.as_alice())
         interrupted = place.switching(mirror)
         interrupted.until_step("SILENCE", "written to")
         assert place.source.acls(topic) == before | {denial}
@@ -644,7 +653,7 @@ def test_going_back_gives_all_rights_back(place: Place) -> None:
         interrupted.interrupt()
         assert interrupted.end() == 130
         assert place.source.acls(topic) == before
-        outside.until_written(topic, place.source.as_alice())
+        librdkafka_tools.until_written(topic, place.source.as_alice())
         stuck = place.switching(mirror)
         stuck.until_step("SILENCE", "written to")
         with without(place.source, *granted("User:switchover", "source")):
@@ -660,13 +669,13 @@ def test_going_back_gives_all_rights_back(place: Place) -> None:
         assert allowed.end() == 0, allowed.errors
         assert allowed.said == [{"allowed": [denial], "left": []}]
         assert place.source.acls(topic) == before
-    assert outside.described(place.stage, topic)[0]["wanted"] == "MIRRORING"
+    assert librdkafka_tools.described(place.stage, topic)[0]["wanted"] == "MIRRORING"
     assert place.destination.acls(topic) >= before, "and whom the mirror denies"
 
 
 def delete_records(servers: str, topic: str, offset: int) -> None:
     first = TopicPartition(topic, 0, offset)
-    client = outside.admin(servers)
+    client = librdkafka_tools.admin(servers)
     client.delete_records([first])[first].result(30)
 
 
@@ -694,15 +703,15 @@ def test_a_right_taken_and_given_back(
         if (one.resource_name, one.operation) == (PREFIX, operation)
     ]
     with without(getattr(place, side), *rights):
-        outside.write(servers, topic, outside.simple(20, 0, side))
+        librdkafka_tools.write(servers, topic, librdkafka_tools.simple(20, 0, side))
 
         def said() -> bool:
-            row = outside.described(place.stage, topic)[0]
+            row = librdkafka_tools.described(place.stage, topic)[0]
             return "TOPIC_AUTHORIZATION_FAILED" in (row["reason"] or "")
 
         until(said, 60, "the reason")
     place.stage.await_no_lag([topic])
-    outside.await_state(place.stage, topic, 0, "MIRRORING")
+    librdkafka_tools.await_state(place.stage, topic, 0, "MIRRORING")
     report = place.stage.check([topic], numbered=False)
     assert report.good, report.problems
 
@@ -726,9 +735,9 @@ def test_another_password(place: Place) -> None:
     place.stage.await_no_lag([topic])
     asyncio.run(place.source.set_password("mirror", "another-secret", ["SCRAM-SHA-256"]))
     place.change_secret("mirror-256", "another-secret")
-    outside.write(servers, topic, outside.simple(20, 0, "another"))
+    librdkafka_tools.write(servers, topic, librdkafka_tools.simple(20, 0, "another"))
     place.stage.await_no_lag([topic])
-    outside.await_state(place.stage, topic, 0, "MIRRORING")
+    librdkafka_tools.await_state(place.stage, topic, 0, "MIRRORING")
 
 
 def test_the_nodes_own_password_is_changed(place: Place) -> None:
@@ -742,7 +751,7 @@ def test_the_nodes_own_password_is_changed(place: Place) -> None:
         place.change_secret("twinlog", password)
         # Wait longer than each session that was opened with the former password.
         time.sleep(SESSION_MS / 1000)
-        outside.write(servers, topic, outside.simple(20, 0, password))
+        librdkafka_tools.write(servers, topic, librdkafka_tools.simple(20, 0, password))
         place.stage.await_no_lag([topic])
     assert node.alive
     assert all(lane.alive() for lane in lanes), "a lane has ended"
@@ -754,16 +763,16 @@ def test_the_nodes_own_user_is_taken_and_given_back(place: Place) -> None:
     place.stage.await_no_lag([topic])
     node = place.stage.nodes["node"]
     lanes = await_lanes(node.pid, 2)
-    client = outside.admin(place.destination.local.bootstrap_servers)
+    client = librdkafka_tools.admin(place.destination.local.bootstrap_servers)
 
     def members() -> int:
         groups = client.describe_consumer_groups([LANES_GROUP])
-        return len(groups[LANES_GROUP].result(outside.SECONDS).members)
+        return len(groups[LANES_GROUP].result(librdkafka_tools.SECONDS).members)
 
     asyncio.run(place.destination.delete_user("twinlog"))
     try:
         until(lambda: not members(), 60, "a group without members")
-        outside.write(servers, topic, outside.simple(20, 0, "meanwhile"))
+        librdkafka_tools.write(servers, topic, librdkafka_tools.simple(20, 0, "meanwhile"))
     finally:
         asyncio.run(place.destination.set_password("twinlog", PASSWORDS["twinlog"]))
     place.stage.await_no_lag([topic])
@@ -782,15 +791,15 @@ def test_a_node_that_begins_while_a_source_refuses_it(place: Place) -> None:
     asyncio.run(place.source.set_password("mirror", "not-told", ["SCRAM-SHA-256"]))
     try:
         for one in (topic, beside):
-            outside.write(servers, one, outside.simple(20, 0, "begun"))
+            librdkafka_tools.write(servers, one, librdkafka_tools.simple(20, 0, "begun"))
         place.start_node()
         place.stage.await_no_lag([beside])
         for partition in (0, 1):
-            outside.await_state(place.stage, topic, partition, "FAILED")
-            reason = outside.described(place.stage, topic)[partition]["reason"]
+            librdkafka_tools.await_state(place.stage, topic, partition, "FAILED")
+            reason = librdkafka_tools.described(place.stage, topic)[partition]["reason"]
             assert "SASL_AUTHENTICATION_FAILED" in reason
     finally:
         asyncio.run(place.source.set_password("mirror", PASSWORDS["mirror"], ["SCRAM-SHA-256"]))
         place.change_secret("mirror-256", PASSWORDS["mirror"])  # other tests have changed it
     place.stage.await_no_lag([topic])
-    outside.await_state(place.stage, topic, 0, "MIRRORING")
+    librdkafka_tools.await_state(place.stage, topic, 0, "MIRRORING")

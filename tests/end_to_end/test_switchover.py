@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from clients import client
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -129,11 +129,13 @@ def switching(stage: Stage, topic: str, *more: str) -> Switching:
 def mirrored(stage: Stage, topic: str) -> tuple[str, str]:
     """Mirror a topic of two partitions; return both clusters' servers."""
     source, destination = stage.source.bootstrap_servers, stage.destination.bootstrap_servers
-    outside.make_topic(source, topic, len(PARTITIONS))
-    outside.write(source, topic, [*outside.simple(5, 0), *outside.simple(5, 1)])
+    librdkafka_tools.make_topic(source, topic, len(PARTITIONS))
+    librdkafka_tools.write(
+        source, topic, [*librdkafka_tools.simple(5, 0), *librdkafka_tools.simple(5, 1)]
+    )
     stage.add(topic, MIRROR)
     for partition in PARTITIONS:
-        outside.await_state(stage, topic, partition, "MIRRORING")
+        librdkafka_tools.await_state(stage, topic, partition, "MIRRORING")
     return source, destination
 
 
@@ -203,7 +205,7 @@ def test_groups_that_may_still_commit_their_first_offsets(world: Stage, topic: s
     source, destination = mirrored(world, topic)
     pending = f"{topic}-pending"
     producer = Producer({"bootstrap.servers": source, "transactional.id": pending})
-    producer.init_transactions(outside.SECONDS)
+    producer.init_transactions(librdkafka_tools.SECONDS)
     with ExitStack() as members:
         live = {
             protocol: members.enter_context(
@@ -218,11 +220,11 @@ def test_groups_that_may_still_commit_their_first_offsets(world: Stage, topic: s
         producer.send_offsets_to_transaction(
             [TopicPartition(topic, 0, 3)],
             members.enter_context(metadata).consumer_group_metadata(),
-            outside.SECONDS,
+            librdkafka_tools.SECONDS,
         )
         switch = switching(world, topic)
         switch.until_step("GROUPS", "UNSTABLE_OFFSET_COMMIT")
-        producer.commit_transaction(outside.SECONDS)
+        producer.commit_transaction(librdkafka_tools.SECONDS)
         early = "still reading, without a commit yet: "
         switch.until_step("GROUPS", f"{early}{topic}-classic ({topic}-0, {topic}-1), {topic}-cons")
         live["classic"].commit(asynchronous=False)
@@ -253,7 +255,7 @@ def test_going_back(world: Stage, topic: str) -> None:
         assert (last["result"], last["step"]) == ("GONE_BACK", "SILENCE")
         assert "not within 3 s: written to" in last["error"]
     world.await_no_lag([topic])
-    for row in outside.described(world, topic).values():
+    for row in librdkafka_tools.described(world, topic).values():
         assert (row["state"], row["wanted"]) == ("MIRRORING", "MIRRORING")
 
 
@@ -261,10 +263,10 @@ def test_who_holds_a_transaction_open_is_named(world: Stage, topic: str) -> None
     """By readiness, and by a switchover that waits for it."""
     source, destination = mirrored(world, topic)
     holder = Producer({"bootstrap.servers": source, "transactional.id": f"{topic}-holder"})
-    holder.init_transactions(outside.SECONDS)
+    holder.init_transactions(librdkafka_tools.SECONDS)
     holder.begin_transaction()
     holder.produce(topic, partition=1, value="held")
-    assert holder.flush(outside.SECONDS) == 0
+    assert holder.flush(librdkafka_tools.SECONDS) == 0
     found = asyncio.run(find_readiness({"bootstrap.servers": destination}, MIRROR, topic))
     texts = {one.reason: one.text for one in found.all_findings()}
     assert texts[Reason.OPEN_TRANSACTION] == (
@@ -278,21 +280,21 @@ def test_who_holds_a_transaction_open_is_named(world: Stage, topic: str) -> None
     switch.interrupt()
     assert switch.end() == 130
     assert switch.said[-1]["result"] == "GONE_BACK"
-    holder.abort_transaction(outside.SECONDS)
+    holder.abort_transaction(librdkafka_tools.SECONDS)
 
 
 def test_what_is_written_too_late_is_named(world: Stage, topic: str) -> None:
     """By a producer that was not stopped, between the last check and the end of mirroring."""
     source, destination = mirrored(world, topic)
     late = Producer({"bootstrap.servers": source, "transactional.id": f"{topic}-late"})
-    late.init_transactions(outside.SECONDS)
+    late.init_transactions(librdkafka_tools.SECONDS)
     written: list[int] = []
 
     def tell(progress: Progress) -> None:
         if progress.step is Step.FAILOVER and not progress.done and not written:
             late.begin_transaction()
             late.produce(topic, partition=1, value="late")
-            written.append(late.flush(outside.SECONDS))
+            written.append(late.flush(librdkafka_tools.SECONDS))
 
     async def switch(*, stopped: bool) -> SwitchedOver:
         async with client(world.destination) as cluster:
@@ -319,4 +321,4 @@ def test_what_is_written_too_late_is_named(world: Stage, topic: str) -> None:
     assert found.left_behind == (LeftBehind((topic, 1), 5, 6),)
     assert written == [0]
     assert asyncio.run(states()) == {State.STOPPED}
-    late.abort_transaction(outside.SECONDS)
+    late.abort_transaction(librdkafka_tools.SECONDS)

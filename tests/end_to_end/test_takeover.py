@@ -6,7 +6,7 @@ This is the short form of test_pause in tests/chaos.
 import secrets
 from pathlib import Path
 
-import kills as striking
+import kills
 import pytest
 from chaos_harness import ordeal
 
@@ -22,5 +22,5 @@ def test_a_lane_stands_still(tmp_path: Path) -> None:
         for name in ("one", "other"):
             mirror.stage.start_node(name, "--lanes", "1")
         mirror.await_all()
-        striking.pause_lane(mirror, PAUSE_SECONDS)
+        kills.pause_lane(mirror, PAUSE_SECONDS)
         mirror.prove()

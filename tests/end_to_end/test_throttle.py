@@ -3,7 +3,7 @@
 import os
 import time
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from scraped import scrape
 
@@ -30,20 +30,20 @@ def test_a_rate_holds(world: Stage, metrics_address: str, topic: str) -> None:
     servers = world.source.bootstrap_servers
     free = f"{topic}-free"
     for name in (topic, free):
-        outside.make_topic(servers, name, 2)
+        librdkafka_tools.make_topic(servers, name, 2)
     for partition in (0, 1):
         values = [(partition, None, os.urandom(VALUE), None) for _ in range(6000)]
-        outside.write(servers, topic, values, batch_size=100_000, linger_ms=50)
-    outside.alter(
+        librdkafka_tools.write(servers, topic, values, batch_size=100_000, linger_ms=50)
+    librdkafka_tools.alter(
         world,
         f"mirror.replication.throttled.rate={RATE}",
         f"mirror.replication.throttled.replicas={topic}:0,{topic}:1",
     )
     world.add(f"{topic}.*", "everything")
     for partition in (0, 1):
-        outside.await_state(world, topic, partition, "MIRRORING")
+        librdkafka_tools.await_state(world, topic, partition, "MIRRORING")
     before, began = mirrored(world, topic), time.monotonic()
-    outside.write(servers, free, outside.simple(10_000))
+    librdkafka_tools.write(servers, free, librdkafka_tools.simple(10_000))
     world.await_no_lag([free], 30)
     assert world.progress([topic]).lag > 0, "who is not throttled does not wait"
     time.sleep(max(0.0, began + SECONDS - time.monotonic()))
@@ -62,7 +62,7 @@ def test_a_rate_holds(world: Stage, metrics_address: str, topic: str) -> None:
     }
     assert ages[free] == 0
     assert (ages[topic] or 0) > SECONDS - 5, "what waits was seen when the test began"
-    outside.alter(world, f"mirror.replication.throttled.rate={(1 << 63) - 1}")
+    librdkafka_tools.alter(world, f"mirror.replication.throttled.rate={(1 << 63) - 1}")
     world.await_no_lag([topic])
     assert world.check([topic, free], numbered=False).good
-    outside.alter(world, "mirror.replication.throttled.replicas=*")
+    librdkafka_tools.alter(world, "mirror.replication.throttled.replicas=*")

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from oracle import Oracle
 from unusual_sources import (
@@ -77,7 +77,9 @@ def await_mirrored(stage: Stage, topics: Collection[str], seconds: float) -> Ora
     deadline = time.monotonic() + seconds
     while True:
         before = oracle.ends(topics)
-        found = {(row["topic"], row["partition"]): row for row in outside.all_described(stage)}
+        found = {
+            (row["topic"], row["partition"]): row for row in librdkafka_tools.all_described(stage)
+        }
         claimed = {one: row["source_offset"] for one, row in found.items() if _none_lags(row)}
         oracle.claim("--describe", claimed)
         oracle.look(topics)
@@ -97,7 +99,7 @@ def _none_lags(row: dict[str, Any]) -> bool:
 
 def ask_readiness(stage: Stage) -> dict[str, Any]:
     servers = ("--bootstrap-server", stage.destination.bootstrap_servers)
-    answer = outside.twinlog("readiness", *servers, "--mirror", MIRROR, "--json")
+    answer = librdkafka_tools.twinlog("readiness", *servers, "--mirror", MIRROR, "--json")
     found: dict[str, Any] = json.loads(answer.output)
     return found
 
@@ -129,7 +131,7 @@ def prove_or_refused(stage: Stage, topics: Collection[str], *reasons: str) -> No
         return
     assert found["lag"] != 0
     assert stage.verify().status != 0, "the same, although something is not there"
-    named = json.dumps([found, outside.all_described(stage)])
+    named = json.dumps([found, librdkafka_tools.all_described(stage)])
     assert any(reason in named for reason in reasons), named
 
 
@@ -143,8 +145,8 @@ def test_a_quota_and_large_records(stage: Stage, by_chance: Chance) -> None:
     source = stage.start_source(config={**BROKERS, "quota.window.num": "2"})
     stage.start_destination()
     servers = source.bootstrap_servers
-    outside.make_topic(servers, "small", 6)
-    outside.make_topic(servers, "large", 10, LARGEST)
+    librdkafka_tools.make_topic(servers, "small", 6)
+    librdkafka_tools.make_topic(servers, "large", 10, LARGEST)
     small = [(choose.randrange(6), choose.randrange(400)) for _ in range(6000)]
     write_sizes(servers, "small", small, by_chance.seed, linger_ms="20")
     large = [(at % 10, choose.randrange(1_100_000, 1_900_000)) for at in range(30)]
@@ -170,8 +172,8 @@ def test_tiered_storage(stage: Stage, by_chance: Chance, tmp_path: Path, kind: s
     source = stage.start_source(config=config)
     stage.start_destination()
     servers = source.bootstrap_servers
-    outside.make_topic(servers, "tiered", 2, TIERED_TOPIC)
-    outside.make_topic(servers, "local", 2)
+    librdkafka_tools.make_topic(servers, "tiered", 2, TIERED_TOPIC)
+    librdkafka_tools.make_topic(servers, "local", 2)
     sizes = [(choose.randrange(2), choose.randrange(1000, 15_000)) for _ in range(1600)]
     write_sizes(servers, "tiered", sizes, by_chance.seed, batch_size="50000")
     write_sizes(servers, "local", sizes[:200], by_chance.seed)
@@ -193,7 +195,7 @@ def test_a_replica_selector(stage: Stage, by_chance: Chance, tmp_path: Path, sel
     source = stage.start_source(2, config={**BROKERS, **racks}, classpath=classpath)
     stage.start_destination()
     servers = source.bootstrap_servers
-    outside.make_topic(servers, "plain", 6)
+    librdkafka_tools.make_topic(servers, "plain", 6)
     sizes = [(choose.randrange(6), choose.randrange(2000)) for _ in range(5000)]
     write_sizes(servers, "plain", sizes, by_chance.seed)
     mirrored(stage, "plain", "--lanes", "1")
@@ -209,7 +211,7 @@ def test_all_sizes(stage: Stage, by_chance: Chance) -> None:
     source = stage.start_source(config=BROKERS)
     stage.start_destination()
     servers = source.bootstrap_servers
-    outside.make_topic(servers, "sizes", 6, LARGEST)
+    librdkafka_tools.make_topic(servers, "sizes", 6, LARGEST)
     mirrored(stage, "sizes", "--lanes", "2")
     for _ in range(6):
         sizes = [(choose.randrange(6), _any_size(choose)) for _ in range(choose.randrange(5, 60))]
@@ -244,15 +246,15 @@ def test_a_compacted_log_whose_end_is_gone(stage: Stage, by_chance: Chance) -> N
         "segment.ms": "1000",
         "delete.retention.ms": "0",
     }
-    outside.make_topic(servers, "compacted", 1, compacted)
+    librdkafka_tools.make_topic(servers, "compacted", 1, compacted)
     live, dead = choose.randrange(1, 50), choose.randrange(1, 50)
     keys = [f"live{at}" for at in range(live)] + [f"dead{at}" for at in range(dead)]
     gone = [f"dead{at}" for at in range(dead)]
     for records in ([(0, key, "v", None) for key in keys], [(0, key, None, None) for key in gone]):
         # Without a producer id: the cleaner keeps an empty last batch of a known producer id.
-        outside.write(servers, "compacted", records, enable_idempotence=False)
+        librdkafka_tools.write(servers, "compacted", records, enable_idempotence=False)
         time.sleep(1.5)  # a segment's age
-    outside.write(servers, "compacted", [(0, "last", "v", None)], enable_idempotence=False)
+    librdkafka_tools.write(servers, "compacted", [(0, "last", "v", None)], enable_idempotence=False)
     end, one = live + 2 * dead, ("compacted", 0)
     await_cleaned(servers, one, end, live + dead)
     source.shut_down(1)

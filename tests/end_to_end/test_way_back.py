@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from secured_clusters import Secured
 from switchover_process import Switching
@@ -36,8 +36,8 @@ def test_who_may_write_where(
     )
     allowed, denied = str(writes), str(writes._replace(permission=Permission.DENY))
     asyncio.run(first.give([writes]))
-    outside.make_topic(first.local.bootstrap_servers, topic)
-    outside.until_written(topic, first.as_alice())
+    librdkafka_tools.make_topic(first.local.bootstrap_servers, topic)
+    librdkafka_tools.until_written(topic, first.as_alice())
     with Stage(tmp_path / "there") as there, Stage(tmp_path / "back") as back:
         begin(there, "there", first.local, second.local)
         begin(back, "back", second.local, first.local)
@@ -49,19 +49,19 @@ def test_who_may_write_where(
             *("--silence-seconds", "1"),
         )
         assert switch.end() == 0, (switch.said, switch.errors)
-        outside.until_written(topic, second.as_alice())
+        librdkafka_tools.until_written(topic, second.as_alice())
         assert first.acls(topic) == {allowed, denied}
 
         back.add(topic, "back")
-        outside.await_state(back, topic, 0, "MIRRORING")
+        librdkafka_tools.await_state(back, topic, 0, "MIRRORING")
         back.await_no_lag([topic])
         with pytest.raises(AssertionError, match="TOPIC_AUTHORIZATION_FAILED"):
-            outside.write("", topic, outside.simple(1), **first.as_alice())
+            librdkafka_tools.write("", topic, librdkafka_tools.simple(1), **first.as_alice())
         second.local.kill(1)
         done = back.mirrors("--remove", "--topic", topic, "--mirror", "back")
         assert done.status == 0, done.errors
-        outside.await_state(back, topic, 0, "STOPPED")
-        outside.until_written(topic, first.as_alice())
+        librdkafka_tools.await_state(back, topic, 0, "STOPPED")
+        librdkafka_tools.until_written(topic, first.as_alice())
         assert first.acls(topic) == {allowed}
 
         second.local.start_broker(1)

@@ -9,7 +9,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from clients import make_topic
 from scene import Scene, reasons, scene
@@ -108,7 +108,7 @@ def test_another_kind_of_mirror(
     async def run() -> None:
         async with scene(pair, fresh_name("mirror"), {"mirror.kind": KIND}) as one:
             topic = await added(one, name)
-            outside.write(servers, name, outside.simple(RECORDS))
+            librdkafka_tools.write(servers, name, librdkafka_tools.simple(RECORDS))
             before = await one.readiness(name)
             assert before.lag == RECORDS, "the destination is empty"
             async with lane_of(one):
@@ -157,7 +157,7 @@ def test_another_kind_of_mirror(
 
                 await until_async(stopped, SECONDS, "STOPPED")
                 assert (await described(one)).last_mirrored_end == RECORDS + SHIFT
-                outside.write(servers, name, outside.simple(1))
+                librdkafka_tools.write(servers, name, librdkafka_tools.simple(1))
                 await asyncio.sleep(1)
                 assert await one_end(one, PREFIX + name) == RECORDS + SHIFT
 

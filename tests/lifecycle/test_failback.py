@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from clients import client, make_topic, write_markers, write_state
 from kafka.protocol.admin import DeleteTopicsRequest
@@ -23,7 +23,7 @@ from twinlog.kafka.errors import Refusal, Retriable, UserError
 from twinlog.kafka.requests.partitions import delete_records
 from twinlog.kafka.requests.topics import NewTopic, create_topics, delete_topics
 from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
-from twinlog.lifecycle import creation as mirrors
+from twinlog.lifecycle import creation
 from twinlog.lifecycle import rebuild as rebuild_module
 from twinlog.lifecycle.changes import remove_topics
 from twinlog.lifecycle.creation import add_topics, create_mirror
@@ -69,13 +69,13 @@ class Old:
         """Create a topic with this number of records in each partition; return its id."""
         await make_topic(self.here, topic, len(records))
         for partition, count in enumerate(records):
-            outside.write_same(self.servers, topic, partition, 0, count)
+            librdkafka_tools.write_same(self.servers, topic, partition, 0, count)
         return (await self.here.refresh([topic])).topics[topic].topic_id
 
     def write(self, topic: str, *records: int) -> None:
         """Write this number of records to each partition on the old source."""
         for partition, count in enumerate(records):
-            outside.write(self.servers, topic, outside.simple(count, partition))
+            librdkafka_tools.write(self.servers, topic, librdkafka_tools.simple(count, partition))
 
     async def delete_here(self, topic: str) -> None:
         """Delete a topic, and wait until it is deleted."""
@@ -106,7 +106,7 @@ class Old:
         held = Log(self.servers_there).ends([(topic, partition) for partition in ends])
         for partition, last in ends.items():
             begin = held[topic, partition]
-            outside.write_same(self.servers_there, topic, partition, begin, last.end)
+            librdkafka_tools.write_same(self.servers_there, topic, partition, begin, last.end)
         await write_state(self.there, one, State.STOPPED, ends)
 
     async def write_removed(self, topic: MirrorTopic) -> None:
@@ -127,7 +127,9 @@ class Old:
 
     def lie(self, topic: str, count: int) -> None:
         """Write to `there` records that `here` does not have."""
-        outside.write(self.servers_there, topic, outside.simple(count, 0, "foreign"))
+        librdkafka_tools.write(
+            self.servers_there, topic, librdkafka_tools.simple(count, 0, "foreign")
+        )
 
     async def diverge(self, topic: str, *beyond: int) -> None:
         """Create a topic failed over at 100, with this many more records in each partition."""
@@ -203,7 +205,7 @@ def test_a_wrong_last_mirrored_end_is_not_believed(
                 mirror=f"there.{topic}", topic=topic, topic_id=topic_id, partitions=1
             )
             await write_state(old.there, late, State.STOPPED, ended(15))
-            outside.write(old.servers, topic, outside.simple(4, 0, "own"))
+            librdkafka_tools.write(old.servers, topic, librdkafka_tools.simple(4, 0, "own"))
             said = await old.refused(topic)
             assert said.startswith("MIRROR_TOPIC_DIVERGED: "), said
             assert f"{topic}-0 from offset 10 to 13" in said
@@ -294,7 +296,7 @@ def test_what_is_deleted_and_cannot_be_created_is_named(
         async with old_source(pair, fresh_name("back")) as old:
             await old.diverge(topic, 17)
             with monkeypatch.context() as patched:
-                patched.setattr(mirrors, "fitted", untried)
+                patched.setattr(creation, "fitted", untried)
                 with pytest.raises(UserError) as caught:
                     await add_topics(
                         *(old.here, old.back, topic), replication_factor=9, rebuild=Rebuild(None)
@@ -313,7 +315,7 @@ def test_an_interrupted_rebuild_is_completed(
     """Ctrl-C between deletion and creation: the error names the topic; --add completes it (D12)."""
     places: dict[str, tuple[object, str]] = {
         "delete_topics": (rebuild_module, "delete_topics"),
-        "prepare": (mirrors, "prepare"),
+        "prepare": (creation, "prepare"),
         "add_topics": (MirrorStore, "add_topics"),
     }
 
@@ -340,13 +342,13 @@ def test_an_interrupted_rebuild_is_completed(
 
 _STOPS_BEFORE_CREATION = """
 import asyncio
-from twinlog.lifecycle import creation as mirrors
+from twinlog.lifecycle import creation
 
 async def prepare(*_):
     print("deleted", flush=True)
     await asyncio.sleep(60)
 
-mirrors.prepare = prepare
+creation.prepare = prepare
 """
 """The moment of Ctrl-C: a command has deleted the topic, and is about to create it."""
 
@@ -424,18 +426,18 @@ def test_a_log_that_grows_meanwhile_is_not_deleted(
     pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
     """The log may be that of any of the topic's partitions; partition 1 has no tail."""
-    save = mirrors.save_tails
+    save = creation.save_tails
 
     async def run() -> None:
         async with old_source(pair, f"back.{topic}") as old:
             await old.diverge(topic, 17, 0)
 
             async def while_saving(*arguments: Any) -> object:
-                outside.write(old.servers, topic, outside.simple(1, written))
+                librdkafka_tools.write(old.servers, topic, librdkafka_tools.simple(1, written))
                 return await save(*arguments)
 
             with monkeypatch.context() as patched:
-                patched.setattr(mirrors, "save_tails", while_saving)
+                patched.setattr(creation, "save_tails", while_saving)
                 with pytest.raises(
                     UserError, match=f"{topic}-{written} has changed: its log end offset was "
                 ):
@@ -530,10 +532,10 @@ def test_a_record_that_the_mirror_has_lost_is_saved(
         async with old_source(pair, fresh_name("back")) as old:
             former = await old.make(topic, 100)
             old.write(topic, 1)  # at 100
-            outside.write_same(old.servers, topic, 0, 101, 2100)
-            outside.write_same(old.servers_there, topic, 0, 0, 100)
+            librdkafka_tools.write_same(old.servers, topic, 0, 101, 2100)
+            librdkafka_tools.write_same(old.servers_there, topic, 0, 0, 100)
             await write_markers(old.there, topic, 1)
-            outside.write_same(old.servers_there, topic, 0, 101, 2100)
+            librdkafka_tools.write_same(old.servers_there, topic, 0, 101, 2100)
             await old.fail_over(fresh_name("there"), topic, former, ended(2100))
             old.write(topic, 17)
             await add_topics(old.here, old.back, topic, rebuild=Rebuild(tmp_path))
@@ -552,17 +554,17 @@ def test_a_topic_that_was_made_again_where_it_was_failed_over_to(
         async with old_source(pair, fresh_name("back")) as old:
             former = await old.make(topic, 50)
             known = (await old.there.refresh([topic])).topics[topic].topic_id
-            outside.write_same(old.servers_there, topic, 0, 0, 50)
+            librdkafka_tools.write_same(old.servers_there, topic, 0, 0, 50)
             await old.fail_over(fresh_name("there"), topic, former, ended(50), known)
             await delete_records(old.here, {TopicPartition(topic, 0): 50})
-            outside.delete_topic(old.servers_there, topic)
+            librdkafka_tools.delete_topic(old.servers_there, topic)
 
             async def gone() -> bool:
                 return topic not in (await old.there.refresh([topic])).topics
 
             await until_async(gone)
             await make_topic(old.there, topic)
-            outside.write(old.servers_there, topic, outside.simple(80))
+            librdkafka_tools.write(old.servers_there, topic, librdkafka_tools.simple(80))
             said = await old.refused(topic)
             assert said.startswith("TOPIC_ALREADY_EXISTS: "), said
             assert f"{topic} was recreated since it was failed over" in said

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from clients import client, make_topic, write_markers, write_state
 from sync_contexts import sync_context
@@ -20,7 +20,7 @@ from twinlog.kafka.log.batch import batches
 from twinlog.kafka.requests.partitions import delete_records
 from twinlog.kafka.requests.topics import delete_topics
 from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
-from twinlog.lifecycle import creation as mirrors
+from twinlog.lifecycle import creation
 from twinlog.lifecycle.changes import remove_topics
 from twinlog.lifecycle.creation import add_topics, create_mirror
 from twinlog.lifecycle.rebuild import Tail
@@ -60,7 +60,7 @@ class Again:
         """Create the topic on the source, with this number of records in each partition."""
         await make_topic(self.source, self.topic, len(records))
         for partition, count in enumerate(records):
-            outside.write_same(self._from, self.topic, partition, 0, count)
+            librdkafka_tools.write_same(self._from, self.topic, partition, 0, count)
 
     async def make_again(self, *records: int) -> None:
         """Delete it on the source, and create it again."""
@@ -78,11 +78,13 @@ class Again:
 
     def mirrored(self, partition: int, start: int, end: int) -> None:
         """Write the source's records at these offsets to the destination."""
-        outside.write_same(self._to, self.topic, partition, start, end)
+        librdkafka_tools.write_same(self._to, self.topic, partition, start, end)
 
     def foreign(self, partition: int) -> None:
         """Write a foreign record to the destination; it may stand for a marker."""
-        outside.write(self._to, self.topic, outside.simple(1, partition, "foreign"))
+        librdkafka_tools.write(
+            self._to, self.topic, librdkafka_tools.simple(1, partition, "foreign")
+        )
 
     async def stop(self, ends: Mapping[int, int]) -> None:
         """Remove it from the mirror, STOPPED with these last mirrored ends."""
@@ -153,7 +155,7 @@ def test_what_differs_far_before_the_end_is_saved(pair: Pair, topic: str, tmp_pa
         async with again(pair, topic) as one:
             await one.begin(100)
             await write_markers(one.source, topic, 1)
-            outside.write_same(one._from, topic, 0, 101, 2200)
+            librdkafka_tools.write_same(one._from, topic, 0, 101, 2200)
             one.mirrored(0, 0, 100)
             one.foreign(0)  # at 100
             one.mirrored(0, 101, 2100)
@@ -225,13 +227,13 @@ def test_all_is_saved_where_the_source_s_topic_is_deleted_meanwhile(
             one.mirrored(0, 0, 60)
             await one.stop({0: 60})
             one.foreign(0)
-            look = mirrors.where_logs_part
+            look = creation.where_logs_part
 
             async def later(*seen: Any) -> list[Tail]:
                 await one.delete()
                 return await look(*seen)
 
-            monkeypatch.setattr(mirrors, "where_logs_part", later)
+            monkeypatch.setattr(creation, "where_logs_part", later)
             with suppress(TwinlogError):
                 await add_topics(one.destination, one.mirror, topic, rebuild=Rebuild(tmp_path))
             assert saved(tmp_path) == {(0, 0): (0, 61)}

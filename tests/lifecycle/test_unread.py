@@ -15,8 +15,7 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Topic
 from twinlog.kafka.errors import UnsupportedVersion, UserError
 from twinlog.kafka.types import LeaderEpoch, Offset
-from twinlog.lifecycle import changes as lifecycle
-from twinlog.lifecycle import failback
+from twinlog.lifecycle import changes, failback
 from twinlog.lifecycle.creation import add_named
 from twinlog.lifecycle.failback import TheirMirrors, last_mirrored, their_mirrors
 from twinlog.mirror.placement import state_partition
@@ -94,9 +93,9 @@ def test_a_topic_that_a_command_leaves_out_is_named(
     records = [encode(MIRROR), mirrored, (encode_key(("topic", "m", "t-unread")), b"{")]
     snapshot = Snapshot().after(Written(0, at, *one) for at, one in enumerate(records))
     store = Store(snapshot)
-    monkeypatch.setattr(lifecycle, "MirrorStore", lambda _: store)
+    monkeypatch.setattr(changes, "MirrorStore", lambda _: store)
     nowhere = cast(KafkaCluster, None)
-    assert asyncio.run(lifecycle.remove_topics(nowhere, "m", topics)) == ["t"]
+    assert asyncio.run(changes.remove_topics(nowhere, "m", topics)) == ["t"]
     named = [line for line in caplog.messages if "t-unread is unchanged" in line]
     assert len(named) == (1 if topics == "t.*" else 0)
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from clients import client, make_topic
 from waiting import until_async
@@ -49,14 +49,14 @@ class Mirrored(NamedTuple):
     async def make_again(self, cluster: KafkaCluster, records: int) -> None:
         """Delete it on one cluster, and recreate it with this number of records."""
         servers = self.servers[cluster is self.destination]
-        outside.delete_topic(servers, self.topic)
+        librdkafka_tools.delete_topic(servers, self.topic)
 
         async def gone() -> bool:
             return self.topic not in (await cluster.refresh([self.topic])).topics
 
         await until_async(gone)
         await make_topic(cluster, self.topic)
-        outside.write_same(servers, self.topic, 0, 0, records)
+        librdkafka_tools.write_same(servers, self.topic, 0, 0, records)
 
     async def verify(self) -> Verification:
         """Return the result of `verify`."""
@@ -72,9 +72,9 @@ async def mirrored(pair: Pair, topic: str) -> AsyncIterator[Mirrored]:
         one = Mirrored(f"mirror.{topic}", topic, source, destination, servers)
         await create_mirror(destination, one.mirror, {"bootstrap.servers": servers[0]})
         await make_topic(source, topic)
-        outside.write_same(servers[0], topic, 0, 0, 100)
+        librdkafka_tools.write_same(servers[0], topic, 0, 0, 100)
         await add_topics(destination, one.mirror, topic)
-        outside.write_same(servers[1], topic, 0, 0, 100)
+        librdkafka_tools.write_same(servers[1], topic, 0, 0, 100)
         yield one
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from clients import client
 from confluent_kafka import Producer
@@ -118,7 +118,7 @@ def make_topics(
     source: LocalCluster, destination: LocalCluster, topic: str
 ) -> list[TopicPartition]:
     for cluster in (source, destination):
-        outside.make_topic(cluster.bootstrap_servers, topic, PARTITIONS)
+        librdkafka_tools.make_topic(cluster.bootstrap_servers, topic, PARTITIONS)
     return [TopicPartition(topic, index) for index in range(PARTITIONS)]
 
 
@@ -189,8 +189,10 @@ def test_markers_that_are_delivered_after_a_stop(
             await owner.close()
         assert fenced == dict.fromkeys(keys, 3), "where mirroring ended"
         for index in range(PARTITIONS):
-            written = outside.simple(5, index, "user")
-            await asyncio.to_thread(outside.write, destination.bootstrap_servers, topic, written)
+            written = librdkafka_tools.simple(5, index, "user")
+            await asyncio.to_thread(
+                librdkafka_tools.write, destination.bootstrap_servers, topic, written
+            )
         before = ends(destination, keys)
         passed = proxies.bytes_passed
         hold.release()

@@ -10,7 +10,7 @@ from twinlog.kafka.errors import Fenced, Retriable
 from twinlog.local.cluster import LocalCluster
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
-from twinlog.runtime import state_log as statelog
+from twinlog.runtime import state_log
 from twinlog.runtime.state_log import StateLog
 from twinlog.store.control_topics import (
     CONFIG_WRITER,
@@ -31,7 +31,7 @@ def test_what_a_killed_command_hides_is_not_taken_for_absent(
 
     A takeover that did not see them would find no state, and stop the partition without a fence.
     """
-    monkeypatch.setattr(statelog, "UNDECIDED", 0.5)
+    monkeypatch.setattr(state_log, "UNDECIDED", 0.5)
 
     name = MirrorPartition(fresh_name("mirror"), "topic", 0)
 

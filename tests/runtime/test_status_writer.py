@@ -18,7 +18,7 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
-from twinlog.runtime import status_writer as reporting
+from twinlog.runtime import status_writer
 from twinlog.runtime.status_writer import AGAIN_S, Reporter
 from twinlog.store.state_records import PartitionState
 from twinlog.store.topic_writer import Entry
@@ -37,7 +37,7 @@ def test_a_status_is_written_when_there_is_news_and_again_after_a_while(
         written.extend(entry.partition for entry in entries)
         return {}
 
-    monkeypatch.setattr(reporting, "append", append)
+    monkeypatch.setattr(status_writer, "append", append)
     monkeypatch.setattr("time.monotonic", lambda: now)
 
     async def body() -> None:

@@ -10,7 +10,7 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.types import LeaderEpoch, Offset
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
-from twinlog.store import control_topics as mirrorlog
+from twinlog.store import control_topics
 from twinlog.store.config_records import Mirror, Removed, key_of
 from twinlog.store.control_topics import (
     CONFIG_TOPIC,
@@ -110,9 +110,9 @@ def test_what_cannot_be_read_shows_that_there_were_mirrors(
     async def read(_: KafkaCluster, name: str) -> list[ControlRecord]:
         return as_read([Entry(name, 0, key, b"\x00\x09")])
 
-    monkeypatch.setattr(mirrorlog, "read_whole", read)
+    monkeypatch.setattr(control_topics, "read_whole", read)
     cluster = cast(KafkaCluster, None)
-    found = asyncio.run(mirrorlog._evidence(cluster, {topic}))
+    found = asyncio.run(control_topics._evidence(cluster, {topic}))
     assert found == f"{topic} holds 1 unreadable record(s)"
 
 

@@ -14,7 +14,7 @@ from twinlog.kafka.errors import UserError
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.requests.partitions import ListedOffset
 from twinlog.kafka.types import TopicPartition
-from twinlog.store import topic_reader as controllog
+from twinlog.store import topic_reader
 from twinlog.store.topic_reader import MAX_DECODED, ControlRecord, read_whole
 
 TOPIC = "__mirror_config"
@@ -65,10 +65,10 @@ class Cluster:
 
 def read(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> list[ControlRecord]:
     async def list_offsets(_: Any, partitions: Any, spec: Any, **__: Any) -> Any:
-        latest = spec == controllog.OffsetSpec.LATEST
+        latest = spec == topic_reader.OffsetSpec.LATEST
         return {p: ListedOffset(cluster.end if latest else 0, -1, -1) for p in partitions}
 
-    monkeypatch.setattr(controllog, "list_offsets", list_offsets)
+    monkeypatch.setattr(topic_reader, "list_offsets", list_offsets)
     one: Any = cluster
     return asyncio.run(read_whole(one, TOPIC))
 
@@ -89,7 +89,7 @@ def test_a_batch_that_decompresses_to_much_is_not_read(
 
 def test_a_sources_topic_without_end_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: its size, real or claimed, is bounded; a destination's own topic is read."""
-    monkeypatch.setattr(controllog, "MAX_FOREIGN", 100_000)
+    monkeypatch.setattr(topic_reader, "MAX_FOREIGN", 100_000)
     log = batch([record(at, value=b"v") for at in range(50)])
     with pytest.raises(UserError, match="its records exceed 100000 bytes"):
         read(Cluster(SOURCE, log, 1 << 60), monkeypatch)

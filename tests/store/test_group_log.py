@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from twinlog.kafka.errors import Retriable
-from twinlog.store import group_log as grouplog
+from twinlog.store import group_log
 from twinlog.store.group_log import GROUPS_TOPIC, Remembered, read_groups
 from twinlog.store.group_records import GroupMemory, LastCheck, encode, encode_key
 from twinlog.store.topic_reader import ControlRecord
@@ -19,9 +19,9 @@ class Topic:
         self.count: int | None = 1
         self.elsewhere = True
         self.records: list[ControlRecord] = []
-        monkeypatch.setattr(grouplog, "partition_count", self.partition_count)
-        monkeypatch.setattr(grouplog, "absent_everywhere", self.absent_everywhere)
-        monkeypatch.setattr(grouplog, "read_whole", self.read_whole)
+        monkeypatch.setattr(group_log, "partition_count", self.partition_count)
+        monkeypatch.setattr(group_log, "absent_everywhere", self.absent_everywhere)
+        monkeypatch.setattr(group_log, "read_whole", self.read_whole)
 
     def write(self, key: bytes, value: bytes) -> None:
         self.records.append(ControlRecord(0, len(self.records), 0, key, value))

@@ -20,7 +20,7 @@ from twinlog.local.cluster import LocalCluster
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
-from twinlog.store import control_topics as mirrorlog
+from twinlog.store import control_topics
 from twinlog.store import mirrors as store_module
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.store.control_topics import (
@@ -249,7 +249,7 @@ def test_an_unknown_outcome_is_read_back(
     """The answer to the commit is lost: in either case, the mirror exists once."""
     write, lost = TransactionalWriter.write, iter([True])
 
-    async def lossy(self: TransactionalWriter, entries: list[mirrorlog.Entry]) -> object:
+    async def lossy(self: TransactionalWriter, entries: list[control_topics.Entry]) -> object:
         if not next(lost, False):
             return await write(self, entries)
         if landed:
@@ -389,7 +389,7 @@ def test_a_foreign_record_hides_no_other(kafka: LocalCluster, name: str) -> None
         async with client(kafka) as cluster:
             store = MirrorStore(cluster)
             await store.create_mirror(mirror(name))
-            nonsense = mirrorlog.Entry(CONFIG_TOPIC, 0, b'["mirror","nonsense"]', b"{")
+            nonsense = control_topics.Entry(CONFIG_TOPIC, 0, b'["mirror","nonsense"]', b"{")
             await append(cluster, [nonsense], acks=ALL)
             snapshot = await store.snapshot()
             assert name in snapshot.mirrors
@@ -442,9 +442,9 @@ def test_control_topics_as_they_are_made(any_kafka: LocalCluster) -> None:
         async with client(any_kafka) as cluster:
             await create_control_topics(cluster, ControlTopics())
             await create_control_topics(cluster, ControlTopics(state_partitions=3))
-            counts = [await partition_count(cluster, t) for t in mirrorlog.CONTROL_TOPICS]
+            counts = [await partition_count(cluster, t) for t in control_topics.CONTROL_TOPICS]
             assert counts == [8, 50, 50]
-            resources = [topic_resource(topic) for topic in mirrorlog.CONTROL_TOPICS]
+            resources = [topic_resource(topic) for topic in control_topics.CONTROL_TOPICS]
             configs = await describe_configs(cluster, resources, ["cleanup.policy"])
             for resource in resources:
                 entries = configs[resource]
@@ -485,8 +485,8 @@ def test_nothing_was_ever_created(
 ) -> None:
     """A destination without control topics has no mirrors; reading does not create them."""
     for constant in ("CONFIG_TOPIC", "STATE_TOPIC", "STATUS_TOPIC"):
-        monkeypatch.setattr(mirrorlog, constant, fresh_name(constant))
-    monkeypatch.setattr(store_module, "CONFIG_TOPIC", mirrorlog.CONFIG_TOPIC)
+        monkeypatch.setattr(control_topics, constant, fresh_name(constant))
+    monkeypatch.setattr(store_module, "CONFIG_TOPIC", control_topics.CONFIG_TOPIC)
 
     async def run() -> None:
         async with client(kafka) as cluster:
@@ -496,7 +496,7 @@ def test_nothing_was_ever_created(
             assert await store.statuses() == ({}, ())
             with pytest.raises(MirrorRefused, match="UNKNOWN_MIRROR"):
                 await pause_topics(cluster, "m", ".*")
-            assert mirrorlog.CONFIG_TOPIC not in (await cluster.refresh(None)).topics
+            assert control_topics.CONFIG_TOPIC not in (await cluster.refresh(None)).topics
 
     asyncio.run(run())
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import cast
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from clients import client
 
@@ -14,7 +14,7 @@ from twinlog.kafka.errors import UnsupportedVersion, UserError
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.processes import SHORT_LIVED
 from twinlog.runtime.lane import Lane, LaneConfig
-from twinlog.store import control_topics as mirrorlog
+from twinlog.store import control_topics
 from twinlog.store.config_records import STATE_COUNT, Feature, Mirror, encode_key
 from twinlog.store.control_topics import (
     STATE_PARTITIONS,
@@ -37,7 +37,7 @@ def check(
     async def count(_: KafkaCluster) -> int | None:
         return found
 
-    monkeypatch.setattr(mirrorlog, "partition_count", count)
+    monkeypatch.setattr(control_topics, "partition_count", count)
     records = {("feature", name): Feature(name=name, level=n) for name, n in stored.items()}
     return asyncio.run(check_state_partitions(None, Snapshot(records)))  # type: ignore[arg-type]
 
@@ -83,7 +83,7 @@ def test_partitions_that_are_added(own_kafka: LocalCluster) -> None:
             assert counts.count(STATE_COUNT) == STATE_PARTITIONS
             await store.create_mirror(mirror("second"))
             await asyncio.to_thread(
-                outside.grow_topic,
+                librdkafka_tools.grow_topic,
                 own_kafka.bootstrap_servers,
                 STATE_TOPIC,
                 STATE_PARTITIONS + 10,

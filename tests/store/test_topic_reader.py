@@ -13,8 +13,7 @@ from twinlog.kafka.errors import Fenced, Refusal, Retriable, TwinlogError, UserE
 from twinlog.kafka.requests.transactions import add_partitions_to_txn, end_txn
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
-from twinlog.store import topic_reader as controllog
-from twinlog.store import topic_writer as controlwriter
+from twinlog.store import topic_reader, topic_writer
 from twinlog.store.topic_reader import ControlRecord, Tail, latest, read_last, read_whole
 from twinlog.store.topic_writer import ALL, Entry, TransactionalWriter, append
 
@@ -109,14 +108,14 @@ def test_a_transaction_begins_after_a_throttle(
             await writer.fence()
             await writer.write(entries(topic, (0, b"k", b"1")))
             (node,) = cluster.metadata.brokers
-            connection = cluster.connected(node, controlwriter._LANE)
+            connection = cluster.connected(node, topic_writer._LANE)
             assert connection is not None
 
             async def add(*args: Any, **options: Any) -> Any:
                 throttled.append(connection.throttled)
                 return await add_partitions_to_txn(*args, **options)
 
-            monkeypatch.setattr(controlwriter, "add_partitions_to_txn", add)
+            monkeypatch.setattr(topic_writer, "add_partitions_to_txn", add)
             connection.throttle(500)
             await writer.write(entries(topic, (0, b"k", b"2")))
             assert throttled == [False]
@@ -144,7 +143,7 @@ def test_a_refused_write_leaves_nothing_open(
             await writer.write(entries(topic, (0, b"k", b"2")))
             before = time.monotonic()
             assert values(await read_whole(cluster, topic)) == [b"2"]
-            assert time.monotonic() - before < controllog.UNDECIDED
+            assert time.monotonic() - before < topic_reader.UNDECIDED
 
     asyncio.run(run())
 
@@ -330,4 +329,4 @@ def test_a_leader_that_moves(trio: LocalCluster, fresh_name: Callable[[str], str
 def test_no_right_is_an_error_of_the_user() -> None:
     """A refused kind of request becomes an error that the user can act on (kafka/errors.py)."""
     with pytest.raises(UserError, match="TOPIC_AUTHORIZATION_FAILED"):
-        dict(controllog._granted({TopicPartition("t", 0): Refusal(29)}, "read it"))
+        dict(topic_reader._granted({TopicPartition("t", 0): Refusal(29)}, "read it"))

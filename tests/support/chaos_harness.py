@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import control_records as book
-import librdkafka_tools as outside
+import control_records
+import librdkafka_tools
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from waiting import until
@@ -189,8 +189,12 @@ class Ordeal:
         At the end the last states have to match the desired states.
         """
         servers = self.stage.destination.bootstrap_servers
-        until(lambda: not book.read(servers).disagreeing(), 60, "all states as they are wanted")
-        found = book.read(servers)
+        until(
+            lambda: not control_records.read(servers).disagreeing(),
+            60,
+            "all states as they are wanted",
+        )
+        found = control_records.read(servers)
         assert not found.forbidden(), found.forbidden()
         self.say(f"{found.steps} transitions, all of them allowed")
         return found.steps
@@ -199,7 +203,7 @@ class Ordeal:
         """Return the partitions that are neither MIRRORING nor STOPPED, with reasons."""
         return [
             f"{row['topic']}-{row['partition']} {row['state']}: {row['reason']}"
-            for row in outside.all_described(self.stage)
+            for row in librdkafka_tools.all_described(self.stage)
             if row["state"] not in {"MIRRORING", "STOPPED"}
         ]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 import libfaketime
-import librdkafka_tools as outside
-import process_tree as running
-import transition_faults as passages
+import librdkafka_tools
+import process_tree
+import transition_faults
 from chaos_harness import Ordeal
 from kills import LANES
 from waiting import until
@@ -89,22 +89,24 @@ def _alone(mirror: Ordeal, clock: Clock, offset_s: int) -> None:
 
 
 def _before_a_lane_dies(mirror: Ordeal, clock: Clock, offset_s: int) -> None:
-    lanes = running.await_lanes(mirror.stage.nodes["node"].pid, LANES)
+    lanes = process_tree.await_lanes(mirror.stage.nodes["node"].pid, LANES)
 
     def strike() -> None:
         clock.set(offset_s)
-        running.end(mirror.random.choice(lanes))
+        process_tree.end(mirror.random.choice(lanes))
 
     mirror.kill(strike)
 
 
 def _while_a_topic_is_removed(mirror: Ordeal, clock: Clock, offset_s: int) -> None:
-    passages.remove(mirror, lambda: clock.set(offset_s))
+    transition_faults.remove(mirror, lambda: clock.set(offset_s))
 
 
 def _shown(mirror: Ordeal, clock: Clock) -> bool:
     """Return whether all partitions' owners have written a status with this clock's time."""
-    rows = [row for row in outside.all_described(mirror.stage) if row["state"] == "MIRRORING"]
+    rows = [
+        row for row in librdkafka_tools.all_described(mirror.stage) if row["state"] == "MIRRORING"
+    ]
     return all(_agrees(row, time.time() + clock.offset_s) for row in rows)
 
 

@@ -4,8 +4,8 @@ import asyncio
 import time
 from collections.abc import Collection
 
-import librdkafka_tools as outside
-import process_tree as running
+import librdkafka_tools
+import process_tree
 from chaos_harness import Ordeal, await_in_sync, leaders
 from clients import Quorum, describe_quorum
 from spark_cluster import SparkCluster
@@ -20,18 +20,18 @@ LANES = 2
 
 def kill_lane(mirror: Ordeal, node: str) -> None:
     """Kill a lane, which is a Python worker."""
-    found = running.await_lanes(mirror.stage.nodes[node].pid, LANES)
-    mirror.kill(lambda: running.end(mirror.random.choice(found)))
+    found = process_tree.await_lanes(mirror.stage.nodes[node].pid, LANES)
+    mirror.kill(lambda: process_tree.end(mirror.random.choice(found)))
 
 
 def kill_daemon(mirror: Ordeal, node: str) -> None:
     """Kill the daemon that forks the lanes: its lanes end by themselves, and new ones start."""
     pid = mirror.stage.nodes[node].pid
-    before = running.await_lanes(pid, LANES)
-    (daemon,) = running.daemons(pid)
+    before = process_tree.await_lanes(pid, LANES)
+    (daemon,) = process_tree.daemons(pid)
 
     def strike() -> None:
-        running.end(daemon)
+        process_tree.end(daemon)
         until(lambda: not any(lane.alive() for lane in before), what="the end of the former lanes")
 
     mirror.kill(strike)
@@ -40,7 +40,7 @@ def kill_daemon(mirror: Ordeal, node: str) -> None:
 def kill_driver(mirror: Ordeal, node: str, *arguments: str) -> None:
     """Kill a node's own process, and restart the node at once."""
     driver = mirror.stage.nodes[node]
-    running.await_lanes(driver.pid, LANES)
+    process_tree.await_lanes(driver.pid, LANES)
 
     def strike() -> None:
         driver.kill()
@@ -52,11 +52,11 @@ def kill_driver(mirror: Ordeal, node: str, *arguments: str) -> None:
 def kill_jvm(mirror: Ordeal, node: str, *arguments: str) -> None:
     """Kill a node's JVM: the node reports that and ends; then it is restarted."""
     driver = mirror.stage.nodes[node]
-    running.await_lanes(driver.pid, LANES)
-    jvm = running.jvm(driver.pid)
+    process_tree.await_lanes(driver.pid, LANES)
+    jvm = process_tree.jvm(driver.pid)
 
     def strike() -> None:
-        running.end(jvm)
+        process_tree.end(jvm)
         until(lambda: not driver.alive, 60, "the end of a node that has lost its JVM")
         said = driver.log.read_text(errors="replace").splitlines()
         assert any(line.startswith("Error: Spark's JVM has ended") for line in said), said
@@ -73,7 +73,7 @@ def kill_executor(mirror: Ordeal, spark: SparkCluster) -> None:
         return found if len(found) == LANES else []
 
     found = until(there, 60, "an executor for each lane")
-    mirror.kill(lambda: running.end(mirror.random.choice(found)))
+    mirror.kill(lambda: process_tree.end(mirror.random.choice(found)))
 
 
 def kill_spark_worker(mirror: Ordeal, spark: SparkCluster) -> None:
@@ -168,14 +168,14 @@ def pause_lane(mirror: Ordeal, seconds: float) -> None:
     This ends when both nodes own state partitions again.
     """
     stage = mirror.stage
-    outside.await_shares(stage, len(stage.nodes))
-    owners = {row["node"] for row in outside.all_described(stage)} & set(stage.nodes)
-    (lane,) = running.await_lanes(stage.nodes[mirror.random.choice(sorted(owners))].pid, 1)
+    librdkafka_tools.await_shares(stage, len(stage.nodes))
+    owners = {row["node"] for row in librdkafka_tools.all_described(stage)} & set(stage.nodes)
+    (lane,) = process_tree.await_lanes(stage.nodes[mirror.random.choice(sorted(owners))].pid, 1)
     mirror.await_moment()
-    with running.paused(lane):
+    with process_tree.paused(lane):
         since = time.monotonic()
         mirror.await_resumed(since)
         time.sleep(max(0.0, since + seconds - time.monotonic()))  # the pause's length is tested
         assert lane.alive(), "what stood still was ended"
-    outside.await_shares(stage, len(stage.nodes))
+    librdkafka_tools.await_shares(stage, len(stage.nodes))
     mirror.await_all()

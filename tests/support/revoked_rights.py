@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import javaproperties
-import librdkafka_tools as outside
+import librdkafka_tools
 from chaos_harness import LOAD_SECONDS, Ordeal
 from rights import granted
 from secured_clusters import LISTENERS, Secured, sasl, secured_cluster
@@ -162,7 +162,7 @@ class Guarded:
         def unsaid() -> list[str]:
             return [
                 f"{row['topic']}-{row['partition']} {row['state']}: {row['reason']}"
-                for row in outside.all_described(self.mirror.stage)
+                for row in librdkafka_tools.all_described(self.mirror.stage)
                 if row["topic"] in loss.topics
                 and (row["state"] != "FAILED" or loss.reason not in (row["reason"] or ""))
             ]

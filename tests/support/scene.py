@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 
-import librdkafka_tools as outside
+import librdkafka_tools
 from clients import client, make_topic, write_state
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from readiness_check import find_readiness
@@ -55,10 +55,10 @@ class Scene:
         """Create a topic with the same records in both clusters."""
         await make_topic(self.source, name, partitions)
         for index in range(partitions):
-            outside.write_same(self.servers[0], name, index, 0, RECORDS)
+            librdkafka_tools.write_same(self.servers[0], name, index, 0, RECORDS)
         await add_topics(self.destination, self.mirror, name)
         for index in range(partitions):
-            outside.write_same(self.servers[1], name, index, 0, RECORDS)
+            librdkafka_tools.write_same(self.servers[1], name, index, 0, RECORDS)
         topic = await self.topic(name)
         assert topic is not None
         return topic
@@ -170,11 +170,13 @@ def foreign_member(one: Scene, topic: str, protocol: str = "classic") -> Iterato
 
 def delete_lanes_group(servers: str) -> None:
     """Delete the lanes' group once it has no member: an empty group shows that no node runs."""
-    groups = outside.admin(servers)
+    groups = librdkafka_tools.admin(servers)
 
     def deleted() -> bool:
         try:
-            groups.delete_consumer_groups([LANES_GROUP])[LANES_GROUP].result(outside.SECONDS)
+            groups.delete_consumer_groups([LANES_GROUP])[LANES_GROUP].result(
+                librdkafka_tools.SECONDS
+            )
         except KafkaException as error:
             return error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND
         return True

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.error import URLError
 
-import process_tree as running
+import process_tree
 import pyspark
 from waiting import until
 
@@ -103,17 +103,17 @@ class SparkCluster:
 
     def executors(self, number: int) -> list[Identity]:
         """Return the executors of a worker."""
-        return running.executors(self._workers[number].identity.pid)
+        return process_tree.executors(self._workers[number].identity.pid)
 
     def lanes(self, number: int) -> list[Identity]:
         """Return the current lanes of a worker."""
-        return running.lanes(self._workers[number].identity.pid)
+        return process_tree.lanes(self._workers[number].identity.pid)
 
     def await_spread(self) -> None:
         """Wait until each worker has one lane. Before, all lanes may be on the first worker."""
         until(
             lambda: [len(self.lanes(number)) for number in self.workers],
-            running.START_SECONDS,
+            process_tree.START_SECONDS,
             "one lane at each worker",
             good=lambda found: found == [1] * self._count,
         )

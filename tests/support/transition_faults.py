@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
 
-import librdkafka_tools as outside
+import librdkafka_tools
 from chaos_harness import Ordeal
 from confluent_kafka import Consumer, Producer, TopicPartition
 from waiting import until
@@ -66,7 +66,7 @@ def written(servers: str, topic: str) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
-        producer.flush(outside.SECONDS)
+        producer.flush(librdkafka_tools.SECONDS)
 
 
 def _strike_during(mirror: Ordeal, strike: Strike, *command: str) -> float:
@@ -84,7 +84,7 @@ def _strike_during(mirror: Ordeal, strike: Strike, *command: str) -> float:
 
 def _await_states(stage: Stage, topic: str, state: str) -> dict[int, dict[str, Any]]:
     def there() -> dict[int, dict[str, Any]]:
-        rows = outside.described(stage, topic)
+        rows = librdkafka_tools.described(stage, topic)
         return rows if rows and all(row["state"] == state for row in rows.values()) else {}
 
     return until(there, ARRIVE_SECONDS, f"{topic} {state}")
@@ -93,7 +93,7 @@ def _await_states(stage: Stage, topic: str, state: str) -> dict[int, dict[str, A
 def _make(mirror: Ordeal, name: str) -> str:
     """Create a separate topic at the source."""
     topic = f"{name}-{mirror.random.getrandbits(32):08x}"
-    outside.make_topic(mirror.stage.source.bootstrap_servers, topic, PARTITIONS)
+    librdkafka_tools.make_topic(mirror.stage.source.bootstrap_servers, topic, PARTITIONS)
     return topic
 
 
@@ -101,8 +101,8 @@ def prepare(mirror: Ordeal, strike: Strike) -> None:
     """Add a topic with a history, so that it is PREPARING when the strike hits."""
     topic = _make(mirror, "prepared")
     servers = mirror.stage.source.bootstrap_servers
-    outside.write(
-        servers, topic, [one for p in range(PARTITIONS) for one in outside.simple(500, p)]
+    librdkafka_tools.write(
+        servers, topic, [one for p in range(PARTITIONS) for one in librdkafka_tools.simple(500, p)]
     )
     with written(servers, topic):
         since = _strike_during(mirror, strike, "--add", "--topic", topic)
@@ -188,7 +188,9 @@ def check_removed(stage: Stage, topic: str, rows: Mapping[int, Mapping[str, Any]
     """Check that partitions equal the source up to the mirrored end, then have user records."""
     servers = stage.destination.bootstrap_servers
     stopped = _ends(stage, topic)
-    outside.write(servers, topic, [one for p in rows for one in outside.simple(5, p, "user")])
+    librdkafka_tools.write(
+        servers, topic, [one for p in rows for one in librdkafka_tools.simple(5, p, "user")]
+    )
     for partition, row in rows.items():
         end = row["last_mirrored_end"]
         ours = _records(servers, topic, partition)
@@ -220,7 +222,7 @@ def _records(servers: str, topic: str, partition: int) -> list[tuple[Any, ...]]:
                 found.append((one.offset(), one.key(), one.value(), one.headers(), one.timestamp()))
             return False
 
-        until(read_on, outside.SECONDS, f"the end of {topic}-{partition}")
+        until(read_on, librdkafka_tools.SECONDS, f"the end of {topic}-{partition}")
     finally:
         client.close()
     return found
@@ -276,7 +278,7 @@ def race(mirror: Ordeal) -> None:
                 assert name[1] in ANSWERS[command[0]], (command, done.errors)
         mirror.check_ways()
         mirror.await_resumed(since)
-        rows = {topic: outside.described(stage, topic) for topic in topics}
+        rows = {topic: librdkafka_tools.described(stage, topic) for topic in topics}
         for topic, known in rows.items():
             if any(row["state"] == "PAUSED" for row in known.values()):
                 where = {row["mirror"] for row in known.values() if row["state"] == "PAUSED"}
@@ -284,7 +286,7 @@ def race(mirror: Ordeal) -> None:
                     assert stage.mirrors("--resume", "--topic", topic, "--mirror", one).status == 0
     mirror.check_ways()
     for topic in topics:
-        known = outside.described(stage, topic)
+        known = librdkafka_tools.described(stage, topic)
         if any(row["state"] == "MIRRORING" for row in known.values()):
             mirror.compared.add(topic)
         elif known and all(row["state"] == "STOPPED" for row in known.values()):

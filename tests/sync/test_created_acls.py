@@ -10,7 +10,7 @@ from twinlog.kafka import acls
 from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal
-from twinlog.sync import created_acls as made_acls
+from twinlog.sync import created_acls
 
 ALLOW = Acl(
     ResourceType.TOPIC,
@@ -39,8 +39,8 @@ class Broker:
             self.done += [acl for acl, refusal in answers.items() if refusal is None]
             return answers
 
-        monkeypatch.setattr(made_acls, "create_acls", carry_out)
-        monkeypatch.setattr(made_acls, "delete_acls", carry_out)
+        monkeypatch.setattr(created_acls, "create_acls", carry_out)
+        monkeypatch.setattr(created_acls, "delete_acls", carry_out)
 
 
 def run(function: Any, *acls: Acl) -> set[Acl]:
@@ -51,8 +51,8 @@ def run(function: Any, *acls: Acl) -> set[Acl]:
 def test_a_denial_is_made_first_and_removed_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: an allow never exists without its limiting denial, also if requests are missing."""
     broker = Broker(monkeypatch)
-    assert run(made_acls._make, ALLOW, DENY) == set()
-    assert run(made_acls._remove, ALLOW, DENY) == set()
+    assert run(created_acls._make, ALLOW, DENY) == set()
+    assert run(created_acls._remove, ALLOW, DENY) == set()
     assert broker.done == [DENY, ALLOW, ALLOW, DENY]
 
 
@@ -61,14 +61,14 @@ def test_nothing_is_allowed_beside_a_denial_that_is_refused(
 ) -> None:
     """Goal: a destination that refuses denials does not become more open than the source."""
     broker = Broker(monkeypatch, DENY)
-    assert run(made_acls._make, ALLOW, DENY, OTHER) == {ALLOW, DENY}
+    assert run(created_acls._make, ALLOW, DENY, OTHER) == {ALLOW, DENY}
     assert broker.done == [OTHER]
     assert any("the denials that limit them cannot be created" in line for line in caplog.messages)
 
 
 def test_a_denial_stays_beside_what_cannot_be_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = Broker(monkeypatch, ALLOW)
-    assert run(made_acls._remove, ALLOW, DENY, OTHER) == {ALLOW, DENY}
+    assert run(created_acls._remove, ALLOW, DENY, OTHER) == {ALLOW, DENY}
     assert broker.done == [OTHER]
 
 
@@ -76,8 +76,8 @@ def test_too_many_to_compare_are_as_if_they_were_limited(monkeypatch: pytest.Mon
     """Goal: names that the destination refuses hold up no node, and open nothing."""
     monkeypatch.setattr(acls, "MAX_PAIRS", 1)
     broker = Broker(monkeypatch, DENY)
-    assert run(made_acls._make, ALLOW, DENY, OTHER) == {ALLOW, DENY, OTHER}
+    assert run(created_acls._make, ALLOW, DENY, OTHER) == {ALLOW, DENY, OTHER}
     broker = Broker(monkeypatch, ALLOW)
     second = DENY._replace(principal="User:another")
-    assert run(made_acls._remove, ALLOW, DENY, OTHER, second) == {ALLOW, DENY, second}
+    assert run(created_acls._remove, ALLOW, DENY, OTHER, second) == {ALLOW, DENY, second}
     assert broker.done == [OTHER]

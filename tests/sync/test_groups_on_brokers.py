@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from uuid import UUID
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from clients import client, write_state
 from confluent_kafka.admin import AdminClient
@@ -67,8 +67,8 @@ def test_a_rewound_group_is_followed_back(
     group, mirror = fresh_name("group"), fresh_name("mirror")
     partition = TopicPartition(topic, 0)
     for cluster, count in ((pair.source, 10), (pair.destination, 5)):
-        outside.make_topic(cluster.bootstrap_servers, topic)
-        outside.write(cluster.bootstrap_servers, topic, outside.simple(count))
+        librdkafka_tools.make_topic(cluster.bootstrap_servers, topic)
+        librdkafka_tools.write(cluster.bootstrap_servers, topic, librdkafka_tools.simple(count))
 
     async def run() -> None:
         async with client(pair.source) as source, client(pair.destination) as destination:
@@ -86,7 +86,7 @@ def test_a_rewound_group_is_followed_back(
             assert await follow(8, node) == Committed(5)
             assert await follow(4, node) == Committed(4, "of 4")
             assert await follow(2) == Committed(2, "of 2"), "by another node"
-            with outside.consumer(pair.destination.bootstrap_servers, group) as member:
+            with librdkafka_tools.consumer(pair.destination.bootstrap_servers, group) as member:
                 member.subscribe([topic])
                 # A commit needs a record that was read, and that needs an assignment.
                 until(lambda: member.poll(0.2), 60, "a record")
@@ -110,7 +110,7 @@ def test_a_group_with_thousands_of_partitions(
     group, mirror, count = fresh_name("group"), fresh_name("mirror"), 1500
     places = [TopicPartition(topic, index) for index in range(count)]
     for cluster in (pair.source, pair.destination):
-        outside.make_topic(cluster.bootstrap_servers, topic, count)
+        librdkafka_tools.make_topic(cluster.bootstrap_servers, topic, count)
     offsets = dict.fromkeys(places, Committed(0, "m" * 900))
 
     async def run() -> None:
@@ -142,7 +142,7 @@ def test_a_group_with_thousands_of_partitions(
 
     asyncio.run(run())
     for cluster in (pair.source, pair.destination):
-        outside.delete_topic(cluster.bootstrap_servers, topic)
+        librdkafka_tools.delete_topic(cluster.bootstrap_servers, topic)
 
 
 def test_what_readiness_finds(pair: Pair, topic: str, fresh_name: Callable[[str], str]) -> None:
@@ -156,8 +156,8 @@ def test_what_readiness_finds(pair: Pair, topic: str, fresh_name: Callable[[str]
         for name in ("behind", "rewound", "own", "streams", "outside", "ok", "deleted")
     }
     partition = TopicPartition(topic, 0)
-    outside.make_topic(pair.source.bootstrap_servers, topic)
-    outside.write(pair.source.bootstrap_servers, topic, outside.simple(10))
+    librdkafka_tools.make_topic(pair.source.bootstrap_servers, topic)
+    librdkafka_tools.write(pair.source.bootstrap_servers, topic, librdkafka_tools.simple(10))
 
     async def prepare() -> None:
         async with client(pair.destination) as destination:
@@ -173,7 +173,7 @@ def test_what_readiness_finds(pair: Pair, topic: str, fresh_name: Callable[[str]
             await write_state(destination, one, State.MIRRORING)
 
     asyncio.run(prepare())
-    outside.write(pair.destination.bootstrap_servers, topic, outside.simple(10))
+    librdkafka_tools.write(pair.destination.bootstrap_servers, topic, librdkafka_tools.simple(10))
     make_streams_group(pair.source, names["streams"], {partition: 5})
 
     async def facts(destination: KafkaCluster, servers: str = "") -> MirrorFacts:

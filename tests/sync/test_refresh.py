@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from clients import client, make_topic, write_state
 from prometheus_client.parser import text_string_to_metric_families
@@ -149,7 +149,9 @@ def test_partitions_that_somebody_has_added(
             await create_partitions(destination, {empty: 3, emptied: 3})
             servers = pair.destination.bootstrap_servers
             extra = TopicPartition(emptied, 1)
-            await asyncio.to_thread(outside.write, servers, emptied, outside.simple(5, 1))
+            await asyncio.to_thread(
+                librdkafka_tools.write, servers, emptied, librdkafka_tools.simple(5, 1)
+            )
             assert (await delete_records(destination, {extra: 5}))[extra] == 5
             async with refreshing(destination) as refresher:
 

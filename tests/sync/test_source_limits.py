@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from clients import client
 from sync_contexts import sync_context
@@ -100,7 +100,7 @@ def test_new_topics_are_not_added_beyond(pair: Pair, topic: str) -> None:
     """Matching topics without room are not mirrored, which readiness reports with the setting."""
     names = [f"{topic}-{number}" for number in range(4)]
     for name in names:
-        outside.make_topic(pair.source.bootstrap_servers, name, 2)
+        librdkafka_tools.make_topic(pair.source.bootstrap_servers, name, 2)
 
     async def run() -> None:
         async with client(pair.source) as source, client(pair.destination) as destination:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from clients import client, make_topic
 from kafka.protocol.admin import AlterClientQuotasRequest
@@ -83,7 +83,7 @@ class Logs:
     def write_both(self, start: int, end: int, size: int = 1) -> None:
         """Write the same records at the same offsets on both."""
         for servers in self.servers:
-            outside.write(
+            librdkafka_tools.write(
                 servers,
                 self.topic,
                 [(0, f"k{at}", f"{at:0{size}d}", None) for at in range(start, end)],
@@ -111,11 +111,11 @@ def test_control_records_in_place_of_data(pair: Pair, topic: str) -> None:
     async def run() -> None:
         async with logs(pair, topic) as made:
             for servers in made.servers:
-                outside.write_same(servers, topic, 0, 0, 10)
-            outside.write_same(made.servers[0], topic, 0, 10, 15)
+                librdkafka_tools.write_same(servers, topic, 0, 0, 10)
+            librdkafka_tools.write_same(made.servers[0], topic, 0, 10, 15)
             await made.markers(5)
             for servers in made.servers:
-                outside.write_same(servers, topic, 0, 15, 20)
+                librdkafka_tools.write_same(servers, topic, 0, 15, 20)
             found = await made.verify()
             assert [one[1:] for one in found.differences] == [(10, 15, DifferenceKind.LOST)]
             assert (found.counts.compared, found.counts.differs) == (15, 5)
@@ -130,7 +130,7 @@ def test_a_quota_and_a_log_start_that_moves(pair: Pair, topic: str) -> None:
         async with logs(pair, topic) as made:
             for servers in made.servers:
                 for at in range(12):
-                    outside.write_same(servers, topic, 0, at, at + 1)
+                    librdkafka_tools.write_same(servers, topic, 0, at, at + 1)
             made.write_both(12, 18, 1_500_000)
             await made.quota(3_000_000)
             try:
@@ -154,7 +154,7 @@ def test_what_cannot_be_seen_in_time_is_not_the_same(pair: Pair, topic: str) -> 
     async def run() -> None:
         async with logs(pair, topic) as made:
             for servers in made.servers:
-                outside.write_same(servers, topic, 0, 0, 5)
+                librdkafka_tools.write_same(servers, topic, 0, 0, 5)
             await made.quota(1.0)
             try:
                 known = await made.extent()
@@ -181,7 +181,7 @@ def test_the_destination_s_log_start_alone_has_moved(pair: Pair, topic: str) -> 
     async def run() -> None:
         async with logs(pair, topic) as made:
             for servers in made.servers:
-                outside.write_same(servers, topic, 0, 0, 9)
+                librdkafka_tools.write_same(servers, topic, 0, 0, 9)
             known = await made.extent()
             await delete_records(made.destination, {made.partition: 4})
             assert await LogReader(made.destination, made.partition).chunk(1) == Below(4)
@@ -211,16 +211,16 @@ def test_a_tombstone_that_was_cleaned_away(pair: Pair, topic: str) -> None:
     async def run() -> None:
         async with logs(pair, topic, **COMPACTED) as made:
             source, destination = made.servers
-            outside.write(source, topic, [(0, "k1", "old", None)])
-            outside.write(source, topic, [(0, "k1", None, None)])
-            outside.write(destination, topic, [(0, "k1", "old", None)])
+            librdkafka_tools.write(source, topic, [(0, "k1", "old", None)])
+            librdkafka_tools.write(source, topic, [(0, "k1", None, None)])
+            librdkafka_tools.write(destination, topic, [(0, "k1", "old", None)])
             await made.markers(1)
             reader = LogReader(made.source, made.partition)
 
             async def cleaned() -> bool:
                 end = (await read_bounds(made.source, [made.partition]))[made.partition]
-                outside.write_same(source, topic, 0, 0, 0)
-                outside.write(source, topic, [(0, "last", f"{end.high_watermark}", None)])
+                librdkafka_tools.write_same(source, topic, 0, 0, 0)
+                librdkafka_tools.write(source, topic, [(0, "last", f"{end.high_watermark}", None)])
                 span = await reader.span(0, 1)
                 fresh = await LogReader(made.source, made.partition).span(0, 1)
                 assert span.start == 0

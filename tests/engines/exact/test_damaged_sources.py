@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from clients import client
 from waiting import until_async
@@ -135,14 +135,14 @@ async def mirror(
 
 def make_topics(source: LocalCluster, destination: LocalCluster, topic: str, count: int) -> None:
     for cluster in (source, destination):
-        outside.make_topic(cluster.bootstrap_servers, topic, count)
+        librdkafka_tools.make_topic(cluster.bootstrap_servers, topic, count)
 
 
 async def write(source: LocalCluster, topic: str, *partitions: int) -> None:
     """Write a batch of five records to each of these partitions."""
     for partition in partitions:
-        records = outside.simple(5, partition, VALUE)
-        await asyncio.to_thread(outside.write, source.bootstrap_servers, topic, records)
+        records = librdkafka_tools.simple(5, partition, VALUE)
+        await asyncio.to_thread(librdkafka_tools.write, source.bootstrap_servers, topic, records)
 
 
 def cut(source: LocalCluster, key: TopicPartition, end: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from uuid import uuid4
 
-import batch_builders as made
+import batch_builders
 import pytest
 
 from model.cluster import Cluster, Timings
@@ -709,7 +709,9 @@ async def test_a_topic_that_is_gone_needs_no_fence(bench: Bench) -> None:
 
 def test_a_control_batch_that_a_cleaner_has_emptied() -> None:
     """Goal: it has no key that gives its type, and does not end the search for fences."""
-    emptied = made.altered(made.batch([made.record(0)], attributes=1 << 5), num_records=0, body=b"")
+    emptied = batch_builders.altered(
+        batch_builders.batch([batch_builders.record(0)], attributes=1 << 5), num_records=0, body=b""
+    )
     [header] = batches(memoryview(emptied))
     assert _stored(header, memoryview(emptied)) == (header, False)
 
@@ -960,9 +962,9 @@ async def test_late_requests_of_several_owners(bench: Bench) -> None:
     """Goal: of all requests that were ever sent for one offset, one lands, in any order."""
     for order in itertools.permutations(range(3)):
         before = bench.end(0)
-        made = [await holding(bench, before, before + 1) for _ in range(3)]
+        held = [await holding(bench, before, before + 1) for _ in range(3)]
         for at in order:
-            made[at][1]()
+            held[at][1]()
         assert bench.end(0) == before + 1, order
 
 

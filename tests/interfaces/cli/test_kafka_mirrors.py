@@ -19,7 +19,7 @@ from clients import client, make_topic
 from conftest import Pair
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.requests.topics import describe_configs, topic_resource
-from twinlog.lifecycle import creation as mirrors
+from twinlog.lifecycle import creation
 from twinlog.local.cluster import LocalCluster
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.placement import MirrorPartition, state_partition
@@ -518,20 +518,20 @@ def test_created_topics_are_taken_back(
         topic_made(commands.pair.source, f"{stem}-{suffix}")
     assert commands.create(name).status == 0
     assert commands.create(f"{name}.other").status == 0
-    prepare = mirrors.prepare
+    prepare = creation.prepare
 
     async def overtaken(destination: KafkaCluster, *arguments: Any) -> dict[str, UUID]:
-        monkeypatch.setattr(mirrors, "prepare", prepare)
+        monkeypatch.setattr(creation, "prepare", prepare)
         created = await prepare(destination, *arguments) if created_first else None
-        await mirrors.add_topics(destination, f"{name}.other", f"{stem}-a")
+        await creation.add_topics(destination, f"{name}.other", f"{stem}-a")
         return await prepare(destination, *arguments) if created is None else created
 
     async def add(destination: KafkaCluster) -> None:
         with pytest.raises(MirrorRefused) as caught:
-            await mirrors.add_topics(destination, name, f"{stem}-.")
+            await creation.add_topics(destination, name, f"{stem}-.")
         assert caught.value.kind is refusal
 
-    monkeypatch.setattr(mirrors, "prepare", overtaken)
+    monkeypatch.setattr(creation, "prepare", overtaken)
     on(commands.pair.destination, add)
     assert all_topics(commands.pair.destination) & {f"{stem}-a", f"{stem}-b"} == {f"{stem}-a"}
 

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from fake_broker import (
     HEARTBEAT,
@@ -629,8 +629,10 @@ def test_kill_9_with_requests_in_flight(tmp_path: Path) -> None:
         await again.close()
 
     with LocalCluster.start(1, directory=tmp_path, jvm_flags=SHORT_LIVED) as local:
-        outside.make_topic(local.bootstrap_servers, QUIET)
-        outside.write(local.bootstrap_servers, QUIET, outside.simple(1))  # its leader is elected
+        librdkafka_tools.make_topic(local.bootstrap_servers, QUIET)
+        librdkafka_tools.write(
+            local.bootstrap_servers, QUIET, librdkafka_tools.simple(1)
+        )  # its leader is elected
         asyncio.run(run(local))
 
 

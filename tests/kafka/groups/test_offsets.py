@@ -6,7 +6,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from clients import ClusterConfig, client
 from confluent_kafka import Consumer, Producer
@@ -95,11 +95,11 @@ def test_offsets_of_an_open_transaction(
 ) -> None:
     """They are pending: a request for stable offsets waits, another gets the earlier ones."""
     servers, group = any_kafka.bootstrap_servers, fresh_name("group")
-    outside.make_topic(servers, topic)
+    librdkafka_tools.make_topic(servers, topic)
     consumer = Consumer({"bootstrap.servers": servers, "group.id": group})
     consumer.commit(offsets=[Place(topic, 0, 3)], asynchronous=False)
     producer = Producer({"bootstrap.servers": servers, "transactional.id": group})
-    producer.init_transactions(outside.SECONDS)
+    producer.init_transactions(librdkafka_tools.SECONDS)
 
     def found(*, stable: bool) -> dict[TopicPartition, Committed]:
         async def fetch() -> dict[TopicPartition, Committed]:
@@ -112,12 +112,12 @@ def test_offsets_of_an_open_transaction(
     assert found(stable=True) == before
     producer.begin_transaction()
     producer.send_offsets_to_transaction(
-        [Place(topic, 0, 7)], consumer.consumer_group_metadata(), outside.SECONDS
+        [Place(topic, 0, 7)], consumer.consumer_group_metadata(), librdkafka_tools.SECONDS
     )
     assert found(stable=False) == before
     with pytest.raises(Retriable, match="UNSTABLE_OFFSET_COMMIT"):
         found(stable=True)
-    producer.commit_transaction(outside.SECONDS)
+    producer.commit_transaction(librdkafka_tools.SECONDS)
     until(lambda: found(stable=False) != before, what="the transaction's end")
     assert found(stable=True) == {TopicPartition(topic, 0): Committed(7)}
     consumer.close()

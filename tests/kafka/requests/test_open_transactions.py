@@ -2,7 +2,7 @@
 
 import asyncio
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from clients import client
 from confluent_kafka import Producer
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.broker
 def test_who_holds_a_transaction_open(any_kafka: LocalCluster, topic: str) -> None:
     """By partition: the first offset and the transactional id, until the transaction ends."""
     servers = any_kafka.bootstrap_servers
-    outside.make_topic(servers, topic, 2)
-    outside.write(servers, topic, outside.simple(5, 1))
+    librdkafka_tools.make_topic(servers, topic, 2)
+    librdkafka_tools.write(servers, topic, librdkafka_tools.simple(5, 1))
     producer = Producer({"bootstrap.servers": servers, "transactional.id": topic})
-    producer.init_transactions(outside.SECONDS)
+    producer.init_transactions(librdkafka_tools.SECONDS)
     producer.begin_transaction()
     producer.produce(topic, partition=1, value="x")
-    producer.flush(outside.SECONDS)
+    producer.flush(librdkafka_tools.SECONDS)
     zero, one = (TopicPartition(topic, at) for at in (0, 1))
 
     async def run() -> None:
@@ -42,7 +42,7 @@ def test_who_holds_a_transaction_open(any_kafka: LocalCluster, topic: str) -> No
                 zero: (),
                 one: (f"transactional id {topic}",),
             }
-            await asyncio.to_thread(producer.abort_transaction, outside.SECONDS)
+            await asyncio.to_thread(producer.abort_transaction, librdkafka_tools.SECONDS)
 
             async def ended() -> bool:  # the marker comes after the answer
                 return await open_transactions(cluster, [one]) == {one: ()}

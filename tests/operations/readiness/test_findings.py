@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from clients import make_topic, write_state
 from rights import granted
@@ -137,7 +137,7 @@ def test_the_source_deletes_what_is_not_mirrored(clusters: Pair, topic: str) -> 
         async with scene(clusters, f"mirror.{topic}") as one:
             mirrored = await one.mirrored(topic)
             await await_findings(one, NONE, mirrored)
-            outside.write_same(one.servers[0], topic, 0, RECORDS, RECORDS + 10)
+            librdkafka_tools.write_same(one.servers[0], topic, 0, RECORDS, RECORDS + 10)
             found = await await_findings(one, {Reason.LAG}, mirrored)
             assert (found["lag"], found["lag_is_all"]) == (10, True)
             partition = TopicPartition(topic, 0)
@@ -157,7 +157,9 @@ def test_another_client_writes_to_the_destination(clusters: Pair, topic: str) ->
         async with scene(clusters, f"mirror.{topic}") as one:
             mirrored = await one.mirrored(topic)
             await await_findings(one, NONE, mirrored)
-            outside.write(one.servers[1], topic, outside.simple(3, text="foreign"))
+            librdkafka_tools.write(
+                one.servers[1], topic, librdkafka_tools.simple(3, text="foreign")
+            )
             found = await await_findings(one, {Reason.DIVERGED}, mirrored)
             text = findings(found)[Reason.DIVERGED]
             assert f"the destination ends at {RECORDS + 3}, the source at {RECORDS}" in text
@@ -273,7 +275,7 @@ def test_the_source_topic_is_deleted_and_recreated(clusters: Pair, topic: str) -
             found = await await_findings(one, {Reason.TOPIC_GONE}, mirrored)
             assert (found["lag"], found["lag_is_all"]) == (None, False)
             await make_topic(one.source, topic)
-            outside.write_same(one.servers[0], topic, 0, 0, RECORDS)
+            librdkafka_tools.write_same(one.servers[0], topic, 0, 0, RECORDS)
             found = await await_findings(one, {Reason.TOPIC_MADE_AGAIN}, mirrored)
             assert (found["lag"], found["lag_is_all"]) == (None, False)
 
@@ -287,7 +289,7 @@ def test_the_source_topic_grows(clusters: Pair, topic: str) -> None:
         async with scene(clusters, f"mirror.{topic}") as one:
             mirrored = await one.mirrored(topic)
             await await_findings(one, NONE, mirrored)
-            outside.grow_topic(one.servers[0], topic, 3)
+            librdkafka_tools.grow_topic(one.servers[0], topic, 3)
             found = await await_findings(one, {Reason.NEW_PARTITIONS}, mirrored)
             text = findings(found)[Reason.NEW_PARTITIONS]
             assert "the source has 3 partitions, 1 are mirrored" in text
@@ -350,10 +352,10 @@ def test_a_group_that_is_ahead_of_the_mirror(clusters: Pair, topic: str) -> None
         async with scene(clusters, f"mirror.{topic}") as one:
             mirrored = await one.mirrored(topic)
             for servers in one.servers:
-                outside.commit(servers, f"group.{topic}", topic, {0: RECORDS})
+                librdkafka_tools.commit(servers, f"group.{topic}", topic, {0: RECORDS})
             await await_findings(one, NONE, mirrored)
-            outside.write_same(one.servers[0], topic, 0, RECORDS, RECORDS + 10)
-            outside.commit(one.servers[0], f"group.{topic}", topic, {0: RECORDS + 7})
+            librdkafka_tools.write_same(one.servers[0], topic, 0, RECORDS, RECORDS + 10)
+            librdkafka_tools.commit(one.servers[0], f"group.{topic}", topic, {0: RECORDS + 7})
             found = await await_findings(one, {Reason.LAG, Reason.GROUP_AHEAD}, mirrored)
             text = findings(found)[Reason.GROUP_AHEAD]
             assert text == f"group group.{topic} has read 7 offsets that are not mirrored yet"
@@ -374,7 +376,7 @@ def test_no_node_runs(clusters: Pair, topic: str) -> None:
             found = await await_findings(one, paused | {Reason.NO_NODE})
             assert "no node is running" in findings(found)[Reason.NO_NODE]
             await await_findings(one, paused, mirrored, state=State.PAUSED)
-            outside.commit(one.servers[1], LANES_GROUP, topic, {0: 1})
+            librdkafka_tools.commit(one.servers[1], LANES_GROUP, topic, {0: 1})
             try:
                 expected = paused | {Reason.NO_NODE}
                 await await_findings(one, expected, mirrored, state=State.PAUSED)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from clients import client, describe_quorum, make_topic
 from scene import RECORDS, Scene, foreign_member, reasons, scene, write
@@ -191,7 +191,7 @@ def test_a_paused_topic_of_a_dead_source(pair: Pair, topic: str) -> None:
     async def run() -> None:
         async with scene(pair, f"mirror.{topic}") as one:
             await one.report(await one.mirrored(topic), State.PAUSED)
-            outside.write(one.servers[0], topic, outside.simple(7))
+            librdkafka_tools.write(one.servers[0], topic, librdkafka_tools.simple(7))
             found = await one.readiness()
             assert (found.lag, found.lag_is_all) == (7, True), "asked while it is there"
             await one.source_dies()
@@ -218,7 +218,9 @@ def test_records_of_others_on_the_destination(pair: Pair, topic: str) -> None:
             await one.report(mirrored, State.MIRRORING)
             await one.source_dies()
             assert Reason.FOREIGN_RECORDS not in reasons(await one.readiness())
-            outside.write(one.servers[1], topic, outside.simple(3, text="foreign"))
+            librdkafka_tools.write(
+                one.servers[1], topic, librdkafka_tools.simple(3, text="foreign")
+            )
             found = await one.asked_while_reported(mirrored, RECORDS)
             assert f"ends at {RECORDS + 3}" in reasons(found)[Reason.FOREIGN_RECORDS]
             assert f"reports {RECORDS}" in reasons(found)[Reason.FOREIGN_RECORDS]
@@ -243,7 +245,9 @@ def test_records_of_others_in_a_paused_topic(pair: Pair, topic: str) -> None:
         async with scene(pair, f"mirror.{topic}") as one:
             await one.report(await one.mirrored(topic), State.PAUSED)
             assert Reason.FOREIGN_RECORDS not in reasons(await one.readiness())
-            outside.write(one.servers[1], topic, outside.simple(3, text="foreign"))
+            librdkafka_tools.write(
+                one.servers[1], topic, librdkafka_tools.simple(3, text="foreign")
+            )
             assert Reason.FOREIGN_RECORDS in reasons(await one.readiness())
 
     asyncio.run(run())
@@ -262,7 +266,7 @@ def test_a_destination_topic_that_was_recreated(pair: Pair, topic: str) -> None:
 
             await until_async(gone)
             await make_topic(one.destination, topic)
-            outside.write_same(one.servers[1], topic, 0, 0, RECORDS)
+            librdkafka_tools.write_same(one.servers[1], topic, 0, 0, RECORDS)
             await one.report(mirrored, State.MIRRORING)
             found = await one.readiness()
             assert found.verdict is Verdict.NOT_READY
@@ -380,15 +384,17 @@ def test_acknowledged_records_that_a_follower_lacks(trio: LocalCluster, topic: s
         partition = TopicPartition(topic, 0)
         async with client(trio) as source:
             await make_topic(source, topic, replication_factor=3)
-            outside.write(trio.bootstrap_servers, topic, outside.simple(5), acks="all")
+            librdkafka_tools.write(
+                trio.bootstrap_servers, topic, librdkafka_tools.simple(5), acks="all"
+            )
             leader = (await source.leaders([partition]))[partition].node_id  # type: ignore[union-attr]
             controller = (await describe_quorum(trio)).leader
             follower = next(n for n in trio.node_ids if n not in (leader, controller))
             trio.pause(follower)
             try:
-                late = outside.simple(3, text="late")
+                late = librdkafka_tools.simple(3, text="late")
                 await asyncio.to_thread(
-                    outside.write,
+                    librdkafka_tools.write,
                     *(trio.bootstrap_servers, topic, late),
                     **{"acks": "1", "enable.idempotence": False},
                 )

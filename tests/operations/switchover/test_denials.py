@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import cast
 from uuid import UUID
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from clients import client, make_topic, none_refused, write_state
 from confluent_kafka import KafkaException, Producer
@@ -408,7 +408,7 @@ def test_an_open_transaction_can_be_ended(
 ) -> None:
     """A denied principal may end it: EndTxn needs the transactional id alone; it opens no other."""
     servers = secured_pair[0].local.bootstrap_servers
-    outside.make_topic(servers, topic)
+    librdkafka_tools.make_topic(servers, topic)
     of_id = acl(topic, "User:alice")._replace(resource_type=ResourceType.TRANSACTIONAL_ID)
     failures: list[str] = []
 
@@ -420,7 +420,7 @@ def test_an_open_transaction_can_be_ended(
             partition=0,
             on_delivery=lambda error, _: failures.append(error.name()) if error else None,
         )
-        assert producer.flush(outside.SECONDS) == 0
+        assert producer.flush(librdkafka_tools.SECONDS) == 0
 
     async def run() -> None:
         async with both(secured_pair, topic) as it:
@@ -435,16 +435,16 @@ def test_an_open_transaction_can_be_ended(
                     "transactional.id": topic,
                 }
             )
-            await asyncio.to_thread(producer.init_transactions, outside.SECONDS)
+            await asyncio.to_thread(producer.init_transactions, librdkafka_tools.SECONDS)
             write(producer, "before")
             denials = it.denials()
             await denials.deny((await denials.outlook()).denials)
-            await asyncio.to_thread(producer.commit_transaction, outside.SECONDS)
+            await asyncio.to_thread(producer.commit_transaction, librdkafka_tools.SECONDS)
             assert not failures
             await asyncio.to_thread(write, producer, "after")
             assert len(failures) == 1
             with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
-                await asyncio.to_thread(producer.commit_transaction, outside.SECONDS)
+                await asyncio.to_thread(producer.commit_transaction, librdkafka_tools.SECONDS)
             await denials.allow()
 
     asyncio.run(run())

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection
 from typing import Any
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from batch_builders import batch, record
 from clients import client
@@ -102,16 +102,16 @@ def test_another_leader_begins_anew() -> None:
 def test_markers_and_aborted_records_are_nothing(kafka: LocalCluster, topic: str) -> None:
     """Offsets: 0 a record, 1 its marker, 2 to 4 aborted, 5 their marker, 6 a record."""
     servers = kafka.bootstrap_servers
-    outside.make_topic(servers, topic)
+    librdkafka_tools.make_topic(servers, topic)
     producer = Producer({"bootstrap.servers": servers, "transactional.id": topic})
-    producer.init_transactions(outside.SECONDS)
+    producer.init_transactions(librdkafka_tools.SECONDS)
     for count, end in ((1, producer.commit_transaction), (3, producer.abort_transaction)):
         producer.begin_transaction()
         for _ in range(count):
             producer.produce(topic, partition=0, value="x")
-        producer.flush(outside.SECONDS)
-        end(outside.SECONDS)
-    outside.write(servers, topic, outside.simple(1))
+        producer.flush(librdkafka_tools.SECONDS)
+        end(librdkafka_tools.SECONDS)
+    librdkafka_tools.write(servers, topic, librdkafka_tools.simple(1))
     ranges = {
         (0, 1): True,
         (1, 1): False,

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 
-import librdkafka_tools as outside
+import librdkafka_tools
 import pytest
 from clients import client, make_topic, write_state
 from streams_group import make_streams_group
@@ -66,13 +66,13 @@ class Switch:
         """Create topics with the same records in both clusters; they are in no mirror yet."""
         for topic in topics:
             await make_topic(self.source, topic)
-            outside.write_same(self.servers[0], topic, 0, 0, RECORDS)
+            librdkafka_tools.write_same(self.servers[0], topic, 0, 0, RECORDS)
             self.mirrored[topic] = RECORDS
 
     async def add(self, wanted: str) -> None:
         """Add topics to the mirror, and mirror their records."""
         for topic in await add_topics(self.destination, self.mirror, wanted):
-            outside.write_same(self.servers[1], topic, 0, 0, RECORDS)
+            librdkafka_tools.write_same(self.servers[1], topic, 0, 0, RECORDS)
 
     async def switch_over(
         self, topics: str, late: Callable[[], None] = lambda: None
@@ -259,10 +259,12 @@ def test_what_came_too_late_is_left_behind(pair: Pair, fresh_name: Callable[[str
 
             def late() -> None:
                 for topic in (further, foreign):
-                    outside.write_same(one.servers[0], topic, 0, RECORDS, RECORDS + 3)
-                outside.write_same(one.servers[1], further, 0, RECORDS, RECORDS + 1)
+                    librdkafka_tools.write_same(one.servers[0], topic, 0, RECORDS, RECORDS + 3)
+                librdkafka_tools.write_same(one.servers[1], further, 0, RECORDS, RECORDS + 1)
                 one.mirrored[further] += 1
-                outside.write(one.servers[1], foreign, outside.simple(2, 0, "foreign"))
+                librdkafka_tools.write(
+                    one.servers[1], foreign, librdkafka_tools.simple(2, 0, "foreign")
+                )
 
             found = await one.switch_over(f"{stem}-.*", late)
             assert found.left_behind is not None
