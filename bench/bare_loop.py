@@ -35,7 +35,8 @@ from kafka.protocol.admin import CreateTopicsRequest
 from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.exact.ports import Batch, ProducerIdentity
 from twinlog.kafka import types
-from twinlog.kafka.client.cluster import CONTROLLER, KafkaCluster
+from twinlog.kafka.client.brokers import CONTROLLER
+from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import Address, ClusterConfig
 from twinlog.kafka.errors import check
 from twinlog.kafka.log.batch import HEADER_SIZE, new_header, patched_header

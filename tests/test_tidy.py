@@ -29,7 +29,6 @@ LONG_MODULES: Final = {
 MAX_METHODS: Final = 25
 LARGE_CLASSES: Final = {
     "engines/exact/shard.py:Shard": 33,
-    "kafka/client/cluster.py:KafkaCluster": 40,
     "kafka/client/connection.py:Connection": 38,
     "kafka/groups/membership.py:GroupMember": 29,
     "local/cluster.py:LocalCluster": 36,

@@ -9,7 +9,8 @@ from waiting import until_async
 
 from twinlog.engines.exact.kafka_ports import KafkaDestination
 from twinlog.engines.exact.ports import Markers, ProducerIdentity
-from twinlog.kafka.client.cluster import CONTROLLER, KafkaCluster
+from twinlog.kafka.client.brokers import CONTROLLER
+from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import Address, ClusterConfig
 from twinlog.kafka.errors import Refusal, check
 from twinlog.kafka.types import TopicPartition

@@ -8,7 +8,7 @@ from clients import client
 from kafka.protocol.api_message import ApiMessage
 
 import schemas
-from twinlog.kafka.client.cluster import Coordinator
+from twinlog.kafka.client.coordinators import Coordinator
 from twinlog.kafka.errors import check
 from twinlog.kafka.groups.offsets import Committed, commit_offsets
 from twinlog.kafka.types import TopicPartition
@@ -73,7 +73,7 @@ def make_streams_group(
             member = str(uuid4())
             for epoch, name in ((_JOIN, topic), (_LEAVE, None)):
                 request = _heartbeat(group, member, epoch, name)
-                answer = await kafka.call_coordinator(Coordinator.GROUP, group, request)
+                answer = await kafka.coordinators.call(Coordinator.GROUP, group, request)
                 check(answer.error_code, "heartbeat", answer.error_message)
             committed = {one: Committed(offset) for one, offset in offsets.items()}
             refused = [

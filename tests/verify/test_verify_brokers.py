@@ -13,7 +13,8 @@ from waiting import until_async
 from conftest import Pair
 from twinlog.engines.exact.kafka_ports import KafkaDestination
 from twinlog.engines.exact.ports import Markers, ProducerIdentity
-from twinlog.kafka.client.cluster import CONTROLLER, KafkaCluster
+from twinlog.kafka.client.brokers import CONTROLLER
+from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.requests.partitions import delete_records
 from twinlog.kafka.types import TopicPartition
 from twinlog.operations.verification import NOT_SEEN, SAME, Verification, verification

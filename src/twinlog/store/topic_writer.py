@@ -31,8 +31,9 @@ from typing import Any, Final, NamedTuple
 
 from kafka.protocol.producer import ProduceRequest
 
-from twinlog.kafka.client.cluster import BeforeSend, KafkaCluster, nothing
+from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Leader
+from twinlog.kafka.client.retries import BeforeSend, nothing
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Disconnected, Fenced, Refusal, Retriable, TwinlogError
 from twinlog.kafka.log.batch import NO_EPOCH, NO_PRODUCER, NO_SEQUENCE, TRANSACTIONAL

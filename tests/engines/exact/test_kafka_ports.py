@@ -16,7 +16,8 @@ from waiting import until_async
 from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.exact.ports import Appended, Batch, FetchResult, Leader, Markers, ReadAlone
 from twinlog.engines.exact.proof import TAIL_BYTES, Claim, Differs, Proven, prove
-from twinlog.kafka.client.cluster import CONTROLLER, KafkaCluster
+from twinlog.kafka.client.brokers import CONTROLLER
+from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Disconnected, Fenced, Retriable
 from twinlog.kafka.log.batch import Header, batches, new_header, patched_header
 from twinlog.kafka.log.records import encode_tail, varint

@@ -17,7 +17,7 @@ from contract.bench import Bench, log_end
 from contract.kafka_bench import KafkaBench, run_on_kafka
 from twinlog.engines.exact.shard import Shard
 from twinlog.engines.settings import LaneSettings
-from twinlog.kafka.client.cluster import Coordinator
+from twinlog.kafka.client.coordinators import Coordinator
 from twinlog.kafka.errors import Retriable
 from twinlog.kafka.requests.transactions import transaction_state
 from twinlog.kafka.types import TopicPartition
@@ -44,8 +44,8 @@ class Stop:
         self.admin = AdminClient({"bootstrap.servers": self.local.bootstrap_servers})
 
     async def coordinator(self) -> int:
-        self.bench.client.forget_coordinator(Coordinator.TRANSACTION, f"{self.name}.0")
-        return await self.bench.client.coordinator(Coordinator.TRANSACTION, f"{self.name}.0")
+        self.bench.client.coordinators.forget(Coordinator.TRANSACTION, f"{self.name}.0")
+        return await self.bench.client.coordinators.find(Coordinator.TRANSACTION, f"{self.name}.0")
 
     async def create(self, leader: int, follower: int) -> None:
         config = {"min.insync.replicas": "2"}

@@ -10,9 +10,10 @@ from fake_broker import FakeBroker, Request, framed
 from kafka.protocol.metadata import MetadataResponse
 from waiting import until_async
 
-from twinlog.kafka.client import cluster as client_module
-from twinlog.kafka.client.cluster import Coordinator, KafkaCluster
+from twinlog.kafka.client import broker_order, refresher
+from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_config
+from twinlog.kafka.client.coordinators import Coordinator
 from twinlog.kafka.client.metadata import Leader
 from twinlog.kafka.errors import Fenced, Refusal, Retriable, UserError
 from twinlog.kafka.requests.partitions import (
@@ -138,8 +139,8 @@ def test_a_broker_that_hangs_does_not_hold_up_the_metadata(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All callers wait for it: another broker is asked soon, and first while this one is silent."""
-    monkeypatch.setattr(client_module, "METADATA_PATIENCE", (0.2, 0.4))
-    monkeypatch.setattr(client_module, "SILENT", 0.1)
+    monkeypatch.setattr(refresher, "METADATA_PATIENCE", (0.2, 0.4))
+    monkeypatch.setattr(broker_order, "SILENT", 0.1)
 
     async def silent(_request: Request) -> None:
         return None
@@ -373,12 +374,12 @@ def test_administration(any_kafka: LocalCluster, topic: str) -> None:
 @pytest.mark.broker
 def test_coordinators_are_found_and_cached(any_kafka: LocalCluster, topic: str) -> None:
     async def test(cluster: KafkaCluster) -> None:
-        node = await cluster.coordinator(Coordinator.TRANSACTION, topic)
+        node = await cluster.coordinators.find(Coordinator.TRANSACTION, topic)
         requests = cluster.counters.requests
-        assert await cluster.coordinator(Coordinator.TRANSACTION, topic) == node
+        assert await cluster.coordinators.find(Coordinator.TRANSACTION, topic) == node
         assert cluster.counters.requests == requests
-        cluster.forget_coordinator(Coordinator.TRANSACTION, topic)
-        assert await cluster.coordinator(Coordinator.TRANSACTION, topic) == node
+        cluster.coordinators.forget(Coordinator.TRANSACTION, topic)
+        assert await cluster.coordinators.find(Coordinator.TRANSACTION, topic) == node
         with pytest.raises(UserError, match="INVALID_TRANSACTION_TIMEOUT"):
             await init_producer_id(cluster, topic, timeout_ms=2**31 - 1)
         assert (await init_producer_id(cluster, None)).producer_id >= 0
@@ -392,13 +393,13 @@ def test_another_broker_says_who_coordinates(trio: LocalCluster, topic: str) -> 
 
     async def test(cluster: KafkaCluster) -> None:
         what = Coordinator.GROUP, topic
-        await cluster.doubt_coordinator(*what)  # no coordinator is cached yet
-        assert not cluster._coordinators
-        node = await cluster.coordinator(*what)
+        await cluster.coordinators.doubt(*what)  # no coordinator is cached yet
+        assert not cluster.coordinators._known
+        node = await cluster.coordinators.find(*what)
         former = min(set(trio.node_ids) - {node})
-        cluster._coordinators[what] = former
-        await cluster.doubt_coordinator(*what)
-        assert await cluster.coordinator(*what) == node
+        cluster.coordinators._known[what] = former
+        await cluster.coordinators.doubt(*what)
+        assert await cluster.coordinators.find(*what) == node
 
     _on(trio, test)
 

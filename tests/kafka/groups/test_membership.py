@@ -10,8 +10,9 @@ import pytest
 from confluent_kafka import Consumer
 from waiting import until_async
 
-from twinlog.kafka.client.cluster import Coordinator, KafkaCluster
+from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_config
+from twinlog.kafka.client.coordinators import Coordinator
 from twinlog.kafka.errors import Fenced, Refusal, UserError
 from twinlog.kafka.groups.membership import LEASE, GroupConfig, GroupMember
 from twinlog.kafka.requests.topics import NewTopic, create_topics
@@ -377,7 +378,11 @@ def test_the_coordinator_is_doubted_again_and_again() -> None:
         config = SimpleNamespace(retry_backoff=0.1, retry_backoff_max=1.0)
         asked = 0
 
-        async def doubt_coordinator(self, kind: Coordinator, key: str) -> None:
+        @property
+        def coordinators(self) -> "Hanging":
+            return self
+
+        async def doubt(self, kind: Coordinator, key: str) -> None:
             assert (kind, key) == (Coordinator.GROUP, "g")
             self.asked += 1
             await asyncio.Event().wait()

@@ -35,7 +35,11 @@ class Coordinators(KafkaCluster):
         self._found: Iterator[tuple[int, int]] = iter(leaders)
         self._error, self._code = error, code
         self._brokers = {node: Broker(node, "h", 1) for node in (1, 2)}
-        self.metadata = Metadata(brokers=self._brokers)
+        self._snapshot = Metadata(brokers=self._brokers)
+
+    @property
+    def metadata(self) -> Metadata:
+        return self._snapshot
 
     async def refresh(self, topics: Collection[str] | None = ()) -> Metadata:
         assert topics is not None
@@ -46,8 +50,8 @@ class Coordinators(KafkaCluster):
         }
         topic = Topic(OFFSETS, UUID(int=1), True, states, self._error)
         known = {} if found is None and not self._error else {OFFSETS: topic}
-        self.metadata = Metadata(brokers=self._brokers, topics=MappingProxyType(known))
-        return self.metadata
+        self._snapshot = Metadata(brokers=self._brokers, topics=MappingProxyType(known))
+        return self._snapshot
 
     async def call(self, request: Any, *, node: Any = None, **_: Any) -> Any:
         del request

@@ -10,8 +10,9 @@ import asyncio
 import pytest
 from waiting import until_async
 
-from twinlog.kafka.client.cluster import Coordinator, KafkaCluster
+from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_config
+from twinlog.kafka.client.coordinators import Coordinator
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.requests.partitions import DEBUGGING, Answers, ListedOffset, list_offsets
 from twinlog.kafka.requests.topics import NewTopic, create_topics
@@ -52,7 +53,7 @@ class Round:
         await until_async(self.answered, 60, "leaders")
         producer = await init_producer_id(self.cluster, self.name)
         await add_partitions_to_txn(self.cluster, self.name, producer, self.partitions)
-        node = await self.cluster.coordinator(Coordinator.TRANSACTION, self.name)
+        node = await self.cluster.coordinators.find(Coordinator.TRANSACTION, self.name)
         await end_txn(self.cluster, self.name, producer, commit=True)
         if wait:
             await until_async(self.complete, 60, "the transaction's end")

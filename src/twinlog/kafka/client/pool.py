@@ -10,7 +10,7 @@ to a restarted broker in the same millisecond (`reconnect.backoff.ms`, KIP-144).
 import asyncio
 import random
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from twinlog.kafka.backoff import Backoff
 from twinlog.kafka.client.configuration import Address, ClusterConfig
@@ -18,6 +18,10 @@ from twinlog.kafka.client.connection import Connection, Counters
 from twinlog.kafka.errors import Disconnected, TwinlogError
 
 Lane = str | int
+CONTROL: Final = "control"
+"""The lane of requests that move no data and are answered at once."""
+SLOW: Final = "slow"
+"""The lane of requests that a broker answers only after it has done something."""
 
 
 class Key(NamedTuple):
@@ -74,6 +78,11 @@ class Pool:
         slot = self._slots.get(key)
         return 0 if slot is None else slot.failures
 
+    def hangs(self, key: Key, patience: float) -> bool:
+        """Whether a broker has not answered for `patience` seconds while requests are in flight."""
+        connection = self.peek(key)
+        return connection is not None and connection.silent_s >= patience
+
     async def get(self, key: Key, address: Address) -> Connection:
         """Return an open connection, after the backoff that earlier failures demand.
 
@@ -112,6 +121,10 @@ class Pool:
             if slot.spent and self._slots.get(key) is slot:
                 del self._slots[key]
 
+    async def close_idle(self) -> None:
+        """Close the connections that were not used for connections.max.idle.ms."""
+        await self.close_where(self._idle)
+
     async def close(self) -> None:
         """Close all connections; nothing is left when it returns."""
         self._closed = True
@@ -121,6 +134,11 @@ class Pool:
             task.cancel()
         await asyncio.gather(*dialing, return_exceptions=True)
         await self.close_where(lambda _key, _connection: True)
+
+    def _idle(self, _key: Key, connection: Connection) -> bool:
+        since = asyncio.get_running_loop().time() - connection.last_used
+        busy = connection.in_flight or connection.throttled
+        return not busy and since > self._config.max_idle
 
     async def _dial(self, slot: _Slot, address: Address) -> Connection:
         try:

@@ -58,7 +58,8 @@ from kafka.protocol.consumer import (
 )
 
 from twinlog.kafka.backoff import Backoff
-from twinlog.kafka.client.cluster import Coordinator, KafkaCluster
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.coordinators import Coordinator
 from twinlog.kafka.client.pool import Lane
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
@@ -418,7 +419,7 @@ class GroupMember:
             await asyncio.sleep(pause)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await self._cluster.doubt_coordinator(Coordinator.GROUP, self.config.group_id)
+                    await self._cluster.coordinators.doubt(Coordinator.GROUP, self.config.group_id)
 
     def _heard(self, code: int, identity: Identity, sent: float) -> None:
         """Act on a heartbeat's answer, unless it is about an earlier generation.
@@ -501,11 +502,11 @@ class GroupMember:
         group = self.config.group_id
         try:
             async with asyncio.timeout(patience):
-                node = await self._cluster.coordinator(Coordinator.GROUP, group)
+                node = await self._cluster.coordinators.find(Coordinator.GROUP, group)
                 connection = await self._cluster.connection(node, self._lane(lane))
                 return await connection.call(request, timeout=patience)
         except (Retriable, ProtocolError, TimeoutError) as error:
-            self._cluster.forget_coordinator(Coordinator.GROUP, group)
+            self._cluster.coordinators.forget(Coordinator.GROUP, group)
             raise _RejoinError(str(error) or "no response") from error
         except UserError as error:
             raise self._refusal(error) from error
@@ -525,7 +526,7 @@ class GroupMember:
             raise _LostError(code)
         reaction = code_of(code).reaction
         if reaction is Reaction.COORDINATOR:
-            self._cluster.forget_coordinator(Coordinator.GROUP, self.config.group_id)
+            self._cluster.coordinators.forget(Coordinator.GROUP, self.config.group_id)
         if reaction.retriable:
             raise _RejoinError(f"cannot {what}: {code_of(code).name}")
         try:

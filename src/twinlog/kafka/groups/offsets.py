@@ -24,7 +24,8 @@ from kafka.protocol.admin import (
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from twinlog.kafka.acls import Operation
-from twinlog.kafka.client.cluster import Coordinator, KafkaCluster
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.coordinators import Coordinator
 from twinlog.kafka.client.metadata import Leader
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import DENIED, TOPIC_GONE, Refusal, Retriable, check
@@ -195,7 +196,7 @@ async def _described(cluster: KafkaCluster, group: str) -> Any:
     request = DescribeGroupsRequest(
         groups=[group], include_authorized_operations=False, min_version=4, max_version=5
     )
-    response = await cluster.call_coordinator(
+    response = await cluster.coordinators.call(
         Coordinator.GROUP, group, request, code=lambda told: told.groups[0].error_code
     )
     [found] = response.groups
@@ -239,7 +240,7 @@ async def _assigned_by_the_broker(cluster: KafkaCluster, group: str) -> frozense
     request = ConsumerGroupDescribeRequest(
         group_ids=[group], include_authorized_operations=False, max_version=1
     )
-    response = await cluster.call_coordinator(
+    response = await cluster.coordinators.call(
         Coordinator.GROUP, group, request, code=lambda told: told.groups[0].error_code
     )
     [found] = response.groups
@@ -295,7 +296,7 @@ async def committed_offsets(
     )
     what = f"fetch the offsets of group {group}"
     with cluster.needing("DESCRIBE", f"the group {group}"):
-        response = await cluster.call_coordinator(Coordinator.GROUP, group, request)
+        response = await cluster.coordinators.call(Coordinator.GROUP, group, request)
         check(response.error_code, what)
     for topic in response.topics:
         for part in topic.partitions:
@@ -350,7 +351,7 @@ async def commit_offsets(
     """
     request = _commit_request(group, offsets)
     with cluster.needing("READ", f"the group {group}"):
-        response = await cluster.call_coordinator(
+        response = await cluster.coordinators.call(
             Coordinator.GROUP, group, request, code=_about_all, timeout=COMMIT_S
         )
         if denied := _all_codes(response) & {ErrorCode.GROUP_AUTHORIZATION_FAILED}:
@@ -420,7 +421,7 @@ async def start_offsets(cluster: KafkaCluster, group: str) -> dict[TopicPartitio
     )
     what = f"describe the offsets of share group {group}"
     with cluster.needing("DESCRIBE", f"the group {group}"):
-        response = await cluster.call_coordinator(
+        response = await cluster.coordinators.call(
             Coordinator.GROUP, group, request, code=lambda found: found.groups[0].error_code
         )
         [found] = response.groups
@@ -461,7 +462,7 @@ async def set_start_offsets(
         topics=[topic_type(topic_name=name, partitions=parts) for name, parts in by_topic.items()],
     )
     with cluster.needing("READ", f"the group {group}"):
-        response = await cluster.call_coordinator(
+        response = await cluster.coordinators.call(
             Coordinator.GROUP, group, request, timeout=COMMIT_S
         )
         what = f"set the offsets of share group {group}"

@@ -15,7 +15,9 @@ from kafka.protocol.admin import (
 )
 
 from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
-from twinlog.kafka.client.cluster import CONTROLLER, SLOW, KafkaCluster
+from twinlog.kafka.client.brokers import CONTROLLER
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.pool import SLOW
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, check
 from twinlog.kafka.requests.topics import refusal_of

@@ -19,9 +19,10 @@ from kafka.protocol.admin import DeleteRecordsRequest, DescribeProducersRequest
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
 from twinlog.kafka.backoff import Backoff
-from twinlog.kafka.client.cluster import CONTROL, SLOW, BeforeSend, KafkaCluster, nothing
+from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Leader
-from twinlog.kafka.client.pool import Lane
+from twinlog.kafka.client.pool import CONTROL, SLOW, Lane
+from twinlog.kafka.client.retries import BeforeSend, nothing
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import ProtocolError, Reaction, Refusal, Retriable
 from twinlog.kafka.types import EpochEnd, ProducerState, TopicPartition

@@ -21,8 +21,10 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.metadata import MetadataRequest
 
-from twinlog.kafka.client.cluster import CONTROLLER, SLOW, KafkaCluster
+from twinlog.kafka.client.brokers import CONTROLLER
+from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID
+from twinlog.kafka.client.pool import SLOW
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal
 

@@ -17,8 +17,10 @@ from kafka.protocol.producer import (
     WriteTxnMarkersRequest,
 )
 
-from twinlog.kafka.client.cluster import CONTROL, BeforeSend, Coordinator, KafkaCluster, nothing
-from twinlog.kafka.client.pool import Lane
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.coordinators import Coordinator
+from twinlog.kafka.client.pool import CONTROL, Lane
+from twinlog.kafka.client.retries import BeforeSend, nothing
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Reaction, Refusal, check, code_of
 from twinlog.kafka.types import TopicPartition
@@ -260,7 +262,7 @@ async def _coordinated(
     timeout: float | None,
     **options: Any,
 ) -> Any:
-    return await cluster.call_coordinator(
+    return await cluster.coordinators.call(
         Coordinator.TRANSACTION, transactional_id, request, timeout=timeout, **options
     )
 
