@@ -137,6 +137,15 @@ def test_a_short_retention_counts_as_what_can_be_seen() -> None:
     assert followed(TOPIC, KNOWN, None, 2_000, 1_000_000 + 15_001).behind_ms == 15_001
 
 
+def test_a_retention_that_was_changed_while_behind() -> None:
+    """Goal: of the retention before and now, the shorter one says what may have been removed."""
+    hour = 3600 * 1000
+    short = replace(KNOWN, retention_ms=60_000)
+    resumed = KNOWN.caught_up_ms + hour
+    assert followed(TOPIC, short, None, DAY, resumed).behind_ms == hour
+    assert followed(TOPIC, KNOWN, None, 60_000, resumed).behind_ms == hour
+
+
 def test_what_is_stored() -> None:
     """A new record, one that has moved far, and a missed tombstone (at once) are stored."""
     assert is_to_be_stored(None, KNOWN)

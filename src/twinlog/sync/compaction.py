@@ -155,7 +155,8 @@ def followed(
     newer = max(before.caught_up_ms, caught_up_ms or 0)
     # Also where it has caught up: when it did since the check before is unknown.
     behind = now_ms - before.caught_up_ms
-    missed = behind if behind > limit_ms(retention_ms) else 0
+    # The retention was one of both while it was behind; the shorter one removes more.
+    missed = behind if behind > limit_ms(min(before.retention_ms, retention_ms)) else 0
     return replace(
         before,
         caught_up_ms=newer,

@@ -3,17 +3,26 @@
 import asyncio
 import random
 from collections.abc import Collection, Mapping
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 from batch_builders import batch, record
 
+from model.world import World, scenario
 from twinlog.engines.exact import fetcher
 from twinlog.engines.exact.append import Position
 from twinlog.engines.exact.bulk import empty_records
 from twinlog.engines.exact.data_plane import DataPlane
-from twinlog.engines.exact.events import LOOK, DestinationLed, FetchRefused, Queued, SourceLed
+from twinlog.engines.exact.engine import ExactEngine
+from twinlog.engines.exact.events import (
+    LOOK,
+    DestinationLed,
+    FetchRefused,
+    Queued,
+    SourceBounds,
+    SourceLed,
+)
 from twinlog.engines.exact.fetcher import Steps
 from twinlog.engines.exact.marker_writer import MarkerWriter
 from twinlog.engines.exact.partition import ExactPartition
@@ -105,6 +114,8 @@ def test_when_the_source_was_heard_of_is_kept() -> None:
         one.fetcher.update(partition)
         assert one.fetcher.answered_at(partition) is None
         one.fetcher._answered[one.fetcher._keys[partition]] = 7.0
+        assert one.fetcher.answered_at(partition) is None, "it joined the loop later"
+        one.fetcher._counts_from[partition] = 7.0
         assert one.fetcher.answered_at(partition) == 7.0
         one.fetcher.leave(partition)
         partition.source_node = -1
@@ -112,6 +123,139 @@ def test_when_the_source_was_heard_of_is_kept() -> None:
         partition.source_node = 5
         one.fetcher.update(partition)
         assert one.fetcher.answered_at(partition) == 7.0, "the new broker has not answered yet"
+        await one.close()
+
+    asyncio.run(body())
+
+
+def test_answers_about_others_are_no_contact() -> None:
+    """The leader moved to a broker that answers others: the lag stays unknown until it answers."""
+
+    async def body() -> None:
+        one = ExactEngine(
+            "m",
+            lambda *_: None,
+            source=None,
+            destination=cast("DestinationPort", None),
+            settings=LaneSettings(),
+            random=random.Random(1),
+            brokers_time_ms=lambda: 0,
+        )
+        plane = one.plane
+        shard = Shard(0, "p", plane.destination, LaneSettings())
+        keys = TopicPartition("t", 0), TopicPartition("t", 1)
+        specs = [
+            PartitionSpec(partition=key, source_topic_id=UUID(int=1), shard=0, compacted=False)
+            for key in keys
+        ]
+        plane.own(shard, specs, lease_s=0.0)
+        moved, other = (plane.partitions[key] for key in keys)
+        for partition, node in ((moved, 1), (other, 2)):
+            partition.destination_node = 1
+            partition.append.place(START, plane.now(), compared=True)
+            plane.emit(partition, SourceLed(Leader(node, 5, UUID(int=1))))
+            plane.emit(partition, SourceBounds(Offset(0), Offset(0), 0, from_follower=False))
+            plane.fetcher._counts_from[partition] = 0.0
+        hour_ago = plane.now() - 3600
+        plane.fetcher._answered.update({(1, 0): hour_ago, (2, 0): plane.now()})
+        plane.emit(moved, SourceLed(Leader(2, 6, UUID(int=1))))
+        lag_ms = {row.name.partition: row.lag_ms for row in one.progress()}
+        assert lag_ms == {0: None, 1: 0}
+        assert plane.fetcher.answered_at(moved) == hour_ago
+        await plane.close()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("code", [6, 56, 75])
+def test_a_refused_fetch_is_no_contact(code: int) -> None:
+    """The leader refuses each fetch: the lag becomes unknown, and the row says why."""
+
+    @scenario
+    async def body(world: World) -> None:
+        await world.mirror()
+        world.write("a")
+        await world.arrived()
+        await asyncio.sleep(1)
+        real = world.source.fetch
+
+        def refusing(*arguments: Any, **named: Any) -> Fetched:
+            found = real(*arguments, **named)
+            return found._replace(error=code, records=memoryview(b""), high_watermark=-1)
+
+        world.source.fetch = refusing  # type: ignore[method-assign]
+        heard_until = world.engine.now()
+        for at in range(60):
+            world.write(f"unseen {at}")
+            await asyncio.sleep(1)
+        partition = world.partition
+        answered = world.engine.fetcher.answered_at(partition)
+        assert answered is not None
+        assert answered <= heard_until
+        assert "refuses fetches" in partition.held_back
+        world.source.fetch = real  # type: ignore[method-assign]
+        await world.arrived()
+        assert not partition.held_back
+
+    body()
+
+
+def test_a_gap_of_a_new_owner_is_filled_by_its_own_shard() -> None:
+    """The state partition was taken over again while a round of the former shard waited."""
+
+    class Answering(Shard):
+        def __init__(self, *, answers: bool) -> None:
+            super().__init__(0, "p", cast("DestinationPort", None), LaneSettings())
+            self.answers, self.calls = answers, 0
+
+        async def fill_gaps(
+            self, gaps: Mapping[TopicPartition, Gap]
+        ) -> Mapping[TopicPartition, LogEnd]:
+            self.calls += 1
+            if not self.answers:
+                raise Retriable("no answer")
+            return {p: LogEnd(0, gap.end, -1) for p, gap in gaps.items()}
+
+    async def body() -> None:
+        one = engine()
+        one.backoff = lambda _: 0.05  # type: ignore[method-assign]
+        spec = PartitionSpec(partition=KEY, source_topic_id=UUID(int=1), shard=0, compacted=False)
+
+        def begin(shard: Shard) -> ExactPartition:
+            one.own(shard, [spec], lease_s=0.0)
+            partition = one.partitions[KEY]
+            partition.source_node = partition.destination_node = 1
+            partition.append.place(START, one.now(), compared=True)
+            one.emit(partition, Queued([Gap(Offset(0), Offset(5), seen=True)]))
+            one.emit(partition, LOOK)
+            return partition
+
+        former, now = Answering(answers=False), Answering(answers=True)
+        begin(former)
+        async with asyncio.timeout(5):
+            while not former.calls:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.01)  # the round has failed: it waits for its backoff
+            await one.disown([KEY])
+            partition = begin(now)
+            while partition.append.log_end < 5:
+                await asyncio.sleep(0.01)
+        assert (former.calls, now.calls) == (1, 1)
+        await one.close()
+
+    asyncio.run(body())
+
+
+def test_a_defect_is_news() -> None:
+    """The row of a partition that a defect has FAILED is read again."""
+
+    async def body() -> None:
+        one = engine()
+        partition = appending(one)
+        one.take_news()
+        with one.guard([partition]):
+            raise ZeroDivisionError
+        assert one.take_news() == {0}
         await one.close()
 
     asyncio.run(body())

@@ -139,6 +139,17 @@ def test_a_record_in_place_of_compacted_ones_was_not_compared() -> None:
     )
 
 
+@pytest.mark.parametrize("markers", [1, 9])
+def test_a_record_behind_small_batches_was_not_compared(markers: int) -> None:
+    """Goal: small batches are planned as one piece; that its first ones are equal is not enough."""
+    source = LOG + batch([record(11 + markers)])
+    ours = LOG + batch([record(10, value=b"foreign")])
+    ours += b"".join(marker(11 + at, 1, COMMIT) for at in range(markers))
+    ports = Scripted(source), Scripted(ours)
+    found = proven(*ports, compacted=True, log_end=11 + markers, source_compacts=True)
+    assert found == Proven(fresh=False, compared=False)
+
+
 @pytest.mark.parametrize("compacted", [True, False])
 def test_a_record_at_an_offset_that_the_source_skips(compacted: bool) -> None:
     """Goal: only compaction on the source explains it, whatever the destination's policy is."""

@@ -149,3 +149,37 @@ def test_a_topic_that_is_owned_anew_is_asked_for_again() -> None:
         await asyncio.gather(running, return_exceptions=True)
 
     asyncio.run(body())
+
+
+def test_an_answer_about_a_former_topic() -> None:
+    """Goal: an answer that was on its way when the topic was recreated does not count."""
+
+    async def body() -> None:
+        partitions = cast("dict[TopicPartition, ExactPartition]", {TopicPartition("t", 0): None})
+        policies = SourcePolicies(partitions, lambda _: 0.0)
+        waiting = [asyncio.get_running_loop().create_future() for _ in range(2)]
+        asked: list[Collection[str]] = []
+
+        class Slow:
+            async def compacts(self, topics: Collection[str]) -> Mapping[str, bool | None]:
+                asked.append(topics)
+                return cast("Mapping[str, bool | None]", await waiting[len(asked) - 1])
+
+        policies.ask("t")
+        running = asyncio.ensure_future(policies.run(cast("SourcePort", Slow())))
+        while not asked:
+            await asyncio.sleep(0)
+        policies.forget("t")
+        policies.ask("t")
+        waiting[0].set_result({"t": True})
+        while len(asked) < 2:
+            await asyncio.sleep(0)
+        assert policies.compacts("t") is None
+        waiting[1].set_result({"t": False})
+        while policies.compacts("t") is None:
+            await asyncio.sleep(0)
+        assert policies.compacts("t") is False
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(body())

@@ -189,16 +189,18 @@ class DataPlane:
 
         After the engine has ended, timers change nothing.
         """
-        self._news.add(partition.spec.shard)
         if self._closed and isinstance(event, Look | RetryDue):
             return
         with self.guard([partition]):
             self._step(partition, event)
 
     def _step(self, partition: ExactPartition, event: Event) -> None:
+        self._news.add(partition.spec.shard)
         before = partition.append.queued_bytes
-        actions = step(partition, event, Moment(self.now(), self.settings, self.backoff))
-        self.held_bytes += partition.append.queued_bytes - before
+        try:
+            actions = step(partition, event, Moment(self.now(), self.settings, self.backoff))
+        finally:
+            self.held_bytes += partition.append.queued_bytes - before
         for action in actions:
             self._do(partition, action)
 

@@ -105,7 +105,8 @@ class Fetcher:
         self._wanted: defaultdict[_Key, dict[TopicPartition, FetchPosition]] = defaultdict(dict)
         self._left_out: defaultdict[_Key, set[ExactPartition]] = defaultdict(set)
         self._wake: dict[_Key, asyncio.Event] = {}
-        self._answered: dict[_Key, float] = {}
+        self._answered: dict[_Key, float] = {}  # when the last answered fetch was sent
+        self._counts_from: dict[ExactPartition, float] = {}  # see `answered_at`
         self._room = asyncio.Event()
         self._clock = 0
         self.counts: defaultdict[int, FetchCounts] = defaultdict(FetchCounts)
@@ -143,6 +144,8 @@ class Fetcher:
             self._left_out[key].add(partition)
             return
         self._left_out[key].discard(partition)
+        if partition.key not in self._wanted[key]:
+            self._counts_from[partition] = self._plane.now()
         self._wanted[key][partition.key] = partition.fetch_position
         if key not in self._wake:
             self._wake[key] = asyncio.Event()
@@ -156,16 +159,21 @@ class Fetcher:
             self._wanted[key].pop(partition.key, None)
             self._left_out[key].discard(partition)
             del self._keys[partition]
+            self._counts_from.pop(partition, None)
 
     def answered_at(self, partition: ExactPartition) -> float | None:
         """When the last answered fetch of this partition was sent; None: none was answered.
 
-        Each answer counts for all partitions of its fetch, since it lists only those with news.
+        An answer counts for all partitions of its fetch, since it lists only those with news: not
+        for one that has joined the loop since, and not for one that it refuses.
         """
         key = self._keys.get(partition)
         if key is None or partition.key not in self._wanted.get(key, ()):
             return partition.source_heard_at
-        return self._answered.get(key, partition.source_heard_at)
+        answered = self._answered.get(key)
+        if answered is None or answered < self._counts_from[partition]:
+            return partition.source_heard_at
+        return answered
 
     def set_rate(self, rate: float) -> None:
         """Set the rate of throttled partitions, in bytes per second."""
@@ -233,7 +241,7 @@ class Fetcher:
                 continue
             failures = 0
             if not result.throttle_ms:  # otherwise partitions with news may be left out
-                self._answered[key] = asked_at
+                self._note_answer(key, result, asked_at)
             size = sum(len(fetched.records) for fetched in result.partitions.values())
             counts.bytes += size
             if bucket is not None:
@@ -243,6 +251,15 @@ class Fetcher:
             await self._take_all(result, started)
             if result.size < settings.fetch_small_bytes and not self._left_out[key]:
                 await asyncio.sleep(settings.fetch_pace_s - (self._plane.now() - asked_at))
+
+    def _note_answer(self, key: _Key, result: FetchResult, asked_at: float) -> None:
+        """Note when the source was last heard of; a partition that it refuses was not."""
+        for name, fetched in result.partitions.items():
+            partition = self._plane.partitions.get(name)
+            if fetched.error and partition is not None and self._keys.get(partition) == key:
+                partition.source_heard_at = self.answered_at(partition)
+                self._counts_from[partition] = self._plane.now()
+        self._answered[key] = asked_at
 
     async def _something_to_do(self, key: _Key) -> None:
         """Wait for partitions to fetch, for room for the answer, and for the rate."""

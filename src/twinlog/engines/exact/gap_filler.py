@@ -50,15 +50,18 @@ class GapFiller:
         self._waiting[key].add(partition)
         if key not in self._running:
             self._running.add(key)
-            self._plane.start(self._fill(key, shard))
+            self._plane.start(self._fill(key))
 
     def forget(self, partition: ExactPartition) -> None:
         """Drop a partition from the next rounds."""
         for waiting in self._waiting.values():
             waiting.discard(partition)
 
-    async def _fill(self, key: _Round, shard: Shard) -> None:
-        """Fill gaps of one shard, round by round, until none is left."""
+    async def _fill(self, key: _Round) -> None:
+        """Fill gaps of one state partition, round by round, until none is left.
+
+        Each round takes the shard anew: the state partition may have been taken over again.
+        """
         failures = 0
         waiting = self._waiting[key]
         try:
@@ -70,6 +73,7 @@ class GapFiller:
                     break
                 progressed = False
                 with self._plane.guard(gaps):
+                    shard = self._plane.shard(next(iter(gaps)))
                     progressed = await self._round(shard, gaps)
                 for partition in gaps:
                     if not partition.gone and partition.append.gap_to_fill is not None:

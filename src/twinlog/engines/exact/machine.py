@@ -86,10 +86,12 @@ _OTHER_WRITER: Final = (
     "another producer writes to this topic, or a request of this mirror arrived late; "
     "the producer ids of the records before this offset show which"
 )
+_REFUSED_FETCHES: Final = 3
+"""Refusals in a row that a new leader does not explain any more."""
 _NOT_RETRIED_SOON: Final = (Reaction.USER, Reaction.PARTITION, Reaction.PEER, Reaction.FENCED)
 
 
-_FROM_FETCHES: Final = (SourceBounds, Queued, Read, HeldBack, CorruptRead, Diverged, FetchRefused)
+_FROM_FETCHES: Final = (SourceBounds, Queued, Read, CorruptRead, Diverged, FetchRefused)
 """Events that are about a position: where it is not known any more, they are out of date."""
 
 
@@ -355,6 +357,8 @@ def _read(partition: ExactPartition, answer: Read, moment: Moment) -> list[Actio
     if answer.sound:
         partition.corrupt_reads = 0
     known: list[Action] = []
+    if partition.refused_fetches:
+        partition.refused_fetches, partition.held_back = 0, ""
     if answer.explained:
         partition.held_back = ""
         known.append(Do.CLEAR)
@@ -366,7 +370,9 @@ def _read(partition: ExactPartition, answer: Read, moment: Moment) -> list[Actio
 
 
 def _held_back(partition: ExactPartition, reason: str, moment: Moment) -> list[Action]:
-    if partition.held_back == reason:
+    if reason and partition.append.phase is not Phase.APPENDING:
+        return []
+    if partition.held_back == reason or partition.gone:
         return []
     partition.held_back = reason
     if not reason:
@@ -409,6 +415,9 @@ def _fetch_refused(partition: ExactPartition, code: int, moment: Moment) -> list
         return [Do.LEADER, *_look(partition, moment)]
     if code_of(code).reaction is Reaction.METADATA:
         partition.source_node = -1
+        partition.refused_fetches += 1
+        if partition.refused_fetches >= _REFUSED_FETCHES:
+            partition.held_back = f"the source's leader refuses fetches: {Refusal(code)}"
         return [Do.LEAVE, Do.REFRESH]
     # This includes OFFSET_OUT_OF_RANGE: the placer finds out which end was passed.
     return _trouble(partition, Trouble("the source refused a fetch", code), moment)

@@ -81,6 +81,7 @@ class ExactPartition:
     touched: int = 0  # the fetcher's clock when the position was last set
     ahead_since: float = 0.0  # when the destination was first found ahead of the source, or 0
     corrupt_reads: int = 0
+    refused_fetches: int = 0  # in a row, by the leader that the metadata names
     records_moved: int = 0
     bytes_moved: int = 0
 

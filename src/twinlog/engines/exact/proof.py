@@ -417,11 +417,13 @@ async def _compared(
 
 
 def _holds_last_data(source: Iterable[Piece], destination: Sequence[Piece]) -> bool:
-    """Whether the source has records at the offsets of the destination's last data."""
+    """Whether the source has the destination's last record.
+
+    A piece may be several small batches, of which only the first were compared.
+    """
     last = next((piece for piece in reversed(destination) if isinstance(piece, Data)), None)
     return last is not None and any(
-        isinstance(piece, Data) and piece.start < last.end and last.start < piece.end
-        for piece in source
+        isinstance(piece, Data) and piece.start < last.end <= piece.end for piece in source
     )
 
 

@@ -42,6 +42,7 @@ class SourcePolicies:
         self._backoff = backoff
         self._answers: dict[str, bool | None] = {}
         self._asked: set[str] = set()
+        self._forgotten: set[str] = set()  # since the last request was sent
         self._wake = asyncio.Event()
 
     def compacts(self, topic: str) -> bool | None:
@@ -58,6 +59,7 @@ class SourcePolicies:
     def forget(self, topic: str) -> None:
         """Drop the answer about a topic, which may have been recreated since."""
         self._asked.discard(topic)
+        self._forgotten.add(topic)
         self._answers.pop(topic, None)
 
     async def run(self, source: SourcePort) -> None:
@@ -68,7 +70,10 @@ class SourcePolicies:
             self._asked &= {key.topic for key in self._partitions}
             try:
                 if self._asked:
-                    self._answers = dict(await source.compacts(set(self._asked)))
+                    self._forgotten.clear()
+                    answers = await source.compacts(set(self._asked))
+                    # An answer that was on its way when a topic was forgotten is about the former.
+                    self._answers = {t: a for t, a in answers.items() if t not in self._forgotten}
                 failures = 0
             except TwinlogError as error:
                 failures += 1
