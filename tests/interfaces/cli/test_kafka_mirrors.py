@@ -232,7 +232,7 @@ def test_describe_shows_states_offsets_and_reasons(
         [name, topic, "1", "94", "84", "10", "FAILED"],
     ]
     assert f"{name}/{topic}-1 is FAILED: the logs differ" in shown.err
-    assert re.search(rf"{name}: the source has not answered for \d+ s for 1 partition", shown.err)
+    assert re.search(rf"{name}: the source has not responded for \d+ s for 1 partition", shown.err)
     values = commands.json("--describe", "--mirror", name)
     assert [(v["lag"], v["lag_ms"], v["reason"], v["lane"]) for v in values] == [
         (10, 7, None, "l"),
@@ -470,7 +470,7 @@ def test_topics_of_the_destination_that_are_in_the_way(
         commands.add(name, f"{stem}-.*"),
         "TOPIC_ALREADY_EXISTS",
         f"{stem}-full-0 is not empty, its log end offset is 1",
-        f"{stem}-large has 2 partitions, the source's 1",
+        f"{stem}-large has 2 partitions, the source topic has 1",
     )
     assert f"{stem}-new" not in all_topics(commands.pair.destination)
     assert commands.json("--describe", "--mirror", name) == []
