@@ -30,13 +30,12 @@ MAX_METHODS: Final = 25
 LARGE_CLASSES: Final = {
     "engines/exact/shard.py:Shard": 33,
     "kafka/client/connection.py:Connection": 38,
-    "kafka/groups/membership.py:GroupMember": 29,
     "local/cluster.py:LocalCluster": 36,
 }
 
 SHARED_NAMES: Final = {
     *("Batch", "Below", "Broker", "Differs", "Entry"),
-    *("Extent", "Identity", "Leader", "Log", "Node", "Producers", "Progress"),
+    *("Extent", "Leader", "Log", "Node", "Producers", "Progress"),
     *("Reader", "Record", "Removed", "ResourceType", "Seen", "Span", "Stage", "Step", "Tail"),
     *("TransactionalWriter", "Verdict", "Written"),
 }

@@ -22,7 +22,8 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import Parsed, parse_config, parse_source
 from twinlog.kafka.client.references import NOTHING, Grants
 from twinlog.kafka.errors import Fenced, Retriable, UserError
-from twinlog.kafka.groups.membership import GroupConfig, GroupMember
+from twinlog.kafka.groups.group_config import GroupConfig
+from twinlog.kafka.groups.membership import GroupMember
 from twinlog.kafka.log.batch import LOG_APPEND_TIME
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.protocol.fetch import Fetched

@@ -29,7 +29,8 @@ from twinlog.kafka.errors import (
     TwinlogError,
     UnsupportedVersion,
 )
-from twinlog.kafka.groups.membership import GroupConfig, GroupMember
+from twinlog.kafka.groups.group_config import GroupConfig
+from twinlog.kafka.groups.membership import GroupMember
 from twinlog.lifecycle.creation import connected, connected_source
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State

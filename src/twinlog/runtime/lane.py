@@ -45,7 +45,8 @@ from twinlog.kafka.errors import (
     UnsupportedVersion,
     UserError,
 )
-from twinlog.kafka.groups.membership import GroupConfig, GroupMember
+from twinlog.kafka.groups.group_config import GroupConfig
+from twinlog.kafka.groups.membership import GroupMember
 from twinlog.logs import set_up
 from twinlog.runtime.heap import keep_freed
 from twinlog.runtime.mirror_engines import MirrorEngines

@@ -10,7 +10,8 @@ from waiting import until_async
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_config
 from twinlog.kafka.groups.awake_clock import TOLERANCE_S, AwakeClock
-from twinlog.kafka.groups.membership import GroupConfig, GroupMember
+from twinlog.kafka.groups.group_config import GroupConfig
+from twinlog.kafka.groups.membership import GroupMember
 
 
 class Clocks:

@@ -14,7 +14,9 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_config
 from twinlog.kafka.client.coordinators import Coordinator
 from twinlog.kafka.errors import Fenced, Refusal, UserError
-from twinlog.kafka.groups.membership import LEASE, GroupConfig, GroupMember
+from twinlog.kafka.groups.group_config import GroupConfig
+from twinlog.kafka.groups.lease import LEASE
+from twinlog.kafka.groups.membership import GroupMember
 from twinlog.kafka.requests.topics import NewTopic, create_topics
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.processes import SHORT_LIVED
@@ -264,7 +266,8 @@ def test_a_hung_loop_loses_its_partitions_and_its_lease_first(
         other = Owner(kafka, _config(group, topic))
         # Both share this process's loop, so only the first one's heartbeats are held back.
         held = asyncio.Event()
-        hung.member._ask = _held(hung.member._ask, held)  # type: ignore[method-assign]
+        requests = hung.member._requests
+        requests._send = _held(requests._send, held)  # type: ignore[method-assign]
         await asyncio.sleep(0.5)
         lease = hung.member.lease_until
         await other.start()

@@ -23,22 +23,11 @@ Every member takes part in each generation. A member that finds that it has miss
 it owned, even where it is assigned the same partitions again: another member may have acted on
 them.
 
-**The lease.** The coordinator gives a member's partitions to other members only if it has received
-nothing from the member for the session timeout, counted from when the last heartbeat *arrived*. The
-heartbeat arrived after it was sent, so no other member has the partitions until `sent + session
-timeout`. The lease ends at a fraction of that (`LEASE`), which leaves room for clocks that run at
-different rates, and for a write that was checked and is still in flight.
-
-A member also loses its partitions if it does not rejoin within the rebalance timeout. A heartbeat
-answered with 27 means that a rebalance is in progress, which began after the last heartbeat that
-was answered with 0. So 27 extends the lease at most to `LEASE * rebalance timeout` after that one.
-Heartbeats have their own connection and continue while a JoinGroup waits for the other members: a
-broker answers the requests of one connection in order.
-
-The lease is safe only if the coordinator is the one that the other brokers know. A coordinator that
-is cut off from the other brokers, but not from its clients, would answer 0 forever, while the new
-coordinator gives the partitions away. So another broker is asked which broker coordinates the
-group, `WITNESSES` times in a session timeout.
+**The lease** (`lease.py`) is the time for which no other member can own the partitions; answered
+heartbeats extend it. It is safe only if the coordinator is the one that the other brokers know. A
+coordinator that is cut off from the other brokers, but not from its clients, would answer 0
+forever, while the new coordinator gives the partitions away. So another broker is asked which
+broker coordinates the group, `WITNESSES` times in a session timeout.
 
 The clock continues while the machine is suspended (`AwakeClock`).
 """
@@ -47,65 +36,30 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
-from kafka.protocol.consumer import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    SyncGroupRequest,
-)
+from kafka.protocol.consumer import SyncGroupRequest
 
 from twinlog.kafka.backoff import Backoff
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.coordinators import Coordinator
-from twinlog.kafka.client.pool import Lane
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import (
-    ProtocolError,
-    Reaction,
-    Retriable,
-    UserError,
-    check,
-    code_of,
-)
+from twinlog.kafka.errors import ProtocolError, Retriable, UserError
 from twinlog.kafka.groups import assignor as assignment
 from twinlog.kafka.groups.awake_clock import AwakeClock
+from twinlog.kafka.groups.group_config import GroupConfig
+from twinlog.kafka.groups.lease import Lease
+from twinlog.kafka.groups.member_requests import (
+    MemberIdentity,
+    MemberRequests,
+    MembershipLostError,
+    RejoinError,
+)
 
 log = logging.getLogger(__name__)
 
-LEASE: Final = 0.8
-"""Fraction of the session timeout for which an answered heartbeat extends the lease."""
-JOIN_LAPSE: Final = 5.0
-"""Seconds over the rebalance timeout for a JoinGroup or SyncGroup, as in Kafka's client."""
-LEAVE_TIMEOUT: Final = 5.0
 WITNESSES: Final = 4
 """How often in a session timeout another broker is asked which broker coordinates the group."""
-
-_NEVER: Final = float("-inf")
-_NO_GENERATION: Final = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupConfig:
-    """The group, the topic, and how soon a silent member is expelled. Times are in seconds."""
-
-    group_id: str
-    topic: str
-    instance_id: str | None = None
-    session_timeout: float = 10.0
-    heartbeat_interval: float = 1.0
-    rebalance_timeout: float = 60.0
-
-    def __post_init__(self) -> None:
-        """Check that the times are consistent."""
-        if not 0 < self.heartbeat_interval * 3 <= self.session_timeout <= self.rebalance_timeout:
-            raise UserError(
-                f"heartbeat interval {self.heartbeat_interval:g} s must be at most a third of "
-                f"session timeout {self.session_timeout:g} s, which must be at most rebalance "
-                f"timeout {self.rebalance_timeout:g} s"
-            )
 
 
 class Callbacks(Protocol):
@@ -128,21 +82,6 @@ class Callbacks(Protocol):
         ...
 
 
-class Identity(NamedTuple):
-    """How the coordinator knows a member, and the generation of the group that it is in."""
-
-    member_id: str = ""
-    generation: int = _NO_GENERATION
-
-
-class _RejoinError(Exception):
-    """The round failed: rejoin, and keep what is owned."""
-
-
-class _LostError(Exception):
-    """The coordinator does not know the member any more, or not in this generation."""
-
-
 class GroupMember:
     """A member of a group: `run` it in its own task, and `close` it."""
 
@@ -155,7 +94,7 @@ class GroupMember:
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.config = config
-        self.identity = Identity()
+        self.identity = MemberIdentity()
         self.owned: frozenset[int] = frozenset()
         """The partitions that this member owns, from `on_assigned` to `on_revoked` or `on_lost`."""
         self.rounds = 0
@@ -164,30 +103,29 @@ class GroupMember:
         self._callbacks = callbacks
         self._clock = clock or AwakeClock()
         self._backoff = Backoff(cluster.config.retry_backoff, cluster.config.retry_backoff_max)
-        self._lease_until = _NEVER
-        self._settled_at = _NEVER  # when the last request that was answered with 0 was sent
+        self._requests = MemberRequests(cluster, config)
+        self._lease = Lease(config, self._clock)
         self._joining = False
         self._synced = False  # whether this generation's assignment has been received
         self._counted = 0  # partitions of the topic at the last assignment as leader
-        self._lost: _LostError | None = None
+        self._lost: MembershipLostError | None = None
         self._wake = asyncio.Event()
         self._member = asyncio.Event()  # set while there is a generation to heartbeat in
         self._stop = asyncio.Event()
         self._ended = asyncio.Event()
         self._started = False
         self._leave: bool | None = None
-        self._refused = ""
         self._foreign: frozenset[str] = frozenset()  # members that were warned about
 
     @property
     def lease_until(self) -> float:
         """Time of the member's clock until which no other member can own its partitions."""
-        return self._lease_until
+        return self._lease.until
 
     @property
     def holds_lease(self) -> bool:
         """Whether no other member can own its partitions now. Check before writing."""
-        return self._clock() < self._lease_until
+        return self._lease.holds
 
     async def run(self) -> None:
         """Be a member until `close`.
@@ -216,9 +154,9 @@ class GroupMember:
             await self._release()
         finally:
             await _cancel(*tasks, stopping)
-            self._lease_until = _NEVER
+            self._lease.end()
             self._ended.set()
-            await self._cluster.close_lanes({self._lane("join"), self._lane("beat")})
+            await self._requests.close()
 
     async def close(self, *, leave: bool | None = None) -> None:
         """Give back what is owned (`on_revoked`), and end `run`.
@@ -246,12 +184,12 @@ class GroupMember:
                     await self._wake.wait()
                 if self._lost is not None:
                     raise self._lost
-            except _RejoinError as error:
+            except RejoinError as error:
                 failures += 1
                 log.debug("group %s: %s", self.config.group_id, error)
                 await asyncio.sleep(self._backoff.delay(failures, self._cluster.rng.random()))
-            except _LostError as lost:
-                await self._lose(lost.args[0])
+            except MembershipLostError as lost:
+                await self._lose(lost.code)
 
     async def _round(self) -> bool:
         """Join, sync, apply. Return whether another round has to follow at once."""
@@ -263,43 +201,35 @@ class GroupMember:
         for _ in range(2):
             self._joining = True
             try:
-                response = await self._ask(self._join_request(), "join", self._patience)
+                response = await self._requests.join(self.identity, self.owned)
                 if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-                    self.identity = Identity(response.member_id)
+                    self.identity = MemberIdentity(response.member_id)
                     continue
-                self._judge(response.error_code, "join the group")
-                await self._enter(Identity(response.member_id, response.generation_id))
+                self._requests.check(response.error_code, "join the group")
+                await self._enter(MemberIdentity(response.member_id, response.generation_id))
                 return response
             finally:
                 self._joining = False
-        raise _RejoinError("the coordinator keeps refusing the member id with MEMBER_ID_REQUIRED")
+        raise RejoinError("the coordinator keeps refusing the member id with MEMBER_ID_REQUIRED")
 
-    async def _enter(self, new: Identity) -> None:
+    async def _enter(self, new: MemberIdentity) -> None:
         """Enter a new generation; if one was missed, drop what is owned first."""
         if self.owned and new.generation != self.identity.generation + 1:
             await self._lose(ErrorCode.ILLEGAL_GENERATION)
         self.identity = new
         self._synced = False
         self.rounds += 1
+        self._requests.has_joined = True
         self._member.set()
 
     async def _sync(self, joined: Any) -> frozenset[int]:
         leads = joined.leader == self.identity.member_id and not joined.skip_assignment
-        request = SyncGroupRequest(
-            group_id=self.config.group_id,
-            generation_id=self.identity.generation,
-            member_id=self.identity.member_id,
-            group_instance_id=self.config.instance_id,
-            protocol_type=assignment.PROTOCOL_TYPE,
-            protocol_name=joined.protocol_name,
-            assignments=await self._assignments(joined) if leads else [],
-        )
+        assignments = await self._assignments(joined) if leads else []
         sent = self._clock()
-        response = await self._ask(request, "join", self._patience)
-        self._judge(response.error_code, "get the group's assignment")
+        given = await self._requests.sync(self.identity, joined.protocol_name, assignments)
         self._synced = True
-        self._settle(sent)
-        return assignment.decode_assignment(self.config.topic, bytes(response.assignment))
+        self._lease.settle(sent)
+        return assignment.decode_assignment(self.config.topic, given)
 
     async def _assignments(self, joined: Any) -> list[Any]:
         """Compute the assignments as leader. The topic's partitions are counted again."""
@@ -307,9 +237,9 @@ class GroupMember:
         try:
             found = (await self._cluster.refresh([topic])).topics.get(topic)
         except (Retriable, ProtocolError, UserError) as error:
-            raise _RejoinError(str(error)) from error
+            raise RejoinError(str(error)) from error
         if found is None or not found.partitions:
-            raise _RejoinError(f"topic {topic} does not exist or has no partitions")
+            raise RejoinError(f"topic {topic} does not exist or has no partitions")
         self._counted = len(found.partitions)
         subscriptions = {m.member_id: bytes(m.metadata) for m in joined.members}
         given = assignment.assign(topic, self._counted, subscriptions)
@@ -348,14 +278,14 @@ class GroupMember:
             log.warning(
                 "group %s: revoking partitions exceeded the rebalance timeout", self.config.group_id
             )
-            raise _LostError(ErrorCode.ILLEGAL_GENERATION) from error
+            raise MembershipLostError(ErrorCode.ILLEGAL_GENERATION) from error
         self.owned -= partitions
 
     async def _lose(self, code: int) -> None:
         """Drop all that is owned; keep the member id unless the coordinator has forgotten it."""
-        self._lease_until = self._settled_at = _NEVER
+        self._lease.reset()
         self._member.clear()
-        self.identity = Identity(
+        self.identity = MemberIdentity(
             "" if code == ErrorCode.UNKNOWN_MEMBER_ID else self.identity.member_id
         )
         lost, self.owned = self.owned, frozenset()
@@ -368,23 +298,14 @@ class GroupMember:
         if self.owned:
             try:
                 await self._revoke(self.owned)
-            except _LostError as lost:
-                await self._lose(lost.args[0])
+            except MembershipLostError as lost:
+                await self._lose(lost.code)
         leave = self.config.instance_id is None if self._leave is None else self._leave
         if not leave or not self.identity.member_id:
             return
-        item = LeaveGroupRequest.MemberIdentity
-        member = item(
-            member_id=self.identity.member_id,
-            group_instance_id=self.config.instance_id,
-            reason="closed",
-        )
-        request = LeaveGroupRequest(
-            group_id=self.config.group_id, member_id=self.identity.member_id, members=[member]
-        )
         try:
-            await self._ask(request, "beat", LEAVE_TIMEOUT)
-        except _RejoinError as error:
+            await self._requests.leave(self.identity)
+        except RejoinError as error:
             log.info(
                 "group %s: LeaveGroup failed, the session timeout removes this member: %s",
                 self.config.group_id,
@@ -396,14 +317,13 @@ class GroupMember:
     async def _beat(self) -> None:
         """Send heartbeats while there is a generation, whatever the main loop does."""
         failures = 0
-        patience = self.config.session_timeout / 3
         while True:
             await self._member.wait()
             sent, identity = self._clock(), self.identity
             try:
-                response = await self._ask(self._heartbeat_request(identity), "beat", patience)
-                self._heard(response.error_code, identity, sent)
-            except _RejoinError as error:
+                code = await self._requests.heartbeat(identity)
+                self._heard(code, identity, sent)
+            except RejoinError as error:
                 failures += 1
                 log.debug("group %s: heartbeat failed: %s", self.config.group_id, error)
                 pause = self._backoff.delay(failures, self._cluster.rng.random())
@@ -421,7 +341,7 @@ class GroupMember:
                 async with asyncio.timeout(pause):
                     await self._cluster.coordinators.doubt(Coordinator.GROUP, self.config.group_id)
 
-    def _heard(self, code: int, identity: Identity, sent: float) -> None:
+    def _heard(self, code: int, identity: MemberIdentity, sent: float) -> None:
         """Act on a heartbeat's answer, unless it is about an earlier generation.
 
         While a JoinGroup is in flight, its own answer decides: the coordinator may be in the next
@@ -432,107 +352,25 @@ class GroupMember:
         if code == 0 and not self._synced:
             # The coordinator expels a member that does not sync within the rebalance timeout, and
             # answers 0 until then.
-            self._extend(sent)
+            self._lease.extend(sent)
         elif code == 0:
-            self._settle(sent)
+            self._lease.settle(sent)
             if self._counted not in (0, self._count_now()):
                 self._wake.set()
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
-            self._extend(sent)
+            self._lease.extend(sent)
             if not self._joining:
                 self._wake.set()
         elif code not in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID):
-            self._judge(code, "send a heartbeat to the group")
+            self._requests.check(code, "send a heartbeat to the group")
         elif not self._joining:
-            self._lease_until = _NEVER
-            self._lost = _LostError(code)
+            self._lease.end()
+            self._lost = MembershipLostError(code)
             self._wake.set()
-
-    def _settle(self, sent: float) -> None:
-        self._settled_at = max(self._settled_at, sent)
-        self._extend(sent)
-
-    def _extend(self, sent: float) -> None:
-        """Extend the lease by an answer to what was sent at `sent` (see the module's docstring)."""
-        by_session = sent + LEASE * self.config.session_timeout
-        by_rebalance = self._settled_at + LEASE * self.config.rebalance_timeout
-        self._lease_until = max(self._lease_until, min(by_session, by_rebalance))
 
     def _count_now(self) -> int:
         topic = self._cluster.metadata.topics.get(self.config.topic)
         return self._counted if topic is None else len(topic.partitions)
-
-    # Requests
-
-    @property
-    def _patience(self) -> float:
-        return self.config.rebalance_timeout + JOIN_LAPSE
-
-    def _join_request(self) -> Any:
-        config = self.config
-        metadata = assignment.encode_subscription(
-            config.topic, self.owned, self.identity.generation
-        )
-        protocol = JoinGroupRequest.JoinGroupRequestProtocol
-        return JoinGroupRequest(
-            group_id=config.group_id,
-            session_timeout_ms=int(config.session_timeout * 1000),
-            rebalance_timeout_ms=int(config.rebalance_timeout * 1000),
-            member_id=self.identity.member_id,
-            group_instance_id=config.instance_id,
-            protocol_type=assignment.PROTOCOL_TYPE,
-            protocols=[protocol(name=assignment.PROTOCOL_NAME, metadata=metadata)],
-            min_version=5,
-        )
-
-    def _heartbeat_request(self, identity: Identity) -> Any:
-        return HeartbeatRequest(
-            group_id=self.config.group_id,
-            generation_id=identity.generation,
-            member_id=identity.member_id,
-            group_instance_id=self.config.instance_id,
-            min_version=3,
-        )
-
-    def _lane(self, purpose: str) -> Lane:
-        return f"group {self.config.group_id} {id(self)} {purpose}"
-
-    async def _ask(self, request: Any, lane: str, patience: float) -> Any:
-        """Ask the coordinator once, on this member's own connection."""
-        group = self.config.group_id
-        try:
-            async with asyncio.timeout(patience):
-                node = await self._cluster.coordinators.find(Coordinator.GROUP, group)
-                connection = await self._cluster.connection(node, self._lane(lane))
-                return await connection.call(request, timeout=patience)
-        except (Retriable, ProtocolError, TimeoutError) as error:
-            self._cluster.coordinators.forget(Coordinator.GROUP, group)
-            raise _RejoinError(str(error) or "no response") from error
-        except UserError as error:
-            raise self._refusal(error) from error
-
-    def _refusal(self, error: UserError) -> Exception:
-        """The exception for a refusal that an operator must end; retriable once joined."""
-        if not self.rounds:
-            return error
-        if str(error) != self._refused:
-            self._refused = str(error)
-            log.warning("group %s: %s", self.config.group_id, error)
-        return _RejoinError(str(error))
-
-    def _judge(self, code: int, what: str) -> None:
-        """Raise the exception that an error code of the coordinator means for a member."""
-        if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
-            raise _LostError(code)
-        reaction = code_of(code).reaction
-        if reaction is Reaction.COORDINATOR:
-            self._cluster.coordinators.forget(Coordinator.GROUP, self.config.group_id)
-        if reaction.retriable:
-            raise _RejoinError(f"cannot {what}: {code_of(code).name}")
-        try:
-            check(code, f"{what} {self.config.group_id}")
-        except UserError as error:
-            raise self._refusal(error) from error
 
 
 async def _cancel(*tasks: asyncio.Task[Any]) -> None:

@@ -1,0 +1,59 @@
+"""How long no other member can own a member's partitions, from what the coordinator answered."""
+
+from twinlog.kafka.groups.group_config import GroupConfig
+from twinlog.kafka.groups.lease import LEASE, Lease
+
+SESSION, REBALANCE = 10.0, 60.0
+CONFIG = GroupConfig(group_id="g", topic="t", session_timeout=SESSION, rebalance_timeout=REBALANCE)
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_lease_lasts_from_when_the_request_was_sent() -> None:
+    """Goal: the answer's way does not count; nothing was answered, so nothing is held."""
+    clock = _Clock()
+    lease = Lease(CONFIG, clock)
+    assert not lease.holds
+    lease.settle(1000.0)
+    assert lease.until == 1000.0 + LEASE * SESSION
+    clock.now = lease.until - 0.001
+    assert lease.holds
+    clock.now = lease.until
+    assert not lease.holds
+
+
+def test_an_earlier_answer_does_not_shorten_it() -> None:
+    lease = Lease(CONFIG, _Clock())
+    lease.settle(1005.0)
+    lease.settle(1000.0)
+    lease.extend(1000.0)
+    assert lease.until == 1005.0 + LEASE * SESSION
+
+
+def test_a_rebalance_limits_it() -> None:
+    """Goal: a member that does not rejoin within the rebalance timeout has no lease then."""
+    lease = Lease(CONFIG, _Clock())
+    lease.extend(1000.0)
+    assert not lease.holds
+    lease.settle(1000.0)
+    for sent in range(1001, 1100):
+        lease.extend(float(sent))
+    assert lease.until == 1000.0 + LEASE * REBALANCE
+
+
+def test_a_lost_membership_needs_a_settled_generation_again() -> None:
+    lease = Lease(CONFIG, _Clock())
+    lease.settle(1000.0)
+    lease.end()
+    assert not lease.holds
+    lease.extend(1000.0)
+    assert lease.holds
+    lease.reset()
+    lease.extend(1000.0)
+    assert not lease.holds
