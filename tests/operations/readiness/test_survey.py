@@ -306,12 +306,12 @@ def test_source_topics_that_may_come_from_here(pair: Pair, topic: str) -> None:
             await make_topic(one.source, other)
             with pytest.raises(UserError, match="whether the source mirrors"):
                 await add_topics(one.destination, one.mirror, other)
-            assert "wanted is 1" in (await one.readiness()).not_mirrored[other]
+            assert "expected 1" in (await one.readiness()).not_mirrored[other]
             async with refreshing(one):
 
                 async def stored() -> bool:
                     found = (await one.store.snapshot()).not_mirrored(one.mirror)
-                    return "wanted is 1" in dict(found.topics).get(other, "")
+                    return "expected 1" in dict(found.topics).get(other, "")
 
                 await until_async(stored, what="the topic named")
                 await write(one.source, entry._replace(value=None))
