@@ -26,7 +26,7 @@ INVALID_RECORD = 87
 
 
 @behaviour
-async def test_a_sequence_goes_on_and_nothing_else_is_taken(bench: Bench) -> None:
+async def test_only_the_next_sequence_is_appended(bench: Bench) -> None:
     """Goal: only the batch that follows the last one is appended."""
     [key] = await bench.topic()
     producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
@@ -47,7 +47,7 @@ async def test_a_sequence_goes_on_and_nothing_else_is_taken(bench: Bench) -> Non
 
 
 @behaviour
-async def test_the_last_five_batches_are_told_as_duplicates(bench: Bench) -> None:
+async def test_the_last_five_batches_are_recognised_as_duplicates(bench: Bench) -> None:
     """Goal: one of the last five batches is answered with its offset; older ones are refused."""
     [key] = await bench.topic()
     producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
@@ -66,7 +66,7 @@ async def test_the_last_five_batches_are_told_as_duplicates(bench: Bench) -> Non
 
 
 @behaviour
-async def test_a_duplicate_is_told_by_its_sequences_alone(bench: Bench) -> None:
+async def test_a_duplicate_is_recognised_by_its_sequences_alone(bench: Bench) -> None:
     """Goal: other content under the same sequences is *taken for* a duplicate, never compared."""
     [key] = await bench.topic()
     producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
@@ -237,7 +237,7 @@ async def test_a_marker_alone_is_described_without_sequence(bench: Bench) -> Non
 
 
 @behaviour
-async def test_what_is_no_client_batch_is_refused_whole(bench: Bench) -> None:
+async def test_invalid_client_batches_are_refused_whole(bench: Bench) -> None:
     """Goal: control bit, holes, counts, checksums, sizes: refused, and nothing is appended."""
     [key] = await bench.topic(config={"max.message.bytes": "2000"})
     producer = (await bench.destination.init_producer(bench.name("data"))).producer_id

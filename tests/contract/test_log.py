@@ -240,7 +240,7 @@ def test_the_model_tells_topics_by_their_ids() -> None:
 
 
 @pytest.mark.broker
-def test_a_topic_made_again_is_told_by_its_id(any_kafka: LocalCluster) -> None:
+def test_a_recreated_topic_is_identified_by_its_id(any_kafka: LocalCluster) -> None:
     """Goal: see `topic_made_again`."""
     run_on_kafka(any_kafka, topic_made_again)
 
@@ -268,7 +268,7 @@ def test_the_model_appends_to_topics_by_their_ids() -> None:
 
 
 @pytest.mark.broker
-def test_a_topic_made_again_is_not_appended_to(kafka: LocalCluster) -> None:
+def test_a_recreated_topic_is_not_appended_to(kafka: LocalCluster) -> None:
     """Goal: see `appended_to_a_topic_made_again`. Before Kafka 4.1 there are no ids in Produce."""
     run_on_kafka(kafka, appended_to_a_topic_made_again)
 

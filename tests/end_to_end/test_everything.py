@@ -110,7 +110,7 @@ def test_the_log_start_follows_later(world: Stage, topic: str) -> None:
     until(lambda: log.extents([(topic, 0)])[topic, 0].start == 12, 60, "the log start")
 
 
-def test_a_topic_made_again(world: Stage, fresh_name: Callable[[str], str]) -> None:
+def test_a_recreated_topic(world: Stage, fresh_name: Callable[[str], str]) -> None:
     """A recreated topic is not mixed into the deleted one: FAILED, with the reason."""
     servers = world.source.bootstrap_servers
     name = fresh_name("again")

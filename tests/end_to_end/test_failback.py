@@ -59,7 +59,7 @@ def proved(stage: Stage, mirror: str, topic: str) -> int:
     return report.records
 
 
-def test_there_and_back_and_there_again(both: Both, topic: str) -> None:
+def test_failback_and_another_failover_copy_only_new_records(both: Both, topic: str) -> None:
     """Each time only new records are copied, into the existing log."""
     first, second = servers(both.there)
     librdkafka_tools.make_topic(first, topic)
@@ -90,7 +90,9 @@ def test_there_and_back_and_there_again(both: Both, topic: str) -> None:
     assert librdkafka_tools.described(both.there, topic)[0]["records"] == 20
 
 
-def test_a_tail_that_nobody_has_mirrored(both: Both, topic: str, tmp_path: Path) -> None:
+def test_a_tail_that_was_not_mirrored_is_reported_and_saved(
+    both: Both, topic: str, tmp_path: Path
+) -> None:
     """It is named and nothing changes; with leave it is saved, and the topic is rebuilt."""
     first, second = servers(both.there)
     librdkafka_tools.make_topic(first, topic)
@@ -124,7 +126,9 @@ def test_a_tail_that_nobody_has_mirrored(both: Both, topic: str, tmp_path: Path)
     assert proved(both.there, "there", topic) == 135
 
 
-def test_a_failed_partition_begins_anew(both: Both, topic: str, tmp_path: Path) -> None:
+def test_a_failed_partition_starts_from_the_beginning(
+    both: Both, topic: str, tmp_path: Path
+) -> None:
     """In the same direction: differences are named and saved, the topic is rebuilt and mirrored."""
     first, second = servers(both.there)
     librdkafka_tools.make_topic(first, topic)

@@ -55,7 +55,7 @@ def mirrored(stage: Stage, topic: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_group_goes_on_at_its_record(world: Stage, topic: str, protocol: str) -> None:
+def test_a_group_continues_at_its_record(world: Stage, topic: str, protocol: str) -> None:
     """Half is read at the source, the other half at the destination: no duplicate, no hole."""
     source, destination = mirrored(world, topic)
     group = f"{topic}-{protocol}"
@@ -273,7 +273,7 @@ def from_there(servers: str, topic: str, offsets: dict[int, int]) -> set[tuple[i
     return found
 
 
-def test_a_share_group_goes_on_at_its_start_offsets(world: Stage, topic: str) -> None:
+def test_a_share_group_continues_at_its_start_offsets(world: Stage, topic: str) -> None:
     """The destination delivers exactly the records behind the source's start offsets.
 
     A broker writes a start offset with the next acknowledgement, so it is reported late.

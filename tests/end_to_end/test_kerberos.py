@@ -150,7 +150,7 @@ def test_a_ticket_of_the_system(
     reach(_cluster(properties))
 
 
-def test_what_is_wrong_is_one_line(place: Place, tmp_path: Path) -> None:
+def test_errors_are_one_line(place: Place, tmp_path: Path) -> None:
     properties = place.properties("source", "mirror")
     missing = by_keytab("mirror", tmp_path / "missing")
     assert "keyTab is" in refused(_cluster(properties | missing))

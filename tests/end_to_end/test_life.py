@@ -158,7 +158,7 @@ def test_a_topic_that_is_gone_holds_up_no_other(life: Stage, topic: str) -> None
     librdkafka_tools.await_state(life, kept, 0, "MIRRORING")
 
 
-def test_alter_connects_anew(life: Stage, topic: str, tmp_path: Path) -> None:
+def test_alter_reconnects_to_the_source(life: Stage, topic: str, tmp_path: Path) -> None:
     """Another address of the same source: nothing is lost. Another cluster is refused."""
     mirrored(life, topic)
     config = tmp_path / "changed.properties"

@@ -306,7 +306,7 @@ def _wrong_authority(place: Place, way: str) -> dict[str, str]:
         ("scram-256", _no_module, "sasl.jaas.config"),
     ],
 )
-def test_what_is_wrong_is_one_line(
+def test_errors_are_one_line(
     place: Place, way: str, change: Callable[[Place, str], dict[str, str]], named: str
 ) -> None:
     """The line names the setting, and no secret."""

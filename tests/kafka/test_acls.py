@@ -104,7 +104,7 @@ def test_rules() -> None:
     assert included([acl("x")], [AclRule(resource_name=re.compile("x"))]) == {acl("x")}
 
 
-def test_a_prefix_and_a_host_are_said() -> None:
+def test_a_prefix_and_a_host_are_reported() -> None:
     prefixed = acl("orders-")._replace(pattern_type=PatternType.PREFIXED, host="10.0.0.1")
     assert str(prefixed) == "ALLOW User:alice READ from 10.0.0.1 on TOPIC orders-*"
 

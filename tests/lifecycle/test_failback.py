@@ -152,7 +152,7 @@ async def old_source(pair: Pair, back: str) -> AsyncIterator[Old]:
         yield old
 
 
-def test_a_topic_that_was_made_again_was_not_failed_over(
+def test_a_topic_that_was_recreated_was_not_failed_over(
     pair: Pair, fresh_name: Callable[[str], str], topic: str
 ) -> None:
     """Its records are its own, though fewer than were mirrored; where it is empty it is taken."""
@@ -177,7 +177,7 @@ def test_a_topic_that_was_made_again_was_not_failed_over(
     asyncio.run(run())
 
 
-def test_the_very_topic_goes_on(pair: Pair, fresh_name: Callable[[str], str], topic: str) -> None:
+def test_the_very_topic_continues(pair: Pair, fresh_name: Callable[[str], str], topic: str) -> None:
     """It has no records beyond the last mirrored end."""
 
     async def run() -> None:
@@ -233,7 +233,7 @@ def test_a_topic_that_several_mirrors_have_had(
     asyncio.run(run())
 
 
-def test_the_latest_of_several_failovers_goes_on(
+def test_the_latest_of_several_failovers_continues(
     pair: Pair, fresh_name: Callable[[str], str], topic: str
 ) -> None:
     """It goes on only after all of them have ended."""
@@ -252,7 +252,7 @@ def test_the_latest_of_several_failovers_goes_on(
     asyncio.run(run())
 
 
-def test_what_brokers_say_of_a_topic_that_is_there(any_kafka: LocalCluster, topic: str) -> None:
+def test_what_brokers_say_of_a_topic_that_exists(any_kafka: LocalCluster, topic: str) -> None:
     """The only refusal is that it exists, so its creation is checked under another name."""
 
     async def run() -> None:
@@ -545,7 +545,7 @@ def test_a_record_that_the_mirror_has_lost_is_saved(
     asyncio.run(run())
 
 
-def test_a_topic_that_was_made_again_where_it_was_failed_over_to(
+def test_a_topic_that_was_recreated_where_it_was_failed_over_to(
     pair: Pair, fresh_name: Callable[[str], str], topic: str
 ) -> None:
     """The destination has another log now, although retention has left nothing to compare."""

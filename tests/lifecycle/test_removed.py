@@ -284,7 +284,7 @@ def test_a_log_of_which_nothing_is_known(pair: Pair, topic: str) -> None:
     asyncio.run(run())
 
 
-def test_a_topic_that_was_made_again_on_the_source(pair: Pair, topic: str) -> None:
+def test_a_topic_that_was_recreated_on_the_source(pair: Pair, topic: str) -> None:
     """The mirrored log does not exist any more: all of it is the tail."""
 
     async def run() -> None:

@@ -128,7 +128,7 @@ def test_a_bad_property_is_one_line(tmp_path: Path) -> None:
     assert str(tmp_path / "it" / "node-1" / "server.log") in message
 
 
-def test_a_version_that_nobody_published() -> None:
+def test_a_version_that_was_not_published() -> None:
     """The missing artifact is named, on one line."""
     with pytest.raises(LocalError, match=r"cannot fetch .*kafka_2\.13:4\.3\.999") as caught:
         LocalCluster.start(version="4.3.999")

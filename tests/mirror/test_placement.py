@@ -90,6 +90,6 @@ def test_every_partition_has_its_place(
     assert 0 <= config_partition(mirror, count) < count
 
 
-def test_a_mirror_partition_says_itself() -> None:
+def test_the_text_of_a_mirror_partition() -> None:
     """The form is that of messages."""
     assert str(MirrorPartition("m", "orders", 3)) == "m/orders-3"

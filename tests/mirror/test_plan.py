@@ -381,7 +381,7 @@ def sparse(count: int, codec: Codec = Codec.NONE) -> bytes:
     return holed(0, 2 * count - 1, [(2 * at, THEN) for at in range(count)], codec=codec)
 
 
-def test_a_plan_of_many_pieces_goes_on_later() -> None:
+def test_a_plan_of_many_pieces_continues_later() -> None:
     """Goal: whatever a batch contains, a plan is bounded; the rest is planned next."""
     data = memoryview(sparse(5 * MAX_PIECES))
     position, pieces = 0, []

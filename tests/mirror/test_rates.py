@@ -30,7 +30,7 @@ def test_what_has_stopped_is_slow_after_a_window() -> None:
     assert rate.per_second == 0.0
 
 
-def test_a_counter_that_begins_anew() -> None:
+def test_a_counter_that_restarts() -> None:
     rate = Rate(10.0)
     rate.count(500, 1.0)
     rate.count(10, 2.0)

@@ -145,7 +145,7 @@ def test_an_unknown_setting_is_named() -> None:
     assert "mirror.groups.include" in caught.value.message
 
 
-def test_settings_and_connection_are_told_apart() -> None:
+def test_settings_and_connection_are_distinguished() -> None:
     assert split_settings({"mirror.x": "1", "bootstrap.servers": "h:1"}) == (
         {"mirror.x": "1"},
         {"bootstrap.servers": "h:1"},

@@ -152,7 +152,7 @@ def test_an_address_that_leads_to_another_cluster_from_a_task(
 
 
 @pytest.mark.parametrize("side", ["source", "destination"])
-def test_a_topic_that_was_made_again_differs(
+def test_a_topic_that_was_recreated_differs(
     pair: Pair, topic: str, side: str, tasks_after: object
 ) -> None:
     """It differs even if nothing is left to compare: an empty destination, or a later log start."""
@@ -174,7 +174,7 @@ def test_a_topic_that_was_made_again_differs(
 
 
 @pytest.mark.parametrize("side", ["source", "destination"])
-def test_a_topic_that_is_made_again_meanwhile_is_not_seen(
+def test_a_topic_that_is_recreated_meanwhile_is_not_seen(
     pair: Pair, topic: str, side: str, tasks_after: Callable[[BetweenPlanAndTasks], None]
 ) -> None:
     """It is recreated between reading the bounds and the tasks, even with the same records."""

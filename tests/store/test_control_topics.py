@@ -67,7 +67,7 @@ def test_a_former_state_partition_forgets_only_its_own(logs: tuple[tuple[Entry, 
 
 
 @pytest.mark.parametrize("read_before", range(len(IN_FORMER) + len(IN_THIS) + 1))
-def test_followed_it_is_the_same(read_before: int) -> None:
+def test_following_gives_the_same_as_reading(read_before: int) -> None:
     """Records come as written: former partition first; some exist when following begins."""
     records = as_read(IN_FORMER, IN_THIS)
     found = fold_states(records[:read_before])

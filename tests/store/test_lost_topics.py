@@ -82,7 +82,7 @@ def test_a_lost_control_topic_stops_everything(pair: Pair, lost: str) -> None:
     asyncio.run(run())
 
 
-def test_a_lost_status_topic_is_created_anew(pair: Pair) -> None:
+def test_a_lost_status_topic_is_recreated(pair: Pair) -> None:
     """It has nothing that is needed: lanes write it each second."""
 
     async def run() -> None:

@@ -109,7 +109,9 @@ def test_only_what_is_new_is_read(any_kafka: LocalCluster, topic: str) -> None:
     asyncio.run(run())
 
 
-def test_another_topic_of_that_name_is_read_anew(kafka: LocalCluster, topic: str) -> None:
+def test_another_topic_of_that_name_is_read_completely_again(
+    kafka: LocalCluster, topic: str
+) -> None:
     """It was recreated, with a longer log: nothing of the first one is kept."""
 
     async def run() -> None:
@@ -133,7 +135,9 @@ def test_another_topic_of_that_name_is_read_anew(kafka: LocalCluster, topic: str
     asyncio.run(run())
 
 
-def test_a_log_that_has_lost_its_end_is_read_anew(kafka: LocalCluster, topic: str) -> None:
+def test_a_log_that_has_lost_its_end_is_read_completely_again(
+    kafka: LocalCluster, topic: str
+) -> None:
     """As after an unclean election: records that were read may be gone, so they are forgotten."""
 
     async def run() -> None:

@@ -42,7 +42,7 @@ def test_the_last_record_of_a_key_holds() -> None:
     assert second.mirror_of("u") is None
 
 
-def test_a_tombstone_takes_away() -> None:
+def test_a_tombstone_deletes() -> None:
     """A topic whose mirror is deleted does not count, in any order of the tombstones."""
     full = Snapshot().after([written(MIRROR), written(TOPIC)])
     assert full.after([Written(0, 2, encode_key(key_of(TOPIC)), None)]).topics == ()

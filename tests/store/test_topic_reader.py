@@ -270,7 +270,7 @@ def test_the_last_record_of_each_partition(kafka: LocalCluster, topic: str) -> N
     asyncio.run(run())
 
 
-def test_a_topic_that_is_not_there(kafka: LocalCluster, topic: str) -> None:
+def test_a_topic_that_does_not_exist(kafka: LocalCluster, topic: str) -> None:
     """It is an error with the topic's name, after a time in which the topic may be created."""
 
     async def run() -> None:

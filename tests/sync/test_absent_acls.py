@@ -56,7 +56,7 @@ class Looks:
         return asyncio.run(self._sync._gone(source, "m", absent, self._settings))
 
 
-def test_two_looks_and_every_broker() -> None:
+def test_an_acl_is_absent_after_two_checks_and_on_every_broker() -> None:
     looks = Looks()
     assert looks.gone(OTHER, OTHER) == NONE, "the first look"
     assert looks.gone(OTHER, OTHER, after=ABSENT_S / 2) == NONE, "too early"
@@ -85,7 +85,7 @@ def test_an_empty_source_may_be_trusted() -> None:
     assert looks.gone(NONE, after=ABSENT_S) == ONE
 
 
-def test_what_comes_back_begins_anew() -> None:
+def test_what_comes_back_starts_from_the_beginning() -> None:
     looks = Looks()
     assert looks.gone(OTHER) == NONE
     assert looks.gone(OTHER, absent=NONE, after=ABSENT_S) == NONE

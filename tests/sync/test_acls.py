@@ -307,7 +307,7 @@ def test_an_allow_comes_with_the_denial_that_limits_it(
     asyncio.run(run())
 
 
-def test_what_was_taken_away_by_hand_comes_back(
+def test_an_acl_removed_by_hand_is_restored(
     secured_pair: tuple[Secured, Secured], topic: str
 ) -> None:
     """An ACL removed by hand is restored; a deleted mirror leaves its ACLs and forgets them."""

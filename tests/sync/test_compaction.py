@@ -114,7 +114,7 @@ def test_the_first_check_is_the_baseline() -> None:
     assert followed(TOPIC, missed, None, DAY, 5_000_000).behind_ms == 2 * DAY
 
 
-def test_a_stored_record_that_nobody_updates() -> None:
+def test_a_stored_record_that_is_not_updated() -> None:
     """Readiness detects it without a node, as a node does."""
     assert behind_ms(KNOWN, 1_000_000 + DAY) == 0
     assert behind_ms(KNOWN, 1_000_000 + DAY + 1) == DAY + 1

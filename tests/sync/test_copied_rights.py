@@ -43,7 +43,7 @@ def snapshot(*copied: Acl) -> Snapshot:
 
 
 @pytest.mark.parametrize("already", [False, True], ids=["about to be copied", "copied before"])
-def test_who_got_it_from_the_source_is_denied(
+def test_a_principal_with_a_copied_right_is_denied(
     already: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: it can never write to a mirror topic: its denials are made before the copy."""
@@ -99,7 +99,7 @@ def test_rights_that_would_need_too_many_denials_are_not_copied(
         asyncio.run(one.allow("m", frozenset({NODE}), news, copying))
 
 
-def test_what_the_source_denies_him_is_copied() -> None:
+def test_denials_of_the_source_are_copied() -> None:
     """Goal: a denial is left out only to protect nodes."""
     ours = {NODE, ANYWHERE}
 

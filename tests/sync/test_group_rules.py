@@ -25,13 +25,13 @@ def memory(partitions: Mapping[TopicPartition, PartitionMemory]) -> GroupMemory:
     return GroupMemory(mirror="m", group="g", kind="classic", partitions=partitions)
 
 
-def test_it_is_copied_as_it_is() -> None:
+def test_an_offset_is_copied_with_its_metadata() -> None:
     """It has the application's metadata, but not the source's leader epoch."""
     source = {A: Committed(7, "seen", 3)}
     assert due_offsets(source, {}, {A: Log(0, 10)}) == {A: Committed(7, "seen")}
 
 
-def test_it_goes_up_to_what_is_there() -> None:
+def test_an_offset_beyond_the_log_end_is_lowered_to_it() -> None:
     """The consumer's client would reset an offset beyond the log end.
 
     Its metadata may refer to that very offset, and is left out until the offset itself follows.
@@ -97,7 +97,7 @@ def test_whose_an_offset_is(found: Committed, *, is_own: bool) -> None:
     assert own_offsets({A: found}, None) == frozenset()
 
 
-def test_another_hand_is_seen_by_what_has_changed() -> None:
+def test_changes_by_another_client_are_detected() -> None:
     known = memory({A: PartitionMemory(7, 7), B: PartitionMemory(9, -1, 0, 5)})
     same = {A: Committed(7), B: Committed(5)}
     assert not moved_by_others(same, own_offsets(same, known), known)

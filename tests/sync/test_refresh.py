@@ -129,7 +129,7 @@ def test_topics_come_grow_and_go(pair: Pair, fresh_name: Callable[[str], str]) -
     asyncio.run(run())
 
 
-def test_partitions_that_somebody_has_added(
+def test_partitions_that_another_client_added(
     pair: Pair, fresh_name: Callable[[str], str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """They are counted at each refresh; a growing source uses them, if they never had records."""
@@ -384,7 +384,7 @@ def test_a_shortened_interval_holds_at_once(pair: Pair, fresh_name: Callable[[st
     asyncio.run(run())
 
 
-def test_no_offsets_of_a_topic_that_was_made_again(
+def test_no_offsets_of_a_topic_that_was_recreated(
     pair: Pair, fresh_name: Callable[[str], str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """They belong to other records, whether it was recreated before or during a refresh."""

@@ -73,7 +73,7 @@ def test_a_topic_does_not_grow_beyond(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("again", ["topic_id", "destination_topic_id"])
-def test_a_topic_that_was_made_again_meanwhile_has_not_grown(
+def test_a_topic_that_was_recreated_meanwhile_has_not_grown(
     monkeypatch: pytest.MonkeyPatch, again: str
 ) -> None:
     """Only the topic whose partitions were counted can grow."""

@@ -28,7 +28,7 @@ def test_the_table(left: str, right: str) -> None:
     assert found.equal == (left == right and left in {"record", "other"})
 
 
-def test_logs_that_end_in_markers_are_told_apart() -> None:
+def test_logs_that_end_in_markers_are_distinguished() -> None:
     """Three transactions of one record against five records, each behind ten common ones."""
     common = {at: (at, b"same") for at in range(10)}
     source = Side(common | {at: (at, b"foreign") for at in range(10, 15)}, {15})

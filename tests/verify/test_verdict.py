@@ -115,7 +115,7 @@ def test_control_records_in_place_of_data_differ() -> None:
     ],
 )
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-def test_another_record_is_told(changed: RawRecord, reason: str, codec: Codec) -> None:
+def test_a_changed_record_is_reported(changed: RawRecord, reason: str, codec: Codec) -> None:
     """Goal: the offset and the differing fields are reported, in any batches."""
     other = [*FIVE[:2], changed, *FIVE[3:]]
     found = classified(of(batch(FIVE)), of(*(batch([one], codec) for one in other)), 5)
@@ -259,7 +259,7 @@ def test_a_stale_key_after_its_tombstone_was_cleaned_away() -> None:
     assert [one.start for one in tally.differences] == [2, 3]
 
 
-def test_what_was_not_seen_settles_nothing() -> None:
+def test_unseen_successors_make_a_record_unseen() -> None:
     """Goal: a record whose successor was not seen counts as not seen, and not as a difference."""
     verdict = Verdict(compacted=True)
     verdict.add(stored({0: (b"a", b"x")}, 1)[0], Span(0, 1, Kind.HOLE), 0, 1)

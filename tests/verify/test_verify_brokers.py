@@ -149,7 +149,7 @@ def test_a_quota_and_a_log_start_that_moves(pair: Pair, topic: str) -> None:
     asyncio.run(run())
 
 
-def test_what_cannot_be_seen_in_time_is_not_the_same(pair: Pair, topic: str) -> None:
+def test_offsets_that_time_out_are_not_reported_as_equal(pair: Pair, topic: str) -> None:
     """Goal: a source throttles longer than the timeout: the rest is not seen, with the reason."""
 
     async def run() -> None:

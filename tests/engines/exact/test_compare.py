@@ -63,7 +63,7 @@ def _stored(piece: Piece) -> bytes:
 
 
 @given(captures, st.data())
-def test_one_record_less_is_told(log: Capture, data: st.DataObject) -> None:
+def test_a_missing_record_is_reported(log: Capture, data: st.DataObject) -> None:
     """Goal: a missing record is reported at any offset."""
     source = plan(log.buffer, Offset(0), log.aborted.get(0, ()))
     at = data.draw(st.sampled_from(log.seen)).offset
@@ -92,7 +92,7 @@ FIVE = [record(at, THEN + at) for at in range(5)]
     ],
 )
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-def test_another_record_is_told(changed: object, reason: Mismatch, codec: Codec) -> None:
+def test_a_changed_record_is_reported(changed: object, reason: Mismatch, codec: Codec) -> None:
     """Goal: a changed record is reported with its offset and what differs, in any batches."""
     other = [*FIVE[:2], changed, *FIVE[3:]]
     ours = planned(*(batch([one], codec) for one in other))  # type: ignore[list-item]

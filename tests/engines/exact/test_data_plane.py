@@ -261,7 +261,7 @@ def test_a_defect_is_news() -> None:
     asyncio.run(body())
 
 
-def test_a_topic_that_is_refused_is_no_topic_that_is_not_there() -> None:
+def test_a_topic_without_rights_is_not_a_missing_topic() -> None:
     """A broker reports no partitions of a topic that a lane may not see."""
 
     class Refusing:
@@ -314,7 +314,7 @@ def test_a_gap_that_may_not_be_filled_is_its_partitions(
     asyncio.run(body())
 
 
-def test_a_hung_broker_holds_up_its_own_gaps_only() -> None:
+def test_a_hung_broker_delays_its_own_gaps_only() -> None:
     """Of two gaps of one shard, the one whose broker answers is filled."""
     hung, other = TopicPartition("t", 0), TopicPartition("t", 1)
 

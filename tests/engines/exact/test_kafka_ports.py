@@ -807,7 +807,7 @@ def test_a_hung_broker_stops_only_its_own_partitions(trio: LocalCluster, topic: 
     run(scenario())
 
 
-def test_a_topic_created_anew_has_a_new_id(any_kafka: LocalCluster, topic: str) -> None:
+def test_a_recreated_topic_has_a_new_id(any_kafka: LocalCluster, topic: str) -> None:
     """The session forgets the deleted topic, and fetches the recreated topic's records."""
 
     async def scenario() -> None:

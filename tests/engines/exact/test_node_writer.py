@@ -24,7 +24,7 @@ class _Unreachable(SimpleNamespace):
         raise Fenced("the lease has ended")
 
 
-def test_a_refusal_that_nobody_waits_for_is_not_logged() -> None:
+def test_a_refusal_that_is_not_awaited_is_not_logged() -> None:
     """An engine that ends drops its answers; asyncio must not log them."""
     logged: list[dict[str, Any]] = []
 

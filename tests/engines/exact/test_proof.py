@@ -282,7 +282,7 @@ def _merged(last: int) -> bytes:
 
 
 @pytest.mark.parametrize("decoded", ["for the plan", "for the comparison"])
-def test_others_go_on_while_a_large_batch_is_decoded(decoded: str) -> None:
+def test_others_continue_while_a_large_batch_is_decoded(decoded: str) -> None:
     """Goal: heartbeats go on, whatever a producer of the source puts into a batch."""
     many = [record(at, value=None) for at in range(20_000)]
     last = many[-1:] if decoded == "for the plan" else many

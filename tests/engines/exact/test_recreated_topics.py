@@ -39,7 +39,7 @@ async def stays_failed(world: World) -> None:
 
 
 @scenario
-async def test_while_it_is_mirrored(world: World) -> None:
+async def test_a_topic_recreated_while_it_is_mirrored(world: World) -> None:
     """Goal: batches in flight land nowhere."""
     await world.mirror()
     world.write("a", "b")
@@ -52,7 +52,7 @@ async def test_while_it_is_mirrored(world: World) -> None:
 
 
 @scenario
-async def test_while_nothing_is_written(world: World) -> None:
+async def test_a_topic_recreated_while_nothing_is_written(world: World) -> None:
     """Goal: the recreation is noticed within a limited time without any write."""
     await world.mirror()
     world.write("a", "b")
@@ -65,7 +65,7 @@ async def test_while_nothing_is_written(world: World) -> None:
 
 
 @scenario
-async def test_while_nobody_mirrors(world: World) -> None:
+async def test_a_topic_recreated_while_no_engine_runs(world: World) -> None:
     """Goal: a new owner checks the topic id before it reads its position."""
     await world.mirror()
     world.write("a", "b")
@@ -89,7 +89,7 @@ async def test_a_log_that_begins_with_a_gap(world: World) -> None:
 
 
 @scenario
-async def test_some_time_after_it_was_deleted(world: World) -> None:
+async def test_a_topic_recreated_some_time_after_its_deletion(world: World) -> None:
     """Goal: it is safe to recreate the topic at any moment while the partition is retried."""
     world.write_marker()
     world.write("a", "b")
@@ -116,7 +116,7 @@ async def test_brokers_that_hear_late(world: World) -> None:
 
 
 @scenario
-async def test_an_id_that_is_not_told(world: World) -> None:
+async def test_a_missing_topic_id_is_not_another_id(world: World) -> None:
     """Goal: a missing topic id is not a different one: brokers before 2.8 have none."""
     topic = world.destination.topics[KEY.topic]
     for one in (world.destination_topic_id, None):
@@ -129,7 +129,7 @@ async def test_an_id_that_is_not_told(world: World) -> None:
 
 
 @scenario
-async def test_an_id_that_nobody_has_written_down(world: World) -> None:
+async def test_a_mirror_without_a_stored_topic_id_continues(world: World) -> None:
     """Goal: mirrors of earlier releases stored no id and go on; recreation is not detected."""
     world.destination_topic_id = None
     await world.mirror()

@@ -136,7 +136,7 @@ async def test_a_round_fills_what_its_ids_can(bench: Bench) -> None:
 
 
 @scenario
-async def test_all_that_stands_is_a_marker(bench: Bench) -> None:
+async def test_a_filled_gap_holds_only_control_records(bench: Bench) -> None:
     """Goal: the offsets are used up by control records, which no consumer sees."""
     shard = await bench.shard()
     await shard.fill(gaps((0, 3)))
@@ -155,7 +155,7 @@ async def test_a_gap_that_is_filled_already(bench: Bench) -> None:
 
 
 @scenario
-async def test_a_partition_without_leader_holds_up_only_itself(bench: Bench) -> None:
+async def test_a_partition_without_leader_delays_only_itself(bench: Bench) -> None:
     """Goal: its error is its own result; the others are filled."""
     shard = await bench.shard()
     bench.cluster.partition(key(1)).leader = -1
@@ -165,7 +165,7 @@ async def test_a_partition_without_leader_holds_up_only_itself(bench: Bench) -> 
 
 
 @scenario
-async def test_what_may_not_be_written_to_holds_up_only_itself(bench: Bench) -> None:
+async def test_what_may_not_be_written_to_delays_only_itself(bench: Bench) -> None:
     """Goal: its refusal is its own result; the others are filled in the same round.
 
     Nothing of it is in flight then, so that it is filled as soon as the right is granted.
@@ -212,7 +212,7 @@ async def test_a_right_that_is_given_within_a_round(bench: Bench) -> None:
 
 
 @scenario
-async def test_late_markers_hold_up_their_partitions(bench: Bench) -> None:
+async def test_late_markers_delay_their_partitions(bench: Bench) -> None:
     """Goal: while a marker may still arrive, its partition is not written; the others go on.
 
     The id of the late marker is not used again before it has a new epoch.
@@ -248,7 +248,7 @@ async def test_late_markers_hold_up_their_partitions(bench: Bench) -> None:
 
 
 @scenario
-async def test_a_marker_that_goes_with_its_leader(bench: Bench) -> None:
+async def test_a_marker_that_is_lost_with_its_leader_is_written_again(bench: Bench) -> None:
     """Goal: a marker that no follower has still arrives: its coordinator writes it again.
 
     Its id used to be taken for clean, and its next marker was written behind the repeated one.
@@ -391,7 +391,7 @@ async def test_the_ids_are_clean_before_a_fence_needs_them(bench: Bench) -> None
 
 
 @scenario
-async def test_somebody_else_s_record_is_told(bench: Bench) -> None:
+async def test_a_foreign_record_is_reported(bench: Bench) -> None:
     """Goal: the log end offset is beyond the filled gap; the append machine fails the partition."""
     shard = await bench.shard()
     bench.cluster.log(key(0)).append_marker(Marker(99, 0, committed=True), bench.cluster.now_ms)
@@ -473,7 +473,7 @@ async def test_where_brokers_cannot_write_markers(bench: Bench) -> None:
 
 
 @scenario(markers_allowed=True)
-async def test_markers_where_nobody_leads(bench: Bench) -> None:
+async def test_markers_where_there_is_no_leader(bench: Bench) -> None:
     """Goal: the error is that partition's own."""
     shard = await bench.shard()
     bench.cluster.partition(key(1)).leader = -1
@@ -717,7 +717,7 @@ def test_a_control_batch_that_a_cleaner_has_emptied() -> None:
 
 
 @scenario
-async def test_a_topic_that_was_made_again_gets_no_marker(bench: Bench) -> None:
+async def test_a_topic_that_was_recreated_gets_no_marker(bench: Bench) -> None:
     """Goal: it is no longer the mirror's; its removal still ends, and that of others at once.
 
     The recreation is accepted after it was reported for a lease: a broker with stale metadata may

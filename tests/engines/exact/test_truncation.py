@@ -107,7 +107,7 @@ async def test_what_was_under_way_has_landed(world: World) -> None:
 
 
 @scenario
-async def test_a_position_that_is_read_anew(world: World) -> None:
+async def test_a_position_that_is_read_again(world: World) -> None:
     """Goal: where both logs end in a control record, the epoch shows that they differ."""
     await world.mirror()
     world.write("a")

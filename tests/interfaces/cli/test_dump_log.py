@@ -84,7 +84,7 @@ def test_what_the_kip_shows(segment: Path) -> None:
     assert records[0].startswith("| offset: 12 CreateTime: 1000 keySize: ")
 
 
-def test_what_is_damaged_is_said(segment: Path) -> None:
+def test_what_is_damaged_is_reported(segment: Path) -> None:
     """A wrong checksum, an invalid key, and an incomplete end of a segment are reported."""
     data = bytearray(batch([(MIRROR_PARTITION_STATE.to_bytes(2, "big"), b"")]))
     data[-1] ^= 1

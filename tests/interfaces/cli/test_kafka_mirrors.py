@@ -380,7 +380,7 @@ def test_a_destination_that_does_not_answer() -> None:
     refused(ran, "cluster destination", "127.0.0.1:1", "Connection refused")
 
 
-def test_a_file_that_is_not_there(commands: Commands, fresh_name: Callable[[str], str]) -> None:
+def test_a_file_that_does_not_exist(commands: Commands, fresh_name: Callable[[str], str]) -> None:
     missing = commands.folder / "missing.properties"
     create = (*commands.server, "--create", "--mirror", fresh_name("m"))
     config = commands.properties()
@@ -404,13 +404,13 @@ def test_source_and_destination_are_one(
     assert name not in run(*commands.server, "--list").out
 
 
-def test_a_mirror_that_is_there(commands: Commands, fresh_name: Callable[[str], str]) -> None:
+def test_a_mirror_that_exists(commands: Commands, fresh_name: Callable[[str], str]) -> None:
     name = fresh_name("m")
     assert commands.create(name).status == 0
     refused(commands.create(name), "MIRROR_ALREADY_EXISTS", name)
 
 
-def test_a_mirror_that_is_not_there(commands: Commands, fresh_name: Callable[[str], str]) -> None:
+def test_a_mirror_that_does_not_exist(commands: Commands, fresh_name: Callable[[str], str]) -> None:
     name = fresh_name("m")
     refused(commands.add(name, "t"), "UNKNOWN_MIRROR", name)
     refused(run(*commands.server, "--describe", "--mirror", name), "UNKNOWN_MIRROR", name)
@@ -505,7 +505,7 @@ def test_a_source_that_is_another_cluster_now(
     ("created_first", "refusal"),
     [(True, MirrorError.TOPIC_ALREADY_IN_MIRROR), (False, MirrorError.TOPIC_ALREADY_EXISTS)],
 )
-def test_created_topics_are_taken_back(
+def test_created_topics_are_removed(
     commands: Commands,
     fresh_name: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,

@@ -47,7 +47,7 @@ def test_a_closed_standard_input_is_no(monkeypatch: pytest.MonkeyPatch) -> None:
         assert asyncio.run(confirm("Sure?")) is False
 
 
-def test_the_loop_goes_on_and_the_question_can_be_cancelled(typing: int) -> None:
+def test_the_loop_continues_and_the_question_can_be_cancelled(typing: int) -> None:
     del typing
 
     async def story() -> None:

@@ -81,7 +81,7 @@ UNKNOWN = "Unknown whether the source was written to during the failover: it cou
         (None, command.UNFINISHED, UNKNOWN, "UNFINISHED"),
     ],
 )
-def test_what_is_left_behind_is_said(
+def test_what_is_left_behind_is_reported(
     monkeypatch: pytest.MonkeyPatch,
     left: tuple[LeftBehind, ...] | None,
     status: int,

@@ -27,7 +27,7 @@ def test_before_they_have_told_it_nothing_is_young() -> None:
     assert Clocks().time.now_ms() > 1 << 60
 
 
-def test_their_time_goes_on_whatever_is_set_here() -> None:
+def test_their_time_continues_whatever_is_set_here() -> None:
     clocks = Clocks()
     clocks.time.heard(7 * HOUR_MS)
     clocks.wall -= 13 * 3600

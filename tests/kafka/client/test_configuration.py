@@ -223,7 +223,7 @@ def test_certificates_that_are_not_ascii_are_the_users() -> None:
         Tls(trusted=f"# {SECRET} \xe9\n-----BEGIN CERTIFICATE-----").context()
 
 
-def test_a_secret_that_is_no_text_is_not_told(tmp_path: Path) -> None:
+def test_a_secret_that_is_no_text_is_not_shown(tmp_path: Path) -> None:
     """The secret is from the environment, from a file, or written out."""
     file = tmp_path / "secrets.properties"
     file.write_text(f"escape={SECRET}\\ud800\n")
@@ -240,7 +240,7 @@ def test_a_secret_that_is_no_text_is_not_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"), [(b"\xff", "not valid UTF-8"), (b"\\u12zz", "InvalidUEscapeError")]
 )
-def test_a_file_that_is_not_of_properties_is_not_told(
+def test_a_file_that_is_not_of_properties_is_not_shown(
     tmp_path: Path, content: bytes, reason: str
 ) -> None:
     file = tmp_path / "secrets.properties"
@@ -261,7 +261,7 @@ def test_a_file_that_is_not_of_properties_is_not_told(
         "sasl.mechanism",
     ],
 )
-def test_a_secret_in_the_wrong_place_is_not_told(key: str) -> None:
+def test_a_secret_in_the_wrong_place_is_not_shown(key: str) -> None:
     """A bad value is named as written in the properties."""
     said = _told({key: "${env:PW}"}, {"PW": SECRET})
     assert said.startswith(f"{key} is '${{env:PW}}': expected ")
@@ -277,13 +277,13 @@ def test_a_secret_in_the_wrong_place_is_not_told(key: str) -> None:
         ("ssl.endpoint.identification.algorithm", "${env:PW}"),
     ],
 )
-def test_a_secret_in_the_wrong_place_of_tls_is_not_told(key: str, value: str) -> None:
+def test_a_secret_in_the_wrong_place_of_tls_is_not_shown(key: str, value: str) -> None:
     said = _told({"security.protocol": "SSL", key: value}, {"PW": SECRET})
     assert said.startswith(f"{key} is ")
     assert SECRET not in said
 
 
-def test_what_only_looks_like_a_reference_is_not_told() -> None:
+def test_what_only_looks_like_a_reference_is_not_shown() -> None:
     """It may be a part of a password."""
     said = _told({"sasl.jaas.config": JAAS.format(f"${{{SECRET}:x}}")})
     assert said.startswith(
@@ -292,14 +292,14 @@ def test_what_only_looks_like_a_reference_is_not_told() -> None:
     assert SECRET not in said
 
 
-def test_a_password_in_an_url_is_not_told() -> None:
+def test_a_password_in_an_url_is_not_shown() -> None:
     properties = {"sasl.mechanism": "OAUTHBEARER", TOKEN_URL: f"https://a:{SECRET}@host/token"}
     said = _told(properties)
     assert said.startswith(TOKEN_URL)
     assert SECRET not in said
 
 
-def test_a_key_that_is_no_text_is_not_told(tmp_path: Path) -> None:
+def test_a_key_that_is_no_text_is_not_shown(tmp_path: Path) -> None:
     identity = tmp_path / "identity.pem"
     identity.write_text("-----BEGIN")
     for tls in (

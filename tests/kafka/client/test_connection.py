@@ -185,7 +185,7 @@ def test_an_answer_out_of_order_is_nonsense() -> None:
     asyncio.run(run())
 
 
-def test_an_answer_that_nobody_asked_for_closes() -> None:
+def test_an_answer_to_no_request_closes_the_connection() -> None:
     async def run() -> None:
         async with FakeBroker() as broker:
             connection = await _open(broker)

@@ -119,7 +119,7 @@ def test_why_there_is_no_leader(topic: MetadataResponse.MetadataResponseTopic, c
     assert refusal.code == code
 
 
-def test_a_partition_that_is_not_there() -> None:
+def test_a_partition_that_does_not_exist() -> None:
     refusal = _known(_topic()).leader(TopicPartition("a", 7))
     assert isinstance(refusal, Refusal)
     assert "1 partitions" in refusal.message

@@ -213,7 +213,7 @@ def read_or_refused(version: int, data: bytes) -> None:
     assert sum(len(part.records) for part in response.partitions.values()) <= len(data)
 
 
-def test_a_topic_that_nobody_asked_for_is_refused() -> None:
+def test_a_topic_that_was_not_requested_is_refused() -> None:
     """The session and the broker disagree: the connection is not usable any more."""
     body = respond(17, {TopicPartition("orders", 0): fetch.Fetched(
         0, 1, 1, 0, (), memoryview(b"")

@@ -94,7 +94,7 @@ def seen(group: str, source: int, copied: int) -> dict[str, GroupMemory]:
     return {group: GroupMemory(mirror="m", group=group, kind="classic", partitions=rows)}
 
 
-def test_groups_that_may_not_be_seen_are_no_groups_that_are_not_there(world: World) -> None:
+def test_groups_that_may_not_be_seen_are_no_groups_that_do_not_exist(world: World) -> None:
     """Brokers leave groups without DESCRIBE out of their lists without an error."""
     assert world.live() == ({}, [])
     world.lists_all = False
@@ -147,7 +147,7 @@ def test_one_group_that_cannot_be_read_hides_no_other(world: World) -> None:
         world.live(stable=True)
 
 
-def test_a_log_that_is_not_known_is_said(world: World) -> None:
+def test_a_log_that_is_not_known_is_reported(world: World) -> None:
     """Without the log bounds a group's place is unknown, so a switchover waits."""
     world.offsets[SOURCE] |= {"g": 90, "none": 0}
     world.offsets[DESTINATION] |= {"g": 90}

@@ -89,7 +89,7 @@ def test_where_an_empty_answer_is_never_evidence(field: dict[str, Any]) -> None:
     assert all(log.found(readable, LOOK_INTERVAL_S) for _ in range(5))
 
 
-def test_another_leader_begins_anew() -> None:
+def test_another_leader_starts_from_the_beginning() -> None:
     log = Scripted()
     readable = Readable(log, lambda: log.now)
     assert log.found(readable)

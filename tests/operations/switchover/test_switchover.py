@@ -96,7 +96,7 @@ def test_each_step_says_whether_one_can_go_back(step: Step) -> None:
     )
 
 
-def test_what_is_still_denied_is_said() -> None:
+def test_what_is_still_denied_is_reported() -> None:
     """The report has the command that removes the denials, and claims no complete undo."""
     error = DenialsStay(Step.SILENCE, "why")
     assert not error.gone_back
@@ -228,7 +228,7 @@ def test_who_is_allowed_since_the_denials_and_cannot_be_denied(stored: Stored) -
     assert stored.topics["t"].wanted is Wanted.MIRRORING
 
 
-def test_a_topic_that_grows_after_the_last_look(stored: Stored) -> None:
+def test_a_topic_that_grows_after_the_last_check(stored: Stored) -> None:
     """The failover ends when the new partition is STOPPED, too; the records in it are named."""
     stored.stopped = {*stored.ends}
     with pytest.raises(SwitchoverFailed, match="not STOPPED yet: t-1"):
@@ -363,7 +363,7 @@ def with_denials(stored: Stored) -> Denied:
 
 
 @pytest.mark.parametrize("refused", [None, UserError("no right")])
-def test_a_failover_by_another_hand_while_denials_are_taken_back(
+def test_a_failover_by_another_hand_while_denials_are_removed(
     stored: Stored, refused: UserError | None
 ) -> None:
     """The removal follows the check for a failover, so the removed denials are created again."""
@@ -382,7 +382,7 @@ def test_a_failover_by_another_hand_while_denials_are_taken_back(
 
 
 @pytest.mark.parametrize("refused", [None, UserError("no right")])
-def test_denials_that_are_taken_back_behind_the_last_look(
+def test_denials_that_are_removed_behind_the_last_check(
     stored: Stored, refused: UserError | None
 ) -> None:
     """Another switchover that created them has removed them, without knowing of this failover."""
@@ -407,7 +407,7 @@ def test_denials_that_are_taken_back_behind_the_last_look(
         ),
     ],
 )
-def test_groups_that_commit_behind_the_last_look(
+def test_groups_that_commit_behind_the_last_check(
     stored: Stored, groups: list[GroupFacts] | Exception, behind: str
 ) -> None:
     """They are named: on the destination they would read records again, or skip some."""
@@ -418,7 +418,7 @@ def test_groups_that_commit_behind_the_last_look(
     assert bool(found) is bool(behind)
 
 
-def test_what_is_passed_over_is_told(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_passed_over_is_reported(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is reported once, also where it appears between the first check and the last one."""
     texts = ["begins later"]
     told: list[tuple[Step, str]] = []
