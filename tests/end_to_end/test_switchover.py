@@ -270,7 +270,7 @@ def test_who_holds_a_transaction_open_is_named(world: Stage, topic: str) -> None
     found = asyncio.run(find_readiness({"bootstrap.servers": destination}, MIRROR, topic))
     texts = {one.reason: one.text for one in found.all_findings()}
     assert texts[Reason.OPEN_TRANSACTION] == (
-        f"{topic}: 1 of them are of transactions that are not decided (partition 1), "
+        f"{topic}: 1 of them belong to open transactions (partition 1), "
         f"of transactional id {topic}-holder"
     )
     switch = switching(world, topic)
