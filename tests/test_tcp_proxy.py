@@ -110,7 +110,7 @@ def reset(client: socket.socket) -> None:
     client.close()
 
 
-def test_it_passes_everything(proxies: Proxies, peer: Peer) -> None:
+def test_all_bytes_pass_in_both_directions(proxies: Proxies, peer: Peer) -> None:
     """Some megabytes in both directions at once, in odd pieces, then the end."""
     data = b"".join(request(at % 60, at % 7001) for at in range(2000))
     with connect(proxies) as client:
@@ -194,7 +194,7 @@ def test_held_answers(proxies: Proxies, peer: Peer) -> None:
         assert exactly(client, len(request(0))) == request(0)
 
 
-def test_all_that_there_are_are_held(proxies: Proxies, peer: Peer) -> None:
+def test_all_current_connections_are_held(proxies: Proxies, peer: Peer) -> None:
     """Connections of now, but not those that come later."""
     with connect(proxies) as client:
         client.sendall(request(3))

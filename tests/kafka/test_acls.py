@@ -41,7 +41,7 @@ def acl(name: str, principal: str = "User:alice", operation: Operation = Operati
 
 
 @given(sets, sets, sets)
-def test_the_destination_becomes_the_source_but_for_what_is_others(
+def test_the_destination_gets_the_sources_acls_and_keeps_foreign_ones(
     wanted: frozenset[Acl], there: frozenset[Acl], made: frozenset[Acl]
 ) -> None:
     """All wanted ACLs exist, foreign ones stay, and a second sync does nothing."""
@@ -59,7 +59,7 @@ def test_the_destination_becomes_the_source_but_for_what_is_others(
 
 
 @given(sets, sets, sets, st.integers(0, 3), st.data())
-def test_a_crash_anywhere_makes_nothing_foreign_ours(
+def test_after_a_crash_foreign_acls_are_never_removed(
     wanted: frozenset[Acl],
     there: frozenset[Acl],
     foreign: frozenset[Acl],
@@ -217,7 +217,7 @@ def test_guards() -> None:
     assert open_guard == (frozenset(), {EVERYBODY}, frozenset())
 
 
-def test_who_may_write_everywhere_is_no_node_for_sure() -> None:
+def test_a_principal_that_may_write_everywhere_is_not_surely_a_node() -> None:
     """It gets no denial, since it may be a node, and is named."""
     anywhere = acl("*", "User:any", Operation.WRITE)
     beginning = acl("__mirror", "User:node", Operation.WRITE)

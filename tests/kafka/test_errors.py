@@ -70,7 +70,7 @@ def test_no_error_raises_nothing() -> None:
     check(0, "append")
 
 
-def test_unknown_code_says_its_number_and_is_read_back() -> None:
+def test_an_unknown_error_code_has_its_number_and_causes_a_reread() -> None:
     assert code_of(9999).name == "UNKNOWN_CODE_9999"
     assert code_of(9999).reaction is Reaction.REREAD
 

@@ -107,7 +107,7 @@ def test_bent_batches(log: Capture, data: st.DataObject) -> None:
     try_records(right)
 
 
-def test_a_batch_that_says_it_is_too_long_to_be_merged() -> None:
+def test_a_batch_whose_length_is_too_large_to_be_merged() -> None:
     """Goal: the stated length is believed, not allocated; its readers check whether it is right."""
     log = capture("broker-snappy")
     header = log.headers[0]
@@ -159,7 +159,7 @@ def test_decoding_anything(tail: bytes) -> None:
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
-def test_a_bomb_costs_what_its_bound_says(codec: Codec) -> None:
+def test_refusing_a_decompression_bomb_costs_no_more_than_its_bound(codec: Codec) -> None:
     """Goal: the time and memory of refusing it do not grow with its decompressed size."""
     bomb = memoryview(bytes(compress(codec, bytes(64 << 20))))
     started = time.process_time()

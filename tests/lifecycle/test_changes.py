@@ -60,7 +60,9 @@ def test_a_name_comes_before_an_expression() -> None:
         ("m", "(", MirrorError.INVALID_REGULAR_EXPRESSION),
     ],
 )
-def test_what_is_for_none_is_refused(mirror: str, expression: str, kind: MirrorError) -> None:
+def test_a_change_that_applies_to_no_topic_is_refused(
+    mirror: str, expression: str, kind: MirrorError
+) -> None:
     with pytest.raises(MirrorRefused) as refused:
         choose(SOME, mirror, expression, unless(Wanted.PAUSED))
     assert refused.value.kind is kind
@@ -74,7 +76,7 @@ def test_all_that_are_refused_are_named() -> None:
             choose(SOME, "m", topics, unless(Wanted.PAUSED))
 
 
-def test_what_may_be_a_name_is_no_expression() -> None:
+def test_a_possible_topic_name_is_not_an_expression() -> None:
     """`--remove --topic a.b` leaves `a-b` alone, unless topics were added by `a.b`."""
     other = snapshot(**{"a-b": Wanted.MIRRORING})
     with pytest.raises(MirrorRefused, match="TOPIC_NOT_IN_MIRROR"):

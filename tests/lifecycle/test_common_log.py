@@ -59,7 +59,7 @@ def part(source: Log, destination: Log) -> int | None:
     return run(main)
 
 
-def test_where_they_part() -> None:
+def test_the_first_differing_offset_is_found() -> None:
     assert part(Log(b"a"), Log(b"a")) is None
     assert part(Log(b"a"), Log(b"b")) == END - 10
 

@@ -177,7 +177,9 @@ def test_a_topic_that_was_recreated_was_not_failed_over(
     asyncio.run(run())
 
 
-def test_the_very_topic_continues(pair: Pair, fresh_name: Callable[[str], str], topic: str) -> None:
+def test_a_topic_without_a_tail_continues(
+    pair: Pair, fresh_name: Callable[[str], str], topic: str
+) -> None:
     """It has no records beyond the last mirrored end."""
 
     async def run() -> None:

@@ -117,7 +117,9 @@ async def again(pair: Pair, topic: str) -> AsyncIterator[Again]:
         yield Again(pair, source, destination, topic)
 
 
-def test_what_differs_is_named_saved_and_made_anew(pair: Pair, topic: str, tmp_path: Path) -> None:
+def test_a_differing_tail_is_named_saved_and_rebuilt(
+    pair: Pair, topic: str, tmp_path: Path
+) -> None:
     """All from the foreign record on, which lies before the marker; a refresh deletes nothing."""
 
     async def run() -> None:

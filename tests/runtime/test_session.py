@@ -42,7 +42,7 @@ def test_a_master_that_does_not_answer(master: str) -> None:
 
 
 @pytest.mark.spark
-def test_a_session_says_nothing() -> None:
+def test_spark_prints_nothing_to_the_terminal() -> None:
     """Spark's own lines (profiles, host names, modules) do not reach the terminal."""
     done = subprocess.run(
         [sys.executable, "-c", _QUIET], capture_output=True, text=True, timeout=200, check=False
@@ -233,7 +233,7 @@ def test_a_batch_job_whose_task_fails_ends(master: str) -> None:
     assert "UserError: bootstrap.servers is ''" in line
 
 
-def test_what_spark_says_when_it_gives_a_job_up() -> None:
+def test_a_failed_spark_job_has_one_line_with_the_reason() -> None:
     """Goal: one line with the reason, whether a task has raised or an executor was lost."""
     called = "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collect.\n"
     stack = "\tat org.apache.spark.Some.thing(Some.scala:1)\nCaused by: another\n"

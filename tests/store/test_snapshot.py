@@ -94,7 +94,7 @@ def test_kinds_of_later_versions_are_left_alone() -> None:
     assert (after.records, after.unreadable) == ({}, {})
 
 
-def test_what_it_holds_is_known() -> None:
+def test_records_of_unknown_kinds_count() -> None:
     """Records of unknown kinds count, too: a reader asks whether it has reached an offset."""
     first = Snapshot().after([Written(0, 4, b'["flow","f"]', b"{}"), written(MIRROR)])
     assert first.ends[0] in {1, 5}

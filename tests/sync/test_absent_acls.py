@@ -93,7 +93,7 @@ def test_what_comes_back_starts_from_the_beginning() -> None:
     assert looks.gone(OTHER, after=ABSENT_S) == ONE
 
 
-def test_what_is_told_is_not_kept(caplog: pytest.LogCaptureFixture) -> None:
+def test_listed_acls_are_not_kept_in_memory(caplog: pytest.LogCaptureFixture) -> None:
     """Goal: a source that lists other ACLs at each check does not fill a node's memory."""
     looks = Looks()
     for number in range(10):

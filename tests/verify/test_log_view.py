@@ -69,7 +69,7 @@ def test_each_kind_has_bytes_behind_it() -> None:
     ]
 
 
-def test_nothing_is_concluded_without_bytes() -> None:
+def test_without_bytes_no_span_is_concluded() -> None:
     """Goal: an empty answer, one that is cut off, and one below the position give no span."""
     assert spans(memoryview(b""), 5) == []
     assert spans(memoryview(data(5, 3)[:-1]), 5) == []

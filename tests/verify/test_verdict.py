@@ -225,7 +225,7 @@ def test_a_key_s_latest_value(written: list[Entry], drawn: st.DataObject) -> Non
 
 
 @given(st.lists(entries, max_size=10), st.data())
-def test_what_cleaners_do_is_no_difference(written: list[Entry], drawn: st.DataObject) -> None:
+def test_compaction_causes_no_difference(written: list[Entry], drawn: st.DataObject) -> None:
     """Goal: a sound mirror is the same whenever each cleaner ran, with deletions, behind or not.
 
     Sound: the source keeps tombstones until the mirror has them; else a deletion is missed (E2).

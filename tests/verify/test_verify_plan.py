@@ -107,7 +107,7 @@ def test_the_counts_are_the_length(source: LogBounds, destination: LogBounds) ->
     assert (whole.verdict == SAME) == (not found.tally.differs and not found.tally.not_seen)
 
 
-def test_a_task_that_says_nothing() -> None:
+def test_offsets_of_a_task_without_a_report_are_not_seen() -> None:
     """Goal: what no task reports was not seen; a difference takes precedence."""
     found = extent(ONE, bounds(0, 9), bounds(0, 9))
     whole = verification([found], [])

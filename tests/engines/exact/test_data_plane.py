@@ -358,7 +358,7 @@ def test_a_hung_broker_delays_its_own_gaps_only() -> None:
     asyncio.run(body())
 
 
-def test_what_comes_to_an_engine_that_has_ended() -> None:
+def test_a_partition_given_to_an_ended_engine_is_failed() -> None:
     """It is FAILED for what has ended the engine, as the engine's other partitions are."""
 
     async def body() -> None:

@@ -236,7 +236,7 @@ def test_failures_end_in_a_failed_partition() -> None:
     assert partition.attempts == 0
 
 
-def test_what_is_failed_for_good_stays_so() -> None:
+def test_a_permanent_failure_is_not_retried() -> None:
     """Goal: a later transient failure does not let a diverged partition be retried."""
     partition = made(Failure("it differs"), Failure("no right", transient=True))
     assert not partition.transient

@@ -26,6 +26,6 @@ def test_a_list_of_names_writes_to_no_terminal(capsys: pytest.CaptureFixture[str
 
 
 @given(st.text())
-def test_what_is_shown_is_one_line_of_characters(text: str) -> None:
+def test_shown_text_is_one_line_of_printable_characters(text: str) -> None:
     assert printable(text).isprintable()
     assert printable(text) == text or not text.isprintable()

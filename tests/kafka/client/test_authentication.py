@@ -52,7 +52,7 @@ def test_a_token_that_is_no_text_is_the_users(tmp_path: Path, content: bytes) ->
     assert "xff" not in told(error)
 
 
-def test_a_token_that_cannot_be_looked_for(tmp_path: Path) -> None:
+def test_a_token_path_that_is_too_long(tmp_path: Path) -> None:
     """Its path is longer than the system accepts."""
     url = (tmp_path / ("t" * 300)).as_uri()
     error = _failed(Sasl(mechanism="OAUTHBEARER", token_url=url))
@@ -61,14 +61,14 @@ def test_a_token_that_cannot_be_looked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", b"\xff", b"r=,s=,i=", SECRET.encode()])
-def test_what_a_broker_says_wrongly_is_not_repeated(answer: bytes) -> None:
+def test_an_invalid_sasl_message_is_not_shown(answer: bytes) -> None:
     error = _failed(Sasl(mechanism="SCRAM-SHA-256", username="a", password=SECRET), answer)
     assert type(error) is ProtocolError
     assert error.message.startswith("invalid SASL message from the broker: ")
     assert SECRET not in told(error)
 
 
-def test_our_own_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_twinlog_are_not_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
     """GSSAPI's errors tell more than their type."""
 
     class Layers:
@@ -116,7 +116,7 @@ def test_a_broker_that_asks_for_a_proof_that_is_easily_guessed_from(
     assert len(sent) == 1
 
 
-def test_a_nonce_that_is_not_ours_gets_no_proof() -> None:
+def test_a_foreign_nonce_gets_no_proof() -> None:
     """A proof for a nonce of the broker's own choice could be replayed elsewhere."""
     sent: list[bytes] = []
 

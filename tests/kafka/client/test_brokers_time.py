@@ -23,11 +23,11 @@ class Clocks:
         self.time = BrokersTime(monotonic=lambda: self.running, wall=lambda: self.wall)
 
 
-def test_before_they_have_told_it_nothing_is_young() -> None:
+def test_without_a_known_broker_time_no_record_is_young() -> None:
     assert Clocks().time.now_ms() > 1 << 60
 
 
-def test_their_time_continues_whatever_is_set_here() -> None:
+def test_the_brokers_time_does_not_depend_on_the_local_clock() -> None:
     clocks = Clocks()
     clocks.time.heard(7 * HOUR_MS)
     clocks.wall -= 13 * 3600
@@ -38,7 +38,7 @@ def test_their_time_continues_whatever_is_set_here() -> None:
 
 
 @pytest.mark.parametrize("told", [NOT_STAMPED, -(1 << 63)])
-def test_where_topics_do_not_tell_it_is_the_wall_clocks(told: int) -> None:
+def test_without_log_append_time_the_wall_clock_is_used(told: int) -> None:
     clocks = Clocks()
     clocks.time.heard(told)
     assert clocks.time.now_ms() == 1_000_000_000
@@ -48,7 +48,9 @@ def test_where_topics_do_not_tell_it_is_the_wall_clocks(told: int) -> None:
 
 @pytest.mark.broker
 @pytest.mark.parametrize(("kind", "told"), [("LogAppendTime", True), ("CreateTime", False)])
-def test_brokers_tell_it(any_kafka: LocalCluster, topic: str, kind: str, *, told: bool) -> None:
+def test_an_append_returns_the_brokers_time(
+    any_kafka: LocalCluster, topic: str, kind: str, *, told: bool
+) -> None:
     """The answer to an append to a topic of LogAppendTime contains it."""
 
     async def run() -> None:

@@ -93,7 +93,7 @@ async def _mark(cluster: KafkaCluster, name: str, partitions: list[TopicPartitio
     return producer
 
 
-def test_no_server_answers_says_which_and_why() -> None:
+def test_unreachable_bootstrap_servers_are_named_with_the_cause() -> None:
     async def run() -> None:
         async with FakeBroker() as broker:
             port = broker.port
@@ -178,7 +178,7 @@ def test_a_broker_that_hangs_does_not_hold_up_the_metadata(
     asyncio.run(run())
 
 
-def test_no_broker_is_asked_for_ever_who_leads() -> None:
+def test_metadata_is_requested_from_changing_brokers() -> None:
     """Goal: a leader that is cut off from the other brokers, but not from the client, is detected.
 
     It still names itself as the leader, and answers that its log has no more records.
@@ -317,7 +317,7 @@ def test_markers_and_deleted_records(any_kafka: LocalCluster, topic: str) -> Non
 
 
 @pytest.mark.broker
-def test_one_partitions_trouble_is_its_own(any_kafka: LocalCluster, topic: str) -> None:
+def test_an_error_of_one_partition_affects_no_other(any_kafka: LocalCluster, topic: str) -> None:
     async def test(cluster: KafkaCluster) -> None:
         partitions = await _topic(cluster, topic)
         strangers = [TopicPartition(topic, 99), TopicPartition("no-such-topic", 0)]
@@ -388,7 +388,7 @@ def test_coordinators_are_found_and_cached(any_kafka: LocalCluster, topic: str) 
 
 
 @pytest.mark.broker
-def test_another_broker_says_who_coordinates(trio: LocalCluster, topic: str) -> None:
+def test_another_broker_names_the_coordinator(trio: LocalCluster, topic: str) -> None:
     """Goal: no broker is believed for ever that it is the coordinator."""
 
     async def test(cluster: KafkaCluster) -> None:

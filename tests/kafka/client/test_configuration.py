@@ -52,7 +52,7 @@ def test_numbers_have_kafkas_names_and_our_units() -> None:
     assert parsed.options().client_id == "me"
 
 
-def test_what_is_not_used_is_named() -> None:
+def test_unused_settings_are_named() -> None:
     parsed = parse_config(BASE | {"group.id": "g", "acks": "all"}, {})
     assert parsed.warnings == ("acks is not used by twinlog", "group.id is not used by twinlog")
 
@@ -122,7 +122,7 @@ def test_secrets_by_reference(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(parsed)) == parsed
 
 
-def test_what_a_reference_leads_to_is_asked_for_each_time(tmp_path: Path) -> None:
+def test_a_reference_is_resolved_each_time(tmp_path: Path) -> None:
     """Parsed properties and environment stay; a missing reference target may come back."""
     (tmp_path / "pw").write_text("one")
     environment = {"NAME": "alice"}
@@ -145,7 +145,7 @@ def test_what_a_reference_leads_to_is_asked_for_each_time(tmp_path: Path) -> Non
     assert "three" not in repr(parsed)
 
 
-def test_what_is_written_out_is_not_shown() -> None:
+def test_literal_secrets_are_not_shown() -> None:
     named = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
     parsed = parse_config(BASE | named | {"sasl.jaas.config": JAAS.format(SECRET)})
     assert SECRET not in repr(parsed)
@@ -372,7 +372,7 @@ def _kerberos(options: str, **properties: str) -> Kerberos:
     return security.sasl.kerberos
 
 
-def test_kerberos_is_told_as_java_does() -> None:
+def test_kerberos_options_are_those_of_java() -> None:
     """The options give the tickets' origin and principal; other options have no effect."""
     keytab = 'useKeyTab=true storeKey=true keyTab="FILE:/etc/k" principal="m@R"'
     wanted = Kerberos(service="kafka", principal="m@R", keytab="/etc/k")
@@ -438,7 +438,7 @@ def test_stores_must_be_pem(tmp_path: Path) -> None:
         parse_config(BASE | {"security.protocol": "SSL"} | missing, {})
 
 
-def test_tls_files_that_are_not_what_they_say(tmp_path: Path) -> None:
+def test_tls_files_of_another_kind_are_refused(tmp_path: Path) -> None:
     fake = tmp_path / "fake.pem"
     fake.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
     with pytest.raises(UserError, match=r"ssl\.truststore"):
@@ -447,7 +447,7 @@ def test_tls_files_that_are_not_what_they_say(tmp_path: Path) -> None:
         Tls(identity_file=str(fake)).context()
 
 
-def test_hostnames_are_checked_unless_told_not_to() -> None:
+def test_hostnames_are_verified_unless_disabled() -> None:
     assert Tls().context().check_hostname
     parsed = config(security_protocol="SSL", ssl_endpoint_identification_algorithm="")
     assert parsed.security.tls is not None

@@ -428,7 +428,7 @@ def test_sasl_wrong_password_is_the_users() -> None:
     asyncio.run(run())
 
 
-def test_sasl_unknown_mechanism_names_those_there_are() -> None:
+def test_an_unsupported_sasl_mechanism_names_the_supported_ones() -> None:
     async def run() -> None:
         async with FakeBroker() as broker:
             scram = Security(sasl=Sasl(mechanism="SCRAM-SHA-256", username="a", password="b"))
@@ -582,7 +582,7 @@ async def _impossible_name() -> TwinlogError:
         (_impossible_name, "a..b:9092: invalid host name"),
     ],
 )
-def test_why_there_is_no_connection_in_one_line(
+def test_connection_errors_are_one_line(
     attempt: Callable[[], Awaitable[TwinlogError]], reason: str
 ) -> None:
     error = asyncio.run(attempt())  # type: ignore[arg-type]

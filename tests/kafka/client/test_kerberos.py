@@ -19,7 +19,7 @@ def cache(principal: str, keytab: Path) -> str:
     return str(kerberos._credentials(library, one))
 
 
-def test_a_principals_name_gives_nobody_its_tickets(tmp_path: Path) -> None:
+def test_a_principals_name_alone_gives_no_access_to_its_tickets(tmp_path: Path) -> None:
     """A mirror's properties name the node's principal, and some file that they may read.
 
     Goal: the tickets that the node has by its own keytab stay in a cache of their own. Existing

@@ -87,7 +87,7 @@ def test_a_topic_that_may_not_be_seen_any_more_is_refused_and_not_gone() -> None
     assert metadata.by_id[ONE].error == 29
 
 
-def test_a_topic_made_anew_begins_its_epochs_anew() -> None:
+def test_a_recreated_topic_starts_with_new_leader_epochs() -> None:
     new = _response(_topic(leader=1, epoch=0, topic_id=TWO))
     metadata = merge(_known(_topic(epoch=6)), new, everything=False)
     assert metadata.leader(A0) == Leader(1, 0)
@@ -100,7 +100,7 @@ def test_topics_that_were_not_asked_for_stay() -> None:
     assert set(merge(metadata, _response(_topic("b")), everything=True).topics) == {"b"}
 
 
-def test_a_deleted_topic_goes() -> None:
+def test_a_deleted_topic_leaves_the_metadata() -> None:
     metadata = merge(_known(_topic()), _response(_topic(error=3)), everything=False)
     assert metadata.leader(A0) == Refusal(3, "the topic is not in the metadata")
 

@@ -10,7 +10,7 @@ from twinlog.kafka.client.security import Kerberos, Sasl, Security, Tls
 from twinlog.kafka.errors import Retriable, UserError, check
 
 
-def test_who_lacks_a_right_is_named() -> None:
+def test_the_principal_without_the_right_is_named() -> None:
     """The right is named, too; a message about anything else names no principal."""
     security = Security(sasl=Sasl(mechanism="PLAIN", username="alice"))
     config = ClusterConfig(bootstrap_servers=(Address("h", 1),), security=security)

@@ -20,7 +20,7 @@ def _pool(port: int, **options: float) -> Pool:
     return Pool(config, rng=random.Random(1), clock=loop.time, counters=Counters())
 
 
-def test_who_comes_at_once_shares_one_connection() -> None:
+def test_concurrent_callers_share_one_connection() -> None:
     async def run() -> None:
         async with FakeBroker() as broker:
             pool = _pool(broker.port)
@@ -39,7 +39,7 @@ def test_who_comes_at_once_shares_one_connection() -> None:
     asyncio.run(run())
 
 
-def test_one_who_gives_up_does_not_stop_the_dial_for_others() -> None:
+def test_a_cancelled_caller_does_not_stop_the_dial_for_others() -> None:
     async def run() -> None:
         async with FakeBroker() as broker:
             pool = _pool(broker.port)

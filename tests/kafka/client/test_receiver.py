@@ -56,7 +56,7 @@ SIZES = st.lists(st.integers(1, 2 * STAGING), min_size=1, max_size=10)
 
 
 @given(bodies=BODIES, sizes=SIZES)
-def test_frames_come_out_as_they_went_in(bodies: list[bytes], sizes: list[int]) -> None:
+def test_frames_are_delivered_unchanged(bodies: list[bytes], sizes: list[int]) -> None:
     sink = Sink()
     sink.feed(b"".join(struct.pack(">i", len(b)) + b for b in bodies), sizes)
     assert sink.frames == bodies

@@ -116,7 +116,7 @@ _JAAS = {"sasl.jaas.config": ""}
         KERBEROS,
     ],
 )
-def test_what_is_granted_is_read(properties: dict[str, str], folder: Path) -> None:
+def test_granted_references_are_read(properties: dict[str, str], folder: Path) -> None:
     """A grant is a path above the file, the file itself, or the name of a variable."""
     named = {"mirror.allowlist.pattern": "SOURCE_.*|KRB5CCNAME"}
     mirrors = folder / "mirrors"

@@ -137,7 +137,7 @@ def test_a_password_that_is_changed_behind_its_reference(secured: Secured, tmp_p
     )
 
 
-def test_a_file_of_secrets_that_is_away_for_a_while(secured: Secured, tmp_path: Path) -> None:
+def test_a_file_of_secrets_that_is_missing_temporarily(secured: Secured, tmp_path: Path) -> None:
     """Operations that need it wait, and go on when it is readable again."""
     file = tmp_path / "secrets.properties"
     file.write_text(f"pw={PASSWORD}")

@@ -104,7 +104,7 @@ def test_the_newest_generation_is_believed() -> None:
     assert len(given["new"]) == COUNT // 2
 
 
-def test_nobody_gets_what_two_claim_in_one_generation() -> None:
+def test_a_partition_claimed_twice_in_one_generation_is_not_assigned() -> None:
     """Neither claim is believed: both give it up first, and the next round assigns it to one."""
     given = _round({"a": frozenset(range(10)), "b": frozenset(range(5, 15)), "c": frozenset()})
     assert not any(set(range(5, 10)) & partitions for partitions in given.values())
@@ -119,7 +119,7 @@ def test_nobody_gets_what_two_claim_in_one_generation() -> None:
         min_size=1,
     )
 )
-def test_whatever_is_claimed_nobody_gets_what_a_newer_owner_has(
+def test_a_partition_of_a_newer_owner_is_never_assigned_to_another_member(
     claims: dict[str, tuple[frozenset[int], int]],
 ) -> None:
     """The one property that the append depends on, over all histories of a group."""
@@ -134,7 +134,7 @@ def test_whatever_is_claimed_nobody_gets_what_a_newer_owner_has(
 
 
 @given(st.frozensets(st.integers(0, 2**31 - 1), max_size=20))
-def test_an_assignment_comes_out_as_it_went_in(partitions: frozenset[int]) -> None:
+def test_an_assignment_is_decoded_as_it_was_encoded(partitions: frozenset[int]) -> None:
     assert decode_assignment(TOPIC, encode_assignment(TOPIC, partitions)) == partitions
     assert decode_assignment("other", encode_assignment(TOPIC, partitions)) == frozenset()
 
@@ -206,7 +206,7 @@ def test_what_a_foreign_member_claims_does_not_count() -> None:
     assert decode_assignment(TOPIC, given.assignments["a"]) == frozenset(range(COUNT))
 
 
-def test_lanes_of_an_older_version_are_ours() -> None:
+def test_lanes_of_an_older_version_are_not_foreign() -> None:
     """Before the mark, user data was empty: both versions share partitions in a rolling upgrade."""
     old = ConsumerProtocolSubscription(
         topics=[TOPIC], user_data=b"", owned_partitions=[], generation_id=1

@@ -29,7 +29,7 @@ class Clocks:
         self.wall += seconds
 
 
-def test_while_nothing_is_missed_it_is_the_monotonic_clock() -> None:
+def test_without_suspension_it_equals_the_monotonic_clock() -> None:
     """Goal: this holds even if the other clocks are always read a little later."""
     clocks = Clocks()
     for _ in range(100):

@@ -28,7 +28,7 @@ def test_a_lease_lasts_from_when_the_request_was_sent() -> None:
     assert not lease.holds
 
 
-def test_an_earlier_answer_does_not_shorten_it() -> None:
+def test_an_earlier_answer_does_not_shorten_the_lease() -> None:
     lease = Lease(CONFIG, _Clock())
     lease.settle(1005.0)
     lease.settle(1000.0)
@@ -36,7 +36,7 @@ def test_an_earlier_answer_does_not_shorten_it() -> None:
     assert lease.until == 1005.0 + LEASE * SESSION
 
 
-def test_a_rebalance_limits_it() -> None:
+def test_a_rebalance_limits_the_lease() -> None:
     """Goal: a member that does not rejoin within the rebalance timeout has no lease then."""
     lease = Lease(CONFIG, _Clock())
     lease.extend(1000.0)

@@ -122,7 +122,7 @@ def test_an_answer_may_end_anywhere(log: Capture, data: st.DataObject) -> None:
     ("attributes", "forwardable"),
     [(0, True), (TRANSACTIONAL, True), (DELETE_HORIZON, True), (LOG_APPEND_TIME, False)],
 )
-def test_what_goes_as_it_is(attributes: int, forwardable: bool) -> None:
+def test_which_batches_are_forwarded_unchanged(attributes: int, forwardable: bool) -> None:
     """Goal: LogAppendTime is not forwarded; bits that a broker refuses or sets are cleared."""
     made = batch([record(0), record(1)], Codec.NONE, attributes=attributes)
     header = only(made)
@@ -137,7 +137,7 @@ def test_what_goes_as_it_is(attributes: int, forwardable: bool) -> None:
     assert only(patched + made[HEADER_SIZE:]).attributes == 0
 
 
-def test_holes_do_not_go_as_they_are() -> None:
+def test_batches_with_holes_are_not_forwarded_unchanged() -> None:
     """Goal: the count shows a batch that compaction has thinned or emptied."""
     assert only(batch([record(5), record(6)])).is_dense
     thinned, emptied = only(holed(5, 9, [(6, THEN)])), only(holed(5, 9, []))

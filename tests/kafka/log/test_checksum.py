@@ -33,7 +33,9 @@ def test_what_is_installed_is_compiled(module: ModuleType) -> None:
 
 @both
 @given(before=forty, after=forty, rest=st.binary(max_size=300))
-def test_as_computed_anew(patched: Patched, before: bytes, after: bytes, rest: bytes) -> None:
+def test_a_patched_checksum_equals_a_recomputed_one(
+    patched: Patched, before: bytes, after: bytes, rest: bytes
+) -> None:
     """Goal: any first bytes, any bytes behind them."""
     assert patched(crc32c(before + rest), before, after, len(rest)) == crc32c(after + rest)
 
@@ -48,7 +50,7 @@ def test_long_messages(patched: Patched, size: int) -> None:
     assert patched(crc32c(before + rest), before, after, size) == crc32c(after + rest)
 
 
-def test_what_turns_over_in_memory_is_not_confirmed() -> None:
+def test_a_bit_flip_in_memory_keeps_a_wrong_checksum() -> None:
     """Goal: records that have changed since their checksum was right keep a wrong one."""
     [header], buffer = joined(batch([record(0, value=bytes(1000))]))
     records = bytearray(header.records(buffer))

@@ -22,7 +22,9 @@ def back(codec: Codec, data: bytes | memoryview, limit: int = 1 << 20) -> bytes:
 
 
 @given(codecs, st.binary(max_size=300), st.sampled_from([1, 1, 200, 1500]))
-def test_there_and_back(codec: Codec, data: bytes, times: int) -> None:
+def test_compressed_data_decompresses_to_the_same_bytes(
+    codec: Codec, data: bytes, times: int
+) -> None:
     """Goal: nothing at all, one block, and several."""
     assert back(codec, bytes(compress(codec, data * times))) == data * times
 

@@ -22,7 +22,7 @@ def known(epochs: SourceEpochs, upto: int) -> list[int]:
     return [epochs.before(Offset(offset)) for offset in range(upto)]
 
 
-def test_nothing_is_known_of_nothing() -> None:
+def test_no_epoch_is_known_before_the_first_read() -> None:
     """Before the first read no epoch is known."""
     assert known(SourceEpochs(), 3) == [-1, -1, -1]
 
@@ -52,7 +52,7 @@ def test_a_position_forgets_what_lies_behind_it() -> None:
     assert known(epochs, 8) == [-1, 5, 5, 5, -1, -1, -1, -1]
 
 
-def test_a_position_of_which_nothing_is_known_takes_the_sources_word() -> None:
+def test_an_unknown_position_takes_the_epoch_of_the_source() -> None:
     """A new owner asks the source; so does one whose position is where an epoch began."""
     epochs = learned((2, 5), (6, 7))
     epochs.place(Offset(4), LeaderEpoch(6))
@@ -74,7 +74,7 @@ LOGS = st.lists(
 
 
 @given(LOGS, st.data())
-def test_what_is_told_is_true(log: list[tuple[int, int, int]], data: st.DataObject) -> None:
+def test_reported_epochs_are_right(log: list[tuple[int, int, int]], data: st.DataObject) -> None:
     """After any reads, in any steps, and at any position: an epoch is right, or not given."""
     truth, epochs = [UNKNOWN_EPOCH], SourceEpochs()  # truth[n]: the epoch before offset n
     epoch, read, ends = 0, 0, []

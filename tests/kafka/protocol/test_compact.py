@@ -48,7 +48,7 @@ def test_tags_are_skipped() -> None:
     assert compact.skip_tags(memoryview(b"\2\0\0\7\3abc!"), 0) == 8
 
 
-def test_a_topic_goes_by_name_or_id() -> None:
+def test_a_topic_key_is_a_name_or_an_id() -> None:
     """The key that is written is the key that is read."""
     by_name = compact.topic_key("orders", None)
     by_id = compact.topic_key("orders", UUID(int=7))

@@ -56,7 +56,7 @@ POSITIONS = st.builds(FetchPosition, INT64, INT32, INT32)
 
 
 @given(VERSIONS, st.dictionaries(PARTITIONS, POSITIONS), st.sets(PARTITIONS), INT32, INT32)
-def test_request_says_what_was_asked(
+def test_the_request_has_all_fields(
     version: int,
     partitions: dict[TopicPartition, FetchPosition],
     forgotten: set[TopicPartition],

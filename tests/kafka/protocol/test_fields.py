@@ -33,7 +33,7 @@ def test_tags_come_back(wanted: dict[int, bytes]) -> None:
     assert Reader(fields.tags(wanted), "it").tags() == wanted
 
 
-def test_what_is_left_is_an_error() -> None:
+def test_trailing_bytes_are_an_error() -> None:
     with pytest.raises(ProtocolError, match="it has 1 trailing bytes"):
         Reader(b"\0", "it").finish()
 
@@ -48,7 +48,7 @@ def test_null_and_broken_strings_are_refused() -> None:
         Reader(b"\x02\xff", "it").compact_string()
 
 
-def test_a_count_above_what_follows_is_refused() -> None:
+def test_a_count_above_the_remaining_bytes_is_refused() -> None:
     """Before anything is allocated for it."""
     with pytest.raises(ProtocolError, match="element count"):
         Reader(compact.unsigned_varint(1 << 30), "it").compact_count()

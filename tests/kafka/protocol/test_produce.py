@@ -47,7 +47,7 @@ RECORDS = st.sampled_from((0, 1, 65, 66, 67, 127, 128, 16321, 16322, 16323, 2097
     st.dictionaries(PARTITIONS, st.tuples(HEADER, RECORDS), min_size=1, max_size=6),
     st.text(max_size=9) | st.none(),
 )
-def test_request_says_what_was_given(
+def test_the_request_has_all_fields_and_bytes(
     version: int,
     batches: dict[TopicPartition, tuple[bytes, bytes]],
     transactional_id: str | None,
@@ -150,7 +150,9 @@ def test_response_is_read_as_the_oracle_wrote_it(
         ("", [None], ""),
     ],
 )
-def test_a_refusal_says_why(message: str, record_errors: list[str | None], expected: str) -> None:
+def test_a_refusal_has_the_brokers_message(
+    message: str, record_errors: list[str | None], expected: str
+) -> None:
     """The batch's message, else the first of its records' messages."""
     partition = TopicPartition("orders", 1)
     refused = produce.ProducedPartition(87, -1, -1, message)

@@ -17,7 +17,7 @@ from twinlog.operations.readiness.survey import holders
 pytestmark = pytest.mark.broker
 
 
-def test_who_holds_a_transaction_open(any_kafka: LocalCluster, topic: str) -> None:
+def test_open_transactions_are_listed_with_their_ids(any_kafka: LocalCluster, topic: str) -> None:
     """By partition: the first offset and the transactional id, until the transaction ends."""
     servers = any_kafka.bootstrap_servers
     librdkafka_tools.make_topic(servers, topic, 2)

@@ -78,7 +78,7 @@ def test_a_hung_broker_stops_only_its_own_partitions() -> None:
 
 
 @pytest.mark.parametrize("patience", [None, 10.0])
-def test_who_answers_late_is_waited_for(patience: float | None) -> None:
+def test_a_late_answer_is_waited_for(patience: float | None) -> None:
     """A late answer is waited for without patience, and within it."""
 
     async def run() -> None:
@@ -122,7 +122,7 @@ def test_a_broker_that_is_known_to_hang_costs_no_time() -> None:
     asyncio.run(run())
 
 
-def test_what_concerns_all_is_raised() -> None:
+def test_an_error_of_the_whole_request_is_raised() -> None:
     """It is raised at once, although other brokers have not answered."""
 
     async def run() -> None:
