@@ -24,6 +24,7 @@ from twinlog.engines.exact.events import (
     SourceLed,
 )
 from twinlog.engines.exact.fetcher import Steps
+from twinlog.engines.exact.filler_ids import FillerIds
 from twinlog.engines.exact.marker_writer import MarkerWriter
 from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.ports import (
@@ -292,7 +293,7 @@ def test_a_gap_that_may_not_be_filled_is_its_partitions(
 ) -> None:
     """The partition is FAILED and retried, and the engine continues with all others."""
 
-    class Refused(Shard):
+    class Refused(FillerIds):
         async def fill(self, gaps: Mapping[TopicPartition, Gap]) -> Mapping[TopicPartition, LogEnd]:
             if isinstance(answer, TwinlogError):
                 raise answer
@@ -301,7 +302,8 @@ def test_a_gap_that_may_not_be_filled_is_its_partitions(
     async def body() -> None:
         one = engine()
         partition = appending(one)
-        shard = Refused(0, "p", one.destination, LaneSettings())
+        shard = Shard(0, "p", one.destination, LaneSettings())
+        shard.fillers = Refused(0, "p.0.filler", one.destination, LaneSettings())
         shard.markers.allowed = False
         assert not await one.gap_filler._round(
             shard, {partition: Gap(Offset(5), Offset(6), seen=True)}

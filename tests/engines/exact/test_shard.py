@@ -21,9 +21,11 @@ from model.log import Marker
 from model.loop import VirtualLoop, run
 from model.network import Faults, Network
 from model.ports import ModelDestination
+from twinlog.engines.exact.data_id import DataId
+from twinlog.engines.exact.fence_search import _stored
 from twinlog.engines.exact.marker_epochs import LAST_COORDINATOR_EPOCH, STEP, LastMarker
 from twinlog.engines.exact.ports import Batch, LogEnd, Markers, ProducerIdentity
-from twinlog.engines.exact.shard import Shard, _stored
+from twinlog.engines.exact.shard import Shard
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import Disconnected, Fenced, Refusal, Retriable
 from twinlog.kafka.log.batch import HEADER_SIZE, batches
@@ -129,8 +131,8 @@ async def test_a_round_fills_what_its_ids_can(bench: Bench) -> None:
     """Goal: three ids fill three offsets of each gap in a round, never one too many."""
     shard = await bench.shard()
     wanted = gaps((0, 5), (0, 1), (0, 2))
-    assert ends(await shard.fill(wanted)) == {0: 3, 1: 1, 2: 2}
-    assert ends(await shard.fill(gaps((3, 5)))) == {0: 5}
+    assert ends(await shard.fillers.fill(wanted)) == {0: 3, 1: 1, 2: 2}
+    assert ends(await shard.fillers.fill(gaps((3, 5)))) == {0: 5}
     await bench.settle()
     assert [bench.end(at) for at in range(4)] == [5, 1, 2, 0]
 
@@ -139,7 +141,7 @@ async def test_a_round_fills_what_its_ids_can(bench: Bench) -> None:
 async def test_a_filled_gap_holds_only_control_records(bench: Bench) -> None:
     """Goal: the offsets are used up by control records, which no consumer sees."""
     shard = await bench.shard()
-    await shard.fill(gaps((0, 3)))
+    await shard.fillers.fill(gaps((0, 3)))
     assert all(b.header.is_control for b in bench.cluster.log(key(0)).batches)
 
 
@@ -147,9 +149,9 @@ async def test_a_filled_gap_holds_only_control_records(bench: Bench) -> None:
 async def test_a_gap_that_is_filled_already(bench: Bench) -> None:
     """Goal: where the log is past the gap, its end is reported and nothing is written."""
     shard = await bench.shard()
-    await shard.fill(gaps((0, 3), (0, 1)))
-    assert ends(await shard.fill(gaps((0, 3), (0, 3)))) == {0: 3, 1: 3}
-    assert ends(await shard.fill(gaps((1, 2), (7, 9)))) == {0: 3, 1: 3}
+    await shard.fillers.fill(gaps((0, 3), (0, 1)))
+    assert ends(await shard.fillers.fill(gaps((0, 3), (0, 3)))) == {0: 3, 1: 3}
+    assert ends(await shard.fillers.fill(gaps((1, 2), (7, 9)))) == {0: 3, 1: 3}
     await bench.settle()
     assert (bench.end(0), bench.end(1)) == (3, 3)
 
@@ -159,7 +161,7 @@ async def test_a_partition_without_leader_delays_only_itself(bench: Bench) -> No
     """Goal: its error is its own result; the others are filled."""
     shard = await bench.shard()
     bench.cluster.partition(key(1)).leader = -1
-    found = await shard.fill(gaps((0, 2), (0, 2)))
+    found = await shard.fillers.fill(gaps((0, 2), (0, 2)))
     assert found[key(1)].error
     assert found[key(0)].log_end == 2
 
@@ -173,16 +175,16 @@ async def test_what_may_not_be_written_to_delays_only_itself(bench: Bench) -> No
     shard = await bench.shard()
     bench.deny()
     before = bench.loop.time()
-    found = await shard.fill(gaps((0, 3), (0, 1)) | {READ_ONLY: gaps((0, 2))[key(0)]})
+    found = await shard.fillers.fill(gaps((0, 3), (0, 1)) | {READ_ONLY: gaps((0, 2))[key(0)]})
     assert bench.loop.time() - before < SETTINGS.marker_deadline_s
     assert found.pop(READ_ONLY) == LogEnd(TOPIC_AUTHORIZATION_FAILED, -1, -1)
     assert ends(found) == {0: 3, 1: 1}
-    alone = await shard.fill({READ_ONLY: gaps((0, 2))[key(0)]})
+    alone = await shard.fillers.fill({READ_ONLY: gaps((0, 2))[key(0)]})
     assert alone == {READ_ONLY: LogEnd(TOPIC_AUTHORIZATION_FAILED, -1, -1)}
     await bench.settle()
     assert (bench.end(0), bench.end(1), bench.cluster.log(READ_ONLY).end) == (3, 1, 0)
     bench.allow()
-    assert ends(await shard.fill({READ_ONLY: gaps((0, 2))[key(0)]})) == {0: 2}
+    assert ends(await shard.fillers.fill({READ_ONLY: gaps((0, 2))[key(0)]})) == {0: 2}
     await shard.close()
 
 
@@ -204,8 +206,8 @@ async def test_a_right_that_is_given_within_a_round(bench: Bench) -> None:
         return {**codes, key(1): TOPIC_AUTHORIZATION_FAILED}
 
     destination.empty_transaction = some  # type: ignore[method-assign]
-    assert ends(await shard.fill(gaps((0, 3), (0, 3)))) == {0: 3, 1: 1}
-    assert ends(await shard.fill(gaps((3, 4), (1, 3)))) == {0: 4, 1: 3}
+    assert ends(await shard.fillers.fill(gaps((0, 3), (0, 3)))) == {0: 3, 1: 1}
+    assert ends(await shard.fillers.fill(gaps((3, 4), (1, 3)))) == {0: 4, 1: 3}
     await bench.settle()
     assert (bench.end(0), bench.end(1)) == (4, 3)
     await shard.close()
@@ -218,7 +220,7 @@ async def test_late_markers_delay_their_partitions(bench: Bench) -> None:
     The id of the late marker is not used again before it has a new epoch.
     """
     shard = await bench.shard()
-    assert ends(await shard.fill(gaps((0, 1), (0, 1)))) == {0: 1, 1: 1}
+    assert ends(await shard.fillers.fill(gaps((0, 1), (0, 1)))) == {0: 1, 1: 1}
     destination = shard._destination
     assert isinstance(destination, ModelDestination)
     leader = bench.cluster.partition(key(1)).leader
@@ -231,17 +233,17 @@ async def test_late_markers_delay_their_partitions(bench: Bench) -> None:
         return codes
 
     destination.empty_transaction = lead_away_then_end  # type: ignore[method-assign]
-    found = await shard.fill(gaps((1, 2), (1, 2)))
+    found = await shard.fillers.fill(gaps((1, 2), (1, 2)))
     del destination.empty_transaction
     assert key(1) not in found
     assert found.get(key(0), LogEnd(0, 2, 0)).log_end == 2
     before = bench.loop.time()
-    assert ends(await shard.fill({key(2): gaps((0, 2))[key(0)]})) == {2: 2}
+    assert ends(await shard.fillers.fill({key(2): gaps((0, 2))[key(0)]})) == {2: 2}
     assert bench.loop.time() - before < SETTINGS.marker_deadline_s
-    assert key(1) not in await shard.fill(gaps((2, 3), (1, 2)))
+    assert key(1) not in await shard.fillers.fill(gaps((2, 3), (1, 2)))
     bench.cluster.partition(key(1)).leader = leader
     await bench.settle()
-    assert ends(await shard.fill(gaps((bench.end(0), bench.end(0)), (1, 2))))[1] == 2
+    assert ends(await shard.fillers.fill(gaps((bench.end(0), bench.end(0)), (1, 2))))[1] == 2
     await bench.settle()
     assert bench.end(1) == 2
     await shard.close()
@@ -255,13 +257,13 @@ async def test_a_marker_that_is_lost_with_its_leader_is_written_again(bench: Ben
     """
     shard = await bench.shard()
     bench.cluster.lag(key(0), 60.0)
-    assert not await shard.fill(gaps((0, 1)))
+    assert not await shard.fillers.fill(gaps((0, 1)))
     assert bench.end(0) == 1
     bench.cluster.move_leader(key(0), lose=0)
     filled = False
     while not filled:
         await asyncio.sleep(0.1)
-        found = await shard.fill(gaps((0, 1)))
+        found = await shard.fillers.fill(gaps((0, 1)))
         filled = found.get(key(0), LogEnd(0, 0, 0)).log_end == 1
     await bench.settle()
     assert bench.end(0) == 1
@@ -272,11 +274,11 @@ async def test_a_marker_that_is_lost_with_its_leader_is_written_again(bench: Ben
 async def test_a_new_owner_fences_the_former(bench: Bench) -> None:
     """Goal: everything that the former owner begins afterwards is refused with an error."""
     former = await bench.shard(bench.destination("former"))
-    await former.fill(gaps((0, 1)))
+    await former.fillers.fill(gaps((0, 1)))
     owner = await bench.shard(bench.destination("owner"))
-    assert ends(await owner.fill(gaps((1, 2)))) == {0: 2}
+    assert ends(await owner.fillers.fill(gaps((1, 2)))) == {0: 2}
     with pytest.raises(Fenced):
-        await former.fill(gaps((2, 9)))
+        await former.fillers.fill(gaps((2, 9)))
     await bench.settle()
     assert bench.end(0) == 2
     assert former.data_producer == owner.data_producer
@@ -290,7 +292,7 @@ async def test_what_a_former_owner_left_open_is_ended_first(bench: Bench) -> Non
     coordinator = bench.cluster.coordinator
     assert coordinator.add_partitions(*identity, [key(0)]) == 0
     owner = await bench.shard()
-    assert ends(await owner.fill(gaps((0, 4)))) == {0: 4}
+    assert ends(await owner.fillers.fill(gaps((0, 4)))) == {0: 4}
     await bench.settle()
     assert bench.end(0) == 4
 
@@ -315,7 +317,7 @@ async def test_a_lost_answer_gives_the_id_a_new_epoch(bench: Bench) -> None:
     end = 0
     for _ in range(20):
         try:
-            found = await shard.fill(gaps((end, 8)))
+            found = await shard.fillers.fill(gaps((end, 8)))
         except Disconnected:
             continue
         end = found[key(0)].log_end if key(0) in found else end
@@ -330,12 +332,12 @@ async def test_a_lost_answer_gives_the_id_a_new_epoch(bench: Bench) -> None:
 async def test_two_mirrors_fill_gaps_of_one_shard(bench: Bench) -> None:
     """Goal: each mirror has its own engine, and none fences what another has in flight."""
     shard = await bench.shard()
-    await shard.fill(gaps((0, 1)))
+    await shard.fillers.fill(gaps((0, 1)))
 
     async def fill(partition: int) -> None:
         end = bench.end(partition)
         while end < 30:
-            found = await shard.fill({key(partition): gaps((end, 30))[key(0)]})
+            found = await shard.fillers.fill({key(partition): gaps((end, 30))[key(0)]})
             end = found[key(partition)].log_end if key(partition) in found else end
             await asyncio.sleep(0.001)
 
@@ -349,9 +351,9 @@ async def test_two_mirrors_fill_gaps_of_one_shard(bench: Bench) -> None:
 async def test_a_fence_leaves_a_round_alone(bench: Bench) -> None:
     """Goal: it cleans the id that blocks its partition, and no id that is in use elsewhere."""
     shard = await bench.shard()
-    await shard.fill(gaps((0, 1)))
-    shard._dirty[1] = frozenset([key(1)])  # as a late marker leaves it
-    del shard._clean[1]
+    await shard.fillers.fill(gaps((0, 1)))
+    shard.fillers._dirty[1] = frozenset([key(1)])  # as a late marker leaves it
+    del shard.fillers._clean[1]
     destination = shard._destination
 
     async def busy(transactional_id: str) -> ProducerIdentity:
@@ -359,8 +361,8 @@ async def test_a_fence_leaves_a_round_alone(bench: Bench) -> None:
         raise Retriable(f"the coordinator of {transactional_id} is busy")
 
     destination.init_producer = busy  # type: ignore[method-assign]
-    filling = asyncio.ensure_future(shard.fill(gaps((1, 30))))
-    while len(shard._dirty) < FILLERS:
+    filling = asyncio.ensure_future(shard.fillers.fill(gaps((1, 30))))
+    while len(shard.fillers._dirty) < FILLERS:
         await asyncio.sleep(0.001)
     assert await shard.fence([key(1)]) == {key(1): 0}
     found = await filling
@@ -385,7 +387,7 @@ async def test_the_ids_are_clean_before_a_fence_needs_them(bench: Bench) -> None
     destination.init_producer = counted  # type: ignore[method-assign]
     assert await shard.fence([key(0)]) == {key(0): 0}
     assert asked == ["twinlog.5", "twinlog.5.marker", "twinlog.5"], "no filler's"
-    assert ends(await shard.fill(gaps((1, 2), (0, 3)))) == {0: 2, 1: 3}
+    assert ends(await shard.fillers.fill(gaps((1, 2), (0, 3)))) == {0: 2, 1: 3}
     assert asked == ["twinlog.5", "twinlog.5.marker", "twinlog.5"], "no filler's"
     await shard.close()
 
@@ -395,9 +397,9 @@ async def test_a_foreign_record_is_reported(bench: Bench) -> None:
     """Goal: the log end offset is beyond the filled gap; the append machine fails the partition."""
     shard = await bench.shard()
     bench.cluster.log(key(0)).append_marker(Marker(99, 0, committed=True), bench.cluster.now_ms)
-    assert ends(await shard.fill(gaps((0, 1)))) == {0: 1}
+    assert ends(await shard.fillers.fill(gaps((0, 1)))) == {0: 1}
     bench.cluster.log(key(0)).append_marker(Marker(99, 0, committed=True), bench.cluster.now_ms)
-    assert ends(await shard.fill(gaps((0, 1)))) == {0: 2}
+    assert ends(await shard.fillers.fill(gaps((0, 1)))) == {0: 2}
     await shard.close()
 
 
@@ -407,7 +409,7 @@ async def test_closing_ends_what_runs_beside(bench: Bench) -> None:
     shard = await bench.shard()
     bench.network.cut("owner", 1)
     bench.network.cut("owner", 2)
-    filling = asyncio.ensure_future(shard.fill(gaps((0, 1))))
+    filling = asyncio.ensure_future(shard.fillers.fill(gaps((0, 1))))
     await asyncio.sleep(0.5)
     await shard.close()
     filling.cancel()
@@ -458,7 +460,7 @@ async def test_where_markers_may_not_be_written(bench: Bench) -> None:
     assert await shard.markers.write(gaps((0, 2))) == {}
     assert not shard.markers.allowed
     assert bench.end(0) == 0
-    assert ends(await shard.fill(gaps((0, 2)))) == {0: 2}
+    assert ends(await shard.fillers.fill(gaps((0, 2)))) == {0: 2}
 
 
 @scenario
@@ -468,7 +470,7 @@ async def test_where_brokers_cannot_write_markers(bench: Bench) -> None:
     bench.cluster.markers_refusal = 35
     assert await shard.markers.write(gaps((0, 2))) == {}
     assert not shard.markers.allowed
-    assert ends(await shard.fill(gaps((0, 2)))) == {0: 2}
+    assert ends(await shard.fillers.fill(gaps((0, 2)))) == {0: 2}
     assert await shard.markers.fence([key(0)]) == {key(0): 0}
 
 
@@ -599,13 +601,13 @@ async def test_a_stop_waits_until_its_transaction_is_complete(bench: Bench) -> N
     async def noted_later(
         after: Mapping[TopicPartition, int], identity: ProducerIdentity
     ) -> dict[TopicPartition, Offset]:
-        stand = await Shard._markers(shard, after, identity)
+        stand = await DataId._markers(shard._data, after, identity)
         known = bench.cluster.coordinator._ids["twinlog.5"]
         known.state = State.ENDING
         bench.loop.later(1.0, lambda: setattr(known, "state", State.COMPLETE))
         return stand
 
-    shard._markers = noted_later  # type: ignore[method-assign]
+    shard._data._markers = noted_later  # type: ignore[method-assign]
     before = bench.loop.time()
     assert await shard.fence([key(0)]) == {key(0): 0}
     assert bench.loop.time() - before >= 1.0
@@ -783,7 +785,7 @@ async def test_only_the_owner_fences(bench: Bench) -> None:
     lapsed = ModelDestination(bench.cluster, bench.network, "former", lambda: False)
     shard = await bench.shard()
     former = Shard(5, "twinlog", lapsed, SETTINGS)
-    former.data_producer = shard.data_producer
+    former._data.producer_id = shard.data_producer
     with pytest.raises(Fenced):
         await former.fence([key(0)])
     await bench.settle()

@@ -138,7 +138,7 @@ class Placer:
     async def _read(self, batch: Sequence[ExactPartition]) -> dict[ExactPartition, _Found]:
         """Read the positions that count; errors of the others are reported to the engine."""
         keys = [partition.key for partition in batch]
-        fillers = {p for p in batch if self._plane.shard(p).held_up(p.key)}
+        fillers = {p for p in batch if self._plane.shard(p).fillers.held_up(p.key)}
         destination = self._plane.destination
         before = await destination.log_ends(keys)
         producers, bounds, source = await asyncio.gather(
@@ -236,7 +236,7 @@ class Placer:
     def _end_fillers(self, partition: ExactPartition) -> None:
         """End the fillers, then read the position again: markers may have landed since."""
         try:
-            self._plane.shard(partition).end_fillers()
+            self._plane.shard(partition).fillers.start_cleaning()
         except Retriable as error:
             self._plane.emit(partition, Trouble(f"{_FILLERS}: {error}"))
         except UserError as error:
