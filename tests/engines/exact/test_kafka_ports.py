@@ -548,7 +548,7 @@ def test_what_waits_falls_with_its_connection(
             with pytest.raises(Disconnected):
                 await sent
             for answer in waiting:
-                with pytest.raises(Retriable, match="nothing was sent") as caught:
+                with pytest.raises(Retriable, match="not sent") as caught:
                     await answer
                 assert not isinstance(caught.value, Disconnected)
             end = (await ports.destination.log_ends([p]))[p].log_end
