@@ -28,7 +28,6 @@ LONG_MODULES: Final = {
 MAX_METHODS: Final = 25
 LARGE_CLASSES: Final = {
     "kafka/client/connection.py:Connection": 38,
-    "local/cluster.py:LocalCluster": 36,
 }
 
 SHARED_NAMES: Final = {

@@ -100,8 +100,8 @@ _OWNER = """
 import os, signal
 from twinlog.local.cluster import LocalCluster
 cluster = LocalCluster.start()
-for process in cluster._processes.values():
-    print(process.identity.pid, process.identity.started)
+for identity in cluster._processes.identities().values():
+    print(identity.pid, identity.started)
 print(cluster.directory, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -15,36 +15,25 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from twinlog.local import layout, probe
+from twinlog.local import layout
 from twinlog.local.archive import archive_flags
-from twinlog.local.artifacts import kafka_jars
 from twinlog.local.errors import LocalError
 from twinlog.local.identity import Identity
 from twinlog.local.layout import Node
+from twinlog.local.node_processes import NodeProcesses, PortTakenError, Settings
 from twinlog.local.ports import HOST, PortClaim
-from twinlog.local.processes import (
-    SHORT_LIVED,
-    JavaProcess,
-    JavaProgram,
-    ProcessGroup,
-    last_error,
-)
 
 DEFAULT_VERSION = "4.3.1"
-_START_SECONDS = 90.0
 _SHUTDOWN_SECONDS = 60.0
-_POLL_SECONDS = 0.03
 _PORT_ATTEMPTS = 3
-_CONTROLLER_HEAP = "256m"
 STATE_FILE = "cluster.json"
 
 
@@ -60,23 +49,6 @@ class Broker:
     def address(self) -> str:
         """`host:port`."""
         return f"{HOST}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The settings with which the nodes of a cluster are started."""
-
-    version: str
-    heap: str
-    config: Mapping[str, str]
-    jvm_flags: Sequence[str]
-    listeners: Mapping[str, str] = field(default_factory=dict)
-    proxied: Sequence[str] = ()
-    classpath: Sequence[str] = ()
-
-
-class _PortTakenError(LocalError):
-    """Another program bound a claimed port first; the start is retried with other ports."""
 
 
 class LocalCluster:
@@ -97,9 +69,7 @@ class LocalCluster:
         self.cluster_id = cluster_id
         self._temporary = temporary
         self._nodes = {node.node_id: node for node in nodes}
-        self._processes: dict[int, JavaProcess] = {}
-        self._group = ProcessGroup()
-        self._claim = claim
+        self._processes = NodeProcesses(directory, self._nodes, settings, claim)
 
     @classmethod
     def start(
@@ -178,8 +148,10 @@ class LocalCluster:
             )
             try:
                 cluster._launch()
-            except _PortTakenError:
-                cluster._undo()
+            except PortTakenError:
+                cluster.stop()
+                for node in cluster._nodes.values():
+                    shutil.rmtree(node.directory, ignore_errors=True)
             except BaseException:
                 cluster.abandon()
                 raise
@@ -209,7 +181,7 @@ class LocalCluster:
                 ),
             )
             for node_id, identity in state["processes"].items():
-                cluster._processes[int(node_id)] = JavaProcess(Identity(**identity))
+                cluster._processes.adopt(int(node_id), Identity(**identity))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LocalError(f"no cluster in {directory}: {error}") from error
         return cluster
@@ -251,8 +223,7 @@ class LocalCluster:
 
     def alive(self, node_id: int) -> bool:
         """Whether a node's process exists (running or paused)."""
-        process = self._processes.get(self._node(node_id).node_id)
-        return process is not None and process.alive
+        return self._processes.alive(node_id)
 
     @property
     def node_ids(self) -> tuple[int, ...]:
@@ -266,21 +237,21 @@ class LocalCluster:
 
     def kill(self, node_id: int) -> None:
         """Kill a node (SIGKILL)."""
-        self._running(node_id).kill()
+        self._processes.running(node_id).kill()
 
     def shut_down(self, node_id: int) -> None:
         """Shut a node down as its operator would (SIGTERM): it moves its leaderships away first."""
-        process = self._running(node_id)
+        process = self._processes.running(node_id)
         process.signal(signal.SIGTERM)
         process.wait(_SHUTDOWN_SECONDS)
 
     def pause(self, node_id: int) -> None:
         """Suspend a node (SIGSTOP)."""
-        self._running(node_id).signal(signal.SIGSTOP)
+        self._processes.running(node_id).signal(signal.SIGSTOP)
 
     def resume(self, node_id: int) -> None:
         """Resume a suspended node (SIGCONT)."""
-        self._running(node_id).signal(signal.SIGCONT)
+        self._processes.running(node_id).signal(signal.SIGCONT)
 
     def start_broker(self, node_id: int) -> None:
         """Restart an ended node, with its data and at its port, and wait until it serves.
@@ -288,18 +259,17 @@ class LocalCluster:
         Raises:
             LocalError: it runs already, or it does not start.
         """
-        node = self._node(node_id)
+        node = self._processes.node(node_id)
         if self.alive(node_id):
             raise LocalError(f"node {node_id} is already running")
-        if self._claim is None:
-            self._claim = PortClaim.again(self._ports())
-        self._spawn(node)
-        self._await(lambda: self._serves(node, {node_id}))
+        self._processes.claim_ports()
+        self._processes.start(node)
+        self._processes.wait_until_serving([node], {node_id})
         self._write_state()
 
     def stop(self) -> None:
         """Kill all nodes and remove their data (and a temporary directory as a whole)."""
-        self._end_processes()
+        self._processes.kill_all()
         for node in self._nodes.values():
             shutil.rmtree(node.data, ignore_errors=True)
         if self._temporary:
@@ -307,14 +277,12 @@ class LocalCluster:
 
     def abandon(self) -> None:
         """Kill the nodes that this process started, and keep the files."""
-        self._group.stop()
-        self._release_ports()
+        self._processes.abandon()
 
     def release(self) -> None:
         """Let the cluster live on after this process."""
         self._write_state()
-        self._group.release()
-        self._release_ports()
+        self._processes.release()
 
     def __enter__(self) -> Self:
         return self
@@ -338,99 +306,11 @@ class LocalCluster:
             settings = self.settings
             text = layout.render_properties(node, nodes, settings.config, settings.listeners)
             node.properties.write_text(text)
-        self._format(nodes)
+        self._processes.format(self.cluster_id)
         for node in nodes:
-            self._spawn(node)
-        everyone = {broker.node_id for broker in self.brokers}
-        self._await(lambda: all(self._serves(node, everyone) for node in nodes))
+            self._processes.start(node)
+        self._processes.wait_until_serving(nodes, {broker.node_id for broker in self.brokers})
         self._write_state()
-
-    def _format(self, nodes: tuple[Node, ...]) -> None:
-        """Run Kafka's own `kafka-storage format`, for all nodes at once."""
-        formatting = {node.node_id: self._group.start(self._format_program(node)) for node in nodes}
-        for node in nodes:
-            process = formatting[node.node_id]
-            process.wait(_START_SECONDS)
-            if process.returncode != 0:
-                raise LocalError(f"cannot format node {node.node_id}: {last_error(node.log)}")
-
-    def _format_program(self, node: Node) -> JavaProgram:
-        arguments = ["format", "--cluster-id", self.cluster_id, "--config", str(node.properties)]
-        return JavaProgram(
-            jars=kafka_jars(self.version),
-            main="kafka.tools.StorageTool",
-            arguments=arguments,
-            flags=[*_archive_only(self.settings.jvm_flags), *SHORT_LIVED],
-            heap=_CONTROLLER_HEAP,
-            log=node.log,
-        )
-
-    def _spawn(self, node: Node) -> None:
-        self._processes[node.node_id] = self._group.start(
-            JavaProgram(
-                jars=kafka_jars(self.version),
-                classpath=self.settings.classpath,
-                main="kafka.Kafka",
-                arguments=[str(node.properties)],
-                flags=self.settings.jvm_flags,
-                heap=self.settings.heap if node.port is not None else _CONTROLLER_HEAP,
-                log=node.log,
-                descriptors=self._claim.descriptors if self._claim is not None else (),
-            )
-        )
-
-    def _serves(self, node: Node, expected: set[int]) -> bool:
-        """Whether a node lists the expected brokers; a node that has ended is an error."""
-        if not self.alive(node.node_id):
-            cause = f"node {node.node_id} ended: {last_error(node.log)}"
-            raise (_PortTakenError if "Address already in use" in cause else LocalError)(cause)
-        return node.port is None or probe.live_brokers(node.port) >= expected
-
-    def _await(self, ready: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + _START_SECONDS
-        while not ready():
-            if time.monotonic() > deadline:
-                raise LocalError(f"not ready after {_START_SECONDS:g} s (logs: {self.directory})")
-            time.sleep(_POLL_SECONDS)
-
-    def _node(self, node_id: int) -> Node:
-        if node_id not in self._nodes:
-            known = ", ".join(map(str, self._nodes))
-            raise LocalError(f"this cluster has no node {node_id}; its nodes are {known}")
-        return self._nodes[node_id]
-
-    def _ports(self) -> list[int]:
-        every = [
-            (
-                *(node.port, node.controller_port),
-                *(*node.listeners.values(), *node.advertised.values()),
-            )
-            for node in self._nodes.values()
-        ]
-        return [port for ports in every for port in ports if port is not None]
-
-    def _running(self, node_id: int) -> JavaProcess:
-        if not self.alive(node_id):
-            raise LocalError(f"node {node_id} is not running")
-        return self._processes[node_id]
-
-    def _end_processes(self) -> None:
-        for process in self._processes.values():
-            process.signal(signal.SIGKILL)
-        for process in self._processes.values():
-            process.kill()
-        self.abandon()
-
-    def _undo(self) -> None:
-        """Undo a start: kill all nodes and remove all files."""
-        self.stop()
-        for node in self._nodes.values():
-            shutil.rmtree(node.directory, ignore_errors=True)
-
-    def _release_ports(self) -> None:
-        if self._claim is not None:
-            self._claim.close()
-            self._claim = None
 
     def _write_state(self) -> None:
         state: dict[str, Any] = {
@@ -438,8 +318,8 @@ class LocalCluster:
             "settings": dataclasses.asdict(self.settings),
             "nodes": [dataclasses.asdict(node) for node in self._nodes.values()],
             "processes": {
-                node_id: dataclasses.asdict(process.identity)
-                for node_id, process in self._processes.items()
+                node_id: dataclasses.asdict(identity)
+                for node_id, identity in self._processes.identities().items()
             },
         }
         partial = self.directory / f"{STATE_FILE}.partial"
@@ -452,8 +332,3 @@ def _random_id() -> str:
     while (text := urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass
     return text
-
-
-def _archive_only(flags: Sequence[str]) -> list[str]:
-    """Return the flags with which another main class uses the brokers' class archive."""
-    return [flag for flag in flags if flag.startswith(("-XX:SharedArchiveFile", "-Xlog:disable"))]
