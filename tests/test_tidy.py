@@ -31,10 +31,8 @@ LARGE_CLASSES: Final = {
 }
 
 SHARED_NAMES: Final = {
-    *("Batch", "Below", "Broker", "Differs", "Entry"),
-    *("Extent", "Leader", "Log", "Node", "Producers", "Progress"),
-    *("Reader", "Record", "Removed", "ResourceType", "Seen", "Span", "Stage", "Step", "Tail"),
-    *("TransactionalWriter", "Verdict", "Written"),
+    *("Entry", "Leader", "Log", "Producers", "Progress", "Reader", "Removed", "ResourceType"),
+    *("Span", "Stage", "Step", "Tail", "Written"),
 }
 """Names of more than one class."""
 

@@ -46,7 +46,7 @@ from tcp_proxy import (
 from unusual_sources import LARGEST, MEGABYTE, TIERED_TOPIC, set_quota, tiered
 from waiting import until
 
-from twinlog.local.check import Log
+from twinlog.local.check import ConsumerView
 from twinlog.local.cluster import DEFAULT_VERSION, LocalCluster
 from twinlog.local.errors import LocalError
 from twinlog.local.load import TOPICS, delete_before
@@ -164,7 +164,7 @@ class Removed:
             records += [(index, None, value, None) for value in new]
         librdkafka_tools.write(servers, self.name, records)
 
-    def check(self, oracle: Oracle, source: Log, servers: str) -> None:
+    def check(self, oracle: Oracle, source: ConsumerView, servers: str) -> None:
         """Check that the log equals the source's up to the mirrored end; users' records follow."""
         partitions = [(self.name, index) for index in self.ends]
         extents = oracle.destination.extents(partitions)
@@ -318,7 +318,7 @@ class Torture:
         checked = self.stage.check(TOPICS)
         for problem in checked.problems:
             self.oracle.problem(f"writers' numbers: {problem}")
-        log = Log(self.stage.source.bootstrap_servers)
+        log = ConsumerView(self.stage.source.bootstrap_servers)
         for one in self.removed:
             if one.ends:
                 one.write(self.stage.destination.bootstrap_servers)
@@ -548,7 +548,7 @@ def pause_topic(torture: Torture) -> Iterator[None]:
 def delete_records(torture: Torture) -> Iterator[None]:
     """Delete records of the source, as a user."""
     servers = torture.stage.source.bootstrap_servers
-    extents = Log(servers).extents([("purged", index) for index in range(PARTITIONS)])
+    extents = ConsumerView(servers).extents([("purged", index) for index in range(PARTITIONS)])
     delete_before(
         servers,
         [(*one, torture.random.randint(at.start, at.stable)) for one, at in extents.items()],

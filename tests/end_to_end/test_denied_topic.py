@@ -17,7 +17,7 @@ from secured_clusters import LISTENERS, PASSWORDS, Secured, sasl
 from waiting import until
 
 from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
-from twinlog.local.check import Log
+from twinlog.local.check import ConsumerView
 from twinlog.local.stage import Stage
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
@@ -101,7 +101,7 @@ def place(
 
 def ends(place: Place, topic: str) -> list[int]:
     """Return the destination's log end offsets."""
-    found = Log(place.destination.local.bootstrap_servers).ends([(topic, 0), (topic, 1)])
+    found = ConsumerView(place.destination.local.bootstrap_servers).ends([(topic, 0), (topic, 1)])
     return list(found.values())
 
 

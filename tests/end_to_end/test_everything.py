@@ -8,7 +8,7 @@ import librdkafka_tools
 import pytest
 from waiting import until
 
-from twinlog.local.check import Log
+from twinlog.local.check import ConsumerView
 from twinlog.local.load import TOPICS, delete_before
 from twinlog.local.stage import ALL_TOPICS, Stage
 
@@ -19,7 +19,7 @@ MEGABYTE = 1 << 20
 
 def cleaned(stage: Stage) -> bool:
     """Return whether the cleaner has compacted the source's customers."""
-    log = Log(stage.source.bootstrap_servers)
+    log = ConsumerView(stage.source.bootstrap_servers)
     extents = log.extents([("customers", 0)])
     ranges = {one: (extent.start, extent.stable) for one, extent in extents.items()}
     found = log.read(ranges, float("inf"))["customers", 0]
@@ -89,7 +89,7 @@ def test_the_log_start_follows(world: Stage, topic: str) -> None:
     servers = world.source.bootstrap_servers
     mirror_records(world, topic, 300)
     delete_before(servers, [(topic, 0, 123)])
-    log = Log(world.destination.bootstrap_servers)
+    log = ConsumerView(world.destination.bootstrap_servers)
     until(lambda: log.extents([(topic, 0)])[topic, 0].start == 123, 60, "the log start")
     assert world.check([topic], numbered=False).good
 
@@ -104,7 +104,7 @@ def test_the_log_start_follows_later(world: Stage, topic: str) -> None:
     librdkafka_tools.write(servers, topic, librdkafka_tools.simple(1))
     world.await_no_lag([topic])
     time.sleep(3)  # three times `lane.trim.interval.ms`
-    log = Log(world.destination.bootstrap_servers)
+    log = ConsumerView(world.destination.bootstrap_servers)
     assert log.extents([(topic, 0)])[topic, 0].start == 0
     librdkafka_tools.alter(world, "mirror.log.start.delay.ms=0")
     until(lambda: log.extents([(topic, 0)])[topic, 0].start == 12, 60, "the log start")
@@ -127,7 +127,7 @@ def test_a_recreated_topic(world: Stage, fresh_name: Callable[[str], str]) -> No
         return row["state"] == "FAILED" and "deleted and recreated" in (row["reason"] or "")
 
     until(told, 90, "FAILED, and why")
-    assert Log(world.destination.bootstrap_servers).ends([(name, 0)])[name, 0] == 20
+    assert ConsumerView(world.destination.bootstrap_servers).ends([(name, 0)])[name, 0] == 20
 
 
 def test_a_foreign_write(world: Stage, topic: str) -> None:
@@ -145,7 +145,7 @@ def test_a_foreign_write(world: Stage, topic: str) -> None:
     )
     row = librdkafka_tools.await_state(world, topic, 0, "FAILED", 90)
     assert "destination" in row["reason"], row["reason"]
-    ends = Log(world.destination.bootstrap_servers)
+    ends = ConsumerView(world.destination.bootstrap_servers)
     until(lambda: ends.ends([(topic, 1)])[topic, 1] == 60, 60, "the other partition's end")
     assert librdkafka_tools.described(world, topic)[1]["state"] == "MIRRORING"
     verified = world.verify("--topic", topic)

@@ -8,7 +8,7 @@ import librdkafka_tools
 import pytest
 
 from twinlog.kafka.log.batch import batches
-from twinlog.local.check import Log
+from twinlog.local.check import ConsumerView
 from twinlog.local.stage import Stage
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -40,7 +40,7 @@ def servers(stage: Stage) -> tuple[str, str]:
 
 
 def end(where: str, topic: str) -> int:
-    return Log(where).ends([(topic, 0)])[topic, 0]
+    return ConsumerView(where).ends([(topic, 0)])[topic, 0]
 
 
 def fail_over(stage: Stage, mirror: str, topic: str) -> None:

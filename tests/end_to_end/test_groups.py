@@ -16,7 +16,7 @@ from waiting import until
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_config
 from twinlog.kafka.groups.offsets import start_offsets
-from twinlog.local.check import Log
+from twinlog.local.check import ConsumerView
 from twinlog.local.stage import Stage
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
@@ -257,7 +257,7 @@ def shared(servers: str, group: str, topic: str, count: int) -> set[tuple[int, i
 
 def from_there(servers: str, topic: str, offsets: dict[int, int]) -> set[tuple[int, int, bytes]]:
     """Return partition, offset and value of all records from these offsets on."""
-    ends = Log(servers).ends([(topic, index) for index in offsets])
+    ends = ConsumerView(servers).ends([(topic, index) for index in offsets])
     with librdkafka_tools.consumer(servers, f"{topic}-rest") as one:
         one.assign([TopicPartition(topic, index, offset) for index, offset in offsets.items()])
         found: set[tuple[int, int, bytes]] = set()

@@ -19,7 +19,7 @@ from readiness_check import find_readiness
 from waiting import until
 
 from twinlog.local import commands
-from twinlog.local.check import Log
+from twinlog.local.check import ConsumerView
 from twinlog.local.commands import Done
 from twinlog.local.stage import Stage
 from twinlog.operations.readiness.reasons import Reason
@@ -84,7 +84,7 @@ def mirrored(stage: Stage, topic: str) -> None:
 
 
 def ends(stage: Stage, topic: str) -> list[int]:
-    found = Log(stage.destination.bootstrap_servers).ends([(topic, 0), (topic, 1)])
+    found = ConsumerView(stage.destination.bootstrap_servers).ends([(topic, 0), (topic, 1)])
     return [found[topic, 0], found[topic, 1]]
 
 
@@ -223,7 +223,7 @@ def test_failover_with_a_dead_source(doomed: Stage, topic: str) -> None:
     fenced = ends(doomed, gone)
     assert set(fenced) <= {101, 102}, "one marker or two fence each partition"
     written = {(kept, 0): 100, (kept, 1): 130}
-    left_of_it = Log(doomed.destination.bootstrap_servers).read(
+    left_of_it = ConsumerView(doomed.destination.bootstrap_servers).read(
         dict.fromkeys(written, (0, 101)), time.monotonic() + 60
     )
     lost = sum(written.values()) - sum(map(len, left_of_it.values()))
@@ -361,7 +361,7 @@ class Stale:
 
 def keys(servers: str, topic: str) -> dict[str, str | None]:
     """Return each key's last value in partition 0, as a consumer sees it."""
-    end = Log(servers).ends([(topic, 0)])[topic, 0]
+    end = ConsumerView(servers).ends([(topic, 0)])[topic, 0]
     found: dict[str, str | None] = {}
     with librdkafka_tools.consumer(servers, f"{topic}-keys") as one:
         one.assign([TopicPartition(topic, 0, 0)])

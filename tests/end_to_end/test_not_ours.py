@@ -10,7 +10,7 @@ import pytest
 from waiting import until
 
 from twinlog.local import commands
-from twinlog.local.check import Log
+from twinlog.local.check import ConsumerView
 from twinlog.local.stage import Stage
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -34,7 +34,9 @@ def mirrored(stage: Stage, topic: str, config: dict[str, str] | None = None) -> 
 
 
 def ends(stage: Stage, topic: str, partitions: int = 2) -> list[int]:
-    found = Log(stage.destination.bootstrap_servers).ends([(topic, i) for i in range(partitions)])
+    found = ConsumerView(stage.destination.bootstrap_servers).ends(
+        [(topic, i) for i in range(partitions)]
+    )
     return [found[topic, index] for index in range(partitions)]
 
 

@@ -6,7 +6,7 @@ import librdkafka_tools
 import pytest
 
 from twinlog.local import commands
-from twinlog.local.check import Log
+from twinlog.local.check import ConsumerView
 from twinlog.local.commands import Done
 from twinlog.local.load import delete_before
 from twinlog.local.stage import Stage
@@ -52,7 +52,10 @@ def test_retention_overtakes_the_mirror(alone: Stage, topic: str) -> None:
     librdkafka_tools.write(servers, topic, librdkafka_tools.simple(50, 1))
     assert once(alone).status == 0
     alone.await_no_lag([topic], LOOK_AGAIN_SECONDS)
-    assert Log(alone.destination.bootstrap_servers).extents([(topic, 0)])[topic, 0].start == 450
+    assert (
+        ConsumerView(alone.destination.bootstrap_servers).extents([(topic, 0)])[topic, 0].start
+        == 450
+    )
     report = alone.check([topic], numbered=False)
     assert report.good, report.problems
     assert report.records == 250 + 250

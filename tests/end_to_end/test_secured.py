@@ -46,7 +46,7 @@ from twinlog.kafka.requests.topics import NewTopic, create_topics
 from twinlog.lifecycle.changes import pause_topics, remove_topics, resume_topics
 from twinlog.lifecycle.creation import add_topics, create_mirror
 from twinlog.local import commands
-from twinlog.local.check import Log
+from twinlog.local.check import ConsumerView
 from twinlog.local.commands import Done
 from twinlog.local.ports import HOST, PortClaim
 from twinlog.local.stage import Stage
@@ -395,7 +395,11 @@ def test_a_whole_life(place: Place) -> None:
         60,
         "the group's offset",
     )
-    until(lambda: Log(destination).extents([(topic, 0)])[topic, 0].start == 30, 60, "the log start")
+    until(
+        lambda: ConsumerView(destination).extents([(topic, 0)])[topic, 0].start == 30,
+        60,
+        "the log start",
+    )
     librdkafka_tools.await_state(place.stage, topic, 1, "MIRRORING")
     place.stage.await_no_lag([topic])
     done(place.mirrors("--remove", "--topic", topic, *in_it))
@@ -592,7 +596,7 @@ def test_a_switchover_denies_its_producers(place: Place) -> None:
 
 def values(servers: str, topic: str) -> list[str]:
     """Return all values that a consumer reads in partition 0."""
-    end = Log(servers).stable([(topic, 0)])[topic, 0]
+    end = ConsumerView(servers).stable([(topic, 0)])[topic, 0]
     found: list[str] = []
     with librdkafka_tools.consumer(servers, f"{topic}-values") as one:
         one.assign([TopicPartition(topic, 0, 0)])

@@ -15,9 +15,9 @@ from switchover_process import Switching
 from waiting import until
 
 from twinlog import MirrorAdmin, State
-from twinlog.local.check import Log
+from twinlog.local.check import ConsumerView
 from twinlog.local.stage import Stage
-from twinlog.local.writers import Totals, TransactionalWriter
+from twinlog.local.writers import Totals, TransactionalProducer
 from twinlog.operations.readiness.reasons import Reason
 from twinlog.operations.switchover.records import (
     LeftBehind,
@@ -42,7 +42,7 @@ class Writing:
 
     def __init__(self, servers: str, topic: str) -> None:
         self.totals = Totals()
-        self._writer = TransactionalWriter(servers, f"{topic}-writer", self.totals)
+        self._writer = TransactionalProducer(servers, f"{topic}-writer", self.totals)
         self._topic = topic
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -175,7 +175,7 @@ def test_a_planned_switchover(world: Stage, topic: str) -> None:
         "not_denied": "",
         "groups_behind": "",
     }
-    theirs, ours = Log(source), Log(destination)
+    theirs, ours = ConsumerView(source), ConsumerView(destination)
     places = [(topic, index) for index in PARTITIONS]
     ends = theirs.ends(places)
     assert ours.ends(places) == {one: end + 1 for one, end in ends.items()}, "and the fence"

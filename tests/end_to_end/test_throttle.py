@@ -7,7 +7,7 @@ import librdkafka_tools
 import pytest
 from scraped import scrape
 
-from twinlog.local.check import Log
+from twinlog.local.check import ConsumerView
 from twinlog.local.stage import Stage
 
 pytestmark = [pytest.mark.last, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
@@ -21,7 +21,7 @@ RECORD = VALUE + 12
 
 def mirrored(stage: Stage, topic: str) -> int:
     """Return the bytes of a topic of two partitions that the destination has."""
-    log = Log(stage.destination.bootstrap_servers)
+    log = ConsumerView(stage.destination.bootstrap_servers)
     return sum(log.ends([(topic, 0), (topic, 1)]).values()) * RECORD
 
 

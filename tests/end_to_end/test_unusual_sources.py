@@ -30,7 +30,7 @@ from unusual_sources import (
 )
 from waiting import until
 
-from twinlog.local.check import Log
+from twinlog.local.check import ConsumerView
 from twinlog.local.cluster import DEFAULT_VERSION
 from twinlog.local.stage import MIRROR, Stage
 
@@ -261,14 +261,14 @@ def test_a_compacted_log_whose_end_is_gone(stage: Stage, by_chance: Chance) -> N
     empty_last_segment(source, "compacted")
     source.start_broker(1)
     await_cleaned(servers, one, end, live)
-    assert Log(servers).ends([one])[one] == end
+    assert ConsumerView(servers).ends([one])[one] == end
     mirrored(stage, "compacted", "--lanes", "1")
     prove_or_refused(stage, ["compacted"], "compact")
 
 
 def await_cleaned(servers: str, one: tuple[str, int], end: int, count: int) -> None:
     """Wait until `count` records are left below an offset."""
-    log = Log(servers)
+    log = ConsumerView(servers)
     until(
         lambda: len(log.read({one: (0, end)}, time.monotonic() + 30)[one]),
         60,

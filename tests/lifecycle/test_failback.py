@@ -29,7 +29,7 @@ from twinlog.lifecycle.changes import remove_topics
 from twinlog.lifecycle.creation import add_topics, create_mirror
 from twinlog.lifecycle.rebuild import Interrupted
 from twinlog.local import commands
-from twinlog.local.check import Log
+from twinlog.local.check import ConsumerView
 from twinlog.local.cluster import LocalCluster
 from twinlog.mirror.errors import MirrorRefused
 from twinlog.mirror.states import State
@@ -103,7 +103,7 @@ class Old:
             destination_topic_id=id_there,
         )
         await self.write_removed(one)
-        held = Log(self.servers_there).ends([(topic, partition) for partition in ends])
+        held = ConsumerView(self.servers_there).ends([(topic, partition) for partition in ends])
         for partition, last in ends.items():
             begin = held[topic, partition]
             librdkafka_tools.write_same(self.servers_there, topic, partition, begin, last.end)
@@ -139,7 +139,7 @@ class Old:
     def ends(self, topic: str, partitions: int = 1) -> list[int]:
         """Return the log end offsets of `here`."""
         asked = [(topic, index) for index in range(partitions)]
-        found = Log(self.servers).ends(asked)
+        found = ConsumerView(self.servers).ends(asked)
         return [found[one] for one in asked]
 
 

@@ -24,7 +24,7 @@ from twinlog.lifecycle import creation
 from twinlog.lifecycle.changes import remove_topics
 from twinlog.lifecycle.creation import add_topics, create_mirror
 from twinlog.lifecycle.rebuild import Tail
-from twinlog.local.check import Log
+from twinlog.local.check import ConsumerView
 from twinlog.mirror.errors import MirrorRefused
 from twinlog.mirror.states import State
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, key_of
@@ -107,7 +107,7 @@ class Again:
     def ends(self, partitions: int) -> list[int]:
         """Return the destination's log end offsets."""
         asked = [(self.topic, index) for index in range(partitions)]
-        found = Log(self._to).ends(asked)
+        found = ConsumerView(self._to).ends(asked)
         return [found[one] for one in asked]
 
 

@@ -4,18 +4,18 @@ from collections.abc import Iterable
 
 import pytest
 
-from twinlog.local.check import Extent, Pair, Report, Seen, _Comparison
+from twinlog.local.check import ConsumedRecord, LogExtent, Pair, Report, _Comparison
 from twinlog.local.writers import Numbers
 
 
-def seen(offset: int, number: int, **other: object) -> Seen:
-    record = Seen(offset, 1000 + offset, b"k", False, 1, 2, "w", number)
+def seen(offset: int, number: int, **other: object) -> ConsumedRecord:
+    record = ConsumedRecord(offset, 1000 + offset, b"k", False, 1, 2, "w", number)
     return record._replace(**other)
 
 
 def compare(
-    there: Iterable[Seen],
-    here: Iterable[Seen],
+    there: Iterable[ConsumedRecord],
+    here: Iterable[ConsumedRecord],
     *,
     compacted: bool = False,
     written: Numbers | None = None,
@@ -23,7 +23,7 @@ def compare(
 ) -> Report:
     told = None if written is None else {("t", 0, "w"): written, ("t", 1, "w"): Numbers(9, 9)}
     comparison = _Comparison(("t", 0), compacted=compacted, numbered=True, written=told)
-    extents = Pair(Extent(0, 10, 10), Extent(0, end, end))
+    extents = Pair(LogExtent(0, 10, 10), LogExtent(0, end, end))
     return comparison.run(extents, list(there), list(here))
 
 
@@ -46,7 +46,7 @@ def test_the_same() -> None:
         ((*ALL[:3], seen(9, 4, headers=7, key=None)), "offset 9 differs in key, headers"),
     ],
 )
-def test_a_record_differs(here: tuple[Seen, ...], problem: str) -> None:
+def test_a_record_differs(here: tuple[ConsumedRecord, ...], problem: str) -> None:
     """A lost, doubled or altered record is found, and named by its offset."""
     assert f"t-0: {problem}" in compare(ALL, here).problems
 
@@ -60,7 +60,7 @@ def test_a_record_differs(here: tuple[Seen, ...], problem: str) -> None:
         ((seen(0, 1), seen(1, 2), seen(2, 1)), "number 1 follows 2"),
     ],
 )
-def test_numbers(records: tuple[Seen, ...], problem: str) -> None:
+def test_numbers(records: tuple[ConsumedRecord, ...], problem: str) -> None:
     """Where both clusters have the same records, the numbers still show a loss."""
     assert f"t-0: w: {problem}" in compare(records, records).problems
 

@@ -26,7 +26,7 @@ from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import Address, ClusterConfig
 from twinlog.kafka.types import TopicPartition
-from twinlog.local.check import Log
+from twinlog.local.check import ConsumerView
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.processes import SHORT_LIVED
 
@@ -124,14 +124,14 @@ def make_topics(
 
 def records(cluster: LocalCluster, keys: list[TopicPartition]) -> object:
     """Read all records, with their offsets, with librdkafka."""
-    log = Log(cluster.bootstrap_servers)
+    log = ConsumerView(cluster.bootstrap_servers)
     partitions = [(key.topic, key.partition) for key in keys]
     extents = {one: (0, end) for one, end in log.ends(partitions).items()}
     return log.read(extents, time.monotonic() + SECONDS)
 
 
 def ends(cluster: LocalCluster, keys: list[TopicPartition]) -> list[int]:
-    log = Log(cluster.bootstrap_servers)
+    log = ConsumerView(cluster.bootstrap_servers)
     return list(log.ends([(key.topic, key.partition) for key in keys]).values())
 
 

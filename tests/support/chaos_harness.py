@@ -26,7 +26,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from waiting import until
 
-from twinlog.local.check import Log, Partition, Report
+from twinlog.local.check import ConsumerView, Partition, Report
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.errors import LocalError
 from twinlog.local.load import TOPICS
@@ -112,7 +112,7 @@ class Ordeal:
         before: dict[Partition, int] = {}
         since = time.monotonic()
         while time.monotonic() < since + STILL_SECONDS or not before:
-            ends = self._destination.ask(Log.ends)
+            ends = self._destination.ask(ConsumerView.ends)
             ours = {one: end for one, end in ends.items() if one[0] in topics}
             if ours != before:
                 before, since = ours, time.monotonic()
@@ -148,8 +148,8 @@ class Ordeal:
         mark: dict[Partition, int] = {}
         late: list[Partition] = []
         while True:
-            mark = mark or self._source.ask(Log.stable)
-            ends = self._destination.ask(Log.ends) if mark else {}
+            mark = mark or self._source.ask(ConsumerView.stable)
+            ends = self._destination.ask(ConsumerView.ends) if mark else {}
             late = [
                 one for one in mark if one[0] not in self.resting and ends.get(one, -1) <= mark[one]
             ]
@@ -243,14 +243,14 @@ class _Offsets:
     def __init__(self, cluster: LocalCluster, topics: Sequence[str]) -> None:
         self._servers = cluster.bootstrap_servers
         self._topics = topics
-        self._log: Log | None = None
+        self._log: ConsumerView | None = None
         self._partitions: list[Partition] = []
 
     def ask(
-        self, question: Callable[[Log, Sequence[Partition]], dict[Partition, int]]
+        self, question: Callable[[ConsumerView, Sequence[Partition]], dict[Partition, int]]
     ) -> dict[Partition, int]:
         """Return an offset of every partition; empty if one is not available now."""
-        self._log = self._log or Log(self._servers, LOOK_SECONDS)
+        self._log = self._log or ConsumerView(self._servers, LOOK_SECONDS)
         try:
             self._partitions = self._partitions or self._log.partitions(self._topics)
             found = question(self._log, self._partitions)

@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from twinlog.local.check import Log, Pair, Partition, Seen, _Comparison
+from twinlog.local.check import ConsumedRecord, ConsumerView, Pair, Partition, _Comparison
 
 READ_SECONDS: Final = 120.0
 MOST_PROBLEMS: Final = 50
@@ -54,7 +54,7 @@ class Oracle:
 
     def __init__(self, source: str, destination: str, expiring: Collection[str] = ()) -> None:
         self._servers = source, destination
-        self.source, self.destination = Log(source), Log(destination)
+        self.source, self.destination = ConsumerView(source), ConsumerView(destination)
         self.expiring = set(expiring)
         self.counts = Counts()
         self._looked: dict[Partition, int] = {}
@@ -62,7 +62,7 @@ class Oracle:
 
     def reconnect(self) -> None:
         """Create new clients: after a broker's restart librdkafka keeps an old leader epoch."""
-        self.source, self.destination = (Log(servers) for servers in self._servers)
+        self.source, self.destination = (ConsumerView(servers) for servers in self._servers)
 
     def problem(self, what: str) -> None:
         """Note a violation."""
@@ -124,7 +124,10 @@ class Oracle:
             )
 
     def _explain(
-        self, one: Partition, expected: Mapping[int, Seen], found: Mapping[int, Seen]
+        self,
+        one: Partition,
+        expected: Mapping[int, ConsumedRecord],
+        found: Mapping[int, ConsumedRecord],
     ) -> None:
         """Note the differences that a second read of both logs confirms."""
         offsets = [at for at in expected.keys() | found.keys() if expected.get(at) != found.get(at)]
@@ -170,14 +173,16 @@ class Oracle:
             self.problem(problem)
 
 
-def _by_offset(records: Sequence[Seen]) -> dict[int, Seen]:
+def _by_offset(records: Sequence[ConsumedRecord]) -> dict[int, ConsumedRecord]:
     return {one.offset: one for one in records}
 
 
-def _difference(there: Seen | None, here: Seen | None) -> str:
+def _difference(there: ConsumedRecord | None, here: ConsumedRecord | None) -> str:
     if here is None:
         return "lost: the source has a record, the destination has none"
     if there is None:
         return "extra: the destination has a record, the source has none"
-    fields = [name for name in Seen._fields if getattr(there, name) != getattr(here, name)]
+    fields = [
+        name for name in ConsumedRecord._fields if getattr(there, name) != getattr(here, name)
+    ]
     return f"differs in {', '.join(fields)}"

@@ -19,7 +19,7 @@ from chaos_harness import Ordeal
 from confluent_kafka import Consumer, Producer, TopicPartition
 from waiting import until
 
-from twinlog.local.check import Log
+from twinlog.local.check import ConsumerView
 from twinlog.local.load import TOPICS
 from twinlog.local.stage import MIRROR, Stage
 
@@ -180,7 +180,7 @@ def _command(mirror: Ordeal, *command: str) -> None:
 
 
 def _ends(stage: Stage, topic: str) -> dict[tuple[str, int], int]:
-    log = Log(stage.destination.bootstrap_servers)
+    log = ConsumerView(stage.destination.bootstrap_servers)
     return log.ends(log.partitions([topic]))
 
 

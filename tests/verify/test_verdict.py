@@ -19,8 +19,8 @@ from twinlog.verify.verdict import (
     Alive,
     DifferenceKind,
     Outcome,
+    StretchClassifier,
     Tally,
-    Verdict,
     digest,
     outcome,
 )
@@ -69,7 +69,7 @@ def test_the_table(*, compacted: bool) -> None:
         assert word(found, compacted=compacted) == expected, (source, destination)
 
 
-def walk(verdict: Verdict, source: list[Span], destination: list[Span], end: int) -> None:
+def walk(verdict: StretchClassifier, source: list[Span], destination: list[Span], end: int) -> None:
     """Walk both lists in step."""
     at = 0
     while at < end:
@@ -83,7 +83,7 @@ def walk(verdict: Verdict, source: list[Span], destination: list[Span], end: int
 def classified(
     source: list[Span], destination: list[Span], end: int, *, compacted: bool = False
 ) -> Tally:
-    verdict = Verdict(compacted=compacted)
+    verdict = StretchClassifier(compacted=compacted)
     walk(verdict, source, destination, end)
     found = verdict.finish(complete=True)
     assert found.length == end
@@ -186,7 +186,7 @@ def latest(log: Mapping[int, Entry], end: int) -> dict[bytes, tuple[int, bytes]]
 
 def judged(source: Log, destination: Log, reached: int, end: int) -> Tally:
     """Do what `verify/job.py` does, on lists: offsets below `reached` are compared."""
-    verdict = Verdict(compacted=True)
+    verdict = StretchClassifier(compacted=True)
     walk(verdict, stored(source, end), stored(destination, reached), reached)
     keys = verdict.keys
     assert keys is not None
@@ -261,7 +261,7 @@ def test_a_stale_key_after_its_tombstone_was_cleaned_away() -> None:
 
 def test_unseen_successors_make_a_record_unseen() -> None:
     """Goal: a record whose successor was not seen counts as not seen, and not as a difference."""
-    verdict = Verdict(compacted=True)
+    verdict = StretchClassifier(compacted=True)
     verdict.add(stored({0: (b"a", b"x")}, 1)[0], Span(0, 1, Kind.HOLE), 0, 1)
     verdict.tally.see_not(1, 5, "why")
     tally = verdict.finish(complete=False)
@@ -313,7 +313,7 @@ def test_a_record_that_was_not_compared_explains_no_added_one() -> None:
 
 def test_without_a_key_nothing_tells_that_a_cleaner_took_it() -> None:
     """Goal: a keyless record on one side alone is neither the same nor a difference."""
-    verdict = Verdict(compacted=True)
+    verdict = StretchClassifier(compacted=True)
     lone = spans(memoryview(batch([record(0, THEN, b"x", None)])), 0)
     walk(verdict, lone, [Span(0, 1, Kind.HOLE)], 1)
     tally = verdict.finish(complete=True)

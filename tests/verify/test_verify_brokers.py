@@ -19,7 +19,7 @@ from twinlog.kafka.requests.partitions import delete_records
 from twinlog.kafka.types import TopicPartition
 from twinlog.operations.verification import NOT_SEEN, SAME, Verification, verification
 from twinlog.verify.job import Comparison, Extent, Stretch, extent
-from twinlog.verify.log_reader import Below, Bytes, LogReader, Nothing, read_bounds
+from twinlog.verify.log_reader import BelowLogStart, Bytes, LogReader, Nothing, read_bounds
 from twinlog.verify.verdict import LOG_START, DifferenceKind
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
@@ -185,7 +185,7 @@ def test_the_destination_s_log_start_alone_has_moved(pair: Pair, topic: str) -> 
                 librdkafka_tools.write_same(servers, topic, 0, 0, 9)
             known = await made.extent()
             await delete_records(made.destination, {made.partition: 4})
-            assert await LogReader(made.destination, made.partition).chunk(1) == Below(4)
+            assert await LogReader(made.destination, made.partition).chunk(1) == BelowLogStart(4)
             found = await made.verify(known)
             assert [one[1:3] for one in found.differences] == [(0, 4)]
             assert found.counts.compared == 5

@@ -26,7 +26,7 @@ from twinlog.kafka.log.batch import batches
 from twinlog.kafka.requests.partitions import DEBUGGING, list_offsets
 from twinlog.kafka.requests.topics import delete_topics
 from twinlog.kafka.types import TopicPartition
-from twinlog.verify.log_reader import READ_UNCOMMITTED, Below, LogReader, Nothing
+from twinlog.verify.log_reader import READ_UNCOMMITTED, BelowLogStart, LogReader, Nothing
 
 _REPEAT: Final = (
     "repeat the same --add once the cause is fixed: it creates what is missing, and mirrors from "
@@ -239,7 +239,7 @@ async def _read(reader: LogReader, tail: Tail, at: int) -> tuple[bytes, int]:
             empty there, so nothing may be deleted.
     """
     answer = await reader.chunk(at)
-    if isinstance(answer, Below):  # retention has deleted them already
+    if isinstance(answer, BelowLogStart):  # retention has deleted them already
         return b"", min(answer.start, tail.end)
     if isinstance(answer, Nothing):
         raise Retriable(

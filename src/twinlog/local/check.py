@@ -43,7 +43,7 @@ Partition = tuple[str, int]
 Written = Mapping[tuple[str, int, str], Numbers]
 
 
-class Seen(NamedTuple):
+class ConsumedRecord(NamedTuple):
     """One record as a consumer saw it; value and headers are kept as this process's hashes.
 
     The timestamp's type is left out: the mirror of a LogAppendTime topic has the same timestamps,
@@ -61,7 +61,7 @@ class Seen(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class LogExtent:
     """A partition's log start offset, last stable offset, and end for read_uncommitted."""
 
     start: int
@@ -93,7 +93,7 @@ class Report:
         self.problems += other.problems
 
 
-class Log:
+class ConsumerView:
     """One cluster, as consumers see it."""
 
     def __init__(self, bootstrap_servers: str, seconds: float = ADMIN_SECONDS) -> None:
@@ -109,12 +109,12 @@ class Log:
             raise LocalError(f"no such topic at {self._bootstrap_servers}: {', '.join(missing)}")
         return [(topic, index) for topic in topics for index in sorted(found[topic].partitions)]
 
-    def extents(self, partitions: Collection[Partition]) -> dict[Partition, Extent]:
+    def extents(self, partitions: Collection[Partition]) -> dict[Partition, LogExtent]:
         """The current extents of these partitions' logs."""
         start = self._offsets(partitions, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
         stable = self.stable(partitions)
         end = self.ends(partitions)
-        return {one: Extent(start[one], stable[one], end[one]) for one in partitions}
+        return {one: LogExtent(start[one], stable[one], end[one]) for one in partitions}
 
     def stable(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The current last stable offsets of these partitions."""
@@ -144,13 +144,13 @@ class Log:
 
     def read(
         self, ranges: Mapping[Partition, tuple[int, int]], deadline: float
-    ) -> dict[Partition, list[Seen]]:
+    ) -> dict[Partition, list[ConsumedRecord]]:
         """The records in `[start, end)` of partitions, as a read_committed consumer sees them.
 
         Raises:
             LocalError: they are not read before the deadline (monotonic).
         """
-        found: dict[Partition, list[Seen]] = {one: [] for one in ranges}
+        found: dict[Partition, list[ConsumedRecord]] = {one: [] for one in ranges}
         left = {one: end for one, (start, end) in ranges.items() if start < end}
         if not left:
             return found
@@ -179,7 +179,9 @@ class Log:
         return found
 
 
-def _take(message: Message, found: dict[Partition, list[Seen]], left: dict[Partition, int]) -> None:
+def _take(
+    message: Message, found: dict[Partition, list[ConsumedRecord]], left: dict[Partition, int]
+) -> None:
     """Add one message; `left` has the ends of the partitions that are not read yet."""
     topic, index, offset = message.topic(), message.partition(), message.offset()
     error = message.error()
@@ -194,11 +196,11 @@ def _take(message: Message, found: dict[Partition, list[Seen]], left: dict[Parti
         found[one].append(_seen(offset, message))
 
 
-def _seen(offset: int, message: Message) -> Seen:
+def _seen(offset: int, message: Message) -> ConsumedRecord:
     headers = message.headers() or []
     named = dict(headers)
     key, value = message.key(), message.value()
-    return Seen(
+    return ConsumedRecord(
         offset=offset,
         timestamp=message.timestamp()[1],
         key=key,
@@ -237,7 +239,7 @@ def check(
         LocalError, KafkaException: a cluster cannot be read.
     """
     deadline = time.monotonic() + seconds
-    theirs, ours = Log(source), Log(destination)
+    theirs, ours = ConsumerView(source), ConsumerView(destination)
     report = Report()
     for topic in topics:
         partitions = theirs.partitions([topic])
@@ -260,8 +262,8 @@ def check(
 class Pair(NamedTuple):
     """A partition's extent on the source and on the destination."""
 
-    source: Extent
-    destination: Extent
+    source: LogExtent
+    destination: LogExtent
 
     @property
     def common(self) -> tuple[int, int]:
@@ -288,7 +290,9 @@ class _Comparison:
         self._written = written
         self._report = Report(partitions=1)
 
-    def run(self, extents: Pair, there: Sequence[Seen], here: Sequence[Seen]) -> Report:
+    def run(
+        self, extents: Pair, there: Sequence[ConsumedRecord], here: Sequence[ConsumedRecord]
+    ) -> Report:
         """Compare the extents and records of both clusters."""
         theirs, ours = extents
         if ours.end < theirs.stable:
@@ -318,14 +322,16 @@ class _Comparison:
         if len(self._report.problems) < MAX_PROBLEMS:
             self._report.problems.append(f"{self._name}: {what}")
 
-    def _compare(self, there: Sequence[Seen], here: Sequence[Seen]) -> None:
+    def _compare(self, there: Sequence[ConsumedRecord], here: Sequence[ConsumedRecord]) -> None:
         if there == here:
             return
         theirs, ours = _by_offset(there), _by_offset(here)
         for offset in sorted(theirs.keys() | ours.keys()):
             self._compare_one(offset, theirs.get(offset), ours.get(offset))
 
-    def _compare_compacted(self, there: Sequence[Seen], here: Sequence[Seen]) -> None:
+    def _compare_compacted(
+        self, there: Sequence[ConsumedRecord], here: Sequence[ConsumedRecord]
+    ) -> None:
         theirs, ours = _by_offset(there), _by_offset(here)
         for offset in sorted(theirs.keys() & ours.keys()):
             self._compare_one(offset, theirs[offset], ours[offset])
@@ -345,16 +351,20 @@ class _Comparison:
             if last_there.get(key) != last_here.get(key):
                 self._problem(f"the last record of key {key!r} differs")
 
-    def _compare_one(self, offset: int, there: Seen | None, here: Seen | None) -> None:
+    def _compare_one(
+        self, offset: int, there: ConsumedRecord | None, here: ConsumedRecord | None
+    ) -> None:
         if there == here:
             return
         if there is None or here is None:
             self._problem(f"offset {offset} is only on the {'destination' if here else 'source'}")
             return
-        fields = [name for name in Seen._fields if getattr(there, name) != getattr(here, name)]
+        fields = [
+            name for name in ConsumedRecord._fields if getattr(there, name) != getattr(here, name)
+        ]
         self._problem(f"offset {offset} differs in {', '.join(fields)}")
 
-    def _count(self, here: Iterable[Seen], *, from_zero: bool) -> None:
+    def _count(self, here: Iterable[ConsumedRecord], *, from_zero: bool) -> None:
         """Check each writer's numbers, in the order of the offsets."""
         numbers: dict[str, list[int]] = {}
         for one in here:
@@ -381,9 +391,9 @@ class _Comparison:
                     )
 
 
-def _by_offset(records: Iterable[Seen]) -> dict[int, Seen]:
+def _by_offset(records: Iterable[ConsumedRecord]) -> dict[int, ConsumedRecord]:
     return {one.offset: one for one in records}
 
 
-def _last(records: Iterable[Seen]) -> dict[bytes | None, Seen]:
+def _last(records: Iterable[ConsumedRecord]) -> dict[bytes | None, ConsumedRecord]:
     return {one.key: one for one in records}

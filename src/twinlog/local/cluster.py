@@ -27,7 +27,7 @@ from twinlog.local import layout
 from twinlog.local.archive import archive_flags
 from twinlog.local.errors import LocalError
 from twinlog.local.identity import Identity
-from twinlog.local.layout import Node
+from twinlog.local.layout import LocalNode
 from twinlog.local.node_processes import NodeProcesses, PortTakenError, Settings
 from twinlog.local.ports import HOST, PortClaim
 
@@ -38,7 +38,7 @@ STATE_FILE = "cluster.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
+class LocalBroker:
     """One broker: its address and log file."""
 
     node_id: int
@@ -61,7 +61,7 @@ class LocalCluster:
         temporary: bool,
         settings: Settings,
         cluster_id: str,
-        nodes: tuple[Node, ...],
+        nodes: tuple[LocalNode, ...],
         claim: PortClaim | None = None,
     ) -> None:
         self.directory = directory
@@ -176,7 +176,7 @@ class LocalCluster:
                 settings=Settings(**state["settings"]),
                 cluster_id=state["cluster_id"],
                 nodes=tuple(
-                    Node(**{**node, "directory": Path(node["directory"])})
+                    LocalNode(**{**node, "directory": Path(node["directory"])})
                     for node in state["nodes"]
                 ),
             )
@@ -187,10 +187,10 @@ class LocalCluster:
         return cluster
 
     @property
-    def brokers(self) -> tuple[Broker, ...]:
+    def brokers(self) -> tuple[LocalBroker, ...]:
         """The brokers, running or not."""
         return tuple(
-            Broker(node_id=node.node_id, port=node.port, log=node.log)
+            LocalBroker(node_id=node.node_id, port=node.port, log=node.log)
             for node in self._nodes.values()
             if node.port is not None
         )

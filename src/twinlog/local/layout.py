@@ -27,7 +27,7 @@ OLDEST = (3, 9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class LocalNode:
     """One process of a cluster: the port of each of its roles, and the folder of its files."""
 
     node_id: int
@@ -74,7 +74,7 @@ def plan_nodes(
     controllers: int = 1,
     *,
     proxied: Collection[str] = (),
-) -> tuple[Node, ...]:
+) -> tuple[LocalNode, ...]:
     """Return the nodes of a cluster, the controllers first.
 
     `proxied` are the listeners that have proxies. `ports` are, in this order, those of the
@@ -132,8 +132,8 @@ def check_version(version: str) -> None:
 
 
 def render_properties(
-    node: Node,
-    nodes: tuple[Node, ...],
+    node: LocalNode,
+    nodes: tuple[LocalNode, ...],
     overrides: Mapping[str, str],
     protocols: Mapping[str, str] | None = None,
 ) -> str:
@@ -155,8 +155,8 @@ def _node(
     controller_port: int | None = None,
     listeners: Mapping[str, int] | None = None,
     advertised: Mapping[str, int] | None = None,
-) -> Node:
-    return Node(
+) -> LocalNode:
+    return LocalNode(
         node_id=node_id,
         port=port,
         controller_port=controller_port,
@@ -170,7 +170,9 @@ OWN_LISTENERS: Final = ("CONTROLLER", "PLAINTEXT")
 """Names of the listeners that every cluster has."""
 
 
-def _place(node: Node, nodes: tuple[Node, ...], protocols: Mapping[str, str]) -> dict[str, str]:
+def _place(
+    node: LocalNode, nodes: tuple[LocalNode, ...], protocols: Mapping[str, str]
+) -> dict[str, str]:
     """Return the properties that place a node in its cluster."""
     listeners = {"PLAINTEXT": node.port, "CONTROLLER": node.controller_port, **node.listeners}
     spoken = {**dict.fromkeys(OWN_LISTENERS, "PLAINTEXT"), **protocols}
@@ -192,7 +194,7 @@ def _place(node: Node, nodes: tuple[Node, ...], protocols: Mapping[str, str]) ->
     }
 
 
-def _advertised(node: Node) -> dict[str, str]:
+def _advertised(node: LocalNode) -> dict[str, str]:
     """Return the advertised listeners of a node that has proxies; else nothing."""
     if not node.advertised:
         return {}
@@ -206,7 +208,7 @@ PLACES: Final = frozenset((*_place(_EXAMPLE[0], _EXAMPLE, {}), "advertised.liste
 """Properties that place a node in its cluster: with other values it could not be found."""
 
 
-def _quick_start(nodes: tuple[Node, ...]) -> dict[str, str]:
+def _quick_start(nodes: tuple[LocalNode, ...]) -> dict[str, str]:
     """Return properties with which a small cluster starts fast and notices a killed broker soon."""
     brokers = sum(node.port is not None for node in nodes)
     replicas, least = str(brokers), str(max(1, brokers - 1))

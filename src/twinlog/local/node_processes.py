@@ -10,7 +10,7 @@ from twinlog.local import probe
 from twinlog.local.artifacts import kafka_jars
 from twinlog.local.errors import LocalError
 from twinlog.local.identity import Identity
-from twinlog.local.layout import Node
+from twinlog.local.layout import LocalNode
 from twinlog.local.ports import PortClaim
 from twinlog.local.processes import (
     SHORT_LIVED,
@@ -51,7 +51,7 @@ class NodeProcesses:
     def __init__(
         self,
         directory: Path,
-        nodes: Mapping[int, Node],
+        nodes: Mapping[int, LocalNode],
         settings: Settings,
         claim: PortClaim | None = None,
     ) -> None:
@@ -75,7 +75,7 @@ class NodeProcesses:
         process = self._processes.get(self.node(node_id).node_id)
         return process is not None and process.alive
 
-    def node(self, node_id: int) -> Node:
+    def node(self, node_id: int) -> LocalNode:
         """A node by its id.
 
         Raises:
@@ -108,7 +108,7 @@ class NodeProcesses:
                 cause = last_error(self._nodes[node_id].log)
                 raise LocalError(f"cannot format node {node_id}: {cause}")
 
-    def start(self, node: Node) -> None:
+    def start(self, node: LocalNode) -> None:
         """Start a node; the process keeps the claim on the ports also after this one has ended."""
         self._processes[node.node_id] = self._group.start(
             JavaProgram(
@@ -123,7 +123,7 @@ class NodeProcesses:
             )
         )
 
-    def wait_until_serving(self, nodes: Sequence[Node], expected: set[int]) -> None:
+    def wait_until_serving(self, nodes: Sequence[LocalNode], expected: set[int]) -> None:
         """Wait until each of `nodes` lists the brokers `expected`.
 
         Raises:
@@ -159,7 +159,7 @@ class NodeProcesses:
         self._group.release()
         self._release_ports()
 
-    def _format_program(self, node: Node, cluster_id: str) -> JavaProgram:
+    def _format_program(self, node: LocalNode, cluster_id: str) -> JavaProgram:
         arguments = ["format", "--cluster-id", cluster_id, "--config", str(node.properties)]
         return JavaProgram(
             jars=kafka_jars(self._settings.version),
@@ -170,7 +170,7 @@ class NodeProcesses:
             log=node.log,
         )
 
-    def _serves(self, node: Node, expected: set[int]) -> bool:
+    def _serves(self, node: LocalNode, expected: set[int]) -> bool:
         """Whether a node lists the expected brokers; a node that has ended is an error."""
         if not self.alive(node.node_id):
             cause = f"node {node.node_id} ended: {last_error(node.log)}"

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Self
 from confluent_kafka import KafkaException
 
 from twinlog.local import commands
-from twinlog.local.check import Log, Report, check
+from twinlog.local.check import ConsumerView, Report, check
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.commands import Done, Reporting
 from twinlog.local.errors import LocalError
@@ -45,7 +45,7 @@ LOOK_SECONDS: Final = 3.0
 """How long one measurement of the progress may take."""
 
 
-class Seen(NamedTuple):
+class DestinationProgress(NamedTuple):
     """The destination's progress: its lag, and the sum of its log end offsets."""
 
     lag: int
@@ -62,7 +62,7 @@ class Stage:
         self.load: Reporting | None = None
         self.nodes: dict[str, Reporting] = {}
         self.written: dict[tuple[str, int, str], Numbers] = {}
-        self._logs: tuple[Log, Log] | None = None
+        self._logs: tuple[ConsumerView, ConsumerView] | None = None
         self._group = ProcessGroup()
         self._stack = ExitStack()
 
@@ -271,7 +271,7 @@ class Stage:
 
     # ---- independent measurements --------------------------------------------------------------
 
-    def progress(self, topics: Iterable[str] = tuple(TOPICS)) -> Seen:
+    def progress(self, topics: Iterable[str] = tuple(TOPICS)) -> DestinationProgress:
         """The destination's progress, measured by another client than the mirror's.
 
         Raises:
@@ -280,8 +280,8 @@ class Stage:
         if self._logs is None:
             source, destination = self.source, self.destination
             self._logs = (
-                Log(source.bootstrap_servers, LOOK_SECONDS),
-                Log(destination.bootstrap_servers, LOOK_SECONDS),
+                ConsumerView(source.bootstrap_servers, LOOK_SECONDS),
+                ConsumerView(destination.bootstrap_servers, LOOK_SECONDS),
             )
         theirs, ours = self._logs
         try:
@@ -295,13 +295,13 @@ class Stage:
         if silent := [one for one in partitions if min(stable[one], ends[one]) < 0]:
             raise LocalError(f"{len(silent)} partitions have no leader")
         lag = sum(max(stable[one] - ends[one], 0) for one in partitions)
-        return Seen(lag, sum(ends.values()))
+        return DestinationProgress(lag, sum(ends.values()))
 
     def await_no_lag(
         self,
         topics: Iterable[str] = tuple(TOPICS),
         seconds: float = NO_LAG_SECONDS,
-        look: Callable[[Seen], None] = lambda _: None,
+        look: Callable[[DestinationProgress], None] = lambda _: None,
     ) -> None:
         """Wait until the destination has reached the source's last stable offsets.
 
@@ -309,7 +309,7 @@ class Stage:
             LocalError: it takes too long.
         """
         deadline = time.monotonic() + seconds
-        seen: Seen | LocalError
+        seen: DestinationProgress | LocalError
         while True:
             try:
                 seen = self.progress(topics)

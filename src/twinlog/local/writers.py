@@ -96,7 +96,7 @@ Headers = list[tuple[str, str | bytes | None]]
 Acknowledged = Callable[[KafkaError | None, Message], None]
 
 
-class Record(NamedTuple):
+class NewRecord(NamedTuple):
     """One record to write."""
 
     topic: str
@@ -149,7 +149,9 @@ class PlainWriter:
         topic = self._prefix + topic
         numbers = self._totals.of(topic, partition, self._name)
         numbers.most += 1
-        record = Record(topic, partition, key, value, [*headers(self._name, numbers.most), *extra])
+        record = NewRecord(
+            topic, partition, key, value, [*headers(self._name, numbers.most), *extra]
+        )
         _hand_over(self._producer, record, self._acknowledged)
         self._producer.poll(0)
 
@@ -168,7 +170,7 @@ class PlainWriter:
         self._totals.records += 1
 
 
-def _hand_over(producer: Producer, record: Record, acknowledged: Acknowledged | None) -> None:
+def _hand_over(producer: Producer, record: NewRecord, acknowledged: Acknowledged | None) -> None:
     """Pass a record to the client; wait while the client's queue is full."""
     while True:
         try:
@@ -186,7 +188,7 @@ def _hand_over(producer: Producer, record: Record, acknowledged: Acknowledged | 
             return
 
 
-class TransactionalWriter:
+class TransactionalProducer:
     """One transactional producer; a fatal error replaces it by one with another writer name."""
 
     def __init__(self, bootstrap_servers: str, name: str, totals: Totals, prefix: str = "") -> None:
@@ -226,7 +228,7 @@ class TransactionalWriter:
         number = self._given.get((topic, partition), before) + 1
         self._given[topic, partition] = number
         self._records += 1
-        record = Record(topic, partition, key, value, headers(self._name, number))
+        record = NewRecord(topic, partition, key, value, headers(self._name, number))
         try:
             _hand_over(self._producer, record, None)
         except KafkaException:
@@ -283,7 +285,7 @@ class Orders:
     def __init__(self, bootstrap_servers: str, seed: str, totals: Totals, prefix: str = "") -> None:
         self._random = random.Random(f"{ORDERS}{seed}")  # noqa: S311 - no secret
         self._writers = [
-            TransactionalWriter(bootstrap_servers, f"{ORDERS}-{seed}-{index}", totals, prefix)
+            TransactionalProducer(bootstrap_servers, f"{ORDERS}-{seed}-{index}", totals, prefix)
             for index in range(ORDER_WRITERS)
         ]
         self._rounds = 0

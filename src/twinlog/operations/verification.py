@@ -21,8 +21,8 @@ from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.store.mirrors import MirrorStore, unknown_mirror
 from twinlog.verify.job import (
     Compared,
-    Differs,
     Extent,
+    RangeDifference,
     Sides,
     VerifyTask,
     extent,
@@ -91,8 +91,8 @@ class LogReport:
 
     partition: TopicPartition
     counts: Counts
-    differences: tuple[Differs, ...]
-    unseen: tuple[Differs, ...]
+    differences: tuple[RangeDifference, ...]
+    unseen: tuple[RangeDifference, ...]
 
     def as_json(self) -> Mapping[str, object]:
         """The partition with its counts; the ranges of all logs are in the `Verification`."""
@@ -113,12 +113,12 @@ class Verification:
         return _sum(one.counts for one in self.logs)
 
     @property
-    def differences(self) -> tuple[Differs, ...]:
+    def differences(self) -> tuple[RangeDifference, ...]:
         """All ranges that differ."""
         return tuple(each for one in self.logs for each in one.differences)
 
     @property
-    def unseen(self) -> tuple[Differs, ...]:
+    def unseen(self) -> tuple[RangeDifference, ...]:
         """All ranges that were not seen; an empty range if a log's bounds were not."""
         return tuple(each for one in self.logs for each in one.unseen)
 
@@ -224,14 +224,18 @@ def _log(extent: Extent, compared: Collection[Compared]) -> LogReport:
     )
     missing = extent.length - counts.length - extent.behind
     partition = extent.partition
-    unseen = [Differs(partition, *one) for tally in tallies for one in tally.unseen]
+    unseen = [RangeDifference(partition, *one) for tally in tallies for one in tally.unseen]
     if missing:
-        unseen.append(Differs(partition, extent.start, extent.end, f"{missing} not classified"))
+        unseen.append(
+            RangeDifference(partition, extent.start, extent.end, f"{missing} not classified")
+        )
     return LogReport(
         partition=partition,
         counts=_sum([counts, Counts(not_seen=missing, behind=extent.behind)]),
         differences=tuple(
-            sorted(Differs(partition, *one) for tally in tallies for one in tally.differences)
+            sorted(
+                RangeDifference(partition, *one) for tally in tallies for one in tally.differences
+            )
         ),
         unseen=tuple(unseen),
     )

@@ -35,7 +35,7 @@ from twinlog.mirror.translation import SAME, Translation
 from twinlog.verify.log_reader import PATIENCE_S, LogReader, read_bounds
 from twinlog.verify.log_view import Kind, Span
 from twinlog.verify.translated_reader import SpanReader, TranslatedReader, destination_bounds
-from twinlog.verify.verdict import LOG_START, Alive, Range, Tally, Verdict
+from twinlog.verify.verdict import LOG_START, Alive, Range, StretchClassifier, Tally
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ class VerifyTask:
     patience: float = PATIENCE_S
 
 
-class Differs(NamedTuple):
+class RangeDifference(NamedTuple):
     """A range that differs, or was not seen."""
 
     partition: TopicPartition
@@ -109,14 +109,16 @@ class Compared(NamedTuple):
     tally: Tally
 
     @property
-    def differences(self) -> tuple[Differs, ...]:
+    def differences(self) -> tuple[RangeDifference, ...]:
         """The ranges that differ, in order."""
-        return tuple(Differs(self.stretch.partition, *one) for one in self.tally.differences)
+        return tuple(
+            RangeDifference(self.stretch.partition, *one) for one in self.tally.differences
+        )
 
     @property
-    def unseen(self) -> tuple[Differs, ...]:
+    def unseen(self) -> tuple[RangeDifference, ...]:
         """The ranges that were not seen."""
-        return tuple(Differs(self.stretch.partition, *one) for one in self.tally.unseen)
+        return tuple(RangeDifference(self.stretch.partition, *one) for one in self.tally.unseen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,7 +295,7 @@ class Comparison:
 
     async def compare(self, stretch: Stretch) -> Compared:
         """Compare one stretch."""
-        verdict = Verdict(compacted=stretch.compacted)
+        verdict = StretchClassifier(compacted=stretch.compacted)
         await _Walk(
             verdict,
             self._source_reader(stretch),
@@ -342,7 +344,7 @@ class Comparison:
             return (await read_bounds(cluster, [partition]))[partition]
         return (await destination_bounds(cluster, [partition], self._translation))[partition]
 
-    async def _newer(self, verdict: Verdict, stretch: Stretch) -> bool:
+    async def _newer(self, verdict: StretchClassifier, stretch: Stretch) -> bool:
         """Read on behind the end, for the keys that wait; return whether everything was seen.
 
         This takes several rounds, since a cleaner may run between reading the end and the log.
@@ -393,7 +395,7 @@ class _Walk:
     """A walk over both logs in step, from the start of a stretch to its end."""
 
     def __init__(
-        self, verdict: Verdict, source: LogReader, destination: SpanReader, end: int
+        self, verdict: StretchClassifier, source: LogReader, destination: SpanReader, end: int
     ) -> None:
         self._verdict = verdict
         self._source = source

@@ -53,7 +53,7 @@ class Bytes(NamedTuple):
     aborted: tuple[tuple[int, int], ...]
 
 
-class Below(NamedTuple):
+class BelowLogStart(NamedTuple):
     """The log start offset is `start`, above the requested offset."""
 
     start: int
@@ -110,7 +110,7 @@ class LogReader:
 
     async def _read(self, at: int, end: int) -> list[Span]:
         found = await self.chunk(at)
-        if isinstance(found, Below):
+        if isinstance(found, BelowLogStart):
             return [Span(at, found.start, Kind.BELOW)]
         if isinstance(found, Nothing):
             return [Span(at, end, Kind.UNSEEN, reason=found.reason)]
@@ -123,7 +123,7 @@ class LogReader:
         )
         return None if found is None or isinstance(found, Refusal) else found.offset
 
-    async def chunk(self, at: int) -> Bytes | Below | Nothing:
+    async def chunk(self, at: int) -> Bytes | BelowLogStart | Nothing:
         """The log's bytes from `at` on, with at least one complete batch that reaches beyond it."""
         clock = asyncio.get_running_loop().time
         deadline, size, tries = clock() + self._patience, READ_BYTES, 0
@@ -139,7 +139,7 @@ class LogReader:
             size = min(size * 2, MAX_READ_BYTES) if found.cut else max(size // 4, MIN_READ_BYTES)
             await asyncio.sleep(_BACKOFF.delay(tries + 1))
 
-    async def _try(self, at: int, size: int, deadline: float) -> Bytes | Below | Nothing:
+    async def _try(self, at: int, size: int, deadline: float) -> Bytes | BelowLogStart | Nothing:
         try:
             async with asyncio.timeout_at(deadline):
                 found = await self._ask(at, size)
@@ -157,7 +157,7 @@ class LogReader:
             return Nothing(str(error))
         return found
 
-    async def _ask(self, at: int, size: int) -> Bytes | Below | Nothing:
+    async def _ask(self, at: int, size: int) -> Bytes | BelowLogStart | Nothing:
         leader = await self._leader()
         if isinstance(leader, Refusal):
             return Nothing(str(leader), final=leader.reaction is Reaction.USER)
@@ -217,7 +217,7 @@ class LogReader:
             **known,
         )
 
-    async def _judge(self, at: int, part: Any, throttle_ms: int) -> Bytes | Below | Nothing:
+    async def _judge(self, at: int, part: Any, throttle_ms: int) -> Bytes | BelowLogStart | Nothing:
         """What the answer for one partition proves."""
         if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return await self._out_of_range(at)
@@ -241,14 +241,14 @@ class LogReader:
             f"{part.log_start_offset} and the last stable offset {part.last_stable_offset}"
         )
 
-    async def _out_of_range(self, at: int) -> Below | Nothing:
+    async def _out_of_range(self, at: int) -> BelowLogStart | Nothing:
         """The log start offset has moved (retention, DeleteRecords), or the log was truncated."""
         self._replica = _NO_REPLICA
         start = await self.log_start()
         if start is None:
             return Nothing("OFFSET_OUT_OF_RANGE (1), and the log start offset cannot be read")
         if start > at:
-            return Below(start)
+            return BelowLogStart(start)
         return Nothing(f"OFFSET_OUT_OF_RANGE (1) at {at}, although the log start offset is {start}")
 
 

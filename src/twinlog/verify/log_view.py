@@ -40,7 +40,7 @@ class Kind(Enum):
     UNSEEN = "not seen"
 
 
-class Batch:
+class SpanRecords:
     """The records of a data span, decoded at first use."""
 
     __slots__ = ("_decoded", "header", "records")
@@ -75,7 +75,7 @@ class Span(NamedTuple):
     start: int
     end: int
     kind: Kind
-    batch: Batch | None = None
+    batch: SpanRecords | None = None
     reason: str = ""
 
     def record(self, offset: int) -> RawRecord | None:
@@ -132,7 +132,7 @@ class _View:
         position, lowest = legacy.position, legacy.lowest
         for run in legacy_records(self._buffer, position, lowest):
             first, last = run.records[0].offset, run.records[-1].offset
-            batch = Batch(None, memoryview(b""), run.records)
+            batch = SpanRecords(None, memoryview(b""), run.records)
             self._add(first, last + 1, Kind.DATA, batch)
             position, lowest = run.next_position, last + 1
         return (position, lowest) if position > legacy.position else None
@@ -140,7 +140,7 @@ class _View:
     def _batch(self, header: Header) -> None:
         kind, batch = self._kind(header), None
         if kind is Kind.DATA:
-            batch = Batch(header, header.records(self._buffer))
+            batch = SpanRecords(header, header.records(self._buffer))
         self._add(header.base_offset, header.next_offset, kind, batch)
 
     def _kind(self, header: Header) -> Kind:
@@ -161,7 +161,7 @@ class _View:
                 first for first in self._aborted[header.producer_id] if first > header.base_offset
             ]
 
-    def _add(self, start: int, end: int, kind: Kind, batch: Batch | None = None) -> None:
+    def _add(self, start: int, end: int, kind: Kind, batch: SpanRecords | None = None) -> None:
         if start > self._end:
             self.spans.append(Span(self._end, start, Kind.HOLE))
             self._end = start

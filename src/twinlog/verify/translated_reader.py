@@ -11,7 +11,7 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.types import LogBounds, TopicPartition
 from twinlog.mirror.translation import OffsetMap, Translation
 from twinlog.verify.log_reader import LogReader, read_bounds
-from twinlog.verify.log_view import Batch, Span
+from twinlog.verify.log_view import Span, SpanRecords
 
 
 class SpanReader(Protocol):
@@ -33,7 +33,7 @@ class TranslatedReader:
         """What the log holds from offset `at` on, up to `end` at most.
 
         Raises:
-            CorruptBatch: see `Batch.by_offset`.
+            CorruptBatch: see `SpanRecords.by_offset`.
         """
         to_source = self._offsets.to_source
         place, upto = self._offsets.to_destination(at), self._offsets.to_destination(end)
@@ -43,7 +43,7 @@ class TranslatedReader:
         batch = None
         if found.batch is not None:
             records = found.batch.by_offset().values()
-            batch = Batch(
+            batch = SpanRecords(
                 None,
                 memoryview(b""),
                 [one._replace(offset=to_source(one.offset)) for one in records],

@@ -169,7 +169,7 @@ def _extend(ranges: list[Range], new: Range) -> None:
         )
 
 
-class Verdict:
+class StretchClassifier:
     """Classifies a stretch, span by span in order of offset; call `finish` after the last one."""
 
     def __init__(self, *, compacted: bool) -> None:

@@ -23,7 +23,7 @@ from twinlog.lifecycle.changes import delete_mirror
 from twinlog.lifecycle.creation import add_named, create_mirror
 from twinlog.lifecycle.failback import read_their_mirrors
 from twinlog.local import commands
-from twinlog.local.check import Log
+from twinlog.local.check import ConsumerView
 from twinlog.local.commands import Done
 from twinlog.mirror.errors import MirrorRefused
 from twinlog.mirror.settings import ACLS, parse_settings
@@ -448,7 +448,7 @@ def test_an_open_transaction_can_be_ended(
             await denials.allow()
 
     asyncio.run(run())
-    assert Log(servers).stable([(topic, 0)]) == {(topic, 0): 2}, "a record and its marker"
+    assert ConsumerView(servers).stable([(topic, 0)]) == {(topic, 0): 2}, "a record and its marker"
 
 
 @pytest.mark.broker

@@ -26,7 +26,7 @@ from twinlog.local import named
 from twinlog.local.check import Report
 from twinlog.local.cluster import DEFAULT_VERSION
 from twinlog.local.errors import LocalError
-from twinlog.local.stage import ALL_TOPICS, MIRROR, Seen, Stage
+from twinlog.local.stage import ALL_TOPICS, MIRROR, DestinationProgress, Stage
 
 DESTINATION_BROKERS: Final = 3
 RATE: Final = 1000.0
@@ -145,7 +145,7 @@ class Story:
     max_lag: int = 0
     offsets: int = 0
 
-    def saw(self, seen: Seen) -> None:
+    def saw(self, seen: DestinationProgress) -> None:
         """Note one measurement."""
         self.max_lag = max(self.max_lag, seen.lag)
         self.offsets = seen.offsets
@@ -205,7 +205,7 @@ def _of(brokers: int) -> str:
     return f"a destination of {brokers} broker{'s' if brokers > 1 else ''}"
 
 
-def _look(show: Show, stage: Stage, note: str = "") -> Seen | None:
+def _look(show: Show, stage: Stage, note: str = "") -> DestinationProgress | None:
     """Show the lag; return None if it cannot be measured now."""
     try:
         seen = stage.progress()
@@ -216,7 +216,7 @@ def _look(show: Show, stage: Stage, note: str = "") -> Seen | None:
     return seen
 
 
-def _text(stage: Stage, seen: Seen) -> str:
+def _text(stage: Stage, seen: DestinationProgress) -> str:
     said = stage.nodes["node"].last()
     return (
         f"lag {seen.lag:,} offsets; {seen.offsets:,} mirrored; "
@@ -257,7 +257,7 @@ def _prove(show: Show, stage: Stage, story: Story) -> bool:
     totals = stage.stop_load()
     show.say("the load has ended")
 
-    def look(seen: Seen) -> None:
+    def look(seen: DestinationProgress) -> None:
         story.saw(seen)
         show.lag(_text(stage, seen))
 

@@ -19,7 +19,7 @@ from twinlog.interfaces.cli.output import print_json
 from twinlog.operations.verification import DIFFERS, NOT_SEEN, SAME, Counts, Verification
 from twinlog.runtime.job_progress import Progress
 from twinlog.text import printable
-from twinlog.verify.job import Differs
+from twinlog.verify.job import RangeDifference
 from twinlog.verify.log_reader import PATIENCE_S
 
 EXIT_STATUS: Final = {SAME: 0, DIFFERS: 1, NOT_SEEN: 3}
@@ -98,7 +98,7 @@ def _as_text(result: Verification) -> str:
     return "\n".join(map(printable, lines))
 
 
-def _range(one: Differs) -> str:
+def _range(one: RangeDifference) -> str:
     return f"{one.partition} [{one.start}, {one.end}): {one.reason}"
 
 
