@@ -301,7 +301,7 @@ def _wrong_authority(place: Place, way: str) -> dict[str, str]:
         ("scram-512", _wrong_password, "sasl.jaas.config"),
         ("mutual-tls", _wrong_authority, "ssl.truststore"),
         ("scram-512", _wrong_authority, "ssl.truststore"),
-        ("mutual-tls", _wrong_name, "names"),
+        ("mutual-tls", _wrong_name, "this host name"),
         ("mutual-tls", _no_certificate, "ssl.keystore"),
         ("scram-256", _no_module, "sasl.jaas.config"),
     ],

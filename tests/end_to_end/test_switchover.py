@@ -253,7 +253,7 @@ def test_going_back(world: Stage, topic: str) -> None:
         assert switch.end() == 1
         last = switch.said[-1]
         assert (last["result"], last["step"]) == ("GONE_BACK", "SILENCE")
-        assert "not within 3 s: written to" in last["error"]
+        assert "timed out after 3 s: written to" in last["error"]
     world.await_no_lag([topic])
     for row in librdkafka_tools.described(world, topic).values():
         assert (row["state"], row["wanted"]) == ("MIRRORING", "MIRRORING")
