@@ -31,8 +31,7 @@ LARGE_CLASSES: Final = {
 }
 
 SHARED_NAMES: Final = {
-    *("Entry", "Leader", "Log", "Producers", "Progress", "Reader", "Removed", "ResourceType"),
-    *("Span", "Stage", "Step", "Tail", "Written"),
+    *("Leader", "Log", "Producers", "Progress", "Stage", "Step"),
 }
 """Names of more than one class."""
 

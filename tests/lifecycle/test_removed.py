@@ -23,7 +23,7 @@ from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
 from twinlog.lifecycle import creation
 from twinlog.lifecycle.changes import remove_topics
 from twinlog.lifecycle.creation import add_topics, create_mirror
-from twinlog.lifecycle.rebuild import Tail
+from twinlog.lifecycle.rebuild import DivergentTail
 from twinlog.local.check import ConsumerView
 from twinlog.mirror.errors import MirrorRefused
 from twinlog.mirror.states import State
@@ -231,7 +231,7 @@ def test_all_is_saved_where_the_source_s_topic_is_deleted_meanwhile(
             one.foreign(0)
             look = creation.where_logs_part
 
-            async def later(*seen: Any) -> list[Tail]:
+            async def later(*seen: Any) -> list[DivergentTail]:
                 await one.delete()
                 return await look(*seen)
 

@@ -35,7 +35,7 @@ from twinlog.store.config_records import (
 )
 from twinlog.store.control_topics import States
 from twinlog.store.mirrors import Decide, MirrorStore
-from twinlog.store.snapshot import Snapshot, Written
+from twinlog.store.snapshot import Snapshot, StoredRecord
 from twinlog.store.state_records import LastMirrored, PartitionState, epochs_key
 from twinlog.sync import acls as acl_sync
 from twinlog.sync import topics as topic_sync
@@ -55,7 +55,7 @@ def with_unread(*keys: tuple[str, ...]) -> Snapshot:
     """Return two mirrors, a topic of the first one, and unreadable records."""
     records = [encode(one) for one in (MIRROR, OTHER, TOPIC)]
     records += [(encode_key(key), b"{") for key in keys]
-    return Snapshot().after(Written(0, at, *one) for at, one in enumerate(records))
+    return Snapshot().after(StoredRecord(0, at, *one) for at, one in enumerate(records))
 
 
 class Store(MirrorStore):
@@ -91,7 +91,7 @@ def test_a_topic_that_a_command_leaves_out_is_named(
     """Otherwise a partial failover would seem to be one of all topics."""
     mirrored = encode(replace(TOPIC, wanted=Wanted.MIRRORING))
     records = [encode(MIRROR), mirrored, (encode_key(("topic", "m", "t-unread")), b"{")]
-    snapshot = Snapshot().after(Written(0, at, *one) for at, one in enumerate(records))
+    snapshot = Snapshot().after(StoredRecord(0, at, *one) for at, one in enumerate(records))
     store = Store(snapshot)
     monkeypatch.setattr(changes, "MirrorStore", lambda _: store)
     nowhere = cast(KafkaCluster, None)
@@ -162,7 +162,7 @@ def test_origins_that_no_cluster_has_are_not_stored(origins: tuple[str, ...]) ->
     longest = replace(TOPIC, topic="u", wanted=Wanted.MIRRORING, origins=("c" * 255,) * 99)
     too_long = replace(TOPIC, topic="v", wanted=Wanted.MIRRORING, origins=("d", *origins))
     records = [encode(one) for one in (MIRROR, longest, too_long)]
-    snapshot = Snapshot().after(Written(0, at, *one) for at, one in enumerate(records))
+    snapshot = Snapshot().after(StoredRecord(0, at, *one) for at, one in enumerate(records))
     theirs = their_mirrors(snapshot, "d")
     assert theirs.origins == {"u": ("s", *longest.origins)}
     assert theirs.unsure_among("tuv").keys() == {"v"}
@@ -223,7 +223,7 @@ def test_origins_stay_where_they_are_not_known(monkeypatch: pytest.MonkeyPatch) 
         replace(TOPIC, topic=name, wanted=Wanted.MIRRORING, origins=("a", "b")) for name in "tu"
     ]
     theirs = their_mirrors(with_unread(("topic", "m", "t")), "d")
-    store = Store(Snapshot().after(Written(0, 0, *encode(one)) for one in (MIRROR, *looped)))
+    store = Store(Snapshot().after(StoredRecord(0, 0, *encode(one)) for one in (MIRROR, *looped)))
 
     async def read(*_: object) -> TheirMirrors:
         return theirs
@@ -310,10 +310,10 @@ def test_acls_of_a_topic_that_cannot_be_read_are_left() -> None:
     made = MadeAcl(mirror="m", acl=COPIED, made_for=MadeFor.SOURCE)
     records = [encode(one) for one in (MIRROR, topic, made)]
     records.append((encode_key(("topic", "m", "u")), b"{"))
-    snapshot = Snapshot().after(Written(0, at, *one) for at, one in enumerate(records))
+    snapshot = Snapshot().after(StoredRecord(0, at, *one) for at, one in enumerate(records))
     cluster = cast(KafkaCluster, None)
     found = acl_sync._scope(cluster, snapshot, "m", parse_settings({}), about=(), ours=())
     scope = asyncio.run(found)
     assert (scope.topics, scope.left) == ({"t"}, {"u"})
-    unread = snapshot.after([Written(0, 9, encode_key(("mirror", "m")), b"{")])
+    unread = snapshot.after([StoredRecord(0, 9, encode_key(("mirror", "m")), b"{")])
     assert unread.copied_acls == {COPIED}

@@ -20,13 +20,13 @@ from twinlog.node.node import Node, NodeConfig, Progress
 from twinlog.store.config_records import Mirror, MirrorTopic, encode
 from twinlog.store.control_topics import status_entry
 from twinlog.store.mirrors import MirrorStore
-from twinlog.store.snapshot import Snapshot, Written
+from twinlog.store.snapshot import Snapshot, StoredRecord
 from twinlog.store.status_records import PartitionStatus, Status
 from twinlog.store.statuses import FRESH_S
 from twinlog.store.topic_writer import append
 
 SNAPSHOT = Snapshot().after(
-    Written(0, 0, *encode(record))
+    StoredRecord(0, 0, *encode(record))
     for record in (
         Mirror(name="m", source={}, source_cluster_id="c"),
         MirrorTopic(mirror="m", topic="t", topic_id=UUID(int=1), partitions=1),

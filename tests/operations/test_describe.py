@@ -11,7 +11,7 @@ from twinlog.mirror.states import State
 from twinlog.operations.describe import PartitionDescription, describe
 from twinlog.store.config_records import Mirror, MirrorTopic, NotMirrored, encode, key_of
 from twinlog.store.control_topics import States
-from twinlog.store.snapshot import Snapshot, Written
+from twinlog.store.snapshot import Snapshot, StoredRecord
 from twinlog.store.state_records import (
     MIRROR_PARTITION_STATE,
     LastMirrored,
@@ -23,7 +23,7 @@ from twinlog.store.statuses import FRESH_S, ages_of
 NO_STATES = States({}, {})
 FIRST = MirrorPartition("m", "t", 0)
 SNAPSHOT = Snapshot().after(
-    Written(0, 0, *encode(record))
+    StoredRecord(0, 0, *encode(record))
     for record in (
         Mirror(name="m", source={"bootstrap.servers": "h:1"}, source_cluster_id="c"),
         MirrorTopic(mirror="m", topic="t", topic_id=UUID(int=1), partitions=2),

@@ -19,8 +19,8 @@ from twinlog.store.config_records import (
     Mirror,
     MirrorTopic,
     NotMirrored,
-    Removed,
     StopRequest,
+    Tombstone,
     Wanted,
     decode,
     encode,
@@ -90,7 +90,7 @@ records = st.one_of(
 def test_records_come_back(record: ConfigRecord) -> None:
     key, value = encode(record)
     assert decode(key, value) == record
-    assert decode(key, None) == Removed(key_of(record))
+    assert decode(key, None) == Tombstone(key_of(record))
     assert key == encode_key(key_of(record))
 
 

@@ -11,7 +11,7 @@ from twinlog.kafka.types import LeaderEpoch, Offset
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
 from twinlog.store import control_topics
-from twinlog.store.config_records import Mirror, Removed, key_of
+from twinlog.store.config_records import Mirror, Tombstone, key_of
 from twinlog.store.control_topics import (
     CONFIG_TOPIC,
     STATE_TOPIC,
@@ -21,7 +21,7 @@ from twinlog.store.control_topics import (
     forget_entry,
     state_entry,
 )
-from twinlog.store.snapshot import Snapshot, Written
+from twinlog.store.snapshot import Snapshot, StoredRecord
 from twinlog.store.state_records import LastMirrored, PartitionState, epochs_key, state_key
 from twinlog.store.topic_reader import ControlRecord
 from twinlog.store.topic_writer import Entry
@@ -119,7 +119,7 @@ def test_what_cannot_be_read_shows_that_there_were_mirrors(
 def test_a_key_keeps_its_partition_when_partitions_are_added() -> None:
     mirror = Mirror(name="m", source={}, source_cluster_id="c")
     first = config_entry(mirror, 8)
-    snapshot = Snapshot().after([Written(first.partition, 0, first.key, first.value)])
+    snapshot = Snapshot().after([StoredRecord(first.partition, 0, first.key, first.value)])
     moved = next(n for n in range(9, 100) if config_entry(mirror, n).partition != first.partition)
-    for change in (mirror, Removed(key_of(mirror))):
+    for change in (mirror, Tombstone(key_of(mirror))):
         assert config_entry(change, moved, snapshot.places).partition == first.partition

@@ -22,7 +22,7 @@ from twinlog.store.control_topics import (
     check_state_partitions,
 )
 from twinlog.store.mirrors import MirrorStore
-from twinlog.store.snapshot import Snapshot, Written
+from twinlog.store.snapshot import Snapshot, StoredRecord
 
 REFUSED = "INVALID_PARTITIONS: {} has {} partitions, expected {}"
 
@@ -58,7 +58,7 @@ def test_another_count(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_count_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: an unreadable count is not treated as one that was never stored."""
     check(monkeypatch, {}, 50)
-    snapshot = Snapshot().after([Written(0, 0, encode_key(("feature", STATE_COUNT)), b"{")])
+    snapshot = Snapshot().after([StoredRecord(0, 0, encode_key(("feature", STATE_COUNT)), b"{")])
     with pytest.raises(UnsupportedVersion, match="__mirror_config-0, offset 0"):
         asyncio.run(check_state_partitions(cast(KafkaCluster, None), snapshot))
 

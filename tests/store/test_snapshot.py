@@ -20,14 +20,14 @@ from twinlog.store.config_records import (
     encode_key,
     key_of,
 )
-from twinlog.store.snapshot import Snapshot, Written
+from twinlog.store.snapshot import Snapshot, StoredRecord
 
 MIRROR = Mirror(name="m", source={"bootstrap.servers": "h:1"}, source_cluster_id="c")
 TOPIC = MirrorTopic(mirror="m", topic="t", topic_id=UUID(int=7), partitions=3)
 
 
-def written(record: ConfigRecord, offset: int = 0) -> Written:
-    return Written(0, offset, *encode(record))
+def written(record: ConfigRecord, offset: int = 0) -> StoredRecord:
+    return StoredRecord(0, offset, *encode(record))
 
 
 def test_the_last_record_of_a_key_holds() -> None:
@@ -45,25 +45,25 @@ def test_the_last_record_of_a_key_holds() -> None:
 def test_a_tombstone_deletes() -> None:
     """A topic whose mirror is deleted does not count, in any order of the tombstones."""
     full = Snapshot().after([written(MIRROR), written(TOPIC)])
-    assert full.after([Written(0, 2, encode_key(key_of(TOPIC)), None)]).topics == ()
-    without = full.after([Written(0, 2, encode_key(key_of(MIRROR)), None)])
+    assert full.after([StoredRecord(0, 2, encode_key(key_of(TOPIC)), None)]).topics == ()
+    without = full.after([StoredRecord(0, 2, encode_key(key_of(MIRROR)), None)])
     assert (without.mirrors, without.topics) == ({}, ())
 
 
 def test_what_cannot_be_read_is_kept_until_it_is_overwritten() -> None:
     key, _ = encode(TOPIC)
-    broken = Snapshot().after([written(MIRROR), Written(3, 9, key, b"{")])
+    broken = Snapshot().after([written(MIRROR), StoredRecord(3, 9, key, b"{")])
     assert broken.mirrors == {"m": MIRROR}
     (why,) = broken.unreadable.values()
     assert why.startswith("__mirror_config-3, offset 9: ")
-    mended = broken.after([Written(3, 10, *encode(TOPIC))])
+    mended = broken.after([StoredRecord(3, 10, *encode(TOPIC))])
     assert (dict(mended.unreadable), mended.topics) == ({}, (TOPIC,))
 
 
 def test_what_stood_before_a_record_that_cannot_be_read_holds_no_longer() -> None:
     """Neither for a reader that has read it, nor for a new one after the topic was compacted."""
     key, _ = encode(TOPIC)
-    broken = Written(0, 9, key, b"{")
+    broken = StoredRecord(0, 9, key, b"{")
     followed = Snapshot().after([written(MIRROR), written(TOPIC)]).after([broken])
     assert followed.topics == ()
     assert followed.records == Snapshot().after([written(MIRROR), broken]).records
@@ -74,9 +74,9 @@ def test_a_record_that_cannot_be_read_deletes_nothing() -> None:
     """Users of a topic's states keep them until its record is gone."""
     key, _ = encode(TOPIC)
     full = Snapshot().after([written(MIRROR), written(TOPIC)])
-    broken = full.after([Written(0, 9, key, b"{"), Written(0, 10, b"no key", b"{")])
+    broken = full.after([StoredRecord(0, 9, key, b"{"), StoredRecord(0, 10, b"no key", b"{")])
     assert full.deleted(broken) == set()
-    gone = broken.after([Written(0, 11, key, None)])
+    gone = broken.after([StoredRecord(0, 11, key, None)])
     assert broken.deleted(gone) == full.deleted(gone) == {("m", "t")}
 
 
@@ -90,15 +90,15 @@ def test_a_topic_is_recreated_where_both_ids_are_known() -> None:
 
 
 def test_kinds_of_later_versions_are_left_alone() -> None:
-    after = Snapshot().after([Written(0, 0, b'["flow","f"]', b"{}")])
+    after = Snapshot().after([StoredRecord(0, 0, b'["flow","f"]', b"{}")])
     assert (after.records, after.unreadable) == ({}, {})
 
 
 def test_records_of_unknown_kinds_count() -> None:
     """Records of unknown kinds count, too: a reader asks whether it has reached an offset."""
-    first = Snapshot().after([Written(0, 4, b'["flow","f"]', b"{}"), written(MIRROR)])
+    first = Snapshot().after([StoredRecord(0, 4, b'["flow","f"]', b"{}"), written(MIRROR)])
     assert first.ends[0] in {1, 5}
-    assert first.after([Written(2, 7, None, None)]).ends[2] == 8
+    assert first.after([StoredRecord(2, 7, None, None)]).ends[2] == 8
 
 
 def test_partitions_by_their_owner() -> None:
@@ -139,10 +139,10 @@ def test_a_format_that_is_not_known_is_refused(level: int) -> None:
 
 def test_a_format_that_cannot_be_read_is_refused() -> None:
     key, value = encode(Feature(name=MIRROR_VERSION, level=1))
-    assert Snapshot().after([Written(0, 0, key, value)]).known()
+    assert Snapshot().after([StoredRecord(0, 0, key, value)]).known()
     with pytest.raises(UnsupportedVersion, match="unreadable: "):
         Snapshot().after(
-            [Written(0, 0, key, value.replace(b'"version":1', b'"version":2'))]
+            [StoredRecord(0, 0, key, value.replace(b'"version":1', b'"version":2'))]
         ).known()
 
 
@@ -151,10 +151,10 @@ def test_a_removal_holds_against_an_older_record_in_another_partition(in_order: 
     """Partitions were added to the topic, and its partitions are read in any order."""
     key, value = encode(TOPIC)
     removed = encode(replace(TOPIC, wanted=Wanted.STOPPED))[1]
-    older, newer = Written(1, 5, key, value, 100), Written(9, 0, key, removed, 200)
+    older, newer = StoredRecord(1, 5, key, value, 100), StoredRecord(9, 0, key, removed, 200)
     found = Snapshot().after([written(MIRROR), *([older, newer] if in_order else [newer, older])])
     assert found.topics[0].wanted is Wanted.STOPPED
     assert found.places[key].partition == 9
-    gone = Written(9, 1, key, None, 300)
+    gone = StoredRecord(9, 1, key, None, 300)
     records = [older, gone] if in_order else [gone, older]
     assert Snapshot().after([written(MIRROR), *records]).topics == ()

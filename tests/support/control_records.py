@@ -13,7 +13,7 @@ from waiting import until
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State, may_follow
 from twinlog.store.config_records import Wanted
-from twinlog.store.snapshot import Snapshot, Written
+from twinlog.store.snapshot import Snapshot, StoredRecord
 from twinlog.store.state_records import (
     MIRROR_PARTITION_STATE,
     Forgotten,
@@ -75,7 +75,7 @@ def read(servers: str) -> Book:
     return Book(ways, Snapshot().after(_records(servers, "__mirror_config")))
 
 
-def _records(servers: str, topic: str) -> list[Written]:
+def _records(servers: str, topic: str) -> list[StoredRecord]:
     """Read every record of a topic, in each partition's order."""
     client = Consumer(
         {
@@ -85,7 +85,7 @@ def _records(servers: str, topic: str) -> list[Written]:
             "enable.partition.eof": True,
         }
     )
-    found: list[Written] = []
+    found: list[StoredRecord] = []
     try:
         count = len(client.list_topics(topic, SECONDS).topics[topic].partitions)
         client.assign([TopicPartition(topic, index, 0) for index in range(count)])
@@ -99,7 +99,7 @@ def _records(servers: str, topic: str) -> list[Written]:
                     left.discard(index)  # the end of the partition
                 else:
                     assert offset is not None
-                    found.append(Written(index, offset, message.key(), message.value()))  # type: ignore[arg-type]
+                    found.append(StoredRecord(index, offset, message.key(), message.value()))  # type: ignore[arg-type]
             return not left
 
         until(read_on, SECONDS, f"the end of {topic}")

@@ -15,7 +15,7 @@ from twinlog.kafka.acls import Acl, AclChanges, Operation, PatternType, Permissi
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.settings import parse_settings
 from twinlog.store.config_records import MadeAcl, MadeFor, Mirror, MirrorTopic, encode
-from twinlog.store.snapshot import Snapshot, Written
+from twinlog.store.snapshot import Snapshot, StoredRecord
 from twinlog.sync import acls as acl_sync
 from twinlog.sync import read_only
 from twinlog.sync.read_only import ReadOnly
@@ -39,7 +39,7 @@ def snapshot(*copied: Acl) -> Snapshot:
         MirrorTopic(mirror="m", topic="orders", topic_id=UUID(int=1), partitions=1),
         *(MadeAcl(mirror="m", acl=acl, made_for=MadeFor.SOURCE) for acl in copied),
     )
-    return Snapshot().after(Written(0, at, *encode(one)) for at, one in enumerate(records))
+    return Snapshot().after(StoredRecord(0, at, *encode(one)) for at, one in enumerate(records))
 
 
 @pytest.mark.parametrize("already", [False, True], ids=["about to be copied", "copied before"])

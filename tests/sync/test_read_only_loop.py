@@ -14,7 +14,7 @@ from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, Resource
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.store.config_records import MadeAcl, MadeFor, Mirror, encode, encode_key, key_of
 from twinlog.store.mirrors import MirrorStore
-from twinlog.store.snapshot import Snapshot, Written
+from twinlog.store.snapshot import Snapshot, StoredRecord
 from twinlog.sync import read_only
 from twinlog.sync.read_only import MIRRORS_AT_ONCE, ReadOnly
 
@@ -76,7 +76,7 @@ def test_what_was_denied_stays_where_a_topic_cannot_be_read() -> None:
     made = MadeAcl(mirror="m00", acl=denial, made_for=MadeFor.READ_ONLY)
     unreadable = [encode_key(("topic", "m00", topic)) for topic in ("made", "another")]
     records = [*(encode(one) for one in (MIRRORS[0], made)), *((key, b"{") for key in unreadable)]
-    snapshot = Snapshot().after(Written(0, at, *one) for at, one in enumerate(records))
+    snapshot = Snapshot().after(StoredRecord(0, at, *one) for at, one in enumerate(records))
     loop = ReadOnly(
         *(cast(KafkaCluster, None), cast(MirrorStore, _Store())), _never, _count, none_refused
     )

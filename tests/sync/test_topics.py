@@ -8,7 +8,7 @@ import pytest
 
 from twinlog.kafka.client.metadata import Topic
 from twinlog.store.config_records import ConfigRecord, Mirror, MirrorTopic, Wanted, encode
-from twinlog.store.snapshot import Snapshot, Written
+from twinlog.store.snapshot import Snapshot, StoredRecord
 from twinlog.sync.topics import not_mirrored
 
 MIRROR = Mirror(name="m", source={}, source_cluster_id="s", topic_patterns=("t.*",))
@@ -26,7 +26,7 @@ def missed(
     *records: ConfigRecord, mirror: Mirror = MIRROR, topic_id: int = 1, loops: tuple[str, ...] = ()
 ) -> dict[str, str]:
     snapshot = Snapshot().after(
-        Written(0, 0, *encode(one)) for one in (mirror, OTHER, FOREIGN, *records)
+        StoredRecord(0, 0, *encode(one)) for one in (mirror, OTHER, FOREIGN, *records)
     )
     return not_mirrored(mirror, snapshot, {"t": topic("t", topic_id), "u": topic("u")}, loops)
 

@@ -12,7 +12,7 @@ READ_BYTES: Final = 4 * 1024 * 1024
 READ_TRIES: Final = 50
 
 
-class Reader(Protocol):
+class RangeReader(Protocol):
     """A reader of a cluster's logs: as consumers see them (`KafkaSource`), or unfiltered."""
 
     async def leaders(self, topics: Collection[str]) -> object:
@@ -24,7 +24,9 @@ class Reader(Protocol):
         """Read the partitions once at these offsets."""
 
 
-async def answers(reader: Reader, partition: TopicPartition, start: int) -> AsyncIterator[Fetched]:
+async def answers(
+    reader: RangeReader, partition: TopicPartition, start: int
+) -> AsyncIterator[Fetched]:
     """Answers without an error at this offset, a bounded number of times.
 
     Args:

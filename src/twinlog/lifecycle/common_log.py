@@ -24,7 +24,7 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal, Retriable
 from twinlog.kafka.log_range import answers
 from twinlog.kafka.types import LogBounds, Offset, TopicPartition
-from twinlog.lifecycle.rebuild import Tail
+from twinlog.lifecycle.rebuild import DivergentTail
 from twinlog.mirror.plan import plan
 from twinlog.verify.agreement import MAX_DECODED, Side, agreement
 
@@ -43,8 +43,8 @@ _EMPTY_ANSWERS: Final = 15
 
 
 async def compared(
-    source: KafkaCluster, destination: KafkaCluster, tails: Sequence[Tail]
-) -> list[Tail]:
+    source: KafkaCluster, destination: KafkaCluster, tails: Sequence[DivergentTail]
+) -> list[DivergentTail]:
     """The tails, each from where the two logs diverge, if that is earlier.
 
     Args:
@@ -65,7 +65,7 @@ async def compared(
     source_bounds, bounds = await asyncio.gather(theirs.bounds(asked), ours.bounds(asked))
     limit = asyncio.Semaphore(AT_ONCE)
 
-    async def parted(tail: Tail) -> Tail:
+    async def parted(tail: DivergentTail) -> DivergentTail:
         left, right = _known(source_bounds, tail.partition), _known(bounds, tail.partition)
         start = min(tail.start, left.high_watermark)
         stable = min(start, left.last_stable, right.last_stable)

@@ -49,7 +49,13 @@ from twinlog.lifecycle.failback import (
     still_mirrored_to,
     told_by_id,
 )
-from twinlog.lifecycle.rebuild import Rebuild, Tail, delete_diverged, deleted_before, save_tails
+from twinlog.lifecycle.rebuild import (
+    DivergentTail,
+    Rebuild,
+    delete_diverged,
+    deleted_before,
+    save_tails,
+)
 from twinlog.lifecycle.removed import not_proved_equal, where_logs_part, whole_logs
 from twinlog.lifecycle.required_apis import check_apis
 from twinlog.mirror.errors import MirrorError
@@ -371,7 +377,7 @@ async def _look(
     topics: Sequence[Topic],
     *,
     theirs: TheirMirrors,
-) -> tuple[list[DestinationTopic], list[Tail]]:
+) -> tuple[list[DestinationTopic], list[DivergentTail]]:
     """What the topics have to be on the destination, and the tails of those that have diverged."""
     names = [topic.name for topic in topics]
     configs = await _readable_configs(source, names)
@@ -486,7 +492,7 @@ def _usable(topic: Topic) -> Topic:
     return topic
 
 
-def _diverged(tails: Sequence[Tail]) -> UserError:
+def _diverged(tails: Sequence[DivergentTail]) -> UserError:
     beyond = [f"{t.partition} from offset {t.start} to {t.end - 1}" for t in tails if not t.empty]
     # Retention may have deleted the tail's records; its offsets still keep the log from continuing.
     named = few(

@@ -38,7 +38,7 @@ from twinlog.kafka.errors import DENIED, Refusal, UserError
 from twinlog.kafka.requests.partitions import DEBUGGING, list_offsets, offset_for_leader_epoch
 from twinlog.kafka.types import UNKNOWN_EPOCH, TopicPartition
 from twinlog.lifecycle.common_log import compared
-from twinlog.lifecycle.rebuild import Tail
+from twinlog.lifecycle.rebuild import DivergentTail
 from twinlog.mirror.states import State
 from twinlog.store.config_records import MadeFor, MirrorTopic, Wanted
 from twinlog.store.mirrors import MirrorStore
@@ -161,7 +161,7 @@ async def read_their_mirrors(source: KafkaCluster, destination: KafkaCluster) ->
     return their_mirrors(snapshot, destination.cluster_id)
 
 
-class Removed(NamedTuple):
+class RemovedTopics(NamedTuple):
     """Removed topics, distinguished by id from recreated ones of the same names."""
 
     same: tuple[MirrorTopic, ...]
@@ -172,14 +172,14 @@ class Removed(NamedTuple):
 
 def told_by_id(
     removed: Mapping[str, Collection[MirrorTopic]], existing: Mapping[str, Topic]
-) -> Removed:
+) -> RemovedTopics:
     """Determine by id which existing topics are the removed ones; without ids, all are."""
     known = {name: removed[name] for name in existing if name in removed}
     same = {
         name: [one for one in topics if not is_another(one.topic_id, existing[name].topic_id)]
         for name, topics in known.items()
     }
-    return Removed(
+    return RemovedTopics(
         tuple(one for topics in same.values() for one in topics),
         frozenset(name for name, topics in same.items() if not topics),
     )
@@ -232,7 +232,9 @@ async def last_mirrored(cluster: KafkaCluster, topics: Collection[MirrorTopic]) 
     return {key: last for key, last in ends.items() if key not in under_way}
 
 
-async def find_tails(source: KafkaCluster, destination: KafkaCluster, ends: Ends) -> list[Tail]:
+async def find_tails(
+    source: KafkaCluster, destination: KafkaCluster, ends: Ends
+) -> list[DivergentTail]:
     """The tails of topics that have diverged, in order; none of topics that can continue.
 
     If one partition of a topic has a tail, all of its partitions are in the result, the others with
@@ -256,7 +258,7 @@ async def find_tails(source: KafkaCluster, destination: KafkaCluster, ends: Ends
         start: int = last.end
         if epoch_end is not None and epoch_end.end_offset >= 0:
             start = min(start, epoch_end.end_offset)
-        tails.append(Tail(partition, min(start, log_end.offset), log_end.offset))
+        tails.append(DivergentTail(partition, min(start, log_end.offset), log_end.offset))
     tails = await compared(source, destination, tails)
     diverged = {tail.partition.topic for tail in tails if not tail.empty}
     return [tail for tail in tails if tail.partition.topic in diverged]

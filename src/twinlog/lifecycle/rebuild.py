@@ -34,7 +34,7 @@ _REPEAT: Final = (
 )
 
 
-class Tail(NamedTuple):
+class DivergentTail(NamedTuple):
     """Offsets `[start, end)` at a partition's end that the other cluster lacks; may be empty."""
 
     partition: TopicPartition
@@ -60,7 +60,7 @@ class Rebuild(NamedTuple):
     """Receives the progress of the comparison."""
 
 
-async def delete_diverged(destination: KafkaCluster, tails: Collection[Tail]) -> None:
+async def delete_diverged(destination: KafkaCluster, tails: Collection[DivergentTail]) -> None:
     """Delete topics that are as they were read; when this returns, they are gone.
 
     Args:
@@ -92,7 +92,7 @@ async def delete_diverged(destination: KafkaCluster, tails: Collection[Tail]) ->
 
 
 async def _deleted(
-    destination: KafkaCluster, names: Collection[str], tails: Collection[Tail]
+    destination: KafkaCluster, names: Collection[str], tails: Collection[DivergentTail]
 ) -> dict[str, Refusal | None]:
     """Delete topics, if unchanged before each attempt; return the result for each topic.
 
@@ -134,7 +134,7 @@ async def _deleted(
 
 
 async def _unchanged(
-    destination: KafkaCluster, topics: Mapping[str, Topic], tails: Collection[Tail]
+    destination: KafkaCluster, topics: Mapping[str, Topic], tails: Collection[DivergentTail]
 ) -> None:
     """Require that the log ends are unchanged; see `delete_diverged`."""
     seen = {tail.partition: tail.end for tail in tails if tail.partition.topic in topics}
@@ -177,7 +177,7 @@ def deleted_before(names: Collection[str]) -> Iterator[None]:
 
 
 async def save_tails(
-    destination: KafkaCluster, tails: Collection[Tail], directory: Path
+    destination: KafkaCluster, tails: Collection[DivergentTail], directory: Path
 ) -> list[Path]:
     """Write each tail that is not empty to `DIRECTORY/TOPIC-PARTITION/START.log`; return the files.
 
@@ -193,7 +193,7 @@ async def save_tails(
     return [await _save(destination, tail, directory) for tail in tails if not tail.empty]
 
 
-async def _save(destination: KafkaCluster, tail: Tail, directory: Path) -> Path:
+async def _save(destination: KafkaCluster, tail: DivergentTail, directory: Path) -> Path:
     path = directory / str(tail.partition) / f"{tail.start:020d}.log"
     reader = LogReader(destination, tail.partition, isolation=READ_UNCOMMITTED)
     try:
@@ -231,7 +231,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-async def _read(reader: LogReader, tail: Tail, at: int) -> tuple[bytes, int]:
+async def _read(reader: LogReader, tail: DivergentTail, at: int) -> tuple[bytes, int]:
     """Whole batches of the tail from `at` on, and the offset after them.
 
     Raises:

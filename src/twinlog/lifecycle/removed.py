@@ -30,7 +30,7 @@ from twinlog.kafka.errors import Refusal
 from twinlog.kafka.requests.partitions import DEBUGGING, OffsetSpec, list_offsets
 from twinlog.kafka.types import LogBounds, TopicPartition
 from twinlog.lifecycle.failback import Ends
-from twinlog.lifecycle.rebuild import Tail
+from twinlog.lifecycle.rebuild import DivergentTail
 from twinlog.verify.job import Compared, Comparison, Stretch
 from twinlog.verify.log_reader import read_bounds
 from twinlog.verify.verdict import LOG_START, DifferenceKind
@@ -43,7 +43,7 @@ AT_ONCE: Final = 20
 """Partitions that are compared concurrently."""
 
 
-async def whole_logs(destination: KafkaCluster, topics: Mapping[str, int]) -> list[Tail]:
+async def whole_logs(destination: KafkaCluster, topics: Mapping[str, int]) -> list[DivergentTail]:
     """All that these topics hold, as a tail of each of their partitions, in order.
 
     Args:
@@ -63,13 +63,13 @@ async def whole_logs(destination: KafkaCluster, topics: Mapping[str, int]) -> li
             raise start.error("read the log start offset", topic=partition.topic)
         if isinstance(end, Refusal):
             raise end.error("read the log end offset", topic=partition.topic)
-        tails.append(Tail(partition, start.offset, end.offset))
+        tails.append(DivergentTail(partition, start.offset, end.offset))
     return tails
 
 
 async def where_logs_part(
-    source: KafkaCluster, destination: KafkaCluster, tails: Sequence[Tail], ends: Ends
-) -> list[Tail]:
+    source: KafkaCluster, destination: KafkaCluster, tails: Sequence[DivergentTail], ends: Ends
+) -> list[DivergentTail]:
     """The tails, each from where the two logs begin to differ.
 
     Args:
@@ -97,9 +97,9 @@ async def where_logs_part(
 async def not_proved_equal(
     source: KafkaCluster,
     destination: KafkaCluster,
-    tails: Sequence[Tail],
+    tails: Sequence[DivergentTail],
     tell: Callable[[str], None],
-) -> list[Tail]:
+) -> list[DivergentTail]:
     """The tails, each from the first offset of its log that is not proven to be equal.
 
     Both logs are read completely. What retention has deleted on the source is not proven.
@@ -126,8 +126,8 @@ _Parts = Callable[[Comparison, Stretch, LogBounds], Awaitable[int | None]]
 
 
 async def _moved(
-    source: KafkaCluster, destination: KafkaCluster, tails: Sequence[Tail], parts: _Parts
-) -> list[Tail]:
+    source: KafkaCluster, destination: KafkaCluster, tails: Sequence[DivergentTail], parts: _Parts
+) -> list[DivergentTail]:
     """The tails with other starts, each within its log."""
     if not tails:
         return []
@@ -136,7 +136,7 @@ async def _moved(
     comparison = Comparison(source, destination)
     limit = asyncio.Semaphore(AT_ONCE)
 
-    async def moved(tail: Tail) -> Tail:
+    async def moved(tail: DivergentTail) -> DivergentTail:
         here, there = ours[tail.partition], theirs[tail.partition]
         for bounds in (here, there):
             # A topic that the source does not have is equal nowhere; other errors prove nothing.

@@ -46,7 +46,7 @@ class Absence(enum.IntEnum):
     UNEXPLAINED = 4
 
 
-class Span(NamedTuple):
+class AbsentSpan(NamedTuple):
     """The offsets up to `end` are absent for this reason."""
 
     reason: Absence

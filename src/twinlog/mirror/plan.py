@@ -41,7 +41,7 @@ from twinlog.kafka.log.lone import merge_lone
 from twinlog.kafka.log.merge import MERGED_BYTES, alone, merge
 from twinlog.kafka.log.records import Encoded, RawRecord, build, decode, each_record, raw_records
 from twinlog.kafka.types import UNKNOWN_EPOCH, AbortedTransaction, LeaderEpoch, Offset
-from twinlog.mirror.absence import Absence, Span
+from twinlog.mirror.absence import Absence, AbsentSpan
 
 MERGE_MAX_COUNT: Final = 8
 """A batch of more records is not merged: each record costs more than the merge saves."""
@@ -100,7 +100,7 @@ class Gap:
     start: Offset
     end: Offset
     seen: bool
-    spans: tuple[Span, ...] = field(default=(), compare=False)
+    spans: tuple[AbsentSpan, ...] = field(default=(), compare=False)
 
     def after(self, start: Offset) -> "Gap":
         """The rest of the gap, from an offset within it on."""
@@ -325,7 +325,7 @@ class _Pieces:
             return
         self._flush()
         seen = reason in (Absence.MARKER, Absence.ABORTED)
-        span = Span(reason, end)
+        span = AbsentSpan(reason, end)
         last = self._pieces[-1] if self._pieces else None
         if isinstance(last, Gap):
             spans = last.spans[:-1] if last.spans[-1].reason is reason else last.spans

@@ -219,7 +219,7 @@ class Feature:
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class Tombstone:
     """A tombstone for the record of this key."""
 
     key: tuple[str, ...]
@@ -228,7 +228,7 @@ class Removed:
 ConfigRecord: TypeAlias = (
     Mirror | MirrorTopic | MadeAcl | Followed | NotMirrored | StopRequest | Feature
 )
-ConfigChange: TypeAlias = ConfigRecord | Removed
+ConfigChange: TypeAlias = ConfigRecord | Tombstone
 
 
 def topic_id_text(topic_id: UUID) -> str:
@@ -368,7 +368,7 @@ def decode(key: bytes | None, value: bytes | None) -> ConfigChange | None:
         case _:
             return None
     if value is None:
-        return Removed(tuple(parts))
+        return Tombstone(tuple(parts))
     body = JsonObject(decode_json(value, _WHAT), f"{_WHAT}, {'/'.join(parts)[:80]}")
     version = body.number("version")
     if version != _VERSION:

@@ -32,9 +32,9 @@ from twinlog.mirror.placement import MirrorPartition, config_partition
 from twinlog.mirror.settings import OF_CONTROL_TOPICS
 from twinlog.mirror.states import State
 from twinlog.store import config_records, state_records, status_records
-from twinlog.store.config_records import STATE_COUNT, ConfigChange, Feature, Removed
+from twinlog.store.config_records import STATE_COUNT, ConfigChange, Feature, Tombstone
 from twinlog.store.polling_reader import ControlReader, at_the_last
-from twinlog.store.snapshot import Place, Snapshot, Written
+from twinlog.store.snapshot import Place, Snapshot, StoredRecord
 from twinlog.store.state_records import (
     LAST_MIRROR_EPOCHS,
     MIRROR_PARTITION_STATE,
@@ -298,7 +298,7 @@ def config_entry(change: ConfigChange, count: int, places: Places = NO_PLACES) -
 
     A key that already has a record keeps its partition (`Snapshot.places`).
     """
-    if isinstance(change, Removed):
+    if isinstance(change, Tombstone):
         key, value = config_records.encode_key(change.key), None
         _, placed_by, *_ = change.key
     else:
@@ -332,7 +332,7 @@ def fold_config(records: Iterable[ControlRecord], before: Snapshot | None = None
     Raises:
         UnsupportedVersion: the topic is written in an unknown format.
     """
-    written = (Written(r.partition, r.offset, r.key, r.value, r.timestamp) for r in records)
+    written = (StoredRecord(r.partition, r.offset, r.key, r.value, r.timestamp) for r in records)
     return (before or Snapshot()).after(written).known()
 
 

@@ -46,8 +46,8 @@ from twinlog.store.config_records import (
     Mirror,
     MirrorTopic,
     NotMirrored,
-    Removed,
     StopRequest,
+    Tombstone,
     Wanted,
     key_of,
 )
@@ -271,7 +271,7 @@ class MirrorStore:
                 if isinstance(record, MirrorTopic | MadeAcl | Followed | NotMirrored)
                 and record.mirror == mirror
             ]
-            removed = [Removed(key) for key in (*its, key_of(snapshot.mirrors[mirror]))]
+            removed = [Tombstone(key) for key in (*its, key_of(snapshot.mirrors[mirror]))]
             return [*forgotten, *removed]
 
         await self.change(decide)

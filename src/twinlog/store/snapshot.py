@@ -27,8 +27,8 @@ from twinlog.store.config_records import (
     Mirror,
     MirrorTopic,
     NotMirrored,
-    Removed,
     StopRequest,
+    Tombstone,
     Wanted,
     decode,
     encode_key,
@@ -40,7 +40,7 @@ LEVEL: Final = 1
 _FORMAT: Final = ("feature", MIRROR_VERSION)
 
 
-class Written(NamedTuple):
+class StoredRecord(NamedTuple):
     """A record's partition, offset, key and value, and when its broker has appended it, in ms."""
 
     partition: int
@@ -234,7 +234,7 @@ class Snapshot:
         """Mirror partitions by the state partition, of `count`, that owns them."""
         return owners(self.topics, count)
 
-    def after(self, written: Iterable[Written]) -> "Snapshot":
+    def after(self, written: Iterable[StoredRecord]) -> "Snapshot":
         """The snapshot after these records, which must be in each partition's order."""
         records, unreadable, ends = dict(self.records), dict(self.unreadable), dict(self.ends)
         places = dict(self.places)
@@ -269,13 +269,13 @@ class Snapshot:
         )
 
 
-def _tombstone(key: bytes | None) -> Removed | None:
+def _tombstone(key: bytes | None) -> Tombstone | None:
     """The tombstone of a key, if the key can be read."""
     try:
         change = decode(key, None)
     except ProtocolError:
         return None
-    return change if isinstance(change, Removed) else None
+    return change if isinstance(change, Tombstone) else None
 
 
 def owners(

@@ -31,7 +31,7 @@ from twinlog.kafka.protocol.fields import (
     INT16,
     INT32,
     INT64,
-    Reader,
+    FieldReader,
     compact_count,
     string,
     tags,
@@ -157,7 +157,7 @@ def decode(key: bytes | None, value: bytes | None) -> StateRecord | None:
     """
     if key is None:
         raise ProtocolError("a record of __mirror_state has no key")
-    reader = Reader(key, "a key of __mirror_state")
+    reader = FieldReader(key, "a key of __mirror_state")
     record_type = reader.int16()
     if record_type not in {LAST_MIRROR_EPOCHS, MIRROR_PARTITION_STATE}:
         return None
@@ -168,7 +168,7 @@ def decode(key: bytes | None, value: bytes | None) -> StateRecord | None:
     reader.finish()
     if value is None:
         return Forgotten(record_type, mirror, partition)
-    body = Reader(value, "a value of __mirror_state")
+    body = FieldReader(value, "a value of __mirror_state")
     version = body.int16()
     if version != _VERSION:
         raise ProtocolError(f"a value of __mirror_state has version {version}, expected {_VERSION}")
@@ -177,7 +177,7 @@ def decode(key: bytes | None, value: bytes | None) -> StateRecord | None:
     return LastMirroredEpochs(tuple(_epochs(mirror, body)))
 
 
-def _state(mirror: str, keyed: MirrorPartition | None, body: Reader) -> PartitionState:
+def _state(mirror: str, keyed: MirrorPartition | None, body: FieldReader) -> PartitionState:
     partition = MirrorPartition(mirror, body.compact_string(), body.int32())
     state = state_of(body.int8())
     known = body.tags()
@@ -192,7 +192,7 @@ def _state(mirror: str, keyed: MirrorPartition | None, body: Reader) -> Partitio
     return PartitionState(partition, state, reason, unconfirmed)
 
 
-def _epochs(mirror: str, body: Reader) -> Iterable[tuple[MirrorPartition, LastMirrored]]:
+def _epochs(mirror: str, body: FieldReader) -> Iterable[tuple[MirrorPartition, LastMirrored]]:
     for _ in range(body.compact_count()):
         topic = body.compact_string()
         for _ in range(body.compact_count()):
@@ -209,14 +209,14 @@ def _epochs(mirror: str, body: Reader) -> Iterable[tuple[MirrorPartition, LastMi
 def _end(tag: bytes | None) -> Offset:
     if tag is None:
         return Offset(-1)
-    reader = Reader(tag, "an end offset of __mirror_state")
+    reader = FieldReader(tag, "an end offset of __mirror_state")
     end = Offset(reader.int64())
     reader.finish()
     return end
 
 
 def _producers(tag: bytes) -> tuple[int, ...]:
-    reader = Reader(tag, "producer ids of __mirror_state")
+    reader = FieldReader(tag, "producer ids of __mirror_state")
     found = []
     while not reader.done:
         found.append(reader.int64())

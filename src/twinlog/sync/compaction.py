@@ -41,7 +41,7 @@ from twinlog.store.config_records import (
     ConfigChange,
     Followed,
     MirrorTopic,
-    Removed,
+    Tombstone,
     Wanted,
     key_of,
 )
@@ -268,7 +268,7 @@ def _not_compacted(stored: Followed) -> list[ConfigChange]:
     Otherwise `caught_up_ms` would not be updated any more, and the topic would seem to be behind.
     """
     if not stored.behind_ms:
-        return [Removed(key_of(stored))]
+        return [Tombstone(key_of(stored))]
     return [] if stored.retention_ms == FOREVER_MS else [replace(stored, retention_ms=FOREVER_MS)]
 
 

@@ -12,7 +12,7 @@ from twinlog.kafka.acls import Acl, AclChanges, Permission, limited, limiting
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.requests.acls import create_acls, delete_acls
-from twinlog.store.config_records import ConfigChange, MadeAcl, MadeFor, Removed, key_of
+from twinlog.store.config_records import ConfigChange, MadeAcl, MadeFor, Tombstone, key_of
 from twinlog.store.mirrors import MirrorStore, unknown_mirror
 from twinlog.store.snapshot import Snapshot
 from twinlog.text import few
@@ -109,6 +109,8 @@ async def _forget(
 
     def decide(now: Snapshot) -> list[ConfigChange]:
         left = now.made_acls(mirror, made_for) & frozenset(acls)
-        return [Removed(key_of(MadeAcl(mirror=mirror, acl=acl, made_for=made_for))) for acl in left]
+        return [
+            Tombstone(key_of(MadeAcl(mirror=mirror, acl=acl, made_for=made_for))) for acl in left
+        ]
 
     await store.change(decide)

@@ -533,7 +533,7 @@ class GroupSync(Sync[GroupDifference]):
         """Seconds between two commits of the same offset."""
         if self._repeat_s is None:
             brokers = self._destination.metadata.brokers
-            asked = [admin.Resource(admin.ResourceType.BROKER, str(node)) for node in brokers]
+            asked = [admin.Resource(admin.ConfigResourceType.BROKER, str(node)) for node in brokers]
             try:
                 answers = await admin.describe_configs(self._destination, asked, [_RETENTION])
             except TwinlogError as error:

@@ -43,7 +43,7 @@ from twinlog.store.config_records import (
     Mirror,
     MirrorTopic,
     NotMirrored,
-    Removed,
+    Tombstone,
     Wanted,
     key_of,
 )
@@ -212,7 +212,7 @@ async def _store_not_mirrored(
         log.warning("mirror %s: %d source topics are not mirrored", mirror, now.total)
     await store.change(
         lambda snapshot: (
-            [now if missed else Removed(key_of(now))] if mirror in snapshot.mirrors else []
+            [now if missed else Tombstone(key_of(now))] if mirror in snapshot.mirrors else []
         )
     )
 

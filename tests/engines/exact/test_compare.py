@@ -14,7 +14,7 @@ from twinlog.kafka.log.batch import LOG_APPEND_TIME
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import Encoded, whole
 from twinlog.kafka.types import Offset
-from twinlog.mirror.absence import Absence, Span
+from twinlog.mirror.absence import Absence, AbsentSpan
 from twinlog.mirror.plan import Data, Gap, Piece, plan
 
 
@@ -115,7 +115,7 @@ def test_a_source_s_gap() -> None:
     ours = planned(batch(FIVE))
     assert differences([gap(0, 5, seen=True)], ours, 0, 5) == told(0, 5, Mismatch.EXTRA)
     assert differences([gap(0, 5, seen=False)], ours, 0, 5) == told(0, 5, Mismatch.SKIPPED)
-    spans = (Span(Absence.COMPACTED, Offset(2)), Span(Absence.MARKER, Offset(3)))
+    spans = (AbsentSpan(Absence.COMPACTED, Offset(2)), AbsentSpan(Absence.MARKER, Offset(3)))
     mixed = Gap(Offset(0), Offset(3), False, spans)
     extra = told(2, 3, Mismatch.EXTRA)
     assert differences([mixed], ours, 0, 3) == told(0, 2, Mismatch.SKIPPED) + extra

@@ -6,52 +6,52 @@ from hypothesis import strategies as st
 
 from twinlog.kafka.errors import ProtocolError
 from twinlog.kafka.protocol import compact, fields
-from twinlog.kafka.protocol.fields import Reader
+from twinlog.kafka.protocol.fields import FieldReader
 
 
 @given(st.integers(0, 2**35 - 1))
 def test_unsigned_varints_come_back(value: int) -> None:
-    reader = Reader(compact.unsigned_varint(value), "it")
+    reader = FieldReader(compact.unsigned_varint(value), "it")
     assert reader.unsigned_varint() == value
     reader.finish()
 
 
 def test_a_varint_of_six_bytes_is_refused() -> None:
     with pytest.raises(ProtocolError, match="longer than five bytes"):
-        Reader(b"\xff" * 6, "it").unsigned_varint()
+        FieldReader(b"\xff" * 6, "it").unsigned_varint()
 
 
 @given(st.text(max_size=50))
 def test_strings_come_back(text: str) -> None:
-    reader = Reader(fields.string(text) + compact.compact_string(text), "it")
+    reader = FieldReader(fields.string(text) + compact.compact_string(text), "it")
     assert (reader.string(), reader.compact_string()) == (text, text)
     assert reader.done
 
 
 @given(st.dictionaries(st.integers(0, 20_000), st.binary(max_size=20), max_size=5))
 def test_tags_come_back(wanted: dict[int, bytes]) -> None:
-    assert Reader(fields.tags(wanted), "it").tags() == wanted
+    assert FieldReader(fields.tags(wanted), "it").tags() == wanted
 
 
 def test_trailing_bytes_are_an_error() -> None:
     with pytest.raises(ProtocolError, match="it has 1 trailing bytes"):
-        Reader(b"\0", "it").finish()
+        FieldReader(b"\0", "it").finish()
 
 
 def test_null_and_broken_strings_are_refused() -> None:
     """No field of twinlog may be null: -1 as a length, 0 as a compact length."""
     with pytest.raises(ProtocolError, match="invalid length -1"):
-        Reader(b"\xff\xff", "it").string()
+        FieldReader(b"\xff\xff", "it").string()
     with pytest.raises(ProtocolError, match="invalid length -1"):
-        Reader(b"\0", "it").compact_string()
+        FieldReader(b"\0", "it").compact_string()
     with pytest.raises(ProtocolError, match="UTF-8"):
-        Reader(b"\x02\xff", "it").compact_string()
+        FieldReader(b"\x02\xff", "it").compact_string()
 
 
 def test_a_count_above_the_remaining_bytes_is_refused() -> None:
     """Before anything is allocated for it."""
     with pytest.raises(ProtocolError, match="element count"):
-        Reader(compact.unsigned_varint(1 << 30), "it").compact_count()
+        FieldReader(compact.unsigned_varint(1 << 30), "it").compact_count()
 
 
 @given(
@@ -62,7 +62,7 @@ def test_a_count_above_the_remaining_bytes_is_refused() -> None:
 )
 def test_any_bytes(data: bytes, calls: list[str]) -> None:
     """Any bytes give fields, or ProtocolError."""
-    reader = Reader(data, "it")
+    reader = FieldReader(data, "it")
     try:
         for call in calls:
             getattr(reader, call)()

@@ -29,9 +29,9 @@ from twinlog.mirror.absence import (
     LOOK_INTERVAL_S,
     Absence,
     Absent,
+    AbsentSpan,
     Impossible,
     Reading,
-    Span,
     Unproven,
     judge,
 )
@@ -176,7 +176,7 @@ class Absences:
                 second.offset,
                 verdict.end,
                 seen=False,
-                spans=(Span(Absence.COMPACTED, verdict.end),),
+                spans=(AbsentSpan(Absence.COMPACTED, verdict.end),),
             )
             self._clear(partition)
             log.info("%s: compaction has removed the source's last records: %s", partition, gap)

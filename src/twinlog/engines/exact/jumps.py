@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from twinlog.kafka.types import Offset
-from twinlog.mirror.absence import Absence, Span
+from twinlog.mirror.absence import Absence, AbsentSpan
 from twinlog.mirror.plan import Gap, Piece
 
 
@@ -81,7 +81,7 @@ def _explained(piece: Piece) -> Piece:
     if not isinstance(piece, Gap):
         return piece
     spans = tuple(
-        Span(Absence.UNEXPLAINED if s.reason is Absence.COMPACTED else s.reason, s.end)
+        AbsentSpan(Absence.UNEXPLAINED if s.reason is Absence.COMPACTED else s.reason, s.end)
         for s in piece.spans
     )
     return Gap(piece.start, piece.end, piece.seen, spans)

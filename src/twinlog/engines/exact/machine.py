@@ -79,7 +79,7 @@ from twinlog.engines.exact.spec import Stage
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Reaction, Refusal, code_of
 from twinlog.kafka.types import EpochEnd, LeaderEpoch, Offset
-from twinlog.mirror.absence import Absence, Span
+from twinlog.mirror.absence import Absence, AbsentSpan
 from twinlog.mirror.plan import Gap
 
 _OTHER_WRITER: Final = (
@@ -291,7 +291,7 @@ def _located(partition: ExactPartition, found: Located, moment: Moment) -> list[
         # The partition stays PREPARING until the last bulk batch is appended.
         partition.bulk_until = start
     elif position.log_end < start:
-        spans = (Span(Absence.LOG_START, start),)
+        spans = (AbsentSpan(Absence.LOG_START, start),)
         append.offer([Gap(position.log_end, start, seen=False, spans=spans)])
         lost = (
             f"{partition}: the source has deleted records before they were mirrored: its log "

@@ -51,7 +51,7 @@ class Address(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class ClientProperties:
     """A client's properties as written, references unresolved; `repr` shows none."""
 
     properties: Mapping[str, str] = field(repr=False)
@@ -69,7 +69,7 @@ class ClusterConfig:
     client_id: str = "twinlog"
     security: Security = PLAINTEXT
     """The credentials as resolved at parsing; a connection uses `security_now`."""
-    written: Written | None = field(default=None, hash=False)
+    written: ClientProperties | None = field(default=None, hash=False)
     """The properties that `security` was made of. None: `security` is fixed."""
     grants: Grants = NOTHING
     """What the properties of mirrors may read, if this is the process's own configuration."""
@@ -186,7 +186,7 @@ def parse_config(
     Raises:
         UserError: a value is missing, malformed, or has a reference that cannot be resolved.
     """
-    return _parse(Written(dict(properties), environment))
+    return _parse(ClientProperties(dict(properties), environment))
 
 
 def parse_source(
@@ -202,10 +202,10 @@ def parse_source(
     Raises:
         UserError: as `parse_config`, or a property reads something that is not granted.
     """
-    return _parse(Written(dict(properties), environment, grants))
+    return _parse(ClientProperties(dict(properties), environment, grants))
 
 
-def _parse(written: Written) -> Parsed:
+def _parse(written: ClientProperties) -> Parsed:
     properties = written.properties
     reader = _Reader(written)
     times = {name: reader.milliseconds(key) for key, name in _MILLISECONDS.items()}
@@ -239,7 +239,7 @@ def _given(values: Mapping[str, object]) -> dict[str, Any]:
 class _Reader:
     """Properties by name, references resolved; remembers which were read."""
 
-    def __init__(self, written: Written) -> None:
+    def __init__(self, written: ClientProperties) -> None:
         self._properties = written.properties
         self._environment = os.environ if written.environment is None else written.environment
         self._grants = written.grants

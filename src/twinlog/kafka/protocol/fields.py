@@ -6,9 +6,9 @@
     compact array         count + 1 as an unsigned varint, the elements
     tags                  count, then for each: tag, size (all unsigned varints), bytes
 
-`compact.py` writes those of the flexible format. `Reader` checks every length before it uses it:
-any bytes give fields or `ProtocolError`. It is for small data that may be anything; the codecs of
-the hot path read a view by positions instead.
+`compact.py` writes those of the flexible format. `FieldReader` checks every length before it uses
+it: any bytes give fields or `ProtocolError`. It is for small data that may be anything; the codecs
+of the hot path read a view by positions instead.
 """
 
 import struct
@@ -46,7 +46,7 @@ def tags(fields: Mapping[int, bytes]) -> bytes:
     return b"".join(parts)
 
 
-class Reader:
+class FieldReader:
     """Reads fields from the front of some bytes. `what` names them in errors."""
 
     __slots__ = ("_at", "_data", "_what")

@@ -20,7 +20,7 @@ PRODUCER: Final = "producer.id.expiration.ms"
 TRANSACTIONAL: Final = "transactional.id.expiration.ms"
 
 
-class Entry(Protocol):
+class ConfigValue(Protocol):
     """A configuration's value, as a broker reports it."""
 
     @property
@@ -39,7 +39,7 @@ class Expirations(NamedTuple):
 async def expirations(cluster: KafkaCluster) -> Expirations:
     """The expirations that brokers report; the caller retries later if one does not answer."""
     resources = [
-        admin.Resource(admin.ResourceType.BROKER, str(n)) for n in cluster.metadata.brokers
+        admin.Resource(admin.ConfigResourceType.BROKER, str(n)) for n in cluster.metadata.brokers
     ]
     try:
         answers = await admin.describe_configs(cluster, resources, [PRODUCER, TRANSACTIONAL])
@@ -49,7 +49,7 @@ async def expirations(cluster: KafkaCluster) -> Expirations:
     return shortest(entries for entries in answers.values() if not isinstance(entries, Refusal))
 
 
-def shortest(brokers: Iterable[Mapping[str, Entry]]) -> Expirations:
+def shortest(brokers: Iterable[Mapping[str, ConfigValue]]) -> Expirations:
     """The shortest expirations of brokers, from their configurations."""
     producers, ids = list[int](), list[int]()
     for entries in brokers:

@@ -71,7 +71,7 @@ async def absent_everywhere(cluster: KafkaCluster, names: Collection[str]) -> se
     return set(names).intersection(*await asyncio.gather(*map(absent, brokers)))
 
 
-class ResourceType(IntEnum):
+class ConfigResourceType(IntEnum):
     """The type of a resource that has configurations."""
 
     TOPIC = 2
@@ -84,7 +84,7 @@ class ResourceType(IntEnum):
 class Resource(NamedTuple):
     """A resource that has configurations (a broker's name is its id; empty: all brokers)."""
 
-    kind: ResourceType
+    kind: ConfigResourceType
     name: str
 
 
@@ -130,7 +130,7 @@ class Alteration(NamedTuple):
 
 def topic_resource(name: str) -> Resource:
     """A topic as a resource that has configurations."""
-    return Resource(ResourceType.TOPIC, name)
+    return Resource(ConfigResourceType.TOPIC, name)
 
 
 async def create_topics(
@@ -242,7 +242,7 @@ async def describe_configs(
                 c.name: ConfigEntry(c.value, c.config_source, c.read_only, c.is_sensitive)
                 for c in r.configs
             }
-            resource = Resource(ResourceType(r.resource_type), r.resource_name)
+            resource = Resource(ConfigResourceType(r.resource_type), r.resource_name)
             answers[resource] = refusal_of(r) or entries
     return answers
 
@@ -280,7 +280,7 @@ async def incremental_alter_configs(
         )
         response = await cluster.call(request, node=node, timeout=timeout)
         for r in response.responses:
-            resource = Resource(ResourceType(r.resource_type), r.resource_name)
+            resource = Resource(ConfigResourceType(r.resource_type), r.resource_name)
             answers[resource] = refusal_of(r)
     return answers
 
@@ -289,7 +289,10 @@ def _by_node(resources: Collection[Resource]) -> dict[int | None, list[Resource]
     """Resources by the broker that has to be asked (None: any)."""
     groups: dict[int | None, list[Resource]] = {}
     for resource in resources:
-        own = resource.kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and resource.name
+        own = (
+            resource.kind in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER)
+            and resource.name
+        )
         groups.setdefault(int(resource.name) if own else None, []).append(resource)
     return groups
 
