@@ -1,6 +1,7 @@
 """The delay from a record's creation to its arrival at a destination consumer, at a steady load.
 
     .venv/bin/python bench/delay.py [--rate 2000] [--partitions 100] [--seconds 30] [--round 0 ...]
+        [--beside PROGRAM]
 
 A producer process writes its clock and a number into each record, just before it hands the record
 to its client (librdkafka, linger 1 ms). A consumer process of the destination (librdkafka, too)
@@ -13,6 +14,8 @@ The load runs from before the mirror starts until the end. The measurement begin
 record has arrived and then `SETTLE_S` have passed, and lasts `--seconds`. Each record of that time
 must arrive (a second copy does not count), else the run is an error. Each run is stored in
 bench/results/delay.json; a round takes about six minutes.
+
+`--beside`, the `twinlog` of another checkout, shows the effect of a change (see catch_up.py).
 """
 
 import argparse
@@ -36,6 +39,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 import results
 from harness import (
+    PROGRAM,
     Others,
     client,
     cpu_seconds,
@@ -60,6 +64,7 @@ DRAIN_S = 30.0
 """Seconds after the measured time that its last record may take."""
 VALUE_BYTES = 1000
 KEY = ("contender", "round")
+TWINLOGS = ("twinlog", "beside")
 
 
 async def main() -> None:
@@ -70,6 +75,7 @@ async def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--round", action="append", type=int, help="only these; default: 0, 1, 2")
     parser.add_argument("--only", action="append", help="only these contenders")
+    parser.add_argument("--beside", type=Path, help="another checkout's twinlog; printed, not kept")
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as name,
@@ -80,7 +86,8 @@ async def main() -> None:
             bench = Bench(source, destination, here, there, options, Path(name))
             await bench.run("twinlog", "warm")
             for number in options.round or range(3):
-                contenders = deque(options.only or CONTENDERS)
+                beside = ("beside",) if options.beside else ()
+                contenders = deque((*(options.only or CONTENDERS), *beside))
                 contenders.rotate(number)
                 for contender in contenders:
                     found = await undisturbed(
@@ -88,7 +95,8 @@ async def main() -> None:
                     )
                     run = {"contender": contender, "round": number, **found}
                     print(_line(run), flush=True)
-                    results.put("delay", run, KEY)
+                    if contender not in beside:
+                        results.put("delay", run, KEY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +117,13 @@ class Bench:
         await make_topic(self.here, topic, partitions)
         alias = f"{contender}-{name}"
         arrives = f"{alias}.{topic}" if contender.startswith("mm2") else topic
-        if contender == "twinlog":
+        if contender in TWINLOGS:
             servers = self.source.bootstrap_servers
             await make_mirror(self.here, self.there, servers, {topic: partitions})
         with self._contender(contender, topic, alias) as pid:
             cluster = self.source if contender == "none" else self.destination
             found = await asyncio.to_thread(self._measure, topic, cluster, arrives, pid)
-        if contender == "twinlog":
+        if contender in TWINLOGS:
             await forget_mirrors(self.there, [topic])
         elif contender != "none":
             await delete_topics(self.there, [arrives])
@@ -127,8 +135,9 @@ class Bench:
     ) -> AbstractContextManager[int | None]:
         if contender == "none":
             return nullcontext()
-        if contender == "twinlog":
-            return twinlog(self.destination, log=self.folder / "twinlog.log")
+        if contender in TWINLOGS:
+            program = PROGRAM if contender == "twinlog" else self.options.beside
+            return twinlog(self.destination, log=self.folder / "twinlog.log", program=program)
         return mirror_maker(
             self.source,
             self.destination,
