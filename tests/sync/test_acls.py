@@ -365,7 +365,7 @@ def test_rights_that_are_missing(
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(run())
-    lines = [one for one in caplog.messages if one.startswith("ACLs cannot be made")]
+    lines = [one for one in caplog.messages if one.startswith("ACLs cannot be created")]
     assert len(lines) == 1
     assert "CLUSTER_AUTHORIZATION_FAILED" in lines[0]
 

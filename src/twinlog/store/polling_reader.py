@@ -105,7 +105,7 @@ class ControlReader(Generic[T]):
         restarts = self._tail.restarts
         news = await self._catch_up(self._tail)
         if self._tail.restarts != restarts:
-            self._lost("has lost records that were already read (an unclean leader election?)")
+            self._lost("has lost records that were read (an unclean leader election?)")
             return await self._read_whole(topic.topic_id)
         if news:
             self._known = self._fold(news, self._known)
