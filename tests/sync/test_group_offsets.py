@@ -599,3 +599,20 @@ def test_offsets_are_committed_in_parts(world: World) -> None:
     assert len(sizes) > 5
     assert sum(sizes) == 5000
     assert max(sizes) * 300 < 300_000
+
+
+def test_a_refused_commit_is_no_copy(world: World) -> None:
+    """Goal: an equal offset that the group commits itself afterwards is its own, and stays."""
+    world.source.commit("g", 90)
+    world.check()
+    world.source.commit("g", 100)
+    world.destination.meanwhile = (world.destination.members.add("g") for _ in range(1))
+    assert world.check() == 0, "refused: UNKNOWN_MEMBER_ID"
+    assert world.destination.offset("g") == 90
+    world.destination.commit("g", 100, epoch=-1)
+    world.check()
+    world.destination.members.clear()
+    world.source.commit("g", 20)
+    for _ in range(30):
+        world.check()
+    assert world.destination.offset("g") == 100

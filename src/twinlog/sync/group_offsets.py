@@ -397,6 +397,10 @@ class GroupSync(Sync[GroupDifference]):
             answers = there.by_source(part, await write(self._destination, group.name, translated))
             refused = {one: refusal for one, refusal in answers.items() if refusal is not None}
             memory.copied(group.name, {one: part[one] for one in answers if one not in refused})
+            for one, refusal in refused.items():
+                # Not committed for certain: an equal offset that stands there later is the group's.
+                if refusal.code in _ACTIVE or not refusal.reaction.retriable:
+                    memory.sent[group.name].pop(one, None)
             if any(refusal.code in _ACTIVE for refusal in refused.values()):
                 log.info("group %s has become active on the destination", group.name)
                 before = memory.groups[group.name]

@@ -511,3 +511,43 @@ def test_producers_that_are_not_stopped(stored: Stored) -> None:
     asyncio.run(stored.steps.producers.go_back(caught.value))
     with pytest.raises(ProducersNotStopped, match="User:a"):
         asyncio.run(stored.steps.producers.deny(Producers()))
+
+
+def test_the_last_look_is_by_the_operator_s_expression(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a topic that was added to the mirror since the beginning is named, not left behind."""
+    asked: list[object] = []
+
+    async def subject_of(_: Any, _mirror: str, topics: object) -> Any:
+        asked.append(topics)
+        found = stored._subject()
+        found.names.append("v")
+        return found
+
+    monkeypatch.setattr(switchover, "subject_of", subject_of)
+    with pytest.raises(SwitchoverFailed, match="since the switchover began: v;") as caught:
+        stored.fail_over()
+    assert caught.value.gone_back
+    assert asked == [".*"]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_report_that_cannot_be_written(stored: Stored, before: bool) -> None:
+    """Goal: a closed pipe ends the switchover and keeps no denial; later reports are dropped."""
+    denials = with_denials(stored)
+    course = stored.steps._course
+    course.denied = True
+
+    def tell(_: object) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    course._tell = tell
+    error: BaseException = BrokenPipeError(32, "Broken pipe")
+    if before:
+        with pytest.raises(SwitchoverFailed, match="cannot be reported") as caught:
+            course.begin(Step.GROUPS)
+        error = caught.value
+        assert caught.value.gone_back
+    asyncio.run(stored.steps.producers.go_back(error))
+    assert denials.standing == frozenset()

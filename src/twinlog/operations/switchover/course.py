@@ -43,6 +43,7 @@ class Course:
         """Whether producers may be denied WRITE on the source by now."""
         self._timeout_s = timeout_s
         self._tell = tell
+        self._unheard = False
 
     def begin(self, step: Step, text: str = "") -> None:
         """Report that a step begins."""
@@ -54,8 +55,21 @@ class Course:
         self.say(step, text, done=True)
 
     def say(self, step: Step, text: str, *, done: bool = False) -> None:
-        """Report the progress of a step."""
-        self._tell(Progress(step, done, text, self.denied))
+        """Report the progress of a step.
+
+        Raises:
+            SwitchoverFailed: the first report that cannot be written (a closed terminal or pipe, a
+                full disk). Later ones are dropped: denials still have to be removed.
+        """
+        if self._unheard:
+            return
+        try:
+            self._tell(Progress(step, done, text, self.denied))
+        except OSError as error:
+            self._unheard = True
+            gone_back = self.step is not Step.FAILOVER
+            text = f"progress cannot be reported: {error}"
+            raise SwitchoverFailed(self.step, text, gone_back=gone_back) from error
 
     async def until(
         self, step: Step, look: Callable[[], Awaitable[str]], *, gone_back: bool = True

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Coroutine, Sequence
+from contextlib import suppress
 
 from twinlog.kafka.acls import Acl
 from twinlog.kafka.errors import TwinlogError
@@ -144,7 +145,8 @@ class ProducersStep:
             return
         if self._denied is None and not await _has_any(self._denials):
             return
-        self._course.begin(Step.PRODUCERS, "removing the denials")
+        with suppress(SwitchoverFailed):  # that it cannot be reported keeps no denial
+            self._course.begin(Step.PRODUCERS, "removing the denials")
         why = error.message if isinstance(error, TwinlogError) else "interrupted"
         if isinstance(error, SwitchoverFailed):
             why = error.why

@@ -287,9 +287,17 @@ class _Switchover:
         Returns:
             What has to be waited for once more: groups that have committed again.
         """
+        # By the operator's expression, not by the names: topics may match it that are new since.
         subject = await subject_of(
-            self._destination, self._subject.mirror.name, self._subject.names
+            self._destination, self._subject.mirror.name, self._subject.expression
         )
+        if other := sorted(set(subject.names) ^ set(self._subject.names)):
+            raise SwitchoverFailed(
+                Step.FAILOVER,
+                f"added to the mirror, or removed from it, since the switchover began: "
+                f"{few(other)}",
+                gone_back=True,
+            )
         if changed := _changed(self._subject.topics, subject.topics):
             raise SwitchoverFailed(
                 Step.FAILOVER,
