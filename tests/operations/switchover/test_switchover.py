@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 import pytest
@@ -532,10 +532,19 @@ def test_the_last_look_is_by_the_operator_s_expression(
     assert asked == [".*"]
 
 
+class NamedAcl(NamedTuple):
+    """As much of an ACL as a report names."""
+
+    principal: str
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_a_report_that_cannot_be_written(stored: Stored, before: bool) -> None:
     """Goal: a closed pipe ends the switchover and keeps no denial; later reports are dropped."""
     denials = with_denials(stored)
+    denied = NamedAcl("User:one")
+    denials.standing = frozenset({cast(Any, denied)})
+    stored.steps.producers._denied = cast(Any, denials.standing)
     course = stored.steps._course
     course.denied = True
 
