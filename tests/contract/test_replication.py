@@ -21,7 +21,7 @@ from contract.bench import (
 )
 from contract.kafka_bench import KafkaBench, run_on_kafka
 from contract.model_bench import ModelBench, run_on_model
-from twinlog.engines.exact.ports import Leader
+from twinlog.engines.exact.ports import LeaderReport
 from twinlog.kafka.errors import Fenced, Retriable
 from twinlog.kafka.log.batch import batches
 from twinlog.kafka.protocol.fetch import Fetched
@@ -120,7 +120,7 @@ async def _led_by_another(bench: Bench, key: TopicPartition, former: int) -> Non
     await until(ask, f"another leader of {key}", 60.0)
 
 
-async def lost_end_is_told(bench: Bench, key: TopicPartition, before: Leader) -> None:
+async def lost_end_is_told(bench: Bench, key: TopicPartition, before: LeaderReport) -> None:
     """A reader that had read up to 6 learns that all from 4 on is lost, also after regrowth.
 
     Two records were lost at 4; the log has not been written since.

@@ -27,7 +27,14 @@ from model.log import OFFSET_OUT_OF_RANGE, Log, Marker, stored_batch
 from model.loop import VirtualLoop
 from model.producers import Refused
 from model.unusual import Unusual
-from twinlog.engines.exact.ports import Appended, Batch, Leader, LogEnd, Markers, Producers
+from twinlog.engines.exact.ports import (
+    ActiveProducers,
+    Appended,
+    Batch,
+    LeaderReport,
+    LogEnd,
+    Markers,
+)
 from twinlog.kafka.log.batch import batches
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import FetchPosition, LogBounds, TopicPartition
@@ -257,10 +264,10 @@ class Cluster:
 
     # --- answers of brokers -----------------------------------------------------------------
 
-    def metadata(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
+    def metadata(self, topics: Collection[str]) -> Mapping[TopicPartition, LeaderReport]:
         """Answer Metadata."""
         return {
-            TopicPartition(name, index): Leader(
+            TopicPartition(name, index): LeaderReport(
                 partition.leader,
                 partition.log.leader_epoch,
                 self.topics[name].topic_id,
@@ -381,12 +388,12 @@ class Cluster:
         log = partition.log
         return LogBounds(0, log.start, log.high_watermark, log.stable_end)
 
-    def producers(self, key: TopicPartition) -> Producers:
+    def producers(self, key: TopicPartition) -> ActiveProducers:
         """Answer DescribeProducers."""
         partition = self._led(key, None)
         if isinstance(partition, int):
-            return Producers(partition, ())
-        return Producers(0, partition.log.producers.described())
+            return ActiveProducers(partition, ())
+        return ActiveProducers(0, partition.log.producers.described())
 
     def fetch(
         self,

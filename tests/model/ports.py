@@ -23,14 +23,14 @@ from model.coordinator import CONCURRENT_TRANSACTIONS
 from model.log import Marker
 from model.network import Network
 from twinlog.engines.exact.ports import (
+    ActiveProducers,
     Appended,
     Batch,
     FetchResult,
-    Leader,
+    LeaderReport,
     LogEnd,
     Markers,
     ProducerIdentity,
-    Producers,
     ReadAlone,
 )
 from twinlog.kafka.errors import Disconnected, Fenced, Refusal, Retriable
@@ -53,11 +53,11 @@ class _Client:
         self.name = name
         self._ids: dict[str, UUID] = {}
 
-    async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
+    async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, LeaderReport]:
         """Ask any broker for Metadata; later requests name topics by the ids seen last."""
         node = self.network.rng.choice(self.cluster.nodes)
         wanted = frozenset(topics)
-        result: Mapping[TopicPartition, Leader] = await self.network.send_alone(
+        result: Mapping[TopicPartition, LeaderReport] = await self.network.send_alone(
             self.name, node, lambda: self.cluster.metadata(wanted)
         )
         for key, leader in result.items():
@@ -362,9 +362,11 @@ class ModelDestination(_Client):
 
     async def producers(
         self, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, Producers]:
+    ) -> Mapping[TopicPartition, ActiveProducers]:
         """Send DescribeProducers."""
-        return await self.ask(partitions, self.cluster.producers, lambda code: Producers(code, ()))
+        return await self.ask(
+            partitions, self.cluster.producers, lambda code: ActiveProducers(code, ())
+        )
 
     async def read(
         self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int

@@ -14,7 +14,7 @@ from model.ports import ModelDestination, ModelSource
 from twinlog.engines.exact.data_plane import DataPlane
 from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.shard import Shard
-from twinlog.engines.exact.spec import PartitionSpec, Stage
+from twinlog.engines.exact.spec import PartitionSpec, PartitionStage
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import RawRecord, build, encode_tail, whole
@@ -132,7 +132,7 @@ class World:
 
     async def failed(self) -> str:
         """Wait until the partition is FAILED; return the reason."""
-        await self.until(lambda: self.partition.stage is Stage.FAILED)
+        await self.until(lambda: self.partition.stage is PartitionStage.FAILED)
         return self.partition.reason
 
     @property

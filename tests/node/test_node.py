@@ -16,7 +16,7 @@ from twinlog.local.cluster import LocalCluster
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
 from twinlog.node import node as node_module
-from twinlog.node.node import Node, NodeConfig, Progress
+from twinlog.node.node import Node, NodeConfig, NodeProgress
 from twinlog.store.config_records import Mirror, MirrorTopic, encode
 from twinlog.store.control_topics import status_entry
 from twinlog.store.mirrors import MirrorStore
@@ -66,7 +66,7 @@ def test_a_status_that_stands_still_is_no_progress(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(node_module, "time", clock)
     node, stored = Node(NodeConfig(node="n", destination={}), lambda _: None), Stored()
 
-    def seen() -> Progress:
+    def seen() -> NodeProgress:
         return node._measure(*asyncio.run(node._look(stored)))  # type: ignore[arg-type]
 
     assert seen().settled
@@ -89,7 +89,7 @@ def test_a_node_keeps_its_connections(
     """
     looks = 0
 
-    def watch(_: Progress) -> None:
+    def watch(_: NodeProgress) -> None:
         nonlocal looks
         looks += 1
 

@@ -27,7 +27,7 @@ from twinlog.operations.verification import (
     Verification,
     VerifyConfig,
 )
-from twinlog.runtime.job_progress import Progress
+from twinlog.runtime.job_progress import JobProgress
 from twinlog.store.config_records import Mirror
 from twinlog.store.mirrors import MirrorStore
 from twinlog.verify.job import Compared, VerifyTask, verify_task
@@ -84,7 +84,7 @@ def tasks_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[BetweenPlanAndTask
 
     def set_up(between: BetweenPlanAndTasks) -> None:
         def compare(
-            _config: VerifyConfig, tasks: list[VerifyTask], _progress: Callable[[Progress], None]
+            _config: VerifyConfig, tasks: list[VerifyTask], _progress: Callable[[JobProgress], None]
         ) -> list[Compared]:
             between(tasks)
             return [each for task in tasks for each in verify_task(task)]

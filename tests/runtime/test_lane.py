@@ -16,7 +16,7 @@ from twinlog.engines.exact.append import Position
 from twinlog.engines.exact.fetcher import Steps
 from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.shard import Shard
-from twinlog.engines.exact.spec import PartitionSpec, Stage
+from twinlog.engines.exact.spec import PartitionSpec, PartitionStage
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import Parsed, parse_config, parse_source
@@ -281,7 +281,7 @@ def test_a_lanes_buffer_bounds_what_a_batch_decompresses_to() -> None:
     assert fits.append.planned_end == count
     bound = count * size // 2
     too_long = asyncio.run(taken(bound))
-    assert too_long.stage is Stage.FAILED
+    assert too_long.stage is PartitionStage.FAILED
     assert f"decompresses to more than {bound}" in too_long.reason
 
 

@@ -21,7 +21,7 @@ from waiting import until_async
 from twinlog.engines.exact.data_plane import DataPlane
 from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.exact.shard import Shard
-from twinlog.engines.exact.spec import PartitionSpec, Stage
+from twinlog.engines.exact.spec import PartitionSpec, PartitionStage
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import Address, ClusterConfig
@@ -140,7 +140,9 @@ async def arrived(engine: DataPlane, source: LocalCluster, destination: LocalClu
     keys = list(engine.partitions)
 
     async def equal() -> bool:
-        assert not [p.reason for p in engine.partitions.values() if p.stage is Stage.FAILED]
+        assert not [
+            p.reason for p in engine.partitions.values() if p.stage is PartitionStage.FAILED
+        ]
         found = await asyncio.gather(
             *(asyncio.to_thread(ends, cluster, keys) for cluster in (source, destination))
         )

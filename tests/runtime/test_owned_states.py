@@ -20,7 +20,7 @@ from twinlog.engines.exact.engine import ExactEngine, ExactWriters, _spec
 from twinlog.engines.exact.foreign import NEAR
 from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.shard import Shard
-from twinlog.engines.exact.spec import PartitionSpec, Stage
+from twinlog.engines.exact.spec import PartitionSpec, PartitionStage
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import Disconnected, Fenced, Refusal, Retriable
 from twinlog.kafka.log.compression import Codec
@@ -715,7 +715,7 @@ def test_what_stands_behind_a_difference_is_not_mirrored(transient: bool, mirror
         partition_there.log.append_marker(Marker(999, 0, committed=True), bench.cluster.now_ms)
         append(bench, shard_of(owned).data_producer, 3)
         partition.append.fail()
-        partition.stage, partition.transient = Stage.FAILED, transient
+        partition.stage, partition.transient = PartitionStage.FAILED, transient
         owned.reported.observe(row(partition))
         await owned.enter({NAME: State.STOPPING})
         assert await stopped(bench, owned) == (mirrored, None)

@@ -6,7 +6,7 @@ import pytest
 
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State, may_follow
-from twinlog.runtime.steps import Step, next_step, way
+from twinlog.runtime.steps import PartitionStep, next_step, way
 from twinlog.store.config_records import Wanted
 from twinlog.store.state_records import PartitionState
 
@@ -30,21 +30,21 @@ def written(wanted: Wanted, state: State) -> list[State]:
 
     for _ in range(4):
         match next_step(wanted, states[-1]):
-            case Step.RUN:
+            case PartitionStep.RUN:
                 if states[-1] not in {State.PAUSED, State.PAUSING}:
                     enter(State.PREPARING)
                 enter(State.MIRRORING)
                 if wanted is Wanted.MIRRORING:
                     break
-            case Step.PAUSE:
+            case PartitionStep.PAUSE:
                 enter(State.PAUSING)
                 enter(State.PAUSED)
-            case Step.STOP:
+            case PartitionStep.STOP:
                 enter(State.STOPPING)
                 enter(State.STOPPED)
-            case Step.FORGO:
+            case PartitionStep.FORGO:
                 enter(State.STOPPED)
-            case Step.REST:
+            case PartitionStep.REST:
                 break
     return states
 
@@ -89,6 +89,6 @@ def test_a_new_reason_is_written_and_the_same_is_not() -> None:
 
 def test_what_has_no_state_is_never_fenced() -> None:
     """Mirroring never began, or its state was lost and its topic is its users'."""
-    assert next_step(Wanted.STOPPED, State.UNKNOWN) is Step.FORGO
+    assert next_step(Wanted.STOPPED, State.UNKNOWN) is PartitionStep.FORGO
     written = way(None, PartitionState(PARTITION, State.STOPPED))
     assert [one.state for one in written] == [State.FAILED, State.STOPPING, State.STOPPED]

@@ -23,7 +23,7 @@ from twinlog.kafka.errors import UserError
 from twinlog.mirror.absence import Absence
 from twinlog.mirror.settings import parse_settings
 from twinlog.mirror.states import State
-from twinlog.node.observation import Observed, Seen
+from twinlog.node.observation import Observed, ObservedPartition
 from twinlog.store.config_records import Wanted
 from twinlog.sync.compaction import topic_behind_ms
 from twinlog.sync.registry import METRICS
@@ -56,7 +56,7 @@ class MirrorCollector(Collector):
         yield self._compaction()
         yield from self._lanes()
 
-    def _lags(self, seen: Collection[Seen]) -> Iterator[Metric]:
+    def _lags(self, seen: Collection[ObservedPartition]) -> Iterator[Metric]:
         lag = _gauge("kafka_server_fetcherlagmetrics_consumerlag", "Lag in records.", _PARTITION)
         age = _gauge(
             "twinlog_partition_lag_seconds",
@@ -83,7 +83,7 @@ class MirrorCollector(Collector):
         most = self._largest(seen).items()
         yield _by_mirror(_MANAGER + "maxlag", "Largest lag in records.", most)
 
-    def _filled(self, seen: Iterable[Seen]) -> Metric:
+    def _filled(self, seen: Iterable[ObservedPartition]) -> Metric:
         meaning = (
             "Offsets that were filled because they have no record for readers, since the current "
             "owner took over."
@@ -98,7 +98,7 @@ class MirrorCollector(Collector):
                     filled.add_metric(labels, count)
         return filled
 
-    def _largest(self, seen: Collection[Seen]) -> dict[str, int]:
+    def _largest(self, seen: Collection[ObservedPartition]) -> dict[str, int]:
         """The largest lag of each mirror: absent if unknown, 0 if the mirror has no partitions."""
         filled = {one.name.mirror for one in seen}
         mirrors = self._observed.snapshot.mirrors
@@ -108,7 +108,7 @@ class MirrorCollector(Collector):
                 most[name.mirror] = max(most.get(name.mirror, 0), row.lag)
         return most
 
-    def _states(self, seen: Iterable[Seen]) -> Iterator[Metric]:
+    def _states(self, seen: Iterable[ObservedPartition]) -> Iterator[Metric]:
         counts = Counter((one.name.mirror, one.state) for one in seen)
         mirrors = self._observed.snapshot.mirrors
         for state in State:

@@ -95,7 +95,7 @@ class NodeConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class NodeProgress:
     """The progress of all mirror partitions at one moment, as the lanes report it."""
 
     mirrored: int
@@ -121,13 +121,13 @@ class _Heard(NamedTuple):
     """The earliest time: the read before did not have it yet."""
 
 
-_NOTHING: Final = Progress(mirrored=0, failed=(), waiting=0, lag=0, records=0, bytes=0)
+_NOTHING: Final = NodeProgress(mirrored=0, failed=(), waiting=0, lag=0, records=0, bytes=0)
 
 
 class Node:
     """A running node. `watch` is called with its progress each second."""
 
-    def __init__(self, config: NodeConfig, watch: Callable[[Progress], None]) -> None:
+    def __init__(self, config: NodeConfig, watch: Callable[[NodeProgress], None]) -> None:
         self._config = config
         self._watch = watch
         self._snapshot = Snapshot()
@@ -145,7 +145,7 @@ class Node:
         """Ask the node to end; its lanes finish what is in flight."""
         self._stop.set()
 
-    async def run(self) -> Progress:
+    async def run(self) -> NodeProgress:
         """Run until asked to stop; with `once`, until all is mirrored.
 
         Returns:
@@ -183,7 +183,7 @@ class Node:
             "/health/live": lambda: healthy(live, starting=200),
         }
 
-    async def _run(self) -> Progress:
+    async def _run(self) -> NodeProgress:
         config = self._config
         parsed = parse_config(config.destination)
         for warning in parsed.warnings:
@@ -234,7 +234,7 @@ class Node:
         store: MirrorStore,
         job: "asyncio.Task[list[None]]",
         lanes: frozenset[str],
-    ) -> Progress:
+    ) -> NodeProgress:
         refresher = Refresher(cluster, store, lambda: self._snapshot)
         self._marks = refresher.host.sync(Compaction).marks
         group = GroupMember(
@@ -287,7 +287,7 @@ class Node:
         except TimeoutError:
             log.warning("lanes have not ended within %g s, Spark ends them", STOP_PATIENCE_S)
 
-    async def _last_progress(self, store: MirrorStore) -> Progress:
+    async def _last_progress(self, store: MirrorStore) -> NodeProgress:
         """The progress now; the last known one if the destination does not answer."""
         with suppress(TimeoutError, Retriable):
             async with asyncio.timeout(LAST_LOOK_S):
@@ -375,7 +375,7 @@ class Node:
                 yield replace(row, source_time_ms=written_ms - age_ms)
 
     @staticmethod
-    def _measure(snapshot: Snapshot, rows: Rows) -> Progress:
+    def _measure(snapshot: Snapshot, rows: Rows) -> NodeProgress:
         names = [
             name
             for topic in snapshot.topics
@@ -385,7 +385,7 @@ class Node:
         known = [rows[name] for name in names if name in rows]
         failed = tuple(row for row in known if row.state is State.FAILED)
         going = [row for row in known if row.state is State.MIRRORING]
-        return Progress(
+        return NodeProgress(
             mirrored=len(going),
             failed=failed,
             waiting=len(names) - len(going) - len(failed),

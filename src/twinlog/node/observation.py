@@ -40,7 +40,7 @@ _LONG_AGO: Final = float("-inf")
 _RUNNING: Final = frozenset({State.UNKNOWN, State.PREPARING, State.MIRRORING, State.FAILED})
 
 
-class Seen(NamedTuple):
+class ObservedPartition(NamedTuple):
     """A mirror partition; `row` is None if no fresh status has it."""
 
     name: MirrorPartition
@@ -158,13 +158,13 @@ class Observed:
         """Seconds from the last poll with a living lane of this node (or the start) to the last."""
         return self._looked_at - self._alive_at
 
-    def partitions(self) -> Iterator[Seen]:
+    def partitions(self) -> Iterator[ObservedPartition]:
         """All mirror partitions."""
         rows = {row.partition: row for status in self._fresh() for row in status.partitions}
         for topic in self.snapshot.topics:
             for name in topic.mirror_partitions:
                 state = self.states.state(name)
-                yield Seen(name, state, rows.get(name) if state in _RUNNING else None)
+                yield ObservedPartition(name, state, rows.get(name) if state in _RUNNING else None)
 
     def fetching(self) -> Iterator[Fetching]:
         """The fetches of each living lane."""

@@ -51,7 +51,7 @@ from twinlog.operations.switchover.records import (
     Tell,
 )
 from twinlog.operations.verification import Verification, VerifyConfig, verify_mirrors
-from twinlog.runtime.job_progress import Progress
+from twinlog.runtime.job_progress import JobProgress
 from twinlog.store.control_topics import take_control_topics
 from twinlog.store.mirrors import MirrorStore, unknown_mirror
 from twinlog.store.statuses import ages_of
@@ -313,7 +313,7 @@ class MirrorAdmin:
         master: str = "local[*]",
         spark_conf: Mapping[str, str] | None = None,
         patience_s: float = PATIENCE_S,
-        progress: Callable[[Progress], None] = lambda _: None,
+        progress: Callable[[JobProgress], None] = lambda _: None,
     ) -> Verification:
         """Compare both logs of each mirror partition, offset by offset, as a Spark job.
 

@@ -16,7 +16,7 @@ from twinlog.kafka.errors import Refusal, UserError
 from twinlog.kafka.requests import topics as admin
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.creation import connected_source
-from twinlog.runtime.job_progress import Progress
+from twinlog.runtime.job_progress import JobProgress
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.store.mirrors import MirrorStore, unknown_mirror
 from twinlog.verify.job import (
@@ -167,7 +167,7 @@ def _sum(counts: Iterable[Counts]) -> Counts:
 async def verify_mirrors(
     cluster: KafkaCluster,
     config: VerifyConfig,
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: Callable[[JobProgress], None] = lambda _: None,
 ) -> Verification:
     """Compare the logs of all mirrors, or of one.
 
@@ -338,7 +338,7 @@ async def _compacted(
 
 
 def _compare(
-    config: VerifyConfig, tasks: list[VerifyTask], progress: Callable[[Progress], None]
+    config: VerifyConfig, tasks: list[VerifyTask], progress: Callable[[JobProgress], None]
 ) -> list[Compared]:
     # Spark takes 200 ms to import, for which other operations need not wait.
     from twinlog.runtime.session import (  # noqa: PLC0415

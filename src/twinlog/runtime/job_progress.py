@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 
-class Progress(NamedTuple):
+class JobProgress(NamedTuple):
     """How many of a job's tasks have ended."""
 
     done: int

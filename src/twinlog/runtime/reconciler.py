@@ -31,13 +31,13 @@ from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
 from twinlog.runtime.ownership import OwnedStatePartition
 from twinlog.runtime.refused_stops import STOP_AGAIN_S
-from twinlog.runtime.steps import Step, next_step
+from twinlog.runtime.steps import PartitionStep, next_step
 from twinlog.store.config_records import MirrorTopic, Wanted
 
 log = logging.getLogger(__name__)
 
 Mirrored = tuple[MirrorPartition, MirrorTopic]
-Steps = dict[Step, list[Mirrored]]
+Steps = dict[PartitionStep, list[Mirrored]]
 
 
 class Ways:
@@ -94,9 +94,9 @@ class Ways:
             if self._owned[number].informed
         }
         first = {
-            Step.PAUSE: State.PAUSING,
-            Step.STOP: State.STOPPING,
-            Step.FORGO: State.STOPPED,
+            PartitionStep.PAUSE: State.PAUSING,
+            PartitionStep.STOP: State.STOPPING,
+            PartitionStep.FORGO: State.STOPPED,
         }
         begun = await self._each(steps, partial(_enter, steps, first), troubles)
         await self._disown(
@@ -104,13 +104,15 @@ class Ways:
                 name
                 for number, by_step in steps.items()
                 for step, some in by_step.items()
-                if step is Step.RUN or number not in begun
+                if step is PartitionStep.RUN or number not in begun
                 for name, _ in some
             }
         )
-        await self._each(begun, partial(_enter, steps, {Step.PAUSE: State.PAUSED}), troubles)
+        await self._each(
+            begun, partial(_enter, steps, {PartitionStep.PAUSE: State.PAUSED}), troubles
+        )
         for number in begun:
-            self._stop(self._owned[number], steps[number][Step.STOP])
+            self._stop(self._owned[number], steps[number][PartitionStep.STOP])
         await self._each(steps, partial(self._run_all, steps), troubles)
         if troubles:
             raise troubles[0]
@@ -155,18 +157,18 @@ class Ways:
         return {number for number, result in zip(asked, results, strict=True) if result is None}
 
     def _steps(self, owned: OwnedStatePartition, wanted: Iterable[Mirrored]) -> Steps:
-        by_step: Steps = {step: [] for step in Step}
+        by_step: Steps = {step: [] for step in PartitionStep}
         for name, topic in wanted:
             step = next_step(topic.wanted, owned.reported.state(name))
             if owned.reported.unread(name):
-                step = Step.REST
+                step = PartitionStep.REST
             by_step[step].append((name, topic))
-            if step is Step.RUN and topic.wanted is Wanted.PAUSED:
+            if step is PartitionStep.RUN and topic.wanted is Wanted.PAUSED:
                 self._to_pause[name] = owned
         return by_step
 
     async def _run_all(self, steps: Mapping[int, Steps], owned: OwnedStatePartition) -> None:
-        some = steps[owned.number][Step.RUN]
+        some = steps[owned.number][PartitionStep.RUN]
         if again := owned.reported.to_begin_again([name for name, _ in some]):
             await owned.begin_again(again)
             await self._catch_up()
@@ -201,7 +203,7 @@ class Ways:
 
 
 async def _enter(
-    steps: Mapping[int, Steps], states: Mapping[Step, State], owned: OwnedStatePartition
+    steps: Mapping[int, Steps], states: Mapping[PartitionStep, State], owned: OwnedStatePartition
 ) -> None:
     """Write each step's state for its partitions, unless another step is due by now."""
     by_step = steps[owned.number]

@@ -47,7 +47,7 @@ from pyspark import SparkConf, SparkContext
 
 from twinlog.java import JavaError, find_java, write_shim
 from twinlog.kafka.errors import Retriable, UserError
-from twinlog.runtime.job_progress import Progress
+from twinlog.runtime.job_progress import JobProgress
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -210,7 +210,7 @@ def map_tasks(
     task: Callable[[T], R],
     arguments: Sequence[T],
     *,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[JobProgress], None] | None = None,
 ) -> list[R]:
     """Run one task for each argument and return their results, in the arguments' order.
 
@@ -252,7 +252,7 @@ def _reason(text: str) -> str:
 
 
 def _watch(
-    spark: SparkContext, total: int, progress: Callable[[Progress], None], ended: threading.Event
+    spark: SparkContext, total: int, progress: Callable[[JobProgress], None], ended: threading.Event
 ) -> None:
     """Poll Spark's status tracker until the job has ended; a failed poll reports nothing."""
     tracker = spark.statusTracker()
@@ -260,4 +260,4 @@ def _watch(
         with suppress(Py4JError, OSError):
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
             done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
-            progress(Progress(done, total))
+            progress(JobProgress(done, total))

@@ -45,7 +45,7 @@ _ON_THE_WAY: Final[Mapping[tuple[State, State], State]] = {
 """The state between two states without a direct transition, where that path is known."""
 
 
-class Step(enum.Enum):
+class PartitionStep(enum.Enum):
     """The next action for a mirror partition."""
 
     RUN = enum.auto()
@@ -55,17 +55,19 @@ class Step(enum.Enum):
     REST = enum.auto()
 
 
-def next_step(wanted: Wanted, state: State) -> Step:
+def next_step(wanted: Wanted, state: State) -> PartitionStep:
     """The next action, by the table at the top of this module."""
     if state is State.STOPPING:
-        return Step.STOP
+        return PartitionStep.STOP
     if wanted is Wanted.MIRRORING:
-        return Step.RUN
+        return PartitionStep.RUN
     if wanted is Wanted.STOPPED:
-        return {State.STOPPED: Step.REST, State.UNKNOWN: Step.FORGO}.get(state, Step.STOP)
+        return {State.STOPPED: PartitionStep.REST, State.UNKNOWN: PartitionStep.FORGO}.get(
+            state, PartitionStep.STOP
+        )
     if state in {State.MIRRORING, State.PAUSING}:
-        return Step.PAUSE
-    return Step.RUN if state is State.PREPARING else Step.REST
+        return PartitionStep.PAUSE
+    return PartitionStep.RUN if state is State.PREPARING else PartitionStep.REST
 
 
 def way(old: PartitionState | None, change: PartitionState) -> list[PartitionState]:

@@ -23,7 +23,7 @@ from twinlog.engines.exact.data_plane import DataPlane
 from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.shard import Shard
-from twinlog.engines.exact.spec import PartitionSpec, Stage
+from twinlog.engines.exact.spec import PartitionSpec, PartitionStage
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.log.batch import Header, batches, patched_header
 from twinlog.kafka.types import TopicPartition
@@ -98,7 +98,7 @@ class Mirror:
         """Wait until the partition is FAILED; return the reason."""
 
         async def there() -> bool:
-            return self.partition(key).stage is Stage.FAILED
+            return self.partition(key).stage is PartitionStage.FAILED
 
         await until_async(there, SECONDS, f"{key} to fail")
         return self.partition(key).reason
@@ -178,7 +178,7 @@ def test_a_source_that_lost_its_end_and_grew_again(
             assert f"up to offset 10 of leader epoch {epoch}" in reason
             assert f"epoch {epoch} ends at offset 5" in reason
             await one.arrived(whole, 25)
-            assert one.partition(whole).stage is Stage.MIRRORING
+            assert one.partition(whole).stage is PartitionStage.MIRRORING
             assert await one.end(lost) == 10
 
     asyncio.run(body())

@@ -32,12 +32,12 @@ from twinlog.engines.exact.ports import (
     Appended,
     DestinationPort,
     FetchResult,
-    Leader,
+    LeaderReport,
     LogEnd,
     SourcePort,
 )
 from twinlog.engines.exact.shard import Shard
-from twinlog.engines.exact.spec import PartitionSpec, Stage
+from twinlog.engines.exact.spec import PartitionSpec, PartitionStage
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
 from twinlog.kafka.log.batch import LOG_APPEND_TIME
@@ -154,12 +154,12 @@ def test_answers_about_others_are_no_contact() -> None:
         for partition, node in ((moved, 1), (other, 2)):
             partition.destination_node = 1
             partition.append.place(START, plane.now(), compared=True)
-            plane.emit(partition, SourceLed(Leader(node, 5, UUID(int=1))))
+            plane.emit(partition, SourceLed(LeaderReport(node, 5, UUID(int=1))))
             plane.emit(partition, SourceBounds(Offset(0), Offset(0), 0, from_follower=False))
             plane.fetcher._counts_from[partition] = 0.0
         hour_ago = plane.now() - 3600
         plane.fetcher._answered.update({(1, 0): hour_ago, (2, 0): plane.now()})
-        plane.emit(moved, SourceLed(Leader(2, 6, UUID(int=1))))
+        plane.emit(moved, SourceLed(LeaderReport(2, 6, UUID(int=1))))
         lag_ms = {row.name.partition: row.lag_ms for row in one.progress()}
         assert lag_ms == {0: None, 1: 0}
         assert plane.fetcher.answered_at(moved) == hour_ago
@@ -266,15 +266,18 @@ def test_a_topic_without_rights_is_not_a_missing_topic() -> None:
     """A broker reports no partitions of a topic that a lane may not see."""
 
     class Refusing:
-        async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
-            return {TopicPartition(t, WHOLE_TOPIC): Leader(-1, -1, UUID(int=0), 29) for t in topics}
+        async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, LeaderReport]:
+            return {
+                TopicPartition(t, WHOLE_TOPIC): LeaderReport(-1, -1, UUID(int=0), 29)
+                for t in topics
+            }
 
     async def body() -> None:
         one = engine(Refusing())
         partition = appending(one)
         for event in (SourceLed, DestinationLed):
             await one.leaders._ask(one.source, {KEY.topic}, event)
-            assert partition.stage is Stage.FAILED
+            assert partition.stage is PartitionStage.FAILED
             assert partition.reason.endswith(" refuses: TOPIC_AUTHORIZATION_FAILED (29)")
         await one.close()
 
@@ -308,7 +311,7 @@ def test_a_gap_that_may_not_be_filled_is_its_partitions(
         assert not await one.gap_filler._round(
             shard, {partition: Gap(Offset(5), Offset(6), seen=True)}
         )
-        assert (partition.stage, partition.transient) == (Stage.FAILED, True)
+        assert (partition.stage, partition.transient) == (PartitionStage.FAILED, True)
         assert partition.reason.startswith(reason)
         assert not partition.filling
         await one.close()
@@ -371,7 +374,10 @@ def test_a_partition_given_to_an_ended_engine_is_failed() -> None:
         spec = PartitionSpec(partition=other, source_topic_id=UUID(int=1), shard=0, compacted=False)
         one.own(one.shard(first), [spec], lease_s=10.0)
         for partition in (first, one.partitions[other]):
-            assert (partition.stage, partition.reason) == (Stage.FAILED, "the source refuses us")
+            assert (partition.stage, partition.reason) == (
+                PartitionStage.FAILED,
+                "the source refuses us",
+            )
         await one.disown([other])
         await one.close()
 
@@ -395,10 +401,10 @@ def test_a_defect_fails_its_own_partition() -> None:
         one.start(breaks(), about=[partition])
         for _ in range(3):
             await asyncio.sleep(0)
-        assert partition.stage is Stage.FAILED
+        assert partition.stage is PartitionStage.FAILED
         assert partition.transient
         assert partition.reason == ("internal error, see the lane's log: ZeroDivisionError: a test")
-        assert one.partitions[other].stage is not Stage.FAILED
+        assert one.partitions[other].stage is not PartitionStage.FAILED
         assert not one._failure.done()
         await one.close()
 
@@ -431,7 +437,7 @@ def test_another_leader_at_the_destination_is_another_position() -> None:
         partition.append.answered(0)
         for epoch, phase in ((4, "APPENDING"), (4, "APPENDING"), (-1, "APPENDING"), (5, "PLACING")):
             node = 1 if epoch >= 0 else -1
-            one.emit(partition, DestinationLed(Leader(node, epoch, UUID(int=0))))
+            one.emit(partition, DestinationLed(LeaderReport(node, epoch, UUID(int=0))))
             assert partition.append.phase.name == phase, epoch
         await one.close()
 
@@ -476,7 +482,7 @@ def test_a_follower_that_is_behind_proves_nothing() -> None:
         assert partition not in one.log_starts._waiting
         diverging = behind._replace(diverging=EpochEnd(0, 3))
         await one.fetcher._take(partition, diverging, one.fetcher.clock, Steps(), follower=True)
-        assert partition.stage is not Stage.FAILED
+        assert partition.stage is not PartitionStage.FAILED
         assert partition.append.phase.name == "APPENDING"
         assert partition.read_node == 1, "the leader is asked"
         await one.fetcher._take(partition, diverging, one.fetcher.clock, Steps(), follower=False)

@@ -4,7 +4,7 @@ import asyncio
 
 from model.log import Marker
 from model.world import KEY, World, scenario
-from twinlog.engines.exact.spec import Stage
+from twinlog.engines.exact.spec import PartitionStage
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import RawRecord, build, encode_tail, whole
 
@@ -24,10 +24,12 @@ def foreign_transaction(world: World, *values: str) -> None:
 async def diverged(world: World) -> None:
     """Start a lane again, which has to detect the divergence."""
     await world.mirror()
-    await world.until(lambda: world.partition.stage in {Stage.MIRRORING, Stage.FAILED})
+    await world.until(
+        lambda: world.partition.stage in {PartitionStage.MIRRORING, PartitionStage.FAILED}
+    )
     world.write("next")
     await asyncio.sleep(60)
-    assert world.partition.stage is Stage.FAILED
+    assert world.partition.stage is PartitionStage.FAILED
     assert "the destination differs from the source at offset 2" in world.partition.reason
 
 

@@ -14,7 +14,14 @@ from kafka.protocol.broker_version_data import BrokerVersionData
 from waiting import until_async
 
 from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
-from twinlog.engines.exact.ports import Appended, Batch, FetchResult, Leader, Markers, ReadAlone
+from twinlog.engines.exact.ports import (
+    Appended,
+    Batch,
+    FetchResult,
+    LeaderReport,
+    Markers,
+    ReadAlone,
+)
 from twinlog.engines.exact.proof import TAIL_BYTES, Claim, Differs, Proven, prove
 from twinlog.kafka.client.brokers import CONTROLLER
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -149,7 +156,7 @@ async def node_of(ports: Ports, topic: str) -> int:
     return node
 
 
-async def leaders_of(ports: Ports, topic: str) -> Mapping[TopicPartition, Leader]:
+async def leaders_of(ports: Ports, topic: str) -> Mapping[TopicPartition, LeaderReport]:
     """Return the leaders once all take requests: metadata names them earlier."""
     leaders = await ports.destination.leaders([topic])
 

@@ -13,7 +13,7 @@ import pytest
 from model.ports import ModelDestination
 from model.world import KEY, World, scenario
 from twinlog.engines.exact.ports import Appended, Batch
-from twinlog.engines.exact.spec import Stage
+from twinlog.engines.exact.spec import PartitionStage
 from twinlog.kafka.errors import Disconnected
 from twinlog.kafka.types import TopicPartition
 
@@ -69,7 +69,7 @@ def test_records_that_were_deleted_meanwhile(
         assert world.ours == ours, "refused"
         world.write("g")
         await world.arrived()
-        assert world.partition.stage is Stage.MIRRORING
+        assert world.partition.stage is PartitionStage.MIRRORING
         assert world.destination.log(KEY).batches[-1].header.base_offset == log.end - 1
 
     story()
@@ -99,6 +99,6 @@ def test_the_first_batch_behind_a_gap_arrives_just_before_its_repetition(
         await asyncio.sleep(20)
         log = world.destination.log(KEY)
         assert [one.header.base_offset for one in log.batches] == [0, 1, 2]
-        assert world.partition.stage is Stage.MIRRORING
+        assert world.partition.stage is PartitionStage.MIRRORING
 
     story()

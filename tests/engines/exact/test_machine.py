@@ -45,8 +45,8 @@ from twinlog.engines.exact.events import (
 )
 from twinlog.engines.exact.machine import step
 from twinlog.engines.exact.partition import Condition, ExactPartition
-from twinlog.engines.exact.ports import Appended, Leader, LogEnd
-from twinlog.engines.exact.spec import PartitionSpec, Stage
+from twinlog.engines.exact.ports import Appended, LeaderReport, LogEnd
+from twinlog.engines.exact.spec import PartitionSpec, PartitionStage
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.types import (
     EpochEnd,
@@ -100,7 +100,7 @@ def made(*events: Event) -> ExactPartition:
 
 
 def led(epoch: int) -> DestinationLed:
-    return DestinationLed(Leader(1, epoch, TOPIC))
+    return DestinationLed(LeaderReport(1, epoch, TOPIC))
 
 
 def queued() -> Queued:
@@ -150,8 +150,8 @@ EVENTS: Final[dict[str, Event]] = {
     "gap not answered": GapAnswered(None),
     "markers lost": MarkersLost("no answer"),
     "data fenced": DataFenced(),
-    "source led": SourceLed(Leader(1, 4, TOPIC)),
-    "source recreated": SourceLed(Leader(1, 4, UUID(int=2))),
+    "source led": SourceLed(LeaderReport(1, 4, TOPIC)),
+    "source recreated": SourceLed(LeaderReport(1, 4, UUID(int=2))),
     "destination led": led(4),
     "destination led anew": led(5),
     "destination not led": DestinationLed(None),
@@ -208,14 +208,14 @@ def test_offsets_below_the_source_s_log_start() -> None:
     actions = step(partition, located(4), moment())
     assert partition.append.planned_end == 4
     assert [action.level for action in actions if isinstance(action, Note)] == [logging.WARNING]
-    assert partition.stage is Stage.MIRRORING
+    assert partition.stage is PartitionStage.MIRRORING
     partition = made()
     step(partition, located(4, takes_bulk=True), moment())
     assert (partition.append.planned_end, partition.bulk_until) == (4, 4)
-    assert partition.stage is Stage.PREPARING
+    assert partition.stage is PartitionStage.PREPARING
     assert partition.append.take(0) is not None
     step(partition, BatchAnswered(Appended(0, 0, 0)), moment())
-    assert partition.stage is Stage.MIRRORING
+    assert partition.stage is PartitionStage.MIRRORING
     assert partition.append.filled_offsets[Absence.LOG_START] == 4
 
 
@@ -227,9 +227,9 @@ def test_failures_end_in_a_failed_partition() -> None:
         step(partition, Trouble("it failed"), moment())
         waits.append(partition.retry_at - NOW)
     assert waits == sorted(waits)
-    assert partition.stage is Stage.PREPARING
+    assert partition.stage is PartitionStage.PREPARING
     step(partition, Trouble("it failed"), moment())
-    assert (partition.stage, partition.transient) == (Stage.FAILED, True)
+    assert (partition.stage, partition.transient) == (PartitionStage.FAILED, True)
     partition = made(located(), queued())
     partition.attempts = settings.attempts
     step(partition, BatchAnswered(Appended(0, 0, 0)), moment())
@@ -249,12 +249,12 @@ def test_a_source_that_stays_behind() -> None:
     ahead = Ahead(Offset(9), Offset(5))
     partition = made(ahead)
     step(partition, ahead, moment(NOW + patience))
-    assert partition.stage is Stage.PREPARING
+    assert partition.stage is PartitionStage.PREPARING
     step(partition, NotAhead(), moment(NOW + patience))
     step(partition, ahead, moment(NOW + patience + 1))
-    assert partition.stage is Stage.PREPARING
+    assert partition.stage is PartitionStage.PREPARING
     step(partition, ahead, moment(NOW + 2 * patience + 2))
-    assert (partition.stage, partition.transient) == (Stage.FAILED, True)
+    assert (partition.stage, partition.transient) == (PartitionStage.FAILED, True)
 
 
 def test_a_lost_destination_topic_is_not_retried_before_its_leader_is_known() -> None:

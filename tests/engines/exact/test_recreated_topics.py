@@ -11,7 +11,7 @@ import pytest
 from model.world import KEY, World, scenario
 from twinlog.engines.exact.append import Phase
 from twinlog.engines.exact.events import Trouble
-from twinlog.engines.exact.spec import Stage
+from twinlog.engines.exact.spec import PartitionStage
 from twinlog.kafka.client.metadata import NO_TOPIC_ID
 
 LONG_S = 300.0
@@ -28,7 +28,7 @@ async def stays_failed(world: World) -> None:
     reason = await world.failed()
     tries = world.partition.attempts
     for _ in range(int(LONG_S)):
-        assert world.partition.stage is Stage.FAILED
+        assert world.partition.stage is PartitionStage.FAILED
         assert world.partition.append.phase is Phase.FAILED
         world.write("more")
         await asyncio.sleep(1.0)
@@ -47,7 +47,7 @@ async def test_a_topic_recreated_while_it_is_mirrored(world: World) -> None:
     world.write("c", "d")
     make_again(world)
     world.write("e")
-    await world.until(lambda: world.partition.stage is Stage.FAILED)
+    await world.until(lambda: world.partition.stage is PartitionStage.FAILED)
     await stays_failed(world)
 
 
@@ -112,7 +112,7 @@ async def test_brokers_that_hear_late(world: World) -> None:
     await world.failed()
     world.destination.topics[KEY.topic].topic_id = UUID(int=5)
     await world.arrived()
-    assert world.partition.stage is Stage.MIRRORING
+    assert world.partition.stage is PartitionStage.MIRRORING
 
 
 @scenario
@@ -125,7 +125,7 @@ async def test_a_missing_topic_id_is_not_another_id(world: World) -> None:
         await world.mirror()
         world.write("a")
         await world.arrived()
-        assert world.partition.stage is Stage.MIRRORING
+        assert world.partition.stage is PartitionStage.MIRRORING
 
 
 @scenario
@@ -138,7 +138,7 @@ async def test_a_mirror_without_a_stored_topic_id_continues(world: World) -> Non
     make_again(world)
     world.write("b")
     await world.arrived()
-    assert world.partition.stage is Stage.MIRRORING
+    assert world.partition.stage is PartitionStage.MIRRORING
 
 
 @scenario
@@ -157,7 +157,7 @@ async def test_another_topic_of_the_source_too(world: World) -> None:
     topic.topic_id = ours
     await world.until(lambda: not world.partition.topic_lost)
     await asyncio.sleep(LONG_S)
-    assert world.partition.stage is Stage.FAILED
+    assert world.partition.stage is PartitionStage.FAILED
 
 
 @pytest.mark.parametrize("busy", [False, True])

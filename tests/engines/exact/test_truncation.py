@@ -6,7 +6,7 @@ The contract suite tests what brokers report about it (tests/contract/test_repli
 import asyncio
 
 from model.world import KEY, World, scenario
-from twinlog.engines.exact.spec import Stage
+from twinlog.engines.exact.spec import PartitionStage
 
 
 @scenario
@@ -26,7 +26,7 @@ async def test_a_source_that_has_grown_past_the_mirror_again(world: World) -> No
     assert "epoch 1 ends at offset 2" in reason
     world.write("G")
     await asyncio.sleep(60)
-    assert world.partition.stage is Stage.FAILED
+    assert world.partition.stage is PartitionStage.FAILED
     assert world.ours == before
 
 
@@ -65,7 +65,7 @@ async def test_clean_elections_lose_nothing(world: World) -> None:
         if turn == 8:
             await world.mirror()
     await world.arrived()
-    assert world.partition.stage is Stage.MIRRORING
+    assert world.partition.stage is PartitionStage.MIRRORING
     assert world.partition.fetch_position.last_epoch >= 12
 
 
@@ -86,7 +86,7 @@ async def test_what_is_only_queued_may_be_lost(world: World) -> None:
     await world.until(lambda: world.partition.attempts > 0)
     await world.arrived()
     assert len(world.ours) == 5
-    assert world.partition.stage is Stage.MIRRORING
+    assert world.partition.stage is PartitionStage.MIRRORING
 
 
 @scenario
@@ -135,7 +135,7 @@ async def test_a_new_owner(world: World) -> None:
     await world.arrived()
     await world.elect()
     await world.mirror()
-    await world.until(lambda: world.partition.stage is Stage.MIRRORING)
+    await world.until(lambda: world.partition.stage is PartitionStage.MIRRORING)
     assert world.partition.fetch_position.last_epoch == 0
     await world.end()
     world.source.move_leader(KEY, lose=1)

@@ -32,7 +32,7 @@ from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.ports import DestinationPort, SourcePort
 from twinlog.engines.exact.shard import Shard
-from twinlog.engines.exact.spec import PartitionSpec, Stage
+from twinlog.engines.exact.spec import PartitionSpec, PartitionStage
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal
@@ -45,9 +45,9 @@ from twinlog.mirror.throttle import Throttle
 _SOURCE_SILENT_S: Final = 10.0
 """Beyond the longest wait of a fetch. The lag to a source that is silent for longer is unknown."""
 _STATES: Final = {
-    Stage.PREPARING: State.PREPARING,
-    Stage.MIRRORING: State.MIRRORING,
-    Stage.FAILED: State.FAILED,
+    PartitionStage.PREPARING: State.PREPARING,
+    PartitionStage.MIRRORING: State.MIRRORING,
+    PartitionStage.FAILED: State.FAILED,
 }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
 from twinlog.engines.exact.append import Position
-from twinlog.engines.exact.ports import Appended, Leader, LogEnd
+from twinlog.engines.exact.ports import Appended, LeaderReport, LogEnd
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.types import EpochEnd, LeaderEpoch, LogBounds, Offset
 from twinlog.mirror.plan import Piece
@@ -188,13 +188,13 @@ class DataFenced(NamedTuple):
 class SourceLed(NamedTuple):
     """The source's answer about the leader; None: it does not name the partition."""
 
-    leader: Leader | None
+    leader: LeaderReport | None
 
 
 class DestinationLed(NamedTuple):
     """The destination's answer about the leader; None: it does not name the partition."""
 
-    leader: Leader | None
+    leader: LeaderReport | None
 
 
 class LeadersDoubted(NamedTuple):

@@ -45,7 +45,7 @@ MOST_CONTROL: Final = 100_000
 """Offsets with only control records below which no foreign transaction is searched."""
 
 
-class Log(Protocol):
+class DestinationLogs(Protocol):
     """The destination's logs."""
 
     async def bounds(
@@ -86,7 +86,7 @@ class Foreign(NamedTuple):
 
 
 async def find_foreign(
-    log: Log, partition: TopicPartition, where: Searched, bounds: LogBounds
+    log: DestinationLogs, partition: TopicPartition, where: Searched, bounds: LogBounds
 ) -> Foreign | Refusal | None:
     """Find the foreign records of a partition above its known end.
 
@@ -135,7 +135,7 @@ def _named(found: Sequence[Header]) -> Foreign:
 
 
 async def _headers(
-    log: Log, partition: TopicPartition, start: int, upto: int
+    log: DestinationLogs, partition: TopicPartition, start: int, upto: int
 ) -> list[Header] | Refusal:
     """The batches that hold offsets of `[start, upto)`; the log continues above `upto`."""
     found: list[Header] = []

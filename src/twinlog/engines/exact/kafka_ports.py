@@ -21,18 +21,17 @@ from twinlog.engines.exact.node_reader import MAX_READ, Limits, NodeReader
 from twinlog.engines.exact.node_writer import Answers, NodeWriter
 from twinlog.engines.exact.ports import (
     WHOLE_TOPIC,
+    ActiveProducers,
     Batch,
     FetchResult,
-    Leader,
+    LeaderReport,
     LogEnd,
     Markers,
     ProducerIdentity,
-    Producers,
     ReadAlone,
 )
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.client.metadata import Leader as KnownLeader
-from twinlog.kafka.client.metadata import Metadata
+from twinlog.kafka.client.metadata import Leader, Metadata
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
     Disconnected,
@@ -83,7 +82,7 @@ class KafkaSource:
         self._sessions: dict[tuple[int, int], FetchSession] = {}
         self._generation = 0  # of the topic keys that the sessions use
 
-    async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
+    async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, LeaderReport]:
         """Refresh and return the leaders of all partitions of these topics.
 
         Later fetches use the topic ids of this answer, so they never return data of a recreated
@@ -229,7 +228,7 @@ class KafkaDestination:
         self._reader = NodeReader(cluster, TopicKeys())
         self._writers: dict[int, NodeWriter] = {}
 
-    async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
+    async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, LeaderReport]:
         """Refresh and return the leaders of these topics; `produce` uses the ids of this answer."""
         metadata = await self._cluster.refresh(topics)
         self._written.learn(metadata, topics)
@@ -270,11 +269,13 @@ class KafkaDestination:
 
     async def producers(
         self, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, Producers]:
+    ) -> Mapping[TopicPartition, ActiveProducers]:
         """Read the producers that the leaders remember (DescribeProducers)."""
         answers = await questions.describe_producers(self._cluster, partitions, patience=PATIENCE)
         return {
-            p: Producers(answer.code, ()) if isinstance(answer, Refusal) else Producers(0, answer)
+            p: ActiveProducers(answer.code, ())
+            if isinstance(answer, Refusal)
+            else ActiveProducers(0, answer)
             for p, answer in answers.items()
         }
 
@@ -401,22 +402,22 @@ class KafkaDestination:
             raise Fenced("not sent: the lease has ended", cluster=self._cluster.name)
 
 
-def _leaders(metadata: Metadata, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
-    leaders: dict[TopicPartition, Leader] = {}
+def _leaders(metadata: Metadata, topics: Collection[str]) -> Mapping[TopicPartition, LeaderReport]:
+    leaders: dict[TopicPartition, LeaderReport] = {}
     for name in topics:
         topic = metadata.topics.get(name)
         if topic is None:
             continue
         if topic.error and not topic.partitions:
             whole = TopicPartition(name, WHOLE_TOPIC)
-            leaders[whole] = Leader(-1, -1, topic.topic_id, topic.error)
+            leaders[whole] = LeaderReport(-1, -1, topic.topic_id, topic.error)
         for index in topic.partitions:
             partition = TopicPartition(name, index)
             known = metadata.leader(partition)
-            if isinstance(known, KnownLeader):
-                leaders[partition] = Leader(known.node_id, known.epoch, topic.topic_id)
+            if isinstance(known, Leader):
+                leaders[partition] = LeaderReport(known.node_id, known.epoch, topic.topic_id)
             else:
-                leaders[partition] = Leader(-1, -1, topic.topic_id, known.code)
+                leaders[partition] = LeaderReport(-1, -1, topic.topic_id, known.code)
     return leaders
 
 

@@ -74,8 +74,8 @@ from twinlog.engines.exact.events import (
     Unsettled,
 )
 from twinlog.engines.exact.partition import ExactPartition
-from twinlog.engines.exact.ports import Appended, Leader, LogEnd
-from twinlog.engines.exact.spec import Stage
+from twinlog.engines.exact.ports import Appended, LeaderReport, LogEnd
+from twinlog.engines.exact.spec import PartitionStage
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Reaction, Refusal, code_of
 from twinlog.kafka.types import EpochEnd, LeaderEpoch, Offset
@@ -200,7 +200,7 @@ def _prepare(partition: ExactPartition) -> list[Action]:
         return []
     if append.queued_bytes == 0:
         append.offer([empty_records(append.planned_end, partition.bulk_until)])
-    return _set_stage(partition, Stage.PREPARING)
+    return _set_stage(partition, PartitionStage.PREPARING)
 
 
 def _after_lease(partition: ExactPartition, now: float) -> Action:
@@ -211,11 +211,11 @@ def _after_lease(partition: ExactPartition, now: float) -> Action:
     return Do.LOOK_SOON
 
 
-def _set_stage(partition: ExactPartition, stage: Stage, reason: str = "") -> list[Action]:
+def _set_stage(partition: ExactPartition, stage: PartitionStage, reason: str = "") -> list[Action]:
     if (partition.stage, partition.reason) == (stage, reason):
         return []
     partition.stage, partition.reason = stage, reason
-    if stage is Stage.FAILED:
+    if stage is PartitionStage.FAILED:
         return [Note(logging.ERROR, f"{partition} is FAILED: {reason}"), Do.REPORT]
     return [Do.REPORT]
 
@@ -249,7 +249,7 @@ def _fail(partition: ExactPartition, failure: Failure, moment: Moment) -> list[A
     partition.held_back = ""
     # A partition that is FAILED for good stays so, whatever fails afterwards.
     partition.transient = failure.transient and (partition.transient or not already)
-    actions = [*_set_stage(partition, Stage.FAILED, failure.reason), Do.FORGET]
+    actions = [*_set_stage(partition, PartitionStage.FAILED, failure.reason), Do.FORGET]
     if failure.transient and not already:
         actions.append(_retry_later(partition, moment))
     return actions
@@ -300,7 +300,7 @@ def _located(partition: ExactPartition, found: Located, moment: Moment) -> list[
         actions.append(Note(logging.WARNING, lost))
     actions.append(Do.TOUCH)
     if append.log_end >= partition.bulk_until:
-        actions += _set_stage(partition, Stage.MIRRORING)
+        actions += _set_stage(partition, PartitionStage.MIRRORING)
     return [*actions, *_look(partition, moment), Do.PUMP]
 
 
@@ -453,8 +453,8 @@ def _answered(partition: ExactPartition, answer: Appended, moment: Moment) -> li
         return _fail(partition, Failure(reason, transient=True), moment)
     partition.attempts = 0
     actions: list[Action] = []
-    if partition.stage is Stage.PREPARING and data.end >= partition.bulk_until:
-        actions += _set_stage(partition, Stage.MIRRORING)
+    if partition.stage is PartitionStage.PREPARING and data.end >= partition.bulk_until:
+        actions += _set_stage(partition, PartitionStage.MIRRORING)
     if data.end <= partition.bulk_until:
         append.filled_offsets[Absence.LOG_START] += data.header.num_records
     partition.records_moved += data.header.num_records
@@ -515,7 +515,9 @@ def _markers_lost(partition: ExactPartition, why: str, moment: Moment) -> list[A
 # ---- leaders -------------------------------------------------------------------------------
 
 
-def _source_led(partition: ExactPartition, leader: Leader | None, moment: Moment) -> list[Action]:
+def _source_led(
+    partition: ExactPartition, leader: LeaderReport | None, moment: Moment
+) -> list[Action]:
     if leader is None or leader.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         reason = "the source does not have this partition"
         return _fail(partition, Failure(reason, transient=True), moment)
@@ -537,7 +539,7 @@ def _source_led(partition: ExactPartition, leader: Leader | None, moment: Moment
 
 
 def _destination_led(
-    partition: ExactPartition, leader: Leader | None, moment: Moment
+    partition: ExactPartition, leader: LeaderReport | None, moment: Moment
 ) -> list[Action]:
     lost = partition.spec.topic_loss(leader)
     was_lost, partition.topic_lost = partition.topic_lost, bool(lost)

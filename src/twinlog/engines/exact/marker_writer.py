@@ -37,11 +37,11 @@ from twinlog.engines.exact.marker_epochs import (
     used_up,
 )
 from twinlog.engines.exact.ports import (
+    ActiveProducers,
     DestinationPort,
     LogEnd,
     Markers,
     ProducerIdentity,
-    Producers,
 )
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Disconnected, Retriable
@@ -258,7 +258,7 @@ class MarkerWriter:
         )
 
 
-def _last(answer: Producers, producer_id: int) -> LastMarker:
+def _last(answer: ActiveProducers, producer_id: int) -> LastMarker:
     for state in answer.active:
         if state.producer_id == producer_id:
             return LastMarker(state.epoch, max(state.coordinator_epoch, 0))

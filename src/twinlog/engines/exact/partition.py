@@ -7,7 +7,7 @@ from typing import Final
 from twinlog.engines.exact.append import PartitionAppend, Phase
 from twinlog.engines.exact.jumps import Jump
 from twinlog.engines.exact.log_starts import LogStarts
-from twinlog.engines.exact.spec import PartitionSpec, Stage
+from twinlog.engines.exact.spec import PartitionSpec, PartitionStage
 from twinlog.kafka.log.leader_epochs import SourceEpochs
 from twinlog.kafka.types import (
     UNKNOWN_EPOCH,
@@ -52,7 +52,7 @@ class ExactPartition:
     spec: PartitionSpec
     append: PartitionAppend
     gone: bool = False
-    stage: Stage = Stage.PREPARING
+    stage: PartitionStage = PartitionStage.PREPARING
     reason: str = ""
     transient: bool = False  # FAILED, but a retry may help
     attempts: int = 0  # consecutive failures, for the backoff

@@ -23,7 +23,7 @@ WHOLE_TOPIC: Final = -1
 """The index that stands for the whole topic if it is refused and its partitions are unknown."""
 
 
-class Leader(NamedTuple):
+class LeaderReport(NamedTuple):
     """The leader of a partition. `node` is -1 if there is none; then `error` may be the reason."""
 
     node: int
@@ -40,7 +40,7 @@ class LogEnd(NamedTuple):
     leader_epoch: int
 
 
-class Producers(NamedTuple):
+class ActiveProducers(NamedTuple):
     """The producers that a partition's leader remembers."""
 
     error: int
@@ -119,7 +119,7 @@ class ReadAlone(NamedTuple):
 class SourcePort(Protocol):
     """The source, which is only read."""
 
-    async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
+    async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, LeaderReport]:
         """Refresh the leaders of these topics' partitions; `WHOLE_TOPIC` of a refused topic."""
         ...
 
@@ -183,7 +183,7 @@ class SourcePort(Protocol):
 class DestinationPort(Protocol):
     """The destination: appends, and reads of positions."""
 
-    async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
+    async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, LeaderReport]:
         """Refresh the leaders of these topics' partitions; `WHOLE_TOPIC` of a refused topic."""
         ...
 
@@ -211,7 +211,7 @@ class DestinationPort(Protocol):
 
     async def producers(
         self, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, Producers]:
+    ) -> Mapping[TopicPartition, ActiveProducers]:
         """Read the producers that the leaders remember (DescribeProducers)."""
         ...
 

@@ -4,7 +4,7 @@ import enum
 from dataclasses import dataclass
 from uuid import UUID
 
-from twinlog.engines.exact.ports import Leader
+from twinlog.engines.exact.ports import LeaderReport
 from twinlog.kafka.client.metadata import is_another
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.types import TopicPartition
@@ -28,7 +28,7 @@ class PartitionSpec:
     destination_topic_id: UUID | None = None
     of_several_ids: bool = False
 
-    def topic_loss(self, leader: Leader | None) -> str:
+    def topic_loss(self, leader: LeaderReport | None) -> str:
         """Why the destination does not have the mirror's topic; empty if it does, or if unknown."""
         if leader is None or leader.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return "the destination does not have this partition"
@@ -42,7 +42,7 @@ class PartitionSpec:
         )
 
 
-class Stage(enum.Enum):
+class PartitionStage(enum.Enum):
     """What an engine reports of a partition; the control plane maps it to KIP-1279's states."""
 
     PREPARING = enum.auto()

@@ -20,7 +20,7 @@ from twinlog.interfaces.cli.options import (
     spark_settings,
 )
 from twinlog.logs import FORMATS, set_up
-from twinlog.node.node import Node, NodeConfig, Progress
+from twinlog.node.node import Node, NodeConfig, NodeProgress
 from twinlog.store.control_topics import take_control_topics
 from twinlog.text import printable
 
@@ -101,7 +101,7 @@ def run(
         sys.exit(1)
 
 
-async def _run(config: NodeConfig, display: "_Display") -> Progress:
+async def _run(config: NodeConfig, display: "_Display") -> NodeProgress:
     node = Node(config, display.show)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -120,7 +120,7 @@ class _Display:
         self._terminal = sys.stderr.isatty()
         self._last = ""
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: NodeProgress) -> None:
         """Show the progress."""
         if self._as_json:
             fields = {

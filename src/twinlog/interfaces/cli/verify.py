@@ -17,7 +17,7 @@ from twinlog.interfaces.cli.options import (
 )
 from twinlog.interfaces.cli.output import print_json
 from twinlog.operations.verification import DIFFERS, NOT_SEEN, SAME, Counts, Verification
-from twinlog.runtime.job_progress import Progress
+from twinlog.runtime.job_progress import JobProgress
 from twinlog.text import printable
 from twinlog.verify.job import RangeDifference
 from twinlog.verify.log_reader import PATIENCE_S
@@ -130,7 +130,7 @@ class _Reporter:
         self._terminal = sys.stderr.isatty()
         self._next = time.monotonic() + LINE_S
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: JobProgress) -> None:
         """Show the progress."""
         text = f"verify: {progress.done} of {progress.total} tasks done"
         if self._terminal:
