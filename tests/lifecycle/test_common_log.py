@@ -1,16 +1,15 @@
 """Twin of twinlog.lifecycle.common_log, for answers that the tests' brokers do not give."""
 
 from collections.abc import Mapping
-from typing import cast
 
 import pytest
 from batch_builders import batch, record
 
 from model.loop import VirtualLoop, run
-from twinlog.engines.exact.kafka_ports import KafkaSource
-from twinlog.engines.exact.ports import ReadAlone
+from twinlog.kafka.client.metadata import EMPTY, Metadata
 from twinlog.kafka.errors import Retriable
 from twinlog.kafka.log.batch import batches
+from twinlog.kafka.log_reader import ClusterLogs, ReadAlone
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.common_log import _part
@@ -20,7 +19,7 @@ END = 300
 COMMON = [batch([record(at, value=b"%d" % at)]) for at in range(END - 10)]
 
 
-class Log:
+class Log(ClusterLogs):
     """A log that answers without bytes from an offset on, as a slow remote read does."""
 
     def __init__(self, last: bytes, silent_from: int = END, *, compacts: bool = False) -> None:
@@ -29,17 +28,18 @@ class Log:
         self._silent_from = silent_from
         self._compacts = compacts
 
-    async def leaders(self, topics: object) -> None:
+    async def refresh(self, topics: object) -> Metadata:
         del topics
+        return EMPTY
 
     async def read(
-        self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
+        self, offsets: Mapping[TopicPartition, int], *, partition_max_bytes: int
     ) -> Mapping[TopicPartition, Fetched]:
         del partition_max_bytes
         found = [
             one
             for one in batches(memoryview(self._log))
-            if one.next_offset > partitions[KEY] and one.base_offset < self._silent_from
+            if one.next_offset > offsets[KEY] and one.base_offset < self._silent_from
         ]
         data = b"".join(self._log[one.position : one.end] for one in found)
         return {KEY: Fetched(0, END, END, 0, (), memoryview(data))}
@@ -53,8 +53,7 @@ def part(source: Log, destination: Log) -> int | None:
     """Return the offset from which the logs differ."""
 
     async def main(_: VirtualLoop) -> int | None:
-        both = cast("KafkaSource", source), cast("KafkaSource", destination)
-        return await _part(*both, KEY, 0, END)
+        return await _part(source, destination, KEY, 0, END)
 
     return run(main)
 

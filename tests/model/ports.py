@@ -31,9 +31,9 @@ from twinlog.engines.exact.ports import (
     LogEnd,
     Markers,
     ProducerIdentity,
-    ReadAlone,
 )
 from twinlog.kafka.errors import Disconnected, Fenced, Refusal, Retriable
+from twinlog.kafka.log_reader import ReadAlone
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import FetchPosition, LogBounds, TopicPartition
 

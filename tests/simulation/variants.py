@@ -23,11 +23,11 @@ from twinlog.engines.exact.ports import (
     LogEnd,
     Markers,
     ProducerIdentity,
-    ReadAlone,
 )
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import Disconnected
 from twinlog.kafka.log.batch import batches, patched_header
+from twinlog.kafka.log_reader import ReadAlone
 from twinlog.kafka.types import (
     UNKNOWN_EPOCH,
     FetchPosition,

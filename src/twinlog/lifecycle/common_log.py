@@ -12,6 +12,10 @@ The comparison ends after `ENOUGH` equal records, or `ENOUGH_BYTES` of them, wit
 above them. Offsets that are only absent on both sides, or that an answer does not show, are no
 evidence (verify/agreement.py). If retention has left nothing that both sides have, nothing can be
 compared, and a warning is logged. If something exists and cannot be read, that is an error.
+
+An answer without records proves nothing (kafka/log_reader.py): its offsets are unseen. They do not
+stop a comparison that other records decide, unless the topic is not compacted: then records exist
+that the brokers do not return.
 """
 
 import asyncio
@@ -19,10 +23,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from twinlog.engines.exact.kafka_ports import KafkaSource
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal, Retriable
-from twinlog.kafka.log_range import answers
+from twinlog.kafka.log_reader import ClusterLogs
 from twinlog.kafka.types import LogBounds, Offset, TopicPartition
 from twinlog.lifecycle.rebuild import DivergentTail
 from twinlog.mirror.plan import plan
@@ -59,9 +62,9 @@ async def compared(
     asked = [tail.partition for tail in tails]
     if not asked:
         return []
-    theirs, ours = KafkaSource(source), KafkaSource(destination)
+    theirs, ours = ClusterLogs(source), ClusterLogs(destination)
     topics = {partition.topic for partition in asked}
-    await asyncio.gather(theirs.leaders(topics), ours.leaders(topics))
+    await asyncio.gather(theirs.refresh(topics), ours.refresh(topics))
     source_bounds, bounds = await asyncio.gather(theirs.bounds(asked), ours.bounds(asked))
     limit = asyncio.Semaphore(AT_ONCE)
 
@@ -85,7 +88,7 @@ def _known(bounds: Mapping[TopicPartition, LogBounds], partition: TopicPartition
 
 
 async def _part(
-    source: KafkaSource, destination: KafkaSource, partition: TopicPartition, begin: int, end: int
+    source: ClusterLogs, destination: ClusterLogs, partition: TopicPartition, begin: int, end: int
 ) -> int | None:
     """The first offset below `end` from which the logs differ; None if they do not."""
     if begin >= end > 0:
@@ -122,11 +125,11 @@ async def _part(
     return part
 
 
-async def _read(source: KafkaSource, partition: TopicPartition, start: int, end: int) -> Side:
+async def _read(source: ClusterLogs, partition: TopicPartition, start: int, end: int) -> Side:
     side, at = Side(), Offset(start)
     while at < end:
         empty = 0
-        async for answer in answers(source, partition, at):
+        async for answer in source.answers(partition, at):
             pieces = plan(answer.records, at, answer.aborted, MAX_DECODED)
             if pieces:
                 side.add(pieces, start, end)
@@ -139,7 +142,7 @@ async def _read(source: KafkaSource, partition: TopicPartition, start: int, end:
     return side
 
 
-async def _is_compacted(source: KafkaSource, partition: TopicPartition, at: Offset) -> bool:
+async def _is_compacted(source: ClusterLogs, partition: TopicPartition, at: Offset) -> bool:
     """Whether compaction may have removed the log's last records."""
     size = ENOUGH_BYTES
     found = await source.read_alone(partition, at, max_wait_ms=0, partition_max_bytes=size)

@@ -20,7 +20,6 @@ from twinlog.engines.exact.ports import (
     FetchResult,
     LeaderReport,
     Markers,
-    ReadAlone,
 )
 from twinlog.engines.exact.proof import TAIL_BYTES, Claim, Differs, Proven, prove
 from twinlog.kafka.client.brokers import CONTROLLER
@@ -28,6 +27,7 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Disconnected, Fenced, Retriable
 from twinlog.kafka.log.batch import Header, batches, new_header, patched_header
 from twinlog.kafka.log.records import encode_tail, varint
+from twinlog.kafka.log_reader import ReadAlone
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.requests import transactions
 from twinlog.kafka.requests.partitions import PATIENCE

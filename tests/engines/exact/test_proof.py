@@ -8,12 +8,13 @@ from typing import cast
 import pytest
 from batch_builders import ABORT, COMMIT, altered, batch, holed, marker, record
 
-from twinlog.engines.exact.node_reader import failed
-from twinlog.engines.exact.ports import DestinationPort, ReadAlone, SourcePort
+from twinlog.engines.exact.ports import DestinationPort, SourcePort
 from twinlog.engines.exact.proof import Claim, Differs, Proven, Result, Unread, prove
 from twinlog.kafka.log.batch import LOG_APPEND_TIME, TRANSACTIONAL, batches
 from twinlog.kafka.log.compression import MAX_DECOMPRESSED, Codec
+from twinlog.kafka.log_reader import ReadAlone
 from twinlog.kafka.protocol.fetch import Fetched
+from twinlog.kafka.requests.fetch_requests import failed
 from twinlog.kafka.types import UNKNOWN_EPOCH, Offset, TopicPartition
 from twinlog.mirror.plan import MAX_PIECES
 

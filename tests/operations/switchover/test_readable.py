@@ -10,7 +10,7 @@ from batch_builders import batch, record
 from clients import client
 from confluent_kafka import Producer
 
-from twinlog.engines.exact.ports import ReadAlone
+from twinlog.kafka.log_reader import ReadAlone
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster

@@ -22,8 +22,8 @@ from twinlog.engines.exact.events import Failure, HeldBack, LeadersDoubted, Queu
 from twinlog.engines.exact.fetcher import Fetcher
 from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.plane import Plane
-from twinlog.engines.exact.ports import ReadAlone
 from twinlog.kafka.errors import Reaction, TwinlogError, code_of
+from twinlog.kafka.log_reader import ReadAlone
 from twinlog.kafka.types import LeaderEpoch, Offset
 from twinlog.mirror.absence import (
     LOOK_INTERVAL_S,

@@ -17,7 +17,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from twinlog.engines.exact.node_reader import MAX_READ, Limits, NodeReader
 from twinlog.engines.exact.node_writer import Answers, NodeWriter
 from twinlog.engines.exact.ports import (
     WHOLE_TOPIC,
@@ -28,7 +27,6 @@ from twinlog.engines.exact.ports import (
     LogEnd,
     Markers,
     ProducerIdentity,
-    ReadAlone,
 )
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Leader, Metadata
@@ -42,17 +40,16 @@ from twinlog.kafka.errors import (
     UserError,
     check,
 )
-from twinlog.kafka.protocol.fetch import READ_COMMITTED, READ_UNCOMMITTED, Fetched, FetchResponse
+from twinlog.kafka.log_reader import ClusterLogs, ReadAlone
+from twinlog.kafka.protocol.fetch import READ_COMMITTED, Fetched, FetchResponse
 from twinlog.kafka.requests import partitions as questions
-from twinlog.kafka.requests import topics as admin
 from twinlog.kafka.requests import transactions
+from twinlog.kafka.requests.fetch_requests import FetchRequests, Limits
 from twinlog.kafka.requests.fetch_session import SESSION_ERRORS, FetchSession
 from twinlog.kafka.requests.partitions import (
     DEBUGGING,
     PATIENCE,
     Isolation,
-    ListedOffset,
-    OffsetSpec,
 )
 from twinlog.kafka.requests.topic_keys import TopicKeys
 from twinlog.kafka.types import FetchPosition, LogBounds, TopicPartition
@@ -61,9 +58,6 @@ MAX_MARKERS: Final = 10_000
 """Markers of one WriteTxnMarkers request, which takes half a second on 4.3.1."""
 
 _MARKERS_LANE: Final = "markers"
-_LIST_OFFSETS: Final = 2
-_LOCAL_START_VERSION: Final = 8
-_CLEANUP_POLICY: Final = "cleanup.policy"
 _TRIES: Final = 3
 _OF_A_TOPIC: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
@@ -77,8 +71,8 @@ class KafkaSource:
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
-        self._keys = TopicKeys()
-        self._reader = NodeReader(cluster, self._keys, pinned=True)
+        self._requests = FetchRequests(cluster, pinned=True)
+        self._logs = ClusterLogs(cluster, self._requests)
         self._sessions: dict[tuple[int, int], FetchSession] = {}
         self._generation = 0  # of the topic keys that the sessions use
 
@@ -88,9 +82,7 @@ class KafkaSource:
         Later fetches use the topic ids of this answer, so they never return data of a recreated
         topic.
         """
-        metadata = await self._cluster.refresh(topics)
-        self._keys.learn(metadata, topics)
-        return _leaders(metadata, topics)
+        return _leaders(await self._requests.refresh(topics), topics)
 
     async def fetch(
         self,
@@ -103,7 +95,7 @@ class KafkaSource:
         fetcher: int = 0,
     ) -> FetchResult:
         """Read each wanted partition from its position, up to its last stable offset."""
-        gone = await self._reader.unknown(wanted)
+        gone = await self._requests.unknown(wanted)
         if gone:
             wanted = {p: position for p, position in wanted.items() if p not in gone}
             max_wait_ms = 0  # missing partitions are reported at once
@@ -129,15 +121,15 @@ class KafkaSource:
         """Send one request in the session. After any error the next request begins a new one."""
         connection = await self._cluster.connection(node, f"fetch.{fetcher}")
         await connection.ready()
-        if self._generation != self._keys.generation:
-            self._generation = self._keys.generation
+        if self._generation != self._requests.generation:
+            self._generation = self._requests.generation
             for each in self._sessions.values():
                 each.renew()
         session = self._sessions.setdefault((node, fetcher), FetchSession())
         ask = session.ask(wanted, limits.partition_max_bytes)
         answered = False
         try:
-            response, size = await self._reader.exchange(
+            response, size = await self._requests.exchange(
                 connection, ask.partitions, ask.forgotten, (ask.session_id, ask.epoch), limits
             )
             answered = not response.error
@@ -152,7 +144,7 @@ class KafkaSource:
         self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
     ) -> Mapping[TopicPartition, Fetched]:
         """Read at these offsets, without a session (read_committed, no waiting)."""
-        return await self._reader.read(partitions, READ_COMMITTED, partition_max_bytes)
+        return await self._logs.read(partitions, partition_max_bytes=partition_max_bytes)
 
     async def read_alone(
         self,
@@ -163,52 +155,19 @@ class KafkaSource:
         partition_max_bytes: int,
     ) -> ReadAlone:
         """Read this partition by a request of its own, from the leader (read_committed)."""
-        limits = Limits(READ_COMMITTED, max_wait_ms, MAX_READ, partition_max_bytes)
-        found = ReadAlone(*await self._reader.read_alone(partition, offset, limits))
-        if found.fetched.error or len(found.fetched.records):
-            return found
-        topic = partition.topic
-        local_start, compacts = await asyncio.gather(
-            self._local_start(partition), self.compacts([topic])
+        return await self._logs.read_alone(
+            partition, offset, max_wait_ms=max_wait_ms, partition_max_bytes=partition_max_bytes
         )
-        return found._replace(local_start=local_start, compacts=compacts[topic])
-
-    async def _local_start(self, partition: TopicPartition) -> int:
-        """The first offset on the leader's own disk; -1 if unknown.
-
-        A broker without ListOffsets version 8 has no remote storage: its log start offset.
-        """
-        leader = (await self._cluster.leaders([partition]))[partition]
-        if isinstance(leader, Refusal):
-            return -1
-        connection = await self._cluster.connection(leader.node_id)
-        await connection.ready()
-        _, newest = connection.versions.get(_LIST_OFFSETS, (0, 0))
-        tiered = newest >= _LOCAL_START_VERSION
-        spec = OffsetSpec.EARLIEST_LOCAL if tiered else OffsetSpec.EARLIEST
-        answer = (await questions.list_offsets(self._cluster, [partition], spec))[partition]
-        return -1 if isinstance(answer, Refusal) else answer.offset
 
     async def compacts(self, topics: Collection[str]) -> Mapping[str, bool | None]:
         """Whether each topic's cleanup.policy contains `compact`; None where it cannot be read."""
-        resources = {topic: admin.topic_resource(topic) for topic in topics}
-        answers = await admin.describe_configs(
-            self._cluster, list(resources.values()), [_CLEANUP_POLICY]
-        )
-        return {topic: _compacts(answers.get(resource)) for topic, resource in resources.items()}
+        return await self._logs.compacts(topics)
 
     async def bounds(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, LogBounds]:
         """Read log start offsets, high watermarks and last stable offsets."""
-        return await _bounds(self._cluster, partitions)
-
-
-def _compacts(entries: Mapping[str, admin.ConfigEntry] | Refusal | None) -> bool | None:
-    if entries is None or isinstance(entries, Refusal) or _CLEANUP_POLICY not in entries:
-        return None
-    value = entries[_CLEANUP_POLICY].value
-    return None if value is None else "compact" in value
+        return await self._logs.bounds(partitions)
 
 
 class KafkaDestination:
@@ -225,7 +184,8 @@ class KafkaDestination:
         self._cluster = cluster
         self._may_write = may_write
         self._written = TopicKeys()
-        self._reader = NodeReader(cluster, TopicKeys())
+        requests = FetchRequests(cluster, pinned=False)
+        self._logs = ClusterLogs(cluster, requests, Isolation.READ_UNCOMMITTED)
         self._writers: dict[int, NodeWriter] = {}
 
     async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, LeaderReport]:
@@ -265,7 +225,7 @@ class KafkaDestination:
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, LogBounds]:
         """Read log start offsets, high watermarks and last stable offsets."""
-        return await _bounds(self._cluster, partitions)
+        return await self._logs.bounds(partitions)
 
     async def producers(
         self, partitions: Collection[TopicPartition]
@@ -283,7 +243,7 @@ class KafkaDestination:
         self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
     ) -> Mapping[TopicPartition, Fetched]:
         """Read at these offsets, aborted data included (read_uncommitted)."""
-        return await self._reader.read(partitions, READ_UNCOMMITTED, partition_max_bytes)
+        return await self._logs.read(partitions, partition_max_bytes=partition_max_bytes)
 
     async def init_producer(self, transactional_id: str) -> ProducerIdentity:
         """Run InitProducerId; wait while the coordinator loads, moves, or ends a transaction."""
@@ -419,31 +379,6 @@ def _leaders(metadata: Metadata, topics: Collection[str]) -> Mapping[TopicPartit
             else:
                 leaders[partition] = LeaderReport(-1, -1, topic.topic_id, known.code)
     return leaders
-
-
-async def _bounds(
-    cluster: KafkaCluster, partitions: Collection[TopicPartition]
-) -> Mapping[TopicPartition, LogBounds]:
-    asked = list(partitions)  # a mapping would be taken for one of timestamps
-    start, high_watermark, last_stable = await asyncio.gather(
-        questions.list_offsets(cluster, asked, OffsetSpec.EARLIEST, patience=PATIENCE),
-        questions.list_offsets(cluster, asked, OffsetSpec.LATEST, patience=PATIENCE),
-        questions.list_offsets(
-            *(cluster, asked, OffsetSpec.LATEST),
-            isolation=Isolation.READ_COMMITTED,
-            patience=PATIENCE,
-        ),
-    )
-    return {p: _bound(start[p], high_watermark[p], last_stable[p]) for p in partitions}
-
-
-def _bound(*answers: ListedOffset | Refusal) -> LogBounds:
-    offsets: list[int] = []
-    for answer in answers:
-        if isinstance(answer, Refusal):
-            return LogBounds(answer.code, -1, -1, -1)
-        offsets.append(answer.offset)
-    return LogBounds(0, *offsets)
 
 
 def _one_marker_each(

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
+from twinlog.kafka.log_reader import ReadAlone
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import FetchPosition, LogBounds, ProducerState, TopicPartition
 
@@ -100,20 +101,6 @@ class FetchResult(NamedTuple):
     partitions: Mapping[TopicPartition, Fetched]
     size: int
     throttle_ms: int = 0
-
-
-class ReadAlone(NamedTuple):
-    """The answer to a request for one partition alone, and what may explain an empty one.
-
-    `local_start` and `compacts` are read only if there is neither an error nor a record
-    (`mirror/absence.py`, `Reading`).
-    """
-
-    fetched: Fetched
-    throttle_ms: int
-    leader_epoch: int
-    local_start: int = -1
-    compacts: bool | None = None
 
 
 class SourcePort(Protocol):

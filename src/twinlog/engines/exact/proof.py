@@ -27,10 +27,11 @@ from typing import Final, NamedTuple, TypeAlias
 from twinlog.engines.exact.bulk import is_bulk
 from twinlog.engines.exact.compare import Mismatch, comparing
 from twinlog.engines.exact.fetcher import Steps
-from twinlog.engines.exact.ports import DestinationPort, ReadAlone, SourcePort
+from twinlog.engines.exact.ports import DestinationPort, SourcePort
 from twinlog.kafka.errors import CorruptBatch, Refusal
 from twinlog.kafka.log.batch import HEADER_SIZE, Header, LegacyBatch, batches
 from twinlog.kafka.log.leader_epochs import epoch_at
+from twinlog.kafka.log_reader import ReadAlone
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
 from twinlog.mirror.plan import Data, Piece, aborted_within, planning_sound

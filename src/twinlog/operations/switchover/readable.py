@@ -16,8 +16,8 @@ from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
 from twinlog.engines.exact.kafka_ports import KafkaSource
-from twinlog.engines.exact.ports import ReadAlone
 from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.log_reader import ReadAlone
 from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
 from twinlog.mirror.absence import Absent, Reading, judge
 from twinlog.mirror.plan import Data, plan
