@@ -28,7 +28,7 @@ class Scripted:
         self.answer = ReadAlone(Fetched(0, 10, 10, 0, (), memoryview(b"")), 0, 3, 0, True)
         self.now = 100.0
 
-    async def leaders(self, _topics: Collection[str]) -> None:
+    async def refresh(self, _topics: Collection[str]) -> None:
         pass
 
     async def read_alone(self, partition: TopicPartition, offset: int, **_: int) -> ReadAlone:

@@ -15,9 +15,8 @@ import time
 from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
-from twinlog.engines.exact.kafka_ports import KafkaSource
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.log_reader import ReadAlone
+from twinlog.kafka.log_reader import ClusterLogs, ReadAlone
 from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
 from twinlog.mirror.absence import Absent, Reading, judge
 from twinlog.mirror.plan import Data, plan
@@ -32,8 +31,8 @@ READS: Final = 16
 class Reader(Protocol):
     """The requests that are sent to the cluster."""
 
-    async def leaders(self, topics: Collection[str]) -> object:
-        """All partitions of these topics, by fresh metadata."""
+    async def refresh(self, topics: Collection[str]) -> object:
+        """Refresh the leaders and ids of these topics."""
         ...
 
     async def read_alone(
@@ -60,7 +59,7 @@ class Readable:
     @classmethod
     def of(cls, cluster: KafkaCluster) -> "Readable":
         """Read from a cluster that has been started."""
-        return cls(KafkaSource(cluster))
+        return cls(ClusterLogs(cluster))
 
     async def between(self, begin: Standing, end: int) -> bool:
         """Whether a record is in `[begin.offset, end)`, or that is unknown (yet).
@@ -79,7 +78,7 @@ class Readable:
     async def _look(self, begin: Standing, end: int) -> bool | None:
         """As `between`; None: it is unknown."""
         partition, at = begin
-        await self._reader.leaders({partition.topic})
+        await self._reader.refresh({partition.topic})
         for _ in range(READS):
             if at >= end:
                 return False
