@@ -19,6 +19,11 @@ within its timeout and 10 s. A reader that did not wait would take the hidden re
 
 The caller decides what to do about an unreadable record: bytes are passed on unchanged.
 
+It is no reader of ranges (kafka/log_reader.py): it follows logs whose end moves, in long polls of
+its own connections, and gives the leader epoch of the last record in each Fetch. An answer without
+records means that there is nothing new *yet*; that all was read is concluded from the end that was
+asked for before.
+
 A source that has mirrors of its own also has control topics, and they are read. Their size depends
 on any client that may write to the source or answers in its name. So a batch is decompressed to
 `MAX_DECODED` at most, and `MAX_FOREIGN` is held of a source's topic.

@@ -4,6 +4,7 @@ The mirror reads many partitions in one request and in a session. A check must n
 mirror's oversights, so this reader has its own requests: kafka-python's Fetch message, one
 partition in each, without a session. It shares with the mirror only the connections
 (`kafka/client/cluster.py`) and, through `verify/log_view.py`, the batch format.
+So it stays beside kafka/log_reader.py, which the mirror uses: `pyproject.toml` forbids its import.
 
 An answer without bytes proves nothing: the client may exceed a quota, another replica may be
 preferred, a remote read may have timed out. So the reader retries until `patience` seconds have

@@ -17,6 +17,9 @@ that the source has copied since (failback). Above it the log is read, completel
 Otherwise it is read backwards from the fence, until a stretch begins with more of the mirror's
 batches than can have been in flight when the foreign batches were appended. An answer without
 bytes proves nothing and is requested again.
+
+The range is read by the port (`Log`), not by `ClusterLogs.answers`: a missing right is the result
+of its partition, and offsets that retention removes meanwhile are passed over.
 """
 
 import asyncio
