@@ -17,7 +17,9 @@ def sync_context(
 ) -> SyncContext:
     """Return a context of a mirror; the topics to sync are also those that are the same."""
     more.setdefault("snapshot", Snapshot())
-    more.setdefault("same", more.get("topics", ()))
+    for field, nothing in (("topics", ()), ("there", {}), ("here", {}), ("latest", Snapshot)):
+        more.setdefault(field, nothing)
+    more.setdefault("same", more["topics"])
     return SyncContext(
         source=source,
         destination=destination,

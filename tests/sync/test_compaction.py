@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
@@ -11,7 +12,7 @@ from sync_contexts import sync_context
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
 from twinlog.mirror.topic_configs import SourceConfig
-from twinlog.store.config_records import ConfigChange, Followed, Mirror, MirrorTopic, key_of
+from twinlog.store.config_records import ConfigChange, Followed, Mirror, MirrorTopic, Wanted, key_of
 from twinlog.store.snapshot import Snapshot
 from twinlog.store.status_records import PartitionStatus
 from twinlog.sync import compaction as compaction_sync
@@ -216,3 +217,27 @@ def test_a_node_that_takes_a_topic_back(monkeypatch: pytest.MonkeyPatch) -> None
     later = 1_000_000 + 3 * DAY + store_period_ms(DAY)
     node.marks.observe([row(index, later, 5, 5) for index in range(2)])
     assert stored.check(node, later) == replace(other, caught_up_ms=later)
+
+
+@pytest.mark.parametrize("former", [None, UUID(int=6)])
+def test_a_topic_that_is_paused_before_its_first_check(
+    monkeypatch: pytest.MonkeyPatch, former: UUID | None
+) -> None:
+    """Goal: it has a baseline, also where the record is that of the topic before a rebuild."""
+    stored = Stored(monkeypatch)
+    topic = replace(TOPIC, wanted=Wanted.PAUSED)
+    records: list[ConfigChange] = [MIRROR, topic]
+    if former is not None:
+        records.append(replace(KNOWN, destination_topic_id=former))
+    stored.snapshot = Snapshot({key_of(one): one for one in records})
+
+    async def refresh(names: Collection[str]) -> object:
+        found = dict.fromkeys(names, SimpleNamespace(topic_id=TOPIC.topic_id))
+        return SimpleNamespace(topics=found)
+
+    source = SimpleNamespace(refresh=refresh)
+    context = sync_context(source, None, stored, snapshot=stored.snapshot)
+    changes = asyncio.run(stored.node().compare(context)).changes
+    assert [one.destination_topic_id for one in changes if isinstance(one, Followed)] == [
+        TOPIC.destination_topic_id
+    ]

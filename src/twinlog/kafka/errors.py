@@ -413,6 +413,10 @@ class Refusal:
         raise self.error(what, topic=topic, partition=partition)
 
 
+LEFT_OUT: Final = Refusal(ErrorCode.NETWORK_EXCEPTION, "the broker's answer leaves it out")
+"""Of an item that an answer does not name: nothing is known about it."""
+
+
 def _class_of(reaction: Reaction) -> type[TwinlogError]:
     match reaction:
         case Reaction.RETRY | Reaction.METADATA | Reaction.COORDINATOR | Reaction.REREAD:

@@ -42,7 +42,7 @@ async def await_stopped(
     while True:
         try:
             found = _of(await describe(), topics)
-            waiting = _not_stopped(found)
+            waiting = _not_stopped(found) or _not_described(found, topics)
         except Retriable as error:
             found, waiting = (), str(error)
         if not waiting:
@@ -60,6 +60,12 @@ async def await_stopped(
 
 def _of(result: DescribeMirrorsResult, topics: Collection[str]) -> tuple[DescribedPartition, ...]:
     return tuple(row for row in result.partitions if row.topic.topic in topics)
+
+
+def _not_described(rows: Collection[DescribedPartition], topics: Collection[str]) -> str:
+    """The topics without any partition: an unreadable record is no STOPPED; empty if none."""
+    missing = sorted(set(topics) - {row.topic.topic for row in rows})
+    return f"the states of {few(missing)} are unknown" if missing else ""
 
 
 def _not_stopped(rows: Collection[DescribedPartition]) -> str:

@@ -358,6 +358,12 @@ class MirrorStore:
                 raise _unauthorized(error) from error
             if time.monotonic() > deadline:
                 break
+        if unknown:
+            raise Retriable(
+                f"unknown whether it was written: no answer to the commit within {timeout:g} s",
+                cluster=self._cluster.name,
+                hint="check with --describe, then try again",
+            )
         raise Retriable(
             f"not written: other writers changed {CONFIG_TOPIC} for {timeout:g} s ({number} tries)",
             cluster=self._cluster.name,

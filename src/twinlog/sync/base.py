@@ -15,7 +15,7 @@ changed meanwhile, as the ids of topics.
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -54,15 +54,15 @@ class SyncContext(MirrorContext):
 
     source: KafkaCluster
     settings: MirrorSettings
-    topics: Collection[MirrorTopic] = ()
+    topics: Collection[MirrorTopic]
     """In a refresh, those that are to be mirrored."""
-    same: Collection[MirrorTopic] = ()
+    same: Collection[MirrorTopic]
     """Those of `topics` that exist and were not recreated since they were added."""
-    there: Mapping[str, Topic] = field(default_factory=dict)
+    there: Mapping[str, Topic]
     """The source's metadata of `topics`."""
-    here: Mapping[str, Topic] = field(default_factory=dict)
+    here: Mapping[str, Topic]
     """The destination's."""
-    latest: Callable[[], Snapshot] = Snapshot
+    latest: Callable[[], Snapshot]
     """Returns the mirrors as they are known to the node at the time of the call."""
 
 

@@ -199,7 +199,7 @@ class Compaction(Sync[Tracked]):
             topic
             for topic in snapshot.topics_of(context.name)
             if topic.wanted is Wanted.PAUSED
-            and snapshot.followed(context.name, topic.topic) is None
+            and latest_known(topic, snapshot.followed(context.name, topic.topic)) is None
         ]
         found = (await source.refresh([one.topic for one in paused])).topics if paused else {}
         there = [one for one in paused if is_mirrored(one, found.get(one.topic))]

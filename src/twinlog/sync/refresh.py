@@ -134,7 +134,9 @@ class Refresher:
     async def _run(self, sync: Sync[Any], context: SyncContext) -> None:
         """Run one sync; count and log its failure, so that the others go on."""
         try:
-            self.errors[context.name, sync.metric] += await run_sync(sync, context)
+            failed = await run_sync(sync, context)
+            # Not before: what is counted meanwhile (`Host.failed`) would be overwritten.
+            self._failed(context.name, sync.metric, failed)
         except TwinlogError as error:
             self.errors[context.name, sync.metric] += 1
             log.warning("mirror %s, %s: %s", context.name, sync.metric, error)

@@ -35,10 +35,8 @@ def filled(world: World, reason: Absence) -> int:
     return world.partition.append.filled_offsets[reason]
 
 
-@scenario
-async def test_a_skip_is_compaction_if_the_source_compacts(world: World) -> None:
-    """Goal: a compacted topic's skipped offsets are counted as compacted."""
-    set_policy(world, compact=True)
+async def filled_for_a_skip(world: World) -> tuple[int, int]:
+    """Mirror a log with a skipped offset; return how many were filled as compacted, unexplained."""
     world.write("a")
     await world.mirror(compacted=True)
     await world.arrived()
@@ -46,20 +44,20 @@ async def test_a_skip_is_compaction_if_the_source_compacts(world: World) -> None
     remove(world, "b")
     world.write("c")
     await world.arrived()
-    assert (filled(world, Absence.COMPACTED), filled(world, Absence.UNEXPLAINED)) == (1, 0)
+    return filled(world, Absence.COMPACTED), filled(world, Absence.UNEXPLAINED)
+
+
+@scenario
+async def test_a_skip_is_compaction_if_the_source_compacts(world: World) -> None:
+    """Goal: a compacted topic's skipped offsets are counted as compacted."""
+    set_policy(world, compact=True)
+    assert await filled_for_a_skip(world) == (1, 0)
 
 
 @scenario
 async def test_the_destination_s_policy_explains_no_skip(world: World) -> None:
     """Goal: the source does not compact, so a skip is read twice, and counted as unexplained."""
-    world.write("a")
-    await world.mirror(compacted=True)
-    await world.arrived()
-    world.write("b")
-    remove(world, "b")
-    world.write("c")
-    await world.arrived()
-    assert (filled(world, Absence.COMPACTED), filled(world, Absence.UNEXPLAINED)) == (0, 1)
+    assert await filled_for_a_skip(world) == (0, 1)
 
 
 @scenario
@@ -179,6 +177,26 @@ def test_an_answer_about_a_former_topic() -> None:
         while policies.compacts("t") is None:
             await asyncio.sleep(0)
         assert policies.compacts("t") is False
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(body())
+
+
+def test_an_old_answer_does_not_outlive_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a source that does not answer any more explains nothing, as one that never did."""
+    monkeypatch.setattr(source_policies, "MAX_AGE_S", 0.01)
+
+    async def body() -> None:
+        partitions = cast("dict[TopicPartition, ExactPartition]", {TopicPartition("t", 0): None})
+        policies, source = SourcePolicies(partitions, lambda _: 60.0), Answering()
+        source.answers = [{"t": True}, None]
+        policies.ask("t")
+        running = asyncio.ensure_future(policies.run(cast("SourcePort", source)))
+        while len(source.asked) < 2:
+            await asyncio.sleep(0)
+        assert source.answers == []
+        assert policies.compacts("t") is None
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 

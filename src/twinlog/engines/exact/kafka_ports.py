@@ -32,6 +32,7 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Leader, Metadata
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
+    LEFT_OUT,
     Disconnected,
     Fenced,
     ProtocolError,
@@ -63,7 +64,6 @@ _OF_A_TOPIC: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 )
 """UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED."""
-_LEFT_OUT: Final = Refusal(ErrorCode.NETWORK_EXCEPTION, "the broker's answer leaves it out")
 
 
 class KafkaSource:
@@ -344,7 +344,7 @@ class KafkaDestination:
                 self._cluster, node, markers, lane=_MARKERS_LANE, before_send=self._permit
             )
             results = found.get(template.producer_id, {})
-            answers.update((p, results.get(p, _LEFT_OUT)) for p in asked)
+            answers.update((p, results.get(p, LEFT_OUT)) for p in asked)
         return answers
 
     async def delete_records(

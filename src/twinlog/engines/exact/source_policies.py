@@ -77,6 +77,7 @@ class SourcePolicies:
                 failures = 0
             except TwinlogError as error:
                 failures += 1
+                self._answers = {}  # an old answer would explain what the source has no say in
                 log.info(
                     "cleanup.policy of the source's topics cannot be read now; retrying: %s", error
                 )

@@ -26,7 +26,7 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID
 from twinlog.kafka.client.pool import SLOW
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Refusal
+from twinlog.kafka.errors import LEFT_OUT, Refusal
 
 _BROKER_DEFAULT = -1
 
@@ -222,9 +222,10 @@ async def describe_configs(
 ) -> dict[Resource, dict[str, ConfigEntry] | Refusal]:
     """Configurations of resources: all, or those with these names.
 
-    A broker's own are requested from that broker, the rest from any.
+    A broker's own are requested from that broker, the rest from any. What an answer leaves out is
+    refused with NETWORK_EXCEPTION: nothing is known about it.
     """
-    answers: dict[Resource, dict[str, ConfigEntry] | Refusal] = {}
+    answers: dict[Resource, dict[str, ConfigEntry] | Refusal] = dict.fromkeys(resources, LEFT_OUT)
     for node, group in _by_node(resources).items():
         item = DescribeConfigsRequest.DescribeConfigsResource
         keys = None if names is None else list(names)

@@ -202,6 +202,9 @@ async def survey_live(
         settings=subject.settings,
         topics=subject.topics,
         same=same,
+        there=there,
+        here=here,
+        latest=lambda: subject.snapshot,
     )
     synced = await compare_syncs(context, part_s)
     held = await holders(source, [one for one, log in logs.items() if log.is_open])
