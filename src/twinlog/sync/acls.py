@@ -229,7 +229,7 @@ class AclSync(ReportedSync[AclDifference | NoAuthorizer]):
         kept = candidates & made & by_choice[Choice.BEYOND]
         left = by_choice[Choice.LEFT] | by_choice[Choice.WITHHELD]
         changes = acl_changes(wanted | kept, ours, made - left)
-        # Copies that an earlier version has made are kept, and not made again.
+        # Copies by an earlier version are kept, and not created again.
         beyond = by_choice[Choice.BEYOND]
         changes = changes._replace(remember=changes.remember - beyond, make=changes.make - beyond)
         # A read-only denial that the source has as well is also remembered as a copy, and so stays.

@@ -332,7 +332,7 @@ class DataPlane:
         log.error("internal error: %s", ", ".join(map(str, partitions)), exc_info=error)
         reason = f"internal error, see the lane's log: {type(error).__name__}: {error}"
         for partition in partitions:
-            if self.holds(partition):
+            if not partition.gone:
                 self._step(partition, Failure(reason, transient=True))
 
     # ---- for the parts (plane.py) --------------------------------------------------------------
@@ -348,10 +348,6 @@ class DataPlane:
     def shard(self, partition: ExactPartition) -> Shard:
         """The state partition that a mirror partition belongs to."""
         return self._shards[partition.spec.shard]
-
-    def holds(self, partition: ExactPartition) -> bool:
-        """Whether the engine still owns it."""
-        return self.partitions.get(partition.key) is partition
 
     def fresh_after_ms(self) -> int:
         """The oldest timestamp with which a broker will not soon forget the producer."""

@@ -292,7 +292,7 @@ class ExactEngine:
 
     def _observed(self, partition: ExactPartition) -> None:
         """Report a change; what happens to a partition after it was stopped is not reported."""
-        if self.plane.holds(partition):
+        if not partition.gone:
             self._observe(self, self._row(partition, self.plane.now()))
 
     def _lag_ms(
