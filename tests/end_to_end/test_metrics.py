@@ -94,7 +94,7 @@ def test_health(metrics_address: str) -> None:
     assert get(metrics_address, "/health")[0] == 200
     assert get(metrics_address, "/health/live")[0] == 200
     status, text = get(metrics_address, "/elsewhere")
-    assert (status, text) == (404, "there is /metrics /health /health/ready /health/live\n")
+    assert (status, text) == (404, "available: /metrics /health /health/ready /health/live\n")
 
 
 @pytest.mark.usefixtures("mirrored")
