@@ -55,3 +55,21 @@ def test_a_topic_that_is_not_described_is_not_stopped(rows: tuple[tuple[str, Sta
     """Goal: a topic whose record cannot be read has no rows, and an unknown state."""
     with pytest.raises(Retriable, match=r"the states of .*u are unknown"):
         awaited([described(*rows)], timeout_s=0.0)
+
+
+def test_an_interruption_says_what_is_stored() -> None:
+    """Goal: Ctrl-C ends the wait, not the removal, and the operator is told so."""
+    told: list[str] = []
+
+    async def describe() -> Any:
+        return described(("t", State.STOPPING))
+
+    async def interrupted() -> None:
+        waiting = asyncio.ensure_future(await_stopped(describe, ["t"], 60.0, told.append))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(interrupted())
+    assert told == [f"interrupted; {removal.CONTINUES}"]

@@ -1,17 +1,27 @@
-"""What a command says of a change whose commit got no answer (twinlog.store.mirrors)."""
+"""What is said of a change whose commit got no answer (twinlog.store.mirrors, topic_writer)."""
 
 import asyncio
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from twinlog.kafka.errors import Disconnected, Retriable
-from twinlog.store import mirrors
+from twinlog.kafka.errors import (
+    Disconnected,
+    Fenced,
+    ProtocolError,
+    Retriable,
+    TwinlogError,
+    UserError,
+)
+from twinlog.kafka.requests.transactions import ProducerId
+from twinlog.store import mirrors, topic_writer
 from twinlog.store.config_records import StopRequest
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
+from twinlog.store.topic_writer import Entry, TransactionalWriter
 
 TIMEOUT_S = 60.0
 
@@ -53,3 +63,43 @@ def test_an_unknown_outcome_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> 
 
     with pytest.raises(Retriable, match="unknown whether it was written"):
         asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("answers", "error"),
+    [
+        ([Fenced("a newer epoch")], Fenced),
+        ([Disconnected("no answer"), Fenced("a newer epoch")], Disconnected),
+        ([Disconnected("no answer"), UserError("no right")], Disconnected),
+        ([Disconnected("no answer")], Disconnected),
+        ([ProtocolError("nonsense")], Disconnected),
+    ],
+    ids=["fenced", "lost, fenced", "lost, refused", "lost", "unreadable"],
+)
+def test_a_refused_commit_that_was_sent_before(
+    answers: list[TwinlogError], error: type[TwinlogError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: only the first EndTxn's refusal says that nothing was committed.
+
+    The first one may have been carried out, and another writer may have fenced before the second.
+    """
+
+    async def end_txn(*_: object, before_send: Callable[[], None], **__: object) -> None:
+        for answer in answers[:-1]:
+            before_send()
+            assert isinstance(answer, Retriable)  # it is sent again
+        before_send()
+        raise answers[-1]
+
+    async def prepared(*_: object) -> dict[Any, int]:
+        return {}
+
+    monkeypatch.setattr(topic_writer, "end_txn", end_txn)
+    monkeypatch.setattr(TransactionalWriter, "_prepare", prepared)
+    cluster: Any = SimpleNamespace(name="destination")
+    writer = TransactionalWriter(cluster, "id")
+    writer._producer = ProducerId(1, 0)
+    with pytest.raises(TwinlogError) as raised:
+        asyncio.run(writer.write([Entry("t", 0, b"k", b"v")]))
+    assert type(raised.value) is error
+    assert not writer.ready

@@ -78,6 +78,27 @@ def test_a_principal_with_a_copied_right_is_denied(
     assert {one.permission for one in denials} == {Permission.DENY}
 
 
+@pytest.mark.parametrize("refused", [0, 1])
+def test_without_its_denial_no_right_is_copied(
+    refused: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a denial that the destination refuses opens no mirror topic to a copied right."""
+    copied: list[Acl] = []
+
+    async def carry_out(*_: Any) -> int:
+        return refused
+
+    async def copying() -> int:
+        copied.append(ANYWHERE)
+        return 0
+
+    monkeypatch.setattr(read_only, "carry_out", carry_out)
+    one = ReadOnly(NOBODY, NOBODY, NOBODY, NOBODY, NOBODY)
+    one._snapshot = snapshot()
+    assert asyncio.run(one.allow("m", frozenset({NODE}), frozenset({ANYWHERE}), copying)) == refused
+    assert bool(copied) is not bool(refused)
+
+
 def test_rights_that_would_need_too_many_denials_are_not_copied(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

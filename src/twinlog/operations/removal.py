@@ -18,6 +18,7 @@ TELL_S: Final = 3.0
 """Seconds between two reports of what is waited for."""
 LOOK_S: Final = 0.5
 """Seconds between two checks."""
+CONTINUES: Final = "the removal is stored and continues; --describe shows the states"
 
 Describe = Callable[[], Awaitable[DescribeMirrorsResult]]
 """Describes the mirror."""
@@ -32,11 +33,21 @@ async def await_stopped(
         describe: describes the topics' mirror.
         topics: their names.
         timeout_s: how long to wait, in seconds.
-        tell: receives now and then what is waited for, as text.
+        tell: receives now and then what is waited for, as text, and what an interruption leaves.
 
     Raises:
         Retriable: not in time, or the states cannot be read. The removal is stored all the same.
     """
+    try:
+        return await _until_stopped(describe, topics, timeout_s, tell)
+    except asyncio.CancelledError:
+        tell(f"interrupted; {CONTINUES}")
+        raise
+
+
+async def _until_stopped(
+    describe: Describe, topics: Collection[str], timeout_s: float, tell: Callable[[str], None]
+) -> tuple[DescribedPartition, ...]:
     deadline = time.monotonic() + timeout_s
     told = time.monotonic()
     while True:
@@ -48,10 +59,7 @@ async def await_stopped(
         if not waiting:
             return found
         if time.monotonic() >= deadline:
-            raise Retriable(
-                f"not STOPPED within {timeout_s:g} s: {waiting}",
-                hint="the removal is stored and continues; --describe shows the states",
-            )
+            raise Retriable(f"not STOPPED within {timeout_s:g} s: {waiting}", hint=CONTINUES)
         if time.monotonic() - told >= TELL_S:
             told = time.monotonic()
             tell(f"waiting until STOPPED (the removal is stored): {waiting}")

@@ -35,7 +35,14 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Leader
 from twinlog.kafka.client.retries import BeforeSend, nothing
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Disconnected, Fenced, Refusal, Retriable, TwinlogError
+from twinlog.kafka.errors import (
+    Disconnected,
+    Fenced,
+    ProtocolError,
+    Refusal,
+    Retriable,
+    TwinlogError,
+)
 from twinlog.kafka.log.batch import NO_EPOCH, NO_PRODUCER, NO_SEQUENCE, TRANSACTIONAL
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import RawRecord, build, encode_tail, whole
@@ -141,22 +148,39 @@ class TransactionalWriter:
         assert entries
         self._producer = None
         offsets = await self._prepare(producer, entries)
+        await self._commit(producer)
+        self._producer = producer
+        return offsets
+
+    async def _commit(self, producer: ProducerId) -> None:
+        """Commit the transaction.
+
+        A refusal is certain only as the answer to the first EndTxn: one that is sent again may be
+        refused because the first one was carried out, and another writer has fenced since.
+        """
+        sends = 0
+
+        def before_send() -> None:
+            nonlocal sends
+            sends += 1
+            self._before_send()
+
         try:
             await end_txn(
                 self._cluster,
                 self.transactional_id,
                 producer,
                 commit=True,
-                before_send=self._before_send,
+                before_send=before_send,
             )
-        except Retriable as error:
+        except TwinlogError as error:
+            if sends < 2 and not isinstance(error, Retriable | ProtocolError):
+                raise
             raise Disconnected(
                 f"unknown whether the transaction of {self.transactional_id} was committed: "
                 f"{error.message}",
                 cluster=self._cluster.name,
             ) from error
-        self._producer = producer
-        return offsets
 
     async def _prepare(
         self, producer: ProducerId, entries: Sequence[Entry]

@@ -249,6 +249,8 @@ class ReadOnly(Sync[AclChanges]):
     ) -> int:
         """Run an action that makes ACLs, once a mirror's topics are guarded against them.
 
+        It is not run where a denial may be missing; the next check retries.
+
         Args:
             mirror: the mirror's name.
             there: the destination's ACLs.
@@ -266,7 +268,15 @@ class ReadOnly(Sync[AclChanges]):
             snapshot = self._snapshot
             guarded, _ = await self._guarded(snapshot, mirror)
             context = self._context(snapshot, mirror)
-            failed = await self.apply(context, self._changes(context, guarded, there, there | acls))
+            denials = self._changes(context, guarded, there, there | acls)
+            failed = await self.apply(context, denials)
+            if failed and denials.make:
+                log.warning(
+                    "mirror %s: ACLs are not copied, because denials that keep its topics "
+                    "read-only cannot be created",
+                    mirror,
+                )
+                return failed
             failed += await action()
         if acls:
             # Topics that were added meanwhile are not guarded against these ACLs.

@@ -4,6 +4,8 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from twinlog.interfaces.cli import switchover as command
+from twinlog.kafka.errors import Retriable
 from twinlog.kafka.types import TopicPartition
 from twinlog.operations.switchover.records import (
     AS_IT_WAS,
@@ -42,7 +45,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, switchover: Callable[..., Awaitable[o
     monkeypatch.setattr(command, "MirrorAdmin", lambda _: Admin(switchover))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_lets_it_take_back_what_it_has_denied(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,7 +58,7 @@ def test_a_signal_lets_it_take_back_what_it_has_denied(
             os.kill(os.getpid(), number)
             await asyncio.sleep(30)
         finally:
-            if number is signal.SIGTERM:
+            if number is not signal.SIGINT:
                 os.kill(os.getpid(), number)
             await asyncio.sleep(0.05)
             done.append("taken back")
@@ -66,6 +69,60 @@ def test_a_signal_lets_it_take_back_what_it_has_denied(
     assert done == ["taken back"]
     assert result.exit_code == command.INTERRUPTED
     assert f"Interrupted; {AS_IT_WAS}" in result.output
+
+
+def test_a_signal_that_the_shell_ignores_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: nohup lets it go on when the terminal is closed."""
+
+    async def switch_over(*_: Any, **__: Any) -> SwitchedOver:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.sleep(0.01)
+        return SwitchedOver(mirror="m", topics=("t",), left_behind=())
+
+    serve(monkeypatch, switch_over)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert CliRunner().invoke(command.switchover, ARGUMENTS).exit_code == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_an_error_before_the_first_step_is_the_last_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: with --json, each end has an object that says whether anything was changed."""
+
+    async def switch_over(*_: Any, **__: Any) -> SwitchedOver:
+        raise Retriable("no connection")
+
+    serve(monkeypatch, switch_over)
+    result = CliRunner().invoke(command.switchover, [*ARGUMENTS, "--json"])
+    assert result.exit_code == 1
+    assert json.loads(result.stdout) == {
+        "result": "GONE_BACK",
+        "step": "READINESS",
+        "error": "READINESS: no connection",
+    }
+
+
+def test_output_that_nobody_reads_changes_no_exit_status() -> None:
+    """Goal: a failover that is not complete ends with status 3, also into a closed pipe."""
+    program = (
+        "from twinlog.interfaces.cli import switchover as command\n"
+        "from twinlog.operations.switchover.records import Step, SwitchoverFailed\n"
+        "class Admin:\n"
+        "    async def __aenter__(self): return self\n"
+        "    async def __aexit__(self, *_): pass\n"
+        "    async def switchover(self, *_, **__):\n"
+        "        raise SwitchoverFailed(Step.FAILOVER, 'x', gone_back=False)\n"
+        "command.MirrorAdmin = lambda _: Admin()\n"
+        f"command.switchover({[*ARGUMENTS, '--json']})\n"
+    )
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-c", program], stdout=writing, stderr=writing, check=False, timeout=60
+    )
+    os.close(writing)
+    assert done.returncode == command.UNFINISHED
 
 
 LATE = LeftBehind(TopicPartition("t", 1), 6, 8)

@@ -325,6 +325,22 @@ def test_denials_stay_where_another_hand_has_failed_over(
     assert taken == ["all"]
 
 
+@pytest.mark.parametrize(("step", "gone_back"), [(Step.GROUPS, True), (Step.FAILOVER, False)])
+@pytest.mark.parametrize("error", [UserError("no right"), AssertionError()])
+def test_any_error_says_whether_the_failover_has_begun(
+    stored: Stored, step: Step, gone_back: bool, error: Exception
+) -> None:
+    """Goal: an error that no step expected is no `nothing was changed` once topics are removed."""
+    stored.steps._course.step = step
+    ended = stored.steps.ended(error)
+    assert isinstance(ended, SwitchoverFailed)
+    assert (ended.step, ended.gone_back) == (step, gone_back)
+    assert (str(error) or "AssertionError") in ended.message
+    assert stored.steps.ended(ended) is ended
+    cancelled = asyncio.CancelledError()
+    assert stored.steps.ended(cancelled) is cancelled
+
+
 class Denied:
     """Denials that a switchover has made, and what is done with them."""
 

@@ -1,6 +1,10 @@
 """What commands print: results as JSON on standard output, all else on standard error."""
 
 import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import click
 
@@ -16,3 +20,20 @@ def print_json(result: object, indent: int | None = None) -> None:
 def say(message: str) -> None:
     """Print a line on standard error."""
     click.echo(printable(message), err=True)
+
+
+@contextmanager
+def unread_output_ignored() -> Iterator[None]:
+    """Go on where output cannot be written (a closed pipe or terminal), here and at the exit.
+
+    For the last output of a command whose exit status says more than its output: Python's own flush
+    at the exit would replace that status by 120.
+    """
+    try:
+        yield
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

@@ -11,15 +11,17 @@ import click
 
 from twinlog.interfaces.cli.calls import call
 from twinlog.interfaces.cli.options import destination_options, destination_properties
-from twinlog.interfaces.cli.output import print_json, say
+from twinlog.interfaces.cli.output import print_json, say, unread_output_ignored
 from twinlog.interfaces.cli.questions import confirm
 from twinlog.kafka.client.configuration import read_properties
+from twinlog.kafka.errors import TwinlogError
 from twinlog.operations.mirror_admin import ALL_TOPICS, SILENCE_S, STEP_TIMEOUT_S, MirrorAdmin
 from twinlog.operations.switchover.records import (
     Allowed,
     ForgottenDenials,
     Producers,
     Progress,
+    Step,
     SwitchedOver,
     SwitchoverFailed,
     SwitchoverInterrupted,
@@ -109,8 +111,8 @@ def switchover(
 
     Adds ACLs that deny producers to write to the source if it has an authorizer. Waits until
     nothing is written to the source, everything is mirrored and every group's offsets are copied.
-    Then removes the topics from the mirror. Until then, an error, Ctrl-C or SIGTERM removes the
-    deny ACLs of this switchover; afterwards they stay until --allow-producers.
+    Then removes the topics from the mirror. Until then, an error, Ctrl-C, SIGTERM or SIGHUP removes
+    the deny ACLs of this switchover; afterwards they stay until --allow-producers.
 
     Exit status 0: switched over. 1: not switched over, and nothing is changed. 3: not complete, or
     it could not be undone; an operator has to check. 130: interrupted.
@@ -136,12 +138,19 @@ def switchover(
             )
         )
     except SwitchoverFailed as error:
-        show.failed(error)
+        with unread_output_ignored():
+            show.failed(error)
         sys.exit(1 if error.gone_back else UNFINISHED)
+    except TwinlogError as error:  # before its first step
+        with unread_output_ignored():
+            show.failed(SwitchoverFailed(Step.READINESS, str(error), gone_back=True))
+        sys.exit(1)
     except (KeyboardInterrupt, asyncio.CancelledError):
-        show.interrupted()
+        with unread_output_ignored():
+            show.interrupted()
         sys.exit(INTERRUPTED)
-    show.switched_over(result)
+    with unread_output_ignored():
+        show.switched_over(result)
     sys.exit(0 if result.finished else UNFINISHED)
 
 
@@ -195,6 +204,8 @@ async def _switch(
     show: "_Show",
 ) -> SwitchedOver:
     _cancel_at(signal.SIGTERM)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it on purpose
+        _cancel_at(signal.SIGHUP)
     async with MirrorAdmin(properties) as admin:
         return await admin.switchover(
             *(mirror, topic),
@@ -242,7 +253,7 @@ class _Show:
         say(f"Error: {error}")
 
     def interrupted(self) -> None:
-        """Show that Ctrl-C or SIGTERM has interrupted the switchover."""
+        """Show that Ctrl-C, SIGTERM or SIGHUP has interrupted the switchover."""
         if self._as_json:
             print_json(self._known)
         click.echo(f"Interrupted; {self._known}", err=True)

@@ -201,7 +201,7 @@ async def survey_live(
         source=source,
         settings=subject.settings,
         topics=subject.topics,
-        same=same,
+        same=[topic for topic in same if not _is_recreated(subject, topic.topic, here)],
         there=there,
         here=here,
         latest=lambda: subject.snapshot,

@@ -28,6 +28,7 @@ commits only: the operator has to stop it.
 """
 
 import asyncio
+import logging
 from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
 from typing import Final
@@ -59,6 +60,8 @@ from twinlog.store.config_records import MirrorTopic
 from twinlog.store.mirrors import MirrorStore
 from twinlog.sync.group_offsets import GroupSync
 from twinlog.text import SHOWN, few
+
+log = logging.getLogger(__name__)
 
 LOOKS: Final = 3
 """Last checks at most, while groups commit past markers once more, and lose nothing by it."""
@@ -123,7 +126,8 @@ async def switch_over(
     Raises:
         ProducersNotStopped: producers may write, and cannot be denied it; nothing was changed.
         DenialsStay: it failed, and its denials could not be removed.
-        SwitchoverFailed: it failed; the error says whether anything was changed.
+        SwitchoverFailed: it failed, for whatever reason; the error says whether anything was
+            changed.
     """
     async with AsyncExitStack() as stack:
         with at(Step.READINESS):
@@ -147,8 +151,11 @@ async def switch_over(
             await steps.groups(ends)
             return await steps.fail_over(ends)
         except BaseException as error:
-            await steps.producers.go_back(error)
-            raise
+            ended = steps.ended(error)
+            await steps.producers.go_back(ended)
+            if ended is error:
+                raise
+            raise ended from error
 
 
 class _Switchover:
@@ -172,6 +179,16 @@ class _Switchover:
         self._course = Course(timeout_s=timeout_s, tell=tell)
         self._observation = Observation(source, destination, subject)
         self.producers = ProducersStep(denials, subject.names, self._course, self._observation)
+
+    def ended(self, error: BaseException) -> BaseException:
+        """What has ended the switchover: a SwitchoverFailed, or a cancellation."""
+        if isinstance(error, SwitchoverFailed) or not isinstance(error, Exception):
+            return error
+        if not isinstance(error, TwinlogError):
+            log.error("unexpected error in a switchover", exc_info=error)
+        step = self._course.step
+        text = str(error) or type(error).__name__
+        return SwitchoverFailed(step, text, gone_back=step.can_go_back)
 
     async def ready(self) -> None:
         self._course.begin(Step.READINESS)
