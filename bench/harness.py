@@ -81,9 +81,11 @@ def client(cluster: LocalCluster) -> KafkaCluster:
     return KafkaCluster(parse_config({"bootstrap.servers": cluster.bootstrap_servers}).config)
 
 
-async def make_topic(cluster: KafkaCluster, name: str, partitions: int) -> None:
+async def make_topic(
+    cluster: KafkaCluster, name: str, partitions: int, replication: int = 1
+) -> None:
     """Create a topic, and wait until every partition's leader serves it."""
-    new = NewTopic(name=name, partitions=partitions, replication_factor=1)
+    new = NewTopic(name=name, partitions=partitions, replication_factor=replication)
     answers = await create_topics(cluster, [new])
     assert not isinstance(answers[name], Refusal), answers
     port = KafkaDestination(cluster, lambda: False)
@@ -304,9 +306,9 @@ BROKER_CONFIG = {"log.segment.delete.delay.ms": "0"}
 100 partitions and more that holds up both brokers for a second."""
 
 
-def start_cluster() -> LocalCluster:
-    """Start a cluster of one broker, as all benches use it; a context manager."""
-    return LocalCluster.start(1, heap=BROKER_HEAP, jvm_flags=BROKER_JVM, config=BROKER_CONFIG)
+def start_cluster(brokers: int = 1) -> LocalCluster:
+    """Start a cluster, of one broker in most benches; a context manager."""
+    return LocalCluster.start(brokers, heap=BROKER_HEAP, jvm_flags=BROKER_JVM, config=BROKER_CONFIG)
 
 
 @contextmanager
@@ -319,6 +321,8 @@ def mirror_maker(
     tuned: bool,
     compression: str,
     folder: Path,
+    replication: int = 1,
+    isolation: str = "read_uncommitted",
 ) -> Iterator[int]:
     """Start MirrorMaker 2 with two tasks, as `connect-mirror-maker.sh` does; return its pid.
 
@@ -333,7 +337,7 @@ def mirror_maker(
         f"{alias}->target.topics": topic,
         f"target->{alias}.enabled": "false",
         "tasks.max": "2",
-        "replication.factor": "1",
+        "replication.factor": str(replication),
         "checkpoints.topic.replication.factor": "1",
         "heartbeats.topic.replication.factor": "1",
         "offset-syncs.topic.replication.factor": "1",
@@ -346,6 +350,7 @@ def mirror_maker(
         "refresh.groups.enabled": "false",
         "dedicated.mode.enable.internal.rest": "false",
         f"{alias}.consumer.auto.offset.reset": "earliest",
+        f"{alias}.consumer.isolation.level": isolation,
         "target.producer.compression.type": compression,
     }
     if tuned:
@@ -395,9 +400,25 @@ class _Moment(NamedTuple):
 
 
 async def catch_up(
-    destination: KafkaCluster, topic: str, load: Load, pid: int, *, limit_s: float = 240.0
+    destination: KafkaCluster,
+    topic: str,
+    load: Load,
+    pid: int,
+    *,
+    limit_s: float = 240.0,
+    offsets: int | None = None,
 ) -> Figures:
-    """Measure a contender that mirrors a load; see the module."""
+    """Measure a contender that mirrors a load; see the module.
+
+    Args:
+        destination: the contender's destination.
+        topic: its topic there.
+        load: what it mirrors.
+        pid: its root process.
+        limit_s: seconds until it must have ended.
+        offsets: the sum of the log end offsets at the end, if it copies markers as well.
+    """
+    offsets = offsets or load.records
     port = KafkaDestination(destination, lambda: False)
     partitions = [TopicPartition(topic, index) for index in range(load.partitions)]
     begun = time.perf_counter()
@@ -409,7 +430,7 @@ async def catch_up(
         if first is None:
             await destination.refresh([topic])
         ends = await port.log_ends(partitions)
-        there = sum(max(end.log_end, 0) for end in ends.values())
+        there = sum(max(end.log_end, 0) for end in ends.values()) * load.records // offsets
         if first is None and there:
             others = Others()
             first = _moment(pid, there)
@@ -446,7 +467,11 @@ async def forget_mirrors(destination: KafkaCluster, topics: Sequence[str]) -> No
 
 
 async def make_mirror(
-    source: KafkaCluster, destination: KafkaCluster, servers: str, topics: Mapping[str, int]
+    source: KafkaCluster,
+    destination: KafkaCluster,
+    servers: str,
+    topics: Mapping[str, int],
+    replication: int = 1,
 ) -> None:
     """Create a mirror of these topics (name: partitions), with new destination topics."""
     store = MirrorStore(destination)
@@ -458,7 +483,7 @@ async def make_mirror(
         )
     )
     if topics:
-        await add_topics(source, destination, topics)
+        await add_topics(source, destination, topics, replication)
 
 
 async def _described(cluster: KafkaCluster, topics: Collection[str]) -> Mapping[str, Topic]:
@@ -473,12 +498,18 @@ async def _described(cluster: KafkaCluster, topics: Collection[str]) -> Mapping[
 
 
 async def add_topics(
-    source: KafkaCluster, destination: KafkaCluster, topics: Mapping[str, int]
+    source: KafkaCluster,
+    destination: KafkaCluster,
+    topics: Mapping[str, int],
+    replication: int = 1,
 ) -> None:
     """Add topics to the mirror (name: partitions), with new destination topics."""
     answers = await create_topics(
         destination,
-        [NewTopic(name=n, partitions=count, replication_factor=1) for n, count in topics.items()],
+        [
+            NewTopic(name=name, partitions=count, replication_factor=replication)
+            for name, count in topics.items()
+        ],
     )
     assert not any(isinstance(answer, Refusal) for answer in answers.values()), answers
     found = await _described(source, topics)
