@@ -36,7 +36,7 @@ from twinlog.kafka.log.batch import (
     batches,
 )
 from twinlog.kafka.log.compression import MAX_DECOMPRESSED, Codec
-from twinlog.kafka.log.legacy import legacy_records
+from twinlog.kafka.log.legacy import legacy_steps
 from twinlog.kafka.log.lone import merge_lone
 from twinlog.kafka.log.merge import MERGED_BYTES, alone, merge
 from twinlog.kafka.log.records import Encoded, RawRecord, build, decode, each_record, raw_records
@@ -276,13 +276,13 @@ def _is_rebuilt(header: Header, position: Offset) -> bool:
 def _plan_legacy(
     pieces: "_Pieces", buffer: memoryview, place: _Place
 ) -> Generator[None, None, _Place | None]:
-    """Plan messages of the formats v0 and v1; return the place of a newer batch, if one follows.
-
-    A wrapper is unwrapped in one step, since a v1 offset counts from the last message in it.
-    """
+    """Plan messages of the formats v0 and v1; return the place of a newer batch, if one follows."""
     position, lowest = place
-    for run in legacy_records(buffer, position, lowest, pieces.max_decoded):
-        yield from pieces.rebuild_records(run.records, run.codec, run.next_position - position)
+    for run in legacy_steps(buffer, position, lowest, pieces.max_decoded):
+        if run is None:
+            yield
+            continue
+        yield from pieces.rebuild_records(run.records, run.codec, run.size)
         position, lowest = run.next_position, run.records[-1].offset + 1
         pieces.leader_epoch = UNKNOWN_EPOCH
         if pieces.full:

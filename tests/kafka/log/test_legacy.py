@@ -17,7 +17,7 @@ from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from twinlog.kafka.errors import CorruptBatch
 from twinlog.kafka.log.batch import LegacyBatch, batches
 from twinlog.kafka.log.compression import Codec, compress
-from twinlog.kafka.log.legacy import _xxh32, legacy_records
+from twinlog.kafka.log.legacy import STEP_MESSAGES, _xxh32, legacy_records, legacy_steps
 from twinlog.kafka.log.records import decode
 from twinlog.kafka.types import Offset
 from twinlog.mirror.plan import (
@@ -129,6 +129,23 @@ def test_a_wrapper_that_compaction_has_thinned() -> None:
     left = [THREE[1], (5, THEN, None, b"five")]
     data = wrapper(1, left, Codec.GZIP, 105)
     assert seen(data, 90) == moved(left, 100)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_wrapper_is_unwrapped_in_steps(magic: int) -> None:
+    """Goal: B5: a lane is not held up, however many messages a wrapper contains."""
+    count = 4 * STEP_MESSAGES + 1
+    base = 7_000 if magic else 0
+    messages = [(at, THEN, None, b"v") for at in range(count)]
+    data = memoryview(wrapper(magic, messages, Codec.GZIP, base + count - 1))
+    steps = list(legacy_steps(data, 0))
+    runs = [run for run in steps if run is not None]
+    assert len(steps) - len(runs) == 4, "a step for each part of the first walk"
+    assert [len(run.records) for run in runs] == [STEP_MESSAGES] * 4 + [1]
+    assert {(run.size, run.next_position) for run in runs} == {(len(data), len(data))}
+    assert [r.offset for run in runs for r in run.records] == list(range(base, base + count))
+    yielded = sum(1 for _ in planning(data, Offset(0)))
+    assert yielded >= 2 * 4
 
 
 @pytest.mark.parametrize("magic", [0, 1])

@@ -25,6 +25,9 @@ from twinlog.kafka.errors import CorruptBatch
 from twinlog.kafka.log.compression import MAX_DECOMPRESSED, Codec, decompress
 from twinlog.kafka.log.records import RawRecord, encode_tail
 
+STEP_MESSAGES: Final = 1024
+"""Messages of a wrapper to unwrap in one step; this takes about 5 ms."""
+
 _OVERHEAD: Final = struct.Struct(">qi")
 _V0: Final = struct.Struct(">Ibb")
 _TIMESTAMP: Final = struct.Struct(">q")
@@ -65,17 +68,22 @@ class _Message(NamedTuple):
 
 
 class LegacyRun(NamedTuple):
-    """The records of one message or wrapper, and where the next one begins."""
+    """Records of one message or wrapper, at most `STEP_MESSAGES`.
+
+    `size` is that of the message or wrapper in bytes, and `next_position` is where the next one
+    begins.
+    """
 
     codec: Codec
     records: list[RawRecord]
+    size: int
     next_position: int
 
 
 def legacy_records(
     buffer: memoryview, position: int, lowest: int = 0, max_bytes: int = MAX_DECOMPRESSED
 ) -> Iterator[LegacyRun]:
-    """The records of a message set, wrapper by wrapper, up to the first batch of format v2.
+    """The records of a message set, up to the first batch of format v2.
 
     Args:
         buffer: a Fetch answer's records; an incomplete message at its end is left out.
@@ -87,41 +95,67 @@ def legacy_records(
         TooLong: one decompresses to more.
         CorruptBatch: a wrong checksum, length, or wrapped set; offsets that do not grow.
     """
+    return (run for run in legacy_steps(buffer, position, lowest, max_bytes) if run is not None)
+
+
+def legacy_steps(
+    buffer: memoryview, position: int, lowest: int = 0, max_bytes: int = MAX_DECOMPRESSED
+) -> Iterator[LegacyRun | None]:
+    """As `legacy_records`, with None after each step of a few milliseconds without records."""
     for message, end in _messages(buffer, position):
-        if message.codec is Codec.NONE:
-            records = [_record(message, message.offset, message.timestamp)]
-        else:
-            records = _unwrap(message, max_bytes)
-        for record in records:
-            if record.offset < lowest:
-                raise CorruptBatch(
-                    f"message at offset {record.offset}, expected offset {lowest} or above"
-                )
-            lowest = record.offset + 1
-        yield LegacyRun(message.codec, records, end)
+        for records in _records_of(message, max_bytes):
+            for record in records:
+                if record.offset < lowest:
+                    raise CorruptBatch(
+                        f"message at offset {record.offset}, expected offset {lowest} or above"
+                    )
+                lowest = record.offset + 1
+            yield LegacyRun(message.codec, records, end - position, end) if records else None
+        position = end
 
 
-def _unwrap(wrapper: _Message, max_bytes: int) -> list[RawRecord]:
+def _records_of(message: _Message, max_bytes: int) -> Iterator[list[RawRecord]]:
+    if message.codec is Codec.NONE:
+        yield [_record(message, message.offset, message.timestamp)]
+    else:
+        yield from _unwrap(message, max_bytes)
+
+
+def _unwrap(wrapper: _Message, max_bytes: int) -> Iterator[list[RawRecord]]:
+    """The wrapped records in parts; an empty part ends a step without records."""
     if wrapper.value is None:
         raise CorruptBatch(f"the compressed message at offset {wrapper.offset} has no value")
     value = wrapper.value
     if wrapper.magic == 0 and wrapper.codec is Codec.LZ4:
         value = _with_right_checksum(value)
     data = decompress(wrapper.codec, value, max_bytes)
-    inner = [message for message, _ in _messages(data, 0)]
-    if not inner or any(
-        message.codec is not Codec.NONE or message.magic != wrapper.magic for message in inner
-    ):
-        raise CorruptBatch(
-            f"the compressed message at offset {wrapper.offset} does not contain messages of its "
-            "format"
-        )
-    base = wrapper.offset - inner[-1].offset if wrapper.magic == _MAX_MAGIC else 0
+    # The last message's relative offset gives the first one's offset, so the set is walked twice.
+    last = None
+    for count, offset in enumerate(_offsets(data), start=1):
+        last = offset
+        if count % STEP_MESSAGES == 0:
+            yield []
+    if last is None:
+        raise _not_of_its_format(wrapper)
+    base = wrapper.offset - last if wrapper.magic == _MAX_MAGIC else 0
     stamped = wrapper.magic == _MAX_MAGIC and wrapper.attributes & _LOG_APPEND_TIME
-    return [
-        _record(message, base + message.offset, wrapper.timestamp if stamped else message.timestamp)
-        for message in inner
-    ]
+    part: list[RawRecord] = []
+    for message, _ in _messages(data, 0):
+        if message.codec is not Codec.NONE or message.magic != wrapper.magic:
+            raise _not_of_its_format(wrapper)
+        timestamp = wrapper.timestamp if stamped else message.timestamp
+        part.append(_record(message, base + message.offset, timestamp))
+        if len(part) == STEP_MESSAGES:
+            yield part
+            part = []
+    if part:
+        yield part
+
+
+def _not_of_its_format(wrapper: _Message) -> CorruptBatch:
+    return CorruptBatch(
+        f"the compressed message at offset {wrapper.offset} does not contain messages of its format"
+    )
 
 
 def _with_right_checksum(frame: memoryview) -> memoryview:
@@ -165,6 +199,16 @@ def _record(message: _Message, offset: int, timestamp: int) -> RawRecord:
 
 
 def _messages(buffer: memoryview, position: int) -> Iterator[tuple[_Message, int]]:
+    for offset, start, end in _bounds(buffer, position):
+        yield _message(offset, buffer[start:end]), end
+
+
+def _offsets(buffer: memoryview) -> Iterator[int]:
+    return (offset for offset, _, _ in _bounds(buffer, 0))
+
+
+def _bounds(buffer: memoryview, position: int) -> Iterator[tuple[int, int, int]]:
+    """Each whole message's offset, and the start and end of its body."""
     while position + _OVERHEAD.size + _V0.size <= len(buffer):
         offset, size = _OVERHEAD.unpack_from(buffer, position)
         if buffer[position + _MAGIC_AT] > _MAX_MAGIC:
@@ -175,7 +219,7 @@ def _messages(buffer: memoryview, position: int) -> Iterator[tuple[_Message, int
             raise CorruptBatch(f"the message at offset {offset} has the invalid size {size}")
         if position > len(buffer):
             return
-        yield _message(offset, buffer[start:position]), position
+        yield offset, start, position
 
 
 def _message(offset: int, body: memoryview) -> _Message:
