@@ -198,8 +198,9 @@ class MirrorAdmin:
             MirrorRefused: UNKNOWN_MIRROR.
             Retriable: not in time, or the states cannot be read. The removal goes on.
         """
+        store = MirrorStore(self._cluster)  # one for all looks: later ones read only news
         return await await_stopped(
-            lambda: self.describe_mirrors([mirror]), frozenset(topics), timeout_s, tell
+            lambda: self._describe(store, [mirror]), frozenset(topics), timeout_s, tell
         )
 
     async def pause_mirror_topics(
@@ -273,7 +274,11 @@ class MirrorAdmin:
         Raises:
             MirrorRefused: UNKNOWN_MIRROR.
         """
-        store = MirrorStore(self._cluster)
+        return await self._describe(MirrorStore(self._cluster), mirrors)
+
+    async def _describe(
+        self, store: MirrorStore, mirrors: Collection[str] | None
+    ) -> DescribeMirrorsResult:
         snapshot = await store.snapshot()
         for name in mirrors or ():
             if name not in snapshot.mirrors:
