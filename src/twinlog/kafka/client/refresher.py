@@ -1,7 +1,8 @@
 """Requests for a cluster's metadata: from a known broker, or from a bootstrap server.
 
 One request is in flight at a time. Callers that come meanwhile share the next one, which follows
-`retry.backoff.ms` later: a thousand partitions whose leader has moved cost one request.
+`retry.backoff.ms` later: a thousand partitions whose leader has moved cost one request. The first
+`BURST` requests do not wait: a command needs the metadata of a few topics, one after the other.
 """
 
 import asyncio
@@ -23,6 +24,9 @@ from twinlog.kafka.errors import Disconnected, ProtocolError, Retriable, Twinlog
 
 log = logging.getLogger(__name__)
 
+BURST: Final = 5
+"""Requests that follow each other without a pause; each pause of retry.backoff.ms allows one more.
+"""
 METADATA_PATIENCE: Final = (5.0, 10.0)
 """Seconds that the first and the second known broker have to answer, before a bootstrap server is
 asked: any broker has the same metadata. A bootstrap server has request.timeout.ms, for a cluster
@@ -73,7 +77,7 @@ class MetadataRefresher:
         self._next_round: _RefreshRound | None = None
         self._refreshing = asyncio.Lock()  # guards the order of metadata requests
         self._refreshed_at = float("-inf")
-        self._not_before = float("-inf")
+        self._paid_until = float("-inf")  # the time up to which the requests so far would be spread
 
     async def refresh(self, topics: Collection[str] | None) -> Metadata:
         """Request the brokers and these topics (None: all topics); return the new snapshot.
@@ -137,13 +141,13 @@ class MetadataRefresher:
 
     async def _run(self, following: _RefreshRound) -> Metadata:
         async with self._refreshing:
-            # No wait after `start`, which asked for no topic: a command's first request is urgent.
-            await asyncio.sleep(max(self._not_before - self._clock(), 0))
+            pause = self._config.retry_backoff
+            await asyncio.sleep(max(self._paid_until - (BURST - 1) * pause - self._clock(), 0))
             self._next_round = None
             try:
                 return await self._retries.persist(lambda: self._fetch(following.topics))
             finally:
-                self._not_before = self._clock() + self._config.retry_backoff
+                self._paid_until = max(self._paid_until, self._clock()) + pause
 
     async def _fetch(self, topics: set[str] | None) -> Metadata:
         """Get metadata from a known broker; if none answers soon, from a bootstrap server.
