@@ -16,7 +16,7 @@ from contract.bench import (
     values,
 )
 from contract.kafka_bench import KafkaBench, run_on_kafka
-from twinlog.engines.exact.ports import Markers
+from twinlog.engines.exact.ports import MarkerRequest, Markers
 from twinlog.kafka.errors import Fenced
 from twinlog.kafka.requests.transactions import ProducerId, add_partitions_to_txn
 from twinlog.kafka.types import TopicPartition
@@ -115,7 +115,9 @@ async def test_written_markers_stand_when_they_are_answered(bench: Bench) -> Non
     keys = await bench.topic(3)
     wanted = dict(zip(keys, (Markers(1), Markers(70, 0, 9), Markers(2500)), strict=True))
     producer = await bench.destination.init_producer(bench.name("filler"))
-    assert set((await bench.destination.write_markers(wanted, producer)).values()) == {0}
+    assert set(
+        (await bench.destination.write_markers([MarkerRequest(producer, wanted)])).values()
+    ) == {0}
     for key, (count, *_) in wanted.items():
         assert await log_end(bench, key) == count
         assert all(header.is_control for header in await content(bench, key))
@@ -126,7 +128,7 @@ async def test_written_markers_leave_transactions_of_the_id_possible(bench: Benc
     """Goal: after markers were written with an identity, it still fills by transactions."""
     [key] = await bench.topic()
     producer = await bench.destination.init_producer(bench.name("filler"))
-    await bench.destination.write_markers({key: Markers(100)}, producer)
+    await bench.destination.write_markers([MarkerRequest(producer, {key: Markers(100)})])
     await bench.destination.empty_transaction(producer, [key])
     await ends_at(bench, key, 101)
     [answer] = await send(
@@ -142,10 +144,14 @@ async def test_written_markers_of_an_old_epoch_are_refused(bench: Bench) -> None
     name = bench.name("marker")
     old = await bench.destination.init_producer(name)
     new = await bench.destination.init_producer(name)
-    assert await bench.destination.write_markers({touched: Markers(3)}, old) == {touched: 0}
-    assert await bench.destination.write_markers({touched: Markers(1)}, new) == {touched: 0}
+    assert await bench.destination.write_markers([MarkerRequest(old, {touched: Markers(3)})]) == {
+        touched: 0
+    }
+    assert await bench.destination.write_markers([MarkerRequest(new, {touched: Markers(1)})]) == {
+        touched: 0
+    }
     both = {touched: Markers(2), untouched: Markers(2)}
-    answers = await bench.destination.write_markers(both, old)
+    answers = await bench.destination.write_markers([MarkerRequest(old, both)])
     assert answers == {touched: 47, untouched: 0}
     assert (await log_end(bench, touched), await log_end(bench, untouched)) == (4, 2)
 
@@ -166,7 +172,9 @@ async def test_two_markers_that_exclude_each_other(bench: Bench) -> None:
         (other, ((again, new, 0), (first, old, 47), (first, new, 0), (first, new, 0))),
     ):
         for markers, producer, code in steps:
-            assert await bench.destination.write_markers({key: markers}, producer) == {key: code}
+            assert await bench.destination.write_markers(
+                [MarkerRequest(producer, {key: markers})]
+            ) == {key: code}
         assert await log_end(bench, key) == 3
     known = (await bench.destination.producers([one, other])).values()
     states = {(s.producer_id, s.epoch, s.coordinator_epoch) for one in known for s in one.active}
@@ -180,7 +188,9 @@ async def test_a_transactions_marker_after_a_written_one(bench: Bench) -> None:
     name = bench.name("filler")
     old = await bench.destination.init_producer(name)
     new = await bench.destination.init_producer(name)
-    assert await bench.destination.write_markers({key: Markers(1)}, old) == {key: 0}
+    assert await bench.destination.write_markers([MarkerRequest(old, {key: Markers(1)})]) == {
+        key: 0
+    }
     await bench.destination.empty_transaction(new, [key])
     await ends_at(bench, key, 2)
 

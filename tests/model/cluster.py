@@ -492,9 +492,12 @@ class Cluster:
         self._wait(partition, offset + 1, confirmed)
 
     def write_markers(
-        self, wanted: Mapping[TopicPartition, Markers], marker: Marker
+        self, wanted: Mapping[TopicPartition, Sequence[Marker]], node: int | None = None
     ) -> "asyncio.Future[Mapping[TopicPartition, int]]":
-        """Answer WriteTxnMarkers of permitted clients, when the markers are replicated."""
+        """Answer WriteTxnMarkers of permitted clients, when the markers are replicated.
+
+        `node` refuses what it does not lead; None: each partition's leader answers.
+        """
         answer: asyncio.Future[Mapping[TopicPartition, int]] = self.loop.create_future()
         results: dict[TopicPartition, int] = {}
         if not self.markers_allowed:
@@ -502,13 +505,13 @@ class Cluster:
             return answer
         waits = []
         for key, markers in wanted.items():
-            partition = self._led(key, None)
+            partition = self._led(key, node)
             if isinstance(partition, int):
                 results[key] = partition
                 continue
             results[key] = 0
             try:
-                for each in self._in_sync(_markers(markers, marker)):
+                for each in self._in_sync(markers):
                     partition.log.append_marker(each, self.now_ms)
             except Refused as refused:
                 results[key] = refused.code
@@ -534,7 +537,7 @@ class Cluster:
         return markers[: self.rng.randint(1, len(markers))]
 
 
-def _markers(wanted: Markers, template: Marker) -> list[Marker]:
+def control_records(wanted: Markers, template: Marker) -> list[Marker]:
     """Return the control records of one partition, in order."""
     if not wanted.number:
         return []

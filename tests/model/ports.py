@@ -18,6 +18,7 @@ from model.cluster import (
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
     Cluster,
+    control_records,
 )
 from model.coordinator import CONCURRENT_TRANSACTIONS
 from model.log import Marker
@@ -29,7 +30,7 @@ from twinlog.engines.exact.ports import (
     FetchResult,
     LeaderReport,
     LogEnd,
-    Markers,
+    MarkerRequest,
     ProducerIdentity,
 )
 from twinlog.kafka.errors import Disconnected, Fenced, Refusal, Retriable
@@ -455,35 +456,30 @@ class ModelDestination(_Client):
             await asyncio.sleep(RETRY_SECONDS)
 
     async def write_markers(
-        self,
-        partitions: Mapping[TopicPartition, Markers],
-        producer: ProducerIdentity,
-        *,
-        committed: bool = False,
+        self, requests: Sequence[MarkerRequest], *, committed: bool = False, node: int | None = None
     ) -> Mapping[TopicPartition, int]:
         """Send WriteTxnMarkers once."""
         self._permit()
-        by_node: defaultdict[int, dict[TopicPartition, Markers]] = defaultdict(dict)
-        for key in sorted(partitions):
-            by_node[self._leader(key)][key] = partitions[key]
+        wanted = {
+            key: control_records(markers, Marker(*request.producer[1:], committed=committed))
+            for request in requests
+            for key, markers in request.partitions.items()
+        }
+        by_node: defaultdict[int, dict[TopicPartition, list[Marker]]] = defaultdict(dict)
+        for key in sorted(wanted):
+            by_node[self._leader(key) if node is None else node][key] = wanted[key]
         results: dict[TopicPartition, int] = dict.fromkeys(by_node.pop(-1, {}), NOT_LEADER)
-        requests = [
+        sent = [
             self.network.send_alone(
                 self.name,
-                node,
-                partial(
-                    self._write_markers,
-                    wanted,
-                    Marker(*producer[1:], committed=committed),
-                    self._ends(wanted),
-                    self._now(),
-                ),
+                leader,
+                partial(self._write_markers, leader, its, self._ends(its), self._now()),
                 risk=10.0,
                 writes=True,
             )
-            for node, wanted in by_node.items()
+            for leader, its in by_node.items()
         ]
-        for answer in await asyncio.gather(*requests):
+        for answer in await asyncio.gather(*sent):
             results.update(answer)
         return results
 
@@ -496,15 +492,15 @@ class ModelDestination(_Client):
 
     def _write_markers(
         self,
-        wanted: Mapping[TopicPartition, Markers],
-        marker: Marker,
+        node: int,
+        wanted: Mapping[TopicPartition, Sequence[Marker]],
         ends: Mapping[TopicPartition, int],
         sent: float,
     ) -> "asyncio.Future[Mapping[TopicPartition, int]]":
-        """Carry the request out; `ends` are the log end offsets when it was `sent`."""
+        """Carry the request out on a broker; `ends` are the log end offsets when it was `sent`."""
         fences = self.cluster.data_fences
         if not fences.meet(wanted, sent) and not fences.have_begun(ends):
-            return self.cluster.write_markers(wanted, marker)
+            return self.cluster.write_markers(wanted, node)
         return _answered(dict.fromkeys(wanted, NOT_LEADER))
 
     async def delete_records(

@@ -6,15 +6,16 @@ So the owner uses the ids regularly; without that each of these tests fails.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import pytest
 
 from engines.exact.test_late_data import Hold
+from model.cluster import control_records
 from model.log import Marker
 from model.ports import ModelDestination
 from model.world import KEY, World, scenario
-from twinlog.engines.exact.ports import Markers, ProducerIdentity
+from twinlog.engines.exact.ports import MarkerRequest
 from twinlog.kafka.errors import Disconnected
 from twinlog.kafka.types import TopicPartition
 
@@ -95,15 +96,19 @@ def test_a_late_marker(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def hold(
         port: ModelDestination,
-        partitions: Mapping[TopicPartition, Markers],
-        producer: ProducerIdentity,
+        requests: Sequence[MarkerRequest],
         *,
         committed: bool = False,
+        node: int | None = None,
     ) -> Mapping[TopicPartition, int]:
         if held:
-            return await write(port, partitions, producer, committed=committed)
-        marker = Marker(producer.producer_id, producer.epoch, committed=committed)
-        held.append(lambda: port.cluster.write_markers(dict(partitions), marker))
+            return await write(port, requests, committed=committed, node=node)
+        records = {
+            partition: control_records(markers, Marker(*one.producer[1:], committed=committed))
+            for one in requests
+            for partition, markers in one.partitions.items()
+        }
+        held.append(lambda: port.cluster.write_markers(records))
         raise Disconnected("the answer was lost")
 
     @scenario

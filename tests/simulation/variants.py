@@ -15,13 +15,13 @@ from twinlog.engines.base import Sealed, Sealing
 from twinlog.engines.exact.engine import ExactWriters
 from twinlog.engines.exact.foreign import Foreign
 from twinlog.engines.exact.marker_epochs import LastMarker
-from twinlog.engines.exact.marker_writer import MarkerWriter
+from twinlog.engines.exact.marker_writer import MarkerWriter, Prepared
 from twinlog.engines.exact.ports import (
     Appended,
     Batch,
     FetchResult,
     LogEnd,
-    Markers,
+    MarkerRequest,
     ProducerIdentity,
 )
 from twinlog.engines.settings import LaneSettings
@@ -90,37 +90,28 @@ class Refilling(ModelDestination):
     """Writes markers again if no answer came."""
 
     async def write_markers(
-        self,
-        partitions: Mapping[TopicPartition, Markers],
-        producer: ProducerIdentity,
-        *,
-        committed: bool = False,
+        self, requests: Sequence[MarkerRequest], *, committed: bool = False, node: int | None = None
     ) -> Mapping[TopicPartition, int]:
         """Write markers; if no answer comes, write them again."""
         try:
-            return await super().write_markers(partitions, producer, committed=committed)
+            return await super().write_markers(requests, committed=committed, node=node)
         except Disconnected:
-            return await super().write_markers(partitions, producer, committed=committed)
+            return await super().write_markers(requests, committed=committed, node=node)
 
 
 class Reusing(MarkerWriter):
     """Writes all markers in one epoch, even after lost requests."""
 
-    async def _send(
-        self,
-        wanted: Mapping[TopicPartition, Markers],
-        identity: ProducerIdentity,
-        *,
-        committed: bool = False,
-    ) -> Mapping[TopicPartition, int]:
-        try:
-            codes = await super()._send(wanted, identity, committed=committed)
-        except Disconnected:
-            self._identity = identity
-            raise
+    def lost(self, request: MarkerRequest) -> None:
+        """Keep the epoch."""
+        super().lost(request)
+        self._identity = request.producer
+
+    def answered(self, request: MarkerRequest, codes: Mapping[TopicPartition, int]) -> None:
+        """Keep the epoch, unless another owner has taken a newer one."""
+        super().answered(request, codes)
         if INVALID_PRODUCER_EPOCH not in codes.values():
-            self._identity = identity
-        return codes
+            self._identity = request.producer
 
     async def _find_lasts(
         self, partitions: Collection[TopicPartition], identity: ProducerIdentity
@@ -131,11 +122,9 @@ class Reusing(MarkerWriter):
 class Computing(MarkerWriter):
     """Computes the log end offset from the number of markers sent."""
 
-    async def _log_ends(
-        self, partitions: Collection[TopicPartition], computed: Mapping[TopicPartition, LogEnd]
-    ) -> Mapping[TopicPartition, LogEnd]:
-        refused = [p for p in partitions if computed[p].error]
-        return await super()._log_ends(refused, computed)
+    def must_read(self, partition: TopicPartition, code: int, sent: Prepared) -> bool:
+        """Read only those that were refused."""
+        return bool(code) and super().must_read(partition, code, sent)
 
 
 class Unfenced(MarkerWriter):

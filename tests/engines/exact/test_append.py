@@ -179,7 +179,7 @@ def shown(one: Piece) -> str:
 
 
 def shown_outgoing(outgoing: Outgoing) -> str:
-    data, producer_id, epoch, sequence = outgoing
+    data, producer_id, epoch, sequence, _ = outgoing
     assert producer_id == DATA_PRODUCER
     return f"send {data.start}-{data.end - 1} epoch {epoch} sequence {sequence}"
 

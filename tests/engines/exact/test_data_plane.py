@@ -97,9 +97,47 @@ def test_a_broker_that_is_gone_is_not_the_leader_for_ever() -> None:
         partition = appending(one)
         one.leaders._stale_destination.clear()
         one.leaders._wanted.clear()
-        await one.sender._answer(3, [partition], not_sent())
+        await one.sender._answer(3, [partition], not_sent(), before_gap=False)
         assert one.leaders._stale_destination == {"t"}
         assert one.leaders._wanted.is_set()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_gaps_wait_for_others_that_are_nearly_ready(answered: bool) -> None:
+    """Goal: they share a request; a broker that does not answer delays none of them for long."""
+
+    class Port:
+        def produce(self, *_: object) -> asyncio.Future[Mapping[TopicPartition, Appended]]:
+            return answer
+
+    answer: asyncio.Future[Mapping[TopicPartition, Appended]]
+
+    async def body() -> None:
+        nonlocal answer
+        answer = asyncio.get_running_loop().create_future()
+        one = engine(Port())
+        await one.gather_gaps(3)  # nothing is in flight
+        shard = Shard(0, "p", one.destination, LaneSettings())
+        spec = PartitionSpec(partition=KEY, source_topic_id=UUID(int=1), shard=0, compacted=False)
+        one.own(shard, [spec], lease_s=0.0)
+        partition = one.partitions[KEY]
+        partition.destination_node = 3
+        partition.append.place(START, one.now(), compared=True)
+        gap = Gap(Offset(5), Offset(6), seen=True)
+        one.emit(partition, Queued([empty_records(Offset(0), Offset(5)), gap]))
+        one.sender.want(partition)
+        one.sender.pump(3)
+        gathering = asyncio.ensure_future(one.gather_gaps(3))
+        await asyncio.sleep(0)
+        assert not gathering.done()
+        if answered:
+            answer.set_result({KEY: Appended(0, 0, 0)})
+        async with asyncio.timeout(5):
+            await gathering
+        assert (partition.append.gap_to_fill == gap) is answered
+        await one.close()
 
     asyncio.run(body())
 
@@ -308,8 +346,9 @@ def test_a_gap_that_may_not_be_filled_is_its_partitions(
         shard = Shard(0, "p", one.destination, LaneSettings())
         shard.fillers = Refused(0, "p.0.filler", one.destination, LaneSettings())
         shard.markers.allowed = False
+        one._shards[shard.number] = shard
         assert not await one.gap_filler._round(
-            shard, {partition: Gap(Offset(5), Offset(6), seen=True)}
+            {partition: Gap(Offset(5), Offset(6), seen=True)}, (0, -1)
         )
         assert (partition.stage, partition.transient) == (PartitionStage.FAILED, True)
         assert partition.reason.startswith(reason)

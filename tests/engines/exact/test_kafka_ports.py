@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import pytest
 from clients import client, make_topic
 from kafka.protocol.admin import AlterClientQuotasRequest, DeleteTopicsRequest
-from kafka.protocol.broker_version_data import BrokerVersionData
 from waiting import until_async
 
 from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
@@ -19,6 +18,7 @@ from twinlog.engines.exact.ports import (
     Batch,
     FetchResult,
     LeaderReport,
+    MarkerRequest,
     Markers,
 )
 from twinlog.engines.exact.proof import TAIL_BYTES, Claim, Differs, Proven, prove
@@ -635,7 +635,7 @@ def test_markers_are_written_in_their_number(
             counts = {p: 1 + 500 * p.partition for p in partitions}
             gone = TopicPartition(f"{topic}.gone", 0)
             wanted = {p: Markers(count) for p, count in counts.items()} | {gone: Markers(1)}
-            answers = await ports.destination.write_markers(wanted, identity)
+            answers = await ports.destination.write_markers([MarkerRequest(identity, wanted)])
             assert answers == dict.fromkeys(partitions, 0) | {gone: UNKNOWN_TOPIC}
             ends = await ports.destination.log_ends(partitions)
             assert {p: end.log_end - COUNT for p, end in ends.items()} == counts
@@ -656,9 +656,9 @@ def test_brokers_without_markers(
             identity = await ports.destination.init_producer(fresh_name("data"))
             connection = await ports.cluster.connection(node, "markers")
             versions = {key: one for key, one in connection.versions.items() if key != 27}
-            connection._broker_versions = BrokerVersionData(api_versions=versions)
+            connection.versions = versions
             wanted = dict.fromkeys(partitions, Markers(1))
-            answers = await ports.destination.write_markers(wanted, identity)
+            answers = await ports.destination.write_markers([MarkerRequest(identity, wanted)])
             assert answers == dict.fromkeys(partitions, UNSUPPORTED_VERSION)
 
     run(scenario())
@@ -703,7 +703,7 @@ def test_without_a_lease_nothing_is_sent(
                 lambda: destination.produce(node, [batch(p)]),
                 lambda: destination.init_producer(filler.transactional_id),
                 lambda: destination.empty_transaction(filler, [p]),
-                lambda: destination.write_markers({p: Markers(1)}, filler),
+                lambda: destination.write_markers([MarkerRequest(filler, {p: Markers(1)})]),
                 lambda: destination.delete_records({p: 1}),
             ):
                 sent = ports.cluster.counters.requests

@@ -7,15 +7,16 @@ when answers are lost, markers are late, and another owner takes over.
 import asyncio
 import itertools
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 from uuid import uuid4
 
 import batch_builders
 import pytest
 
-from model.cluster import Cluster, Timings
+from model.cluster import Cluster, Timings, control_records
 from model.coordinator import State
 from model.log import Marker
 from model.loop import VirtualLoop, run
@@ -24,7 +25,8 @@ from model.ports import ModelDestination
 from twinlog.engines.exact.data_id import DataId
 from twinlog.engines.exact.fence_search import _stored
 from twinlog.engines.exact.marker_epochs import LAST_COORDINATOR_EPOCH, STEP, LastMarker
-from twinlog.engines.exact.ports import Batch, LogEnd, Markers, ProducerIdentity
+from twinlog.engines.exact.marker_writer import MarkerWriter, write_all
+from twinlog.engines.exact.ports import Batch, LogEnd, MarkerRequest, ProducerIdentity
 from twinlog.engines.exact.shard import Shard
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import Disconnected, Fenced, Refusal, Retriable
@@ -435,6 +437,86 @@ async def test_written_markers(bench: Bench) -> None:
     assert ends(await shard.markers.write(gaps((7, 8), (101, 102)))) == {0: 8, 1: 102}
     await bench.settle()
     assert [bench.end(at) for at in range(4)] == [8, 102, 101, 0]
+
+
+class Counting(ModelDestination):
+    """A destination that notes the requests for markers, and may lose the answers."""
+
+    def note(self) -> None:
+        """Begin to note them."""
+        self.noted: list[list[int]] = []
+        self.loses = False
+
+    async def write_markers(
+        self, requests: Sequence[MarkerRequest], **how: Any
+    ) -> Mapping[TopicPartition, int]:
+        """Note the producer ids of a request."""
+        self.noted.append([request.producer.producer_id for request in requests])
+        found = await super().write_markers(requests, **how)
+        if self.loses:
+            raise Disconnected("the answer was lost")
+        return found
+
+
+async def two_shards(bench: Bench) -> tuple[Counting, Shard, Shard]:
+    """Return two shards that have written to partitions 0 and 1, and their destination."""
+    destination = Counting(bench.cluster, bench.network, "owner")
+    destination.note()
+    shards = [Shard(number, "twinlog", destination, SETTINGS) for number in (5, 6)]
+    for at, shard in enumerate(shards):
+        await shard.open()
+        gap = Gap(Offset(0), Offset(9), seen=True)
+        assert not shard.ready(key(at), gap)
+        assert ends(await shard.fill_gaps({key(at): gap})) == {at: 1}
+        assert shard.ready(key(at), gap.after(Offset(1)))
+    destination.note()
+    return destination, shards[0], shards[1]
+
+
+def shared(first: Shard, second: Shard, start: int, end: int) -> Any:
+    """Fill this gap of partitions 0 and 1, each in a shard of its own, by one request."""
+    gap = Gap(Offset(start), Offset(end), seen=True)
+    parts = {first.markers: {key(0): gap}, second.markers: {key(1): gap}}
+    return write_all(parts, first._destination)
+
+
+@scenario(markers_allowed=True)
+async def test_shards_share_a_request(bench: Bench) -> None:
+    """Goal: each writes under its own producer id, one marker or several."""
+    destination, first, second = await two_shards(bench)
+    assert ends(await shared(first, second, 1, 2)) == {0: 2, 1: 2}
+    assert ends(await shared(first, second, 2, 9)) == {0: 9, 1: 9}
+    ids = [await first.markers.producer_id(), await second.markers.producer_id()]
+    assert destination.noted == [ids, ids]
+    assert ids[0] != ids[1]
+    assert [bench.end(0), bench.end(1)] == [9, 9]
+
+
+@scenario(markers_allowed=True)
+async def test_a_shared_request_without_an_answer(bench: Bench) -> None:
+    """Goal: all shards of it take the next epoch, and read before they write again."""
+    destination, first, second = await two_shards(bench)
+    destination.loses = True
+    with pytest.raises(Disconnected):
+        await shared(first, second, 1, 2)
+    gap = Gap(Offset(1), Offset(2), seen=True)
+    assert not first.ready(key(0), gap)
+    assert not second.ready(key(1), gap)
+    destination.loses = False
+    assert ends(await shared(first, second, 1, 2)) == {0: 2, 1: 2}
+    assert [bench.end(0), bench.end(1)] == [2, 2]
+
+
+@scenario(markers_allowed=True)
+async def test_a_shared_request_that_is_refused_for_one(bench: Bench) -> None:
+    """Goal: an error of one shard's partition is no error of the other's."""
+    _, first, second = await two_shards(bench)
+    await second.markers.keep_id()
+    newer = MarkerWriter("twinlog.6.marker", second._destination, 10)
+    assert ends(await newer.write({key(1): Gap(Offset(1), Offset(2), seen=True)})) == {1: 2}
+    second.markers._lasts[key(1)] = LastMarker((await second.markers._epoch()).epoch, 0)
+    assert ends(await shared(first, second, 1, 2)) == {0: 2, 1: 2}, "the end is read"
+    assert [bench.end(0), bench.end(1)] == [2, 2]
 
 
 @scenario(markers_allowed=True)
@@ -887,14 +969,15 @@ class Held(ModelDestination):
         answering = self.write_markers
 
         async def lost(
-            partitions: Mapping[TopicPartition, Markers],
-            producer: ProducerIdentity,
-            *,
-            committed: bool = False,
+            requests: Sequence[MarkerRequest], *, committed: bool = False, **_: object
         ) -> Mapping[TopicPartition, int]:
             self.write_markers = answering  # type: ignore[method-assign]
-            marker = Marker(*producer[1:], committed=committed)
-            held.append(partial(self.cluster.write_markers, dict(partitions), marker))
+            records = {
+                partition: control_records(markers, Marker(*one.producer[1:], committed=committed))
+                for one in requests
+                for partition, markers in one.partitions.items()
+            }
+            held.append(partial(self.cluster.write_markers, records))
             raise Disconnected("the answer was lost")
 
         self.write_markers = lost  # type: ignore[method-assign]

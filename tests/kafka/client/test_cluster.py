@@ -306,7 +306,7 @@ def test_markers_and_deleted_records(any_kafka: LocalCluster, topic: str) -> Non
         node = next(iter(cluster.metadata.brokers))
         markers = [Marker(900 + i, 0, partitions) for i in range(5)]
         written = await write_txn_markers(cluster, node, markers)
-        assert written == {900 + i: dict.fromkeys(partitions) for i in range(5)}
+        assert written == {900 + i: dict.fromkeys(partitions, 0) for i in range(5)}
         deleted = await delete_records(cluster, {partitions[0]: 3, partitions[1]: 99}, tries=1)
         assert deleted[partitions[0]] == 3
         refusal = deleted[partitions[1]]

@@ -121,12 +121,13 @@ class Phase(enum.Enum):
 
 
 class Outgoing(NamedTuple):
-    """A batch to send, with its producer id, epoch and sequence."""
+    """A batch to send, with its producer id, epoch and sequence, and whether a gap follows it."""
 
     data: Data
     producer_id: ProducerId
     epoch: ProducerEpoch
     sequence: Sequence
+    before_gap: bool
 
 
 class Misplaced(NamedTuple):
@@ -262,7 +263,8 @@ class PartitionAppend:
             return None
         self._queue.popleft()
         self._in_flight.append(data)
-        outgoing = Outgoing(data, position.producer_id, position.epoch, self._sequence)
+        before_gap = bool(self._queue) and isinstance(self._queue[0], Gap)
+        outgoing = Outgoing(data, position.producer_id, position.epoch, self._sequence, before_gap)
         self._sequence = advance(self._sequence, data.header.num_records)
         return outgoing
 

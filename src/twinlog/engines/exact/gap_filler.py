@@ -1,7 +1,10 @@
 """Fills the gaps of partitions, in rounds that share requests.
 
-The gaps of a shard share a request. Written markers have a round for each broker: one that hangs
-delays its own partitions only.
+A gap that is ready for written markers shares a request with all others that the same broker
+leads, whatever their state partitions: a broker handles the requests of a connection one by one.
+Any other gap has to wait for a read, a new producer epoch, or an empty transaction. It shares a
+round with the gaps of its state partition, and of its broker where there are written markers: one
+that hangs delays its own partitions only.
 """
 
 import asyncio
@@ -19,6 +22,7 @@ from twinlog.engines.exact.events import (
     RoundBegan,
     RoundEnded,
 )
+from twinlog.engines.exact.marker_writer import write_all
 from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.plane import Plane
 from twinlog.engines.exact.ports import LogEnd
@@ -30,8 +34,11 @@ from twinlog.mirror.plan import Gap
 log = logging.getLogger(__name__)
 
 _Round = tuple[int, int]
-"""The gaps that one request fills: (shard, destination broker, or `_ALL_NODES`)."""
+"""The gaps that one request fills: (shard or `_ALL_SHARDS`, destination broker or `_ALL_NODES`)."""
 _ALL_NODES: Final = -1
+_ALL_SHARDS: Final = -1
+
+_Gaps = Mapping[ExactPartition, Gap]
 
 
 class GapFiller:
@@ -44,13 +51,24 @@ class GapFiller:
 
     def want(self, partition: ExactPartition) -> None:
         """Fill its gap in the next round."""
-        shard = self._plane.shard(partition)
-        node = partition.destination_node if shard.markers.allowed else _ALL_NODES
-        key = partition.spec.shard, node
+        key = self._key(partition)
         self._waiting[key].add(partition)
         if key not in self._running:
             self._running.add(key)
             self._plane.start(self._fill(key))
+
+    def _key(self, partition: ExactPartition) -> _Round:
+        shard, node, append = (
+            self._plane.shard(partition),
+            partition.destination_node,
+            partition.append,
+        )
+        gap = append.gap_to_fill
+        if not shard.markers.allowed:
+            return partition.spec.shard, _ALL_NODES
+        if gap is not None and not append.fences_data_first and shard.ready(partition.key, gap):
+            return _ALL_SHARDS, node
+        return partition.spec.shard, node
 
     def forget(self, partition: ExactPartition) -> None:
         """Drop a partition from the next rounds."""
@@ -58,23 +76,22 @@ class GapFiller:
             waiting.discard(partition)
 
     async def _fill(self, key: _Round) -> None:
-        """Fill gaps of one state partition, round by round, until none is left.
+        """Fill gaps of one kind of round, round by round, until none is left.
 
-        Each round takes the shard anew: the state partition may have been taken over again.
+        Each round takes the shards anew: a state partition may have been taken over again.
         """
         failures = 0
         waiting = self._waiting[key]
         try:
             while waiting:
-                # A gap that is being filled had another leader; its round queues it again.
-                gaps = {p: g for p in waiting if not p.filling and (g := p.append.gap_to_fill)}
-                waiting.clear()
+                if key[0] == _ALL_SHARDS:
+                    await self._plane.gather_gaps(key[1])
+                gaps = self._due(key)
                 if not gaps:
                     break
                 progressed = False
                 with self._plane.guard(gaps):
-                    shard = self._plane.shard(next(iter(gaps)))
-                    progressed = await self._round(shard, gaps)
+                    progressed = await self._round(gaps, key)
                 for partition in gaps:
                     if not partition.gone and partition.append.gap_to_fill is not None:
                         self.want(partition)
@@ -86,22 +103,36 @@ class GapFiller:
         finally:
             self._running.discard(key)
 
-    async def _round(self, shard: Shard, gaps: Mapping[ExactPartition, Gap]) -> bool:
+    def _due(self, key: _Round) -> dict[ExactPartition, Gap]:
+        """Take the gaps that wait for this round; those that need another one by now wait there."""
+        waiting = list(self._waiting[key])
+        self._waiting[key].clear()
+        due: dict[ExactPartition, Gap] = {}
+        for partition in waiting:
+            # A gap that is being filled had another leader; its round queues it again.
+            if partition.filling or (gap := partition.append.gap_to_fill) is None:
+                continue
+            if self._key(partition) == key:
+                due[partition] = gap
+            else:
+                self.want(partition)
+        return due
+
+    async def _round(self, gaps: _Gaps, key: _Round) -> bool:
         """Run one round; if data has to be fenced first, only that. Whether a log end moved."""
         emit = self._plane.emit
         fencing = {p: gap for p, gap in gaps.items() if p.append.fences_data_first}
         gaps = fencing or gaps
-        needs = {partition.key: gap for partition, gap in gaps.items()}
         for partition in gaps:
             emit(partition, RoundBegan())
         found: Mapping[TopicPartition, LogEnd] = {}
         try:
-            found = await (shard.fence_data(needs) if fencing else shard.fill_gaps(needs))
+            found = await self._filled(gaps, key, fences=bool(fencing))
         except Disconnected as error:
             for partition in gaps:
                 emit(partition, MarkersLost(str(error)))
         except Retriable as error:
-            log.info("shard %d: gaps cannot be filled now; retrying: %s", shard.number, error)
+            log.info("gaps cannot be filled now; retrying: %s", error)
         except UserError as error:
             for partition in gaps:
                 if not partition.gone:
@@ -115,7 +146,23 @@ class GapFiller:
             end = ends[partition]
             if end is not None and not end.error:
                 emit(partition, DataFenced())
+        for node in {partition.destination_node for partition in gaps}:
+            self._plane.pump(node)  # once: a Produce holds batches of many
         return any(moved)
+
+    async def _filled(
+        self, gaps: _Gaps, key: _Round, *, fences: bool
+    ) -> Mapping[TopicPartition, LogEnd]:
+        """Send what fills these gaps; return log ends and errors."""
+        by_shard: defaultdict[Shard, dict[TopicPartition, Gap]] = defaultdict(dict)
+        for partition, gap in gaps.items():
+            by_shard[self._plane.shard(partition)][partition.key] = gap
+        number, node = key
+        if number == _ALL_SHARDS:
+            parts = {shard.markers: its for shard, its in by_shard.items()}
+            return await write_all(parts, self._plane.destination, node)
+        ((shard, its),) = by_shard.items()
+        return await (shard.fence_data(its) if fences else shard.fill_gaps(its))
 
     def _answer(self, partition: ExactPartition, end: LogEnd | None) -> bool:
         """Report the log end offset after a round; whether it is above the one before."""

@@ -15,7 +15,7 @@ attempt. The connection has to discard what the kernel still holds then: the des
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from twinlog.engines.exact.node_writer import Answers, NodeWriter
 from twinlog.engines.exact.ports import (
@@ -25,7 +25,7 @@ from twinlog.engines.exact.ports import (
     FetchResult,
     LeaderReport,
     LogEnd,
-    Markers,
+    MarkerRequest,
     ProducerIdentity,
 )
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -43,6 +43,7 @@ from twinlog.kafka.errors import (
 )
 from twinlog.kafka.log_reader import ClusterLogs, ReadAlone
 from twinlog.kafka.protocol.fetch import READ_COMMITTED, Fetched, FetchResponse
+from twinlog.kafka.protocol.markers import Marker
 from twinlog.kafka.requests import partitions as questions
 from twinlog.kafka.requests import transactions
 from twinlog.kafka.requests.fetch_requests import FetchRequests, Limits
@@ -303,49 +304,61 @@ class KafkaDestination:
 
     async def write_markers(
         self,
-        partitions: Mapping[TopicPartition, Markers],
-        producer: ProducerIdentity,
+        requests: Sequence[MarkerRequest],
         *,
         committed: bool = False,
+        node: int | None = None,
     ) -> Mapping[TopicPartition, int]:
-        """Write control records to each of these partitions at once; return error codes.
+        """Write control records of several producer ids at once; return error codes.
 
         13 NETWORK_EXCEPTION: how many were written is unknown. 35 UNSUPPORTED_VERSION: the brokers
         do not have WriteTxnMarkers, and none was written.
         """
+        wanted = {
+            partition: _Wanted(request.producer, *markers)
+            for request in requests
+            for partition, markers in request.partitions.items()
+        }
+        if node is not None:
+            return await self._write_markers(node, wanted, committed)
 
-        async def ask(node: int, asked: questions.Asked[Markers]) -> questions.Answers[None]:
-            wanted = {p: markers for p, (_, markers) in asked.items()}
-            template = transactions.Marker(*producer[1:], (), committed)
-            try:
-                return await self._write_markers(node, wanted, template)
-            except UserError as error:
-                if error.code != ErrorCode.UNSUPPORTED_VERSION:
-                    raise
-                return dict.fromkeys(asked, Refusal(ErrorCode.UNSUPPORTED_VERSION, error.message))
+        async def ask(node: int, asked: questions.Asked[_Wanted]) -> questions.Answers[int]:
+            found = await self._write_markers(
+                node, {p: one for p, (_, one) in asked.items()}, committed
+            )
+            return dict(found)
 
-        answers = await questions.by_leader(self._cluster, partitions, ask, tries=1)
-        return {p: _code(answer) for p, answer in answers.items()}
+        answers = await questions.by_leader(self._cluster, wanted, ask, tries=1)
+        return {p: one.code if isinstance(one, Refusal) else one for p, one in answers.items()}
 
     async def _write_markers(
-        self, node: int, wanted: dict[TopicPartition, Markers], template: transactions.Marker
-    ) -> questions.Answers[None]:
+        self, node: int, wanted: dict[TopicPartition, "_Wanted"], committed: bool
+    ) -> Mapping[TopicPartition, int]:
         """Send requests of a bounded size in sequence; a refused partition gets no more."""
-        answers: questions.Answers[None] = dict.fromkeys(wanted)
-        while left := [p for p, markers in wanted.items() if markers.number > 0 and not answers[p]]:
-            asked, room = left, MAX_MARKERS
-            markers: list[transactions.Marker] = []
-            while left and (room >= len(left) or not markers):
-                markers += _one_marker_each({p: wanted[p] for p in left}, template)
-                room -= len(left)
-                wanted.update((p, wanted[p]._replace(number=wanted[p].number - 1)) for p in left)
-                left = [p for p in left if wanted[p].number > 0]
-            found = await transactions.write_txn_markers(
-                self._cluster, node, markers, lane=_MARKERS_LANE, before_send=self._permit
-            )
-            results = found.get(template.producer_id, {})
-            answers.update((p, results.get(p, LEFT_OUT)) for p in asked)
-        return answers
+        codes = dict.fromkeys(wanted, 0)
+        try:
+            while left := [p for p, one in wanted.items() if one.number > 0 and not codes[p]]:
+                asked, room = left, MAX_MARKERS
+                markers: list[Marker] = []
+                while left and (room >= len(left) or not markers):
+                    markers += _one_marker_each({p: wanted[p] for p in left}, committed)
+                    room -= len(left)
+                    for p in left:
+                        wanted[p] = wanted[p]._replace(number=wanted[p].number - 1)
+                    left = [p for p in left if wanted[p].number > 0]
+                found = await transactions.write_txn_markers(
+                    self._cluster, node, markers, lane=_MARKERS_LANE, before_send=self._permit
+                )
+                for p in asked:
+                    results = found.get(wanted[p].producer.producer_id, {})
+                    codes[p] = results.get(p, LEFT_OUT.code)
+        except (Retriable, ProtocolError):
+            return dict.fromkeys(wanted, int(ErrorCode.NETWORK_EXCEPTION))
+        except UserError as error:
+            if error.code != ErrorCode.UNSUPPORTED_VERSION:
+                raise
+            return dict.fromkeys(wanted, int(ErrorCode.UNSUPPORTED_VERSION))
+        return codes
 
     async def delete_records(
         self, before: Mapping[TopicPartition, int]
@@ -381,16 +394,24 @@ def _leaders(metadata: Metadata, topics: Collection[str]) -> Mapping[TopicPartit
     return leaders
 
 
-def _one_marker_each(
-    wanted: Mapping[TopicPartition, Markers], template: transactions.Marker
-) -> list[transactions.Marker]:
-    """One control record for each partition, grouped by coordinator epoch."""
-    groups: defaultdict[int, list[TopicPartition]] = defaultdict(list)
-    for partition, markers in wanted.items():
-        groups[markers.before if markers.number > 1 else markers.last].append(partition)
+class _Wanted(NamedTuple):
+    """The control records that a partition still needs (`Markers`), and their producer."""
+
+    producer: ProducerIdentity
+    number: int
+    before: int
+    last: int
+
+
+def _one_marker_each(wanted: Mapping[TopicPartition, _Wanted], committed: bool) -> list[Marker]:
+    """One control record for each partition, grouped by producer and coordinator epoch."""
+    groups: defaultdict[tuple[ProducerIdentity, int], list[TopicPartition]] = defaultdict(list)
+    for partition, one in wanted.items():
+        epoch = one.before if one.number > 1 else one.last
+        groups[one.producer, epoch].append(partition)
     return [
-        template._replace(partitions=group, coordinator_epoch=epoch)
-        for epoch, group in groups.items()
+        Marker(producer.producer_id, producer.epoch, group, committed, epoch)
+        for (producer, epoch), group in groups.items()
     ]
 
 

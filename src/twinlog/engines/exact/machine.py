@@ -500,7 +500,7 @@ def _gap_answered(partition: ExactPartition, end: LogEnd | None, moment: Moment)
         return _fail(partition, Failure(reason), moment)
     if partition.append.phase is Phase.APPENDING:
         partition.attempts = 0
-    return [*_look(partition, moment), Do.PUMP]
+    return _look(partition, moment)
 
 
 def _markers_lost(partition: ExactPartition, why: str, moment: Moment) -> list[Action]:

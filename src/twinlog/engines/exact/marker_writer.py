@@ -25,8 +25,8 @@ sent: the partition had no other owner, and this one has sent none.
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from twinlog.engines.exact.marker_epochs import (
     NO_MARKER,
@@ -40,6 +40,7 @@ from twinlog.engines.exact.ports import (
     ActiveProducers,
     DestinationPort,
     LogEnd,
+    MarkerRequest,
     Markers,
     ProducerIdentity,
 )
@@ -63,6 +64,14 @@ _NEXT_EPOCH: Final = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.INVALID_P
 """These need a new epoch: after a lost answer; if another owner has taken a newer epoch."""
 
 Lasts = dict[TopicPartition, LastMarker]
+
+
+class Prepared(NamedTuple):
+    """What is to be sent into gaps, log ends or errors of the others, and the settled ones."""
+
+    request: MarkerRequest
+    found: dict[TopicPartition, LogEnd]
+    own: Collection[TopicPartition]
 
 
 class MarkerWriter:
@@ -91,19 +100,26 @@ class MarkerWriter:
         """Note that these never had another owner: no marker was ever sent to them."""
         self._first_owned.update(partitions)
 
-    async def write(self, gaps: Mapping[TopicPartition, Gap]) -> Mapping[TopicPartition, LogEnd]:
-        """Write as many markers as the gaps need, up to a limit.
+    def ready(self, partition: TopicPartition, gap: Gap) -> bool:
+        """Whether markers may be sent into this gap without reading anything before."""
+        identity, last = self._identity, self._lasts.get(partition)
+        return (
+            gap.seen
+            and identity is not None
+            and identity.producer_id != self._used_up
+            and last is not None
+            and settled(last, identity.epoch)
+        )
+
+    async def prepare(self, gaps: Mapping[TopicPartition, Gap]) -> "Prepared":
+        """Decide what to send into these gaps; it does not wait if all of them are `ready`.
 
         Args:
             gaps: what to fill; each starts at its partition's log end offset, and the caller has
                 nothing else in flight there.
 
-        Returns:
-            Log ends or errors; none if this cluster does not allow it (`allowed`).
-
         Raises:
-            Disconnected: whether markers were written, or will be, is unknown.
-            Retriable: nothing was sent.
+            Retriable: the last markers are not known.
         """
         identity = await self._epoch()
         lasts, found = await self._find_lasts(gaps, identity)
@@ -122,28 +138,11 @@ class MarkerWriter:
             else:
                 only = disputed(last, identity.epoch)
                 wanted[partition] = Markers(1, only, only)
-        codes = await self._send(wanted, identity) if wanted else {}
-        if _FORBIDDEN.intersection(codes.values()):
-            return {}
-        to_read = [
-            p
-            for p, code in codes.items()
-            if code in _OUTRUN or (not code and (p not in own or wanted[p].number > 1))
-        ]
-        found |= {p: LogEnd(code, -1, -1) for p, code in codes.items()}
-        found |= {
-            p: LogEnd(0, gaps[p].start + wanted[p].number, -1)
-            for p, code in codes.items()
-            if not code
-        }
-        return {**found, **await self._log_ends(to_read, found)}
+        return Prepared(MarkerRequest(identity, wanted), found, own)
 
-    async def _log_ends(
-        self, partitions: Collection[TopicPartition], computed: Mapping[TopicPartition, LogEnd]
-    ) -> Mapping[TopicPartition, LogEnd]:
-        """Read these log ends, which cannot be computed from what was sent (`computed`)."""
-        del computed
-        return await self._destination.log_ends(partitions) if partitions else {}
+    async def write(self, gaps: Mapping[TopicPartition, Gap]) -> Mapping[TopicPartition, LogEnd]:
+        """Write markers into these gaps alone (`write_all`)."""
+        return await write_all({self: gaps}, self._destination)
 
     async def fence(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Fence markers of earlier requests on these partitions; return error codes.
@@ -164,7 +163,10 @@ class MarkerWriter:
             for p, last in lasts.items()
             if not settled(last, identity.epoch)
         }
-        codes = await self._send(wanted, identity, committed=True) if wanted else {}
+        codes: Mapping[TopicPartition, int] = {}
+        if wanted:
+            request = MarkerRequest(identity, wanted)
+            codes = await send([(self, request)], self._destination, committed=True)
         if _FORBIDDEN.intersection(codes.values()):
             return fenced  # the broker refuses late markers for the same reason
         errors = {p: end.error for p, end in found.items()} | dict(codes)
@@ -217,20 +219,13 @@ class MarkerWriter:
                     lasts[partition] = _last(answer, identity.producer_id)
         return lasts, errors
 
-    async def _send(
-        self,
-        wanted: Mapping[TopicPartition, Markers],
-        identity: ProducerIdentity,
-        *,
-        committed: bool = False,
-    ) -> Mapping[TopicPartition, int]:
-        """Send these once, and note the last markers as far as they are known afterwards."""
-        self._first_owned.difference_update(wanted)
-        try:
-            codes = await self._destination.write_markers(wanted, identity, committed=committed)
-        except BaseException:  # a cancelled request may land as well as one whose answer was lost
-            self._lose(wanted)
-            raise
+    def begin(self, request: MarkerRequest) -> None:
+        """Note that a request is sent."""
+        self._first_owned.difference_update(request.partitions)
+
+    def answered(self, request: MarkerRequest, codes: Mapping[TopicPartition, int]) -> None:
+        """Note the last markers after a request, as far as they are known."""
+        identity, wanted = request
         if _FORBIDDEN.intersection(codes.values()):
             self._forbid()
         if _NEXT_EPOCH.intersection(codes.values()):
@@ -241,12 +236,16 @@ class MarkerWriter:
                 self._lasts[partition] = last = LastMarker(identity.epoch, wanted[partition].last)
                 if used_up(last):
                     self._used_up = identity.producer_id
-        return codes
 
-    def _lose(self, partitions: Iterable[TopicPartition]) -> None:
+    def must_read(self, partition: TopicPartition, code: int, sent: Prepared) -> bool:
+        """Whether the log end offset cannot be computed from what was sent, and its answer."""
+        several = sent.request.partitions[partition].number > 1
+        return code in _OUTRUN or (not code and (several or partition not in sent.own))
+
+    def lost(self, request: MarkerRequest) -> None:
         """Note a request of unknown outcome: the next one has a newer epoch."""
         self._identity = None
-        for partition in partitions:
+        for partition in request.partitions:
             self._lasts.pop(partition, None)
 
     def _forbid(self) -> None:
@@ -256,6 +255,69 @@ class MarkerWriter:
             "WriteTxnMarkers needs CLUSTER_ACTION, and a broker that has it",
             self._id,
         )
+
+
+async def write_all(
+    parts: Mapping[MarkerWriter, Mapping[TopicPartition, Gap]],
+    destination: DestinationPort,
+    node: int | None = None,
+) -> Mapping[TopicPartition, LogEnd]:
+    """Write as many markers as the gaps need, up to a limit, of all these writers at once.
+
+    Args:
+        parts: the gaps of each writer's state partition (`MarkerWriter.prepare`).
+        destination: where they are written.
+        node: the broker that leads all of these partitions, if it is one.
+
+    Returns:
+        Log ends or errors; none of a writer that the cluster does not allow it (`allowed`).
+
+    Raises:
+        Disconnected: whether markers were written, or will be, is unknown.
+        Retriable: nothing was sent.
+    """
+    prepared = [(writer, await writer.prepare(gaps)) for writer, gaps in parts.items()]
+    codes = await send([(writer, one.request) for writer, one in prepared], destination, node=node)
+    found: dict[TopicPartition, LogEnd] = {}
+    to_read: list[TopicPartition] = []
+    for writer, one in prepared:
+        its = {p: codes[p] for p in one.request.partitions if p in codes}
+        if _FORBIDDEN.intersection(its.values()):
+            continue
+        found |= one.found
+        for partition, code in its.items():
+            number = one.request.partitions[partition].number
+            end = -1 if code else parts[writer][partition].start + number
+            found[partition] = LogEnd(code, end, -1)
+            if writer.must_read(partition, code, one):
+                to_read.append(partition)
+    return {**found, **await destination.log_ends(to_read)} if to_read else found
+
+
+async def send(
+    requests: Sequence[tuple[MarkerWriter, MarkerRequest]],
+    destination: DestinationPort,
+    *,
+    committed: bool = False,
+    node: int | None = None,
+) -> Mapping[TopicPartition, int]:
+    """Send these once, together; each writer notes its last markers as far as they are known."""
+    requests = [(writer, request) for writer, request in requests if request.partitions]
+    if not requests:
+        return {}
+    for writer, request in requests:
+        writer.begin(request)
+    try:
+        codes = await destination.write_markers(
+            [request for _, request in requests], committed=committed, node=node
+        )
+    except BaseException:  # a cancelled request may land as well as one whose answer was lost
+        for writer, request in requests:
+            writer.lost(request)
+        raise
+    for writer, request in requests:
+        writer.answered(request, {p: codes[p] for p in request.partitions if p in codes})
+    return codes
 
 
 def _last(answer: ActiveProducers, producer_id: int) -> LastMarker:

@@ -64,6 +64,10 @@ class Plane(Protocol):
         """Send the ready batches of one destination broker."""
         ...
 
+    async def gather_gaps(self, node: int) -> None:
+        """Wait for a moment, if batches are in flight to this broker that gaps follow."""
+        ...
+
     def answered(self) -> None:
         """Let fetches that wait for room go on: batches were answered."""
         ...

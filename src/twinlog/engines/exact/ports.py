@@ -91,6 +91,13 @@ class Markers(NamedTuple):
     last: int = 0
 
 
+class MarkerRequest(NamedTuple):
+    """Control records of one producer id, for some partitions."""
+
+    producer: ProducerIdentity
+    partitions: Mapping[TopicPartition, Markers]
+
+
 class FetchResult(NamedTuple):
     """A Fetch answer: what has changed, its size in bytes, and whether a quota delayed it.
 
@@ -230,18 +237,20 @@ class DestinationPort(Protocol):
 
     async def write_markers(
         self,
-        partitions: Mapping[TopicPartition, Markers],
-        producer: ProducerIdentity,
+        requests: Sequence[MarkerRequest],
         *,
         committed: bool = False,
+        node: int | None = None,
     ) -> Mapping[TopicPartition, int]:
-        """Write control records to each of these partitions at once; return error codes.
+        """Write control records of several producer ids at once; return error codes.
 
-        This needs the right CLUSTER_ACTION (else 31 CLUSTER_AUTHORIZATION_FAILED) and brokers that
-        have the API (else 35 UNSUPPORTED_VERSION). A partition refuses a producer epoch below that
-        of the producer's last marker in it (47), and a coordinator epoch below that one's (52). For
-        several markers on one partition the broker may answer 0 although some are missing: the log
-        end offset shows how many landed.
+        With `node`, the leader of all these partitions as far as the caller knows, one request is
+        sent to that broker, which refuses what it does not lead. Each partition is in one of
+        `requests`, and each producer id as well. This needs the right CLUSTER_ACTION (else 31
+        CLUSTER_AUTHORIZATION_FAILED) and brokers that have the API (else 35 UNSUPPORTED_VERSION). A
+        partition refuses a producer epoch below that of the producer's last marker in it (47), and
+        a coordinator epoch below that one's (52). For several markers on one partition the broker
+        may answer 0 although some are missing: the log end offset shows how many landed.
         """
         ...
 

@@ -4,8 +4,11 @@ Each destination broker has a set of partitions with a batch to send, and severa
 flight. A partition that was served moves to the end of its broker's set, so each gets its turn.
 """
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Mapping
+from contextlib import suppress
+from typing import Final
 
 from twinlog.engines.exact.events import BatchAnswered, BatchLost, BatchNotSent, LeadersDoubted
 from twinlog.engines.exact.partition import ExactPartition
@@ -15,6 +18,11 @@ from twinlog.kafka.errors import Disconnected, Fenced, Retriable
 from twinlog.kafka.log.batch import patched_header
 from twinlog.kafka.types import TopicPartition
 
+GATHER_S: Final = 0.002
+"""Seconds that gaps wait for others whose batches are in flight: about one answer of a broker that
+is near. With a distant one, round trips are the limit, and not the number of requests.
+"""
+
 
 class Sender:
     """The batches to send, by destination broker."""
@@ -23,6 +31,8 @@ class Sender:
         self._plane = plane
         self._ready: defaultdict[int, dict[ExactPartition, None]] = defaultdict(dict)
         self._in_flight: defaultdict[int, int] = defaultdict(int)
+        self._before_gaps: defaultdict[int, int] = defaultdict(int)  # those with such a batch
+        self._answered: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
 
     def want(self, partition: ExactPartition) -> None:
         """Send its next batch when its broker's turn comes."""
@@ -37,40 +47,63 @@ class Sender:
         """Send the ready batches of one destination broker, several requests at a time."""
         ready = self._ready[node]
         while ready and self._in_flight[node] < self._plane.settings.produce_in_flight:
-            batches, owners = self._next_request(ready)
+            batches, owners, before_gap = self._next_request(ready)
             if not batches:
                 return
             self._in_flight[node] += 1
+            self._before_gaps[node] += before_gap
             answers = self._plane.destination.produce(node, batches)
-            self._plane.start(self._answer(node, owners, answers), about=owners)
+            answer = self._answer(node, owners, answers, before_gap=before_gap)
+            self._plane.start(answer, about=owners)
+
+    async def gather_gaps(self, node: int) -> None:
+        """Wait until gaps are ready that wait for an answer of this broker, for a moment at most.
+
+        They share the next request for control records then. Without that, two groups of partitions
+        take turns, one with data and one with gaps in flight, and each request has half of them.
+        """
+        answered = self._answered[node]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GATHER_S):
+                while self._before_gaps[node]:
+                    answered.clear()
+                    await answered.wait()
 
     def _next_request(
         self, ready: dict[ExactPartition, None]
-    ) -> tuple[list[Batch], list[ExactPartition]]:
-        """Take one batch of each ready partition, as many as the request may hold."""
+    ) -> tuple[list[Batch], list[ExactPartition], bool]:
+        """Take one batch of each ready partition, as many as the request may hold.
+
+        Returns:
+            The batches, their partitions, and whether a gap follows one of the batches.
+        """
         room, fresh_after_ms = self._plane.settings.produce_max_bytes, self._plane.fresh_after_ms()
         batches: list[Batch] = []
         owners: list[ExactPartition] = []
+        before_gaps = False
         for partition in list(ready):
             del ready[partition]
             outgoing = partition.append.take(fresh_after_ms)
             if outgoing is None:
                 continue
             ready[partition] = None
-            data, producer_id, epoch, sequence = outgoing
+            data, producer_id, epoch, sequence, before_gap = outgoing
+            before_gaps = before_gaps or before_gap
             header = patched_header(data.header, data.records, producer_id, epoch, sequence)
             batches.append(Batch(partition.key, header, data.records))
             owners.append(partition)
             room -= data.size
             if room <= 0:
                 break
-        return batches, owners
+        return batches, owners, before_gaps
 
     async def _answer(
         self,
         node: int,
         owners: list[ExactPartition],
         request: Awaitable[Mapping[TopicPartition, Appended]],
+        *,
+        before_gap: bool,
     ) -> None:
         """Report the outcome of one Produce request.
 
@@ -98,6 +131,8 @@ class Sender:
                 emit(partition, lost if answer is None else BatchAnswered(answer))
         finally:
             self._in_flight[node] -= 1
+            self._before_gaps[node] -= before_gap
+            self._answered[node].set()
         self._plane.answered()
         self.pump(node)
         if fenced is not None:

@@ -112,6 +112,15 @@ class Shard:
             except TwinlogError as error:
                 log.warning("shard %d: its ids cannot be kept just now: %s", self.number, error)
 
+    def ready(self, partition: TopicPartition, gap: Gap) -> bool:
+        """Whether its gap can be filled by a request that other state partitions share (`fill`)."""
+        markers = self.markers
+        return (
+            markers.allowed
+            and markers.ready(partition, gap)
+            and not self.fillers.held_up(partition)
+        )
+
     async def fill_gaps(
         self, gaps: Mapping[TopicPartition, Gap]
     ) -> Mapping[TopicPartition, LogEnd]:

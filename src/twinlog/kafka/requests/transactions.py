@@ -14,7 +14,6 @@ from kafka.protocol.producer import (
     AddPartitionsToTxnRequest,
     EndTxnRequest,
     InitProducerIdRequest,
-    WriteTxnMarkersRequest,
 )
 
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -22,7 +21,9 @@ from twinlog.kafka.client.coordinators import Coordinator
 from twinlog.kafka.client.pool import CONTROL, Lane
 from twinlog.kafka.client.retries import BeforeSend, nothing
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Reaction, Refusal, check, code_of
+from twinlog.kafka.errors import Disconnected, ProtocolError, Reaction, Refusal, check, code_of
+from twinlog.kafka.protocol import markers as protocol
+from twinlog.kafka.protocol.markers import Marker
 from twinlog.kafka.types import TopicPartition
 
 _ABOUT_ALL: Final = (Reaction.COORDINATOR, Reaction.RETRY, Reaction.FENCED)
@@ -33,16 +34,6 @@ class ProducerId(NamedTuple):
 
     producer_id: int
     epoch: int
-
-
-class Marker(NamedTuple):
-    """One control record on each of `partitions`, of the producer `producer_id`."""
-
-    producer_id: int
-    epoch: int
-    partitions: Collection[TopicPartition]
-    committed: bool = False
-    coordinator_epoch: int = 0
 
 
 async def init_producer_id(
@@ -211,8 +202,8 @@ async def write_txn_markers(
     *,
     lane: Lane = CONTROL,
     before_send: BeforeSend = nothing,
-) -> dict[int, dict[TopicPartition, Refusal | None]]:
-    """Send control records to the leader `node`; for each producer id, each partition's result.
+) -> dict[int, dict[TopicPartition, int]]:
+    """Send control records to the leader `node`; for each producer id, its partitions' error codes.
 
     Needs the right CLUSTER_ACTION; nothing fences it. The answer names producer ids only: if one is
     in several markers, the last one's result hides the others. Sent once: after a Disconnected it
@@ -220,39 +211,19 @@ async def write_txn_markers(
 
     Raises:
         Disconnected: the outcome is unknown.
-        UserError: no right to do it (31).
+        UserError: the broker does not have the API (35).
     """
-    item = WriteTxnMarkersRequest.WritableTxnMarker
-    request = WriteTxnMarkersRequest(
-        markers=[
-            item(
-                producer_id=m.producer_id,
-                producer_epoch=m.epoch,
-                transaction_result=m.committed,
-                topics=[
-                    item.WritableTxnMarkerTopic(name=name, partition_indexes=indexes)
-                    for name, indexes in _by_topic(m.partitions)
-                ],
-                coordinator_epoch=m.coordinator_epoch,
-            )
-            for m in markers
-        ],
-        max_version=1,
-    )
     connection = await cluster.connection(node, lane)
     await connection.ready()
+    connection.negotiate(protocol.API_KEY, protocol.VERSION, protocol.VERSION)
     before_send()
-    response = await connection.call(request)
-    return {
-        m.producer_id: {
-            TopicPartition(t.name, p.partition_index): Refusal(p.error_code)
-            if p.error_code
-            else None
-            for t in m.topics
-            for p in t.partitions
-        }
-        for m in response.markers
-    }
+    body = protocol.encode_write_txn_markers(markers)
+    answer = await connection.send_raw(protocol.API_KEY, protocol.VERSION, [body], flexible=True)
+    try:
+        return protocol.decode_write_txn_markers(answer)
+    except ProtocolError as error:
+        await connection.close()
+        raise Disconnected(str(error), cluster=cluster.name, node=node) from error
 
 
 async def _coordinated(
