@@ -12,7 +12,7 @@ UNEXPLAINED.
     taken                      all of it
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from twinlog.kafka.types import Offset
@@ -36,13 +36,15 @@ class Believed(NamedTuple):
     """The skips among the pieces."""
 
 
-def believe(pieces: Iterable[Piece], doubted: Collection[Jump]) -> Believed:
+def believe(pieces: list[Piece], doubted: Collection[Jump]) -> Believed:
     """Cut a plan at its first skip that was not read before.
 
     Args:
         pieces: the plan of an answer.
         doubted: the doubted skips of the previous answer (`Believed.doubted`).
     """
+    if not any(map(_skips, pieces)):
+        return Believed(pieces, (), ())
     taken: list[Piece] = []
     left = iter(pieces)
     unexplained: list[Jump] = []
@@ -59,6 +61,10 @@ def believe(pieces: Iterable[Piece], doubted: Collection[Jump]) -> Believed:
         in_doubt = (*(j for j in jumps if j.start >= new.start), *later)
         return Believed(taken, in_doubt, tuple(unexplained))
     return Believed(taken, (), tuple(unexplained))
+
+
+def _skips(piece: Piece) -> bool:
+    return isinstance(piece, Gap) and any(s.reason is Absence.COMPACTED for s in piece.spans)
 
 
 def _jumps(piece: Piece) -> Iterator[Jump]:
