@@ -13,7 +13,6 @@ with one batch in flight (docs/architecture/append.md, 3.).
 
 import argparse
 import asyncio
-import multiprocessing
 import random
 import socket
 import tempfile
@@ -23,9 +22,9 @@ from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import replace
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
-from typing import NamedTuple
 
 from harness import Load, client, make_topic, preload
+from relay import relaying
 from twinlog.engines.exact.data_plane import DataPlane
 from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.exact.shard import Shard
@@ -38,19 +37,9 @@ from twinlog.local.cluster import LocalCluster
 from twinlog.runtime.lane_options import parse_lane_settings
 
 PARTITIONS = 8
-CHUNK = 64 * 1024
 FETCHERS = (1, 2, 4, 8)
 OLD_S = 3 * 86400.0
 """Older than the default time for which a broker remembers a producer."""
-
-
-class Relay(NamedTuple):
-    """Its own address, the target's address, and the one-way delay in seconds, which can change."""
-
-    port: int
-    broker: int
-    delay: "Synchronized[float]"
-    window: int
 
 
 def main() -> None:
@@ -66,17 +55,19 @@ def main() -> None:
     )
     with (
         tempfile.TemporaryDirectory() as folder,
-        clusters(Path(folder), options.window) as (close, distant, relay),
+        clusters(Path(folder), options.window) as (close, distant, delay),
     ):
         if options.to == "source":
-            asyncio.run(by_connections(load, options.round_trip, distant, close, relay))
+            asyncio.run(by_connections(load, options.round_trip, distant, close, delay))
         else:
-            asyncio.run(by_age(load, options.round_trip, close, distant, relay))
+            asyncio.run(by_age(load, options.round_trip, close, distant, delay))
 
 
 @contextmanager
-def clusters(folder: Path, window: int) -> Iterator[tuple[LocalCluster, LocalCluster, Relay]]:
-    """Start a cluster, one behind the relay, and the relay in a process of its own."""
+def clusters(
+    folder: Path, window: int
+) -> Iterator[tuple[LocalCluster, LocalCluster, "Synchronized[float]"]]:
+    """Start a cluster, and one behind a relay; return both, and the relay's delay."""
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -84,25 +75,22 @@ def clusters(folder: Path, window: int) -> Iterator[tuple[LocalCluster, LocalClu
     with (
         LocalCluster.start(1, directory=folder / "close") as close,
         LocalCluster.start(1, config=known, directory=folder / "distant") as distant,
+        relaying([(port, distant.brokers[0].port)], window << 20) as delay,
     ):
-        delay = multiprocessing.Value("d", 0.0)
-        relay = Relay(port, distant.brokers[0].port, delay, window << 20)
-        process = multiprocessing.Process(target=run_relay, args=(relay,), daemon=True)
-        process.start()
-        try:
-            yield close, distant, relay
-        finally:
-            process.terminate()
-            process.join()
+        yield close, distant, delay
 
 
 async def by_connections(
-    load: Load, round_trip: float, source: LocalCluster, destination: LocalCluster, relay: Relay
+    load: Load,
+    round_trip: float,
+    source: LocalCluster,
+    destination: LocalCluster,
+    delay: "Synchronized[float]",
 ) -> None:
     """Mirror the same topic with more and more connections, each time into a new destination."""
     async with client(source) as theirs, client(destination) as ours:
         size = await preload(theirs, load)
-        relay.delay.value = round_trip / 2
+        delay.value = round_trip / 2
         for fetchers in FETCHERS:
             await make_topic(ours, load.name, PARTITIONS)
             started = time.monotonic()
@@ -114,16 +102,20 @@ async def by_connections(
 
 
 async def by_age(
-    load: Load, round_trip: float, source: LocalCluster, destination: LocalCluster, relay: Relay
+    load: Load,
+    round_trip: float,
+    source: LocalCluster,
+    destination: LocalCluster,
+    delay: "Synchronized[float]",
 ) -> None:
     """Mirror new records, then old ones."""
     async with client(source) as theirs, client(destination) as ours:
         for name, age_s in (("new", 0.0), ("old", OLD_S)):
             aged = replace(load, name=name, age_s=age_s)
-            relay.delay.value = 0.0
+            delay.value = 0.0
             size = await preload(theirs, aged)
             await make_topic(ours, name, PARTITIONS)
-            relay.delay.value = round_trip / 2
+            delay.value = round_trip / 2
             started = time.monotonic()
             async with mirror(theirs, ours, name, 1) as port:
                 await arrived(port, aged)
@@ -138,7 +130,14 @@ async def mirror(
     """Run an engine on the topic."""
     settings = parse_lane_settings({"mirror.num.replica.fetchers": str(fetchers)})
     source, port = KafkaSource(theirs), KafkaDestination(ours, lambda: True)
-    engine = DataPlane(source, port, settings, random.Random(1), lambda _: None)
+    engine = DataPlane(
+        source,
+        port,
+        settings,
+        random.Random(1),
+        lambda _: None,
+        brokers_time_ms=lambda: time.time_ns() // 1_000_000,
+    )
     leaders = await source.leaders([topic])
     shard = Shard(0, f"twinlog.{fetchers}", port, settings)
     await shard.open()
@@ -169,51 +168,6 @@ async def forget(cluster: KafkaCluster, topic: str) -> None:
     await delete_topics(cluster, [topic])
     while topic in (await cluster.refresh([topic])).topics:
         await asyncio.sleep(0.1)
-
-
-# ---- the relay ---------------------------------------------------------------------------------
-
-
-def run_relay(relay: Relay) -> None:
-    """Serve until terminated."""
-    asyncio.run(serve(relay))
-
-
-async def serve(relay: Relay) -> None:
-    """Accept connections."""
-
-    async def taken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        onward = await asyncio.open_connection("127.0.0.1", relay.broker)
-        await asyncio.gather(
-            carry(reader, onward[1], relay), carry(onward[0], writer, relay), return_exceptions=True
-        )
-
-    server = await asyncio.start_server(taken, "127.0.0.1", relay.port)
-    await server.serve_forever()
-
-
-async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, relay: Relay) -> None:
-    """Relay one direction of a connection."""
-    loop = asyncio.get_running_loop()
-    under_way = 0
-    room = asyncio.Event()
-
-    def deliver(data: bytes) -> None:
-        writer.write(data)
-        loop.call_later(relay.delay.value, confirm, len(data))
-
-    def confirm(size: int) -> None:
-        nonlocal under_way
-        under_way -= size
-        room.set()
-
-    while data := await reader.read(CHUNK):
-        under_way += len(data)
-        loop.call_later(relay.delay.value, deliver, data)
-        while under_way >= relay.window:
-            room.clear()
-            await room.wait()
-    loop.call_later(relay.delay.value, writer.close)
 
 
 if __name__ == "__main__":

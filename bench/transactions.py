@@ -122,14 +122,15 @@ async def fill(cluster: LocalCluster, its: KafkaCluster, load: Load) -> float:
     started = time.perf_counter()
     share = load.records // RECORDS // PRODUCERS
     writers = [
-        asyncio.to_thread(_write, cluster.bootstrap_servers, load, number, share)
+        asyncio.to_thread(write, cluster.bootstrap_servers, load, number, share)
         for number in range(PRODUCERS)
     ]
     await asyncio.gather(*writers)
     return share * PRODUCERS / (time.perf_counter() - started)
 
 
-def _write(servers: str, load: Load, number: int, transactions: int) -> None:
+def write(servers: str, load: Load, number: int, transactions: int) -> None:
+    """Write transactions, each to the partition after the last one's."""
     producer = Producer(
         {"bootstrap.servers": servers, "transactional.id": f"{load.name}-{number}", "linger.ms": 0}
     )
