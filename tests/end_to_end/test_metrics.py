@@ -8,6 +8,7 @@ import librdkafka_tools
 import pytest
 import yaml
 from checkout import ROOT
+from confluent_kafka import Producer
 from scraped import Scraped, get, scrape
 from waiting import until
 
@@ -77,6 +78,28 @@ def test_metrics(world: Stage, metrics_address: str, mirrored: str) -> None:
     slowest = until(lambda: scrape(metrics_address).value(MANAGER + "minfetchrate", **mirror))
     assert slowest is not None
     assert slowest > 0
+
+
+def test_markers_are_counted(world: Stage, metrics_address: str, mirrored: str) -> None:
+    """A transaction's marker is a filled offset, and the time that it takes is counted."""
+    servers = world.source.bootstrap_servers
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": mirrored})
+    producer.init_transactions()
+    for _ in range(20):
+        producer.begin_transaction()
+        producer.produce(mirrored, b"value", partition=0)
+        producer.commit_transaction()
+    labels = {"mirror": "everything", "topic": mirrored, "partition": "0"}
+
+    def counted() -> Scraped | None:
+        found = scrape(metrics_address)
+        markers = found.value("twinlog_filled_offsets_total", reason="marker", **labels)
+        return found if markers == 20 else None
+
+    samples = until(counted, 60, "20 markers")
+    waited = samples.value("twinlog_partition_marker_wait_seconds_total", **labels)
+    assert waited is not None
+    assert 0 < waited < 60
 
 
 @pytest.mark.usefixtures("mirrored")

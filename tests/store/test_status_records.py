@@ -40,6 +40,8 @@ rows = st.builds(
     lag_ms=st.none() | st.integers(0, 2**40),
     source_time_ms=st.none() | st.integers(0, 2**50),
     filled=st.tuples(*[numbers] * len(Absence)),
+    mirrored_end=st.none() | offsets,
+    gap_ms=st.just(0) | numbers,
 )
 statuses = st.builds(
     Status,
@@ -80,12 +82,13 @@ def test_when_the_source_was_heard_of_is_no_news() -> None:
     (found,) = status.partitions
     assert (found.lag_ms, found.source_time_ms) == (7, None)
     assert found.filled == (0,) * len(Absence)
+    assert (found.mirrored_end, found.gap_ms) == (None, 0)
 
 
 @pytest.mark.parametrize("counts", [[], [3], [3, 0, 0, 0, 0, 9]])
 def test_counts_of_other_versions(counts: list[int]) -> None:
     """Fewer reasons are padded with 0, reasons of a later version are left out."""
-    row = ["m", "t", 0, 2, 5, 5, 4, 1, 100, None, 7, None, counts, None, "later"]
+    row = ["m", "t", 0, 2, 5, 5, 4, 1, 100, None, 7, None, counts, None, 0, "later"]
     body = {"version": 1, "lane": "l", "node": "n", "time_ms": 1, "partitions": [row]}
     status = decode(b"1", bytes(compress(Codec.ZSTD, encode_json(body))))
     assert status is not None
@@ -173,7 +176,7 @@ def test_a_record_of_before_lanes_said_anything_of_themselves() -> None:
 
 
 def test_a_later_version_may_append_to_a_row() -> None:
-    row = ["m", "t", 0, 2, 1, 1, 1, 0, 0, None, None, None, [], None, "new"]
+    row = ["m", "t", 0, 2, 1, 1, 1, 0, 0, None, None, None, [], None, 0, "new"]
     status = decode(b"1", packed({**HEAD, "partitions": [row]}))
     assert status is not None
     assert status.partitions[0].partition == MirrorPartition("m", "t", 0)

@@ -93,6 +93,8 @@ class PartitionProgress(NamedTuple):
     """Time of the last contact with the source, in milliseconds since 1970."""
     filled: tuple[int, ...] = NOTHING_FILLED
     """Offsets that were filled, by `Absence`."""
+    gap_ms: int = 0
+    """Milliseconds for which it has waited for an answer that a gap needs."""
     epoch: LeaderEpoch = UNKNOWN_EPOCH
     """The source's leader epoch of the last mirrored record."""
     proved_end: Offset = UNKNOWN_OFFSET

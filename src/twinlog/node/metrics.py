@@ -67,6 +67,11 @@ class MirrorCollector(Collector):
         ours = _gauge(
             "twinlog_partition_destination_offset", "End offset of the destination.", _PARTITION
         )
+        waits = _counter(
+            "twinlog_partition_marker_wait_seconds",
+            "Time for which an answer was awaited that a transaction marker needs.",
+            _PARTITION,
+        )
         for name, _, row in seen:
             if row is None:
                 continue
@@ -79,7 +84,8 @@ class MirrorCollector(Collector):
                 source.add_metric(labels, row.source_end)
             if row.destination_end >= 0:
                 ours.add_metric(labels, row.destination_end)
-        yield from (lag, age, source, ours)
+            waits.add_metric(labels, row.gap_ms / 1000)
+        yield from (lag, age, source, ours, waits)
         most = self._largest(seen).items()
         yield _by_mirror(_MANAGER + "maxlag", "Largest lag in records.", most)
 

@@ -219,4 +219,5 @@ def _row(one: PartitionProgress) -> PartitionStatus:
         lag_ms=one.lag_ms,
         source_time_ms=one.source_time_ms,
         filled=one.filled,
+        gap_ms=one.gap_ms,
     )

@@ -72,6 +72,8 @@ class PartitionStatus:
     differ only in it are equal, as nothing has happened between them."""
     filled: tuple[int, ...] = NOTHING_FILLED
     """Offsets filled since this owner has the partition, by `Absence`."""
+    gap_ms: int = 0
+    """Milliseconds for which this owner has waited for an answer that a gap needs."""
 
     @property
     def lag(self) -> int:
@@ -160,8 +162,15 @@ def _row(one: PartitionStatus) -> list[Any]:
         one.lag_ms,
         one.source_time_ms,
         one.filled,
-        *([] if one.mirrored_end is None else [one.mirrored_end]),
+        *_later_fields(one),
     ]
+
+
+def _later_fields(one: PartitionStatus) -> list[int | None]:
+    """What later versions have added, as far as the row has it."""
+    if one.gap_ms:
+        return [one.mirrored_end, one.gap_ms]
+    return [] if one.mirrored_end is None else [one.mirrored_end]
 
 
 @lru_cache(maxsize=128)  # a node reads all statuses each second, and few are new
@@ -219,13 +228,14 @@ def _partition(row: Any, body: JsonObject) -> PartitionStatus:
     if not isinstance(row, list) or len(row) < len(_ROW) + 2:
         raise body.error("partitions", "a list of rows")
     tail = row[len(_ROW) :]
-    reason, lag_ms, source_time_ms, filled, mirrored = _filled_up(tail)
+    reason, lag_ms, source_time_ms, filled, mirrored, gap_ms = _filled_up(tail)
     if (
         not all(type(cell) is kind for cell, kind in zip(row, _ROW, strict=False))
         or not (reason is None or isinstance(reason, str))
         or not (lag_ms is None or type(lag_ms) is int)
         or not (source_time_ms is None or type(source_time_ms) is int)
         or not (mirrored is None or type(mirrored) is int)
+        or type(gap_ms) is not int
     ):
         raise body.error("partitions", "rows of names and numbers")
     mirror, topic, partition, state, source, stable, destination, records, size = row[: len(_ROW)]
@@ -242,12 +252,13 @@ def _partition(row: Any, body: JsonObject) -> PartitionStatus:
         source_time_ms=source_time_ms,
         filled=_filled(filled, body),
         mirrored_end=mirrored,
+        gap_ms=gap_ms,
     )
 
 
 def _filled_up(tail: list[Any]) -> list[Any]:
     """The fields that later versions have added; those of an older row are absent."""
-    missing = (None, None, None, (), None)
+    missing = (None, None, None, (), None, 0)
     return [*tail, *missing[len(tail) :]][: len(missing)]
 
 

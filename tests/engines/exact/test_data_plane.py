@@ -17,9 +17,12 @@ from twinlog.engines.exact.data_plane import DataPlane
 from twinlog.engines.exact.engine import ExactEngine
 from twinlog.engines.exact.events import (
     LOOK,
+    BatchAnswered,
     DestinationLed,
     FetchRefused,
     Queued,
+    RoundBegan,
+    RoundEnded,
     SourceBounds,
     SourceLed,
 )
@@ -137,6 +140,45 @@ def test_gaps_wait_for_others_that_are_nearly_ready(answered: bool) -> None:
         async with asyncio.timeout(5):
             await gathering
         assert (partition.append.gap_to_fill == gap) is answered
+        await one.close()
+
+    asyncio.run(body())
+
+
+def test_the_time_that_gaps_take_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: from the batch before a marker to the marker's answer; nothing while it is idle."""
+    now = 100.0
+
+    class Port:
+        def produce(self, *_: object) -> asyncio.Future[Mapping[TopicPartition, Appended]]:
+            return asyncio.get_running_loop().create_future()
+
+    async def body() -> None:
+        nonlocal now
+        one = engine(Port())
+        monkeypatch.setattr(one, "now", lambda: now)
+        shard = Shard(0, "p", one.destination, LaneSettings())
+        spec = PartitionSpec(partition=KEY, source_topic_id=UUID(int=1), shard=0, compacted=False)
+        one.own(shard, [spec], lease_s=0.0)
+        partition = one.partitions[KEY]
+        partition.destination_node = 3
+        partition.append.place(START, one.now(), compared=True)
+        gap = Gap(Offset(5), Offset(6), seen=True)
+        one.emit(partition, Queued([empty_records(Offset(0), Offset(5)), gap]))
+        monkeypatch.setattr(one.gap_filler, "want", lambda _: None)
+        one.sender.want(partition)
+        one.sender.pump(3)
+        now += 2.0
+        one.emit(partition, BatchAnswered(Appended(0, 0, 0)))
+        one.emit(partition, RoundBegan())
+        now += 3.0
+        one.emit(partition, RoundEnded())
+        assert partition.gap_seconds == 5.0
+        now += 60.0
+        one.emit(partition, RoundBegan())
+        now += 1.0
+        one.emit(partition, RoundEnded())
+        assert partition.gap_seconds == 6.0
         await one.close()
 
     asyncio.run(body())

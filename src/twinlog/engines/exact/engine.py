@@ -328,6 +328,7 @@ class ExactEngine:
             lag_ms=self._lag_ms(partition, now, answered),
             source_time_ms=None if answered is None else (time.time_ns() - age_ns) // 1_000_000,
             filled=tuple(append.filled_offsets),
+            gap_ms=int(partition.gap_seconds * 1000),
             epoch=partition.mirrored_epoch,
             # Not the log end offset: a foreign record in a gap looks like the filler that belongs
             # there.

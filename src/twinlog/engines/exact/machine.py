@@ -118,9 +118,11 @@ def step(  # noqa: C901, PLR0911, PLR0912 - the one table of all events
             return _not_answered(partition, event, moment)
         case RoundBegan():
             partition.filling = True
+            partition.gap_begins(moment.now)
             return []
         case RoundEnded():
             partition.filling = False
+            partition.gap_ends(moment.now)
             return []
         case GapAnswered(end):
             return _gap_answered(partition, end, moment)
@@ -282,6 +284,7 @@ def _located(partition: ExactPartition, found: Located, moment: Moment) -> list[
     append.place(position, found.read_at, compared=found.compared)
     partition.source_epochs.place(position.log_end, found.epoch)
     partition.unsettled = 0
+    partition.gap_since = 0.0
     partition.source_high_watermark = Offset(source.high_watermark)
     partition.source_ends.seen(source.high_watermark, moment.now)
     partition.source_stable = Offset(source.last_stable)

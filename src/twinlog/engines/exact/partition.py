@@ -84,6 +84,8 @@ class ExactPartition:
     refused_fetches: int = 0  # in a row, by the leader that the metadata names
     records_moved: int = 0
     bytes_moved: int = 0
+    gap_since: float = 0.0  # when it began to wait for an answer that a gap needs, or 0
+    gap_seconds: float = 0.0  # for which it has waited so
 
     @property
     def key(self) -> TopicPartition:
@@ -107,6 +109,19 @@ class ExactPartition:
         if self.append.phase is not Phase.APPENDING:
             return UNKNOWN_EPOCH
         return self.source_epochs.before(self.append.log_end)
+
+    def gap_begins(self, now: float) -> None:
+        """Note that a marker is sent, or the batch before one: what follows waits for the answer.
+
+        A partition that always waits takes no more transactions than round trips allow.
+        """
+        self.gap_since = self.gap_since or now
+
+    def gap_ends(self, now: float) -> None:
+        """Note the answer to a marker."""
+        if self.gap_since:
+            self.gap_seconds += now - self.gap_since
+            self.gap_since = 0.0
 
     def condition(self, now: float) -> Condition:
         """Its condition at this time of the loop's clock (machine.py)."""

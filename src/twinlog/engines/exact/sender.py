@@ -88,7 +88,9 @@ class Sender:
                 continue
             ready[partition] = None
             data, producer_id, epoch, sequence, before_gap = outgoing
-            before_gaps = before_gaps or before_gap
+            if before_gap:
+                before_gaps = True
+                partition.gap_begins(self._plane.now())
             header = patched_header(data.header, data.records, producer_id, epoch, sequence)
             batches.append(Batch(partition.key, header, data.records))
             owners.append(partition)
