@@ -8,7 +8,7 @@ from kafka.protocol.admin import CreateTopicsRequest, DescribeQuorumRequest
 from waiting import until_async
 
 from twinlog.engines.exact.kafka_ports import KafkaDestination
-from twinlog.engines.exact.ports import Markers, ProducerIdentity
+from twinlog.engines.exact.ports import MarkerRequest, Markers, ProducerIdentity
 from twinlog.kafka.client.brokers import CONTROLLER
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import Address, ClusterConfig
@@ -126,5 +126,6 @@ async def write_markers(cluster: KafkaCluster, topic: str, count: int) -> None:
     port = KafkaDestination(cluster, lambda: True)
     await port.leaders([topic])
     wanted = {TopicPartition(topic, 0): Markers(count, 0)}
-    answers = await port.write_markers(wanted, ProducerIdentity("markers", 987_654, 0))
+    request = MarkerRequest(ProducerIdentity("markers", 987_654, 0), wanted)
+    answers = await port.write_markers([request])
     assert set(answers.values()) == {0}
