@@ -6,13 +6,11 @@ from contextlib import asynccontextmanager
 
 import librdkafka_tools
 import pytest
-from clients import client, make_topic
+from clients import client, make_topic, write_markers
 from kafka.protocol.admin import AlterClientQuotasRequest
 from waiting import until_async
 
 from conftest import Pair
-from twinlog.engines.exact.kafka_ports import KafkaDestination
-from twinlog.engines.exact.ports import Markers, ProducerIdentity
 from twinlog.kafka.client.brokers import CONTROLLER
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.requests.partitions import delete_records
@@ -64,11 +62,7 @@ class Logs:
 
     async def markers(self, count: int) -> None:
         """Write control records on the destination, as a mirror fills gaps."""
-        port = KafkaDestination(self.destination, lambda: True)
-        await port.leaders({self.topic})
-        wanted = {self.partition: Markers(count, 0)}
-        answers = await port.write_markers(wanted, ProducerIdentity("marker", 987_654, 0))
-        assert set(answers.values()) == {0}
+        await write_markers(self.destination, self.topic, count)
 
     async def quota(self, rate: float | None) -> None:
         """Set `consumer_byte_rate` of the source for twinlog's client id."""
