@@ -44,6 +44,8 @@ def test_who_may_write_where(
         there.add(topic, "there")
         until(lambda: {allowed, denied} <= second.acls(topic), 180, "the guard")
         there.await_no_lag([topic])
+        # Its log is empty, so that it may have no lag before its lane has reported it.
+        until(lambda: librdkafka_tools.described(there, topic)[0]["fresh"], 60, "its status")
         switch = Switching(
             *("--bootstrap-server", second.local.bootstrap_servers, "--mirror", "there"),
             *("--silence-seconds", "1"),
