@@ -28,6 +28,7 @@ from twinlog.engines.exact.events import (
 )
 from twinlog.engines.exact.fetcher import Steps
 from twinlog.engines.exact.filler_ids import FillerIds
+from twinlog.engines.exact.marker_epochs import LastMarker
 from twinlog.engines.exact.marker_writer import MarkerWriter
 from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.ports import (
@@ -37,6 +38,7 @@ from twinlog.engines.exact.ports import (
     FetchResult,
     LeaderReport,
     LogEnd,
+    ProducerIdentity,
     SourcePort,
 )
 from twinlog.engines.exact.shard import Shard
@@ -140,6 +142,28 @@ def test_gaps_wait_for_others_that_are_nearly_ready(answered: bool) -> None:
         async with asyncio.timeout(5):
             await gathering
         assert (partition.append.gap_to_fill == gap) is answered
+        await one.close()
+
+    asyncio.run(body())
+
+
+def test_a_gap_without_a_leader_shares_no_request() -> None:
+    """Goal: nothing is sent for it, so that it does not wait for the lease."""
+
+    async def body() -> None:
+        one = engine()
+        shard = Shard(0, "p", one.destination, LaneSettings(fillers=0))
+        spec = PartitionSpec(partition=KEY, source_topic_id=UUID(int=1), shard=0, compacted=False)
+        one.own(shard, [spec], lease_s=0.0)
+        partition = one.partitions[KEY]
+        shard.markers._identity = ProducerIdentity("m", 1, 0)
+        shard.markers._lasts[KEY] = LastMarker(0, 0)
+        partition.append.place(START, one.now(), compared=True)
+        partition.append.offer([Gap(Offset(0), Offset(5), seen=True)])
+        partition.destination_node = 1
+        assert one.gap_filler._key(partition) == (-1, 1)
+        partition.destination_node = -1
+        assert one.gap_filler._key(partition) == (0, -1)
         await one.close()
 
     asyncio.run(body())

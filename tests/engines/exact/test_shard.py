@@ -25,7 +25,7 @@ from model.ports import ModelDestination
 from twinlog.engines.exact.data_id import DataId
 from twinlog.engines.exact.fence_search import _stored
 from twinlog.engines.exact.marker_epochs import LAST_COORDINATOR_EPOCH, STEP, LastMarker
-from twinlog.engines.exact.marker_writer import MarkerWriter, write_all
+from twinlog.engines.exact.marker_writer import SHARED_GAP, MarkerWriter, write_all
 from twinlog.engines.exact.ports import Batch, LogEnd, MarkerRequest, ProducerIdentity
 from twinlog.engines.exact.shard import Shard
 from twinlog.engines.settings import LaneSettings
@@ -505,6 +505,31 @@ async def test_a_shared_request_without_an_answer(bench: Bench) -> None:
     destination.loses = False
     assert ends(await shared(first, second, 1, 2)) == {0: 2, 1: 2}
     assert [bench.end(0), bench.end(1)] == [2, 2]
+
+
+@scenario(markers_allowed=True)
+async def test_what_shares_no_request(bench: Bench) -> None:
+    """Goal: a gap that takes long, and one whose shard waits for a new epoch, delay no others."""
+    _, first, second = await two_shards(bench)
+    small = Gap(Offset(1), Offset(1 + SHARED_GAP), seen=True)
+    assert first.ready(key(0), small)
+    assert not first.ready(key(0), replace(small, end=Offset(2 + SHARED_GAP)))
+    assert not first.ready(key(0), replace(small, seen=False))
+    async with second.markers._renewing:
+        assert not second.ready(key(1), small)
+    assert second.ready(key(1), small)
+
+
+@scenario(markers_allowed=True)
+async def test_the_shard_with_most_partitions_is_last(bench: Bench) -> None:
+    """Goal: the entry that brokers have to answer is the one that is least likely to be gone."""
+    destination, first, second = await two_shards(bench)
+    gap = Gap(Offset(0), Offset(1), seen=True)
+    await write_all(
+        {first.markers: {key(2): gap, key(3): gap}, second.markers: {key(1): gap}}, destination
+    )
+    ids = [await second.markers.producer_id(), await first.markers.producer_id()]
+    assert destination.noted[-1] == ids
 
 
 @scenario(markers_allowed=True)

@@ -59,7 +59,9 @@ def test_a_signal_lets_it_take_back_what_it_has_denied(
             await asyncio.sleep(30)
         finally:
             if number is not signal.SIGINT:
-                os.kill(os.getpid(), number)
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.sleep(0.01)
+                os.kill(os.getpid(), signal.SIGHUP)
             await asyncio.sleep(0.05)
             done.append("taken back")
             tell(Progress(Step.PRODUCERS, True, "taken back", False))

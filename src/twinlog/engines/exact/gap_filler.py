@@ -66,7 +66,8 @@ class GapFiller:
         gap = append.gap_to_fill
         if not shard.markers.allowed:
             return partition.spec.shard, _ALL_NODES
-        if gap is not None and not append.fences_data_first and shard.ready(partition.key, gap):
+        ready = gap is not None and shard.ready(partition.key, gap)
+        if ready and node >= 0 and not append.fences_data_first:
             return _ALL_SHARDS, node
         return partition.spec.shard, node
 

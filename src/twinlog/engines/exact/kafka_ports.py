@@ -320,7 +320,10 @@ class KafkaDestination:
             for partition, markers in request.partitions.items()
         }
         if node is not None:
-            return await self._write_markers(node, wanted, committed)
+            moved = {p for p in wanted if not self._leads(node, p)}
+            its = {p: one for p, one in wanted.items() if p not in moved}
+            found = await self._write_markers(node, its, committed) if its else {}
+            return {**found, **dict.fromkeys(moved, int(ErrorCode.NOT_LEADER_OR_FOLLOWER))}
 
         async def ask(node: int, asked: questions.Asked[_Wanted]) -> questions.Answers[int]:
             found = await self._write_markers(
@@ -330,6 +333,11 @@ class KafkaDestination:
 
         answers = await questions.by_leader(self._cluster, wanted, ask, tries=1)
         return {p: one.code if isinstance(one, Refusal) else one for p, one in answers.items()}
+
+    def _leads(self, node: int, partition: TopicPartition) -> bool:
+        """Whether this broker leads the partition, by the newest metadata."""
+        leader = self._cluster.metadata.leader(partition)
+        return isinstance(leader, Leader) and leader.node_id == node
 
     async def _write_markers(
         self, node: int, wanted: dict[TopicPartition, "_Wanted"], committed: bool

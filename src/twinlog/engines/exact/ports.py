@@ -245,12 +245,14 @@ class DestinationPort(Protocol):
         """Write control records of several producer ids at once; return error codes.
 
         With `node`, the leader of all these partitions as far as the caller knows, one request is
-        sent to that broker, which refuses what it does not lead. Each partition is in one of
-        `requests`, and each producer id as well. This needs the right CLUSTER_ACTION (else 31
-        CLUSTER_AUTHORIZATION_FAILED) and brokers that have the API (else 35 UNSUPPORTED_VERSION). A
-        partition refuses a producer epoch below that of the producer's last marker in it (47), and
-        a coordinator epoch below that one's (52). For several markers on one partition the broker
-        may answer 0 although some are missing: the log end offset shows how many landed.
+        sent to that broker. What it does not lead is refused (6), by the port or the broker.
+
+        Each partition is in one of `requests`, and each producer id as well. This needs the right
+        CLUSTER_ACTION (else 31 CLUSTER_AUTHORIZATION_FAILED) and brokers that have the API (else 35
+        UNSUPPORTED_VERSION). A partition refuses a producer epoch below that of the producer's last
+        marker in it (47), and a coordinator epoch below that one's (52). For several markers on one
+        partition the broker may answer 0 although some are missing: the log end offset shows how
+        many landed.
         """
         ...
 

@@ -203,9 +203,8 @@ async def _switch(
     timeout_s: float,
     show: "_Show",
 ) -> SwitchedOver:
-    _cancel_at(signal.SIGTERM)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it on purpose
-        _cancel_at(signal.SIGHUP)
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # as nohup does, on purpose
+    _cancel_at([signal.SIGTERM] if ignored else [signal.SIGTERM, signal.SIGHUP])
     async with MirrorAdmin(properties) as admin:
         return await admin.switchover(
             *(mirror, topic),
@@ -216,17 +215,22 @@ async def _switch(
         )
 
 
-def _cancel_at(number: signal.Signals) -> None:
-    """Let a signal cancel the current task, as Ctrl-C does; once, so that it can clean up."""
+def _cancel_at(numbers: Sequence[signal.Signals]) -> None:
+    """Let the first of these signals cancel the current task, as Ctrl-C does.
+
+    Later ones, of either kind, change nothing: the task cleans up.
+    """
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
 
     def cancel() -> None:
-        loop.add_signal_handler(number, lambda: None)
+        for number in numbers:
+            loop.add_signal_handler(number, lambda: None)
         task.cancel()
 
-    loop.add_signal_handler(number, cancel)
+    for number in numbers:
+        loop.add_signal_handler(number, cancel)
 
 
 class _Show:
