@@ -67,12 +67,15 @@ def test_a_signal_lets_it_take_back_what_it_has_denied(
             tell(Progress(Step.PRODUCERS, True, "taken back", False))
 
     serve(monkeypatch, switch_over)
-    before = signal.getsignal(signal.SIGHUP)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a test run in the background may ignore it
+    # A test run in the background may ignore them.
+    before = {one: signal.getsignal(one) for one in (signal.SIGHUP, signal.SIGINT)}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         result = CliRunner().invoke(command.switchover, ARGUMENTS)
     finally:
-        signal.signal(signal.SIGHUP, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
     assert done == ["taken back"]
     assert result.exit_code == command.INTERRUPTED
     assert f"Interrupted; {AS_IT_WAS}" in result.output
