@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from documents import order
 from twinlog.engines.exact.kafka_ports import KafkaDestination
@@ -306,9 +306,15 @@ BROKER_CONFIG = {"log.segment.delete.delay.ms": "0"}
 100 partitions and more that holds up both brokers for a second."""
 
 
-def start_cluster(brokers: int = 1) -> LocalCluster:
-    """Start a cluster, of one broker in most benches; a context manager."""
-    return LocalCluster.start(brokers, heap=BROKER_HEAP, jvm_flags=BROKER_JVM, config=BROKER_CONFIG)
+def start_cluster(brokers: int = 1, **options: Any) -> LocalCluster:
+    """Start a cluster, of one broker in most benches; a context manager.
+
+    Several brokers have a controller of its own, whose heap is smaller than the brokers' first one.
+    """
+    flags = BROKER_JVM if brokers == 1 else ()
+    return LocalCluster.start(
+        brokers, heap=BROKER_HEAP, jvm_flags=flags, config=BROKER_CONFIG, **options
+    )
 
 
 @contextmanager

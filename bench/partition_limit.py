@@ -17,7 +17,7 @@ import asyncio
 import time
 
 import results
-from harness import BROKER_CONFIG, BROKER_HEAP, BROKER_JVM, Load, client, make_topic, start_cluster
+from harness import Load, client, make_topic, start_cluster
 from relay import LISTENER, RELAYED, relaying
 from round_trip import forget, mirror
 from transactions import RECORDS, VALUE_BYTES, write
@@ -25,7 +25,6 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_config
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.types import TopicPartition
-from twinlog.local.cluster import LocalCluster
 from twinlog.local.ports import HOST
 
 KEY = ("replication", "round_trip_ms", "round")
@@ -60,14 +59,7 @@ async def compare(
 ) -> None:
     """Measure with this replication factor on the destination."""
     with (
-        LocalCluster.start(
-            replication,
-            heap=BROKER_HEAP,
-            jvm_flags=BROKER_JVM,
-            config=BROKER_CONFIG,
-            listeners=LISTENER,
-            proxied=[RELAYED],
-        ) as destination,
+        start_cluster(replication, listeners=LISTENER, proxied=[RELAYED]) as destination,
         relaying(list(destination.proxy_ports(RELAYED).values())) as delay,
     ):
         relays = ",".join(f"{HOST}:{port}" for port, _ in destination.proxy_ports(RELAYED).values())
