@@ -75,16 +75,39 @@ def engine(port: object = None) -> DataPlane:
     )
 
 
-def appending(one: DataPlane) -> ExactPartition:
-    """Return a partition with a batch in flight."""
-    shard = Shard(0, "p", one.destination, LaneSettings())
+def placed(one: DataPlane, *, node: int = -1) -> ExactPartition:
+    """Return a partition whose position is known; `node` leads it on the destination."""
+    shard = Shard(0, "p", one.destination, LaneSettings(fillers=0))
     spec = PartitionSpec(partition=KEY, source_topic_id=UUID(int=1), shard=0, compacted=False)
     one.own(shard, [spec], lease_s=0.0)
     partition = one.partitions[KEY]
+    partition.destination_node = node
     partition.append.place(START, one.now(), compared=True)
+    return partition
+
+
+def appending(one: DataPlane) -> ExactPartition:
+    """Return a partition with a batch in flight."""
+    partition = placed(one)
     one.emit(partition, Queued([empty_records(Offset(0), Offset(5))]))
     assert partition.append.take(0) is not None
     return partition
+
+
+class Silent:
+    """A destination that answers an append when the test does, and gives no producer id."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[Mapping[TopicPartition, Appended]]
+        self.answer = asyncio.get_running_loop().create_future()
+
+    def produce(self, *_: object) -> asyncio.Future[Mapping[TopicPartition, Appended]]:
+        """Append."""
+        return self.answer
+
+    async def init_producer(self, _: str) -> None:
+        """Never answer."""
+        await asyncio.Event().wait()
 
 
 async def not_sent() -> Mapping[TopicPartition, Appended]:
@@ -113,23 +136,11 @@ def test_a_broker_that_is_gone_is_not_the_leader_for_ever() -> None:
 def test_gaps_wait_for_others_that_are_nearly_ready(answered: bool) -> None:
     """Goal: they share a request; a broker that does not answer delays none of them for long."""
 
-    class Port:
-        def produce(self, *_: object) -> asyncio.Future[Mapping[TopicPartition, Appended]]:
-            return answer
-
-    answer: asyncio.Future[Mapping[TopicPartition, Appended]]
-
     async def body() -> None:
-        nonlocal answer
-        answer = asyncio.get_running_loop().create_future()
-        one = engine(Port())
+        port = Silent()
+        one = engine(port)
         await one.gather_gaps(3)  # nothing is in flight
-        shard = Shard(0, "p", one.destination, LaneSettings())
-        spec = PartitionSpec(partition=KEY, source_topic_id=UUID(int=1), shard=0, compacted=False)
-        one.own(shard, [spec], lease_s=0.0)
-        partition = one.partitions[KEY]
-        partition.destination_node = 3
-        partition.append.place(START, one.now(), compared=True)
+        partition = placed(one, node=3)
         gap = Gap(Offset(5), Offset(6), seen=True)
         one.emit(partition, Queued([empty_records(Offset(0), Offset(5)), gap]))
         one.sender.want(partition)
@@ -138,7 +149,7 @@ def test_gaps_wait_for_others_that_are_nearly_ready(answered: bool) -> None:
         await asyncio.sleep(0)
         assert not gathering.done()
         if answered:
-            answer.set_result({KEY: Appended(0, 0, 0)})
+            port.answer.set_result({KEY: Appended(0, 0, 0)})
         async with asyncio.timeout(5):
             await gathering
         assert (partition.append.gap_to_fill == gap) is answered
@@ -152,15 +163,11 @@ def test_a_gap_without_a_leader_shares_no_request() -> None:
 
     async def body() -> None:
         one = engine()
-        shard = Shard(0, "p", one.destination, LaneSettings(fillers=0))
-        spec = PartitionSpec(partition=KEY, source_topic_id=UUID(int=1), shard=0, compacted=False)
-        one.own(shard, [spec], lease_s=0.0)
-        partition = one.partitions[KEY]
-        shard.markers._identity = ProducerIdentity("m", 1, 0)
-        shard.markers._lasts[KEY] = LastMarker(0, 0)
-        partition.append.place(START, one.now(), compared=True)
+        partition = placed(one, node=1)
+        markers = one.shard(partition).markers
+        markers._identity = ProducerIdentity("m", 1, 0)
+        markers._lasts[KEY] = LastMarker(0, 0)
         partition.append.offer([Gap(Offset(0), Offset(5), seen=True)])
-        partition.destination_node = 1
         assert one.gap_filler._key(partition) == (-1, 1)
         partition.destination_node = -1
         assert one.gap_filler._key(partition) == (0, -1)
@@ -173,23 +180,13 @@ def test_the_time_that_gaps_take_is_counted(monkeypatch: pytest.MonkeyPatch) -> 
     """Goal: from the batch before a marker to the marker's answer; nothing while it is idle."""
     now = 100.0
 
-    class Port:
-        def produce(self, *_: object) -> asyncio.Future[Mapping[TopicPartition, Appended]]:
-            return asyncio.get_running_loop().create_future()
-
     async def body() -> None:
         nonlocal now
-        one = engine(Port())
+        one = engine(Silent())
         monkeypatch.setattr(one, "now", lambda: now)
-        shard = Shard(0, "p", one.destination, LaneSettings())
-        spec = PartitionSpec(partition=KEY, source_topic_id=UUID(int=1), shard=0, compacted=False)
-        one.own(shard, [spec], lease_s=0.0)
-        partition = one.partitions[KEY]
-        partition.destination_node = 3
-        partition.append.place(START, one.now(), compared=True)
+        partition = placed(one, node=3)
         gap = Gap(Offset(5), Offset(6), seen=True)
         one.emit(partition, Queued([empty_records(Offset(0), Offset(5)), gap]))
-        monkeypatch.setattr(one.gap_filler, "want", lambda _: None)
         one.sender.want(partition)
         one.sender.pump(3)
         now += 2.0

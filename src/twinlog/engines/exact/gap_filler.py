@@ -58,18 +58,13 @@ class GapFiller:
             self._plane.start(self._fill(key))
 
     def _key(self, partition: ExactPartition) -> _Round:
-        shard, node, append = (
-            self._plane.shard(partition),
-            partition.destination_node,
-            partition.append,
-        )
-        gap = append.gap_to_fill
+        shard, node = self._plane.shard(partition), partition.destination_node
         if not shard.markers.allowed:
-            return partition.spec.shard, _ALL_NODES
-        ready = gap is not None and shard.ready(partition.key, gap)
-        if ready and node >= 0 and not append.fences_data_first:
-            return _ALL_SHARDS, node
-        return partition.spec.shard, node
+            return shard.number, _ALL_NODES
+        gap = partition.append.gap_to_fill
+        if gap is None or node < 0 or partition.append.fences_data_first:
+            return shard.number, node
+        return (_ALL_SHARDS if shard.ready(partition.key, gap) else shard.number), node
 
     def forget(self, partition: ExactPartition) -> None:
         """Drop a partition from the next rounds."""

@@ -113,7 +113,7 @@ class Shard:
                 log.warning("shard %d: its ids cannot be kept just now: %s", self.number, error)
 
     def ready(self, partition: TopicPartition, gap: Gap) -> bool:
-        """Whether its gap can be filled by a request that other state partitions share (`fill`)."""
+        """Whether its gap can share a request with other state partitions (`write_all`)."""
         markers = self.markers
         return (
             markers.allowed

@@ -138,19 +138,15 @@ def switchover(
             )
         )
     except SwitchoverFailed as error:
-        with unread_output_ignored():
-            show.failed(error)
+        show.failed(error)
         sys.exit(1 if error.gone_back else UNFINISHED)
     except TwinlogError as error:  # before its first step
-        with unread_output_ignored():
-            show.failed(SwitchoverFailed(Step.READINESS, str(error), gone_back=True))
+        show.failed(SwitchoverFailed(Step.READINESS, str(error), gone_back=True))
         sys.exit(1)
     except (KeyboardInterrupt, asyncio.CancelledError):
-        with unread_output_ignored():
-            show.interrupted()
+        show.interrupted()
         sys.exit(INTERRUPTED)
-    with unread_output_ignored():
-        show.switched_over(result)
+    show.switched_over(result)
     sys.exit(0 if result.finished else UNFINISHED)
 
 
@@ -250,18 +246,21 @@ class _Show:
             mark = "done" if told.done else "    "
             say(f"{told.step.name:<10}{mark}  {told.text}{back}")
 
+    @unread_output_ignored()
     def failed(self, error: SwitchoverFailed) -> None:
         """Show the step at which the switchover failed."""
         if self._as_json:
             print_json(error)
         say(f"Error: {error}")
 
+    @unread_output_ignored()
     def interrupted(self) -> None:
         """Show that Ctrl-C, SIGTERM or SIGHUP has interrupted the switchover."""
         if self._as_json:
             print_json(self._known)
         click.echo(f"Interrupted; {self._known}", err=True)
 
+    @unread_output_ignored()
     def switched_over(self, result: SwitchedOver) -> None:
         """Show the result."""
         names = ", ".join(result.topics)
