@@ -116,6 +116,12 @@ class Bench:
     load: Load
     folder: Path
     beside: Path | None
+    replication: int = 1
+    """Of the mirrored topic on the destination."""
+    offsets: int | None = None
+    """The sum of twinlog's log end offsets, if the load has markers (`harness.catch_up`)."""
+    isolation: str = "read_uncommitted"
+    """Of MirrorMaker 2's consumers."""
 
     async def run(self, contender: str, name: str) -> Figures:
         """Run it on a topic of its own, with `name` in the topic's name, and delete that topic."""
@@ -173,9 +179,9 @@ class Bench:
         log = self.folder / "twinlog.log"
         with twinlog(self.destination, log=log, program=program) as pid:
             await asyncio.sleep(WARM_S)
-            servers = self.source.bootstrap_servers
-            await make_mirror(self.here, self.there, servers, {load.name: load.partitions})
-            figures = await catch_up(self.there, load.name, load, pid)
+            servers, topics = self.source.bootstrap_servers, {load.name: load.partitions}
+            await make_mirror(self.here, self.there, servers, topics, self.replication)
+            figures = await catch_up(self.there, load.name, load, pid, offsets=self.offsets)
         await forget_mirrors(self.there, [load.name])
         return figures
 
@@ -190,6 +196,8 @@ class Bench:
             tuned=contender == "mm2-tuned",
             compression=load.codec.name.lower(),
             folder=self.folder,
+            replication=self.replication,
+            isolation=self.isolation,
         ) as pid:
             figures = await catch_up(self.there, f"{alias}.{load.name}", load, pid)
         await delete_topics(self.there, [f"{alias}.{load.name}"])

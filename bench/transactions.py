@@ -21,41 +21,31 @@ import asyncio
 import tempfile
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 from confluent_kafka import Producer
 
 import results
+from catch_up import Bench
 from harness import (
-    PROGRAM,
     Figures,
     Load,
-    catch_up,
     client,
-    forget_mirrors,
-    make_mirror,
     make_topic,
-    mirror_maker,
     start_cluster,
-    twinlog,
     undisturbed,
 )
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.log.compression import Codec
-from twinlog.kafka.requests.topics import delete_topics
 from twinlog.local.cluster import LocalCluster
-from twinlog.store.config_records import Mirror
-from twinlog.store.mirrors import MirrorStore
 
 CONTENDERS = ("twinlog", "mm2-tuned")
 PRODUCERS = 8
 RECORDS = 10
 """Records of a transaction."""
 VALUE_BYTES = 100
-WARM_S = 20.0
-"""Seconds after the previous run: see catch_up.py."""
 KEY = ("replication", "contender", "round")
 
 
@@ -93,7 +83,12 @@ async def compare(replication: int, options: argparse.Namespace) -> None:
                 f"{RECORDS} records, written at {rate:,.0f} transactions/s",
                 flush=True,
             )
-            bench = Bench(source, destination, here, there, load, Path(name), replication, options)
+            bench = Bench(
+                *(source, destination, here, there, load, Path(name), options.beside),
+                replication=replication,
+                offsets=load.records + options.transactions,
+                isolation="read_committed",
+            )
             beside = ("beside",) if options.beside else ()
             for contender in ("twinlog", *beside):  # not stored: the brokers compile their code
                 await bench.run(contender, "warm")
@@ -153,61 +148,6 @@ def write(servers: str, load: Load, number: int, transactions: int) -> None:
             )
         producer.commit_transaction()
     assert not failed.is_set()
-
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """One run of one contender."""
-
-    source: LocalCluster
-    destination: LocalCluster
-    here: KafkaCluster
-    there: KafkaCluster
-    load: Load
-    folder: Path
-    replication: int
-    options: argparse.Namespace
-
-    async def run(self, contender: str, name: str) -> Figures:
-        """Run it, with `name` in its topic's name where it has one, and delete that topic."""
-        if contender.startswith("mm2"):
-            return await self._mirror_maker(contender, name)
-        return await self._twinlog(PROGRAM if contender == "twinlog" else self.options.beside)
-
-    async def _twinlog(self, program: Path) -> Figures:
-        load = self.load
-        store = MirrorStore(self.there)
-        await store.create_mirror(
-            Mirror(name="idle", source={"bootstrap.servers": "127.0.0.1:1"}, source_cluster_id="")
-        )
-        log = self.folder / "twinlog.log"
-        with twinlog(self.destination, log=log, program=program) as pid:
-            await asyncio.sleep(WARM_S)
-            topics = {load.name: load.partitions}
-            servers = self.source.bootstrap_servers
-            await make_mirror(self.here, self.there, servers, topics, self.replication)
-            offsets = load.records + self.options.transactions
-            figures = await catch_up(self.there, load.name, load, pid, offsets=offsets)
-        await forget_mirrors(self.there, [load.name])
-        return figures
-
-    async def _mirror_maker(self, contender: str, name: str) -> Figures:
-        load = self.load
-        alias = f"{contender.removeprefix('mm2-')}-{name}"
-        with mirror_maker(
-            self.source,
-            self.destination,
-            load.name,
-            alias=alias,
-            tuned=contender == "mm2-tuned",
-            compression="none",
-            folder=self.folder,
-            replication=self.replication,
-            isolation="read_committed",
-        ) as pid:
-            figures = await catch_up(self.there, f"{alias}.{load.name}", load, pid)
-        await delete_topics(self.there, [f"{alias}.{load.name}"])
-        return figures
 
 
 def _line(contender: str, figures: Figures, transactions: int) -> str:
