@@ -157,7 +157,7 @@ def unknown_words(words: tuple[str, ...]) -> list[str]:
         if rest[0] not in command.commands:
             return [rest[0]]
         command = command.commands[rest.pop(0)]
-    flags = {flag for one in command.params for flag in [*one.opts, *one.secondary_opts]}
+    flags = {flag for param in command.params for flag in [*param.opts, *param.secondary_opts]}
     return [word for word in rest if word.startswith("--") and word not in flags | {"--help"}]
 
 
@@ -209,7 +209,7 @@ def _name(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
-def test_links_lead_to_files_and_headings(page: Path) -> None:
+def test_links_point_to_existing_files_and_headings(page: Path) -> None:
     """Every relative link, and the heading that it names."""
     for number, target in links(page.read_text()):
         path, _, anchor = target.partition("#")
@@ -234,19 +234,19 @@ def test_commands_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
-def test_shortened_commands_exist(page: Path) -> None:
+def test_commands_in_sentences_exist(page: Path) -> None:
     """Every command in a sentence or a table has a subcommand and flags that exist."""
     for command in spans(page.read_text()):
         where = f"{_name(page)}:{command.line}: {' '.join(command.words)}"
         assert not unknown_words(command.words), where
 
 
-def test_pages_show_commands_and_links() -> None:
+def test_the_pages_contain_commands_and_links() -> None:
     """The two tests above find what they check."""
     texts = [page.read_text() for page in PAGES]
     words = [command.words for text in texts for command in commands(text)]
-    assert {one[0] for one in words} == {"twinlog", "kafka-mirrors"}
-    named = {one[1] for one in words if one[0] == "twinlog"}
+    assert {word[0] for word in words} == {"twinlog", "kafka-mirrors"}
+    named = {word[1] for word in words if word[0] == "twinlog"}
     assert named >= set(main.commands) - {"mirrors"}
     assert sum(1 for text in texts for _ in links(text)) > 100
 
@@ -266,7 +266,7 @@ def test_pages_show_commands_and_links() -> None:
         ("twinlog mirrors --bootstrap-server h:1 --lst", "No such option"),
     ],
 )
-def test_a_wrong_command_is_found(line: str, trouble: str) -> None:
+def test_an_invalid_command_is_detected(line: str, trouble: str) -> None:
     """In a block with a prompt, beside its output."""
     (command,) = commands(f"```\n$ {line} 2> node.log &\ntwinlog said so\n```\n")
     with pytest.raises(click.ClickException) as caught:
@@ -283,12 +283,12 @@ def test_a_wrong_command_is_found(line: str, trouble: str) -> None:
         ("twinlog readiness --mirror m --help", []),
     ],
 )
-def test_a_wrong_shortened_command_is_found(span: str, unknown: list[str]) -> None:
+def test_an_invalid_command_in_a_sentence_is_detected(span: str, unknown: list[str]) -> None:
     (command,) = spans(f"Use `{span}`, not `{unknown}`.")
     assert unknown_words(command.words) == unknown
 
 
-def test_commands_are_read_as_a_shell_reads_them() -> None:
+def test_commands_are_parsed_as_by_a_shell() -> None:
     """Continued lines, substitutions, pipes, and no output."""
     block = (
         "```\nA=$(twinlog cluster up a)\ntwinlog run \\\n  --once > f | twinlog verify; ls\n```\n"
@@ -301,7 +301,7 @@ def test_commands_are_read_as_a_shell_reads_them() -> None:
     assert not list(commands("```python\ntwinlog run\n```\n```\n$ ls\ntwinlog\n```\n"))
 
 
-def test_anchors_are_as_github_makes_them() -> None:
+def test_anchors_equal_those_of_github() -> None:
     """Case, punctuation, code and repetition."""
     text = "# The `x.y` topic\n## A, b: (c)\n## A, b: (c)\n```\n# no heading\n```\n"
     assert anchors(text) == {"the-xy-topic", "a-b-c", "a-b-c-1"}

@@ -30,14 +30,14 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(java, "_BUNDLED", "no_such_package")
 
 
-def test_java_home_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_java_home_precedes_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A Java in JAVA_HOME is taken before one on the PATH."""
     monkeypatch.setenv("JAVA_HOME", str(_fake(tmp_path, "17")))
     monkeypatch.setenv("PATH", str(_fake(tmp_path, "21") / "bin"))
     assert find_java().version == 17
 
 
-def test_an_old_java_home_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_old_java_home_is_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where the one in JAVA_HOME is too old, the one on the PATH does."""
     monkeypatch.setenv("JAVA_HOME", str(_fake(tmp_path, "1.8")))
     monkeypatch.setenv("PATH", str(newer := _fake(tmp_path, "21") / "bin"))
@@ -46,7 +46,9 @@ def test_an_old_java_home_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert found.executable == newer / "java"
 
 
-def test_only_old_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_error_without_a_recent_java_names_each_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The error names each Java that was found, and its version."""
     monkeypatch.setenv("JAVA_HOME", str(_fake(tmp_path, "1.8")))
     monkeypatch.setenv("PATH", str(_fake(tmp_path, "11") / "bin"))
@@ -54,21 +56,27 @@ def test_only_old_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         find_java()
 
 
-def test_one_that_does_not_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_error_for_a_java_that_does_not_run_names_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """A Java that fails (macOS has such a placeholder) is named, not a traceback."""
     monkeypatch.setenv("PATH", str(_fake(tmp_path, "21", runs=False) / "bin"))
     with pytest.raises(JavaError, match=r"does not run"):
         find_java()
 
 
-def test_none_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_error_without_java_names_the_places_searched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The error says where was looked."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(JavaError, match="none is in JAVA_HOME or on the PATH"):
         find_java()
 
 
-def test_the_shim_drops_one_argument(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_shim_removes_only_the_module_argument(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Spark's module argument goes, all others reach the Java behind it unchanged."""
     behind = tmp_path / "be hind"
     behind.write_text('#!/bin/sh\nfor a; do echo "<$a>"; done\n')

@@ -20,7 +20,7 @@ def restored() -> Iterator[None]:
     root.setLevel(level)
 
 
-def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_log_lines_have_message_and_extra_fields(capsys: pytest.CaptureFixture[str]) -> None:
     """One object on a line, with what was given beside the message, whatever that holds."""
     set_up("INFO", "json", "node-1")
     log = logging.getLogger("twinlog.some")
@@ -45,14 +45,16 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(("lane", "who"), [(None, ""), ("50%s", "lane 50%s ")])
-def test_text(capsys: pytest.CaptureFixture[str], lane: str | None, who: str) -> None:
+def test_text_log_lines_have_level_lane_and_logger(
+    capsys: pytest.CaptureFixture[str], lane: str | None, who: str
+) -> None:
     set_up("WARNING", "text", lane)
     logging.getLogger("twinlog.some").warning("so it is")
     line = capsys.readouterr().err
     assert line.endswith(f" WARNING {who}twinlog.some: so it is\n")
 
 
-def test_a_message_writes_to_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_escapes_in_log_messages_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     """A broker's word may hold escape sequences, and a line that looks like one of ours."""
     set_up("WARNING", "text")
     log = logging.getLogger("twinlog.some")

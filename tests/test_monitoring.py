@@ -17,20 +17,20 @@ LABELS = re.compile(r"\b(?:by|on) \((.+?)\)")
 METRIC = re.compile(r"\b(?:kafka_server|twinlog)_[a-z_]+(?:\{(.+?)\})?")
 
 
-def test_ranges_hold_scrapes_enough() -> None:
+def test_rate_ranges_cover_several_scrapes() -> None:
     """A rate needs two of them, and Prometheus' own interval is a minute."""
     ranges = {found for expr in SHOWN + WATCHED for found in RANGE.findall(expr)}
     assert ranges <= {"$__rate_interval", "5m", "10m"}
 
 
-def test_mirrors_of_two_destinations_are_two() -> None:
+def test_mirrors_of_different_destinations_are_separate() -> None:
     """They may have one name; a destination's nodes are a job."""
     grouped = [labels.split(", ") for expr in SHOWN + WATCHED for labels in LABELS.findall(expr)]
     assert grouped
     assert all("job" in labels for labels in grouped)
 
 
-def test_the_dashboard_is_of_the_chosen_destinations() -> None:
+def test_the_dashboard_filters_by_the_selected_destinations() -> None:
     selectors = [found for expr in (*SHOWN, VARIABLES["mirror"]) for found in METRIC.findall(expr)]
     assert selectors
     assert all('job=~"$job"' in found for found in selectors)

@@ -127,7 +127,7 @@ def test_all_bytes_pass_in_both_directions(proxies: Proxies, peer: Peer) -> None
     until(lambda: proxies.connections == 0)
 
 
-def test_a_half_closed_connection_is_still_answered(proxies: Proxies, peer: Peer) -> None:
+def test_a_half_closed_connection_is_answered(proxies: Proxies, peer: Peer) -> None:
     """Half-close semantics: our end passes, and the answer to what was sent before it comes."""
     with connect(proxies) as client:
         client.sendall(request(3))
@@ -137,7 +137,7 @@ def test_a_half_closed_connection_is_still_answered(proxies: Proxies, peer: Peer
     until(lambda: peer.ends == ["end"])
 
 
-def test_delay(proxies: Proxies) -> None:
+def test_a_delay_applies_to_each_direction(proxies: Proxies) -> None:
     """Each way takes that long."""
     proxies.set(Faults(delay=(0.2, 0.3)))
     with connect(proxies) as client:
@@ -147,7 +147,7 @@ def test_delay(proxies: Proxies) -> None:
     assert 0.4 <= time.monotonic() - before < 5
 
 
-def test_rate(proxies: Proxies) -> None:
+def test_a_rate_limits_the_throughput(proxies: Proxies) -> None:
     """400 KB at 400 KB a second take about a second; the queue is bounded meanwhile."""
     proxies.set(Faults(rate=400_000))
     data = request(0, 400_000)
@@ -159,7 +159,7 @@ def test_rate(proxies: Proxies) -> None:
 
 
 @pytest.mark.parametrize("end", [socket.socket.close, reset])
-def test_what_was_held_is_delivered_though_the_client_is_gone(
+def test_held_requests_are_delivered_after_the_client_disconnects(
     proxies: Proxies, peer: Peer, end: Callable[[socket.socket], None]
 ) -> None:
     """Held at the request that was waited for; what came before it passes at once."""
@@ -180,7 +180,7 @@ def test_what_was_held_is_delivered_though_the_client_is_gone(
     until(lambda: peer.ends == ["end", "end"])
 
 
-def test_held_answers(proxies: Proxies, peer: Peer) -> None:
+def test_held_answers_are_delayed_until_released(proxies: Proxies, peer: Peer) -> None:
     """The request arrives; its answer waits."""
     hold = proxies.hold(api=0, answers=True)
     with connect(proxies) as client:
@@ -194,7 +194,7 @@ def test_held_answers(proxies: Proxies, peer: Peer) -> None:
         assert exactly(client, len(request(0))) == request(0)
 
 
-def test_all_current_connections_are_held(proxies: Proxies, peer: Peer) -> None:
+def test_a_hold_applies_only_to_current_connections(proxies: Proxies, peer: Peer) -> None:
     """Connections of now, but not those that come later."""
     with connect(proxies) as client:
         client.sendall(request(3))
@@ -209,7 +209,7 @@ def test_all_current_connections_are_held(proxies: Proxies, peer: Peer) -> None:
         until(lambda: peer.received[0] == request(3) + request(4))
 
 
-def test_cut(proxies: Proxies, peer: Peer) -> None:
+def test_a_cut_resets_both_sides(proxies: Proxies, peer: Peer) -> None:
     """Both sides see a reset, and the next connection is taken."""
     with connect(proxies) as client:
         client.sendall(request(3))
@@ -223,7 +223,7 @@ def test_cut(proxies: Proxies, peer: Peer) -> None:
         exactly(client, len(request(3)))
 
 
-def test_cut_after_some_bytes(proxies: Proxies, peer: Peer) -> None:
+def test_a_connection_is_cut_after_a_number_of_bytes(proxies: Proxies, peer: Peer) -> None:
     """The answer ends in its middle: 28 bytes of the request, 10 of the answer."""
     proxies.set(Faults(cut_after=38))
     with connect(proxies) as client:
@@ -233,7 +233,7 @@ def test_cut_after_some_bytes(proxies: Proxies, peer: Peer) -> None:
     assert len(data) <= 10
 
 
-def test_cut_at_a_request(proxies: Proxies, peer: Peer) -> None:
+def test_a_connection_is_cut_at_a_request(proxies: Proxies, peer: Peer) -> None:
     """It does not arrive, what came before it does; other connections go on."""
     proxies.set(Faults(cut_at=lambda data: data == request(4)))
     with connect(proxies) as client, connect(proxies) as other:
@@ -246,7 +246,7 @@ def test_cut_at_a_request(proxies: Proxies, peer: Peer) -> None:
     until(lambda: sorted(peer.received) == [request(3), request(5)])
 
 
-def test_a_black_hole(proxies: Proxies, peer: Peer) -> None:
+def test_a_black_hole_delivers_no_bytes_and_resets_afterwards(proxies: Proxies, peer: Peer) -> None:
     """Nothing arrives, no end either; connections that lost bytes are reset when it is over."""
     with connect(proxies) as client, connect(proxies) as idle:
         for one in (client, idle):
@@ -272,14 +272,14 @@ def test_a_black_hole(proxies: Proxies, peer: Peer) -> None:
     assert peer.received[2:] in ([], [b""])
 
 
-def test_refused(proxies: Proxies) -> None:
+def test_new_connections_are_refused(proxies: Proxies) -> None:
     """New connections are reset."""
     proxies.set(Faults(refuse=True))
     with pytest.raises(ConnectionError):
         send_and_receive(proxies)
 
 
-def test_a_dead_peer() -> None:
+def test_a_dead_peer_resets_the_connection() -> None:
     """A port at which nothing listens looks like a reset to the client."""
     with socket.create_server((HOST, 0)) as server:
         port = int(server.getsockname()[1])
@@ -288,7 +288,7 @@ def test_a_dead_peer() -> None:
 
 
 @pytest.mark.broker
-def test_clients_of_a_cluster_stay_behind_the_proxies(topic: str) -> None:
+def test_clients_of_a_cluster_use_only_the_proxies(topic: str) -> None:
     """Two brokers: a client that begins at the proxies has all its records pass through them."""
     with (
         LocalCluster.start(

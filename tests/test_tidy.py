@@ -70,7 +70,7 @@ def test_classes_are_small() -> None:
     _hold(methods, MAX_METHODS, LARGE_CLASSES)
 
 
-def test_a_name_means_one_class() -> None:
+def test_class_names_are_unique() -> None:
     """Goal: the name of a class says which one it is."""
     places: defaultdict[str, set[str]] = defaultdict(set)
     for name, tree in TREES.items():
@@ -80,7 +80,7 @@ def test_a_name_means_one_class() -> None:
     assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
 
 
-def test_no_import_hides_a_cycle() -> None:
+def test_the_import_graph_has_no_hidden_cycle() -> None:
     """Goal: the import graph has no cycle, also not one that only type checkers see."""
     hidden = {
         name
@@ -106,13 +106,13 @@ def test_pure_modules_have_a_unit_test() -> None:
 
 
 @pytest.mark.parametrize("phrase", BANNED)
-def test_phrases_that_readers_did_not_understand(phrase: str) -> None:
+def test_banned_phrases_are_not_used(phrase: str) -> None:
     """Goal: these phrases do not come back, in code or on pages."""
     texts = {**MODULES, **{str(page.relative_to(ROOT)): page.read_text() for page in PAGES}}
     assert [name for name, text in texts.items() if phrase in text] == []
 
 
-def test_files_that_are_named_exist() -> None:
+def test_referenced_files_exist() -> None:
     """Goal: a docstring, comment or page that names a file leads to one."""
     folders = [ROOT / name for name in ("src", "tests", "bench", "docs")]
     paths = [*ROOT.glob("*.*"), *(path for folder in folders for path in folder.rglob("*.*"))]

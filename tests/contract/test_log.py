@@ -38,7 +38,7 @@ from twinlog.local.cluster import LocalCluster
 
 
 @behaviour
-async def test_a_committed_fetch_ends_below_an_open_transaction(bench: Bench) -> None:
+async def test_a_read_committed_fetch_ends_at_the_last_stable_offset(bench: Bench) -> None:
     """Goal: a read ends at the last stable offset, with aborted data, markers, the aborted list."""
     [key] = await bench.topic()
     await bench.transact(bench.name("a"), key, values(2), "commit")
@@ -63,7 +63,7 @@ async def test_a_committed_fetch_ends_below_an_open_transaction(bench: Bench) ->
 
 
 @behaviour
-async def test_a_fetch_within_a_batch_gives_the_whole_batch(bench: Bench) -> None:
+async def test_a_fetch_within_a_batch_returns_the_whole_batch(bench: Bench) -> None:
     """Goal: the answer may begin before the requested offset."""
     [key] = await bench.topic()
     await send(
@@ -79,7 +79,7 @@ async def test_a_fetch_within_a_batch_gives_the_whole_batch(bench: Bench) -> Non
 
 
 @behaviour
-async def test_delete_records_moves_the_start_only(bench: Bench) -> None:
+async def test_delete_records_changes_only_the_log_start_offset(bench: Bench) -> None:
     """Goal: log end offset and producer state stay, even when no record is left."""
     [key] = await bench.topic()
     made = [
@@ -115,7 +115,7 @@ async def test_delete_records_is_refused_on_compacted_only_topics(bench: Bench) 
 
 
 @behaviour
-async def test_a_bulk_filler_takes_a_million_offsets_in_one_batch(bench: Bench) -> None:
+async def test_one_batch_of_empty_records_fills_a_million_offsets(bench: Bench) -> None:
     """Goal: a guarded batch of empty records is small, lands once, and its start can be deleted."""
     [key] = await bench.topic()
     count = 1_000_000
@@ -157,7 +157,7 @@ def _empty_records(count: int) -> bytes:
 
 
 @behaviour
-async def test_bytes_behind_the_header_are_kept(bench: Bench) -> None:
+async def test_a_fetch_returns_record_bytes_unchanged(bench: Bench) -> None:
     """Goal: a fetch returns exactly the appended bytes behind the header, in every codec."""
     keys = await bench.topic(len(Codec))
     for key, codec in zip(keys, Codec, strict=True):
@@ -169,7 +169,7 @@ async def test_bytes_behind_the_header_are_kept(bench: Bench) -> None:
 
 
 @behaviour
-async def test_a_fetch_waits_for_data_until_there_is_some(bench: Bench) -> None:
+async def test_a_fetch_waits_until_a_record_arrives(bench: Bench) -> None:
     """Goal: a record ends the long poll early; otherwise it ends after its time."""
     [key] = await bench.topic()
     node = await leader_of(bench, key)
@@ -188,7 +188,7 @@ async def _fetch(bench: Bench, node: int, key: TopicPartition, wait_ms: int) -> 
 
 
 @behaviour
-async def test_a_fetch_compares_the_epoch_of_the_record_before(bench: Bench) -> None:
+async def test_a_fetch_reports_a_divergence_from_the_last_fetched_epoch(bench: Bench) -> None:
     """Goal: a consumer's Fetch reports where the last record's epoch ends before the log does.
 
     An epoch that the log never had is out of range; a request with another current leader epoch is
@@ -215,7 +215,7 @@ async def test_a_fetch_compares_the_epoch_of_the_record_before(bench: Bench) -> 
     assert [h.next_offset for h in batches(found.records)] == [4]
 
 
-async def topic_made_again(bench: Bench) -> None:
+async def fetch_from_a_recreated_topic(bench: Bench) -> None:
     """A fetch never crosses from a topic to its recreated successor until `leaders` was called."""
     [key] = await bench.topic()
     await send(bench, batch(key, values(3), producer_id=10**9, timestamp=bench.now_ms()))
@@ -234,18 +234,18 @@ async def topic_made_again(bench: Bench) -> None:
     await until(after, "another topic id")
 
 
-def test_the_model_tells_topics_by_their_ids() -> None:
-    """Goal: see `topic_made_again`."""
-    run_on_model(topic_made_again)
+def test_the_model_identifies_a_recreated_topic_by_its_id() -> None:
+    """Goal: see `fetch_from_a_recreated_topic`."""
+    run_on_model(fetch_from_a_recreated_topic)
 
 
 @pytest.mark.broker
 def test_a_recreated_topic_is_identified_by_its_id(any_kafka: LocalCluster) -> None:
-    """Goal: see `topic_made_again`."""
-    run_on_kafka(any_kafka, topic_made_again)
+    """Goal: see `fetch_from_a_recreated_topic`."""
+    run_on_kafka(any_kafka, fetch_from_a_recreated_topic)
 
 
-async def appended_to_a_topic_made_again(bench: Bench) -> None:
+async def append_to_a_recreated_topic(bench: Bench) -> None:
     """Records are never appended to a topic's recreated successor until `leaders` was called."""
     [key] = await bench.topic()
     await send(bench, batch(key, values(3), producer_id=10**9, timestamp=bench.now_ms()))
@@ -262,19 +262,19 @@ async def appended_to_a_topic_made_again(bench: Bench) -> None:
     assert (appended.error, appended.base_offset) == (0, 0), "the producer is not known there"
 
 
-def test_the_model_appends_to_topics_by_their_ids() -> None:
-    """Goal: see `appended_to_a_topic_made_again`."""
-    run_on_model(appended_to_a_topic_made_again)
+def test_the_model_refuses_appends_to_a_recreated_topic() -> None:
+    """Goal: see `append_to_a_recreated_topic`."""
+    run_on_model(append_to_a_recreated_topic)
 
 
 @pytest.mark.broker
-def test_a_recreated_topic_is_not_appended_to(kafka: LocalCluster) -> None:
-    """Goal: see `appended_to_a_topic_made_again`. Before Kafka 4.1 there are no ids in Produce."""
-    run_on_kafka(kafka, appended_to_a_topic_made_again)
+def test_a_broker_refuses_appends_to_a_recreated_topic(kafka: LocalCluster) -> None:
+    """Goal: see `append_to_a_recreated_topic`. Before Kafka 4.1 there are no ids in Produce."""
+    run_on_kafka(kafka, append_to_a_recreated_topic)
 
 
 @behaviour
-async def test_control_records_are_seen_by_an_uncommitted_read(bench: Bench) -> None:
+async def test_a_read_uncommitted_fetch_returns_control_records(bench: Bench) -> None:
     """Goal: a position can be proved by the log's content, fillers included."""
     [key] = await bench.topic()
     producer = await bench.destination.init_producer(bench.name("filler"))

@@ -10,15 +10,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from contract.bench import Bench
 from contract.kafka_bench import KafkaBench, run_on_kafka
+from contract.model_bench import run_on_model
 from twinlog.engines.exact.ports import MarkerRequest, Markers
 from twinlog.kafka.protocol.markers import Marker
 from twinlog.kafka.requests.transactions import write_txn_markers
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.processes import SHORT_LIVED
-
-pytestmark = [pytest.mark.broker]
 
 GONE = TopicPartition("never-made", 0)
 
@@ -35,39 +35,68 @@ def local(
         yield cluster
 
 
+@pytest.mark.broker
 @pytest.mark.parametrize("gone_last", [True, False])
-def test_an_entry_without_partitions_of_the_broker(local: LocalCluster, gone_last: bool) -> None:
+def test_a_marker_entry_without_partitions_of_the_broker_is_answered(
+    local: LocalCluster, gone_last: bool
+) -> None:
     """Goal: the broker answers only if it is not the last one; the marker is written anyway."""
 
     async def body(bench: KafkaBench) -> None:
-        [there] = await bench.topic()
+        [partition] = await bench.topic()
         ids = [await bench.destination.init_producer(bench.name("marker")) for _ in range(2)]
-        entries = [Marker(ids[0].producer_id, 0, [there]), Marker(ids[1].producer_id, 0, [GONE])]
+        entries = [
+            Marker(ids[0].producer_id, 0, [partition]),
+            Marker(ids[1].producer_id, 0, [GONE]),
+        ]
         cluster = bench.destination._cluster  # type: ignore[attr-defined]
-        sent = write_txn_markers(cluster, 1, entries if gone_last else entries[::-1])
+        sent = write_txn_markers(cluster, 1, [entries if gone_last else entries[::-1]])
         if gone_last:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(sent, 3.0)
         else:
             found = await asyncio.wait_for(sent, 20.0)
-            assert found == {ids[0].producer_id: {there: 0}, ids[1].producer_id: {GONE: 3}}
-        assert (await bench.destination.log_ends([there]))[there].log_end == 1
+            assert found == [{ids[0].producer_id: {partition: 0}, ids[1].producer_id: {GONE: 3}}]
+        assert (await bench.destination.log_ends([partition]))[partition].log_end == 1
 
     run_on_kafka(local, body)
 
 
-def test_what_the_metadata_gives_to_no_broker_is_not_sent(local: LocalCluster) -> None:
+@pytest.mark.parametrize("gone_last", [True, False])
+def test_the_model_answers_a_marker_entry_without_partitions(gone_last: bool) -> None:
+    """Goal: the simulation meets this, too; the model's port knows no metadata that is newer."""
+
+    async def body(bench: Bench) -> None:
+        [partition] = await bench.topic()
+        ids = [await bench.destination.init_producer(bench.name("marker")) for _ in range(2)]
+        entries = [
+            MarkerRequest(ids[0], {partition: Markers(1, 16, 16)}),
+            MarkerRequest(ids[1], {GONE: Markers(1, 16, 16)}),
+        ]
+        sent = bench.destination.write_markers(entries if gone_last else entries[::-1], node=1)
+        if gone_last:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(sent, 3.0)
+        else:
+            assert await asyncio.wait_for(sent, 20.0) == {partition: 0, GONE: 3}
+        assert (await bench.destination.log_ends([partition]))[partition].log_end == 1
+
+    run_on_model(body)
+
+
+@pytest.mark.broker
+def test_markers_for_a_missing_topic_are_not_sent(local: LocalCluster) -> None:
     """Goal: a topic that is known to be gone holds up no other partition."""
 
     async def body(bench: KafkaBench) -> None:
-        [there] = await bench.topic()
+        [partition] = await bench.topic()
         ids = [await bench.destination.init_producer(bench.name("marker")) for _ in range(2)]
         requests = [
-            MarkerRequest(ids[0], {there: Markers(1, 16, 16)}),
+            MarkerRequest(ids[0], {partition: Markers(1, 16, 16)}),
             MarkerRequest(ids[1], {GONE: Markers(1, 16, 16)}),
         ]
         async with asyncio.timeout(20):
             found = await bench.destination.write_markers(requests, node=1)
-        assert found == {there: 0, GONE: 6}
+        assert found == {partition: 0, GONE: 6}
 
     run_on_kafka(local, body)

@@ -41,7 +41,7 @@ def _brokers(local: LocalCluster) -> list[int]:
     return [broker.node_id for broker in local.brokers]
 
 
-def test_the_log_end_is_seen_above_the_high_watermark(own_trio: LocalCluster) -> None:
+def test_the_log_end_offset_may_exceed_the_high_watermark(own_trio: LocalCluster) -> None:
     """Goal: ListOffsets as replica -2 returns the leader's own end while a follower is stopped."""
 
     async def body(bench: KafkaBench) -> None:
@@ -83,7 +83,7 @@ def test_the_log_end_is_seen_above_the_high_watermark(own_trio: LocalCluster) ->
     _run(own_trio, body)
 
 
-def test_a_position_survives_its_leader(own_trio: LocalCluster) -> None:
+def test_log_end_and_producer_state_survive_the_death_of_the_leader(own_trio: LocalCluster) -> None:
     """Goal: after kill -9 of the leader the new one knows log end, sequences and duplicates."""
 
     async def body(bench: KafkaBench) -> None:
@@ -120,7 +120,7 @@ async def _led_by_another(bench: Bench, key: TopicPartition, former: int) -> Non
     await until(ask, f"another leader of {key}", 60.0)
 
 
-async def lost_end_is_told(bench: Bench, key: TopicPartition, before: LeaderReport) -> None:
+async def lost_end_is_reported(bench: Bench, key: TopicPartition, before: LeaderReport) -> None:
     """A reader that had read up to 6 learns that all from 4 on is lost, also after regrowth.
 
     Two records were lost at 4; the log has not been written since.
@@ -152,8 +152,8 @@ async def lost_end_is_told(bench: Bench, key: TopicPartition, before: LeaderRepo
     assert (await told(6, before.epoch, before.epoch)).error == 74
 
 
-def test_the_model_tells_of_a_lost_end() -> None:
-    """Goal: see `lost_end_is_told`; on real brokers in the test that follows."""
+def test_the_model_reports_a_lost_log_end_to_a_fetch() -> None:
+    """Goal: see `lost_end_is_reported`; on real brokers in the test that follows."""
 
     async def body(bench: Bench) -> None:
         assert isinstance(bench, ModelBench)
@@ -165,12 +165,12 @@ def test_the_model_tells_of_a_lost_end() -> None:
         before = (await bench.source.leaders([key.topic]))[key]
         bench.cluster.move_leader(key, lose=2)
         await _led_by_another(bench, key, before.node)
-        await lost_end_is_told(bench, key, before)
+        await lost_end_is_reported(bench, key, before)
 
     run_on_model(body, nodes=(1, 2, 3))
 
 
-def test_an_unclean_election_takes_the_sequence_back(own_trio: LocalCluster) -> None:
+def test_an_unclean_election_rewinds_log_end_and_sequence_together(own_trio: LocalCluster) -> None:
     """Goal: lost records are lost from the producer state too: log end and sequence agree."""
 
     async def body(bench: KafkaBench) -> None:
@@ -199,7 +199,7 @@ def test_an_unclean_election_takes_the_sequence_back(own_trio: LocalCluster) -> 
             await _led_by_another(bench, key, leader)
             assert await log_end(bench, key) == 4
             assert await last_sequence(bench, key, 10**9) == (0, 3)
-            await lost_end_is_told(bench, key, before)
+            await lost_end_is_reported(bench, key, before)
         finally:
             for node in _brokers(own_trio):
                 if not own_trio.alive(node):
@@ -208,7 +208,7 @@ def test_an_unclean_election_takes_the_sequence_back(own_trio: LocalCluster) -> 
     _run(own_trio, body)
 
 
-def test_markers_are_never_lost_and_may_stand_twice(own_trio: LocalCluster) -> None:
+def test_markers_are_never_lost_and_may_be_written_twice(own_trio: LocalCluster) -> None:
     """Goal: leaders that die (kill -9) while empty transactions end lose no marker.
 
     The coordinator writes a marker again if its write was not confirmed, so there may be more

@@ -10,7 +10,7 @@ OUT_OF_ORDER = 45
 HOUR_MS = 3_600_000
 
 
-def test_a_killed_broker_remembers_what_its_log_holds(hasty_kafka: LocalCluster) -> None:
+def test_a_killed_broker_rebuilds_producer_state_from_its_log(hasty_kafka: LocalCluster) -> None:
     """Goal: after kill -9 sequence, epoch and only the last batch are rebuilt from the log.
 
     So one of several batches in flight that is sent again is refused, and is not a duplicate.
@@ -40,7 +40,9 @@ def test_a_killed_broker_remembers_what_its_log_holds(hasty_kafka: LocalCluster)
     run_on_kafka(hasty_kafka, after)
 
 
-def test_a_stopped_broker_remembers_one_batch(hasty_kafka: LocalCluster) -> None:
+def test_a_stopped_broker_keeps_only_the_last_batch_of_each_producer(
+    hasty_kafka: LocalCluster,
+) -> None:
     """Goal: an orderly stop leaves a snapshot with only the last batch of each producer."""
     made: list[Batch] = []
     key: list[TopicPartition] = []

@@ -26,7 +26,7 @@ UNKNOWN_TOPIC_OR_PARTITION = 3
 
 
 @behaviour
-async def test_an_empty_transaction_takes_one_offset_on_each_partition(bench: Bench) -> None:
+async def test_an_empty_transaction_fills_one_offset_of_each_partition(bench: Bench) -> None:
     """Goal: each named partition gets one control record, no other partition gets any."""
     keys = await bench.topic(5)
     await empty_transactions(bench, bench.name("filler"), keys[:4], 3)
@@ -42,7 +42,7 @@ async def test_an_empty_transaction_takes_one_offset_on_each_partition(bench: Be
 
 
 @behaviour
-async def test_the_answer_comes_before_the_markers(bench: Bench) -> None:
+async def test_end_txn_is_answered_before_the_markers_are_written(bench: Bench) -> None:
     """Goal: directly after the end of the transaction the log end may not show it yet."""
     [key] = await bench.topic()
     producer = await bench.destination.init_producer(bench.name("filler"))
@@ -55,7 +55,7 @@ async def test_the_answer_comes_before_the_markers(bench: Bench) -> None:
 
 
 @behaviour
-async def test_the_next_epoch_comes_after_the_markers(bench: Bench) -> None:
+async def test_init_producer_id_is_answered_after_the_markers_are_written(bench: Bench) -> None:
     """Goal: when InitProducerId is answered, every marker of the former epoch is in the log."""
     keys = await bench.topic(20)
     name = bench.name("filler")
@@ -70,7 +70,7 @@ async def test_the_next_epoch_comes_after_the_markers(bench: Bench) -> None:
 
 
 @behaviour
-async def test_a_former_owner_of_an_id_is_fenced(bench: Bench) -> None:
+async def test_a_former_owner_of_a_transactional_id_is_fenced(bench: Bench) -> None:
     """Goal: after a newer InitProducerId the older identity writes no marker."""
     [key] = await bench.topic()
     name = bench.name("filler")
@@ -83,7 +83,7 @@ async def test_a_former_owner_of_an_id_is_fenced(bench: Bench) -> None:
 
 
 @behaviour
-async def test_several_ids_fill_one_partition_side_by_side(bench: Bench) -> None:
+async def test_several_transactional_ids_fill_one_partition_concurrently(bench: Bench) -> None:
     """Goal: the log end depends only on the number of transactions."""
     [key] = await bench.topic()
     names = [bench.name("filler") for _ in range(6)]
@@ -92,7 +92,7 @@ async def test_several_ids_fill_one_partition_side_by_side(bench: Bench) -> None
 
 
 @behaviour
-async def test_a_refused_partition_keeps_no_other_out(bench: Bench) -> None:
+async def test_a_refused_partition_does_not_affect_others_of_its_transaction(bench: Bench) -> None:
     """Goal: it gets its error, the others get their marker, and no transaction is left open."""
     keys = await bench.topic(2)
     gone = TopicPartition(bench.name("gone"), 0)
@@ -110,7 +110,7 @@ async def test_a_refused_partition_keeps_no_other_out(bench: Bench) -> None:
 
 
 @behaviour
-async def test_written_markers_stand_when_they_are_answered(bench: Bench) -> None:
+async def test_written_markers_are_in_the_log_when_the_response_arrives(bench: Bench) -> None:
     """Goal: WriteTxnMarkers leaves exactly the wanted number of control records, at once."""
     keys = await bench.topic(3)
     wanted = dict(zip(keys, (Markers(1), Markers(70, 0, 9), Markers(2500)), strict=True))
@@ -124,7 +124,7 @@ async def test_written_markers_stand_when_they_are_answered(bench: Bench) -> Non
 
 
 @behaviour
-async def test_written_markers_leave_transactions_of_the_id_possible(bench: Bench) -> None:
+async def test_an_identity_can_run_transactions_after_it_wrote_markers(bench: Bench) -> None:
     """Goal: after markers were written with an identity, it still fills by transactions."""
     [key] = await bench.topic()
     producer = await bench.destination.init_producer(bench.name("filler"))
@@ -138,7 +138,7 @@ async def test_written_markers_leave_transactions_of_the_id_possible(bench: Benc
 
 
 @behaviour
-async def test_written_markers_of_an_old_epoch_are_refused(bench: Bench) -> None:
+async def test_markers_of_an_old_epoch_are_refused(bench: Bench) -> None:
     """Goal: after markers of a newer epoch, the partition refuses those of an older one (47)."""
     touched, untouched = await bench.topic(2)
     name = bench.name("marker")
@@ -157,7 +157,7 @@ async def test_written_markers_of_an_old_epoch_are_refused(bench: Bench) -> None
 
 
 @behaviour
-async def test_two_markers_that_exclude_each_other(bench: Bench) -> None:
+async def test_only_one_of_two_mutually_exclusive_markers_is_written(bench: Bench) -> None:
     """Goal: of a newer producer epoch and a newer coordinator epoch one lands, whichever is first.
 
     marker_epochs.py relies on this. A marker that is not below in either epoch lands, too.
@@ -182,7 +182,7 @@ async def test_two_markers_that_exclude_each_other(bench: Bench) -> None:
 
 
 @behaviour
-async def test_a_transactions_marker_after_a_written_one(bench: Bench) -> None:
+async def test_a_written_marker_does_not_block_a_transactions_own_marker(bench: Bench) -> None:
     """Goal: written markers with coordinator epoch 0 do not block a transaction's own marker."""
     [key] = await bench.topic()
     name = bench.name("filler")
@@ -196,7 +196,7 @@ async def test_a_transactions_marker_after_a_written_one(bench: Bench) -> None:
 
 
 @pytest.mark.broker
-def test_a_transaction_is_opened_again_by_a_late_request(any_kafka: LocalCluster) -> None:
+def test_a_late_add_partitions_request_opens_another_transaction(any_kafka: LocalCluster) -> None:
     """Goal: AddPartitionsToTxn again after EndTxn, in the same epoch, opens *another* transaction.
 
     So a request that is retried after Disconnected, and whose first copy arrives late, leaves one

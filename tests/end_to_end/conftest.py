@@ -4,7 +4,7 @@ Each test adds its own topics. A test that stops a node, kills a broker or the l
 stage (test_kills.py, test_takeover.py).
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from scraped import await_ready
@@ -14,6 +14,21 @@ from twinlog.local.stage import Stage
 
 MIRROR = "everything"
 REFRESH = "mirror.metadata.refresh.interval.ms=1000"
+LOG_LINES = 60
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the end of each node's log to the report of a failed test: its folder may be gone."""
+    report = yield
+    stage = getattr(item, "funcargs", {}).get("world")
+    if report.failed and isinstance(stage, Stage):
+        for name, node in stage.nodes.items():
+            lines = node.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+            report.sections.append((f"log of {name}", "\n".join(lines)))
+    return report
 
 
 @pytest.fixture(scope="module")

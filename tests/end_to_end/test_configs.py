@@ -1,6 +1,7 @@
 """Topic configurations follow the source, are corrected on the destination, and are set back."""
 
 import time
+from typing import Any
 
 import librdkafka_tools
 import pytest
@@ -28,7 +29,7 @@ def change(servers: str, topic: str, **configs: str) -> None:
     client.incremental_alter_configs([resource])[resource].result(30)
 
 
-def test_configurations_follow(world: Stage, topic: str) -> None:
+def test_topic_configurations_follow_the_source(world: Stage, topic: str) -> None:
     source, destination = world.source.bootstrap_servers, world.destination.bootstrap_servers
     librdkafka_tools.make_topic(source, topic, 1, {"retention.ms": "100000000"})
     world.add(topic, "everything")
@@ -77,7 +78,7 @@ def has(servers: str, topic: str, wanted: dict[str, str]) -> bool:
     return {name: found[name] for name in wanted} == wanted
 
 
-def test_what_mirroring_needs_is_set_back_at_the_failover(world: Stage, topic: str) -> None:
+def test_required_topic_settings_are_reset_at_the_failover(world: Stage, topic: str) -> None:
     """To the source's values, without asking the source; once, then the users own them."""
     source, destination = world.source.bootstrap_servers, world.destination.bootstrap_servers
     own = {name: ITS_OWN[name] for name in ("message.timestamp.type", "compression.type")}
@@ -97,19 +98,19 @@ def test_what_mirroring_needs_is_set_back_at_the_failover(world: Stage, topic: s
     assert has(destination, topic, {**ITS_OWN, "compression.type": "lz4"})
 
 
-def test_a_destination_that_puts_its_own_time_on_records_is_seen(world: Stage, topic: str) -> None:
+def test_log_append_time_on_the_destination_fails_the_partition(world: Stage, topic: str) -> None:
     """With LogAppendTime at the destination records are altered, until that is changed back."""
     source, destination = world.source.bootstrap_servers, world.destination.bootstrap_servers
     librdkafka_tools.make_topic(source, topic, 1)
     world.add(topic, "everything")
     librdkafka_tools.await_state(world, topic, 0, "MIRRORING")
 
-    def failed() -> bool:
+    def altered() -> dict[str, Any]:
         change(destination, topic, message_timestamp_type="LogAppendTime")
         librdkafka_tools.write(source, topic, librdkafka_tools.simple(1))
-        return librdkafka_tools.described(world, topic)[0]["state"] == "FAILED"
+        return librdkafka_tools.described(world, topic)[0]
 
-    until(failed, 60, "the partition's failure")
+    until(altered, 60, "the partition's failure", good=lambda row: row["state"] == "FAILED")
     # The reason as long as records differ: it does not ask for a retry.
     until(
         lambda: librdkafka_tools.described(world, topic)[0]["reason"] or "",

@@ -116,7 +116,7 @@ def node(place: Place) -> Place:
     return place
 
 
-def test_a_failover_of_all_topics(node: Place) -> None:
+def test_a_denied_topic_does_not_delay_the_failover_of_other_topics(node: Place) -> None:
     """`--remove '.*'`: all others are STOPPED at once, and are their users'; it is later."""
     topics = one, two, denied = [f"{PREFIX}-{name}" for name in ("one", "two", "denied")]
     servers, mirror = node.source.local.bootstrap_servers, "all"
@@ -152,7 +152,7 @@ def test_a_failover_of_all_topics(node: Place) -> None:
     librdkafka_tools.until_written(denied, node.destination.as_alice())
 
 
-def test_gaps_of_all_topics(node: Place) -> None:
+def test_a_denied_topic_does_not_delay_the_gaps_of_other_topics(node: Place) -> None:
     """It is FAILED, for a gap that may not be filled; gaps of the others are filled anyway."""
     topics = one, two, denied = [f"{PREFIX}-gaps-{name}" for name in ("one", "two", "denied")]
     servers, mirror = node.source.local.bootstrap_servers, "gaps"

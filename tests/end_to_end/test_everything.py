@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 MEGABYTE = 1 << 20
 
 
-def cleaned(stage: Stage) -> bool:
+def is_compacted(stage: Stage) -> bool:
     """Return whether the cleaner has compacted the source's customers."""
     log = ConsumerView(stage.source.bootstrap_servers)
     extents = log.extents([("customers", 0)])
@@ -26,14 +26,14 @@ def cleaned(stage: Stage) -> bool:
     return len(found) < extents["customers", 0].stable - 1
 
 
-def test_what_a_partition_can_hold(world: Stage) -> None:
+def test_every_kind_of_partition_content_is_mirrored(world: Stage) -> None:
     """Codecs, transactions, holes, a late start, an empty partition, nulls, large records, times.
 
     The load writes its topics before the mirror sees them, and continues while it does.
     """
     servers = world.source.bootstrap_servers
     world.start_load(800, 60)
-    until(lambda: cleaned(world), 60, "holes in customers")
+    until(lambda: is_compacted(world), 60, "holes in customers")
     librdkafka_tools.make_topic(servers, "odd", 3, {"max.message.bytes": str(16 * MEGABYTE)})
     large = [(0, "large", os.urandom(size * MEGABYTE), None) for size in (1, 3, 5, 2)]
     librdkafka_tools.write(servers, "odd", large, message_max_bytes=16 * MEGABYTE)
@@ -69,7 +69,7 @@ def mirror_records(stage: Stage, topic: str, count: int) -> None:
     stage.await_no_lag([topic])
 
 
-def test_partitions_are_added(world: Stage, topic: str) -> None:
+def test_partitions_added_on_the_source_are_mirrored(world: Stage, topic: str) -> None:
     """A topic that grows on the source grows on the destination; new partitions are mirrored."""
     servers = world.source.bootstrap_servers
     mirror_records(world, topic, 100)
@@ -84,7 +84,7 @@ def test_partitions_are_added(world: Stage, topic: str) -> None:
     assert report.records == 200
 
 
-def test_the_log_start_follows(world: Stage, topic: str) -> None:
+def test_the_log_start_offset_follows_the_source(world: Stage, topic: str) -> None:
     """Retention on the source raises the destination's log start offset, too."""
     servers = world.source.bootstrap_servers
     mirror_records(world, topic, 300)
@@ -94,7 +94,7 @@ def test_the_log_start_follows(world: Stage, topic: str) -> None:
     assert world.check([topic], numbered=False).good
 
 
-def test_the_log_start_follows_later(world: Stage, topic: str) -> None:
+def test_the_log_start_offset_follows_after_the_configured_delay(world: Stage, topic: str) -> None:
     """`mirror.log.start.delay.ms`: records that the source has deleted stay for that long."""
     servers = world.source.bootstrap_servers
     mirror_records(world, topic, 30)
@@ -110,7 +110,7 @@ def test_the_log_start_follows_later(world: Stage, topic: str) -> None:
     until(lambda: log.extents([(topic, 0)])[topic, 0].start == 12, 60, "the log start")
 
 
-def test_a_recreated_topic(world: Stage, fresh_name: Callable[[str], str]) -> None:
+def test_a_recreated_source_topic_is_failed(world: Stage, fresh_name: Callable[[str], str]) -> None:
     """A recreated topic is not mixed into the deleted one: FAILED, with the reason."""
     servers = world.source.bootstrap_servers
     name = fresh_name("again")
@@ -130,7 +130,7 @@ def test_a_recreated_topic(world: Stage, fresh_name: Callable[[str], str]) -> No
     assert ConsumerView(world.destination.bootstrap_servers).ends([(name, 0)])[name, 0] == 20
 
 
-def test_a_foreign_write(world: Stage, topic: str) -> None:
+def test_a_foreign_write_fails_only_its_partition(world: Stage, topic: str) -> None:
     """A foreign write fails that partition alone; verify names the range, and exits with 1."""
     servers = world.source.bootstrap_servers
     librdkafka_tools.make_topic(servers, topic, 2)

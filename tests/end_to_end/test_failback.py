@@ -49,7 +49,7 @@ def fail_over(stage: Stage, mirror: str, topic: str) -> None:
     librdkafka_tools.await_state(stage, topic, 0, "STOPPED")
 
 
-def proved(stage: Stage, mirror: str, topic: str) -> int:
+def compared_records(stage: Stage, mirror: str, topic: str) -> int:
     """Check that both logs are equal for consumers; return the number of records."""
     stage.await_no_lag([topic])
     report = stage.check([topic], numbered=False)
@@ -78,7 +78,7 @@ def test_failback_and_another_failover_copy_only_new_records(both: Both, topic: 
     both.there.source.start_broker(1)
     both.back.add(topic, "back")
     librdkafka_tools.await_state(both.back, topic, 0, "MIRRORING")
-    assert proved(both.back, "back", topic) == 1000 + 10 + 50 + 10
+    assert compared_records(both.back, "back", topic) == 1000 + 10 + 50 + 10
     moved = librdkafka_tools.described(both.back, topic)[0]
     assert moved["records"] == 60, "the delta alone"
     assert moved["bytes"] < 10_000
@@ -86,13 +86,11 @@ def test_failback_and_another_failover_copy_only_new_records(both: Both, topic: 
     librdkafka_tools.write(first, topic, librdkafka_tools.simple(20, 0, "home"))
     both.there.add(topic, "there")
     librdkafka_tools.await_state(both.there, topic, 0, "MIRRORING")
-    assert proved(both.there, "there", topic) == 1090
+    assert compared_records(both.there, "there", topic) == 1090
     assert librdkafka_tools.described(both.there, topic)[0]["records"] == 20
 
 
-def test_a_tail_that_was_not_mirrored_is_reported_and_saved(
-    both: Both, topic: str, tmp_path: Path
-) -> None:
+def test_a_divergent_tail_is_reported_and_saved(both: Both, topic: str, tmp_path: Path) -> None:
     """It is named and nothing changes; with leave it is saved, and the topic is rebuilt."""
     first, second = servers(both.there)
     librdkafka_tools.make_topic(first, topic)
@@ -118,15 +116,15 @@ def test_a_tail_that_was_not_mirrored_is_reported_and_saved(
     saved = list(batches(memoryview(segment.read_bytes())))
     assert (saved[0].base_offset, saved[-1].next_offset) == (100, 117)
     librdkafka_tools.await_state(both.back, topic, 0, "MIRRORING")
-    assert proved(both.back, "back", topic) == 130
+    assert compared_records(both.back, "back", topic) == 130
     fail_over(both.back, "back", topic)
     librdkafka_tools.write(first, topic, librdkafka_tools.simple(5, 0, "home"))
     both.there.add(topic, "there")
     librdkafka_tools.await_state(both.there, topic, 0, "MIRRORING")
-    assert proved(both.there, "there", topic) == 135
+    assert compared_records(both.there, "there", topic) == 135
 
 
-def test_a_failed_partition_starts_from_the_beginning(
+def test_a_failed_partition_is_rebuilt_from_the_beginning(
     both: Both, topic: str, tmp_path: Path
 ) -> None:
     """In the same direction: differences are named and saved, the topic is rebuilt and mirrored."""
@@ -153,10 +151,10 @@ def test_a_failed_partition_starts_from_the_beginning(
     assert (saved[0].base_offset, saved[-1].next_offset) == (100, beyond + 1)
     assert b"somebody else's" in segment.read_bytes()
     librdkafka_tools.await_state(both.there, topic, 0, "MIRRORING")
-    assert proved(both.there, "there", topic) == 150
+    assert compared_records(both.there, "there", topic) == 150
 
 
-def test_what_was_never_failed_over_is_not_taken(both: Both, topic: str) -> None:
+def test_a_topic_that_was_never_failed_over_is_refused(both: Both, topic: str) -> None:
     """Not even with --rebuild: nothing shows that it was the same topic once."""
     first, second = servers(both.there)
     for where in (first, second):
@@ -167,7 +165,7 @@ def test_what_was_never_failed_over_is_not_taken(both: Both, topic: str) -> None
     assert end(first, topic) == 10
 
 
-def test_foreign_records_before_the_failover(both: Both, topic: str) -> None:
+def test_foreign_records_from_before_the_failover_are_reported(both: Both, topic: str) -> None:
     """While no node runs the source goes on and dies, and users write to the destination.
 
     The two logs have almost the same length, both end in markers, and they have diverged.

@@ -24,12 +24,12 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
 MIRROR = "everything"
 
 
-def read(one: Consumer, count: int) -> list[tuple[int, int, bytes]]:
+def read(client: Consumer, count: int) -> list[tuple[int, int, bytes]]:
     """Return partition, offset and value of the next records."""
     found: list[tuple[int, int, bytes]] = []
 
     def more() -> bool:
-        message = one.poll(1.0)
+        message = client.poll(1.0)
         if message is not None and message.error() is None:
             place = (message.partition(), message.offset())
             assert None not in place
@@ -55,25 +55,31 @@ def mirrored(stage: Stage, topic: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_group_continues_at_its_record(world: Stage, topic: str, protocol: str) -> None:
+def test_a_group_continues_at_the_same_record_on_the_destination(
+    world: Stage, topic: str, protocol: str
+) -> None:
     """Half is read at the source, the other half at the destination: no duplicate, no hole."""
     source, destination = mirrored(world, topic)
     group = f"{topic}-{protocol}"
-    with librdkafka_tools.consumer(source, group, protocol) as one:
-        one.subscribe([topic])
-        first = read(one, 70)
-        one.commit(asynchronous=False)
-    there = librdkafka_tools.committed(source, group, topic)
-    assert sum(there.values()) >= 70
-    until(lambda: librdkafka_tools.committed(destination, group, topic) == there, 60, "the offsets")
-    with librdkafka_tools.consumer(destination, group, protocol) as one:
-        one.subscribe([topic])
-        second = read(one, 200 - sum(there.values()))
+    with librdkafka_tools.consumer(source, group, protocol) as client:
+        client.subscribe([topic])
+        first = read(client, 70)
+        client.commit(asynchronous=False)
+    committed = librdkafka_tools.committed(source, group, topic)
+    assert sum(committed.values()) >= 70
+    until(
+        lambda: librdkafka_tools.committed(destination, group, topic) == committed,
+        60,
+        "the offsets",
+    )
+    with librdkafka_tools.consumer(destination, group, protocol) as client:
+        client.subscribe([topic])
+        second = read(client, 200 - sum(committed.values()))
     places = [(partition, offset) for partition, offset, _ in (*first, *second)]
     assert sorted(places) == [(partition, offset) for partition in (0, 1) for offset in range(100)]
 
 
-def test_a_group_is_not_rewound_nor_disturbed(world: Stage, topic: str) -> None:
+def test_a_group_that_is_ahead_is_neither_rewound_nor_disturbed(world: Stage, topic: str) -> None:
     """It has read on at the destination; then the source's offsets count only when higher."""
     source, destination = mirrored(world, topic)
     group = f"{topic}-ahead"
@@ -85,9 +91,9 @@ def test_a_group_is_not_rewound_nor_disturbed(world: Stage, topic: str) -> None:
         "the offset behind",
     )
     assert librdkafka_tools.committed(destination, group, topic) == {0: 60, 1: 50}
-    with librdkafka_tools.consumer(destination, group) as one:
-        one.subscribe([topic])
-        read(one, 1)
+    with librdkafka_tools.consumer(destination, group) as client:
+        client.subscribe([topic])
+        read(client, 1)
         librdkafka_tools.commit(source, group, topic, {0: 90, 1: 90})
         marker = f"{group}-marker"
         librdkafka_tools.commit(source, marker, topic, {0: 1})
@@ -96,7 +102,10 @@ def test_a_group_is_not_rewound_nor_disturbed(world: Stage, topic: str) -> None:
             60,
             "another group",
         )
-        assert {p.partition: p.offset for p in one.committed(one.assignment())} == {0: 60, 1: 50}
+        assert {p.partition: p.offset for p in client.committed(client.assignment())} == {
+            0: 60,
+            1: 50,
+        }
     until(
         lambda: librdkafka_tools.committed(destination, group, topic) == {0: 90, 1: 90},
         60,
@@ -104,7 +113,7 @@ def test_a_group_is_not_rewound_nor_disturbed(world: Stage, topic: str) -> None:
     )
 
 
-def test_an_offset_beyond_what_is_mirrored_waits(world: Stage, topic: str) -> None:
+def test_an_offset_beyond_the_mirrored_records_is_copied_later(world: Stage, topic: str) -> None:
     """A group that read an open transaction's end at the source: the offset follows the data."""
     source, destination = mirrored(world, topic)
     group = f"{topic}-early"
@@ -157,9 +166,11 @@ def transactions(servers: str, topic: str) -> None:
 
 def record_at(servers: str, topic: str, partition: int, offset: int) -> tuple[object, ...]:
     """Return the first record for a consumer that starts at this offset."""
-    with librdkafka_tools.consumer(servers, f"{topic}-looks") as one:
-        one.assign([TopicPartition(topic, partition, offset)])
-        message = until(lambda: one.poll(1.0), 30, f"a record of {topic}-{partition} at {offset}")
+    with librdkafka_tools.consumer(servers, f"{topic}-looks") as client:
+        client.assign([TopicPartition(topic, partition, offset)])
+        message = until(
+            lambda: client.poll(1.0), 30, f"a record of {topic}-{partition} at {offset}"
+        )
         assert message.error() is None, message.error()
         return (
             message.offset(),
@@ -173,8 +184,8 @@ def record_at(servers: str, topic: str, partition: int, offset: int) -> tuple[ob
 def same_records(stage: Stage, topic: str, offsets: dict[int, int]) -> None:
     """Check that both clusters have the same record at these offsets."""
     for partition, offset in offsets.items():
-        there = record_at(stage.source.bootstrap_servers, topic, partition, offset)
-        assert record_at(stage.destination.bootstrap_servers, topic, partition, offset) == there
+        record = record_at(stage.source.bootstrap_servers, topic, partition, offset)
+        assert record_at(stage.destination.bootstrap_servers, topic, partition, offset) == record
 
 
 def mirrored_transactions(stage: Stage, topic: str) -> tuple[str, str]:
@@ -190,23 +201,23 @@ def mirrored_transactions(stage: Stage, topic: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_an_offset_points_at_the_same_record(world: Stage, topic: str, protocol: str) -> None:
+def test_a_copied_offset_points_at_the_same_record(world: Stage, topic: str, protocol: str) -> None:
     """Also behind markers and aborted data: the next record is the same on both sides."""
     source, destination = mirrored_transactions(world, topic)
     for count in (3, 20, 30):  # in a transaction, and before markers and aborted data
         group = f"{topic}-{protocol}-{count}"
-        with librdkafka_tools.consumer(source, group, protocol) as one:
-            one.subscribe([topic])
-            read(one, count)
-            one.commit(asynchronous=False)
-        there = librdkafka_tools.committed(source, group, topic)
-        assert there
+        with librdkafka_tools.consumer(source, group, protocol) as client:
+            client.subscribe([topic])
+            read(client, count)
+            client.commit(asynchronous=False)
+        committed = librdkafka_tools.committed(source, group, topic)
+        assert committed
         until(
-            lambda g=group, t=there: librdkafka_tools.committed(destination, g, topic) == t,
+            lambda g=group, t=committed: librdkafka_tools.committed(destination, g, topic) == t,
             60,
             "the offsets",
         )  # type: ignore[misc]
-        same_records(world, topic, there)
+        same_records(world, topic, committed)
 
 
 def share_starts(servers: str, group: str, topic: str) -> dict[int, int]:
@@ -216,7 +227,7 @@ def share_starts(servers: str, group: str, topic: str) -> dict[int, int]:
         config = parse_config({"bootstrap.servers": servers}).config
         async with KafkaCluster(config, name="asked") as cluster:
             found = await start_offsets(cluster, group)
-        return {p.partition: one.offset for p, one in found.items() if p.topic == topic}
+        return {p.partition: client.offset for p, client in found.items() if p.topic == topic}
 
     return asyncio.run(ask())
 
@@ -235,38 +246,38 @@ def share_from_the_beginning(servers: str, group: str) -> None:
     client.incremental_alter_configs([resource])[resource].result(30)
 
 
-def shared(servers: str, group: str, topic: str, count: int) -> set[tuple[int, int, bytes]]:
+def share_records(servers: str, group: str, topic: str, count: int) -> set[tuple[int, int, bytes]]:
     """Return partition, offset and value of at least `count` records, acknowledged."""
-    one = ShareConsumer({"bootstrap.servers": servers, "group.id": group})
+    client = ShareConsumer({"bootstrap.servers": servers, "group.id": group})
     found: set[tuple[int, int, bytes]] = set()
     try:
-        one.subscribe([topic])
+        client.subscribe([topic])
 
         def more() -> bool:
-            for message in one.poll(1.0):
+            for message in client.poll(1.0):
                 assert message.error() is None, message.error()
                 found.add((message.partition(), message.offset(), message.value()))
-            one.commit_sync()
+            client.commit_sync()
             return len(found) >= count
 
         until(more, 60, f"{count} records")
     finally:
-        one.close()
+        client.close()
     return found
 
 
-def from_there(servers: str, topic: str, offsets: dict[int, int]) -> set[tuple[int, int, bytes]]:
+def records_from(servers: str, topic: str, offsets: dict[int, int]) -> set[tuple[int, int, bytes]]:
     """Return partition, offset and value of all records from these offsets on."""
     ends = ConsumerView(servers).ends([(topic, index) for index in offsets])
-    with librdkafka_tools.consumer(servers, f"{topic}-rest") as one:
-        one.assign([TopicPartition(topic, index, offset) for index, offset in offsets.items()])
+    with librdkafka_tools.consumer(servers, f"{topic}-rest") as client:
+        client.assign([TopicPartition(topic, index, offset) for index, offset in offsets.items()])
         found: set[tuple[int, int, bytes]] = set()
 
         def at_the_end() -> bool:
-            message = one.poll(1.0)
+            message = client.poll(1.0)
             if message is not None and message.error() is None:
                 found.add((message.partition(), message.offset(), message.value()))  # type: ignore[arg-type]
-            where = one.position([TopicPartition(topic, index) for index in offsets])
+            where = client.position([TopicPartition(topic, index) for index in offsets])
             return all(place.offset >= ends[topic, place.partition] for place in where)
 
         until(at_the_end, 60, f"the end of {topic}")
@@ -281,18 +292,18 @@ def test_a_share_group_continues_at_its_start_offsets(world: Stage, topic: str) 
     source, destination = mirrored_transactions(world, topic)
     group = f"{topic}-share"
     share_from_the_beginning(source, group)
-    shared(source, group, topic, 140)
+    share_records(source, group, topic, 140)
 
     def told_late() -> dict[int, int]:
         more = [*librdkafka_tools.simple(5, 0, "later"), *librdkafka_tools.simple(5, 1, "later")]
         librdkafka_tools.write(source, topic, more)
-        shared(source, group, topic, 10)
+        share_records(source, group, topic, 10)
         starts = share_starts(source, group, topic)
         return starts if len(starts) == 2 and min(starts.values()) > 10 else {}
 
-    there = until(told_late, 60, "start offsets above 10")
+    start_offsets = until(told_late, 60, "start offsets above 10")
     world.await_no_lag([topic])
-    until(lambda: share_starts(destination, group, topic) == there, 60, "the start offsets")
-    same_records(world, topic, there)
-    expected = from_there(source, topic, there)
-    assert shared(destination, group, topic, len(expected)) == expected
+    until(lambda: share_starts(destination, group, topic) == start_offsets, 60, "the start offsets")
+    same_records(world, topic, start_offsets)
+    expected = records_from(source, topic, start_offsets)
+    assert share_records(destination, group, topic, len(expected)) == expected

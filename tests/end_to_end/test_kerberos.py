@@ -102,7 +102,7 @@ def _cluster(properties: Mapping[str, str]) -> KafkaCluster:
     return KafkaCluster(parse_config(properties, {}).config)
 
 
-def test_a_mirror(place: Place) -> None:
+def test_a_mirror_runs_with_keytabs(place: Place) -> None:
     """The source by `mirror`'s keytab, the destination by `operator`'s and `twinlog`'s."""
     stage, topic = place.stage, "orders"
     servers = stage.source.bootstrap_servers
@@ -135,7 +135,7 @@ def test_sessions_outlive_their_lifetime(place: Place) -> None:
     outlive_sessions(_cluster(place.properties("source", "mirror")))
 
 
-def test_a_ticket_of_the_system(
+def test_a_ticket_cache_is_used_instead_of_a_keytab(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A ticket of `kinit`: in the file that is named, or in the system's default cache."""
@@ -162,7 +162,7 @@ def test_errors_are_one_line(place: Place, tmp_path: Path) -> None:
     assert f"cannot get a ticket for other@{HOST}" in said
 
 
-def test_a_kdc_that_is_gone(place: Place) -> None:
+def test_an_unreachable_kdc_delays_only_clients_without_a_ticket(place: Place) -> None:
     """It delays clients without a ticket, and no client that has one."""
     mirror, fresh = (place.properties("source", name) for name in ("mirror", "twinlog"))
     reach(_cluster(mirror))

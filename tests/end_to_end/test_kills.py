@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.last, pytest.mark.broker, pytest.mark.spark, pytest.ma
 RATE = 400.0
 
 
-def test_what_runs_here(tmp_path: Path) -> None:
+def test_a_mirror_survives_the_kill_of_each_local_process(tmp_path: Path) -> None:
     """Kill a lane, the lanes' parent, a broker of each cluster, the driver's JVM, the driver.
 
     The last one is killed while a topic is being removed.
@@ -33,7 +33,7 @@ def test_what_runs_here(tmp_path: Path) -> None:
         mirror.prove()
 
 
-def test_a_spark_cluster(tmp_path: Path) -> None:
+def test_a_mirror_survives_kills_in_a_spark_cluster(tmp_path: Path) -> None:
     """Kill one of two workers: its lane moves to the other one, whose own lane is not affected.
 
     Then kill an executor, which is replaced.

@@ -88,7 +88,7 @@ def ends(stage: Stage, topic: str) -> list[int]:
     return [found[topic, 0], found[topic, 1]]
 
 
-def test_pause_and_resume(life: Stage, topic: str) -> None:
+def test_a_resumed_topic_continues_at_the_same_offsets(life: Stage, topic: str) -> None:
     """While it is paused nothing is copied; then it continues, at the same offsets."""
     mirrored(life, topic)
     refused(life, "MIRROR_TOPIC_NOT_PAUSED", "--resume", "--topic", topic)
@@ -117,7 +117,7 @@ def test_pause_and_resume(life: Stage, topic: str) -> None:
     assert life.verify("--topic", topic).status == 0
 
 
-def test_another_node_leaves_paused_topics_alone(life: Stage, topic: str) -> None:
+def test_a_paused_topic_stays_paused_under_a_new_owner(life: Stage, topic: str) -> None:
     """A paused topic stays paused when its owner dies, and the next owner resumes it."""
     mirrored(life, topic)
     command(life, "--pause", "--topic", topic)
@@ -137,7 +137,7 @@ def test_another_node_leaves_paused_topics_alone(life: Stage, topic: str) -> Non
     assert life.verify("--topic", topic).status == 0
 
 
-def test_a_topic_that_is_gone_holds_up_no_other(life: Stage, topic: str) -> None:
+def test_a_deleted_destination_topic_fails_alone(life: Stage, topic: str) -> None:
     """It was deleted on the destination; a new owner fails its partitions alone."""
     gone, kept = f"{topic}-gone", f"{topic}-kept"
     mirrored(life, gone)
@@ -182,7 +182,9 @@ def test_alter_reconnects_to_the_source(life: Stage, topic: str, tmp_path: Path)
     assert report.records == 250
 
 
-def test_a_node_ends_without_its_destination(doomed: Stage, topic: str) -> None:
+def test_a_node_ends_on_request_while_its_destination_is_unreachable(
+    doomed: Stage, topic: str
+) -> None:
     """It ends when it is asked to, before orchestrators kill it."""
     mirrored(doomed, topic)
     doomed.destination.kill(1)
@@ -238,7 +240,7 @@ def test_failover_with_a_dead_source(doomed: Stage, topic: str) -> None:
     )
     assert ends(doomed, gone) == [fenced[0] + 10, fenced[1]]
     command(doomed, "--remove", "--topic", ".*")
-    until(lambda: not left(doomed), 60, "all partitions STOPPED")
+    until(lambda: not not_stopped(doomed), 60, "all partitions STOPPED")
     assert command(doomed, "--delete") == f"Deleted mirror {MIRROR}"
     assert MIRROR not in doomed.mirrors("--list").output
     refused(doomed, "UNKNOWN_MIRROR", "--delete")
@@ -276,7 +278,7 @@ def reasons(found: dict[str, Any]) -> list[str]:
     return [one["reason"] for one in found["findings"]]
 
 
-def left(stage: Stage) -> list[str]:
+def not_stopped(stage: Stage) -> list[str]:
     """Return the partitions that are not STOPPED."""
     rows = json.loads(command(stage, "--describe", "--json"))
     return [f"{row['topic']}-{row['partition']}" for row in rows if row["state"] != "STOPPED"]
@@ -355,7 +357,7 @@ class Stale:
         return {
             topic.topic
             for topic in found.topics
-            if any(one.reason is Reason.COMPACTION_MISSED for one in topic.findings)
+            if any(finding.reason is Reason.COMPACTION_MISSED for finding in topic.findings)
         }
 
 
@@ -363,15 +365,15 @@ def keys(servers: str, topic: str) -> dict[str, str | None]:
     """Return each key's last value in partition 0, as a consumer sees it."""
     end = ConsumerView(servers).ends([(topic, 0)])[topic, 0]
     found: dict[str, str | None] = {}
-    with librdkafka_tools.consumer(servers, f"{topic}-keys") as one:
-        one.assign([TopicPartition(topic, 0, 0)])
+    with librdkafka_tools.consumer(servers, f"{topic}-keys") as client:
+        client.assign([TopicPartition(topic, 0, 0)])
 
         def read() -> bool:
-            for message in one.consume(1000, 1.0):
+            for message in client.consume(1000, 1.0):
                 assert message.error() is None
                 value = message.value()
                 found[(message.key() or b"").decode()] = None if value is None else value.decode()
-            (position,) = one.position([TopicPartition(topic, 0)])
+            (position,) = client.position([TopicPartition(topic, 0)])
             return position.offset >= end
 
         until(read, 60, f"all of {topic}")

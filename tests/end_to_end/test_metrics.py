@@ -40,7 +40,9 @@ def mirrored(world: Stage, metrics_address: str, topic: str) -> str:
     return topic
 
 
-def test_metrics(world: Stage, metrics_address: str, mirrored: str) -> None:
+def test_exported_metrics_agree_with_other_sources(
+    world: Stage, metrics_address: str, mirrored: str
+) -> None:
     """KIP-1279's metrics, with values confirmed by other sources."""
     mirror = {"mirror": "everything"}
     labels = {**mirror, "topic": mirrored, "partition": "0"}
@@ -80,7 +82,9 @@ def test_metrics(world: Stage, metrics_address: str, mirrored: str) -> None:
     assert slowest > 0
 
 
-def test_markers_are_counted(world: Stage, metrics_address: str, mirrored: str) -> None:
+def test_filled_markers_and_their_wait_are_counted(
+    world: Stage, metrics_address: str, mirrored: str
+) -> None:
     """A transaction's marker is a filled offset, and the time that it takes is counted."""
     servers = world.source.bootstrap_servers
     producer = Producer({"bootstrap.servers": servers, "transactional.id": mirrored})
@@ -103,7 +107,7 @@ def test_markers_are_counted(world: Stage, metrics_address: str, mirrored: str) 
 
 
 @pytest.mark.usefixtures("mirrored")
-def test_health(metrics_address: str) -> None:
+def test_health_endpoints_report_the_state_of_the_node(metrics_address: str) -> None:
     """The node is ready and alive; FAILED partitions are counted, and do not change that."""
 
     def ready() -> dict[str, Any] | None:
@@ -121,7 +125,7 @@ def test_health(metrics_address: str) -> None:
 
 
 @pytest.mark.usefixtures("mirrored")
-def test_dashboard_and_alerts_name_what_there_is(metrics_address: str) -> None:
+def test_dashboard_alerts_and_page_name_exactly_the_exported_metrics(metrics_address: str) -> None:
     """Every metric of monitoring/ and docs/metrics.md is exported, and vice versa."""
     exported = until(lambda: scrape(metrics_address).names, 60)
     dashboard = json.loads((ROOT / "monitoring" / "grafana-dashboard.json").read_text())

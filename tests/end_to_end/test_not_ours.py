@@ -75,7 +75,7 @@ def removed(stage: Stage, topic: str) -> None:
         librdkafka_tools.await_state(stage, topic, partition, "STOPPED")
 
 
-def test_a_topic_that_is_recreated(world: Stage, topic: str) -> None:
+def test_a_recreated_destination_topic_is_failed_for_good(world: Stage, topic: str) -> None:
     """FAILED for good, under load and after a restart; nothing is ever written to it."""
     again, kept = f"{topic}-again", f"{topic}-kept"
     servers = world.destination.bootstrap_servers
@@ -120,7 +120,7 @@ def readiness(stage: Stage, topic: str) -> list[str]:
     return [one["reason"] for topic in found["topics"] for one in topic["findings"]]
 
 
-def test_partitions_that_another_client_added(world: Stage, topic: str) -> None:
+def test_partitions_added_by_another_client_are_reported(world: Stage, topic: str) -> None:
     """They are named; mirroring goes on. When the source grows, foreign records are FAILED."""
     source, servers = world.source.bootstrap_servers, world.destination.bootstrap_servers
     mirrored(world, topic)

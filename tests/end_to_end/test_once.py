@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import librdkafka_tools
 import pytest
+from confluent_kafka.admin import NewPartitions
 
 from twinlog.local import commands
 from twinlog.local.check import ConsumerView
@@ -22,7 +23,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """Start two clusters and a mirror without topics; no node runs."""
     with Stage(tmp_path_factory.mktemp("alone")) as stage:
         stage.start_source()
-        stage.start_destination()
+        # As brokers have it by default: a node learns late which mirrors it has to refresh.
+        stage.start_destination(config={"group.initial.rebalance.delay.ms": "3000"})
         stage.create_mirror("now-and-then", state_partitions=5)
         yield stage
 
@@ -34,7 +36,7 @@ def once(stage: Stage) -> Done:
     )
 
 
-def test_retention_overtakes_the_mirror(alone: Stage, topic: str) -> None:
+def test_records_deleted_before_they_were_mirrored_are_skipped(alone: Stage, topic: str) -> None:
     """Records that the source has deleted before they were mirrored: the destination skips them.
 
     Its log start offset is then the source's, and every offset after it is the source's.
@@ -63,7 +65,22 @@ def test_retention_overtakes_the_mirror(alone: Stage, topic: str) -> None:
     assert verified.status == 0, verified
 
 
-def test_a_source_that_is_gone(alone: Stage, topic: str) -> None:
+def test_a_single_run_finds_partitions_that_the_source_has_gained(alone: Stage, topic: str) -> None:
+    """Goal: it ends only after a refresh, also if all that was known before is mirrored."""
+    servers = alone.source.bootstrap_servers
+    librdkafka_tools.make_topic(servers, topic)
+    librdkafka_tools.write(servers, topic, librdkafka_tools.simple(10))
+    alone.add(topic, "now-and-then")
+    assert once(alone).status == 0
+    admin = librdkafka_tools.admin(servers)
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+    librdkafka_tools.write(servers, topic, librdkafka_tools.simple(20, 2))
+    assert once(alone).status == 0
+    ends = ConsumerView(alone.destination.bootstrap_servers).extents([(topic, 2)])
+    assert ends[topic, 2].end == 20
+
+
+def test_an_unreachable_source_ends_a_single_run_with_an_error(alone: Stage, topic: str) -> None:
     """It does not wait for ever."""
     servers = alone.source.bootstrap_servers
     librdkafka_tools.make_topic(servers, topic)

@@ -184,8 +184,8 @@ def place(
         await place.source.set_password("mirror", PASSWORDS["mirror"])
         await place.destination.set_password("twinlog", PASSWORDS["twinlog"])
         await place.source.give(granted("User:mirror") + granted("User:switchover", "source"))
-        there = ("User:operator", "User:twinlog")
-        await place.destination.give([right for name in there for right in granted(name)])
+        principals = ("User:operator", "User:twinlog")
+        await place.destination.give([right for name in principals for right in granted(name)])
         await place.destination.give(granted("User:switchover", "destination"))
         async with place.as_operator() as cluster:
             for way in WAYS:
@@ -206,7 +206,7 @@ def place(
         claim.close()
 
 
-def test_every_way_to_a_source(place: Place) -> None:
+def test_every_security_protocol_to_a_source_mirrors_records(place: Place) -> None:
     """Records arrive; the destination is always reached by SASL_SSL."""
     topics = [f"{PREFIX}-{way}" for way in WAYS]
     place.stage.await_no_lag(topics)
@@ -220,7 +220,7 @@ def test_every_way_to_a_source(place: Place) -> None:
     assert report.records >= 150 * len(WAYS)
 
 
-def test_no_secret_is_to_be_seen(place: Place) -> None:
+def test_secrets_appear_in_no_output(place: Place) -> None:
     """Not in a log, an answer, a control topic, the list of processes, Spark's UI."""
     place.stage.await_no_lag([f"{PREFIX}-{way}" for way in WAYS])
     librdkafka_tools.await_state(place.stage, f"{PREFIX}-plain", 0, "MIRRORING")
@@ -324,17 +324,17 @@ def test_errors_are_one_line(
         assert secret not in message
 
 
-def test_operators_need_each_of_their_rights(place: Place) -> None:
+def test_each_right_of_an_operator_is_necessary(place: Place) -> None:
     """Without any one of them some command is refused, with the reason; none is superfluous."""
     rights = granted("User:operator")
     # Create on control topics is for the first mirror, Write on states is tested below.
     tried = [
-        one
-        for one in rights
-        if not one.resource_name.startswith("__mirror")
+        right
+        for right in rights
+        if not right.resource_name.startswith("__mirror")
         or (
-            one.operation is not Operation.CREATE
-            and (one.resource_name, one.operation) != (STATE_TOPIC, Operation.WRITE)
+            right.operation is not Operation.CREATE
+            and (right.resource_name, right.operation) != (STATE_TOPIC, Operation.WRITE)
         )
     ]
     names = [(f"{PREFIX}-fresh-{at}", f"{PREFIX}-taken-{at}") for at in range(len(tried) + 1)]
@@ -374,7 +374,7 @@ def test_operators_need_each_of_their_rights(place: Place) -> None:
     asyncio.run(run())
 
 
-def test_a_whole_life(place: Place) -> None:
+def test_the_documented_rights_suffice_for_every_command(place: Place) -> None:
     """With the rights of the page: everything that follows the data, and each command."""
     source, destination = (one.local.bootstrap_servers for one in (place.source, place.destination))
     topic, mirror, group = f"{PREFIX}-life", "life", f"{PREFIX}-life-readers"
@@ -406,7 +406,9 @@ def test_a_whole_life(place: Place) -> None:
     for partition in (0, 1):
         librdkafka_tools.await_state(place.stage, topic, partition, "STOPPED")
     states = [one for one in granted("User:operator") if one.resource_name == STATE_TOPIC]
-    with without(place.destination, *(one for one in states if one.operation is Operation.WRITE)):
+    with without(
+        place.destination, *(state for state in states if state.operation is Operation.WRITE)
+    ):
         refused = place.mirrors("--delete", *in_it)
     assert refused.status != 0
     assert "TOPIC_AUTHORIZATION_FAILED" in refused.errors
@@ -415,7 +417,7 @@ def test_a_whole_life(place: Place) -> None:
     done(place.mirrors("--delete", *in_it))
 
 
-def test_read_only_until_the_failover(place: Place) -> None:
+def test_the_destination_is_read_only_until_the_failover(place: Place) -> None:
     """Principals with WRITE at the source have it at the destination once the topic is removed."""
     source = place.source.local.bootstrap_servers
     topic, mirror = f"{PREFIX}-guarded", "guarded"
@@ -452,7 +454,7 @@ def test_read_only_until_the_failover(place: Place) -> None:
     done(place.mirrors("--delete", "--mirror", mirror))
 
 
-def test_a_failover_while_the_source_denies_everybody(place: Place) -> None:
+def test_a_failover_while_the_source_denies_all_principals(place: Place) -> None:
     """Goal: C3: the usual way to freeze a source would also bind the nodes, if it were copied.
 
     The denial is reported, by the node and by readiness, and is not copied, even if a rule names
@@ -598,21 +600,21 @@ def values(servers: str, topic: str) -> list[str]:
     """Return all values that a consumer reads in partition 0."""
     end = ConsumerView(servers).stable([(topic, 0)])[topic, 0]
     found: list[str] = []
-    with librdkafka_tools.consumer(servers, f"{topic}-values") as one:
-        one.assign([TopicPartition(topic, 0, 0)])
+    with librdkafka_tools.consumer(servers, f"{topic}-values") as client:
+        client.assign([TopicPartition(topic, 0, 0)])
 
         def read() -> bool:
-            for message in one.consume(1000, 1.0):
+            for message in client.consume(1000, 1.0):
                 assert message.error() is None
                 found.append((message.value() or b"").decode())
-            (position,) = one.position([TopicPartition(topic, 0)])
+            (position,) = client.position([TopicPartition(topic, 0)])
             return position.offset >= end
 
         until(read, 60, f"all of {topic}")
     return found
 
 
-def test_going_back_gives_all_rights_back(place: Place) -> None:
+def test_an_aborted_switchover_restores_all_rights(place: Place) -> None:
     """All rights are restored after switchovers that are killed, too slow, interrupted or refused.
 
     The refused one loses its own right meanwhile, and reports that. A principal that cannot be
@@ -694,7 +696,7 @@ def done(command: Done) -> None:
         ("destination", "User:twinlog", Operation.WRITE),
     ],
 )
-def test_a_right_taken_and_given_back(
+def test_a_partition_resumes_when_a_revoked_right_is_restored(
     place: Place, side: str, principal: str, operation: Operation
 ) -> None:
     """The missing right is reported for the partition; later it resumes, and nothing is lost."""
@@ -720,7 +722,7 @@ def test_a_right_taken_and_given_back(
     assert report.good, report.problems
 
 
-def test_a_topic_that_may_not_be_seen(place: Place) -> None:
+def test_a_topic_without_describe_right_is_not_reported_as_missing(place: Place) -> None:
     """It is refused, and not taken for a missing topic."""
     topic = f"{PREFIX}-plain"
 
@@ -733,7 +735,7 @@ def test_a_topic_that_may_not_be_seen(place: Place) -> None:
     asyncio.run(body())
 
 
-def test_another_password(place: Place) -> None:
+def test_a_changed_source_password_is_used_without_further_action(place: Place) -> None:
     """Changed at the source and behind the reference: no other action is needed."""
     topic, servers = f"{PREFIX}-scram-256", place.source.local.bootstrap_servers
     place.stage.await_no_lag([topic])
@@ -744,7 +746,7 @@ def test_another_password(place: Place) -> None:
     librdkafka_tools.await_state(place.stage, topic, 0, "MIRRORING")
 
 
-def test_the_nodes_own_password_is_changed(place: Place) -> None:
+def test_lanes_continue_when_the_password_of_the_node_is_changed(place: Place) -> None:
     """At the destination and behind the reference, and back: the same lanes go on."""
     topic, servers = f"{PREFIX}-oauth", place.source.local.bootstrap_servers
     place.stage.await_no_lag([topic])
@@ -761,7 +763,7 @@ def test_the_nodes_own_password_is_changed(place: Place) -> None:
     assert all(lane.alive() for lane in lanes), "a lane has ended"
 
 
-def test_the_nodes_own_user_is_taken_and_given_back(place: Place) -> None:
+def test_a_node_resumes_when_its_user_is_restored(place: Place) -> None:
     """For longer than the session: the node stays, writes nothing, and resumes by itself."""
     topic, servers = f"{PREFIX}-oauth", place.source.local.bootstrap_servers
     place.stage.await_no_lag([topic])
@@ -786,7 +788,7 @@ def test_the_nodes_own_user_is_taken_and_given_back(place: Place) -> None:
     assert report.good, report.problems
 
 
-def test_a_node_that_begins_while_a_source_refuses_it(place: Place) -> None:
+def test_a_node_that_starts_while_a_source_refuses_access_resumes_later(place: Place) -> None:
     """Its partitions are FAILED with the reason, other mirrors go on; later it resumes."""
     topic, beside = f"{PREFIX}-scram-256", f"{PREFIX}-oauth"
     servers = place.source.local.bootstrap_servers

@@ -67,11 +67,11 @@ class Writing:
 
 @contextmanager
 def writing(servers: str, topic: str) -> Iterator[Writing]:
-    one = Writing(servers, topic)
+    load = Writing(servers, topic)
     try:
-        yield one
+        yield load
     finally:
-        one.stop()
+        load.stop()
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def consumer(
     servers: str, group: str, topic: str = "", protocol: str = "classic"
 ) -> Iterator[Consumer]:
     """Return a member of a group that reads a topic; without a topic it is no member."""
-    one = Consumer(
+    client = Consumer(
         {
             "bootstrap.servers": servers,
             "group.protocol": protocol,
@@ -91,18 +91,18 @@ def consumer(
     )
     try:
         if topic:
-            one.subscribe([topic])
-        yield one
+            client.subscribe([topic])
+        yield client
     finally:
-        one.close()
+        client.close()
 
 
-def read(one: Consumer, count: int) -> list[Place]:
+def read(client: Consumer, count: int) -> list[Place]:
     """Return the positions of the next records."""
     found: list[Place] = []
 
     def more() -> bool:
-        for message in one.consume(count - len(found), 1.0):
+        for message in client.consume(count - len(found), 1.0):
             partition, offset = message.partition(), message.offset()
             assert message.error() is None
             assert partition is not None
@@ -115,8 +115,8 @@ def read(one: Consumer, count: int) -> list[Place]:
 
 
 def committed(servers: str, group: str, topic: str) -> dict[int, int]:
-    with consumer(servers, group) as one:
-        found = one.committed([TopicPartition(topic, index) for index in PARTITIONS], timeout=30)
+    with consumer(servers, group) as client:
+        found = client.committed([TopicPartition(topic, index) for index in PARTITIONS], timeout=30)
     return {part.partition: part.offset for part in found if part.offset >= 0}
 
 
@@ -139,7 +139,7 @@ def mirrored(stage: Stage, topic: str) -> tuple[str, str]:
     return source, destination
 
 
-def test_a_planned_switchover(world: Stage, topic: str) -> None:
+def test_a_planned_switchover_loses_and_duplicates_nothing(world: Stage, topic: str) -> None:
     """With a live transactional producer, and a group that moves to the destination.
 
     The switchover waits for the producer to stop, and for the group to leave the source. Then the
@@ -175,18 +175,20 @@ def test_a_planned_switchover(world: Stage, topic: str) -> None:
         "not_denied": "",
         "groups_behind": "",
     }
-    theirs, ours = ConsumerView(source), ConsumerView(destination)
+    source_view, destination_view = ConsumerView(source), ConsumerView(destination)
     places = [(topic, index) for index in PARTITIONS]
-    ends = theirs.ends(places)
-    assert ours.ends(places) == {one: end + 1 for one, end in ends.items()}, "and the fence"
-    there = committed(source, group, topic)
-    assert sum(there.values()) >= 60
-    assert committed(destination, group, topic) == there
+    ends = source_view.ends(places)
+    assert destination_view.ends(places) == {one: end + 1 for one, end in ends.items()}, (
+        "and the fence"
+    )
+    group_offsets = committed(source, group, topic)
+    assert sum(group_offsets.values()) >= 60
+    assert committed(destination, group, topic) == group_offsets
     behind = committed(source, f"{topic}-whole", topic)
     assert any(behind[index] < ends[topic, index] for index in PARTITIONS), "but for a marker"
     assert committed(destination, f"{topic}-whole", topic) == behind
 
-    seen = theirs.read({one: (0, end) for one, end in ends.items()}, time.monotonic() + 60)
+    seen = source_view.read({one: (0, end) for one, end in ends.items()}, time.monotonic() + 60)
     whole = sorted((index, one.offset) for (_, index), some in seen.items() for one in some)
     assert len(whole) == written
     with consumer(destination, group, topic) as reader:
@@ -197,7 +199,9 @@ def test_a_planned_switchover(world: Stage, topic: str) -> None:
         until(lambda: producer.totals.committed, 30, "a transaction on the destination")
 
 
-def test_groups_that_may_still_commit_their_first_offsets(world: Stage, topic: str) -> None:
+def test_groups_that_may_still_commit_first_offsets_are_waited_for(
+    world: Stage, topic: str
+) -> None:
     """Members that have read and not committed, and offsets in an open transaction.
 
     A group without a commit is in no list of offsets; its first commit may still come.
@@ -235,7 +239,7 @@ def test_groups_that_may_still_commit_their_first_offsets(world: Stage, topic: s
     assert committed(destination, f"{topic}-consumer", topic) == {}
 
 
-def test_going_back(world: Stage, topic: str) -> None:
+def test_a_switchover_aborts_while_producers_write(world: Stage, topic: str) -> None:
     """With producers that were not stopped it ends after its time limit, and nothing has changed.
 
     It ends at once if the producers are not declared stopped.
@@ -259,7 +263,7 @@ def test_going_back(world: Stage, topic: str) -> None:
         assert (row["state"], row["wanted"]) == ("MIRRORING", "MIRRORING")
 
 
-def test_who_holds_a_transaction_open_is_named(world: Stage, topic: str) -> None:
+def test_the_producer_of_an_open_transaction_is_named(world: Stage, topic: str) -> None:
     """By readiness, and by a switchover that waits for it."""
     source, destination = mirrored(world, topic)
     holder = Producer({"bootstrap.servers": source, "transactional.id": f"{topic}-holder"})
@@ -268,7 +272,7 @@ def test_who_holds_a_transaction_open_is_named(world: Stage, topic: str) -> None
     holder.produce(topic, partition=1, value="held")
     assert holder.flush(librdkafka_tools.SECONDS) == 0
     found = asyncio.run(find_readiness({"bootstrap.servers": destination}, MIRROR, topic))
-    texts = {one.reason: one.text for one in found.all_findings()}
+    texts = {finding.reason: finding.text for finding in found.all_findings()}
     assert texts[Reason.OPEN_TRANSACTION] == (
         f"{topic}: 1 of them belong to open transactions (partition 1), "
         f"of transactional id {topic}-holder"
@@ -283,7 +287,7 @@ def test_who_holds_a_transaction_open_is_named(world: Stage, topic: str) -> None
     holder.abort_transaction(librdkafka_tools.SECONDS)
 
 
-def test_what_is_written_too_late_is_named(world: Stage, topic: str) -> None:
+def test_records_written_after_the_last_check_are_named(world: Stage, topic: str) -> None:
     """By a producer that was not stopped, between the last check and the end of mirroring."""
     source, destination = mirrored(world, topic)
     late = Producer({"bootstrap.servers": source, "transactional.id": f"{topic}-late"})

@@ -16,7 +16,7 @@ PAUSE_SECONDS = 20.0
 """Twice the session timeout."""
 
 
-def test_a_stopped_lane_writes_nothing_after_a_takeover(tmp_path: Path) -> None:
+def test_a_paused_lane_writes_nothing_after_a_takeover(tmp_path: Path) -> None:
     """Another node takes over; the lane continues and writes nothing without a lease."""
     with ordeal(tmp_path, secrets.token_hex(4), 400.0) as mirror:
         for name in ("one", "other"):

@@ -25,7 +25,9 @@ def mirrored(stage: Stage, topic: str) -> int:
     return sum(log.ends([(topic, 0), (topic, 1)]).values()) * RECORD
 
 
-def test_a_rate_holds(world: Stage, metrics_address: str, topic: str) -> None:
+def test_a_throttled_topic_keeps_to_its_rate(
+    world: Stage, metrics_address: str, topic: str
+) -> None:
     """Within a tenth over 20 s, measured on the destination; 120 MB wait, in two partitions."""
     servers = world.source.bootstrap_servers
     free = f"{topic}-free"
@@ -56,9 +58,9 @@ def test_a_rate_holds(world: Stage, metrics_address: str, topic: str) -> None:
     assert 0.85 * RATE < sum(rates) < 1.15 * RATE
     lag = "twinlog_partition_lag_seconds"
     ages = {
-        one["topic"]: metrics.value(lag, **one)
-        for one in metrics.labels(lag)
-        if topic in one["topic"]
+        label["topic"]: metrics.value(lag, **label)
+        for label in metrics.labels(lag)
+        if topic in label["topic"]
     }
     assert ages[free] == 0
     assert (ages[topic] or 0) > SECONDS - 5, "what waits was seen when the test began"

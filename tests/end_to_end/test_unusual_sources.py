@@ -135,7 +135,9 @@ def prove_or_refused(stage: Stage, topics: Collection[str], *reasons: str) -> No
     assert any(reason in named for reason in reasons), named
 
 
-def test_a_quota_and_large_records(stage: Stage, by_chance: Chance) -> None:
+def test_large_records_of_a_source_with_a_quota_are_mirrored(
+    stage: Stage, by_chance: Chance
+) -> None:
     """A throttled client gets answers without partitions, and large batches one at a time.
 
     Six partitions of small records, ten of large ones, one lane (issue: "Lost records").
@@ -162,7 +164,9 @@ WINDOW = {"remote.log.manager.fetch.quota.window.num": "2"}
 
 
 @pytest.mark.parametrize("kind", ["plain", "slow", "quota"])
-def test_tiered_storage(stage: Stage, by_chance: Chance, tmp_path: Path, kind: str) -> None:
+def test_a_source_with_tiered_storage_is_mirrored(
+    stage: Stage, by_chance: Chance, tmp_path: Path, kind: str
+) -> None:
     """Most of the log is in remote storage, whose reads may be slow, or limited by a quota."""
     choose = by_chance.random
     rate = choose.randrange(1_000_000, 3_000_000)
@@ -183,7 +187,9 @@ def test_tiered_storage(stage: Stage, by_chance: Chance, tmp_path: Path, kind: s
 
 
 @pytest.mark.parametrize("selector", ["rack aware", "a follower"])
-def test_a_replica_selector(stage: Stage, by_chance: Chance, tmp_path: Path, selector: str) -> None:
+def test_a_source_with_a_replica_selector_is_mirrored(
+    stage: Stage, by_chance: Chance, tmp_path: Path, selector: str
+) -> None:
     """A leader may answer without bytes, and name a replica in the client's rack instead."""
     choose = by_chance.random
     aware = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -202,7 +208,7 @@ def test_a_replica_selector(stage: Stage, by_chance: Chance, tmp_path: Path, sel
     prove_or_refused(stage, ["plain"], "preferred", "replica")
 
 
-def test_all_sizes(stage: Stage, by_chance: Chance) -> None:
+def test_records_of_all_sizes_are_mirrored(stage: Stage, by_chance: Chance) -> None:
     """Records of 0 B to 5 MB, many in a batch or one that exceeds the fetch size.
 
     The source is written to while it is mirrored.
@@ -231,7 +237,9 @@ def _any_size(choose: random.Random) -> int:
     return choose.choice((*edges, *[choose.randrange(upper)] * 20))
 
 
-def test_a_compacted_log_whose_end_is_gone(stage: Stage, by_chance: Chance) -> None:
+def test_a_log_whose_end_was_compacted_is_mirrored_or_reported(
+    stage: Stage, by_chance: Chance
+) -> None:
     """Compaction has removed the last records, and no bytes can prove it (issue, point 1).
 
     The destination ends where the source does, or the lag stays and its reason is named.
@@ -256,17 +264,17 @@ def test_a_compacted_log_whose_end_is_gone(stage: Stage, by_chance: Chance) -> N
         time.sleep(1.5)  # a segment's age
     librdkafka_tools.write(servers, "compacted", [(0, "last", "v", None)], enable_idempotence=False)
     end, one = live + 2 * dead, ("compacted", 0)
-    await_cleaned(servers, one, end, live + dead)
+    await_compacted(servers, one, end, live + dead)
     source.shut_down(1)
     empty_last_segment(source, "compacted")
     source.start_broker(1)
-    await_cleaned(servers, one, end, live)
+    await_compacted(servers, one, end, live)
     assert ConsumerView(servers).ends([one])[one] == end
     mirrored(stage, "compacted", "--lanes", "1")
     prove_or_refused(stage, ["compacted"], "compact")
 
 
-def await_cleaned(servers: str, one: tuple[str, int], end: int, count: int) -> None:
+def await_compacted(servers: str, one: tuple[str, int], end: int, count: int) -> None:
     """Wait until `count` records are left below an offset."""
     log = ConsumerView(servers)
     until(

@@ -25,7 +25,7 @@ def begin(stage: Stage, name: str, source: LocalCluster, destination: LocalClust
     stage.start_node(name, "--lanes", "1")
 
 
-def test_who_may_write_where(
+def test_producers_may_write_to_exactly_one_cluster(
     secured_pair: tuple[Secured, Secured], topic: str, tmp_path: Path
 ) -> None:
     """Always on one cluster; and the first one's failover needs nothing of a dead second."""
@@ -38,14 +38,14 @@ def test_who_may_write_where(
     asyncio.run(first.give([writes]))
     librdkafka_tools.make_topic(first.local.bootstrap_servers, topic)
     librdkafka_tools.until_written(topic, first.as_alice())
-    with Stage(tmp_path / "there") as there, Stage(tmp_path / "back") as back:
-        begin(there, "there", first.local, second.local)
-        begin(back, "back", second.local, first.local)
-        there.add(topic, "there")
+    with Stage(tmp_path / "there") as outbound, Stage(tmp_path / "back") as return_stage:
+        begin(outbound, "there", first.local, second.local)
+        begin(return_stage, "back", second.local, first.local)
+        outbound.add(topic, "there")
         until(lambda: {allowed, denied} <= second.acls(topic), 180, "the guard")
-        there.await_no_lag([topic])
+        outbound.await_no_lag([topic])
         # Its log is empty, so that it may have no lag before its lane has reported it.
-        until(lambda: librdkafka_tools.described(there, topic)[0]["fresh"], 60, "its status")
+        until(lambda: librdkafka_tools.described(outbound, topic)[0]["fresh"], 60, "its status")
         switch = Switching(
             *("--bootstrap-server", second.local.bootstrap_servers, "--mirror", "there"),
             *("--silence-seconds", "1"),
@@ -54,23 +54,23 @@ def test_who_may_write_where(
         librdkafka_tools.until_written(topic, second.as_alice())
         assert first.acls(topic) == {allowed, denied}
 
-        back.add(topic, "back")
-        librdkafka_tools.await_state(back, topic, 0, "MIRRORING")
-        back.await_no_lag([topic])
+        return_stage.add(topic, "back")
+        librdkafka_tools.await_state(return_stage, topic, 0, "MIRRORING")
+        return_stage.await_no_lag([topic])
         with pytest.raises(AssertionError, match="TOPIC_AUTHORIZATION_FAILED"):
             librdkafka_tools.write("", topic, librdkafka_tools.simple(1), **first.as_alice())
         second.local.kill(1)
-        done = back.mirrors("--remove", "--topic", topic, "--mirror", "back")
+        done = return_stage.mirrors("--remove", "--topic", topic, "--mirror", "back")
         assert done.status == 0, done.errors
-        librdkafka_tools.await_state(back, topic, 0, "STOPPED")
+        librdkafka_tools.await_state(return_stage, topic, 0, "STOPPED")
         librdkafka_tools.until_written(topic, first.as_alice())
         assert first.acls(topic) == {allowed}
 
         second.local.start_broker(1)
-        there.add(topic, "there")
+        outbound.add(topic, "there")
         until(lambda: {allowed, denied} <= second.acls(topic), 180, "the guard")
-        there.await_no_lag([topic])
-        report = there.check([topic], numbered=False)
+        outbound.await_no_lag([topic])
+        report = outbound.check([topic], numbered=False)
         assert report.good, report.problems
         assert report.records == 3
         assert first.acls(topic) == {allowed}

@@ -41,13 +41,13 @@ SECONDS = 60.0
 
 
 @asynccontextmanager
-async def lane_of(one: Scene) -> AsyncIterator[None]:
+async def lane_of(setup: Scene) -> AsyncIterator[None]:
     """Run a lane that owns all state partitions."""
     config = LaneConfig(
         node="shifted-node",
         index=0,
         lanes=1,
-        destination={"bootstrap.servers": one.servers[1]},
+        destination={"bootstrap.servers": setup.servers[1]},
         settings=LaneSettings(lease_s=2.0),
         group_id="twinlog",
         session_timeout_s=6.0,
@@ -61,43 +61,43 @@ async def lane_of(one: Scene) -> AsyncIterator[None]:
             await running
 
 
-async def added(one: Scene, name: str) -> MirrorTopic:
+async def added(setup: Scene, name: str) -> MirrorTopic:
     """Add a topic under another name; commands of this kind come with its engine."""
-    await make_topic(one.source, name)
-    await make_topic(one.destination, PREFIX + name)
+    await make_topic(setup.source, name)
+    await make_topic(setup.destination, PREFIX + name)
     topics = [
-        (await cluster.refresh([its])).topics[its]
-        for cluster, its in ((one.source, name), (one.destination, PREFIX + name))
+        (await cluster.refresh([topic_name])).topics[topic_name]
+        for cluster, topic_name in ((setup.source, name), (setup.destination, PREFIX + name))
     ]
     topic = MirrorTopic(
-        mirror=one.mirror,
+        mirror=setup.mirror,
         topic=name,
         topic_id=topics[0].topic_id,
         partitions=1,
         destination_topic=PREFIX + name,
         destination_topic_id=topics[1].topic_id,
     )
-    await one.store.change(lambda _: [topic])
+    await setup.store.change(lambda _: [topic])
     return topic
 
 
-async def described(one: Scene) -> PartitionDescription:
-    async with MirrorAdmin(one.user) as admin:
-        (mirror,) = (await admin.describe_mirrors([one.mirror])).mirrors
+async def described(setup: Scene) -> PartitionDescription:
+    async with MirrorAdmin(setup.user) as admin:
+        (mirror,) = (await admin.describe_mirrors([setup.mirror])).mirrors
     (topic,) = mirror.topics
     (partition,) = topic.partitions
     return partition
 
 
-async def caught_up(one: Scene, records: int) -> None:
+async def caught_up(setup: Scene, records: int) -> None:
     async def all_is_there() -> bool:
-        found = await described(one)
+        found = await described(setup)
         return found.state is State.MIRRORING and found.source_offset == records and not found.lag
 
     await until_async(all_is_there, SECONDS, f"{records} records to be mirrored")
 
 
-def test_another_kind_of_mirror(
+def test_a_second_mirror_kind_is_mirrored_verified_and_removed(
     pair: Pair, fresh_name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lane, ownership, statuses, describe, readiness, verify, groups, removal."""
@@ -106,40 +106,40 @@ def test_another_kind_of_mirror(
     servers = pair.source.bootstrap_servers
 
     async def run() -> None:
-        async with scene(pair, fresh_name("mirror"), {"mirror.kind": KIND}) as one:
-            topic = await added(one, name)
+        async with scene(pair, fresh_name("mirror"), {"mirror.kind": KIND}) as setup:
+            topic = await added(setup, name)
             librdkafka_tools.write(servers, name, librdkafka_tools.simple(RECORDS))
-            before = await one.readiness(name)
+            before = await setup.readiness(name)
             assert before.lag == RECORDS, "the destination is empty"
-            async with lane_of(one):
-                await caught_up(one, RECORDS)
-                found = await described(one)
+            async with lane_of(setup):
+                await caught_up(setup, RECORDS)
+                found = await described(setup)
                 assert found.destination_offset == RECORDS + SHIFT
                 assert found.mirrored_offset == RECORDS
-                after = await one.readiness(name)
+                after = await setup.readiness(name)
                 assert after.lag == 0
                 assert (
                     not {Reason.DIVERGED, Reason.LAG, Reason.BEGINS_LATER} & reasons(after).keys()
                 )
 
-                await commit_offsets(one.source, group, {key: Committed(7)})
-                mirror = (await one.store.snapshot()).mirrors[one.mirror]
-                translation = await kind_named(mirror.kind).translation(one.destination, [topic])
-                sync = GroupSync(one.destination)
+                await commit_offsets(setup.source, group, {key: Committed(7)})
+                mirror = (await setup.store.snapshot()).mirrors[setup.mirror]
+                translation = await kind_named(mirror.kind).translation(setup.destination, [topic])
+                sync = GroupSync(setup.destination)
                 include = [re.compile(re.escape(group))]
-                asked = (one.source, one.mirror, include, {key: topic.topic_id})
+                asked = (setup.source, setup.mirror, include, {key: topic.topic_id})
                 assert await sync.sync(*asked, translation=translation) == 0
-                copied = await committed_offsets(one.destination, group)
+                copied = await committed_offsets(setup.destination, group)
                 assert copied == {TopicPartition(PREFIX + name, 0): Committed(7 + SHIFT)}
                 assert await sync.sync(*asked, translation=translation) == 0
-                assert await committed_offsets(one.destination, group) == copied
+                assert await committed_offsets(setup.destination, group) == copied
 
-                bounds = (await destination_bounds(one.destination, [key], translation))[key]
+                bounds = (await destination_bounds(setup.destination, [key], translation))[key]
                 assert (bounds.start, bounds.last_stable) == (0, RECORDS)
                 task = VerifyTask(
                     source={"bootstrap.servers": servers},
-                    destination={"bootstrap.servers": one.servers[1]},
-                    cluster_ids=Sides(one.source.cluster_id, one.destination.cluster_id),
+                    destination={"bootstrap.servers": setup.servers[1]},
+                    cluster_ids=Sides(setup.source.cluster_id, setup.destination.cluster_id),
                     topic_ids=Sides(topic.topic_id, topic.destination_topic_id or topic.topic_id),
                     stretches=[Stretch(key, 0, RECORDS, compacted=False)],
                     translation=translation,
@@ -148,29 +148,31 @@ def test_another_kind_of_mirror(
                 assert not compared.unseen
                 # The copies have times of their own, and nothing else that differs.
                 assert compared.tally.compared + compared.tally.differs == RECORDS
-                assert {one.reason for one in compared.differences} == {"the timestamp differs"}
+                assert {difference.reason for difference in compared.differences} == {
+                    "the timestamp differs"
+                }
 
-                await remove_topics(one.destination, one.mirror, name)
+                await remove_topics(setup.destination, setup.mirror, name)
 
                 async def stopped() -> bool:
-                    return (await described(one)).state is State.STOPPED
+                    return (await described(setup)).state is State.STOPPED
 
                 await until_async(stopped, SECONDS, "STOPPED")
-                assert (await described(one)).last_mirrored_end == RECORDS + SHIFT
+                assert (await described(setup)).last_mirrored_end == RECORDS + SHIFT
                 librdkafka_tools.write(servers, name, librdkafka_tools.simple(1))
                 await asyncio.sleep(1)
-                assert await one_end(one, PREFIX + name) == RECORDS + SHIFT
+                assert await one_end(setup, PREFIX + name) == RECORDS + SHIFT
 
     with registered(monkeypatch):
         asyncio.run(run())
 
 
-async def one_end(one: Scene, topic: str) -> int:
+async def one_end(setup: Scene, topic: str) -> int:
     key = TopicPartition(topic, 0)
-    return (await list_offsets(one.destination, [key]))[key].offset  # type: ignore[union-attr]
+    return (await list_offsets(setup.destination, [key]))[key].offset  # type: ignore[union-attr]
 
 
-def test_a_kind_that_this_version_does_not_have(
+def test_an_unknown_mirror_kind_fails_partitions_and_commands(
     pair: Pair, fresh_name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A newer version has made the mirror: its partitions are FAILED and say why; no command."""
@@ -178,23 +180,23 @@ def test_a_kind_that_this_version_does_not_have(
 
     async def run() -> None:
         with registered(monkeypatch):
-            async with scene(pair, fresh_name("mirror"), {"mirror.kind": KIND}) as one:
-                await added(one, name)
+            async with scene(pair, fresh_name("mirror"), {"mirror.kind": KIND}) as setup:
+                await added(setup, name)
                 with pytest.raises(UserError, match="cannot be altered"):
-                    await alter_mirror(one.destination, one.mirror, {"mirror.kind": "exact"})
+                    await alter_mirror(setup.destination, setup.mirror, {"mirror.kind": "exact"})
                 monkeypatch.setattr("twinlog.engines.kinds.KINDS", {"exact": kind_named("exact")})
                 monkeypatch.setattr(
                     "twinlog.runtime.mirror_engines.KINDS", {"exact": kind_named("exact")}
                 )
-                async with lane_of(one):
+                async with lane_of(setup):
 
                     async def failed() -> bool:
-                        return (await described(one)).state is State.FAILED
+                        return (await described(setup)).state is State.FAILED
 
                     await until_async(failed, SECONDS, "FAILED")
-                    reason = (await described(one)).reason
+                    reason = (await described(setup)).reason
                     assert reason == f"this version of twinlog has no engine for mirror.kind={KIND}"
                 with pytest.raises(UserError, match=f"no engine for mirror.kind={KIND}"):
-                    await one.readiness(name)
+                    await setup.readiness(name)
 
     asyncio.run(run())

@@ -42,17 +42,17 @@ def acl(name: str, principal: str = "User:alice", operation: Operation = Operati
 
 @given(sets, sets, sets)
 def test_the_destination_gets_the_sources_acls_and_keeps_foreign_ones(
-    wanted: frozenset[Acl], there: frozenset[Acl], made: frozenset[Acl]
+    wanted: frozenset[Acl], existing: frozenset[Acl], created: frozenset[Acl]
 ) -> None:
     """All wanted ACLs exist, foreign ones stay, and a second sync does nothing."""
-    changes = acl_changes(wanted, there, made)
-    after = (there | changes.make) - changes.remove
-    memory = (made | changes.remember) - changes.forget
+    changes = acl_changes(wanted, existing, created)
+    after = (existing | changes.make) - changes.remove
+    memory = (created | changes.remember) - changes.forget
     assert wanted <= after
-    assert after - wanted == there - wanted - made
-    assert changes.remove <= made
+    assert after - wanted == existing - wanted - created
+    assert changes.remove <= created
     assert changes.forget <= changes.remove, "a broker that lags does not list what is there"
-    assert changes.remember.isdisjoint(there)
+    assert changes.remember.isdisjoint(existing)
     assert memory <= wanted
     again = acl_changes(wanted, after, memory)
     assert not any(again)
@@ -61,28 +61,30 @@ def test_the_destination_gets_the_sources_acls_and_keeps_foreign_ones(
 @given(sets, sets, sets, st.integers(0, 3), st.data())
 def test_after_a_crash_foreign_acls_are_never_removed(
     wanted: frozenset[Acl],
-    there: frozenset[Acl],
+    existing: frozenset[Acl],
     foreign: frozenset[Acl],
     steps: int,
     data: st.DataObject,
 ) -> None:
     """After any prefix of the steps, an ACL that was never absent is never removed."""
-    made = there - foreign
-    there |= foreign
-    changes = acl_changes(wanted, there, made)
-    memory = made | changes.remember
+    created = existing - foreign
+    existing |= foreign
+    changes = acl_changes(wanted, existing, created)
+    memory = created | changes.remember
     some = st.frozensets
     if steps > 0:
-        there |= data.draw(some(st.sampled_from(sorted(changes.make)))) if changes.make else set()
+        existing |= (
+            data.draw(some(st.sampled_from(sorted(changes.make)))) if changes.make else set()
+        )
     if steps > 1:
-        there |= changes.make
-        there -= (
+        existing |= changes.make
+        existing -= (
             data.draw(some(st.sampled_from(sorted(changes.remove)))) if changes.remove else set()
         )
     if steps > 2:
-        there = (there | changes.make) - changes.remove
+        existing = (existing | changes.make) - changes.remove
         memory -= changes.forget
-    later = acl_changes(data.draw(sets), there, memory)
+    later = acl_changes(data.draw(sets), existing, memory)
     assert later.remove.isdisjoint(foreign)
 
 
@@ -91,7 +93,7 @@ def chosen(rules: str, from_these: Iterable[Acl]) -> list[str]:
     return sorted(str(one) for one in found)
 
 
-def test_rules() -> None:
+def test_acl_rules_match_each_field_in_full() -> None:
     """By default all match; each field has to match in full, by any of the rules."""
     some = [acl("orders-1"), acl("orders-1", "User:bob"), acl("x", operation=Operation.WRITE)]
     assert len(chosen("*", some)) == 3
@@ -104,7 +106,7 @@ def test_rules() -> None:
     assert included([acl("x")], [AclRule(resource_name=re.compile("x"))]) == {acl("x")}
 
 
-def test_a_prefix_and_a_host_are_reported() -> None:
+def test_the_text_of_an_acl_has_prefix_and_host() -> None:
     prefixed = acl("orders-")._replace(pattern_type=PatternType.PREFIXED, host="10.0.0.1")
     assert str(prefixed) == "ALLOW User:alice READ from 10.0.0.1 on TOPIC orders-*"
 
@@ -123,16 +125,16 @@ topic_acls = st.builds(
 )
 
 
-def found(acls: Iterable[Acl], topic: str) -> set[Acl]:
+def matching_acls(acls: Iterable[Acl], topic: str) -> set[Acl]:
     """Return the ACLs that a broker finds for a topic."""
     return {
-        one
-        for one in acls
-        if one.resource_type is ResourceType.TOPIC
+        acl
+        for acl in acls
+        if acl.resource_type is ResourceType.TOPIC
         and (
-            one.resource_name in {topic, "*"}
-            if one.pattern_type is PatternType.LITERAL
-            else topic.startswith(one.resource_name)
+            acl.resource_name in {topic, "*"}
+            if acl.pattern_type is PatternType.LITERAL
+            else topic.startswith(acl.resource_name)
         )
     }
 
@@ -141,33 +143,35 @@ def may(acls: Iterable[Acl], principal: str, operation: Operation, topic: str) -
     """Return what StandardAuthorizer answers to a principal at 10.0.0.1."""
     suits = {
         one.permission
-        for one in found(acls, topic)
+        for one in matching_acls(acls, topic)
         if one.principal in {principal, EVERYBODY} and one.operation in {operation, Operation.ALL}
     }
     return Permission.ALLOW in suits and Permission.DENY not in suits
 
 
 @given(topic_acls, st.frozensets(st.sampled_from(["a", "ab", "b"])))
-def test_which_topics_an_acl_is_about(one: Acl, topics: frozenset[str]) -> None:
+def test_an_acl_covers_the_topics_that_a_broker_matches(one: Acl, topics: frozenset[str]) -> None:
     """The topics are those for which a broker finds it."""
-    assert set(one.covered(topics)) == {topic for topic in topics if found([one], topic)}
+    assert set(one.covered(topics)) == {topic for topic in topics if matching_acls([one], topic)}
 
 
 @given(st.frozensets(topic_acls, max_size=7), st.frozensets(st.sampled_from(["a", "ab", "b"])))
-def test_a_guard_keeps_out_all_but_nodes(there: frozenset[Acl], topics: frozenset[str]) -> None:
+def test_a_guard_denies_writes_to_all_principals_except_nodes(
+    existing: frozenset[Acl], topics: frozenset[str]
+) -> None:
     """A writer of states keeps all rights; others cannot change topics; all else is as before."""
-    denials, open_to, _ = guard(there, topics, STATES)
-    after = there | denials
+    denials, open_to, _ = guard(existing, topics, STATES)
+    after = existing | denials
     anybody = EVERYBODY in open_to or EVERYBODY in {
         one.principal
-        for one in found(there, STATES)
+        for one in matching_acls(existing, STATES)
         if one.permission is Permission.ALLOW and one.operation in {Operation.ALL, Operation.WRITE}
     }
     for principal in PRINCIPALS[:-1]:
-        node = may(there, principal, Operation.WRITE, STATES)
+        node = may(existing, principal, Operation.WRITE, STATES)
         for topic in ("a", "ab", "b", "c", STATES):
             for operation in Operation:
-                before = may(there, principal, operation, topic)
+                before = may(existing, principal, operation, topic)
                 changing = operation in {
                     *(Operation.WRITE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS)
                 }
@@ -176,9 +180,9 @@ def test_a_guard_keeps_out_all_but_nodes(there: frozenset[Acl], topics: frozense
                     assert now is before, (principal, operation, topic)
                 elif now:
                     assert before
-                    assert anybody or may_write_states(there, principal)
+                    assert anybody or may_write_states(existing, principal)
     for one in denials:
-        assert found(there, one.resource_name), "a topic without ACLs stays one without"
+        assert matching_acls(existing, one.resource_name), "a topic without ACLs stays one without"
 
 
 def may_write_states(acls: Iterable[Acl], principal: str) -> bool:
@@ -187,11 +191,11 @@ def may_write_states(acls: Iterable[Acl], principal: str) -> bool:
         one.permission is Permission.ALLOW
         and one.principal == principal
         and one.operation in {Operation.ALL, Operation.WRITE}
-        for one in found(acls, STATES)
+        for one in matching_acls(acls, STATES)
     )
 
 
-def test_guards() -> None:
+def test_a_guard_has_one_denial_per_allowed_operation() -> None:
     """One denial for each allowed operation; prefixes, nodes, `User:*`."""
     node = acl(STATES, "User:node", Operation.WRITE)
     writer = acl("orders", "User:app", Operation.WRITE)
@@ -217,7 +221,7 @@ def test_guards() -> None:
     assert open_guard == (frozenset(), {EVERYBODY}, frozenset())
 
 
-def test_a_principal_that_may_write_everywhere_is_not_surely_a_node() -> None:
+def test_a_principal_that_may_write_everywhere_is_named_and_not_denied() -> None:
     """It gets no denial, since it may be a node, and is named."""
     anywhere = acl("*", "User:any", Operation.WRITE)
     beginning = acl("__mirror", "User:node", Operation.WRITE)
@@ -248,7 +252,9 @@ def test_a_principal_that_may_write_everywhere_is_not_surely_a_node() -> None:
         ({"permission": Permission.ALLOW}, False),
     ],
 )
-def test_what_a_denial_limits(denied: dict[str, Any], limits: bool) -> None:
+def test_a_denial_limits_the_overlapping_part_of_an_allow(
+    denied: dict[str, Any], limits: bool
+) -> None:
     """Goal: of an ALLOW to WRITE on a prefix, all that a broker would refuse because of it."""
     kind, pattern = ResourceType.TOPIC, PatternType.PREFIXED
     write, allow = Operation.WRITE, Permission.ALLOW

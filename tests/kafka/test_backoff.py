@@ -8,7 +8,7 @@ from twinlog.kafka.backoff import Backoff
 
 
 @given(failures=st.integers(0, 10_000), random=st.floats(0, 1))
-def test_a_delay_is_bounded(failures: int, random: float) -> None:
+def test_a_backoff_delay_is_bounded(failures: int, random: float) -> None:
     """Goal: any number of failures gives a pause within the jitter of `initial` and `maximum`."""
     delay = Backoff(0.05, 1.0).delay(failures, random)
     assert 0.05 * 0.79 <= delay <= 1.0 * 1.21

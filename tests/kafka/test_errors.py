@@ -23,14 +23,14 @@ from twinlog.kafka.errors import (
 )
 
 
-def test_table_has_every_code_without_a_hole() -> None:
+def test_the_table_has_every_error_code_of_kafka() -> None:
     """No code of a 4.3 broker (-1 to 133) falls through, and no name stands twice."""
     assert sorted(CODES) == list(range(-1, 134))
     names = [code.name for code in CODES.values()]
     assert len(set(names)) == len(names)
 
 
-def test_what_kafkas_client_calls_retriable_is_retriable_here() -> None:
+def test_errors_retriable_in_kafka_python_are_retriable() -> None:
     """The table retries at least all that kafka-python retries, and OK is 0 alone."""
     for number, error in kafka_errors.items():
         if error.retriable:
@@ -58,7 +58,9 @@ def test_what_kafkas_client_calls_retriable_is_retriable_here() -> None:
         (9999, Retriable),
     ],
 )
-def test_a_code_becomes_what_happens_next(code: int, error: type[TwinlogError]) -> None:
+def test_an_error_code_raises_the_class_of_its_reaction(
+    code: int, error: type[TwinlogError]
+) -> None:
     with pytest.raises(error) as caught:
         check(code, "append", "because")
     assert type(caught.value) is error
@@ -66,16 +68,16 @@ def test_a_code_becomes_what_happens_next(code: int, error: type[TwinlogError]) 
     assert "because" in str(caught.value)
 
 
-def test_no_error_raises_nothing() -> None:
+def test_code_0_raises_nothing() -> None:
     check(0, "append")
 
 
-def test_an_unknown_error_code_has_its_number_and_causes_a_reread() -> None:
+def test_an_unknown_error_code_causes_a_reread() -> None:
     assert code_of(9999).name == "UNKNOWN_CODE_9999"
     assert code_of(9999).reaction is Reaction.REREAD
 
 
-def test_refusal_reads_well() -> None:
+def test_the_text_of_a_refusal_has_name_code_and_message() -> None:
     assert str(Refusal(3)) == "UNKNOWN_TOPIC_OR_PARTITION (3)"
     assert str(Refusal(40, "no such key")) == "INVALID_CONFIG (40): no such key"
     said = (
@@ -97,11 +99,11 @@ def test_refusal_reads_well() -> None:
         (TwinlogError("it broke", cluster="source", topic="a"), "cluster source: a: it broke"),
     ],
 )
-def test_message_is_one_line(error: TwinlogError, text: str) -> None:
+def test_error_messages_are_one_line(error: TwinlogError, text: str) -> None:
     assert str(error) == text
 
 
-def test_a_peers_words_are_cut() -> None:
+def test_messages_of_a_peer_are_truncated() -> None:
     """Goal: megabytes of an answer are neither logged nor stored, for each partition again.
 
     This holds for a broker's error message, and for invalid bytes that an error repeats.
@@ -125,6 +127,6 @@ def test_errors_survive_pickling() -> None:
     assert str(back) == str(error)
 
 
-def test_exit_status_tells_the_user_from_the_rest() -> None:
+def test_exit_status_2_is_for_user_errors_only() -> None:
     assert UserError("x").exit_status == 2
     assert Retriable("x").exit_status == 1

@@ -30,7 +30,7 @@ HEADER_FIELDS: Final = (0, 8, 12, 16, 17, 21, 22, 23, 27, 35, 43, 51, 53, 57, 61
 """The offsets of fields and records."""
 
 
-def outcome(step: Callable[[], object]) -> object:
+def result_or_none(step: Callable[[], object]) -> object:
     """Return the result; None for the documented exceptions."""
     try:
         return step()
@@ -41,13 +41,13 @@ def outcome(step: Callable[[], object]) -> object:
 def try_all(data: bytes, position: int) -> None:
     """Run all readers of a log's bytes."""
     buffer = memoryview(data)
-    outcome(lambda: list(batches(buffer)))
-    outcome(lambda: [decode(r) for run in legacy_records(buffer, 0) for r in run.records])
+    result_or_none(lambda: list(batches(buffer)))
+    result_or_none(lambda: [decode(r) for run in legacy_records(buffer, 0) for r in run.records])
     _, end = merge_lone(buffer, 0)
     assert 0 <= end <= len(data)
     aborted = [AbortedTransaction(at, 0) for at in range(20)]
     for listed in (aborted, []):
-        pieces = outcome(lambda listed=listed: plan(buffer, Offset(position), listed))  # type: ignore[misc]
+        pieces = result_or_none(lambda listed=listed: plan(buffer, Offset(position), listed))  # type: ignore[misc]
         if pieces:
             check_cover(pieces, position)  # type: ignore[arg-type]
 
@@ -55,12 +55,12 @@ def try_all(data: bytes, position: int) -> None:
 def try_records(data: bytes) -> None:
     """Both ways to read a batch's records agree on whether they can be read."""
     buffer = memoryview(data)
-    for header in outcome(lambda: list(batches(buffer))) or []:  # type: ignore[attr-defined]
-        found = outcome(lambda: raw_records(header, header.records(buffer)))  # noqa: B023
+    for header in result_or_none(lambda: list(batches(buffer))) or []:  # type: ignore[attr-defined]
+        found = result_or_none(lambda: raw_records(header, header.records(buffer)))  # noqa: B023
         for raw in found or []:  # type: ignore[attr-defined]
-            outcome(lambda: decode(raw))  # noqa: B023
+            result_or_none(lambda: decode(raw))  # noqa: B023
         if header.is_dense:
-            merged = outcome(lambda: list(merge([header], buffer)))  # noqa: B023
+            merged = result_or_none(lambda: list(merge([header], buffer)))  # noqa: B023
             if merged and found is None:
                 # Its stated size is too large to be merged: it is forwarded as it is, unread.
                 with pytest.raises(TooLong):
@@ -77,19 +77,21 @@ def try_records(data: bytes) -> None:
 @example(b"\0" * 16 + b"\x02" + b"\0" * 60, 0)
 @example(b"\0" * 11 + b"\x31\0\0\0\0\x02" + b"\0" * 60, 0)
 @example(b"\xff" * 100, 0)
-def test_any_bytes(data: bytes, position: int) -> None:
+def test_any_bytes_give_records_or_corrupt_batch(data: bytes, position: int) -> None:
     """Goal: all readers, on nothing like a log."""
     try_all(data, position)
 
 
 @given(st.integers(0, 2), anything, st.integers(0, 200))
-def test_any_bytes_behind_a_length_and_format(magic: int, data: bytes, length: int) -> None:
+def test_any_bytes_after_a_valid_length_and_magic_are_handled(
+    magic: int, data: bytes, length: int
+) -> None:
     """Goal: far enough in to meet the checks that come later."""
     try_all(bytes(8) + length.to_bytes(4, "big") + bytes(4) + bytes((magic,)) + data, 0)
 
 
 @given(captures, st.data())
-def test_bent_batches(log: Capture, data: st.DataObject) -> None:
+def test_batches_with_flipped_bits_are_handled(log: Capture, data: st.DataObject) -> None:
     """Goal: bits flipped anywhere, first with the checksum as it was, then with a right one."""
     header = data.draw(st.sampled_from(log.headers))
     whole = bytearray(log.data[header.position : header.end])
@@ -107,7 +109,7 @@ def test_bent_batches(log: Capture, data: st.DataObject) -> None:
     try_records(right)
 
 
-def test_a_batch_whose_length_is_too_large_to_be_merged() -> None:
+def test_a_batch_with_an_excessive_decompressed_length_is_handled() -> None:
     """Goal: the stated length is believed, not allocated; its readers check whether it is right."""
     log = capture("broker-snappy")
     header = log.headers[0]
@@ -117,7 +119,9 @@ def test_a_batch_whose_length_is_too_large_to_be_merged() -> None:
 
 
 @given(captures, st.data())
-def test_records_of_other_lengths(log: Capture, data: st.DataObject) -> None:
+def test_batches_with_cut_or_repeated_records_are_handled(
+    log: Capture, data: st.DataObject
+) -> None:
     """Goal: records cut off, doubled, or replaced, in an otherwise right batch."""
     header = data.draw(st.sampled_from([h for h in log.headers if h.num_records]))
     whole = log.data[header.position : header.end]
@@ -136,7 +140,7 @@ def test_records_of_other_lengths(log: Capture, data: st.DataObject) -> None:
 
 
 @given(captures, st.data())
-def test_split_anywhere(log: Capture, data: st.DataObject) -> None:
+def test_a_log_split_at_any_byte_is_handled(log: Capture, data: st.DataObject) -> None:
     """Goal: an answer that ends, or begins, within a batch."""
     start = data.draw(st.integers(0, len(log.data)))
     end = data.draw(st.integers(start, len(log.data)))
@@ -145,17 +149,17 @@ def test_split_anywhere(log: Capture, data: st.DataObject) -> None:
 
 
 @given(codecs, anything, st.booleans())
-def test_decompressing_anything(codec: Codec, data: bytes, whole: bool) -> None:
+def test_any_compressed_bytes_are_handled(codec: Codec, data: bytes, whole: bool) -> None:
     """Goal: each codec, on noise and on its own data with noise in it."""
     made = bytes(compress(codec, data * 20)) if whole else b""
-    outcome(lambda: decompress(codec, memoryview(made[: len(data)] + data), LIMIT))
-    outcome(lambda: decompress(codec, memoryview(made + data), LIMIT))
+    result_or_none(lambda: decompress(codec, memoryview(made[: len(data)] + data), LIMIT))
+    result_or_none(lambda: decompress(codec, memoryview(made + data), LIMIT))
 
 
 @given(st.binary(max_size=60))
-def test_decoding_anything(tail: bytes) -> None:
+def test_any_record_tail_is_handled(tail: bytes) -> None:
     """Goal: a record's tail; what is read back is what was there."""
-    outcome(lambda: decode(RawRecord(0, 0, 0, memoryview(tail))))
+    result_or_none(lambda: decode(RawRecord(0, 0, 0, memoryview(tail))))
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
@@ -168,7 +172,7 @@ def test_refusing_a_decompression_bomb_costs_no_more_than_its_bound(codec: Codec
     assert time.process_time() - started < 2.0
 
 
-def test_counts_that_cannot_be_cost_nothing() -> None:
+def test_impossible_record_counts_cause_no_allocation() -> None:
     """Goal: two thousand million records are not allocated because of a header."""
     bent = bytearray(bytes(8) + bytes(4) + b"\xff" * 4 + b"\x02" + bytes(44) + b"\x06\0\0\0")
     bent[23:27] = bent[57:61] = b"\x7f\xff\xff\xff"

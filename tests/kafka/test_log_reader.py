@@ -57,12 +57,12 @@ def read(logs: Scripted) -> list[int]:
     return sizes
 
 
-def test_an_empty_answer_is_not_the_end() -> None:
+def test_a_read_is_repeated_after_an_empty_answer() -> None:
     """Goal: only the caller knows what an answer without records means; it is asked for again."""
     assert read(Scripted(EMPTY_ANSWER, EMPTY_ANSWER, RECORDS)) == [0, 0, len(RECORDS.records)]
 
 
-def test_silence_ends_with_an_error() -> None:
+def test_repeated_empty_answers_end_with_an_error() -> None:
     """Goal: a range that was not read is never taken for an empty one, and the wait is bounded."""
     logs = Scripted(EMPTY_ANSWER)
     with pytest.raises(Retriable, match="cannot read the log at offset 4"):
@@ -70,7 +70,7 @@ def test_silence_ends_with_an_error() -> None:
     assert logs.reads == READ_TRIES
 
 
-def test_an_unreachable_leader_is_asked_again() -> None:
+def test_a_read_is_retried_while_the_leader_is_unreachable() -> None:
     """Goal: errors that pass are not answers; from the second one on the leaders are refreshed."""
     moved = failed(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     logs = Scripted(Disconnected("lost"), moved, moved, RECORDS)

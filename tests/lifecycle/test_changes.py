@@ -37,14 +37,14 @@ def names(topics: list[MirrorTopic]) -> list[str]:
     return [topic.topic for topic in topics]
 
 
-def test_an_expression_takes_those_that_the_command_is_for() -> None:
+def test_an_expression_selects_only_applicable_topics() -> None:
     """In a disaster, a topic removed before does not block `.*`."""
     assert names(choose(SOME, "m", ".*", ANY)) == ["a", "ab", "b"]
     assert names(choose(SOME, "m", "a.*", unless(Wanted.PAUSED))) == ["ab"]
     assert names(choose(SOME, "m", ".*", unless(Wanted.MIRRORING, Wanted.PAUSED))) == ["a", "ab"]
 
 
-def test_a_name_comes_before_an_expression() -> None:
+def test_a_topic_name_takes_precedence_over_an_expression() -> None:
     topics = snapshot(**{"a.b": Wanted.PAUSED, "axb": Wanted.PAUSED})
     assert names(choose(topics, "m", "a.b", ANY)) == ["a.b"]
 
@@ -68,7 +68,7 @@ def test_a_change_that_applies_to_no_topic_is_refused(
     assert refused.value.kind is kind
 
 
-def test_all_that_are_refused_are_named() -> None:
+def test_all_refused_topics_are_named() -> None:
     """Refused topics of an expression, and those of names, are named, without those accepted."""
     both = "MIRROR_TOPIC_NOT_PAUSED: a, b: .*; --describe shows"
     for topics in ("a|b", ["a", "ab", "b"]):
@@ -87,7 +87,7 @@ def test_a_possible_topic_name_is_not_an_expression() -> None:
     assert names(choose(added, "m", "a.b", ANY)) == ["a-b"]
 
 
-def test_names_are_all_meant() -> None:
+def test_a_list_of_names_is_not_treated_as_expressions() -> None:
     """Unlike with an expression, one name that the command cannot apply to refuses the others."""
     every = unless(Wanted.MIRRORING, Wanted.PAUSED)
     assert names(choose(SOME, "m", ["ab", "a"], every)) == ["a", "ab"]
@@ -101,7 +101,7 @@ def test_names_are_all_meant() -> None:
         ([], MirrorError.TOPIC_NOT_IN_MIRROR),
     ],
 )
-def test_names_that_are_refused(chosen: list[str], kind: MirrorError) -> None:
+def test_inapplicable_or_unknown_names_are_refused(chosen: list[str], kind: MirrorError) -> None:
     with pytest.raises(MirrorRefused) as refused:
         choose(SOME, "m", chosen, unless(Wanted.MIRRORING))
     assert refused.value.kind is kind

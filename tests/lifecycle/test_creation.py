@@ -27,12 +27,12 @@ def topics(*names: str, internal: tuple[str, ...] = ()) -> dict[str, Topic]:
 
 
 @pytest.mark.parametrize("name", ["m", "my-mirror", "a.b_c-D9", "x" * 249, ".a", "removed"])
-def test_names_that_are_allowed(name: str) -> None:
+def test_valid_mirror_names_are_accepted(name: str) -> None:
     check_name(name)
 
 
 @given(st.text(max_size=260))
-def test_any_name(name: str) -> None:
+def test_any_name_is_accepted_or_an_invalid_mirror_name(name: str) -> None:
     """Any name is allowed, or gives INVALID_MIRROR_NAME."""
     try:
         check_name(name)
@@ -49,14 +49,14 @@ def test_any_name(name: str) -> None:
     assert kind is (None if allowed else MirrorError.INVALID_MIRROR_NAME)
 
 
-def test_settings_of_security_that_are_not_used_are_warnings() -> None:
+def test_unused_security_settings_are_warnings() -> None:
     """Files that work for Kafka's clients contain them."""
     config, warnings = check_properties({**SERVERS, "ssl.protocol": "TLSv1.3"}, NOTHING)
     assert config.bootstrap_servers[0].port == 1
     assert warnings == ("ssl.protocol is not used by twinlog",)
 
 
-def test_other_settings_are_refused() -> None:
+def test_settings_that_are_not_of_a_mirror_are_refused() -> None:
     with pytest.raises(UserError, match=r"fetch\.min\.bytes: not a setting of a mirror"):
         check_properties({**SERVERS, "fetch.min.bytes": "1"}, NOTHING)
 
@@ -75,13 +75,13 @@ def test_other_settings_are_refused() -> None:
         ),
     ],
 )
-def test_settings_that_are_misplaced(properties: dict[str, str], words: str) -> None:
+def test_misplaced_settings_are_refused(properties: dict[str, str], words: str) -> None:
     """An unknown setting is reported before a missing one."""
     with pytest.raises(UserError, match=words):
         check_properties(properties, NOTHING)
 
 
-def test_an_expression_that_a_comma_has_cut_is_not_stored() -> None:
+def test_an_expression_split_by_a_comma_is_refused() -> None:
     """--create and --alter refuse it before any request to a cluster; a stored one still works."""
     properties = {**SERVERS, "mirror.groups.include": r"app-\d{1,3}"}
     unreached = KafkaCluster(check_properties(properties, NOTHING)[0])
@@ -90,7 +90,7 @@ def test_an_expression_that_a_comma_has_cut_is_not_stored() -> None:
             asyncio.run(action(unreached, "m", properties))
 
 
-def test_expressions_match_in_full_and_leave_internal_topics_out() -> None:
+def test_expressions_match_in_full_and_skip_internal_topics() -> None:
     some = topics("a", "ab", "b", internal=("__c", "marked"))
     assert resolve("a.?", some) == ["a", "ab"]
     assert resolve(".*", some) == ["a", "ab", "b"]
@@ -99,12 +99,12 @@ def test_expressions_match_in_full_and_leave_internal_topics_out() -> None:
         resolve("__.*", some)
 
 
-def test_a_name_comes_before_an_expression() -> None:
+def test_a_topic_name_takes_precedence_over_an_expression() -> None:
     assert resolve("a.b", topics("a.b", "axb")) == ["a.b"]
     assert resolve("a.b", topics("axb")) == ["axb"]
 
 
-def test_names_are_all_meant_and_are_no_expressions() -> None:
+def test_listed_names_must_exist_and_are_no_expressions() -> None:
     some = topics("a", "ab", internal=("__c",))
     assert resolve({"ab", "a", "__c"}, some) == ["__c", "a", "ab"]
     with pytest.raises(MirrorRefused, match=r"UNKNOWN_TOPIC_OR_PARTITION: .*: a\.\*, x"):
@@ -112,7 +112,7 @@ def test_names_are_all_meant_and_are_no_expressions() -> None:
 
 
 @given(st.text(max_size=20))
-def test_any_expression(expression: str) -> None:
+def test_any_expression_gives_topics_or_a_documented_error(expression: str) -> None:
     """Any expression gives topics, or one of two errors."""
     try:
         assert resolve(expression, topics("a", "b"))
@@ -124,7 +124,7 @@ def test_any_expression(expression: str) -> None:
 
 
 @pytest.mark.parametrize("expression", ["*", "(", "[a", "a{99999999999999999999}", "(?P<1>a)"])
-def test_what_is_no_expression(expression: str) -> None:
+def test_invalid_expressions_are_refused(expression: str) -> None:
     with pytest.raises(MirrorRefused) as caught:
         resolve(expression, topics("a"))
     assert caught.value.kind is MirrorError.INVALID_REGULAR_EXPRESSION

@@ -152,7 +152,7 @@ async def old_source(pair: Pair, back: str) -> AsyncIterator[Old]:
         yield old
 
 
-def test_a_topic_that_was_recreated_was_not_failed_over(
+def test_a_topic_recreated_after_its_failover_is_refused(
     pair: Pair, fresh_name: Callable[[str], str], topic: str
 ) -> None:
     """Its records are its own, though fewer than were mirrored; where it is empty it is taken."""
@@ -177,7 +177,7 @@ def test_a_topic_that_was_recreated_was_not_failed_over(
     asyncio.run(run())
 
 
-def test_a_topic_without_a_tail_continues(
+def test_a_topic_without_a_divergent_tail_continues(
     pair: Pair, fresh_name: Callable[[str], str], topic: str
 ) -> None:
     """It has no records beyond the last mirrored end."""
@@ -193,7 +193,7 @@ def test_a_topic_without_a_tail_continues(
 
 
 @pytest.mark.parametrize("foreign", [5, 20])
-def test_a_wrong_last_mirrored_end_is_not_believed(
+def test_a_wrong_last_mirrored_end_is_detected(
     pair: Pair, fresh_name: Callable[[str], str], topic: str, foreign: int
 ) -> None:
     """Each log ends in records that the other lacks, at one offset or not; ends prove nothing."""
@@ -217,7 +217,7 @@ def test_a_wrong_last_mirrored_end_is_not_believed(
 
 
 @pytest.mark.parametrize(("first", "second"), [(60, 100), (100, 60)])
-def test_a_topic_that_several_mirrors_have_had(
+def test_the_largest_last_mirrored_end_of_several_mirrors_counts(
     pair: Pair, fresh_name: Callable[[str], str], topic: str, first: int, second: int
 ) -> None:
     """The largest end is the latest, whatever the mirrors' names: the tail starts there."""
@@ -235,7 +235,7 @@ def test_a_topic_that_several_mirrors_have_had(
     asyncio.run(run())
 
 
-def test_the_latest_of_several_failovers_continues(
+def test_a_failback_waits_for_the_end_of_all_failovers(
     pair: Pair, fresh_name: Callable[[str], str], topic: str
 ) -> None:
     """It goes on only after all of them have ended."""
@@ -254,7 +254,9 @@ def test_the_latest_of_several_failovers_continues(
     asyncio.run(run())
 
 
-def test_what_brokers_say_of_a_topic_that_exists(any_kafka: LocalCluster, topic: str) -> None:
+def test_creation_of_an_existing_topic_is_refused_only_as_existing(
+    any_kafka: LocalCluster, topic: str
+) -> None:
     """The only refusal is that it exists, so its creation is checked under another name."""
 
     async def run() -> None:
@@ -269,7 +271,7 @@ def test_what_brokers_say_of_a_topic_that_exists(any_kafka: LocalCluster, topic:
     asyncio.run(run())
 
 
-def test_nothing_is_deleted_that_cannot_be_created(
+def test_a_topic_that_cannot_be_recreated_is_not_deleted(
     pair: Pair, fresh_name: Callable[[str], str], topic: str
 ) -> None:
     """The topic keeps its divergent tail, which is not even saved."""
@@ -286,7 +288,7 @@ def test_nothing_is_deleted_that_cannot_be_created(
     asyncio.run(run())
 
 
-def test_what_is_deleted_and_cannot_be_created_is_named(
+def test_a_deleted_topic_whose_creation_fails_is_named(
     pair: Pair, fresh_name: Callable[[str], str], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Creation fails although it was tried; once that is repaired, the topic is added."""
@@ -356,7 +358,7 @@ creation.prepare = prepare
 
 
 @pytest.mark.parametrize("command", [["kafka_mirrors"], ["twinlog", "mirrors"]], ids=" ".join)
-def test_a_command_that_is_interrupted_before_creation(
+def test_a_command_interrupted_before_creation_is_completed_by_a_repeat(
     pair: Pair, topic: str, command: list[str]
 ) -> None:
     """Goal: D12: Ctrl-C ends it with status 130 and the deleted topic; a repeat completes it."""
@@ -399,7 +401,7 @@ def test_a_command_that_is_interrupted_before_creation(
     asyncio.run(run())
 
 
-def test_nothing_is_deleted_that_could_not_be_saved(
+def test_a_topic_whose_tail_cannot_be_saved_is_not_deleted(
     pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An answer without bytes does not prove that there is nothing to save (A1)."""
@@ -424,7 +426,7 @@ def test_nothing_is_deleted_that_could_not_be_saved(
 
 
 @pytest.mark.parametrize("written", [0, 1])
-def test_a_log_that_grows_meanwhile_is_not_deleted(
+def test_a_topic_that_grows_during_the_save_is_not_deleted(
     pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
     """The log may be that of any of the topic's partitions; partition 1 has no tail."""
@@ -457,7 +459,7 @@ def test_a_log_that_grows_meanwhile_is_not_deleted(
     asyncio.run(run())
 
 
-def test_a_log_that_grows_between_two_tries_is_not_deleted(
+def test_a_topic_that_grows_between_two_attempts_is_not_deleted(
     pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request that reaches no broker is retried: records written in between are not saved."""
@@ -491,7 +493,7 @@ def test_a_log_that_grows_between_two_tries_is_not_deleted(
     asyncio.run(run())
 
 
-def test_a_deletion_whose_answer_is_lost_deletes_no_other_topic(
+def test_a_repeated_deletion_does_not_delete_a_recreated_topic(
     pair: Pair, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A topic of the same name that was created in between has another id."""
@@ -525,7 +527,7 @@ def test_a_deletion_whose_answer_is_lost_deletes_no_other_topic(
     asyncio.run(run())
 
 
-def test_a_record_that_the_mirror_has_lost_is_saved(
+def test_a_record_that_is_missing_on_the_mirror_is_saved(
     pair: Pair, fresh_name: Callable[[str], str], topic: str, tmp_path: Path
 ) -> None:
     """Far before the last mirrored end, the old source may have the only copy."""
@@ -547,7 +549,7 @@ def test_a_record_that_the_mirror_has_lost_is_saved(
     asyncio.run(run())
 
 
-def test_a_topic_that_was_recreated_where_it_was_failed_over_to(
+def test_a_topic_recreated_on_the_failover_cluster_is_refused(
     pair: Pair, fresh_name: Callable[[str], str], topic: str
 ) -> None:
     """The destination has another log now, although retention has left nothing to compare."""

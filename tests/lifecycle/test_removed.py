@@ -95,8 +95,8 @@ class Again:
     async def known(self, mirror: str | None = None) -> MirrorTopic:
         """Return what a mirror stores about it."""
         topics = (await self.store.snapshot()).topics
-        (one,) = [t for t in topics if (t.mirror, t.topic) == (mirror or self.mirror, self.topic)]
-        return one
+        (setup,) = [t for t in topics if (t.mirror, t.topic) == (mirror or self.mirror, self.topic)]
+        return setup
 
     async def refused(self, mirror: str | None = None) -> str:
         """Return the error of its addition."""
@@ -108,136 +108,138 @@ class Again:
         """Return the destination's log end offsets."""
         asked = [(self.topic, index) for index in range(partitions)]
         found = ConsumerView(self._to).ends(asked)
-        return [found[one] for one in asked]
+        return [found[partition] for partition in asked]
 
 
 @asynccontextmanager
-async def again(pair: Pair, topic: str) -> AsyncIterator[Again]:
+async def removed_topic(pair: Pair, topic: str) -> AsyncIterator[Again]:
     async with client(pair.source) as source, client(pair.destination) as destination:
         yield Again(pair, source, destination, topic)
 
 
-def test_a_differing_tail_is_named_saved_and_rebuilt(
+def test_a_divergent_tail_is_named_saved_and_rebuilt(
     pair: Pair, topic: str, tmp_path: Path
 ) -> None:
     """All from the foreign record on, which lies before the marker; a refresh deletes nothing."""
 
     async def run() -> None:
-        async with again(pair, topic) as one:
-            await one.begin(100, 50)
-            one.mirrored(0, 0, 60)
-            one.foreign(0)
-            one.mirrored(0, 60, 65)  # was in flight
-            one.foreign(0)
-            one.mirrored(1, 0, 50)
-            one.foreign(1)
-            await one.stop({0: 66, 1: 50})
-            said = await one.refused()
+        async with removed_topic(pair, topic) as setup:
+            await setup.begin(100, 50)
+            setup.mirrored(0, 0, 60)
+            setup.foreign(0)
+            setup.mirrored(0, 60, 65)  # was in flight
+            setup.foreign(0)
+            setup.mirrored(1, 0, 50)
+            setup.foreign(1)
+            await setup.stop({0: 66, 1: 50})
+            said = await setup.refused()
             assert said.startswith("MIRROR_TOPIC_DIVERGED: "), said
             assert f"{topic}-0 from offset 60 to 66; {topic}-1 from offset 50 to 50" in said
             assert "--rebuild" in said
-            await refresh_adds_nothing(one)
-            assert one.ends(2) == [67, 51]
+            await refresh_adds_nothing(setup)
+            assert setup.ends(2) == [67, 51]
             rebuild = Rebuild(tmp_path)
-            assert await add_topics(one.destination, one.mirror, topic, rebuild=rebuild) == [topic]
+            assert await add_topics(setup.destination, setup.mirror, topic, rebuild=rebuild) == [
+                topic
+            ]
             for partition, start, end in ((0, 60, 67), (1, 50, 51)):
                 segment = tmp_path / f"{topic}-{partition}" / f"{start:020d}.log"
                 saved = list(batches(memoryview(segment.read_bytes())))
                 assert (saved[0].base_offset, saved[-1].next_offset) == (start, end)
-            assert one.ends(2) == [0, 0]
-            assert (await one.known()).wanted is Wanted.MIRRORING
+            assert setup.ends(2) == [0, 0]
+            assert (await setup.known()).wanted is Wanted.MIRRORING
 
     asyncio.run(run())
 
 
-def test_what_differs_far_before_the_end_is_saved(pair: Pair, topic: str, tmp_path: Path) -> None:
+def test_a_difference_far_before_the_end_is_saved(pair: Pair, topic: str, tmp_path: Path) -> None:
     """A foreign record lies in a gap of the source, before more equal records than one step."""
 
     async def run() -> None:
-        async with again(pair, topic) as one:
-            await one.begin(100)
-            await write_markers(one.source, topic, 1)
-            librdkafka_tools.write_same(one._from, topic, 0, 101, 2200)
-            one.mirrored(0, 0, 100)
-            one.foreign(0)  # at 100
-            one.mirrored(0, 101, 2100)
-            one.foreign(0)  # at 2100, where the partition is FAILED
-            await one.stop({0: 2101})
-            one.foreign(0)  # stands for the marker
+        async with removed_topic(pair, topic) as setup:
+            await setup.begin(100)
+            await write_markers(setup.source, topic, 1)
+            librdkafka_tools.write_same(setup._from, topic, 0, 101, 2200)
+            setup.mirrored(0, 0, 100)
+            setup.foreign(0)  # at 100
+            setup.mirrored(0, 101, 2100)
+            setup.foreign(0)  # at 2100, where the partition is FAILED
+            await setup.stop({0: 2101})
+            setup.foreign(0)  # stands for the marker
             told: list[str] = []
             rebuild = Rebuild(tmp_path, told.append)
-            await add_topics(one.destination, one.mirror, topic, rebuild=rebuild)
-            assert one.ends(1) == [0]
+            await add_topics(setup.destination, setup.mirror, topic, rebuild=rebuild)
+            assert setup.ends(1) == [0]
             assert saved(tmp_path) == {(0, 100): (100, 2102)}
             assert f"{topic}-0: equal up to offset 100, the rest is saved" in told
 
     asyncio.run(run())
 
 
-def test_markers_prove_nothing_equal(pair: Pair, topic: str) -> None:
+def test_equal_markers_do_not_prove_equal_logs(pair: Pair, topic: str) -> None:
     """Where a whole step has only markers, the records before it are compared as well."""
 
     async def run() -> None:
-        async with again(pair, topic) as one:
-            await one.begin(10)
-            one.mirrored(0, 0, 5)
-            one.foreign(0)
-            one.mirrored(0, 6, 10)
-            for cluster in (one.source, one.destination):
+        async with removed_topic(pair, topic) as setup:
+            await setup.begin(10)
+            setup.mirrored(0, 0, 5)
+            setup.foreign(0)
+            setup.mirrored(0, 6, 10)
+            for cluster in (setup.source, setup.destination):
                 await write_markers(cluster, topic, 1_100)
-            one.foreign(0)
-            await one.stop({0: 1_110})
-            assert f"{topic}-0 from offset 5 to 1110" in await one.refused()
+            setup.foreign(0)
+            await setup.stop({0: 1_110})
+            assert f"{topic}-0 from offset 5 to 1110" in await setup.refused()
 
     asyncio.run(run())
 
 
-def test_the_source_s_retention_proves_nothing_equal(
+def test_records_deleted_by_source_retention_prove_nothing(
     pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Retention moves the log start offset between the request for it and the comparison."""
 
     async def run() -> None:
-        async with again(pair, topic) as one:
-            await one.begin(100)
-            one.mirrored(0, 0, 60)
-            one.foreign(0)
-            await one.stop({0: 61})
-            one.foreign(0)  # stands for the marker
+        async with removed_topic(pair, topic) as setup:
+            await setup.begin(100)
+            setup.mirrored(0, 0, 60)
+            setup.foreign(0)
+            await setup.stop({0: 61})
+            setup.foreign(0)  # stands for the marker
             compare = Comparison.compare
 
             async def later(self: Comparison, stretch: Stretch) -> Compared:
-                await delete_records(one.source, {TopicPartition(topic, 0): 90})
+                await delete_records(setup.source, {TopicPartition(topic, 0): 90})
                 return await compare(self, stretch)
 
             monkeypatch.setattr(Comparison, "compare", later)
-            await add_topics(one.destination, one.mirror, topic, rebuild=Rebuild(tmp_path))
-            assert one.ends(1) == [0]
+            await add_topics(setup.destination, setup.mirror, topic, rebuild=Rebuild(tmp_path))
+            assert setup.ends(1) == [0]
             assert saved(tmp_path) == {(0, 0): (0, 62)}
 
     asyncio.run(run())
 
 
-def test_all_is_saved_where_the_source_s_topic_is_deleted_meanwhile(
+def test_the_whole_log_is_saved_if_the_source_topic_is_deleted_meanwhile(
     pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The destination then has the only copy."""
 
     async def run() -> None:
-        async with again(pair, topic) as one:
-            await one.begin(100)
-            one.mirrored(0, 0, 60)
-            await one.stop({0: 60})
-            one.foreign(0)
+        async with removed_topic(pair, topic) as setup:
+            await setup.begin(100)
+            setup.mirrored(0, 0, 60)
+            await setup.stop({0: 60})
+            setup.foreign(0)
             look = creation.where_logs_part
 
             async def later(*seen: Any) -> list[DivergentTail]:
-                await one.delete()
+                await setup.delete()
                 return await look(*seen)
 
             monkeypatch.setattr(creation, "where_logs_part", later)
             with suppress(TwinlogError):
-                await add_topics(one.destination, one.mirror, topic, rebuild=Rebuild(tmp_path))
+                await add_topics(setup.destination, setup.mirror, topic, rebuild=Rebuild(tmp_path))
             assert saved(tmp_path) == {(0, 0): (0, 61)}
 
     asyncio.run(run())
@@ -253,97 +255,101 @@ def saved(folder: Path) -> dict[tuple[int, int], tuple[int, int]]:
     return found
 
 
-async def refresh_adds_nothing(one: Again) -> None:
+async def refresh_adds_nothing(setup: Again) -> None:
     """A refresh adds nothing, even if it does not know that the topic was in a mirror."""
     mirror = Mirror(
-        name=one.mirror,
+        name=setup.mirror,
         source={},
-        source_cluster_id=one.source.cluster_id,
-        topic_patterns=(one.topic,),
+        source_cluster_id=setup.source.cluster_id,
+        topic_patterns=(setup.topic,),
     )
-    known = (await one.store.snapshot()).records
+    known = (await setup.store.snapshot()).records
     for records, missed in ((known, 0), ({}, 1)):
         snapshot = Snapshot({**records, key_of(mirror): mirror})
         context = sync_context(
-            *(one.source, one.destination, one.store, one.mirror), snapshot=snapshot
+            *(setup.source, setup.destination, setup.store, setup.mirror), snapshot=snapshot
         )
         assert await run_sync(NewTopics(), context) == missed
-    assert (await one.known()).wanted is Wanted.STOPPED
+    assert (await setup.known()).wanted is Wanted.STOPPED
 
 
-def test_a_log_of_which_nothing_is_known(pair: Pair, topic: str) -> None:
+def test_a_log_without_a_last_mirrored_end_is_all_divergent(pair: Pair, topic: str) -> None:
     """It was never mirrored, or its last mirrored end is unknown: all of it is the tail."""
 
     async def run() -> None:
-        async with again(pair, topic) as one:
-            await one.begin(100)
-            one.mirrored(0, 0, 10)
-            await one.stop({0: -1})
-            assert f"{topic}-0 from offset 0 to 9;" in await one.refused()
-            await add_topics(one.destination, one.mirror, topic, rebuild=Rebuild(None))
-            assert one.ends(1) == [0]
+        async with removed_topic(pair, topic) as setup:
+            await setup.begin(100)
+            setup.mirrored(0, 0, 10)
+            await setup.stop({0: -1})
+            assert f"{topic}-0 from offset 0 to 9;" in await setup.refused()
+            await add_topics(setup.destination, setup.mirror, topic, rebuild=Rebuild(None))
+            assert setup.ends(1) == [0]
 
     asyncio.run(run())
 
 
-def test_a_topic_that_was_recreated_on_the_source(pair: Pair, topic: str) -> None:
+def test_a_topic_recreated_on_the_source_is_all_divergent(pair: Pair, topic: str) -> None:
     """The mirrored log does not exist any more: all of it is the tail."""
 
     async def run() -> None:
-        async with again(pair, topic) as one:
-            await one.begin(100, 100)
-            one.mirrored(0, 0, 100)
-            await one.stop({0: 100, 1: 0})
-            former = await one.known()
-            await one.make_again(5)
-            assert f"only on the destination: {topic}-0 from offset 0 to 99;" in await one.refused()
-            await add_topics(one.destination, one.mirror, topic, rebuild=Rebuild(None))
-            known = await one.known()
+        async with removed_topic(pair, topic) as setup:
+            await setup.begin(100, 100)
+            setup.mirrored(0, 0, 100)
+            await setup.stop({0: 100, 1: 0})
+            former = await setup.known()
+            await setup.make_again(5)
+            assert (
+                f"only on the destination: {topic}-0 from offset 0 to 99;" in await setup.refused()
+            )
+            await add_topics(setup.destination, setup.mirror, topic, rebuild=Rebuild(None))
+            known = await setup.known()
             assert known.topic_id != former.topic_id
             assert known.partitions == 1
-            assert one.ends(1) == [0]
-            assert len((await one.destination.refresh([topic])).topics[topic].partitions) == 1
+            assert setup.ends(1) == [0]
+            assert len((await setup.destination.refresh([topic])).topics[topic].partitions) == 1
 
     asyncio.run(run())
 
 
-def test_a_source_that_has_nothing_to_compare(pair: Pair, topic: str) -> None:
+def test_the_tail_is_reported_if_the_source_has_no_records_to_compare(
+    pair: Pair, topic: str
+) -> None:
     """Retention has deleted the records that could show the offset of the foreign record."""
 
     async def run() -> None:
-        async with again(pair, topic) as one:
-            await one.begin(100)
-            one.mirrored(0, 0, 60)
-            one.foreign(0)
-            one.foreign(0)
-            await one.stop({0: 61})
-            assert f"{topic}-0 from offset 60 to 61;" in await one.refused()
-            await delete_records(one.source, {TopicPartition(topic, 0): 90})
-            assert f"{topic}-0 from offset 0 to 61;" in await one.refused()
+        async with removed_topic(pair, topic) as setup:
+            await setup.begin(100)
+            setup.mirrored(0, 0, 60)
+            setup.foreign(0)
+            setup.foreign(0)
+            await setup.stop({0: 61})
+            assert f"{topic}-0 from offset 60 to 61;" in await setup.refused()
+            await delete_records(setup.source, {TopicPartition(topic, 0): 90})
+            assert f"{topic}-0 from offset 0 to 61;" in await setup.refused()
 
     asyncio.run(run())
 
 
-def test_an_empty_log_is_taken_and_that_of_another_source_is_not(
+def test_an_empty_log_is_accepted_and_a_log_of_another_source_refused(
     pair: Pair, fresh_name: Callable[[str], str], topic: str
 ) -> None:
     """An empty log is always taken; another mirror of the same source may have had it, too."""
 
     async def run() -> None:
-        async with again(pair, topic) as one:
-            await one.begin(10)
-            await one.stop({0: -1})
-            assert await add_topics(one.destination, one.mirror, topic) == [topic]
-            one.mirrored(0, 0, 10)
-            one.foreign(0)
-            await one.stop({0: 10})
+        async with removed_topic(pair, topic) as setup:
+            await setup.begin(10)
+            await setup.stop({0: -1})
+            assert await add_topics(setup.destination, setup.mirror, topic) == [topic]
+            setup.mirrored(0, 0, 10)
+            setup.foreign(0)
+            await setup.stop({0: 10})
             other = fresh_name("other")
             properties = {"bootstrap.servers": pair.source.bootstrap_servers}
-            await create_mirror(one.destination, other, properties)
-            assert f"{topic}-0 from offset 10 to 10;" in await one.refused(other)
-            mirror = (await one.store.snapshot()).mirrors[one.mirror]
+            await create_mirror(setup.destination, other, properties)
+            assert f"{topic}-0 from offset 10 to 10;" in await setup.refused(other)
+            mirror = (await setup.store.snapshot()).mirrors[setup.mirror]
             elsewhere = Mirror(name=mirror.name, source=mirror.source, source_cluster_id="another")
-            await one.store.change(lambda _: [elsewhere])
-            assert (await one.refused(other)).startswith("TOPIC_ALREADY_EXISTS: ")
+            await setup.store.change(lambda _: [elsewhere])
+            assert (await setup.refused(other)).startswith("TOPIC_ALREADY_EXISTS: ")
 
     asyncio.run(run())

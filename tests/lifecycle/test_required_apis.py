@@ -33,7 +33,7 @@ class _Broker(SimpleNamespace):
 
 
 @pytest.mark.parametrize("api", REQUIRED, ids=lambda api: api.name)
-def test_what_is_missing_is_named(api: tuple[int, int, int, str, str]) -> None:
+def test_error_for_a_missing_api_names_api_and_purpose(api: tuple[int, int, int, str, str]) -> None:
     """The error names the API, its purpose, and Kafka's name of the error."""
     versions = {one.key: (one.lowest, one.highest) for one in REQUIRED if one != api}
     destination = cast(KafkaCluster, _Broker(versions=versions))
@@ -47,7 +47,7 @@ def test_what_is_missing_is_named(api: tuple[int, int, int, str, str]) -> None:
 
 
 @pytest.mark.broker
-def test_kafka_has_all(any_kafka: LocalCluster) -> None:
+def test_supported_kafka_versions_have_all_required_apis(any_kafka: LocalCluster) -> None:
     """The oldest and the newest version have all APIs."""
 
     async def run() -> None:
@@ -57,7 +57,7 @@ def test_kafka_has_all(any_kafka: LocalCluster) -> None:
     asyncio.run(run())
 
 
-def test_a_mirror_is_created_and_added_to_after_the_check() -> None:
+def test_required_apis_are_checked_before_create_and_add() -> None:
     """Goal: the first command names what the destination lacks, before a partition fails (B4)."""
 
     async def run() -> None:

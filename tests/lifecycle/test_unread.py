@@ -85,7 +85,7 @@ def count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("topics", ["t.*", ["t"]])
-def test_a_topic_that_a_command_leaves_out_is_named(
+def test_a_topic_with_an_unreadable_record_is_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, topics: str | list[str]
 ) -> None:
     """Otherwise a partial failover would seem to be one of all topics."""
@@ -101,7 +101,7 @@ def test_a_topic_that_a_command_leaves_out_is_named(
 
 
 @pytest.mark.parametrize("key", [("topic", "o", "t"), ("mirror", "m"), ("topic", "gone", "t")])
-def test_a_topic_is_not_added_that_another_mirror_may_have(key: tuple[str, ...]) -> None:
+def test_a_topic_that_may_belong_to_another_mirror_is_not_added(key: tuple[str, ...]) -> None:
     async def add(topic: str) -> None:
         added = replace(TOPIC, mirror="o", topic=topic, wanted=Wanted.MIRRORING)
         await Store(with_unread(key)).add_topics("o", [added])
@@ -114,7 +114,7 @@ def test_a_topic_is_not_added_that_another_mirror_may_have(key: tuple[str, ...])
 @pytest.mark.parametrize(
     "key", [("topic", "m", "u"), ("not-mirrored", "m"), ("followed", "m", "t"), ("mirror", "m")]
 )
-def test_a_mirror_is_not_deleted_of_which_a_record_cannot_be_read(key: tuple[str, ...]) -> None:
+def test_a_mirror_with_an_unreadable_record_is_not_deleted(key: tuple[str, ...]) -> None:
     store = Store(with_unread(key))
     with pytest.raises(
         UnsupportedVersion,
@@ -124,13 +124,13 @@ def test_a_mirror_is_not_deleted_of_which_a_record_cannot_be_read(key: tuple[str
     assert store.changes is None
 
 
-def test_a_mirror_is_deleted_beside_others_that_cannot_be_read() -> None:
+def test_unreadable_records_of_other_mirrors_do_not_block_a_deletion() -> None:
     store = Store(with_unread(("topic", "o", "u"), ("stop", "m"), ("feature", "m")))
     asyncio.run(store.delete_mirror("m", lambda *_: None))
     assert store.changes
 
 
-def test_states_that_cannot_be_read_are_not_forgotten() -> None:
+def test_unreadable_states_are_not_overwritten() -> None:
     """They are kept when the mirror is deleted, and when the source topic was recreated."""
     place = state_partition("m", TOPIC.topic_id, 0, COUNT)
     states = STOPPED._replace(unreadable={(place, epochs_key(NAME)): "a newer version"})
@@ -148,13 +148,13 @@ def test_states_that_cannot_be_read_are_not_forgotten() -> None:
 # ---- the source's mirrors ------------------------------------------------------------------------
 
 
-def test_what_the_source_may_mirror_from_here() -> None:
-    theirs = their_mirrors(with_unread(("topic", "o", "u"), ("mirror", "m")), "s")
-    assert [bool(theirs.unsure(name)) for name in ("t", "u", "v")] == [True, True, False]
+def test_unreadable_source_mirrors_may_mirror_a_topic_back() -> None:
+    source_mirrors = their_mirrors(with_unread(("topic", "o", "u"), ("mirror", "m")), "s")
+    assert [bool(source_mirrors.unsure(name)) for name in ("t", "u", "v")] == [True, True, False]
 
 
 @pytest.mark.parametrize("origins", [("c",) * 100, ("c" * 256,)])
-def test_origins_that_no_cluster_has_are_not_stored(origins: tuple[str, ...]) -> None:
+def test_impossible_origins_of_a_topic_are_not_stored(origins: tuple[str, ...]) -> None:
     """Goal: a source does not fill the destination's own `__mirror_config` at each refresh.
 
     It is then also unknown whether the topic comes from the destination.
@@ -163,16 +163,16 @@ def test_origins_that_no_cluster_has_are_not_stored(origins: tuple[str, ...]) ->
     too_long = replace(TOPIC, topic="v", wanted=Wanted.MIRRORING, origins=("d", *origins))
     records = [encode(one) for one in (MIRROR, longest, too_long)]
     snapshot = Snapshot().after(StoredRecord(0, at, *one) for at, one in enumerate(records))
-    theirs = their_mirrors(snapshot, "d")
-    assert theirs.origins == {"u": ("s", *longest.origins)}
-    assert theirs.unsure_among("tuv").keys() == {"v"}
+    source_mirrors = their_mirrors(snapshot, "d")
+    assert source_mirrors.origins == {"u": ("s", *longest.origins)}
+    assert source_mirrors.unsure_among("tuv").keys() == {"v"}
 
 
 @pytest.mark.parametrize(
     ("error", "unsure"),
     [(UserError("no right", code=29), False), (UnsupportedVersion("level 2", code=35), True)],
 )
-def test_a_source_whose_mirrors_cannot_be_read(
+def test_unreadable_mirrors_of_the_source_count_as_unknown(
     monkeypatch: pytest.MonkeyPatch, error: UserError, unsure: bool
 ) -> None:
     """The right to read them is optional (docs/security.md); an unknown format is not."""
@@ -183,12 +183,12 @@ def test_a_source_whose_mirrors_cannot_be_read(
 
     monkeypatch.setattr(failback, "MirrorStore", lambda _: Refusing(Snapshot()))
     cluster = cast(KafkaCluster, None)
-    theirs = asyncio.run(failback.read_their_mirrors(cluster, cluster))
-    assert theirs.unknown
-    assert bool(theirs.unsure("t")) is unsure
+    source_mirrors = asyncio.run(failback.read_their_mirrors(cluster, cluster))
+    assert source_mirrors.unknown
+    assert bool(source_mirrors.unsure("t")) is unsure
 
 
-def test_a_topic_is_not_added_that_the_source_may_mirror_from_here(
+def test_a_topic_that_the_source_may_mirror_back_is_not_added(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Looked(Exception):
@@ -210,23 +210,25 @@ def test_a_topic_is_not_added_that_the_source_may_mirror_from_here(
     )
     with pytest.raises(Looked):
         asyncio.run(add_named(cluster, cluster, "m", ["u"], their_mirrors(with_unread(), "d")))
-    theirs = their_mirrors(with_unread(("topic", "o", "u")), "d")
+    source_mirrors = their_mirrors(with_unread(("topic", "o", "u")), "d")
     with pytest.raises(
         UserError, match="cannot determine whether the source mirrors u from this cluster"
     ):
-        asyncio.run(add_named(cluster, cluster, "m", ["u"], theirs))
+        asyncio.run(add_named(cluster, cluster, "m", ["u"], source_mirrors))
 
 
-def test_origins_stay_where_they_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_origins_are_kept_while_the_source_is_unreadable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A loop is not forgotten, and counts as a loop while it is unknown."""
     looped = [
         replace(TOPIC, topic=name, wanted=Wanted.MIRRORING, origins=("a", "b")) for name in "tu"
     ]
-    theirs = their_mirrors(with_unread(("topic", "m", "t")), "d")
+    source_mirrors = their_mirrors(with_unread(("topic", "m", "t")), "d")
     store = Store(Snapshot().after(StoredRecord(0, 0, *encode(one)) for one in (MIRROR, *looped)))
 
     async def read(*_: object) -> TheirMirrors:
-        return theirs
+        return source_mirrors
 
     monkeypatch.setattr(topic_sync, "read_their_mirrors", read)
     assert _failed_origins(store, looped) == 1
@@ -234,7 +236,7 @@ def test_origins_stay_where_they_are_not_known(monkeypatch: pytest.MonkeyPatch) 
     made_again = [replace(one, topic_id=UUID(int=9)) for one in looped]
     assert _failed_origins(store, made_again) == 1
     assert store.changes == [], "said of others than those that stand there"
-    theirs = TheirMirrors({}, frozenset(), {}, unknown="level 2")
+    source_mirrors = TheirMirrors({}, frozenset(), {}, unknown="level 2")
     assert _failed_origins(store, looped) == 2
 
 
@@ -243,7 +245,7 @@ def _failed_origins(store: Store, topics: Collection[MirrorTopic]) -> int:
     return asyncio.run(run_sync(topic_sync.TopicOrigins(), context))
 
 
-def test_an_end_beside_one_that_cannot_be_read_is_not_believed(
+def test_a_last_mirrored_end_beside_an_unreadable_one_is_not_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of several mirrors that had the topic, another one may have mirrored more of it."""
@@ -256,7 +258,7 @@ def test_an_end_beside_one_that_cannot_be_read_is_not_believed(
     assert [list(ends.values()) for ends in found] == [[], [known[NAME]]]
 
 
-def test_denials_stay_where_the_source_may_mirror_from_here(
+def test_denials_stay_on_topics_that_the_source_may_mirror_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def read(*_: object) -> TheirMirrors:
@@ -283,7 +285,7 @@ COPIED = Acl(
 
 
 @pytest.mark.parametrize("side", ["here", "there"])
-def test_no_acl_follows_where_it_may_be_one_that_a_mirror_has_made(
+def test_no_acl_is_copied_if_a_mirror_may_have_created_it(
     monkeypatch: pytest.MonkeyPatch, side: str
 ) -> None:
     """A copied denial that keeps a source topic read-only would stop producers after a failover."""
@@ -291,9 +293,9 @@ def test_no_acl_follows_where_it_may_be_one_that_a_mirror_has_made(
 
     def look(*keys: tuple[str, ...]) -> frozenset[Acl]:
         unread, readable = Store(with_unread(*keys)), Store(with_unread())
-        here, there = (unread, readable) if side == "here" else (readable, unread)
-        monkeypatch.setattr(acl_sync, "MirrorStore", lambda _: there)
-        return asyncio.run(acl_sync._not_its_own(cluster, cluster, here))
+        on_destination, on_source = (unread, readable) if side == "here" else (readable, unread)
+        monkeypatch.setattr(acl_sync, "MirrorStore", lambda _: on_source)
+        return asyncio.run(acl_sync._not_its_own(cluster, cluster, on_destination))
 
     assert look(("topic", "m", "u")) == frozenset()
     made = key_of(MadeAcl(mirror="m", acl=COPIED, made_for=MadeFor.READ_ONLY))
@@ -304,7 +306,7 @@ def test_no_acl_follows_where_it_may_be_one_that_a_mirror_has_made(
             look(key)
 
 
-def test_acls_of_a_topic_that_cannot_be_read_are_left() -> None:
+def test_acls_of_an_unreadable_topic_are_kept() -> None:
     """They stay, as those of a paused topic. A copied right still makes no principal a node."""
     topic = replace(TOPIC, wanted=Wanted.MIRRORING)
     made = MadeAcl(mirror="m", acl=COPIED, made_for=MadeFor.SOURCE)
@@ -312,8 +314,10 @@ def test_acls_of_a_topic_that_cannot_be_read_are_left() -> None:
     records.append((encode_key(("topic", "m", "u")), b"{"))
     snapshot = Snapshot().after(StoredRecord(0, at, *one) for at, one in enumerate(records))
     cluster = cast(KafkaCluster, None)
-    found = acl_sync._scope(cluster, snapshot, "m", parse_settings({}), about=(), ours=())
+    found = acl_sync._scope(
+        cluster, snapshot, "m", parse_settings({}), about=(), destination_acls=()
+    )
     scope = asyncio.run(found)
-    assert (scope.topics, scope.left) == ({"t"}, {"u"})
+    assert (scope.topics, scope.inactive_topics) == ({"t"}, {"u"})
     unread = snapshot.after([StoredRecord(0, 9, encode_key(("mirror", "m")), b"{")])
     assert unread.copied_acls == {COPIED}

@@ -39,7 +39,7 @@ def _count(runs: Path) -> int:
     return len(runs.read_text().splitlines())
 
 
-def test_fetched_once(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_artifacts_are_fetched_once(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The second call uses the first one's folder, and prints nothing."""
     first = fetch("g:a:1")
     assert [jar.name for jar in first.iterdir()] == ["a-1.jar"]
@@ -49,7 +49,7 @@ def test_fetched_once(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert _count(runs) == 1
 
 
-def test_another_jar_of_a_module(runs: Path) -> None:
+def test_jars_with_a_classifier_are_fetched_separately(runs: Path) -> None:
     """A jar with a classifier has a folder of its own, and its name in the message."""
     assert fetch("g:a:1:test") != fetch("g:a:1")
     assert _count(runs) == 2
@@ -57,13 +57,13 @@ def test_another_jar_of_a_module(runs: Path) -> None:
         fetch("g:a:1:test:more")
 
 
-def test_order_does_not_matter(runs: Path) -> None:
+def test_the_order_of_artifacts_does_not_matter(runs: Path) -> None:
     """The same set of artifacts is one folder."""
     assert fetch("g:a:1", "g:b:1") == fetch("g:b:1", "g:a:1")
     assert _count(runs) == 1
 
 
-def test_two_processes_at_once(runs: Path) -> None:
+def test_a_second_process_waits_for_the_fetch_of_the_first(runs: Path) -> None:
     """The second process waits for the first, and uses its jars."""
     code = "from twinlog.local.artifacts import fetch; print(fetch('g:a:1'))"
     both = [
@@ -75,7 +75,7 @@ def test_two_processes_at_once(runs: Path) -> None:
     assert _count(runs) == 1
 
 
-def test_a_failure_leaves_nothing(runs: Path, tmp_path: Path) -> None:
+def test_a_failed_fetch_leaves_no_files(runs: Path, tmp_path: Path) -> None:
     """Maven's own cause becomes the one line, and the next call tries again."""
     _maven(tmp_path, "echo '[INFO] x'; echo '[ERROR] Could not find g:a:1 -> [Help 1]'; exit 1")
     with pytest.raises(LocalError) as caught:
@@ -96,13 +96,15 @@ def test_leftovers_of_a_killed_fetch_are_not_used(runs: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("wrong", ["g:a", "g:a:1:x:y", "g:a:1/../2", "g:a:<b>", "", "g:a:1\n"])
-def test_malformed_coordinates(wrong: str) -> None:
+def test_malformed_coordinates_are_refused(wrong: str) -> None:
     """Only a coordinate reaches a file name or a pom."""
     with pytest.raises(LocalError, match="group:artifact:version"):
         fetch(wrong)
 
 
-def test_neither_maven_nor_ivy(runs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_error_without_maven_and_ivy_names_both(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The error names the programs to install."""
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     monkeypatch.setattr(artifacts.importlib.util, "find_spec", lambda _: None)
@@ -112,7 +114,7 @@ def test_neither_maven_nor_ivy(runs: Path, monkeypatch: pytest.MonkeyPatch, tmp_
     assert not list((tmp_path / "cache" / "jars").glob("*.partial"))
 
 
-def test_ivy_names_the_cause() -> None:
+def test_the_cause_is_extracted_from_the_output_of_ivy() -> None:
     """Ivy prints pages; a refused connection explains more than the missing module."""
     output = "\t\tmodule not found: g#a;1\n\tServer access error at url x (handshake)\n"
     assert artifacts._cause(output) == "Server access error at url x (handshake)"

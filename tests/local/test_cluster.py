@@ -46,7 +46,7 @@ def _values(cluster: LocalCluster, topic: str, count: int) -> list[str]:
         consumer.close()
 
 
-def test_one_broker_serves(any_kafka: LocalCluster, topic: str) -> None:
+def test_a_single_broker_serves_clients(any_kafka: LocalCluster, topic: str) -> None:
     """An outside client finds the broker and the cluster id, and writes and reads records."""
     metadata = AdminClient(_quiet(any_kafka)).list_topics(timeout=10)
     assert sorted(metadata.brokers) == [1]
@@ -56,7 +56,7 @@ def test_one_broker_serves(any_kafka: LocalCluster, topic: str) -> None:
     assert _values(any_kafka, topic, 1) == ["a"]
 
 
-def test_three_brokers_bear_the_loss_of_any(
+def test_three_brokers_continue_when_any_broker_is_killed(
     trio: LocalCluster, fresh_name: Callable[[str], str]
 ) -> None:
     """With each broker killed in turn, acks=all goes on, and the broker rejoins."""
@@ -72,7 +72,9 @@ def test_three_brokers_bear_the_loss_of_any(
             until(lambda port=each.port: probe.live_brokers(port) == everyone, 60)
 
 
-def test_a_cluster_of_its_own(fresh_name: Callable[[str], str], kafka: LocalCluster) -> None:
+def test_a_second_cluster_has_other_ports_and_keeps_its_records(
+    fresh_name: Callable[[str], str], kafka: LocalCluster
+) -> None:
     """A second cluster of the same code has other ports; a killed broker has kept its records."""
     with LocalCluster.start(config={"log.segment.bytes": "1048576"}) as cluster:
         assert cluster.bootstrap_servers != kafka.bootstrap_servers
@@ -107,7 +109,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_killed_owner_leaves_no_broker() -> None:
+def test_brokers_end_when_their_owner_is_killed() -> None:
     """A test run that is killed with SIGKILL leaves files, and no process."""
     told = _output(_OWNER)
     broker, directory = told.splitlines()
@@ -118,7 +120,7 @@ def test_a_killed_owner_leaves_no_broker() -> None:
     subprocess.run(["rm", "-r", directory], check=True)
 
 
-def test_a_bad_property_is_one_line(tmp_path: Path) -> None:
+def test_error_for_an_invalid_property_is_one_line(tmp_path: Path) -> None:
     """The error has Kafka's own words and the log's path; nothing runs, the log is kept."""
     with pytest.raises(LocalError) as caught:
         LocalCluster.start(config={"log.segment.bytes": "much"}, directory=tmp_path / "it")
@@ -128,14 +130,14 @@ def test_a_bad_property_is_one_line(tmp_path: Path) -> None:
     assert str(tmp_path / "it" / "node-1" / "server.log") in message
 
 
-def test_a_version_that_was_not_published() -> None:
+def test_error_for_an_unpublished_version_names_the_artifact() -> None:
     """The missing artifact is named, on one line."""
     with pytest.raises(LocalError, match=r"cannot fetch .*kafka_2\.13:4\.3\.999") as caught:
         LocalCluster.start(version="4.3.999")
     assert "\n" not in str(caught.value)
 
 
-def test_kafkas_console_tools(kafka: LocalCluster, tmp_path: Path) -> None:
+def test_console_tools_of_kafka_run(kafka: LocalCluster, tmp_path: Path) -> None:
     """Any main class of the fetched jars runs to its end and returns its output."""
     with ProcessGroup() as group:
         printed = group.run(

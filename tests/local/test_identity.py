@@ -27,7 +27,7 @@ def test_a_process_keeps_its_identity(sleeper: subprocess.Popen[bytes]) -> None:
     assert first.alive()
 
 
-def test_a_recycled_pid_is_not_hit(sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_process_with_a_recycled_pid_gets_no_signal(sleeper: subprocess.Popen[bytes]) -> None:
     """Another start time under the same pid is another process, and gets no signal."""
     stale = Identity(sleeper.pid, "0")
     assert not stale.alive()
@@ -43,12 +43,12 @@ def test_a_zombie_is_not_alive(sleeper: subprocess.Popen[bytes]) -> None:
     until(lambda: not noted.alive(), what="the end of the process")
 
 
-def test_no_process() -> None:
+def test_an_unused_pid_has_no_identity() -> None:
     """An unused pid gives None (the kernel's largest pid is below 2**22)."""
     assert identity_of(1 << 22) is None
 
 
-def test_proc_and_ps_agree_on_what_lives() -> None:
+def test_proc_and_ps_agree_on_living_processes() -> None:
     """The method for systems without /proc agrees with /proc on this process and on dead ones."""
     own = identity._from_ps(os.getpid())
     assert own is not None

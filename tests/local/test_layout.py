@@ -25,7 +25,7 @@ def test_one_broker_is_its_own_controller() -> None:
     }
 
 
-def test_three_brokers_have_a_controller_of_its_own() -> None:
+def test_three_brokers_have_a_separate_controller() -> None:
     """All three may then be killed while the controller lives."""
     properties = _properties(3)
     assert {node: text["process.roles"] for node, text in properties.items()} == {
@@ -40,7 +40,7 @@ def test_three_brokers_have_a_controller_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("brokers", "replicas", "least"), [(1, 1, 1), (2, 2, 1), (3, 3, 2)])
-def test_internal_topics_bear_one_lost_broker(brokers: int, replicas: int, least: int) -> None:
+def test_internal_topics_tolerate_one_lost_broker(brokers: int, replicas: int, least: int) -> None:
     """Transactions go on while one broker is down, if there are two or more."""
     for text in _properties(brokers).values():
         assert int(text["transaction.state.log.replication.factor"]) == replicas
@@ -48,7 +48,7 @@ def test_internal_topics_bear_one_lost_broker(brokers: int, replicas: int, least
         assert int(text["offsets.topic.replication.factor"]) == replicas
 
 
-def test_more_listeners() -> None:
+def test_each_broker_has_each_listener_at_its_own_port() -> None:
     """Each broker has each listener at a port of its own, and the controller has none of them."""
     protocols = {"WORD": "SASL_PLAINTEXT", "TLS": "SSL"}
     ports = range(20000, 20000 + layout.port_count(2, 2))
@@ -67,7 +67,7 @@ def test_more_listeners() -> None:
     assert protocol_map == "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,WORD:SASL_PLAINTEXT,TLS:SSL"
 
 
-def test_listeners_behind_proxies() -> None:
+def test_listeners_behind_proxies_advertise_the_proxy_port() -> None:
     """Their clients get the proxy's port; other clients and the voters get unchanged ports."""
     protocols = {"PROXIED": "PLAINTEXT", "TLS": "SSL"}
     ports = range(20000, 20000 + layout.port_count(2, 2, proxied=1))
@@ -85,7 +85,7 @@ def test_listeners_behind_proxies() -> None:
     }
 
 
-def test_a_property_with_the_nodes_id() -> None:
+def test_node_id_placeholders_in_properties_are_replaced() -> None:
     """Each node has its own value, for example as its rack."""
     found = _properties(2, **{"broker.rack": "rack-{node}"})
     assert {node: text["broker.rack"] for node, text in found.items()} == {
@@ -95,7 +95,7 @@ def test_a_property_with_the_nodes_id() -> None:
     }
 
 
-def test_the_users_properties_win() -> None:
+def test_user_properties_override_defaults() -> None:
     """Command-line values replace the defaults, and special characters survive."""
     text = _properties(1, **{"auto.create.topics.enable": "true", "x": "a=b\\c:ü"})[1]
     assert text["auto.create.topics.enable"] == "true"
@@ -103,19 +103,19 @@ def test_the_users_properties_win() -> None:
 
 
 @pytest.mark.parametrize("version", ["3.9.0", "3.9.1", "4.0.0", "4.3.1", "10.0.0"])
-def test_versions_on_offer(version: str) -> None:
+def test_supported_versions_are_accepted(version: str) -> None:
     """All versions that run without ZooKeeper with these properties are offered."""
     layout.check_version(version)
 
 
 @pytest.mark.parametrize("version", ["3.8.1", "2.8.0", "4", "4.3", "latest", "4.3.1 ", "", "../x"])
-def test_versions_not_on_offer(version: str) -> None:
+def test_unsupported_versions_are_refused(version: str) -> None:
     """The message names the expected versions."""
     with pytest.raises(LocalError, match=r"4\.3\.1|3\.9\.0"):
         layout.check_version(version)
 
 
-def test_three_controllers_beside_three_brokers() -> None:
+def test_three_separate_controllers_form_a_quorum() -> None:
     """All know each other as voters, and none is a broker."""
     ports = range(20000, 20000 + layout.port_count(3, controllers=3))
     nodes = layout.plan_nodes(3, ports, Path("/x"), controllers=3)
@@ -135,7 +135,7 @@ def test_three_controllers_beside_three_brokers() -> None:
 @pytest.mark.parametrize(
     ("brokers", "controllers"), [(-1, 1), (0, 1), (4, 1), (3, 0), (3, 4), (1, 3)]
 )
-def test_sizes_not_on_offer(brokers: int, controllers: int) -> None:
+def test_unsupported_cluster_sizes_are_refused(brokers: int, controllers: int) -> None:
     """The message names the possible sizes."""
     with pytest.raises(LocalError, match=r"expected 1 to [13]$"):
         layout.check_size(brokers, controllers)

@@ -54,7 +54,9 @@ def _up(name: str) -> LocalCluster:
     return named.up(name, 1, "4.3.1", config={}, heap="512m", listeners={})
 
 
-def test_a_recycled_pid_survives_down(state: Path, bystander: subprocess.Popen[bytes]) -> None:
+def test_down_does_not_kill_a_process_with_a_recycled_pid(
+    state: Path, bystander: subprocess.Popen[bytes]
+) -> None:
     """A record whose pid belongs to another process now is removed, and nothing is killed."""
     directory = _record(state, "old", bystander.pid, "1")
     assert named.find("old").living == ()
@@ -63,7 +65,7 @@ def test_a_recycled_pid_survives_down(state: Path, bystander: subprocess.Popen[b
     assert bystander.poll() is None
 
 
-def test_down_ends_what_runs(state: Path, bystander: subprocess.Popen[bytes]) -> None:
+def test_down_ends_the_recorded_process(state: Path, bystander: subprocess.Popen[bytes]) -> None:
     """The recorded process itself is ended."""
     identity = identity_of(bystander.pid)
     assert identity is not None
@@ -74,7 +76,7 @@ def test_down_ends_what_runs(state: Path, bystander: subprocess.Popen[bytes]) ->
     assert named.names() == []
 
 
-def test_a_name_in_use(state: Path) -> None:
+def test_error_for_a_running_name_gives_the_down_command(state: Path) -> None:
     """The error tells how to end the cluster of that name."""
     identity = identity_of(os.getpid())
     assert identity is not None
@@ -84,7 +86,7 @@ def test_a_name_in_use(state: Path) -> None:
     shutil.rmtree(directory)
 
 
-def test_a_dead_cluster_keeps_its_name(state: Path) -> None:
+def test_the_name_of_a_dead_cluster_stays_in_use(state: Path) -> None:
     """Its data may be wanted: the error tells how to start or remove it."""
     _record(state, "it", os.getpid(), "1")
     with pytest.raises(LocalError, match="none of its nodes is running"):
@@ -95,7 +97,7 @@ def test_a_dead_cluster_keeps_its_name(state: Path) -> None:
         named.kill("it", 2)
 
 
-def test_what_a_broken_off_start_left_is_no_obstacle(state: Path) -> None:
+def test_leftovers_of_an_interrupted_start_do_not_block_a_start(state: Path) -> None:
     """Without a record there is nothing to keep: the next start tries, and down removes it."""
     (state / "half" / "node-1").mkdir(parents=True)
     with pytest.raises(LocalError, match="a start was tried"):
@@ -105,14 +107,14 @@ def test_what_a_broken_off_start_left_is_no_obstacle(state: Path) -> None:
     assert named.names() == []
 
 
-def test_an_unreadable_record(state: Path) -> None:
+def test_an_unreadable_record_is_named_with_its_path(state: Path) -> None:
     """An invalid record is named with its path."""
     _record(state, "it", 1, "1").joinpath("cluster.json").write_text("{")
     with pytest.raises(LocalError, match=r"no cluster in .*it:"):
         named.find("it")
 
 
-def test_no_such_cluster(state: Path) -> None:
+def test_error_for_an_unknown_cluster_lists_existing_clusters(state: Path) -> None:
     """The error lists the existing clusters."""
     _record(state, "it", 1, "1")
     for command in (named.find, named.down, lambda name: named.kill(name, 1)):
@@ -120,7 +122,7 @@ def test_no_such_cluster(state: Path) -> None:
             command("other")
 
 
-def test_two_commands_at_once(state: Path) -> None:
+def test_a_concurrent_command_is_refused(state: Path) -> None:
     """The second one fails at once, and changes nothing."""
     _record(state, "it", 1, "1")
     with named._lock("it"), pytest.raises(LocalError, match="is in use by another command"):
@@ -129,7 +131,7 @@ def test_two_commands_at_once(state: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", "-a", ".a", "a b", "a\n", "x" * 65])
-def test_names_that_are_no_folder(name: str) -> None:
+def test_names_that_leave_the_state_folder_are_refused(name: str) -> None:
     """No name leaves the state folder."""
     with pytest.raises(LocalError, match="invalid cluster name"):
         named.find(name)

@@ -12,7 +12,7 @@ from twinlog.local.errors import LocalError
 from twinlog.local.ports import HOST, PortClaim
 
 
-def test_claims_do_not_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_claims_do_not_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a range of as many ports as two claims take, each port has one owner."""
     first, second = None, None
     _narrow(monkeypatch, 8)
@@ -25,7 +25,7 @@ def test_claims_do_not_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
                 claim.close()
 
 
-def test_a_bound_port_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bound_port_is_not_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A port that any program listens on is not claimed."""
     start = _narrow(monkeypatch, 1)
     with socket.socket() as other:
@@ -34,7 +34,7 @@ def test_a_bound_port_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
             PortClaim.fresh(1)
 
 
-def test_a_closed_claim_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ports_of_a_closed_claim_can_be_claimed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The only port of a range can be claimed, closed and claimed again, but not twice at once."""
     _narrow(monkeypatch, 1)
     first = PortClaim.fresh(1)

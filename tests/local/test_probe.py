@@ -39,21 +39,21 @@ def test_brokers_are_read_with_and_without_racks() -> None:
         assert probe.live_brokers(port) == {7, 8}
 
 
-def test_nobody_listens() -> None:
+def test_a_refused_connection_gives_no_brokers() -> None:
     """A refused connection is a broker that does not serve yet."""
     with socket.socket() as free:
         free.bind((HOST, 0))
         assert probe.live_brokers(free.getsockname()[1]) == frozenset()
 
 
-def test_a_cut_answer() -> None:
+def test_a_truncated_answer_gives_no_brokers() -> None:
     """A broker killed while it answers does not serve."""
     with _server(struct.pack(">iii", 100, 1, 1)) as port:
         assert probe.live_brokers(port) == frozenset()
 
 
 @given(st.binary(max_size=64))
-def test_any_body_is_a_set_or_struct_error(body: bytes) -> None:
+def test_any_body_gives_node_ids_or_a_struct_error(body: bytes) -> None:
     """Answers of other programs at a port never end the wait with another error."""
     try:
         found = probe._node_ids(body)

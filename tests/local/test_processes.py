@@ -37,7 +37,7 @@ def _program(folder: Path, command: str) -> JavaProgram:
     return JavaProgram(jars=folder, main=command, log=folder / "logs" / "program.log")
 
 
-def test_a_program_runs_and_is_ended(tmp_path: Path) -> None:
+def test_a_program_ends_with_its_process_group(tmp_path: Path) -> None:
     """It lives inside the block, and not after it; its output is in its log."""
     program = _program(tmp_path, "echo here; exec sleep 1000")
     with ProcessGroup() as group:
@@ -48,7 +48,7 @@ def test_a_program_runs_and_is_ended(tmp_path: Path) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
-def test_a_paused_program_is_ended_too(tmp_path: Path) -> None:
+def test_a_paused_program_ends_with_its_process_group(tmp_path: Path) -> None:
     """SIGKILL reaches a process that SIGSTOP has frozen."""
     with ProcessGroup() as group:
         process = group.start(_program(tmp_path, "exec sleep 1000"))
@@ -57,20 +57,20 @@ def test_a_paused_program_is_ended_too(tmp_path: Path) -> None:
     assert not process.alive
 
 
-def test_a_tool_gives_its_output(group: ProcessGroup, tmp_path: Path) -> None:
+def test_the_standard_output_of_a_tool_is_returned(group: ProcessGroup, tmp_path: Path) -> None:
     """Standard output is the result, standard error goes to the log."""
     assert group.run(_program(tmp_path, "echo result; echo noise >&2")) == "result\n"
     assert (tmp_path / "logs" / "program.log").read_text() == "noise\n"
 
 
-def test_a_tool_that_fails_says_why(group: ProcessGroup, tmp_path: Path) -> None:
+def test_error_of_a_failed_tool_shows_the_exception(group: ProcessGroup, tmp_path: Path) -> None:
     """The error shows the line with the exception."""
     command = "echo x; echo 'java.lang.FooException: bar' >&2; echo '  at y' >&2; exit 3"
     with pytest.raises(LocalError, match=r"FooException: bar \(log: .*program\.log\)"):
         group.run(_program(tmp_path, command))
 
 
-def test_a_tool_that_hangs_is_ended(group: ProcessGroup, tmp_path: Path) -> None:
+def test_a_hanging_tool_is_ended(group: ProcessGroup, tmp_path: Path) -> None:
     """The deadline holds, and the process is ended."""
     with pytest.raises(LocalError, match="is still running after"):
         group.run(_program(tmp_path, "echo $$ >pid; exec sleep 1000"), seconds=0.5)
@@ -101,7 +101,7 @@ _ENDS = {
 
 
 @pytest.mark.parametrize("end", _ENDS)
-def test_what_a_process_leaves_when_it_ends(end: str, tmp_path: Path) -> None:
+def test_programs_end_with_their_owner_unless_released(end: str, tmp_path: Path) -> None:
     """However the owner ends, its programs end with it, unless it has released them."""
     code = _OWNER.format(folder=str(tmp_path), end=_ENDS[end])
     told = _output(code)

@@ -33,7 +33,7 @@ DOUBTS = {
 }
 
 
-def test_two_clean_readings_of_a_compacted_log() -> None:
+def test_two_clean_readings_of_a_compacted_log_prove_absence() -> None:
     """Goal: offsets that both readings report as decided are absent, up to the lower of the two."""
     assert judge(FIRST, SECOND) == Absent(Offset(30))
     assert judge(FIRST, replace(SECOND, last_stable=Offset(40))) == Absent(Offset(30))
@@ -47,7 +47,9 @@ def test_two_clean_readings_of_a_compacted_log() -> None:
 )
 @pytest.mark.parametrize("which", ["first", "second", "both"])
 @pytest.mark.parametrize("compacts", [True, False])
-def test_any_doubt_in_any_reading(doubts: tuple[str, ...], which: str, compacts: bool) -> None:
+def test_any_doubt_in_a_reading_proves_nothing(
+    doubts: tuple[str, ...], which: str, compacts: bool
+) -> None:
     """Goal: no combination of explanations leads to a gap, or to FAILED."""
     changes = {"compacts": compacts}
     for doubt in doubts:
@@ -65,7 +67,7 @@ def test_any_doubt_in_any_reading(doubts: tuple[str, ...], which: str, compacts:
         {"offset": Offset(11), "local_start": 0},
     ],
 )
-def test_readings_that_do_not_belong_together(change: dict[str, object]) -> None:
+def test_unrelated_readings_prove_nothing(change: dict[str, object]) -> None:
     """Goal: the second is too soon, of another leader, or of another position."""
     assert isinstance(judge(FIRST, replace(SECOND, **change)), Unproven)  # type: ignore[arg-type]
 
@@ -76,7 +78,7 @@ def test_a_policy_that_changes_between_two_readings_proves_nothing() -> None:
     assert not isinstance(judge(FIRST, replace(SECOND, compacts=False)), Absent)
 
 
-def test_without_compaction_it_is_impossible() -> None:
+def test_absence_without_compaction_is_impossible() -> None:
     """Goal: the reason names the offsets, and that nothing was filled."""
     verdict = judge(replace(FIRST, compacts=False), replace(SECOND, compacts=False))
     assert isinstance(verdict, Impossible)

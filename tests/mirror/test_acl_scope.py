@@ -24,7 +24,7 @@ IDS, CLUSTER = ResourceType.TRANSACTIONAL_ID, ResourceType.CLUSTER
 
 SCOPE = AclScope(
     topics=frozenset({"orders", "customers"}),
-    left=frozenset({"orders-removed", "clicks"}),
+    inactive_topics=frozenset({"orders-removed", "clicks"}),
     groups={
         "billing": frozenset({"orders"}),
         "both": frozenset({"orders", "clicks"}),
@@ -78,7 +78,7 @@ def chosen(one: Acl, rules: str = "*", scope: AclScope = SCOPE) -> Choice:
     ],
     ids=str,
 )
-def test_after_a_partial_failover(one: Acl, choice: Choice) -> None:
+def test_acls_of_removed_topics_do_not_follow(one: Acl, choice: Choice) -> None:
     """An ACL that covers a removed topic does not follow the source any more."""
     assert chosen(one) is choice
 
@@ -103,7 +103,7 @@ BEYOND = [
 
 
 @pytest.mark.parametrize("one", BEYOND, ids=str)
-def test_what_reaches_beyond_the_mirror_has_to_be_named(one: Acl) -> None:
+def test_acls_beyond_the_mirrored_topics_need_an_explicit_rule(one: Acl) -> None:
     """A rule with a kind and a name is needed; a rule that matches everything names nothing."""
     kind = one.resource_type.name
     for rules in ("*", f"{kind}", f"{kind};.*", "*;.*;*;*;User:alice", "*;alice|.*"):
@@ -113,16 +113,16 @@ def test_what_reaches_beyond_the_mirror_has_to_be_named(one: Acl) -> None:
     assert chosen(one, "TOPIC;orders", WHOLE) is Choice.REMOVED
 
 
-def test_control_topics_are_copied_by_no_rule() -> None:
+def test_acls_of_control_topics_are_never_copied() -> None:
     assert chosen(acl(TOPIC, "__mirror_state"), "TOPIC;__mirror_state", WHOLE) is Choice.LEFT
 
 
-def test_groups_that_are_not_known_are_left() -> None:
+def test_acls_of_unknown_groups_are_left() -> None:
     unknown = AclScope(topics=SCOPE.topics, groups=None)
     assert chosen(acl(GROUP, "billing"), scope=unknown) is Choice.LEFT
 
 
-def test_what_applications_may_miss() -> None:
+def test_acls_that_applications_may_miss_are_reported() -> None:
     """Rights of nodes and read-only rights are not reported."""
     names = {(TOPIC, "*"), (GROUP, "*"), (GROUP, "t"), (IDS, "*"), (IDS, "app")}
     needed = {one for one in BEYOND if (one.resource_type, one.resource_name) in names}
@@ -132,15 +132,15 @@ def test_what_applications_may_miss() -> None:
 
 
 def chosen_together(
-    *acls: Acl, there: tuple[Acl, ...] = (), made: tuple[Acl, ...] = (), rules: str = "*"
+    *acls: Acl, existing: tuple[Acl, ...] = (), created: tuple[Acl, ...] = (), rules: str = "*"
 ) -> list[str]:
     """Return the choice for each of the source's ACLs, in their order."""
     parsed = parse_settings({ACLS: rules}).acl_include
-    choices = choose_all(acls, there, made, parsed, SCOPE)
-    return [choices[one].name for one in acls]
+    choices = choose_all(acls, existing, created, parsed, SCOPE)
+    return [choices[acl].name for acl in acls]
 
 
-def test_a_narrower_denial_comes_with_what_it_limits() -> None:
+def test_a_denial_is_copied_with_the_allow_that_it_limits() -> None:
     """Otherwise a prefix would allow what the source denies, on a topic that is not mirrored."""
     prefix = acl(TOPIC, "cust", PREFIXED)
     secret = acl(TOPIC, "customers-secret", permission=DENY)
@@ -165,13 +165,13 @@ def test_a_narrower_denial_comes_with_what_it_limits() -> None:
     ],
     ids=str,
 )
-def test_nothing_is_allowed_that_a_denial_limits_that_is_not_copied(denial: Acl) -> None:
+def test_an_allow_is_withheld_if_its_limiting_denial_is_not_copied(denial: Acl) -> None:
     """An exception is a denial that exists on the destination, or that a rule leaves out."""
     one = acl(TOPIC, "customers")
     assert chosen_together(one, denial)[0] == "WITHHELD"
-    assert chosen_together(one, denial, there=(denial,))[0] == "COPIED"
+    assert chosen_together(one, denial, existing=(denial,))[0] == "COPIED"
     if chosen_together(denial) == ["DENYING"]:
-        removed = chosen_together(one, denial, there=(denial,), made=(denial,))
+        removed = chosen_together(one, denial, existing=(denial,), created=(denial,))
         assert removed[0] == "WITHHELD", "an earlier version has made it, and it goes"
     assert chosen_together(one, denial, rules="TOPIC;customers;*;ALLOW")[0] == "COPIED"
     bobs = acl(TOPIC, "customers", principal="User:bob")
@@ -181,7 +181,7 @@ def test_nothing_is_allowed_that_a_denial_limits_that_is_not_copied(denial: Acl)
     assert chosen_together(everybodys, denial)[0] == "WITHHELD"
 
 
-def test_what_the_source_has_no_more_is_not_withheld() -> None:
+def test_a_revoked_acl_is_removed_rather_than_withheld() -> None:
     """The source revoked it, then denied `User:*`: the copy has to be removed."""
     rules = parse_settings({ACLS: "*"}).acl_include
     revoked = acl(TOPIC, "customers")
@@ -193,7 +193,7 @@ def test_what_the_source_has_no_more_is_not_withheld() -> None:
     assert chosen_together(prefix, denial, narrower) == ["WITHHELD", "DENYING", "BEYOND"]
 
 
-def test_what_this_version_does_not_know() -> None:
+def test_unknown_acl_operations_are_reported_and_not_copied() -> None:
     """It is not copied, and that is reported."""
     unknown = acl(TOPIC, "orders")._replace(operation=Operation(99))
     assert str(unknown) == "ALLOW User:alice UNKNOWN_99 on TOPIC orders"
@@ -204,7 +204,7 @@ def test_what_this_version_does_not_know() -> None:
     assert chosen(acl(ResourceType(42), "x"), "*", WHOLE) is Choice.BEYOND
 
 
-def test_a_source_decides_not_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_compared_acls_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: many rights and denials of one principal cost no hours; then nothing is allowed."""
     monkeypatch.setattr(acl_scope, "MAX_PAIRS", 100)
     hosts = [f"10.0.0.{number}" for number in range(11)]
@@ -224,29 +224,29 @@ def test_a_source_decides_not_how_long_it_takes(monkeypatch: pytest.MonkeyPatch)
 STATES = "__mirror_state"
 
 
-def test_a_copied_right_makes_nobody_a_node() -> None:
+def test_a_copied_acl_does_not_make_a_principal_a_node() -> None:
     """ALLOW on `*` is copied without the DENY that limits it on the source."""
     node = acl(TOPIC, "__mirror", PREFIXED, "User:node")
     everywhere = acl(TOPIC, "*", principal="User:mallory")
     denied = acl(TOPIC, "__mirror", PREFIXED, "User:mallory", DENY)
-    there = [node, everywhere, acl(TOPIC, "*", principal="User:node")]
-    assert nodes_among(there, STATES) == ({"User:node", "User:mallory"}, {"User:node"})
-    assert nodes_among(there, STATES, [everywhere]) == ({"User:node"}, {"User:node"})
-    assert nodes_among([*there, denied], STATES) == ({"User:node"}, {"User:node"})
-    for acls, copied in (([*there, denied], []), (there, [everywhere])):
-        found = guard(acls, ["orders"], STATES, copied=copied)
-        assert {one.principal for one in found.denials} == {"User:mallory"}
-        assert Operation.WRITE in {one.operation for one in found.denials}
-        assert found.everywhere == frozenset()
+    existing = [node, everywhere, acl(TOPIC, "*", principal="User:node")]
+    assert nodes_among(existing, STATES) == ({"User:node", "User:mallory"}, {"User:node"})
+    assert nodes_among(existing, STATES, [everywhere]) == ({"User:node"}, {"User:node"})
+    assert nodes_among([*existing, denied], STATES) == ({"User:node"}, {"User:node"})
+    for acls, copied in (([*existing, denied], []), (existing, [everywhere])):
+        found = guard(acls, ["orders"], STATES, copied_acls=copied)
+        assert {denial.principal for denial in found.denials} == {"User:mallory"}
+        assert Operation.WRITE in {denial.operation for denial in found.denials}
+        assert found.wildcard_principals == frozenset()
 
 
-def test_a_denial_from_one_host_leaves_a_node_a_node() -> None:
+def test_a_denial_from_a_single_host_does_not_exclude_a_node() -> None:
     node = acl(TOPIC, STATES, principal="User:node")
     denied = node._replace(permission=DENY, host="10.0.0.1")
     assert nodes_among([node, denied], STATES) == ({"User:node"}, {"User:node"})
 
 
-def test_who_may_not_write_may_not_configure() -> None:
+def test_alter_configs_is_denied_together_with_write() -> None:
     """ALL on a prefix set LogAppendTime; an administrator who may not write is not denied."""
     app = acl(TOPIC, "ord", PREFIXED, "User:app")
     both = [
@@ -256,8 +256,10 @@ def test_who_may_not_write_may_not_configure() -> None:
     admin = acl(TOPIC, "orders", principal="User:admin")
     admin = admin._replace(operation=Operation.ALTER_CONFIGS)
     denials = guard([app, *both, admin], ["orders"], STATES).denials
-    assert {one.principal for one in denials if one.operation is Operation.ALTER_CONFIGS} == {
+    assert {
+        denial.principal for denial in denials if denial.operation is Operation.ALTER_CONFIGS
+    } == {
         "User:app",
         "User:both",
     }
-    assert "User:admin" not in {one.principal for one in denials}
+    assert "User:admin" not in {denial.principal for denial in denials}

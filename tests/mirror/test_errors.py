@@ -17,11 +17,11 @@ KIP = {
 }
 
 
-def test_the_kips_names_are_all_there() -> None:
+def test_all_error_names_of_the_kip_exist() -> None:
     assert set(MirrorError.__members__) >= KIP
 
 
-def test_one_line_with_name_detail_and_hint() -> None:
+def test_an_error_is_one_line_with_name_detail_and_hint() -> None:
     """It survives pickling, as all of twinlog's errors do."""
     error = MirrorError.UNKNOWN_MIRROR.error("mirror m does not exist", hint="create it")
     assert str(error) == "UNKNOWN_MIRROR: mirror m does not exist; create it"

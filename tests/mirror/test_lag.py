@@ -17,18 +17,18 @@ steps = st.lists(
 
 
 @given(steps)
-def test_against_the_naive_twin(made: list[tuple[float, int, float, bool]]) -> None:
+def test_the_lag_is_close_to_the_naive_twin(moves: list[tuple[float, int, float, bool]]) -> None:
     """The lag is never too small, and too large by a quarter at most."""
     clock, everything = LagClock(), [(0, 0.0)]
     now, end, reached = 0.0, 0, 0
-    for pause, more, share, asked in made:
+    for pause, more, share, asked in moves:
         now, end = now + pause, end + more
         clock.seen(end, now)
         everything.append((end, now))
         reached += int(share * (end - reached))
         if not asked:
             continue
-        truth = next((at for there, at in everything if there > reached), None)
+        truth = next((at for end_offset, at in everything if end_offset > reached), None)
         told = clock.since(reached)
         if truth is None:
             assert told is None
@@ -38,7 +38,7 @@ def test_against_the_naive_twin(made: list[tuple[float, int, float, bool]]) -> N
             assert truth - told <= max(2 * RESOLUTION_S, (now - told) / 4)
 
 
-def test_a_backlog_of_a_day_takes_few_marks() -> None:
+def test_the_number_of_marks_is_bounded_for_a_backlog_of_a_day() -> None:
     """Nothing is mirrored, and the source grows ten times a second."""
     clock = LagClock()
     for tenth in range(1, 864_000, 7):
@@ -47,7 +47,7 @@ def test_a_backlog_of_a_day_takes_few_marks() -> None:
     assert clock.since(0) == 0.1
 
 
-def test_an_end_that_goes_back_is_no_news() -> None:
+def test_a_lower_log_end_is_ignored() -> None:
     """A new leader's high watermark is lower for a moment."""
     clock = LagClock()
     clock.seen(10, 1.0)

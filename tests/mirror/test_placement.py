@@ -48,7 +48,7 @@ def signed(number: int) -> int:
         ),
     ],
 )
-def test_as_java_computes_it(
+def test_hashes_and_partitions_equal_those_of_java(
     *,
     mirror: str,
     topic_id: UUID,
@@ -65,14 +65,14 @@ def test_as_java_computes_it(
     assert state_partition(mirror, topic_id, partition, 50) == of_50
 
 
-def test_by_hand() -> None:
+def test_placement_equals_a_hand_computed_example() -> None:
     """31 * (31 * (31 + 97) + 0) + 3 = 123011, of which 11 remain after fifties."""
     assert 31 * (31 * (31 + 97)) + 3 == 123011
     assert state_partition("a", UUID(int=0), 3, 50) == 11
     assert config_partition("a", 8) == (31 + 97) % 8
 
 
-def test_the_number_without_an_absolute_value() -> None:
+def test_the_absolute_value_of_the_smallest_int_is_0() -> None:
     """Kafka's Utils.abs gives 0 for it, where Math.abs would give a negative number."""
     assert _absolute(1 << 31) == 0
     assert _absolute((1 << 32) - 1) == 1
@@ -80,7 +80,7 @@ def test_the_number_without_an_absolute_value() -> None:
 
 
 @given(st.text(), st.uuids(), st.integers(0, 2**31 - 1), st.integers(1, 1000))
-def test_every_partition_has_its_place(
+def test_placement_is_stable_and_within_the_partition_count(
     mirror: str, topic_id: UUID, partition: int, count: int
 ) -> None:
     """For any names, the place is one of `count`, and the same each time."""
@@ -90,6 +90,6 @@ def test_every_partition_has_its_place(
     assert 0 <= config_partition(mirror, count) < count
 
 
-def test_the_text_of_a_mirror_partition() -> None:
+def test_a_mirror_partition_is_formatted_as_in_messages() -> None:
     """The form is that of messages."""
     assert str(MirrorPartition("m", "orders", 3)) == "m/orders-3"

@@ -51,7 +51,7 @@ from twinlog.mirror.plan import (
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_whole_log_holds_what_a_committed_consumer_sees(name: str) -> None:
+def test_a_plan_has_exactly_the_records_of_a_read_committed_consumer(name: str) -> None:
     """Goal: exactly the consumer's records, at their offsets, and no hole between pieces."""
     log = capture(name)
     pieces = plan(log.buffer, Offset(0), log.aborted.get(0, ()))
@@ -60,7 +60,7 @@ def test_a_whole_log_holds_what_a_committed_consumer_sees(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["transactions", "compacted", "append-time"])
-def test_a_log_from_any_offset(name: str) -> None:
+def test_a_plan_from_any_offset_has_the_remaining_records(name: str) -> None:
     """Goal: with what a real Fetch from there lists, also at a marker and within a batch."""
     log = capture(name)
     for position in range(log.end):
@@ -70,7 +70,9 @@ def test_a_log_from_any_offset(name: str) -> None:
 
 
 @given(captures, st.data())
-def test_any_stretch_of_any_log(log: Capture, data: st.DataObject) -> None:
+def test_a_plan_of_a_truncated_answer_continues_without_loss(
+    log: Capture, data: st.DataObject
+) -> None:
     """Goal: from any offset, cut anywhere; exactly the rest is fetched next."""
     position = data.draw(st.integers(0, log.end - 1))
     buffer = log.answer(position)
@@ -86,7 +88,7 @@ def test_any_stretch_of_any_log(log: Capture, data: st.DataObject) -> None:
 
 
 @given(captures, st.data())
-def test_batches_before_the_position_are_left_out(log: Capture, data: st.DataObject) -> None:
+def test_batches_before_the_position_are_skipped(log: Capture, data: st.DataObject) -> None:
     """Goal: an answer may begin long before the requested offset."""
     position = data.draw(st.integers(0, log.end - 1))
     pieces = plan(log.buffer, Offset(position), log.aborted.get(0, ()))
@@ -94,7 +96,7 @@ def test_batches_before_the_position_are_left_out(log: Capture, data: st.DataObj
     assert records_of(pieces) == [seen for seen in log.seen if seen.offset >= position]
 
 
-def test_what_a_plan_makes_of_a_real_plan() -> None:
+def test_large_real_batches_are_forwarded_unchanged() -> None:
     """Goal: forwarded batches are the source's own bytes."""
     log = capture("client-zstd")
     for piece in plan(log.buffer, Offset(0)):
@@ -108,15 +110,15 @@ def test_what_a_plan_makes_of_a_real_plan() -> None:
 # ---- synthetic logs ----------------------------------------------------------------------------
 
 
-def planned(*made: bytes, position: int = 0) -> list[Piece]:
-    pieces = plan(memoryview(b"".join(made)), Offset(position))
+def planned(*batches: bytes, position: int = 0) -> list[Piece]:
+    pieces = plan(memoryview(b"".join(batches)), Offset(position))
     if pieces:
         check_cover(pieces, position)
     return pieces
 
 
 @given(runs(), st.data())
-def test_merged_runs_hold_their_records(data: bytes, more: st.DataObject) -> None:
+def test_merged_runs_contain_all_records(data: bytes, more: st.DataObject) -> None:
     """Goal: of whatever kinds and sizes the batches are, from any offset among them."""
     buffer = memoryview(data)
     headers = list(batches(buffer))
@@ -134,7 +136,9 @@ def test_merged_runs_hold_their_records(data: bytes, more: st.DataObject) -> Non
 
 
 @given(runs(), st.data())
-def test_the_epoch_is_that_of_the_last_batch(data: bytes, more: st.DataObject) -> None:
+def test_the_leader_epoch_is_that_of_the_last_complete_batch(
+    data: bytes, more: st.DataObject
+) -> None:
     """Goal: the epoch is that of the last complete one: forwarded, merged, or stamped anew."""
     headers, buffer = joined(data)
     cut = more.draw(st.integers(0, len(buffer)))
@@ -145,7 +149,7 @@ def test_the_epoch_is_that_of_the_last_batch(data: bytes, more: st.DataObject) -
     assert check_cover(planned.pieces, start) == (whole[-1].next_offset if whole else start)
 
 
-def test_nothing() -> None:
+def test_an_answer_without_a_complete_batch_has_no_pieces() -> None:
     """Goal: no batch, or none whole, is no piece; nor is one before the position."""
     one = batch([record(0), record(1)])
     assert planned() == planned(one[:-1]) == planned(one[:20]) == []
@@ -154,7 +158,7 @@ def test_nothing() -> None:
 
 @pytest.mark.parametrize("count", [1, MERGE_MIN_RUN - 1, MERGE_MIN_RUN, 15, 16, 50])
 @pytest.mark.parametrize("codec", Codec)
-def test_many_small_batches_are_one(count: int, codec: Codec) -> None:
+def test_many_small_batches_are_merged(count: int, codec: Codec) -> None:
     """Goal: few are forwarded, which costs nothing; many are one Produce, not many."""
     pieces = planned(*(batch([record(at)], codec) for at in range(count)))
     assert len(pieces) == (count if count < MERGE_MIN_RUN else 1)
@@ -169,7 +173,7 @@ def test_large_batches_are_not_merged() -> None:
     assert [(p.start, p.end) for p in pieces] == [(0, 9), (9, 10), (10, 15)]
 
 
-def test_codecs_and_timestamp_types_change() -> None:
+def test_a_merged_run_ends_where_the_codec_changes() -> None:
     """Goal: a run ends where the codec changes; a change of timestamp type does not matter."""
     made = []
     for at in range(40):
@@ -190,7 +194,7 @@ def test_merged_bytes_are_bounded() -> None:
     assert all(isinstance(p, Data) and p.size < 2 * MERGED_BYTES for p in pieces)
 
 
-def test_holes_are_gaps_that_were_not_seen() -> None:
+def test_holes_are_gaps_without_evidence() -> None:
     """Goal: before, within and behind a batch; a run of remaining records is a batch."""
     kept = [(12, THEN + 2), (13, THEN), (17, -1)]
     pieces = planned(holed(10, 19, kept, Codec.LZ4), batch([record(25)]))
@@ -229,7 +233,7 @@ def seen_offsets(data: bytes, aborted: list[tuple[int, int]], position: int = 0)
     return [r.offset for r in records_of(pieces)]
 
 
-def test_aborted_then_committed_by_the_same_producer() -> None:
+def test_an_aborted_transaction_ends_at_its_marker() -> None:
     """Goal: the marker ends the abort, in one answer and in whatever order it lists them."""
     data = txn(0, 7) + marker(2, 7, ABORT) + txn(3, 7) + marker(5, 7, COMMIT)
     data += txn(6, 7) + marker(8, 7, ABORT) + txn(9, 7)
@@ -237,7 +241,7 @@ def test_aborted_then_committed_by_the_same_producer() -> None:
         assert seen_offsets(data, aborted) == [3, 4, 9, 10]
 
 
-def test_aborted_within() -> None:
+def test_aborted_transactions_are_derived_from_the_markers() -> None:
     """Goal: as an answer lists them, from the markers alone; an open transaction is not aborted."""
     data = txn(0, 7) + marker(2, 7, ABORT) + txn(3, 7) + marker(5, 7, COMMIT)
     data += marker(6, 8, ABORT) + txn(7, 7) + txn(9, 9)
@@ -246,26 +250,26 @@ def test_aborted_within() -> None:
     assert seen_offsets(data, found) == [3, 4, 7, 8, 9, 10]
 
 
-def test_an_answer_that_begins_at_a_marker() -> None:
+def test_an_answer_that_starts_at_an_abort_marker_keeps_later_records() -> None:
     """Goal: its transaction, which the answer still lists, does not include the next one."""
     data = marker(2, 7, ABORT) + txn(3, 7) + marker(5, 7, COMMIT)
     assert seen_offsets(data, [(7, 0)], position=2) == [3, 4]
 
 
-def test_interleaved_transactions() -> None:
+def test_interleaved_transactions_are_separated_by_producer() -> None:
     """Goal: each producer's own; the list is in order of first offset, the markers are not."""
     data = txn(0, 1) + txn(2, 2) + txn(4, 1) + marker(6, 2, COMMIT) + txn(7, 2)
     data += marker(9, 1, ABORT) + txn(10, 1) + marker(12, 2, ABORT) + marker(13, 1, COMMIT)
     assert seen_offsets(data, [(1, 0), (2, 7)]) == [2, 3, 10, 11]
 
 
-def test_data_of_no_transaction_by_an_aborting_producer() -> None:
+def test_non_transactional_batches_are_never_aborted() -> None:
     """Goal: only transactional batches can be aborted."""
     plain = batch([record(2)], producer_id=7)
     assert seen_offsets(txn(0, 7) + plain + marker(3, 7, ABORT), [(7, 0)]) == [2]
 
 
-def test_control_records_of_another_type() -> None:
+def test_unknown_control_record_types_are_gaps_and_end_no_transaction() -> None:
     """Goal: a type that no version writes into a topic today is a gap, and ends no transaction."""
     data = txn(0, 7) + marker(2, 7, 5) + marker(3, 7, -1) + txn(4, 7) + marker(6, 7, ABORT)
     assert seen_offsets(data + txn(7, 7), [(7, 0)]) == [7, 8]
@@ -282,7 +286,7 @@ def test_a_marker_without_its_key_is_corrupt() -> None:
     assert seen_offsets(txn(0, 7) + empty + txn(3, 7), [(7, 0)]) == []
 
 
-def test_markers_and_aborted_data_were_seen() -> None:
+def test_gaps_of_markers_and_aborted_data_have_evidence() -> None:
     """Goal: no readable record was ever there; one unseen offset changes that."""
     data = txn(0, 7) + marker(2, 7, ABORT)
     listed = [AbortedTransaction(7, 0)]
@@ -292,7 +296,7 @@ def test_markers_and_aborted_data_were_seen() -> None:
 
 
 @pytest.mark.parametrize("base", [(1 << 31) - 2, (1 << 53) - 1, 1 << 62])
-def test_large_offsets(base: int) -> None:
+def test_offsets_beyond_53_bits_are_kept(base: int) -> None:
     """Goal: a lone run, a merged run and a rebuilt batch beyond 31 and 53 bits."""
     made = [batch([record(base + at)]) for at in range(20)]
     made += [batch([record(base + 20 + 2 * at), record(base + 21 + 2 * at)]) for at in range(5)]
@@ -303,7 +307,7 @@ def test_large_offsets(base: int) -> None:
     assert pieces[-1].end == base + 40
 
 
-def test_timestamps_at_the_ends_of_64_bits() -> None:
+def test_timestamps_at_the_limits_of_64_bits_are_kept() -> None:
     """Goal: records that are 65 bits apart keep their timestamps when they are merged."""
     times = [-1, BIG, 0, BIG - 1, -1]
     for codec in (Codec.NONE, Codec.GZIP):
@@ -315,7 +319,7 @@ def test_timestamps_at_the_ends_of_64_bits() -> None:
 
 
 @pytest.mark.parametrize("attributes", [0, LOG_APPEND_TIME])
-def test_a_large_batch_that_compresses_worse_is_cut(attributes: int) -> None:
+def test_a_batch_that_recompresses_worse_is_split(attributes: int) -> None:
     """Goal: recompressed data is not longer than what the source's broker has accepted.
 
     librdkafka's snappy sees 64 KB at a time, the framing that all clients read 32 KB: only the
@@ -334,7 +338,7 @@ def test_a_large_batch_that_compresses_worse_is_cut(attributes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "made",
+    "data",
     [
         batch([record(5)]) + batch([record(4)]),
         b"".join(batch([record(at)]) for at in range(20)) + batch([record(19)]),
@@ -342,14 +346,14 @@ def test_a_large_batch_that_compresses_worse_is_cut(attributes: int) -> None:
     ],
     ids=["offsets that go back", "also behind a lone run", "an unknown format"],
 )
-def test_what_cannot_be_is_corrupt(made: bytes) -> None:
+def test_inconsistent_batches_are_reported_as_corrupt(data: bytes) -> None:
     """Goal: it does not give a plan that leaves records out."""
     with pytest.raises(CorruptBatch):
-        plan(memoryview(made), Offset(0))
+        plan(memoryview(data), Offset(0))
 
 
 @given(captures, st.data())
-def test_what_stands_before_a_corrupt_batch(log: Capture, data: st.DataObject) -> None:
+def test_batches_before_a_corrupt_batch_are_planned(log: Capture, data: st.DataObject) -> None:
     """Goal: the plan is the same as if the log ended there; none follows."""
     bad = data.draw(st.sampled_from(log.headers))
     broken = bytearray(log.data)
@@ -364,7 +368,7 @@ def test_what_stands_before_a_corrupt_batch(log: Capture, data: st.DataObject) -
             finished(planning_sound(memoryview(broken), position))
 
 
-def test_a_tail_is_kept_byte_for_byte() -> None:
+def test_record_tails_are_kept_byte_for_byte() -> None:
     """Goal: even where the source's producer wrote numbers longer than needed."""
     tail = encode_tail(b"k", b"v")[:-1] + b"\x80\x00"
     odd = [record(at)._replace(tail=memoryview(tail)) for at in range(3)]
@@ -381,7 +385,7 @@ def sparse(count: int, codec: Codec = Codec.NONE) -> bytes:
     return holed(0, 2 * count - 1, [(2 * at, THEN) for at in range(count)], codec=codec)
 
 
-def test_a_plan_of_many_pieces_continues_later() -> None:
+def test_the_number_of_pieces_is_bounded_and_the_rest_follows() -> None:
     """Goal: whatever a batch contains, a plan is bounded; the rest is planned next."""
     data = memoryview(sparse(5 * MAX_PIECES))
     position, pieces = 0, []
@@ -413,7 +417,7 @@ def test_a_plan_yields_while_it_decodes(attributes: int) -> None:
     assert len(records_of(pieces)) == count - (0 if attributes else 1)
 
 
-def test_a_batch_that_decompresses_to_more_than_allowed() -> None:
+def test_a_batch_that_decompresses_beyond_the_limit_is_refused() -> None:
     """Goal: it is refused with its size, whichever way it would be decoded (B8)."""
     data = memoryview(sparse(1000, Codec.ZSTD))
     with pytest.raises(CorruptBatch, match="decompresses to more than 1000"):
@@ -430,7 +434,7 @@ def test_a_batch_that_decompresses_to_more_than_allowed() -> None:
         finished(planning(memoryview(many), Offset(0), (), bound))
 
 
-def test_a_gap_tells_why() -> None:
+def test_a_gap_gives_the_reason_of_each_offset() -> None:
     """Goal: the evidence of each offset, merged where equal, in order."""
     made = (marker(0, 7, 1), marker(1, 7, 1), batch([record(4)]), marker(5, 7, 1), holed(6, 7, []))
     gaps = [piece for piece in planned(*made) if isinstance(piece, Gap)]

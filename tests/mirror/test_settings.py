@@ -24,7 +24,7 @@ from twinlog.mirror.settings import (
 from twinlog.mirror.throttle import ALL, Throttle
 
 
-def test_defaults() -> None:
+def test_defaults_are_those_of_the_kip() -> None:
     settings = parse_settings({})
     assert [p.pattern for p in settings.topic_properties_exclude] == [
         "follower.replication.throttled.replicas",
@@ -43,14 +43,14 @@ def test_defaults() -> None:
     assert not settings.throttle.limits
 
 
-def test_throttled_replicas() -> None:
+def test_throttled_replicas_are_parsed() -> None:
     throttle = parse_settings({RATE: "1000000", REPLICAS: "a:0, a:7,b:*"}).throttle
     assert throttle == Throttle(1_000_000, {"a": frozenset({0, 7}), "b": frozenset({ALL})})
     assert parse_settings({RATE: "5"}).throttle == Throttle(5, None)
     assert not parse_settings({RATE: "5", REPLICAS: ""}).throttle.limits
 
 
-def test_the_kips_acl_rules() -> None:
+def test_acl_rules_of_the_kip_are_parsed() -> None:
     """Every example of KIP-1279."""
     rules = parse_settings(
         {ACLS: "TOPIC;orders.*,*;*;*;*;User:alice,TOPIC;*;READ;ALLOW,GROUP;c-.*;READ;ALLOW;User:b"}
@@ -107,7 +107,7 @@ def test_a_malformed_value_is_named(key: str, value: str, trouble: str) -> None:
     [r"app-\d{1,3}", "a{1,2}|b", "a{,3}", r"ok,x\d{2,}", "3}", "{", r"a\\{1,3}"],
 )
 @pytest.mark.parametrize("key", [GROUPS, EXCLUDE])
-def test_an_expression_that_a_comma_has_cut_is_refused(key: str, value: str) -> None:
+def test_an_expression_split_by_a_comma_is_refused(key: str, value: str) -> None:
     """The halves are valid expressions that match nothing. A stored one is still read."""
     parse_settings({key: value})
     with pytest.raises(UserError, match="unbalanced") as caught:
@@ -127,13 +127,13 @@ def test_an_expression_with_closed_brackets_is_accepted(key: str, value: str) ->
     check_settings({key: value})
 
 
-def test_a_comma_cuts_an_acl_rule_too() -> None:
+def test_an_acl_rule_split_by_a_comma_is_refused() -> None:
     check_settings({ACLS: r"GROUP;app-\d{3};READ,TOPIC;[a{]"})
     with pytest.raises(UserError):
         check_settings({ACLS: r"GROUP;app-\d{1,3};READ"})
 
 
-def test_the_default_matches_every_group() -> None:
+def test_the_default_group_pattern_matches_any_group_id() -> None:
     """A group's name is any text."""
     [pattern] = parse_settings({}).groups_include
     assert pattern.fullmatch("two\nlines\n")
@@ -145,7 +145,7 @@ def test_an_unknown_setting_is_named() -> None:
     assert "mirror.groups.include" in caught.value.message
 
 
-def test_settings_and_connection_are_distinguished() -> None:
+def test_mirror_settings_and_connection_properties_are_separated() -> None:
     assert split_settings({"mirror.x": "1", "bootstrap.servers": "h:1"}) == (
         {"mirror.x": "1"},
         {"bootstrap.servers": "h:1"},
@@ -153,7 +153,7 @@ def test_settings_and_connection_are_distinguished() -> None:
 
 
 @given(st.sampled_from(list(SETTINGS)), st.text(max_size=30))
-def test_any_text(key: str, value: str) -> None:
+def test_any_text_gives_settings_or_a_user_error(key: str, value: str) -> None:
     """Any text gives settings, or UserError."""
     with suppress(UserError):
         parse_settings({key: value})

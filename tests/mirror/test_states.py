@@ -29,13 +29,13 @@ OURS = {
 
 
 @pytest.mark.parametrize(("old", "new"), list(itertools.product(State, State)))
-def test_every_pair_of_states(old: State, new: State) -> None:
+def test_allowed_transitions_are_those_of_the_kip(old: State, new: State) -> None:
     """The table, inverted, is the KIP's list plus the named differences."""
     wanted = old in KIP_VALID_FROM.get(new, set()) or (old, new) in OURS
     assert may_follow(old, new) is wanted
 
 
-def test_numbers_are_the_order_of_the_kips_list() -> None:
+def test_state_numbers_follow_the_order_of_the_kip() -> None:
     """They are stored, so they never change."""
     assert [state.name for state in sorted(State)] == [
         "UNKNOWN",
@@ -50,7 +50,7 @@ def test_numbers_are_the_order_of_the_kips_list() -> None:
     assert [int(state) for state in State] == list(range(8))
 
 
-def test_a_number_is_a_state_or_an_error() -> None:
+def test_any_number_gives_a_state_or_a_protocol_error() -> None:
     """Any int8 gives a state or the documented error."""
     for number in range(-128, 128):
         if 0 <= number < 8:

@@ -31,12 +31,12 @@ readers = st.lists(
 
 
 @given(rates, readers)
-def test_never_more_than_the_rate(rate: int, made: list[tuple[float, float]]) -> None:
+def test_the_rate_is_never_exceeded(rate: int, pauses: list[tuple[float, float]]) -> None:
     """The rate holds over every stretch, whatever a reader does that waits as requested."""
     bucket, now = TokenBucket(rate, 0.0), 0.0
     share = bucket.share
     reads: list[tuple[float, int, int]] = []
-    for pause, shares in made:
+    for pause, shares in pauses:
         now += pause
         while wait := bucket.wait(now):
             now += wait
@@ -52,7 +52,7 @@ def test_never_more_than_the_rate(rate: int, made: list[tuple[float, float]]) ->
 
 
 @given(rates, st.lists(st.floats(0.01, 3.0), min_size=1, max_size=60))
-def test_the_rate_is_used_up(rate: int, sizes: list[float]) -> None:
+def test_the_rate_is_fully_used(rate: int, sizes: list[float]) -> None:
     """A reader that always has data gets the rate, except one share."""
     bucket, now, total = TokenBucket(rate, 0.0), 0.0, 0
     for shares in sizes:
@@ -65,7 +65,7 @@ def test_the_rate_is_used_up(rate: int, sizes: list[float]) -> None:
 
 
 @given(st.integers(1, 60), rates)
-def test_a_silence_saves_up_one_share(seconds: int, rate: int) -> None:
+def test_an_idle_time_accumulates_one_share_at_most(seconds: int, rate: int) -> None:
     bucket = TokenBucket(rate, 0.0)
     assert bucket.wait(float(seconds)) == 0.0
     bucket.spend(bucket.share, float(seconds))
@@ -73,7 +73,7 @@ def test_a_silence_saves_up_one_share(seconds: int, rate: int) -> None:
 
 
 @given(rates, st.lists(st.floats(0.0, 10.0), min_size=1, max_size=8), st.integers(0, 1))
-def test_lanes_share_a_rate(rate: int, wants: list[float], first: int) -> None:
+def test_lanes_divide_a_rate_fairly(rate: int, wants: list[float], first: int) -> None:
     """Each computes its own part: soon all of the rate is used if wanted, and never more."""
     wanted = [want * rate for want in wants]
     uses = [Use(0.0, bool(first)) for _ in wanted]
@@ -86,7 +86,7 @@ def test_lanes_share_a_rate(rate: int, wants: list[float], first: int) -> None:
         assert total == pytest.approx(min(rate, sum(wanted)), rel=0.05)
 
 
-def test_another_rate_counts_at_once() -> None:
+def test_a_changed_rate_applies_at_once() -> None:
     """A backlog from a high rate does not stop a low one for minutes."""
     bucket = TokenBucket(1e6, 0.0)
     bucket.spend(8_000_000, 0.0)
@@ -97,21 +97,21 @@ def test_another_rate_counts_at_once() -> None:
     assert bucket.wait(0.0) < 1.0
 
 
-def test_a_clock_that_stands_still_gives_nothing() -> None:
+def test_no_tokens_are_added_while_the_clock_does_not_advance() -> None:
     bucket = TokenBucket(1000, 5.0)
     bucket.spend(100, 5.0)
     assert bucket.wait(4.0) == bucket.wait(5.0)
 
 
 @given(captures, st.integers(0))
-def test_what_is_cut_short_does_not_count(one: Capture, cut: int) -> None:
+def test_a_truncated_batch_does_not_count(one: Capture, cut: int) -> None:
     records = memoryview(one.data)[: cut % (len(one.data) + 1)]
     ends = list(accumulate((12 + header.length for header in one.headers), initial=0))
     assert whole_bytes(records) == max(end for end in ends if end <= len(records))
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes(data: bytes) -> None:
+def test_any_bytes_give_a_size_within_the_data(data: bytes) -> None:
     assert 0 <= whole_bytes(memoryview(data)) <= len(data)
 
 
@@ -126,6 +126,8 @@ def test_any_bytes(data: bytes) -> None:
         (Throttle(1000, {"a": frozenset({1}), "c": frozenset({0})}), ["a-1"]),
     ],
 )
-def test_what_is_throttled(throttle: Throttle, covered: list[str]) -> None:
+def test_a_throttle_covers_the_configured_partitions(
+    throttle: Throttle, covered: list[str]
+) -> None:
     keys = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)]
     assert [str(key) for key in keys if throttle.covers(key)] == covered

@@ -13,6 +13,7 @@ from twinlog.mirror.topic_configs import (
     DestinationConfig,
     SourceConfig,
     accepted_batch_limit,
+    agreed,
     config_changes,
     destination_configs,
     required_configs,
@@ -40,7 +41,7 @@ def explicit(**configs: str) -> dict[str, SourceConfig]:
     return {name.replace("_", "."): SourceConfig(value, True) for name, value in configs.items()}
 
 
-def test_only_what_was_set_on_the_topic_itself() -> None:
+def test_only_configs_set_on_the_topic_are_copied() -> None:
     source = explicit(cleanup_policy="compact", retention_ms="5") | {
         "segment.bytes": SourceConfig("1073741824", False)
     }
@@ -49,7 +50,7 @@ def test_only_what_was_set_on_the_topic_itself() -> None:
     assert "segment.bytes" not in configs
 
 
-def test_the_kips_exclusions_hold_by_default() -> None:
+def test_exclusions_of_the_kip_apply_by_default() -> None:
     source = explicit(min_insync_replicas="2", unclean_leader_election_enable="true")
     assert destination_configs(source, EXCLUDE, ()) == {}
 
@@ -60,7 +61,7 @@ def test_exclusions_are_regular_expressions() -> None:
     assert configs == {"segment.ms": "5"}
 
 
-def test_what_the_append_needs_wins() -> None:
+def test_required_configs_override_those_of_the_source() -> None:
     """The required values win over any configuration of the source."""
     source = explicit(
         message_timestamp_type="LogAppendTime",
@@ -85,24 +86,24 @@ def test_what_the_append_needs_wins() -> None:
         (DestinationConfig("8388608", explicit=False), {"max.message.bytes": str(GENEROUS_BATCH)}),
     ],
 )
-def test_a_limit_that_the_destination_caps_stays(
+def test_an_accepted_lower_max_message_bytes_is_kept(
     current: DestinationConfig, changed: dict[str, str]
 ) -> None:
     """It stays while it is at least the source's; an unset one is set again."""
     source, known = explicit(max_message_bytes="5000000"), ["max.message.bytes"]
-    there = {"max.message.bytes": current}
-    wanted = destination_configs(source, [], known, accepted_batch_limit(there))
-    assert config_changes(wanted, there, []) == changed
+    destination = {"max.message.bytes": current}
+    wanted = destination_configs(source, [], known, accepted_batch_limit(destination))
+    assert config_changes(wanted, destination, []) == changed
 
 
-def test_a_larger_limit_of_the_source_holds() -> None:
+def test_a_larger_default_limit_of_the_source_is_used() -> None:
     """It is a default of the source, and so not copied."""
     larger = str(2 * GENEROUS_BATCH)
     source = {"max.message.bytes": SourceConfig(larger, False)}
     assert required_configs(source, MODERN)["max.message.bytes"] == larger
 
 
-def test_old_and_new_names_of_the_timestamp_limits() -> None:
+def test_timestamp_limits_use_the_names_that_the_broker_has() -> None:
     """3.6 added the new names, 4.0 removed the old one; 3.9 knows both."""
     both = MODERN | OLD
     assert "message.timestamp.difference.max.ms" in required_configs({}, OLD)
@@ -116,11 +117,11 @@ def test_tiered_storage_is_not_copied() -> None:
     assert destination_configs(source, [], MODERN | set(NEVER_COPIED)).keys() == MODERN
 
 
-def test_each_requirement_has_its_reason() -> None:
+def test_each_required_config_has_a_reason() -> None:
     assert all(len(one.reason) > 20 for one in REQUIRED)
 
 
-def test_what_decides_which_records_are_there_follows_even_as_a_default() -> None:
+def test_retention_configs_are_copied_even_if_they_are_defaults() -> None:
     """A destination with a shorter default retention must not lose what the source still has."""
     source = {
         "retention.ms": SourceConfig("-1", explicit=False),
@@ -139,34 +140,34 @@ def current(**configs: str) -> dict[str, DestinationConfig]:
     }
 
 
-def test_what_differs_is_changed_back() -> None:
+def test_changed_configs_are_restored() -> None:
     """A changed value is set again; one that the source does not set is unset."""
     wanted = {"retention.ms": "5", "segment.ms": "7"}
-    there = current(retention_ms="6", flush_ms="1") | {
+    destination = current(retention_ms="6", flush_ms="1") | {
         "segment.ms": DestinationConfig("7", False),
         "segment.bytes": DestinationConfig("1", False),
     }
-    assert config_changes(wanted, there, EXCLUDE) == {"retention.ms": "5", "flush.ms": None}
+    assert config_changes(wanted, destination, EXCLUDE) == {"retention.ms": "5", "flush.ms": None}
 
 
-def test_what_is_excluded_is_left_alone() -> None:
+def test_excluded_and_unknown_configs_are_not_changed() -> None:
     """Settings of another cluster's storage, and unknown ones, are left alone, too."""
-    there = current(min_insync_replicas="2", remote_storage_enable="true")
-    assert config_changes({"newer.name": "1"}, there, EXCLUDE) == {}
+    destination = current(min_insync_replicas="2", remote_storage_enable="true")
+    assert config_changes({"newer.name": "1"}, destination, EXCLUDE) == {}
 
 
-def test_required_settings_win_over_the_exclusion() -> None:
-    there = current(message_timestamp_type="LogAppendTime")
+def test_required_configs_override_the_exclusions() -> None:
+    destination = current(message_timestamp_type="LogAppendTime")
     wanted = required_configs({}, MODERN)
-    changes = config_changes(wanted, there, EXCLUDE)
+    changes = config_changes(wanted, destination, EXCLUDE)
     assert changes["message.timestamp.type"] == "CreateTime"
 
 
-def test_the_cleanup_policy_stays() -> None:
+def test_the_cleanup_policy_is_not_changed() -> None:
     assert config_changes({"cleanup.policy": "compact"}, current(cleanup_policy="delete"), ()) == {}
 
 
-def test_what_is_set_back_at_failover() -> None:
+def test_a_failover_restores_the_configs_of_the_source_topic() -> None:
     """The source topic's own settings are kept; all else that mirroring needs is unset."""
     source = {
         "message.timestamp.type": SourceConfig("LogAppendTime", explicit=True),
@@ -184,3 +185,20 @@ def test_what_is_set_back_at_failover() -> None:
         "max.message.bytes": None,
     }
     assert set_back_changes((), MODERN).keys() == MODERN
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "value"),
+    [
+        ("retention.ms", ["604800000", "86400000"], "604800000"),
+        ("retention.ms", ["86400000", "-1"], "-1"),
+        ("retention.bytes", ["-1", "-1"], "-1"),
+        ("delete.retention.ms", ["1000", "900"], "900"),
+        ("cleanup.policy", ["delete", "delete"], "delete"),
+        ("cleanup.policy", ["delete", "compact"], None),
+    ],
+)
+def test_brokers_with_different_defaults(name: str, values: list[str], value: str | None) -> None:
+    """Goal: no record goes before the source's last broker removes it; a policy is not guessed."""
+    assert agreed(name, values) == value
+    assert agreed(name, values[::-1]) == value

@@ -22,7 +22,7 @@ class Behind:
 RENAMED = Translation({A: COPY}, {A: Behind(5)})
 
 
-def test_an_exact_mirror_translates_nothing() -> None:
+def test_an_exact_mirror_keeps_names_and_offsets() -> None:
     assert SAME.name(A) == A
     assert SAME.topic("a") == "a"
     assert SAME.offsets(A).to_destination(7) == SAME.offsets(A).to_source(7) == 7
@@ -30,7 +30,7 @@ def test_an_exact_mirror_translates_nothing() -> None:
     assert SAME.from_destination({A: 1, COPY: 2}) == {A: 1, COPY: 2}
 
 
-def test_names_and_offsets() -> None:
+def test_names_and_offsets_are_translated_in_both_directions() -> None:
     assert RENAMED.topic("a") == "s.a"
     assert RENAMED.offsets(A).to_destination(7) == 12
     assert RENAMED.offsets(A).to_source(12) == 7
@@ -38,7 +38,7 @@ def test_names_and_offsets() -> None:
     assert RENAMED.by_source([A], {A: 1, COPY: 2}) == {A: 2}
 
 
-def test_a_topic_that_only_has_the_name_is_not_the_copy() -> None:
+def test_a_destination_topic_with_the_source_name_is_not_the_copy() -> None:
     """Goal: what is read of the destination's own `a` is not taken for the source's `a`."""
     assert RENAMED.from_destination({A: 1, COPY: 2}) == {A: 2}
     assert RENAMED.from_destination({A: 1}) == {}

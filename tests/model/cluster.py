@@ -45,6 +45,7 @@ UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 LEADER_NOT_AVAILABLE: Final = 5
 NOT_LEADER: Final = 6
 REQUEST_TIMED_OUT: Final = 7
+NOT_ENOUGH_REPLICAS: Final = 19
 NOT_ENOUGH_REPLICAS_AFTER_APPEND: Final = 20
 TOPIC_AUTHORIZATION_FAILED: Final = 29
 CLUSTER_AUTHORIZATION_FAILED: Final = 31
@@ -140,6 +141,7 @@ class Cluster:
         )
         self.changed: list[asyncio.Future[None]] = []
         self.unusual = Unusual(loop, random.Random(0))
+        self.round_trip_s = 0.0  # what mirrors measure, whatever the network does
         """Legal answers that are inconvenient for a reader; none unless a test asks for them."""
         self._check_producers()
 
@@ -452,8 +454,8 @@ class Cluster:
         if key.topic in self.read_only:
             return TOPIC_AUTHORIZATION_FAILED
         topic = self.topics.get(key.topic)
-        there = topic is not None and 0 <= key.partition < len(topic.partitions)
-        return 0 if there else UNKNOWN_TOPIC_OR_PARTITION
+        exists = topic is not None and 0 <= key.partition < len(topic.partitions)
+        return 0 if exists else UNKNOWN_TOPIC_OR_PARTITION
 
     def _watch_transaction(self, time_out: Callable[[], None]) -> None:
         self.loop.later(self.timings.transaction_timeout, time_out)
@@ -509,6 +511,9 @@ class Cluster:
             if isinstance(partition, int):
                 results[key] = partition
                 continue
+            if self._lacks_replicas(markers):
+                results[key] = NOT_ENOUGH_REPLICAS
+                continue
             results[key] = 0
             try:
                 for each in self._in_sync(markers):
@@ -525,6 +530,10 @@ class Cluster:
             waits.append(self._wait(partition, partition.log.end, replicated))
         self._answer_after(waits, answer, results)
         return answer
+
+    def _lacks_replicas(self, markers: Sequence[Marker]) -> bool:
+        """Whether a single marker is refused: of several requests, an earlier one may be."""
+        return len(markers) == 1 and self.rng.random() < self.markers_cut / 4
 
     def _in_sync(self, markers: Sequence[Marker]) -> Sequence[Marker]:
         """Return the markers appended before a follower leaves the ISR; later ones are refused.

@@ -23,7 +23,7 @@ Calls that need no order have a connection each.
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -120,6 +120,22 @@ class Network:
             context=self.loop.outside,
         )
         return future
+
+    def send_in_turn(
+        self, client: str, node: int, handlers: Sequence[Handler], *, risk: float
+    ) -> "list[asyncio.Future[Any]]":
+        """Send requests that write on a connection of their own, one behind the other."""
+        self._alone += 1
+        purpose = f"alone {self._alone}"
+        futures = [
+            self.send(client, node, purpose, handler, risk=risk, writes=True)
+            for handler in handlers
+        ]
+        futures[-1].add_done_callback(
+            lambda _: self._connections.pop((client, node, purpose), None),
+            context=self.loop.outside,
+        )
+        return futures
 
     def cut(self, client: str, node: int) -> None:
         """Cut the client off from the node, from now on."""

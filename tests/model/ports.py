@@ -24,6 +24,7 @@ from model.coordinator import CONCURRENT_TRANSACTIONS
 from model.log import Marker
 from model.network import Network
 from twinlog.engines.exact.ports import (
+    ANSWERED_EACH,
     ActiveProducers,
     Appended,
     Batch,
@@ -132,8 +133,26 @@ class _Client:
         )
 
 
+def _marker_requests(
+    partitions: Mapping[TopicPartition, list[Marker]],
+) -> list[dict[TopicPartition, list[Marker]]]:
+    """The requests of a call: up to `ANSWERED_EACH` markers of a partition are in one each."""
+    many = {key: markers for key, markers in partitions.items() if len(markers) > ANSWERED_EACH}
+    few = {key: markers for key, markers in partitions.items() if key not in many}
+    rounds = [
+        {key: [markers[at]] for key, markers in few.items() if len(markers) > at}
+        for at in range(ANSWERED_EACH)
+    ]
+    return [part for part in (*rounds, many) if part]
+
+
 class ModelSource(_Client):
     """SourcePort."""
+
+    def round_trip_s(self, node: int) -> float:
+        """A round trip as long as the cluster says, whatever its network does."""
+        del node
+        return self.cluster.round_trip_s
 
     async def fetch(
         self,
@@ -460,6 +479,7 @@ class ModelDestination(_Client):
     ) -> Mapping[TopicPartition, int]:
         """Send WriteTxnMarkers once."""
         self._permit()
+        last = frozenset(requests[-1].partitions) if node is not None and requests else None
         wanted = {
             key: control_records(markers, Marker(*request.producer[1:], committed=committed))
             for request in requests
@@ -470,25 +490,36 @@ class ModelDestination(_Client):
             by_node[self._leader(key) if node is None else node][key] = wanted[key]
         results: dict[TopicPartition, int] = dict.fromkeys(by_node.pop(-1, {}), NOT_LEADER)
         sent = [
-            self.network.send_alone(
+            answer
+            for leader, partitions in by_node.items()
+            for answer in self.network.send_in_turn(
                 self.name,
                 leader,
-                partial(self._write_markers, leader, its, self._ends(its), self._now()),
+                [
+                    partial(
+                        self._write_markers,
+                        leader,
+                        part,
+                        self._ends(part),
+                        self._now(),
+                        None if last is None else last & part.keys(),
+                    )
+                    for part in _marker_requests(partitions)
+                ],
                 risk=10.0,
-                writes=True,
             )
-            for leader, its in by_node.items()
         ]
         for answer in await asyncio.gather(*sent):
-            results.update(answer)
+            for key, code in answer.items():
+                results[key] = results.get(key) or code
         return results
 
     def _now(self) -> float:
         return self.cluster.loop.time()
 
     def _ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        there = self.cluster.topics
-        return {key: self.cluster.log(key).end for key in partitions if key.topic in there}
+        topics = self.cluster.topics
+        return {key: self.cluster.log(key).end for key in partitions if key.topic in topics}
 
     def _write_markers(
         self,
@@ -496,11 +527,21 @@ class ModelDestination(_Client):
         wanted: Mapping[TopicPartition, Sequence[Marker]],
         ends: Mapping[TopicPartition, int],
         sent: float,
+        last: Collection[TopicPartition] | None,
     ) -> "asyncio.Future[Mapping[TopicPartition, int]]":
-        """Carry the request out on a broker; `ends` are the log end offsets when it was `sent`."""
+        """Carry the request out on a broker; `ends` are the log end offsets when it was `sent`.
+
+        It is not answered if the broker has none of the `last` producer id's partitions
+        (tests/contract/test_markers_of_gone_partitions.py).
+        """
         fences = self.cluster.data_fences
         if not fences.meet(wanted, sent) and not fences.have_begun(ends):
-            return self.cluster.write_markers(wanted, node)
+            answer = self.cluster.write_markers(wanted, node)
+            topics = self.cluster.topics
+            if not last or any(key.topic in topics for key in last):
+                return answer
+            never: asyncio.Future[Mapping[TopicPartition, int]] = self.cluster.loop.create_future()
+            return never
         return _answered(dict.fromkeys(wanted, NOT_LEADER))
 
     async def delete_records(

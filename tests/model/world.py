@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from uuid import UUID
 
+from sole_owner import owned_for_good
+
 from model.cluster import Cluster
 from model.log import Marker
 from model.loop import VirtualLoop, run
@@ -52,10 +54,20 @@ class World:
             shard.settings = self._settings
 
     async def mirror(
-        self, lease_s: float = 0.0, *, of_several_ids: bool = False, compacted: bool = False
+        self,
+        lease_s: float = 0.0,
+        *,
+        of_several_ids: bool = False,
+        compacted: bool = False,
+        beside: bool = False,
+        confirm_ownership: Callable[[], Awaitable[None]] = owned_for_good,
     ) -> None:
-        """Take over with a new owner; the former owner is gone, and may write for `lease_s`."""
-        await self.end()
+        """Take over with a new owner; the former owner is gone, and may write for `lease_s`.
+
+        With `beside` the owner before it goes on.
+        """
+        if not beside:
+            await self.end()
         ports = (
             ModelSource(self.source, self.networks[0], "lane"),
             ModelDestination(self.destination, self.networks[1], "lane"),
@@ -67,6 +79,7 @@ class World:
             self.rng,
             lambda _: None,
             brokers_time_ms=lambda: self.destination.now_ms,
+            confirm_ownership=confirm_ownership,
         )
         shard = Shard(0, "twinlog", ports[1], settings)
         await shard.open()

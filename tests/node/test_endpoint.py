@@ -49,7 +49,9 @@ async def exchange(port: int, *parts: bytes) -> bytes:
         (HEAD % (b"/" + b"x" * 2 * MAX_REQUEST), b"431", b"no HTTP/1.1\n"),
     ],
 )
-def test_answers(request_bytes: bytes, status: bytes, end: bytes) -> None:
+def test_requests_are_answered_whole_and_byte_by_byte(
+    request_bytes: bytes, status: bytes, end: bytes
+) -> None:
     """Requests are answered whole and byte by byte."""
 
     async def talk(port: int) -> None:
@@ -63,7 +65,7 @@ def test_answers(request_bytes: bytes, status: bytes, end: bytes) -> None:
     serve(talk)
 
 
-def test_who_says_nothing_gets_nothing() -> None:
+def test_a_client_that_sends_nothing_gets_no_answer() -> None:
     """Silent clients get no answer: one that disconnects, and one connected when the node ends."""
 
     async def talk(port: int) -> None:
@@ -79,7 +81,7 @@ def test_who_says_nothing_gets_nothing() -> None:
     serve(talk)
 
 
-def test_clients_that_ask_nothing_hold_up_no_probe() -> None:
+def test_idle_clients_do_not_delay_a_probe() -> None:
     """Any number of idle clients: the one that has waited longest is closed for the next."""
 
     async def talk(port: int) -> None:
@@ -94,7 +96,9 @@ def test_clients_that_ask_nothing_hold_up_no_probe() -> None:
     serve(talk)
 
 
-def test_clients_that_do_not_read_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_to_a_client_that_does_not_read_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """An answer larger than the system's buffers is dropped after a while."""
     monkeypatch.setattr(endpoint_module, "PATIENCE_S", 0.1)
     served: list[asyncio.StreamWriter] = []
@@ -125,7 +129,7 @@ def test_clients_that_do_not_read_leave_nothing_behind(monkeypatch: pytest.Monke
     asyncio.run(body())
 
 
-def test_an_answer_that_takes_long_holds_up_no_other() -> None:
+def test_a_slow_answer_does_not_delay_others() -> None:
     """One example is the metrics of many partitions."""
     rendered = asyncio.Event()
 

@@ -107,7 +107,7 @@ def scene() -> Scene:
     return Scene()
 
 
-def test_all_is_well(scene: Scene) -> None:
+def test_a_failed_partition_does_not_make_a_node_unhealthy(scene: Scene) -> None:
     """A FAILED partition is counted, and does not make a node unhealthy."""
     scene.look(row(0), row(1))
     scene.look(row(0), row(1))
@@ -129,7 +129,7 @@ def test_all_is_well(scene: Scene) -> None:
     assert scene.metric("twinlog_throttled_rate_limit", mirror="m") == 500
 
 
-def test_what_is_not_known_is_not_there(scene: Scene) -> None:
+def test_unknown_values_have_no_metric(scene: Scene) -> None:
     assert scene.metric(MAX_LAG, mirror="m") is None
     scene.look(row(0, lag_ms=None, destination_end=-1))
     assert scene.metric(MAX_LAG, mirror="m") is None
@@ -146,7 +146,7 @@ def test_a_mirror_without_partitions_has_no_lag(scene: Scene) -> None:
     assert scene.metric(MAX_LAG, mirror="m") == 0
 
 
-def test_what_stood_there_before_is_not_fresh() -> None:
+def test_statuses_from_before_a_restart_are_not_fresh() -> None:
     """A node restarted under its name has members of that name, and stale statuses."""
     scene = Scene()
     scene.look(row(0), again=False)
@@ -156,7 +156,7 @@ def test_what_stood_there_before_is_not_fresh() -> None:
     assert ready(scene.observed).reasons == ()
 
 
-def test_a_status_grows_old(scene: Scene) -> None:
+def test_a_stale_status_makes_a_node_unready(scene: Scene) -> None:
     scene.look(row(0))
     scene.now += OLD_S - 2
     scene.look(row(0), again=False)
@@ -167,7 +167,7 @@ def test_a_status_grows_old(scene: Scene) -> None:
     assert scene.metric(AGE, **FIRST) is None
 
 
-def test_a_lane_is_dead(scene: Scene) -> None:
+def test_a_dead_lane_makes_a_node_unready(scene: Scene) -> None:
     """Its statuses are stale; a restart of the node is not needed."""
     scene.look(row(0))
     scene.look(row(0), members=frozenset({"n-1", "other-0"}))
@@ -180,7 +180,7 @@ def test_a_lane_is_dead(scene: Scene) -> None:
     assert live(scene.observed).status == 200
 
 
-def test_all_lanes_are_dead_for_long(scene: Scene) -> None:
+def test_a_node_is_not_alive_when_all_lanes_are_dead_for_long(scene: Scene) -> None:
     """Then, and only while the destination answers, a restart of the node would help."""
     for _ in range(int(DEAD_S)):
         scene.look(members=frozenset())
@@ -201,7 +201,7 @@ def test_paused_partitions_have_no_lag(scene: Scene) -> None:
     assert scene.metric(name, mirror="m") == 1
 
 
-def stored(*more: ConfigRecord) -> Snapshot:
+def snapshot_with(*more: ConfigRecord) -> Snapshot:
     """Return the mirror's records, with these added or replaced."""
     return Snapshot({key_of(record): record for record in (*RECORDS, *more)})
 
@@ -210,10 +210,10 @@ def test_source_topics_that_are_not_mirrored_are_counted(scene: Scene) -> None:
     """Goal: D3: the metric counts all of them, more than are stored by name, and 0 is a value."""
     name = "twinlog_topics_not_mirrored"
     other = replace(MIRROR, name="other")
-    scene.look(snapshot=stored(other))
+    scene.look(snapshot=snapshot_with(other))
     assert (scene.metric(name, mirror="m"), scene.metric(name, mirror="other")) == (0, 0)
     missed = NotMirrored(mirror="m", topics=(("u", "INVALID_CONFIG"),), total=3)
-    scene.look(snapshot=stored(other, missed))
+    scene.look(snapshot=snapshot_with(other, missed))
     assert (scene.metric(name, mirror="m"), scene.metric(name, mirror="other")) == (3, 0)
 
 
@@ -225,7 +225,7 @@ def test_source_topics_that_are_not_mirrored_are_counted(scene: Scene) -> None:
         (0, 100_000_000, 100_000, 100_100),  # is behind, and no node has stored it yet
     ],
 )
-def test_how_long_a_compacted_topic_was_behind(
+def test_the_time_behind_of_a_compacted_topic_is_in_seconds(
     scene: Scene, behind_ms: int, since_ms: int, least: int, most: int
 ) -> None:
     """Goal: E2: the metric's value is seconds; a removed topic has none."""
@@ -238,17 +238,17 @@ def test_how_long_a_compacted_topic_was_behind(
         retention_ms=86_400_000,
         behind_ms=behind_ms,
     )
-    scene.look(snapshot=stored(topic))
+    scene.look(snapshot=snapshot_with(topic))
     assert scene.metric(BEHIND, **OF_TOPIC) is None, "never followed: not compacted"
-    scene.look(snapshot=stored(topic, followed))
+    scene.look(snapshot=snapshot_with(topic, followed))
     value = scene.metric(BEHIND, **OF_TOPIC)
     assert value is not None
     assert least <= value <= most
-    scene.look(snapshot=stored(replace(topic, wanted=Wanted.STOPPED), followed))
+    scene.look(snapshot=snapshot_with(replace(topic, wanted=Wanted.STOPPED), followed))
     assert scene.metric(BEHIND, **OF_TOPIC) is None
 
 
-def test_a_rebuilt_topic_was_not_behind(scene: Scene) -> None:
+def test_a_rebuilt_topic_has_no_time_behind(scene: Scene) -> None:
     """Goal: E2: the record of the destination's former topic is not reported for the new one.
 
     `--add --rebuild` is the repair: the alert ends with it, and not with a node's next check.
@@ -262,5 +262,5 @@ def test_a_rebuilt_topic_was_not_behind(scene: Scene) -> None:
         behind_ms=90_000_000,
     )
     rebuilt = replace(TOPIC, destination_topic_id=UUID(int=8))
-    scene.look(snapshot=stored(rebuilt, followed))
+    scene.look(snapshot=snapshot_with(rebuilt, followed))
     assert not scene.metric(BEHIND, **OF_TOPIC)

@@ -14,7 +14,7 @@ from twinlog.node.metrics import Exposition
 from twinlog.node.observation import Observed
 
 
-def test_clients_that_go_away_leave_one_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disconnected_scrapers_occupy_at_most_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each scrape held one of asyncio's threads until it ended; DNS and SASL waited for them."""
     go_on = threading.Event()
     rendered: list[Any] = []

@@ -59,7 +59,7 @@ class Stored:
         return {0: status}, ()
 
 
-def test_a_status_that_stands_still_is_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unchanged_status_is_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its partitions are waiting, without a lag of 0; only this process's clock counts."""
     now = 1000.0
     clock = SimpleNamespace(monotonic=lambda: now, time_ns=lambda: 0)
@@ -80,7 +80,7 @@ def test_a_status_that_stands_still_is_no_progress(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.broker
-def test_a_node_keeps_its_connections(
+def test_polling_opens_no_further_connections(
     trio: LocalCluster, kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
     """Goal: however often a node polls, it opens no further connections to its brokers (B3).
@@ -147,7 +147,7 @@ def test_a_node_keeps_its_connections(
 
 
 @pytest.mark.parametrize("ahead_ms", [0, 86_400_000, -86_400_000])
-def test_what_a_lane_whose_clock_is_wrong_has_caught_up_with(
+def test_the_caught_up_time_ignores_a_wrong_lane_clock(
     ahead_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time is by this machine's clock, and never too late: that would hide a time behind."""

@@ -45,7 +45,7 @@ def first(states: States, *statuses: Status) -> PartitionDescription:
     return mirror.topics[0].partitions[0]
 
 
-def test_all_mirrors_in_order() -> None:
+def test_mirrors_are_described_in_order() -> None:
     """Without a status offsets are unknown."""
     found = describe(SNAPSHOT, NO_STATES, ())
     unknown = "no lane has reported it; the last stored state is UNKNOWN"
@@ -65,12 +65,12 @@ def test_all_mirrors_in_order() -> None:
     ]
 
 
-def test_some_mirrors() -> None:
+def test_only_requested_mirrors_are_described() -> None:
     assert [one.mirror for one in describe(SNAPSHOT, NO_STATES, (), ["n"])] == ["n"]
     assert describe(SNAPSHOT, NO_STATES, (), []) == ()
 
 
-def test_the_status_of_where_the_state_stands_counts() -> None:
+def test_only_the_status_of_the_current_state_partition_counts() -> None:
     """A recreated topic has another state partition; the row of the former one is stale."""
     place = {(MIRROR_PARTITION_STATE, FIRST): 7}
     states = States({FIRST: PartitionState(FIRST, State.STOPPED)}, {}, (), place)
@@ -81,17 +81,17 @@ def test_the_status_of_where_the_state_stands_counts() -> None:
 
 def test_the_newest_status_counts() -> None:
     """A partition whose state partition has moved may have left an older row elsewhere."""
-    one = first(NO_STATES, status(2, 8), status(1, 4))
-    assert (one.source_offset, one.destination_offset, one.lag) == (10, 8, 2)
-    assert (one.lane, one.node, one.status_time_ms) == ("l", "n", 2)
+    partition = first(NO_STATES, status(2, 8), status(1, 4))
+    assert (partition.source_offset, partition.destination_offset, partition.lag) == (10, 8, 2)
+    assert (partition.lane, partition.node, partition.status_time_ms) == ("l", "n", 2)
 
 
-def test_the_state_that_was_written_wins() -> None:
+def test_the_stored_state_and_its_reason_are_shown() -> None:
     """A reason is shown of FAILED, and of what holds up STOPPING."""
 
     def shown(state: PartitionState) -> tuple[State, str | None]:
-        one = first(States({FIRST: state}, {}), status(1, 4))
-        return one.state, one.reason
+        partition = first(States({FIRST: state}, {}), status(1, 4))
+        return partition.state, partition.reason
 
     assert shown(PartitionState(FIRST, State.PAUSED)) == (State.PAUSED, None)
     assert shown(PartitionState(FIRST, State.FAILED, "in state")) == (State.FAILED, "in state")
@@ -102,36 +102,36 @@ def test_the_state_that_was_written_wins() -> None:
 
 @pytest.mark.parametrize("stored", State)
 @pytest.mark.parametrize("age", [1.0, FRESH_S + 1.0])
-def test_a_lane_that_cannot_store_that_a_partition_failed(stored: State, age: float) -> None:
+def test_an_unstored_failure_is_shown_from_the_status(stored: State, age: float) -> None:
     """The lane reports it in its status; a stored way out, or another lane's state, counts more."""
     states = States({FIRST: PartitionState(FIRST, stored)}, {})
     failed = status(1, 10, State.FAILED)
     (mirror,) = describe(SNAPSHOT, states, [failed], ["m"], ages={1: age})
-    one = mirror.topics[0].partitions[0]
+    partition = mirror.topics[0].partitions[0]
     running = stored in {State.UNKNOWN, State.PREPARING, State.MIRRORING}
     if age <= FRESH_S:
-        assert one.state is (State.FAILED if running else stored)
-        assert one.reason == "in status" or not running
+        assert partition.state is (State.FAILED if running else stored)
+        assert partition.reason == "in status" or not running
     else:
-        assert one.state is (State.UNKNOWN if running else stored)
+        assert partition.state is (State.UNKNOWN if running else stored)
 
 
 def test_a_paused_partition_has_no_lag() -> None:
     """No lane polls the source: the lag before the pause does not describe the present."""
     told = replace(status(1, 10).partitions[0], lag_ms=0)
     paused = States({FIRST: PartitionState(FIRST, State.PAUSED)}, {})
-    one = first(paused, replace(status(1, 10), partitions=(told,)))
-    assert (one.source_offset, one.destination_offset) == (10, 10)
-    assert (one.lag, one.lag_ms) == (-1, None)
+    partition = first(paused, replace(status(1, 10), partitions=(told,)))
+    assert (partition.source_offset, partition.destination_offset) == (10, 10)
+    assert (partition.lag, partition.lag_ms) == (-1, None)
     assert first(NO_STATES, replace(status(1, 10), partitions=(told,))).lag_ms == 0
 
 
-def test_what_was_mirrored_last() -> None:
+def test_the_last_mirrored_end_of_a_stopped_partition_is_shown() -> None:
     epochs = {FIRST: LastMirrored(LeaderEpoch(3), Offset(9))}
     stopped = {FIRST: PartitionState(FIRST, State.STOPPED, "foreign records")}
-    one = first(States(stopped, epochs))
-    assert (one.last_mirrored_epoch, one.last_mirrored_end) == (3, 9)
-    assert one.reason == "foreign records"
+    partition = first(States(stopped, epochs))
+    assert (partition.last_mirrored_epoch, partition.last_mirrored_end) == (3, 9)
+    assert partition.reason == "foreign records"
     assert first(States({}, epochs)).last_mirrored_end == -1, "a bound only"
 
 
@@ -148,22 +148,22 @@ def test_what_was_mirrored_last() -> None:
         (State.STOPPED, 40.0, State.STOPPED, 0, None),
     ],
 )
-def test_without_a_fresh_status_nothing_is_mirrored(
+def test_partitions_without_a_fresh_status_are_not_mirrored(
     stored: State, age: float, shown: State, lag: int, why: str | None
 ) -> None:
     """A stored state does not show that a lane runs: neither a lag of 0 nor MIRRORING is shown."""
     states = States({FIRST: PartitionState(FIRST, stored)}, {})
     (mirror,) = describe(SNAPSHOT, states, [status(1, 10)], ["m"], ages={1: age})
-    one = mirror.topics[0].partitions[0]
-    assert (one.state, one.lag, one.fresh) == (shown, lag, abs(age) <= FRESH_S)
-    assert (one.reason is None) if why is None else (why in (one.reason or ""))
+    partition = mirror.topics[0].partitions[0]
+    assert (partition.state, partition.lag, partition.fresh) == (shown, lag, abs(age) <= FRESH_S)
+    assert (partition.reason is None) if why is None else (why in (partition.reason or ""))
 
 
-def test_ages() -> None:
+def test_status_ages_are_in_seconds() -> None:
     assert ages_of({3: status(2_000, 1)}, 5.0) == {3: 3.0}
 
 
-def test_what_is_not_mirrored_stands_with_its_mirror() -> None:
+def test_unmirrored_topics_are_shown_with_their_mirror() -> None:
     record = NotMirrored(mirror="m", topics=(("u", "occupied"),), total=1)
     snapshot = replace(SNAPSHOT, records={**SNAPSHOT.records, key_of(record): record})
     found = describe(snapshot, NO_STATES, ())

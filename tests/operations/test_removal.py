@@ -42,7 +42,7 @@ def awaited(answers: Iterable[Any], *, timeout_s: float = 5.0) -> Any:
 DONE = described(("t", State.STOPPED), ("u", State.STOPPED), ("other", State.MIRRORING))
 
 
-def test_all_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removal_waits_until_all_topics_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: it waits through other states and failed reads; rows of other topics are left out."""
     monkeypatch.setattr(removal, "LOOK_S", 0.0)
     stopping = described(("t", State.STOPPED), ("u", State.STOPPING))
@@ -51,13 +51,13 @@ def test_all_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("rows", [(), (("t", State.STOPPED),)])
-def test_a_topic_that_is_not_described_is_not_stopped(rows: tuple[tuple[str, State], ...]) -> None:
+def test_a_topic_without_rows_has_an_unknown_state(rows: tuple[tuple[str, State], ...]) -> None:
     """Goal: a topic whose record cannot be read has no rows, and an unknown state."""
     with pytest.raises(Retriable, match=r"the states of .*u are unknown"):
         awaited([described(*rows)], timeout_s=0.0)
 
 
-def test_an_interruption_says_what_is_stored() -> None:
+def test_an_interrupted_wait_reports_that_the_removal_continues() -> None:
     """Goal: Ctrl-C ends the wait, not the removal, and the operator is told so."""
     told: list[str] = []
 

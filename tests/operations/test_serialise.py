@@ -61,7 +61,7 @@ class Outer:
         return {"in": self.inner, "names": self.names, **self.numbers}
 
 
-def test_results_are_nested() -> None:
+def test_nested_results_are_serialised() -> None:
     """Goal: a result needs code of its own only where its JSON has other names."""
     inner = Inner(places=(Place("a", Colour.RED),), secrets={"password": "x"})
     outer = Outer(inner=inner, names=frozenset({"z", "b"}), numbers={"one": 1, "none": None})
@@ -77,14 +77,14 @@ def test_results_are_nested() -> None:
     ]
 
 
-def test_a_topic_id_is_kafkas_text() -> None:
+def test_a_topic_id_is_serialised_as_by_kafka() -> None:
     assert json_data(UUID(int=1)) == "AAAAAAAAAAAAAAAAAAAAAQ"
 
 
 @pytest.mark.parametrize(
     "value", [object(), b"bytes", {1: "one"}, Outer, [{"a": object()}], {"a"}.pop]
 )
-def test_what_has_no_form_is_an_error(value: object) -> None:
+def test_values_without_a_json_form_are_refused(value: object) -> None:
     """Goal: no object is printed as a text that no program understands."""
     with pytest.raises(TypeError):
         json_data(value)
@@ -177,12 +177,12 @@ LISTING = MirrorListing(
         ),
     ],
 )
-def test_programs_find_what_they_found(result: object, text: str) -> None:
+def test_the_json_form_is_stable(result: object, text: str) -> None:
     """Goal: names, order and form of the JSON stay as they are."""
     assert json.dumps(json_data(result)) == text
 
 
-def test_changed_topics_are_their_names() -> None:
+def test_changed_topics_compare_equal_to_a_tuple_of_names() -> None:
     """Goal: a program that uses the names alone sees a tuple."""
     changed = ChangedTopics("m", "paused", ["b", "a"])
     assert (changed, len(changed), str(changed)) == (("b", "a"), 2, "('b', 'a')")

@@ -13,7 +13,7 @@ from twinlog.verify.verdict import DifferenceKind, Tally
 PLACE = TopicPartition("t", 1)
 
 
-def test_programs_find_what_they_found() -> None:
+def test_the_json_form_is_stable() -> None:
     """Goal: names, order and form of the JSON stay as they are."""
     tally = Tally(compared=5, absent=Counter(marker=2))
     tally.differ(3, 4, DifferenceKind.CONTENT)

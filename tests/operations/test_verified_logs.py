@@ -69,13 +69,13 @@ class Mirrored(NamedTuple):
 async def mirrored(pair: Pair, topic: str) -> AsyncIterator[Mirrored]:
     servers = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
     async with client(pair.source) as source, client(pair.destination) as destination:
-        one = Mirrored(f"mirror.{topic}", topic, source, destination, servers)
-        await create_mirror(destination, one.mirror, {"bootstrap.servers": servers[0]})
+        setup = Mirrored(f"mirror.{topic}", topic, source, destination, servers)
+        await create_mirror(destination, setup.mirror, {"bootstrap.servers": servers[0]})
         await make_topic(source, topic)
         librdkafka_tools.write_same(servers[0], topic, 0, 0, 100)
-        await add_topics(destination, one.mirror, topic)
+        await add_topics(destination, setup.mirror, topic)
         librdkafka_tools.write_same(servers[1], topic, 0, 0, 100)
-        yield one
+        yield setup
 
 
 @pytest.fixture
@@ -95,55 +95,55 @@ def tasks_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[BetweenPlanAndTask
     return set_up
 
 
-def test_it_is_the_same(pair: Pair, topic: str, tasks_after: object) -> None:
+def test_equal_logs_are_verified_as_the_same(pair: Pair, topic: str, tasks_after: object) -> None:
     """The logs are the same: the base case of the other tests."""
     del tasks_after
 
     async def run() -> None:
-        async with mirrored(pair, topic) as one:
-            found = await one.verify()
+        async with mirrored(pair, topic) as setup:
+            found = await setup.verify()
             assert found.verdict == SAME
             assert found.counts.compared == found.counts.length == 100
 
     asyncio.run(run())
 
 
-def test_an_address_that_leads_to_another_cluster(
+def test_an_address_of_another_cluster_is_refused(
     pair: Pair, topic: str, tasks_after: object
 ) -> None:
     """Otherwise the destination would be compared with itself."""
     del tasks_after
 
     async def run() -> None:
-        async with mirrored(pair, topic) as one:
-            store = MirrorStore(one.destination)
-            mirror = (await store.snapshot()).mirrors[one.mirror]
+        async with mirrored(pair, topic) as setup:
+            store = MirrorStore(setup.destination)
+            mirror = (await store.snapshot()).mirrors[setup.mirror]
             moved = Mirror(
                 name=mirror.name,
-                source={"bootstrap.servers": one.servers[1]},
+                source={"bootstrap.servers": setup.servers[1]},
                 source_cluster_id=mirror.source_cluster_id,
             )
             await store.change(lambda _: [moved])
             with pytest.raises(UserError, match="of the source lead to cluster"):
-                await one.verify()
+                await setup.verify()
 
     asyncio.run(run())
 
 
-def test_an_address_that_leads_to_another_cluster_from_a_task(
+def test_offsets_of_a_task_that_reaches_another_cluster_are_not_seen(
     pair: Pair, topic: str, tasks_after: Callable[[BetweenPlanAndTasks], None]
 ) -> None:
     """An executor may resolve the name differently: its offsets are then not seen."""
 
     async def run() -> None:
-        async with mirrored(pair, topic) as one:
+        async with mirrored(pair, topic) as setup:
 
             def elsewhere(tasks: list[VerifyTask]) -> None:
                 for task in tasks:
                     object.__setattr__(task, "source", task.destination)
 
             tasks_after(elsewhere)
-            found = await one.verify()
+            found = await setup.verify()
             assert found.verdict == NOT_SEEN
             assert found.counts.not_seen == found.counts.length == 100
             assert "bootstrap.servers of the source lead to cluster" in found.unseen[0].reason
@@ -152,20 +152,18 @@ def test_an_address_that_leads_to_another_cluster_from_a_task(
 
 
 @pytest.mark.parametrize("side", ["source", "destination"])
-def test_a_topic_that_was_recreated_differs(
-    pair: Pair, topic: str, side: str, tasks_after: object
-) -> None:
+def test_a_recreated_topic_differs(pair: Pair, topic: str, side: str, tasks_after: object) -> None:
     """It differs even if nothing is left to compare: an empty destination, or a later log start."""
     del tasks_after
 
     async def run() -> None:
-        async with mirrored(pair, topic) as one:
+        async with mirrored(pair, topic) as setup:
             if side == "source":
-                await one.make_again(one.source, 200)
-                await delete_records(one.source, {TopicPartition(topic, 0): 150})
+                await setup.make_again(setup.source, 200)
+                await delete_records(setup.source, {TopicPartition(topic, 0): 150})
             else:
-                await one.make_again(one.destination, 0)
-            found = await one.verify()
+                await setup.make_again(setup.destination, 0)
+            found = await setup.verify()
             assert found.verdict == DIFFERS
             assert found.differences[0].reason == f"{side}: the topic was deleted and recreated"
             assert found.counts.differs == found.counts.length
@@ -174,28 +172,28 @@ def test_a_topic_that_was_recreated_differs(
 
 
 @pytest.mark.parametrize("side", ["source", "destination"])
-def test_a_topic_that_is_recreated_meanwhile_is_not_seen(
+def test_a_topic_recreated_during_the_verification_is_not_seen(
     pair: Pair, topic: str, side: str, tasks_after: Callable[[BetweenPlanAndTasks], None]
 ) -> None:
     """It is recreated between reading the bounds and the tasks, even with the same records."""
 
     async def run() -> None:
-        async with mirrored(pair, topic) as one:
+        async with mirrored(pair, topic) as setup:
 
             def again(_: list[VerifyTask]) -> None:
-                asyncio.run(make_again_elsewhere(pair, one, side))
+                asyncio.run(recreate_on_another_thread(pair, setup, side))
 
             tasks_after(again)
-            found = await one.verify()
+            found = await setup.verify()
             assert found.verdict == NOT_SEEN
             assert found.counts.not_seen == 100
 
     asyncio.run(run())
 
 
-async def make_again_elsewhere(pair: Pair, one: Mirrored, side: str) -> None:
+async def recreate_on_another_thread(pair: Pair, setup: Mirrored, side: str) -> None:
     """Run `make_again` on another thread, whose loop needs a client of its own."""
     cluster: LocalCluster = getattr(pair, side)
     async with client(cluster) as own:
-        there = one._replace(**{side: own})
-        await there.make_again(own, 100)
+        on_thread = setup._replace(**{side: own})
+        await on_thread.make_again(own, 100)

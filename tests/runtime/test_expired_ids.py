@@ -26,10 +26,10 @@ QUIET_S = 10 * EXPIRATION_S
 def data(world: World) -> list[tuple[int, int]]:
     """Return offsets and counts of the destination's data batches."""
     headers = [stored.header for stored in world.destination.log(KEY).batches]
-    return [(one.base_offset, one.num_records) for one in headers if not one.is_control]
+    return [(header.base_offset, header.num_records) for header in headers if not header.is_control]
 
 
-def held_after_a_quiet_time(
+def run_with_held_batch(
     body: Callable[[World, Hold], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mirror records long after the ids would have expired; hold one more batch."""
@@ -49,7 +49,7 @@ def held_after_a_quiet_time(
     story()
 
 
-def test_a_late_batch_behind_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_batch_after_a_stop_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(world: World, hold: Hold) -> None:
         await world.engine.disown([KEY])
         await world._shards[-1].fence([KEY])
@@ -59,10 +59,10 @@ def test_a_late_batch_behind_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
         hold.held()
         assert data(world) == before
 
-    held_after_a_quiet_time(body, monkeypatch)
+    run_with_held_batch(body, monkeypatch)
 
 
-def test_a_late_batch_behind_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_batch_after_a_gap_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The source has deleted its records meanwhile."""
 
     async def body(world: World, hold: Hold) -> None:
@@ -74,10 +74,10 @@ def test_a_late_batch_behind_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
         assert all(offset < 4 for offset, _ in data(world))
         assert world.destination.log(KEY).end == 4
 
-    held_after_a_quiet_time(body, monkeypatch)
+    run_with_held_batch(body, monkeypatch)
 
 
-def test_a_late_batch_behind_a_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_batch_after_a_takeover_is_no_duplicate(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(world: World, hold: Hold) -> None:
         await world.mirror(lease_s=10.0)
         await world.arrived()
@@ -86,10 +86,10 @@ def test_a_late_batch_behind_a_takeover(monkeypatch: pytest.MonkeyPatch) -> None
         await asyncio.sleep(QUIET_S)
         assert data(world) == [(0, 2), (2, 2)]
 
-    held_after_a_quiet_time(body, monkeypatch)
+    run_with_held_batch(body, monkeypatch)
 
 
-def test_a_late_marker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_marker_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two attempts at the same offset exclude each other."""
     write = ModelDestination.write_markers
     held: list[Callable[[], object]] = []
@@ -104,9 +104,9 @@ def test_a_late_marker(monkeypatch: pytest.MonkeyPatch) -> None:
         if held:
             return await write(port, requests, committed=committed, node=node)
         records = {
-            partition: control_records(markers, Marker(*one.producer[1:], committed=committed))
-            for one in requests
-            for partition, markers in one.partitions.items()
+            partition: control_records(markers, Marker(*request.producer[1:], committed=committed))
+            for request in requests
+            for partition, markers in request.partitions.items()
         }
         held.append(lambda: port.cluster.write_markers(records))
         raise Disconnected("the answer was lost")
@@ -131,7 +131,7 @@ def test_a_late_marker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @scenario
-async def test_a_time_that_brokers_tell_later(world: World) -> None:
+async def test_an_expiration_reported_later_keeps_the_id_in_use(world: World) -> None:
     """The expiration was unknown at the takeover, or a broker has another one now."""
     await world.mirror()
     world.write("a")
@@ -143,7 +143,9 @@ async def test_a_time_that_brokers_tell_later(world: World) -> None:
     assert identity.producer_id == shard.data_producer
 
 
-def test_the_first_batch_of_an_empty_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_producer_id_waits_for_the_lease_of_the_former_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The former owner's batch has another producer id, so the new owner waits for its lease.
 
     The coordinator has lost the id, which no owner could have kept.

@@ -30,7 +30,7 @@ def page_faults(how: str) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
-def test_freed_buffers_are_not_faulted_in_again() -> None:
+def test_freed_buffers_cause_no_new_page_faults() -> None:
     without, kept = page_faults("not kept"), page_faults("kept")
     assert without > 5000, "the C library keeps them by itself: keep_freed is not needed any more"
     assert kept < 500

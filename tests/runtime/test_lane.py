@@ -9,10 +9,10 @@ from uuid import UUID
 
 import pytest
 from batch_builders import batch, record
+from positions import START
 
 from twinlog.engines.base import PartitionProgress
 from twinlog.engines.exact import engine
-from twinlog.engines.exact.append import Position
 from twinlog.engines.exact.fetcher import Steps
 from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.shard import Shard
@@ -28,7 +28,7 @@ from twinlog.kafka.log.batch import LOG_APPEND_TIME
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.requests.expiration import Expirations
-from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition
+from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.settings import EXACT
 from twinlog.runtime import lane, mirror_engines
 from twinlog.runtime.mirror_engines import RunningEngine
@@ -98,26 +98,26 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirror_engines, "SOURCE_PAUSE_S", 0.01)
 
 
-async def _until_the_last_runs(it: Lane, **source: str) -> None:
+async def _until_the_last_runs(running_lane: Lane, **source: str) -> None:
     mirror = Mirror(
         name="m", source={"bootstrap.servers": "a:1"} | source, source_cluster_id="source"
     )
-    running = RunningEngine(it, mirror)  # type: ignore[arg-type]
+    running = RunningEngine(running_lane, mirror)  # type: ignore[arg-type]
     try:
-        await asyncio.wait_for(it.running.wait(), 5)
+        await asyncio.wait_for(running_lane.running.wait(), 5)
     finally:
         await running.close()
 
 
-def test_a_defect_is_logged_and_said_and_another_engine_begins(
+def test_a_defect_is_logged_and_reported_and_the_engine_restarts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The reason has the exception's type alone, the log has its location."""
 
     async def run() -> list[Engine]:
-        it = Lane(KeyError("what"), None)
-        await _until_the_last_runs(it)
-        return it.engines
+        running_lane = Lane(KeyError("what"), None)
+        await _until_the_last_runs(running_lane)
+        return running_lane.engines
 
     first, second = asyncio.run(run())
     assert first.reasons == ["KeyError, an internal error: see the log of node-0"]
@@ -127,7 +127,7 @@ def test_a_defect_is_logged_and_said_and_another_engine_begins(
     assert "raise self.error" in (record.exc_text or "")
 
 
-def test_a_defect_before_the_source_is_there(
+def test_a_defect_before_the_source_connects_is_retried(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is retried, however often."""
@@ -141,43 +141,43 @@ def test_a_defect_before_the_source_is_there(
     monkeypatch.setattr(mirror_engines, "parse_source", parse)
 
     async def run() -> list[Engine]:
-        it = Lane(None, None)
-        await _until_the_last_runs(it)
-        return it.engines
+        running_lane = Lane(None, None)
+        await _until_the_last_runs(running_lane)
+        return running_lane.engines
 
     first, second = asyncio.run(run())
     assert [r.levelname for r in caplog.records] == ["ERROR", "ERROR"]
-    assert [one.split(",")[0] for one in first.reasons] == ["TypeError", "UnicodeError"]
+    assert [reason.split(",")[0] for reason in first.reasons] == ["TypeError", "UnicodeError"]
     assert second.reasons == []
 
 
 @pytest.mark.parametrize(
     ("error", "said"), [(UserError("wrong password"), ["wrong password"]), (Retriable("gone"), [])]
 )
-def test_a_source_that_refuses_us_from_the_beginning(
+def test_a_source_that_refuses_access_is_reported_by_an_idle_engine(
     error: Exception, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine without work reports it; the lane waits for an unreachable source."""
     monkeypatch.setattr(Source, "errors", [error])
 
     async def run() -> list[Engine]:
-        it = Lane(*([None] * (len(said) + 1)))
-        await _until_the_last_runs(it)
-        return it.engines
+        running_lane = Lane(*([None] * (len(said) + 1)))
+        await _until_the_last_runs(running_lane)
+        return running_lane.engines
 
     *before, last = asyncio.run(run())
     assert [one.reasons for one in before] == [[one] for one in said]
     assert last.reasons == []
 
 
-def test_another_cluster_behind_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_cluster_at_the_source_address_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is reported until the source is the former cluster again."""
     monkeypatch.setattr(Source, "cluster_id", "another")
 
     async def run() -> Engine:
-        it = Lane(None)
-        await _until_the_last_runs(it)
-        return it.engines[0]
+        running_lane = Lane(None)
+        await _until_the_last_runs(running_lane)
+        return running_lane.engines[0]
 
     (reason,) = set(asyncio.run(run()).reasons)
     assert "bootstrap.servers of the source lead to cluster another, expected source" in reason
@@ -193,23 +193,23 @@ def _real_lane(settings: LaneSettings = DEFAULTS) -> lane.Lane:
         group_id="twinlog",
         session_timeout_s=10.0,
     )
-    it = lane.Lane(config)
-    it._cluster = SimpleNamespace()  # type: ignore[assignment]
-    it._group = SimpleNamespace(holds_lease=True, owned=frozenset())  # type: ignore[assignment]
-    it._make_engines()
-    return it
+    running_lane = lane.Lane(config)
+    running_lane._cluster = SimpleNamespace()  # type: ignore[assignment]
+    running_lane._group = SimpleNamespace(holds_lease=True, owned=frozenset())  # type: ignore[assignment]
+    running_lane._make_engines()
+    return running_lane
 
 
-def test_a_lane_writes_while_its_lease_lasts() -> None:
+def test_a_lane_writes_only_while_the_lease_holds() -> None:
     """Goal: each write of the lane checks the group's lease."""
 
     async def story() -> None:
-        it = _real_lane()
-        await it.on_assigned({3})
-        owned = it._owned[3]
-        guards = (it._may_write, owned._may_write, owned._states._may_write)  # type: ignore[attr-defined]
+        running_lane = _real_lane()
+        await running_lane.on_assigned({3})
+        owned = running_lane._owned[3]
+        guards = (running_lane._may_write, owned._may_write, owned._states._may_write)  # type: ignore[attr-defined]
         assert all(guard() for guard in guards)
-        it._group.holds_lease = False  # type: ignore[misc]
+        running_lane._group.holds_lease = False  # type: ignore[misc]
         assert not any(guard() for guard in guards)
         await owned.close()
 
@@ -224,54 +224,47 @@ def test_the_expiration_is_read_at_each_takeover(monkeypatch: pytest.MonkeyPatch
         return told.pop(0)
 
     async def story() -> None:
-        it = _real_lane()
-        it._cluster.brokers_time = SimpleNamespace(now_ms=lambda: 0)  # type: ignore[misc]
-        plane = it._engines.engine_for(MIRROR, None).plane  # type: ignore[attr-defined]
+        running_lane = _real_lane()
+        running_lane._cluster.brokers_time = SimpleNamespace(now_ms=lambda: 0)  # type: ignore[misc]
+        plane = running_lane._engines.engine_for(MIRROR, None).plane  # type: ignore[attr-defined]
         monkeypatch.setattr(engine, "expirations", expiration)
         for known in (1_000, 1_000, 2_000):
-            await it.on_assigned({len(told)})
-            await it._engines._refresh()
+            await running_lane.on_assigned({len(told)})
+            await running_lane._engines._refresh()
             assert plane.settings.producer_expiration_ms == known
-            shards = [one.writers[EXACT].shard for one in it._owned.values()]  # type: ignore[attr-defined]
-            assert {one.settings.producer_expiration_ms for one in shards} == {known}
-            assert {one.settings.ids_expiration_ms for one in shards} == {5_000}
-        for owned in it._owned.values():
+            shards = [one.writers[EXACT].shard for one in running_lane._owned.values()]  # type: ignore[attr-defined]
+            assert {shard.settings.producer_expiration_ms for shard in shards} == {known}
+            assert {shard.settings.ids_expiration_ms for shard in shards} == {5_000}
+        for owned in running_lane._owned.values():
             owned.informed = True
-        await it._engines._refresh()
-        it._engines._refresh_due = 0.0
+        await running_lane._engines._refresh()
+        running_lane._engines._refresh_due = 0.0
         with pytest.raises(IndexError):
-            await it._engines._refresh()
-        for owned in it._owned.values():
+            await running_lane._engines._refresh()
+        for owned in running_lane._owned.values():
             await owned.close()
 
     asyncio.run(story())
 
 
-def test_a_lanes_buffer_bounds_what_a_batch_decompresses_to() -> None:
+def test_the_lane_buffer_bounds_the_decompressed_size_of_a_batch() -> None:
     """Goal: a batch that has to be decoded takes `lane.buffer.bytes` at most; else FAILED (B8)."""
     key, count, size = TopicPartition("t", 0), 100, 1_000
     records = [record(at, value=bytes(size)) for at in range(count)]
     data = batch(records, Codec.ZSTD, attributes=LOG_APPEND_TIME)
     assert len(data) < size
     answer = Fetched(0, count, count, 0, (), memoryview(data))
-    start = Position(
-        log_end=Offset(0),
-        producer_id=ProducerId(7),
-        epoch=ProducerEpoch(0),
-        sequence=Sequence(0),
-        guarded=True,
-    )
 
     async def taken(buffer_bytes: int) -> ExactPartition:
-        it = _real_lane(LaneSettings(buffer_bytes=buffer_bytes, corrupt_reads=1))
-        it._cluster = KafkaCluster(parse_config({"bootstrap.servers": "h:1"}).config)
-        it._make_engines()
-        plane = it._engines.engine_for(MIRROR, None).plane  # type: ignore[attr-defined]
+        running_lane = _real_lane(LaneSettings(buffer_bytes=buffer_bytes, corrupt_reads=1))
+        running_lane._cluster = KafkaCluster(parse_config({"bootstrap.servers": "h:1"}).config)
+        running_lane._make_engines()
+        plane = running_lane._engines.engine_for(MIRROR, None).plane  # type: ignore[attr-defined]
         shard = Shard(0, "twinlog", plane.destination, plane.settings)
         spec = PartitionSpec(partition=key, source_topic_id=UUID(int=1), shard=0, compacted=False)
         plane.own(shard, [spec], lease_s=0.0)
         partition = plane.partitions[key]
-        partition.append.place(start, plane.now(), compared=True)
+        partition.append.place(START, plane.now(), compared=True)
         fetcher = plane.fetcher
         await fetcher._take(partition, answer, fetcher.clock, Steps(), follower=False)
         await plane.close()
@@ -285,26 +278,30 @@ def test_a_lanes_buffer_bounds_what_a_batch_decompresses_to() -> None:
     assert f"decompresses to more than {bound}" in too_long.reason
 
 
-def test_what_the_group_takes_away_is_not_owned_again() -> None:
+def test_a_state_partition_revoked_during_its_release_is_not_reacquired() -> None:
     """A write is Fenced; while the shard is dropped, the group gives its state partition away."""
 
     async def story() -> None:
-        it = _real_lane()
+        running_lane = _real_lane()
         config = SimpleNamespace(retry_backoff=0.1, retry_backoff_max=1.0)
         cluster: Any = SimpleNamespace(config=config, rng=Random(1))
-        group = GroupMember(cluster, GroupConfig(group_id="twinlog", topic="__mirror_state"), it)
-        it._group = group
+        group = GroupMember(
+            cluster, GroupConfig(group_id="twinlog", topic="__mirror_state"), running_lane
+        )
+        running_lane._group = group
         await group._apply(frozenset({3}))
         slow = SlowEngine()
-        it._engines._engines["m"] = SimpleNamespace(engine=slow)  # type: ignore[assignment]
-        fenced = asyncio.create_task(it._fenced(it._owned[3], Fenced("the lease had ended")))
+        running_lane._engines._engines["m"] = SimpleNamespace(engine=slow)  # type: ignore[assignment]
+        fenced = asyncio.create_task(
+            running_lane._fenced(running_lane._owned[3], Fenced("the lease had ended"))
+        )
         await slow.asked.wait()
         taken_away = asyncio.create_task(group._apply(frozenset()))
         await asyncio.sleep(0)
         slow.answered.set()
         await asyncio.gather(fenced, taken_away)
         assert not group.owned
-        assert not it._owned
+        assert not running_lane._owned
 
     asyncio.run(story())
 

@@ -37,7 +37,7 @@ def port_of(lane: Lane) -> KafkaDestination:
     return engines._port
 
 
-def test_a_lane_sends_nothing_without_its_lease() -> None:
+def test_a_lane_sends_no_writes_without_a_lease() -> None:
     """Goal: every writer of the lane checks the lane's own lease before each request (A9)."""
 
     async def story() -> None:

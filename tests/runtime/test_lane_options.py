@@ -12,12 +12,12 @@ from twinlog.runtime.lane_options import NOT_OPTIONS, OPTIONS, parse_lane_settin
 MANUAL = DOCS / "operations" / "settings.md"
 
 
-def test_nothing_given_is_the_default() -> None:
+def test_no_properties_give_the_default_settings() -> None:
     """Without properties nothing changes."""
     assert parse_lane_settings({}) == LaneSettings()
 
 
-def test_each_limit_is_an_option_or_nobodys() -> None:
+def test_each_lane_limit_is_an_option_or_explicitly_excluded() -> None:
     """A new field of LaneSettings fails here until it has an option, or a reason to have none."""
     taken = [option.field for option in OPTIONS.values()]
     assert len(set(taken)) == len(taken)
@@ -37,7 +37,7 @@ def test_each_option_sets_its_field(name: str) -> None:
         assert getattr(settings, option.field) == number / option.scale
 
 
-def test_milliseconds_are_seconds_within() -> None:
+def test_milliseconds_are_converted_to_seconds() -> None:
     """Kafka's unit is ms."""
     settings = parse_lane_settings({"retry.backoff.ms": "250"})
     assert settings == replace(LaneSettings(), backoff_s=0.25)
@@ -52,7 +52,7 @@ def test_a_malformed_value_is_named(value: str) -> None:
     assert str(caught.value) == f"mirror.num.replica.fetchers is {value!r}: {allowed}"
 
 
-def test_an_unknown_setting_is_named_with_the_nearest() -> None:
+def test_an_unknown_setting_is_named_with_a_suggestion() -> None:
     """The error suggests the nearest name, and lists all settings if none is near."""
     with pytest.raises(UserError, match=r"did you mean lane\.buffer\.bytes") as caught:
         parse_lane_settings({"lane.bufer.bytes": "1"})
@@ -61,7 +61,7 @@ def test_an_unknown_setting_is_named_with_the_nearest() -> None:
         parse_lane_settings({"buffer_memory": "1"})
 
 
-def test_a_buffer_that_holds_no_answer_is_refused() -> None:
+def test_a_buffer_smaller_than_a_fetch_response_is_refused() -> None:
     """Otherwise no fetch could ever be sent."""
     with pytest.raises(
         UserError, match=r"expected at least replica\.fetch\.response\.max\.bytes"
@@ -72,7 +72,7 @@ def test_a_buffer_that_holds_no_answer_is_refused() -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_the_manual_lists_them_all() -> None:
+def test_the_documentation_lists_all_lane_options() -> None:
     """It has a row for each, with its unit and its default."""
     rows = {
         cells[0].strip("`"): cells[1:]

@@ -15,6 +15,7 @@ import librdkafka_tools
 import pytest
 from clients import client
 from confluent_kafka import Producer
+from sole_owner import owned_for_good
 from tcp_proxy import PROXIED, PROXIED_LISTENER, WRITE_TXN_MARKERS, Proxies
 from waiting import until_async
 
@@ -73,14 +74,15 @@ async def mirror(
 ) -> AsyncIterator[tuple[DataPlane, KafkaDestination]]:
     """Run an engine of a first owner that reaches the destination through the proxy."""
     topic = keys[0].topic
-    async with client(source) as theirs, through(proxies) as ours:
-        ports = KafkaSource(theirs), KafkaDestination(ours, lambda: True)
+    async with client(source) as source_cluster, through(proxies) as destination_cluster:
+        ports = KafkaSource(source_cluster), KafkaDestination(destination_cluster, lambda: True)
         engine = DataPlane(
             *ports,
             SETTINGS,
             random.Random(1),
             lambda _: None,
             brokers_time_ms=lambda: time.time_ns() // 1_000_000,
+            confirm_ownership=owned_for_good,
         )
         leaders = await ports[0].leaders([topic])
         shard = Shard(0, f"twinlog.{topic}", ports[1], SETTINGS)
@@ -151,7 +153,7 @@ async def arrived(engine: DataPlane, source: LocalCluster, destination: LocalClu
     await until_async(equal, SECONDS, "the logs to be equally long")
 
 
-def test_markers_that_are_delivered_after_their_timeout(
+def test_markers_delivered_after_a_timeout_are_refused(
     kafka: LocalCluster, destination: LocalCluster, proxies: Proxies, topic: str
 ) -> None:
     """Goal: the gaps were filled again; the first request, delivered then, moves no record."""
@@ -172,7 +174,7 @@ def test_markers_that_are_delivered_after_their_timeout(
     assert records(destination, keys) == records(kafka, keys)
 
 
-def test_markers_that_are_delivered_after_a_stop(
+def test_markers_delivered_after_a_stop_are_refused(
     kafka: LocalCluster, destination: LocalCluster, proxies: Proxies, topic: str
 ) -> None:
     """Goal: no marker lands when their lane is dead, another one has stopped, and users write."""

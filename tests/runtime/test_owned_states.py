@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
 import pytest
+from sole_owner import owned_for_good
 
 from model.cluster import Cluster
 from model.log import Marker, StoredBatch
@@ -75,7 +76,7 @@ class Bench:
         self.states: Deaf
 
     def _note(self, states: Sequence[PartitionState], epochs: Epochs) -> None:
-        self.written += [one.state for one in states]
+        self.written += [state.state for state in states]
         self.ends.update(epochs)
 
     @property
@@ -125,11 +126,11 @@ class Heard:
         self.begun: list[MirrorPartition] = []
         self.ways = Ways(
             {0: owned},
-            wanted=lambda: {0: self.wanted},
+            targets=lambda: {0: self.wanted},
             catch_up=self._catch_up,
             disown=self._disown,
             run=self._run,
-            changed=self.changed.set,
+            on_change=self.changed.set,
             random=random.Random(1),
         )
 
@@ -152,7 +153,7 @@ class Heard:
         self.begun += [name for name, _ in some]
 
 
-def wanted(what: Wanted, name: MirrorPartition = NAME) -> list[Mirrored]:
+def with_desired_state(what: Wanted, name: MirrorPartition = NAME) -> list[Mirrored]:
     """Return a partition and its topic's desired state."""
     topic = MirrorTopic(
         mirror=name.mirror, topic=name.topic, topic_id=uuid.UUID(int=1), partitions=1, wanted=what
@@ -197,7 +198,7 @@ async def test_stopped_is_neither_written_nor_fenced_twice(bench: Bench) -> None
 
 
 @on_bench
-async def test_an_owner_with_nothing_to_write_notices_that_it_is_fenced(bench: Bench) -> None:
+async def test_an_idle_owner_detects_that_it_is_fenced(bench: Bench) -> None:
     """A former owner had taken the state partition back within its lease, and written PREPARING.
 
     Found by the simulation (seed 7): the partition was MIRRORING, and its state PREPARING for ever.
@@ -214,7 +215,7 @@ async def test_an_owner_with_nothing_to_write_notices_that_it_is_fenced(bench: B
 
 
 @on_bench
-async def test_what_another_owner_has_written_stands(bench: Bench) -> None:
+async def test_states_of_another_owner_are_not_overwritten(bench: Bench) -> None:
     """A write failed, and another owner wrote first: its states are not overwritten."""
     former = await bench.owner("former")
     await removed(former)
@@ -229,7 +230,7 @@ async def test_what_another_owner_has_written_stands(bench: Bench) -> None:
 
 
 @on_bench
-async def test_what_was_said_before_another_owner_wrote_is_not_written(bench: Bench) -> None:
+async def test_states_reported_before_a_takeover_are_not_written_after_it(bench: Bench) -> None:
     """The state of an owner that was cut off is outdated: another one stopped the partition."""
     former = await bench.owner("former")
     await former.enter({NAME: State.PREPARING})
@@ -252,7 +253,7 @@ async def test_what_was_said_before_another_owner_wrote_is_not_written(bench: Be
 
 
 @on_bench
-async def test_nothing_is_written_after_the_lease(bench: Bench) -> None:
+async def test_no_state_is_written_after_the_lease(bench: Bench) -> None:
     owned = await bench.owner()
     owned.reported.changed(NAME, State.PREPARING, None)
     bench.lease = False
@@ -262,7 +263,7 @@ async def test_nothing_is_written_after_the_lease(bench: Bench) -> None:
 
 
 @on_bench
-async def test_who_is_closed_writes_nothing_more(bench: Bench) -> None:
+async def test_a_closed_owner_writes_no_states(bench: Bench) -> None:
     """A closed owner's takeover was in flight, arrived late, and fenced the next owner.
 
     STOPPED would have let users write to a log that the next owner is about to fence.
@@ -292,7 +293,7 @@ async def test_who_is_closed_writes_nothing_more(bench: Bench) -> None:
 
 
 @on_bench
-async def test_a_write_ends_with_its_owner(bench: Bench) -> None:
+async def test_closing_an_owner_ends_its_writes(bench: Bench) -> None:
     """Retries end too: the next request is not sent."""
     owned = await bench.owner()
     owned.reported.changed(NAME, State.PREPARING, None)
@@ -305,7 +306,7 @@ async def test_a_write_ends_with_its_owner(bench: Bench) -> None:
 
 
 @on_bench
-async def test_what_is_resumed_and_paused_again_goes_by_mirroring(bench: Bench) -> None:
+async def test_a_resumed_and_paused_partition_passes_through_mirroring(bench: Bench) -> None:
     """It was MIRRORING for a moment, and that was not stored yet."""
     owned = await bench.owner()
     await removed(owned)
@@ -319,7 +320,7 @@ async def test_what_is_resumed_and_paused_again_goes_by_mirroring(bench: Bench) 
 
 
 @on_bench
-async def test_what_was_begun_again_is_fenced_at_its_stop(bench: Bench) -> None:
+async def test_a_restarted_partition_is_fenced_at_its_stop(bench: Bench) -> None:
     """The write of PREPARING was refused, and the state partition was read again."""
     owned = await bench.owner()
     await removed(owned)
@@ -353,7 +354,7 @@ async def test_another_producer_id_ends_the_owner(bench: Bench) -> None:
 
 
 @on_bench
-async def test_what_another_id_may_have_written_is_known(bench: Bench) -> None:
+async def test_an_owner_knows_that_another_producer_id_may_have_written(bench: Bench) -> None:
     """The former owner had another producer id, and has stored that."""
     owned = await bench.owner()
     await owned.prepare([NAME])
@@ -379,9 +380,9 @@ def of_several_ids(owned: OwnedStatePartition) -> bool:
 
 
 @pytest.mark.parametrize(
-    "news", [wanted(Wanted.STOPPED), []], ids=["removed again", "its mirror deleted"]
+    "news", [with_desired_state(Wanted.STOPPED), []], ids=["removed again", "its mirror deleted"]
 )
-def test_what_is_wanted_no_more_is_not_begun_again(news: list[Mirrored]) -> None:
+def test_a_removed_topic_is_not_restarted(news: list[Mirrored]) -> None:
     """The topic was added again and removed while its lane was frozen: only STOPPED was visible.
 
     The topic is its users', or another mirror's: nothing may be appended, not even a fence.
@@ -394,9 +395,9 @@ def test_what_is_wanted_no_more_is_not_begun_again(news: list[Mirrored]) -> None
         await owned.stop([NAME])
         bench.user_writes()
         heard = Heard(owned)
-        heard.wanted = heard.news = wanted(Wanted.STOPPED)
+        heard.wanted = heard.news = with_desired_state(Wanted.STOPPED)
         await heard.ways.go()
-        heard.wanted, heard.news, heard.deaf = wanted(Wanted.MIRRORING), news, True
+        heard.wanted, heard.news, heard.deaf = with_desired_state(Wanted.MIRRORING), news, True
         for _ in range(2):  # a failed question is asked again
             with pytest.raises(Retriable):
                 await heard.ways.go()
@@ -414,23 +415,27 @@ def test_what_is_wanted_no_more_is_not_begun_again(news: list[Mirrored]) -> None
 
 
 @on_bench
-async def test_the_next_owner_does_not_fence_what_was_not_begun_again(bench: Bench) -> None:
+async def test_the_next_owner_does_not_fence_a_topic_that_was_not_restarted(bench: Bench) -> None:
     """Goal: that the desired state is unknown outlives the owner that began again."""
     owned = await bench.owner()
     await removed(owned)
     await owned.stop([NAME])
     bench.user_writes()
     heard = Heard(owned)
-    heard.wanted = heard.news = wanted(Wanted.STOPPED)
+    heard.wanted = heard.news = with_desired_state(Wanted.STOPPED)
     await heard.ways.go()
-    heard.wanted, heard.news, heard.deaf = wanted(Wanted.MIRRORING), wanted(Wanted.STOPPED), True
+    heard.wanted, heard.news, heard.deaf = (
+        with_desired_state(Wanted.MIRRORING),
+        with_desired_state(Wanted.STOPPED),
+        True,
+    )
     with pytest.raises(Retriable):
         await heard.ways.go()
     assert bench.written[-1] is State.PREPARING
     await owned.close()
     after = await bench.owner("next")
     heard = Heard(after)
-    heard.wanted = heard.news = wanted(Wanted.STOPPED)
+    heard.wanted = heard.news = with_desired_state(Wanted.STOPPED)
     await heard.ways.go()
     if after.stopping is not None:
         await after.stopping
@@ -439,17 +444,17 @@ async def test_the_next_owner_does_not_fence_what_was_not_begun_again(bench: Ben
 
 
 @on_bench
-async def test_what_is_wanted_again_is_begun_again(bench: Bench) -> None:
+async def test_a_topic_that_was_added_again_is_restarted(bench: Bench) -> None:
     owned = await bench.owner()
     await removed(owned)
     await owned.stop([NAME])
     bench.user_writes()
     heard = Heard(owned)
-    heard.wanted = heard.news = wanted(Wanted.MIRRORING)
+    heard.wanted = heard.news = with_desired_state(Wanted.MIRRORING)
     await heard.ways.go()
     assert heard.begun == [NAME]
     assert bench.written[-1] is State.PREPARING
-    heard.wanted = heard.news = wanted(Wanted.STOPPED)
+    heard.wanted = heard.news = with_desired_state(Wanted.STOPPED)
     await heard.ways.go()
     assert owned.stopping is not None
     await owned.stopping
@@ -458,7 +463,7 @@ async def test_what_is_wanted_again_is_begun_again(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("heard", [True, False])
-def test_of_a_mirror_that_was_made_anew_the_end_is_written_again(heard: bool) -> None:
+def test_the_last_mirrored_end_of_a_recreated_mirror_is_written_again(heard: bool) -> None:
     """The mirror was deleted with its states, and recreated: the former end is gone."""
 
     @on_bench
@@ -479,7 +484,7 @@ def test_of_a_mirror_that_was_made_anew_the_end_is_written_again(heard: bool) ->
 
 @pytest.mark.parametrize("key", [state_key(NAME), epochs_key(NAME)])
 @pytest.mark.parametrize("what", Wanted)
-def test_what_cannot_be_read_is_left_as_it_is(what: Wanted, key: bytes) -> None:
+def test_a_partition_with_an_unreadable_state_is_left_unchanged(what: Wanted, key: bytes) -> None:
     """It had an owner: it neither begins as a new partition, nor is given up without a fence."""
 
     @on_bench
@@ -487,11 +492,11 @@ def test_what_cannot_be_read_is_left_as_it_is(what: Wanted, key: bytes) -> None:
         bench.topic.unreadable[0, key] = "a newer version"
         owned = await bench.owner()
         heard = Heard(owned)
-        heard.wanted = heard.news = wanted(what)
+        heard.wanted = heard.news = with_desired_state(what)
         await heard.ways.go()
         assert (heard.begun, bench.written, bench.ends) == ([], [], {})
         other = MirrorPartition(NAME.mirror, "other", 0)
-        heard.wanted = heard.news = wanted(Wanted.MIRRORING, other)
+        heard.wanted = heard.news = with_desired_state(Wanted.MIRRORING, other)
         await heard.ways.go()
         assert heard.begun == [other]
 
@@ -499,7 +504,7 @@ def test_what_cannot_be_read_is_left_as_it_is(what: Wanted, key: bytes) -> None:
 
 
 @on_bench
-async def test_what_another_owner_has_written_and_cannot_be_read_ends_ours(bench: Bench) -> None:
+async def test_an_unreadable_state_of_another_owner_fences_the_owner(bench: Bench) -> None:
     owned = await bench.owner()
     bench.states.loses = True
     with pytest.raises(Disconnected):
@@ -510,7 +515,7 @@ async def test_what_another_owner_has_written_and_cannot_be_read_ends_ours(bench
 
 
 @on_bench
-async def test_what_may_not_be_written_to_stays_stopping(bench: Bench) -> None:
+async def test_a_partition_without_write_right_stays_stopping(bench: Bench) -> None:
     """The others are STOPPED without it. It reports why, is retried ever more rarely, then done."""
     other = MirrorPartition(NAME.mirror, "other", 0)
     bench.cluster.create_topic(other.topic)
@@ -528,11 +533,13 @@ async def test_what_may_not_be_written_to_stays_stopping(bench: Bench) -> None:
 
     shard_of(owned).fence = counted  # type: ignore[method-assign]
     heard = Heard(owned)
-    heard.wanted = heard.news = wanted(Wanted.STOPPED) + wanted(Wanted.STOPPED, other)
+    heard.wanted = heard.news = with_desired_state(Wanted.STOPPED) + with_desired_state(
+        Wanted.STOPPED, other
+    )
     going = asyncio.ensure_future(heard.go_on())
     await asyncio.sleep(LEASE_S + 1.0)
     assert (owned.reported.state(other), bench.end) == (State.STOPPED, 0)
-    written = owned.reported._written[NAME]
+    written = owned.reported._stored_states[NAME]
     assert written.state is State.STOPPING
     assert "TOPIC_AUTHORIZATION_FAILED (29)" in (written.reason or "")
     await asyncio.sleep(600.0)
@@ -540,7 +547,7 @@ async def test_what_may_not_be_written_to_stays_stopping(bench: Bench) -> None:
     assert 20 < tried < 60
     bench.cluster.read_only.clear()
     await asyncio.sleep(1.5 * LaneSettings().backoff_max_s + 1.0)
-    assert owned.reported._written[NAME] == PartitionState(NAME, State.STOPPED)
+    assert owned.reported._stored_states[NAME] == PartitionState(NAME, State.STOPPED)
     assert bench.end == 1
     assert bench.written.count(State.STOPPED) == 2
     going.cancel()
@@ -553,8 +560,12 @@ def append(bench: Bench, producer_id: int, count: int = 1) -> None:
     """Append one batch of `count` records."""
     tail = memoryview(encode_tail(b"key", b"value"))
     records = [RawRecord(at, bench.cluster.now_ms, 0, tail) for at in range(count)]
-    its = [b.header for b in bench.cluster.log(KEY).batches if b.header.producer_id == producer_id]
-    epoch, sequence = (-1, -1) if producer_id < 0 else (0, sum(one.num_records for one in its))
+    headers = [
+        b.header for b in bench.cluster.log(KEY).batches if b.header.producer_id == producer_id
+    ]
+    epoch, sequence = (
+        (-1, -1) if producer_id < 0 else (0, sum(header.num_records for header in headers))
+    )
     data = whole(
         build(records, Codec.NONE), producer_id=producer_id, epoch=epoch, sequence=sequence
     )
@@ -564,7 +575,7 @@ def append(bench: Bench, producer_id: int, count: int = 1) -> None:
 
 
 def fences(bench: Bench) -> list[StoredBatch]:
-    return [one for one in bench.cluster.log(KEY).batches if one.header.is_control]
+    return [batch for batch in bench.cluster.log(KEY).batches if batch.header.is_control]
 
 
 async def know(owned: OwnedStatePartition, end: int) -> None:
@@ -582,7 +593,7 @@ async def stopped(bench: Bench, owned: OwnedStatePartition) -> tuple[int, str | 
 
 
 @on_bench
-async def test_without_foreign_records_the_end_is_the_fence(bench: Bench) -> None:
+async def test_the_last_mirrored_end_is_the_fence_without_foreign_records(bench: Bench) -> None:
     owned = await bench.owner()
     await removed(owned)
     append(bench, shard_of(owned).data_producer, 10)
@@ -604,7 +615,7 @@ async def test_foreign_records_before_the_fence_are_not_mirrored(bench: Bench) -
 
 
 @on_bench
-async def test_a_takeover_finds_the_same_end(bench: Bench) -> None:
+async def test_a_new_owner_finds_the_same_last_mirrored_end(bench: Bench) -> None:
     """The node died before the stop, and once more between the fence and STOPPED."""
     owned = await bench.owner()
     await removed(owned)
@@ -620,7 +631,7 @@ async def test_a_takeover_finds_the_same_end(bench: Bench) -> None:
 
 
 @on_bench
-async def test_what_was_misplaced_behind_foreign_records_is_not_mirrored(bench: Bench) -> None:
+async def test_records_misplaced_after_foreign_records_are_not_mirrored(bench: Bench) -> None:
     owned = await bench.owner()
     await removed(owned)
     producer = shard_of(owned).data_producer
@@ -633,7 +644,7 @@ async def test_what_was_misplaced_behind_foreign_records_is_not_mirrored(bench: 
 
 
 @on_bench
-async def test_a_long_foreign_tail_is_followed_to_its_begin(bench: Bench) -> None:
+async def test_a_long_foreign_tail_is_searched_to_its_start(bench: Bench) -> None:
     owned = await bench.owner()
     await removed(owned)
     for _ in range(20):
@@ -644,7 +655,7 @@ async def test_a_long_foreign_tail_is_followed_to_its_begin(bench: Bench) -> Non
 
 
 @on_bench
-async def test_below_what_is_proven_nothing_is_foreign(bench: Bench) -> None:
+async def test_records_below_the_proven_end_are_not_foreign(bench: Bench) -> None:
     """Users of an earlier failover wrote it, and the source has mirrored it since."""
     owned = await bench.owner()
     await removed(owned)
@@ -654,7 +665,7 @@ async def test_below_what_is_proven_nothing_is_foreign(bench: Bench) -> None:
     assert await stopped(bench, owned) == (50, None)
 
 
-def held(end: int, *, compared: bool = True) -> ExactPartition:
+def placed_partition(end: int, *, compared: bool = True) -> ExactPartition:
     """Build the partition as an engine has it, placed at the log's end."""
     append = PartitionAppend(0.0)
     append.place(position_of(Offset(end), (), ProducerId(1)), 0.0, compared=compared)
@@ -673,12 +684,13 @@ def row(partition: ExactPartition) -> PartitionProgress:
         settings=LaneSettings(),
         random=random.Random(1),
         brokers_time_ms=lambda: 0,
+        confirm_ownership=owned_for_good,
     )
     return engine._row(partition, engine.plane.now())
 
 
 @pytest.mark.parametrize(("compared", "mirrored"), [(False, 10), (True, 14)])
-def test_a_position_proves_only_what_was_compared(compared: bool, mirrored: int) -> None:
+def test_a_position_proves_only_compared_offsets(compared: bool, mirrored: int) -> None:
     """Goal: a foreign record in place of one that the source no longer has is found at the stop.
 
     The former owner has proven offsets up to 5.
@@ -691,7 +703,7 @@ def test_a_position_proves_only_what_was_compared(compared: bool, mirrored: int)
         append(bench, shard_of(owned).data_producer, 10)
         for _ in range(4):
             append(bench, -1)
-        owned.reported.mirrored(row(held(14, compared=compared)))
+        owned.reported.mirrored(row(placed_partition(14, compared=compared)))
         await owned.enter({NAME: State.STOPPING})
         assert (await stopped(bench, owned))[0] == mirrored
 
@@ -699,7 +711,7 @@ def test_a_position_proves_only_what_was_compared(compared: bool, mirrored: int)
 
 
 @pytest.mark.parametrize(("transient", "mirrored"), [(False, 10), (True, 14)])
-def test_what_stands_behind_a_difference_is_not_mirrored(transient: bool, mirrored: int) -> None:
+def test_records_after_a_difference_are_not_mirrored(transient: bool, mirrored: int) -> None:
     """A marker of a foreign transaction shifts the mirror's data, which has the mirror's id anyway.
 
     Where the source was refused there is no difference, and the marker is the mirror's.
@@ -709,7 +721,7 @@ def test_what_stands_behind_a_difference_is_not_mirrored(transient: bool, mirror
         owned = await bench.owner()
         await owned.enter({NAME: State.PREPARING})
         append(bench, shard_of(owned).data_producer, 10)
-        partition = held(10)
+        partition = placed_partition(10)
         owned.reported.mirrored(row(partition))
         partition_there = bench.cluster.partition(KEY)
         partition_there.log.append_marker(Marker(999, 0, committed=True), bench.cluster.now_ms)
@@ -724,7 +736,7 @@ def test_what_stands_behind_a_difference_is_not_mirrored(transient: bool, mirror
 
 
 @on_bench
-async def test_a_recreated_topic_is_not_mirrored_up_to_the_former_end(bench: Bench) -> None:
+async def test_a_recreated_topic_discards_the_former_mirrored_end(bench: Bench) -> None:
     owned = await bench.owner()
     await know(owned, 3)
     for _ in range(5):
@@ -736,7 +748,7 @@ async def test_a_recreated_topic_is_not_mirrored_up_to_the_former_end(bench: Ben
 
 
 @on_bench
-async def test_an_id_that_was_given_up_is_still_the_mirrors(bench: Bench) -> None:
+async def test_records_of_a_former_producer_id_count_as_mirrored(bench: Bench) -> None:
     """Its epochs were used up, or it had expired at its coordinator, before this takeover."""
     owned = await bench.owner()
     former = shard_of(owned).data_producer
@@ -752,7 +764,7 @@ async def test_an_id_that_was_given_up_is_still_the_mirrors(bench: Bench) -> Non
 
 
 @on_bench
-async def test_what_was_never_begun_with_gets_no_marker(bench: Bench) -> None:
+async def test_a_partition_that_never_started_gets_no_marker(bench: Bench) -> None:
     """Its state is UNKNOWN, since it was never stored or was lost: users may write to it."""
     bench.user_writes()
     owned = await bench.owner()
@@ -764,7 +776,7 @@ async def test_what_was_never_begun_with_gets_no_marker(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("known", [-1, 7])
-def test_the_floor_is_within_the_log(known: int) -> None:
+def test_a_known_end_beyond_the_log_is_ignored(known: int) -> None:
     """A rebuilt log may be shorter than the known end of the former one."""
 
     async def story(bench: Bench) -> None:

@@ -21,28 +21,28 @@ stop_spark(spark)
 """
 
 
-def test_the_users_jvm_options_come_last() -> None:
+def test_jvm_options_of_the_user_come_last() -> None:
     """The JVM takes the last one of repeated options."""
-    ours, _, theirs = session._jvm_options("-Xss4m").rpartition(" ")
-    assert ours.startswith("-Dlog4j2.configurationFile=file:///")
-    assert theirs == "-Xss4m"
+    own_options, _, user_options = session._jvm_options("-Xss4m").rpartition(" ")
+    assert own_options.startswith("-Dlog4j2.configurationFile=file:///")
+    assert user_options == "-Xss4m"
 
 
-def test_a_master_that_is_none() -> None:
+def test_an_invalid_spark_master_is_a_user_error() -> None:
     """Goal: one line with what is allowed, where Spark itself would print a stack trace."""
     with pytest.raises(UserError, match=r"'nonsense': expected local\[N\]"):
         session.start_spark("nonsense", {})
 
 
 @pytest.mark.parametrize("master", ["spark://127.0.0.1:1", "spark://nowhere", "spark://h:x"])
-def test_a_master_that_does_not_answer(master: str) -> None:
+def test_an_unreachable_spark_master_is_reported_at_once(master: str) -> None:
     """Goal: the error comes at once, with the address; Spark takes a minute to give up."""
     with pytest.raises(UserError, match=f"no Spark master responds at {master}: "):
         session.start_spark(master, {"spark.authenticate.secret": "s"})
 
 
 @pytest.mark.spark
-def test_spark_prints_nothing_to_the_terminal() -> None:
+def test_spark_writes_nothing_to_the_terminal() -> None:
     """Spark's own lines (profiles, host names, modules) do not reach the terminal."""
     done = subprocess.run(
         [sys.executable, "-c", _QUIET], capture_output=True, text=True, timeout=200, check=False
@@ -95,7 +95,9 @@ stop_spark(spark)
         ({"spark.authenticate": "false"}, ["deserialized", "", "0o77 False"]),
     ],
 )
-def test_whoever_cannot_authenticate_is_refused(conf: dict[str, str], said: list[str]) -> None:
+def test_clients_without_the_authentication_secret_are_refused(
+    conf: dict[str, str], said: list[str]
+) -> None:
     """Goal: the driver deserializes no object of another user of this machine.
 
     With `spark.authenticate=false` the same attack succeeds.
@@ -144,7 +146,7 @@ print(any(ARGUMENT.encode() in part for part in heard))
 
 @pytest.mark.spark
 @pytest.mark.parametrize(("encrypted", "read"), [(True, False), (False, True)])
-def test_whoever_listens_reads_nothing(tmp_path: Path, encrypted: bool, read: bool) -> None:
+def test_spark_traffic_is_encrypted(tmp_path: Path, encrypted: bool, read: bool) -> None:
     """Goal: C5: a lane's arguments, which contain secrets, cross the network encrypted.
 
     Executors reach the driver through a relay that records the traffic. With authentication alone,
@@ -180,7 +182,7 @@ def test_whoever_listens_reads_nothing(tmp_path: Path, encrypted: bool, read: bo
     ), done.stderr
 
 
-def test_a_cluster_with_a_secret_of_its_own(
+def test_a_missing_spark_secret_is_reported_with_its_location(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: without the secret one line says where it belongs; with it, Spark is called."""
@@ -219,7 +221,7 @@ except Exception as error:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("master", ["local[1]", "local"])
-def test_a_batch_job_whose_task_fails_ends(master: str) -> None:
+def test_a_batch_job_ends_after_repeated_task_failures(master: str) -> None:
     """Goal: `verify` ends if a task fails repeatedly, although lanes are retried for ever (E3).
 
     The test uses each name of the local master: Spark itself tries a task of `local` once.
@@ -233,7 +235,7 @@ def test_a_batch_job_whose_task_fails_ends(master: str) -> None:
     assert "UserError: bootstrap.servers is ''" in line
 
 
-def test_a_failed_spark_job_has_one_line_with_the_reason() -> None:
+def test_error_of_a_failed_spark_job_is_one_line_with_the_reason() -> None:
     """Goal: one line with the reason, whether a task has raised or an executor was lost."""
     called = "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collect.\n"
     stack = "\tat org.apache.spark.Some.thing(Some.scala:1)\nCaused by: another\n"

@@ -24,7 +24,7 @@ from twinlog.store.topic_writer import TransactionalWriter
 pytestmark = pytest.mark.broker
 
 
-def test_what_a_killed_command_hides_is_not_taken_for_absent(
+def test_states_behind_an_open_transaction_are_not_taken_for_absent(
     kafka: LocalCluster, fresh_name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A command died before it ended its transaction; an owner's later records are behind it.
@@ -57,7 +57,7 @@ def test_what_a_killed_command_hides_is_not_taken_for_absent(
     asyncio.run(story())
 
 
-def test_nothing_is_sent_once_it_is_closed(
+def test_a_closed_state_log_sends_nothing(
     kafka: LocalCluster, fresh_name: Callable[[str], str]
 ) -> None:
     """The remaining requests of a write in flight would be written in the next owner's place."""

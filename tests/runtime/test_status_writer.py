@@ -7,6 +7,7 @@ from typing import cast
 from uuid import UUID
 
 import pytest
+from sole_owner import owned_for_good
 
 from twinlog.engines.base import Assignment
 from twinlog.engines.exact.engine import ExactEngine, ExactWriters
@@ -26,7 +27,7 @@ from twinlog.store.topic_writer import Entry
 KEYS = [TopicPartition("t", index) for index in range(3)]
 
 
-def test_a_status_is_written_when_there_is_news_and_again_after_a_while(
+def test_a_status_is_written_on_change_and_periodically(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two shards, the second with two partitions; a partition that is gone is news, too."""
@@ -50,11 +51,12 @@ def test_a_status_is_written_when_there_is_news_and_again_after_a_while(
             settings=LaneSettings(),
             random=random.Random(1),
             brokers_time_ms=lambda: 0,
+            confirm_ownership=owned_for_good,
         )
         plane, names = engine.plane, [MirrorPartition("m", *key) for key in KEYS]
         for name, number in zip(names, (0, 1, 1), strict=True):
             key = name.source
-            one = Assignment(
+            assignment = Assignment(
                 name=name,
                 source=key,
                 destination=key,
@@ -64,7 +66,7 @@ def test_a_status_is_written_when_there_is_news_and_again_after_a_while(
                 compacted=False,
             )
             writers = ExactWriters(Shard(number, "p", plane.destination, LaneSettings()))
-            engine.start(writers, [one], lease_s=0.0)
+            engine.start(writers, [assignment], lease_s=0.0)
         reporter = Reporter(cast("KafkaCluster", None), "node", "lane", 1)
         stops: list[PartitionState] = []
 

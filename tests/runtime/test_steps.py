@@ -19,7 +19,7 @@ RESTS = {
 """The final states. A partition that never began, or is FAILED, has nothing to pause."""
 
 
-def written(wanted: Wanted, state: State) -> list[State]:
+def states_written(wanted: Wanted, state: State) -> list[State]:
     """Return the states that a lane writes from this one on, until there are no more."""
     states = [state]
 
@@ -51,14 +51,14 @@ def written(wanted: Wanted, state: State) -> list[State]:
 
 @pytest.mark.parametrize("wanted", Wanted)
 @pytest.mark.parametrize("state", State)
-def test_every_state_leads_to_what_is_wanted(wanted: Wanted, state: State) -> None:
-    states = written(wanted, state)
+def test_every_state_leads_to_the_desired_state(wanted: Wanted, state: State) -> None:
+    states = states_written(wanted, state)
     assert states[-1] in RESTS[wanted]
     for old, new in pairwise(states):
-        assert may_follow(old, new), [one.name for one in states]
+        assert may_follow(old, new), [state.name for state in states]
 
 
-def test_what_is_removed_too_early_says_why() -> None:
+def test_a_topic_removed_while_preparing_gives_the_reason() -> None:
     """It is FAILED for a moment, so that the log contains the reason."""
     preparing, stopping = (
         PartitionState(PARTITION, state) for state in (State.PREPARING, State.STOPPING)
@@ -70,7 +70,7 @@ def test_what_is_removed_too_early_says_why() -> None:
 
 @pytest.mark.parametrize("old", State)
 @pytest.mark.parametrize("new", State)
-def test_nothing_that_is_not_allowed_is_written(old: State, new: State) -> None:
+def test_only_allowed_transitions_are_written(old: State, new: State) -> None:
     """For any stored state and any reported state: allowed transitions, or none."""
     states = [
         one.state for one in way(PartitionState(PARTITION, old), PartitionState(PARTITION, new))
@@ -80,14 +80,14 @@ def test_nothing_that_is_not_allowed_is_written(old: State, new: State) -> None:
         assert may_follow(before, after), (before, after)
 
 
-def test_a_new_reason_is_written_and_the_same_is_not() -> None:
+def test_only_a_changed_reason_is_written_again() -> None:
     failed = PartitionState(PARTITION, State.FAILED, "one")
     assert way(failed, failed) == []
     other = PartitionState(PARTITION, State.FAILED, "another")
     assert way(failed, other) == [other]
 
 
-def test_what_has_no_state_is_never_fenced() -> None:
+def test_a_partition_without_a_state_is_never_fenced() -> None:
     """Mirroring never began, or its state was lost and its topic is its users'."""
     assert next_step(Wanted.STOPPED, State.UNKNOWN) is PartitionStep.FORGO
     written = way(None, PartitionState(PARTITION, State.STOPPED))

@@ -194,12 +194,12 @@ class Checker:
     def behind(self) -> dict[TopicPartition, tuple[int, int]]:
         """Return incomplete partitions: destination's end, source's last stable offset."""
         return {
-            key: (ours, theirs)
+            key: (destination_end, source_end)
             for key in self.truth
             if key not in self.ended
             and not self.diverged(key)
-            and (ours := self._destination.log(key).end)
-            != (theirs := self._source.log(key).stable_end)
+            and (destination_end := self._destination.log(key).end)
+            != (source_end := self._source.log(key).stable_end)
         }
 
     def final(self) -> None:

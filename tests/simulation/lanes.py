@@ -119,8 +119,12 @@ class Group:
         if lane in self.cut:
             return None
         self.leases[lane] = now + LEASE_SECONDS
-        ours = frozenset(shard for shard, owner in self.owners.items() if owner == lane)
-        return ours, self.commands
+        shards = frozenset(shard for shard, owner in self.owners.items() if owner == lane)
+        return shards, self.commands
+
+    def knows(self, lane: str, shards: Collection[int]) -> bool:
+        """Whether the lane gets an answer, and no other lane owns one of these shards."""
+        return lane not in self.cut and all(self.owners.get(shard) == lane for shard in shards)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +154,7 @@ class Lane:
         self.stages: dict[TopicPartition, str] = {}
         self._world = world
         self._random = random.Random(seed)
+        self._answers = random.Random(f"answers {seed}")  # other draws of the seed stay the same
         self._source = world.make_source(world.clusters[0], world.networks[0], name)
         self._destination = world.make_destination(
             world.clusters[1], world.networks[1], name, self.may_write
@@ -163,11 +168,11 @@ class Lane:
         self._changing = asyncio.Lock()  # guards the owned shards and the engine
         self._ways = Ways(
             self._owned,
-            wanted=self._wanted,
+            targets=self._wanted,
             catch_up=self._catch_up,
             disown=self._disown,
             run=self._run,
-            changed=self._changed.set,
+            on_change=self._changed.set,
             random=self._random,
         )
 
@@ -208,16 +213,26 @@ class Lane:
             sent = self._world.loop.time()
             answer = self._world.group.heartbeat(self.name, sent)
             if answer is not None:
-                ours, commands = answer
+                shards, commands = answer
                 self._learn(commands)
-                if lost := self._ours - ours:
+                if lost := self._ours - shards:
                     # A new owner may exist: a member drops lost shards before it joins again.
                     self._ours -= lost
                     await self._lose(lost)
                 self._lease_until = sent + LEASE_SECONDS
-                if ours != self._ours:
-                    self._ours = ours
-                    await self._assign(ours)
+                if shards != self._ours:
+                    self._ours = shards
+                    await self._assign(shards)
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    async def _confirm_ownership(self) -> None:
+        """Wait for the answer to a heartbeat, in which nothing of this lane is another's yet."""
+        while True:
+            await asyncio.sleep(self._answers.uniform(0.0, 0.02))
+            known = self._world.group.knows(self.name, self._ours)
+            await asyncio.sleep(self._answers.choice((0.005, 0.005, 0.5)))
+            if known:
+                return
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     async def _assign(self, numbers: Collection[int]) -> None:
@@ -256,6 +271,7 @@ class Lane:
                 settings=self._world.settings,
                 random=self._random,
                 brokers_time_ms=lambda: self._destination.cluster.now_ms,
+                confirm_ownership=self._confirm_ownership,
             )
             self._changed.set()
             try:

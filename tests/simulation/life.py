@@ -177,8 +177,8 @@ class Life:
         There are several if written markers have landed between the fences of two owners.
         """
         ids = self._ids[key]
-        ours = {*ids.data, *ids.markers}
-        tail = list(takewhile(lambda b: _is_by(b, ours), reversed(batches)))[::-1]
+        own_ids = {*ids.data, *ids.markers}
+        tail = list(takewhile(lambda b: _is_by(b, own_ids), reversed(batches)))[::-1]
         return [
             stored.header.base_offset
             for at, stored in enumerate(tail)

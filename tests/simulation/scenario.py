@@ -26,6 +26,7 @@ from simulation.lanes import LATE_SECONDS, MIRROR, Group, Lane, World
 from simulation.life import Life
 from simulation.variants import VARIANTS
 from twinlog.engines.base import Assignment
+from twinlog.engines.exact.fetch_loops import DISTANT_S
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.placement import MirrorPartition
@@ -40,6 +41,8 @@ LONGEST: Final = 3600.0
 SHARDS: Final = 2
 REMOVED_SHARE: Final = 0.08
 """The share of commands that remove a topic."""
+_DISTANT_SHARE: Final = 0.3
+"""The share of seeds whose source is distant from some time on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +208,9 @@ class Simulation:
         # Separate generators: everything else that a seed does stays the same.
         self._throttles = random.Random(f"throttle {seed}")
         self._rights = random.Random(f"rights {seed}")
+        distances = random.Random(f"distance {seed}")
+        if distances.random() < _DISTANT_SHARE:
+            loop.later(distances.uniform(0.0, 20.0), self._source_is_distant)
         self._throttle = Throttle()
         self._variant = VARIANTS[variant]
         self._peace = False
@@ -225,6 +231,9 @@ class Simulation:
             make_destination=self._make_destination,
             make_owned=self._variant.owned,
         )
+
+    def _source_is_distant(self) -> None:
+        self.source.round_trip_s = DISTANT_S
 
     # --- start ------------------------------------------------------------------------------
 

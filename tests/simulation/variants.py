@@ -122,9 +122,11 @@ class Reusing(MarkerWriter):
 class Computing(MarkerWriter):
     """Computes the log end offset from the number of markers sent."""
 
-    def must_read(self, partition: TopicPartition, code: int, sent: Prepared) -> bool:
+    def must_read(
+        self, partition: TopicPartition, code: int, prepared: Prepared, *, seen: bool
+    ) -> bool:
         """Read only those that were refused."""
-        return bool(code) and super().must_read(partition, code, sent)
+        return bool(code) and super().must_read(partition, code, prepared, seen=seen)
 
 
 class Unfenced(MarkerWriter):
@@ -208,7 +210,7 @@ class Hasty(OwnedStatePartition):
     ) -> None:
         """Store the state, then fence."""
         del jitter
-        topic_ids = {one.topic: one.destination_topic_id for one in topics}
+        topic_ids = {topic.topic: topic.destination_topic_id for topic in topics}
         (writers,) = self.writers.values()
         assert isinstance(writers, ExactWriters)
         keys = {name.source: name for name in names}

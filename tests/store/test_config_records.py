@@ -87,14 +87,14 @@ records = st.one_of(
 
 
 @given(records)
-def test_records_come_back(record: ConfigRecord) -> None:
+def test_config_records_survive_encoding_and_decoding(record: ConfigRecord) -> None:
     key, value = encode(record)
     assert decode(key, value) == record
     assert decode(key, None) == Tombstone(key_of(record))
     assert key == encode_key(key_of(record))
 
 
-def test_a_topic_is_readable_with_any_consumer() -> None:
+def test_topic_records_have_a_stable_json_form() -> None:
     """The exact bytes: they are stored, so they never change."""
     topic = MirrorTopic(mirror="m", topic="orders", topic_id=UUID(int=(1 << 64) + 2), partitions=3)
     assert encode(topic) == (
@@ -106,7 +106,7 @@ def test_a_topic_is_readable_with_any_consumer() -> None:
     assert encode(known)[1].startswith(b'{"destination_topic_id":"AAAAAAAAAAAAAAAAAAAAAw","part')
 
 
-def test_the_format_says_its_level_in_all_formats() -> None:
+def test_feature_records_have_a_stable_json_form() -> None:
     """The exact bytes: a version that does not know the level must be able to read it."""
     assert encode(Feature(name="mirror.version", level=2)) == (
         b'["feature","mirror.version"]',
@@ -114,24 +114,24 @@ def test_the_format_says_its_level_in_all_formats() -> None:
     )
 
 
-def test_the_same_acl_in_both_clusters() -> None:
+def test_an_acl_of_source_and_destination_has_separate_keys() -> None:
     """It is stored under two keys; the exact bytes of the source's."""
     acl = Acl(
         *(ResourceType.TOPIC, "t", PatternType.LITERAL, "User:p", "*"),
         *(Operation.WRITE, Permission.DENY),
     )
-    there, here = (
+    on_source, on_destination = (
         MadeAcl(mirror="m", acl=acl, made_for=one)
         for one in (MadeFor.SWITCHOVER, MadeFor.READ_ONLY)
     )
-    assert encode(there) == (
+    assert encode(on_source) == (
         b'["source-acl","m","TOPIC","t","LITERAL","User:p","*","WRITE","DENY"]',
         b'{"made_for":"SWITCHOVER","version":1}',
     )
-    assert key_of(there) != key_of(here)
+    assert key_of(on_source) != key_of(on_destination)
 
 
-def test_a_mirror_keeps_references_to_secrets_and_shows_none() -> None:
+def test_references_to_secrets_are_stored_unresolved_and_not_shown() -> None:
     """The references are stored as the user wrote them; `repr` leaves the properties out."""
     source = {"bootstrap.servers": "h:1", "ssl.key.password": "${file:/etc/s.properties:key}"}
     mirror = Mirror(name="m", source=source, source_cluster_id="id")
@@ -141,7 +141,7 @@ def test_a_mirror_keeps_references_to_secrets_and_shows_none() -> None:
     assert "password" not in repr(mirror)
 
 
-def test_kinds_of_later_versions_are_left_alone() -> None:
+def test_record_kinds_of_later_versions_are_ignored() -> None:
     assert decode(b'["flow","f"]', b"whatever") is None
     assert decode(b'["mirror","m","n"]', b"whatever") is None
 
@@ -177,13 +177,13 @@ def test_kinds_of_later_versions_are_left_alone() -> None:
         ),
     ],
 )
-def test_what_is_refused(key: bytes | None, value: bytes, trouble: str) -> None:
+def test_invalid_config_records_are_refused(key: bytes | None, value: bytes, trouble: str) -> None:
     with pytest.raises(ProtocolError, match=trouble):
         decode(key, value)
 
 
 @given(st.uuids())
-def test_topic_ids_are_in_kafkas_form(topic_id: UUID) -> None:
+def test_topic_ids_have_the_text_form_of_kafka(topic_id: UUID) -> None:
     assert topic_id_of(topic_id_text(topic_id)) == topic_id
     assert len(topic_id_text(topic_id)) == 22
 
@@ -192,13 +192,15 @@ def test_topic_ids_are_in_kafkas_form(topic_id: UUID) -> None:
     st.none() | st.binary(max_size=60) | st.sampled_from([b'["mirror","m"]', b'["topic","m","t"]']),
     st.none() | st.binary(max_size=60) | st.text().map(str.encode),
 )
-def test_any_bytes(key: bytes | None, value: bytes | None) -> None:
+def test_any_bytes_give_a_record_or_a_protocol_error(
+    key: bytes | None, value: bytes | None
+) -> None:
     """Any bytes give a record, None, or ProtocolError."""
     with suppress(ProtocolError):
         decode(key, value)
 
 
 @given(st.text(max_size=30))
-def test_any_text_as_a_topic_id(text: str) -> None:
+def test_any_text_gives_a_topic_id_or_a_protocol_error(text: str) -> None:
     with suppress(ProtocolError):
         topic_id_of(text)

@@ -59,7 +59,9 @@ def as_read(*logs: Iterable[Entry]) -> list[ControlRecord]:
 
 
 @pytest.mark.parametrize("logs", [(IN_FORMER, IN_THIS), (IN_THIS, IN_FORMER)])
-def test_a_former_state_partition_forgets_only_its_own(logs: tuple[tuple[Entry, ...], ...]) -> None:
+def test_tombstones_of_a_former_state_partition_hide_no_newer_records(
+    logs: tuple[tuple[Entry, ...], ...],
+) -> None:
     """Partitions are read in any order, and a tombstone hides no record of another partition."""
     found = fold_states(as_read(*logs))
     assert found.states == {NAME: PartitionState(NAME, State.STOPPED)}
@@ -67,7 +69,7 @@ def test_a_former_state_partition_forgets_only_its_own(logs: tuple[tuple[Entry, 
 
 
 @pytest.mark.parametrize("read_before", range(len(IN_FORMER) + len(IN_THIS) + 1))
-def test_following_gives_the_same_as_reading(read_before: int) -> None:
+def test_following_and_reading_give_equal_states(read_before: int) -> None:
     """Records come as written: former partition first; some exist when following begins."""
     records = as_read(IN_FORMER, IN_THIS)
     found = fold_states(records[:read_before])
@@ -76,7 +78,7 @@ def test_following_gives_the_same_as_reading(read_before: int) -> None:
     assert (found.state(NAME), found.epochs) == (State.STOPPED, {NAME: END})
 
 
-def test_what_is_forgotten_where_it_stands_is_gone() -> None:
+def test_a_tombstone_in_the_current_state_partition_deletes_the_state() -> None:
     found = fold_states(())
     for record in as_read(IN_FORMER):
         found = fold_states([record], found)
@@ -84,7 +86,7 @@ def test_what_is_forgotten_where_it_stands_is_gone() -> None:
 
 
 @pytest.mark.parametrize("followed", [True, False])
-def test_a_record_that_cannot_be_read_ends_what_stood_before_it(followed: bool) -> None:
+def test_an_unreadable_record_invalidates_the_earlier_state(followed: bool) -> None:
     """It holds for a reader that has read them and for a new one, until a readable record."""
     records = as_read([*IN_THIS, Entry("", NOW, state_key(NAME), b"\x00\x09")])
     found = fold_states(records[:-1] if followed else ())
@@ -102,7 +104,7 @@ def test_a_record_that_cannot_be_read_ends_what_stood_before_it(followed: bool) 
 @pytest.mark.parametrize(
     ("topic", "key"), [(CONFIG_TOPIC, b'["topic","m","t"]'), (STATE_TOPIC, state_key(NAME))]
 )
-def test_what_cannot_be_read_shows_that_there_were_mirrors(
+def test_unreadable_records_are_evidence_of_earlier_mirrors(
     monkeypatch: pytest.MonkeyPatch, topic: str, key: bytes
 ) -> None:
     """So the missing other control topic is not created as an empty one."""

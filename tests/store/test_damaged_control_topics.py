@@ -39,7 +39,9 @@ def lose_end(cluster: LocalCluster, topic: str, end: int) -> None:
     cluster.start_broker(1)
 
 
-def test_a_log_that_has_lost_its_end_and_grown_again(fragile: LocalCluster, topic: str) -> None:
+def test_records_read_before_a_truncation_are_not_built_upon(
+    fragile: LocalCluster, topic: str
+) -> None:
     """It grows beyond the read position: the records read are stale, and are not built upon."""
 
     async def run() -> None:
@@ -47,7 +49,7 @@ def test_a_log_that_has_lost_its_end_and_grown_again(fragile: LocalCluster, topi
 
             async def write(cluster: KafkaCluster, value: bytes) -> bool:
                 answers = await append(cluster, [Entry(topic, 0, b"k", value)], acks=ALL)
-                return not any(isinstance(one, Refusal) for one in answers.values())
+                return not any(isinstance(answer, Refusal) for answer in answers.values())
 
             async def lost(_: KafkaCluster) -> None:
                 raise AssertionError("the topic is there")
@@ -57,7 +59,7 @@ def test_a_log_that_has_lost_its_end_and_grown_again(fragile: LocalCluster, topi
                 assert await write(cluster, value)
             tail = Tail(cluster, topic)
             required = ControlReader(
-                *(cluster, topic, lambda records, _: records, []), missing=lost
+                *(cluster, topic, lambda records, _: records, []), on_missing=lost
             )
             assert [one.value for one in await tail.catch_up()] == [b"0", b"1", b"2"]
             assert len(await required.read()) == 3

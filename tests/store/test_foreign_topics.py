@@ -74,7 +74,7 @@ def read(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> list[ControlRecor
 
 
 @pytest.mark.parametrize("config", [SOURCE, OWN])
-def test_a_batch_that_decompresses_to_much_is_not_read(
+def test_a_batch_that_decompresses_beyond_the_limit_is_refused(
     config: ClusterConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: a batch of some kilobytes never becomes gigabytes; it is an error at once."""
@@ -87,7 +87,9 @@ def test_a_batch_that_decompresses_to_much_is_not_read(
     assert len(read(Cluster(config, batch([record(0)], Codec.ZSTD), 1), monkeypatch)) == 1
 
 
-def test_a_sources_topic_without_end_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_a_control_topic_of_the_source_is_limited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Goal: its size, real or claimed, is bounded; a destination's own topic is read."""
     monkeypatch.setattr(topic_reader, "MAX_FOREIGN", 100_000)
     log = batch([record(at, value=b"v") for at in range(50)])

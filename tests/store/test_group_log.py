@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from twinlog.kafka.errors import Retriable
+from twinlog.kafka.requests import topics
 from twinlog.store import group_log
 from twinlog.store.group_log import GROUPS_TOPIC, Remembered, read_groups
 from twinlog.store.group_records import GroupMemory, LastCheck, encode, encode_key
@@ -20,7 +21,7 @@ class Topic:
         self.elsewhere = True
         self.records: list[ControlRecord] = []
         monkeypatch.setattr(group_log, "partition_count", self.partition_count)
-        monkeypatch.setattr(group_log, "absent_everywhere", self.absent_everywhere)
+        monkeypatch.setattr(topics, "absent_everywhere", self.absent_everywhere)
         monkeypatch.setattr(group_log, "read_whole", self.read_whole)
 
     def write(self, key: bytes, value: bytes) -> None:
@@ -46,7 +47,7 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> Topic:
     return Topic(monkeypatch)
 
 
-def test_one_broker_that_does_not_know_the_topic(topic: Topic) -> None:
+def test_a_broker_with_stale_metadata_does_not_hide_group_records(topic: Topic) -> None:
     """It may have just started: the remembered groups would be taken for none."""
     topic.count = None
     with pytest.raises(Retriable, match=GROUPS_TOPIC):
@@ -55,7 +56,7 @@ def test_one_broker_that_does_not_know_the_topic(topic: Topic) -> None:
     assert topic.read() == Remembered()
 
 
-def test_whose_records_cannot_be_decoded(topic: Topic) -> None:
+def test_undecodable_records_name_their_groups(topic: Topic) -> None:
     """Another mirror's records are ignored."""
     group = GroupMemory(mirror="m", group="g", kind="classic")
     topic.write(*encode(group))

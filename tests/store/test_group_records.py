@@ -48,7 +48,7 @@ def packed(body: object) -> bytes:
 
 
 @given(groups | checks)
-def test_what_is_written_is_read(record: GroupMemory | LastCheck) -> None:
+def test_group_records_survive_encoding_and_decoding(record: GroupMemory | LastCheck) -> None:
     """Any name is possible: a group's name is any text."""
     key, value = encode(record)
     assert decode(key, value) == record
@@ -57,7 +57,7 @@ def test_what_is_written_is_read(record: GroupMemory | LastCheck) -> None:
 
 
 @given(st.binary(max_size=50), st.binary(max_size=50))
-def test_any_bytes(key: bytes, value: bytes) -> None:
+def test_any_bytes_give_a_record_or_a_protocol_error(key: bytes, value: bytes) -> None:
     """Any bytes give a record, or ProtocolError."""
     with pytest.raises(ProtocolError):
         decode(key, value)
@@ -65,7 +65,7 @@ def test_any_bytes(key: bytes, value: bytes) -> None:
         decode(encode_key("m", "g"), value)
 
 
-def test_a_later_version_may_add() -> None:
+def test_fields_of_later_versions_are_ignored() -> None:
     """Unknown fields and columns are ignored; missing ones have defaults."""
     body = {
         "version": 1,
@@ -93,23 +93,23 @@ def test_a_later_version_may_add() -> None:
         [],
     ],
 )
-def test_what_is_not_a_check_is_refused(body: object) -> None:
+def test_invalid_check_records_are_refused(body: object) -> None:
     with pytest.raises(ProtocolError):
         decode(encode_key("m"), packed(body))
 
 
 @pytest.mark.parametrize("topics", [[], {"t": 1}, {"t": [[]]}, {"t": [["0"]]}, {"t": [[0, None]]}])
-def test_rows_that_are_none_are_refused(topics: object) -> None:
+def test_invalid_partition_rows_are_refused(topics: object) -> None:
     body = {"version": 1, "kind": "classic", "active_ms": 0, "copied_ms": 0, "topics": topics}
     with pytest.raises(ProtocolError):
         decode(encode_key("m", "g"), packed(body))
 
 
-def test_no_metadata_has_no_checksum() -> None:
+def test_empty_metadata_has_checksum_0() -> None:
     assert metadata_checksum("") == 0 != metadata_checksum("x")
 
 
-def test_the_size_for_thousands_of_groups() -> None:
+def test_thousands_of_groups_need_little_space() -> None:
     """The module's figure: 5,000 groups, each with 20 partitions in one of 250 topics."""
     size = 0
     for number in range(5000):

@@ -38,15 +38,15 @@ async def delete(cluster: KafkaCluster, name: str) -> None:
 
 
 @pytest.mark.parametrize("lost", [STATE_TOPIC, CONFIG_TOPIC])
-def test_a_lost_control_topic_stops_everything(pair: Pair, lost: str) -> None:
+def test_a_lost_control_topic_is_not_recreated_and_is_reported(pair: Pair, lost: str) -> None:
     """Neither a node nor a command creates it again, and a running reader reports the loss."""
 
     async def run() -> None:
         where = pair.source if lost == STATE_TOPIC else pair.destination
         async with client(where) as cluster:
             running = MirrorStore(cluster)
-            one = Mirror(name="m", source={"bootstrap.servers": "x:1"}, source_cluster_id="c")
-            await running.create_mirror(one)
+            mirror = Mirror(name="m", source={"bootstrap.servers": "x:1"}, source_cluster_id="c")
+            await running.create_mirror(mirror)
             topic = MirrorTopic(mirror="m", topic="t", topic_id=uuid.uuid4(), partitions=2)
             await running.add_topics("m", [topic])
             await write_state(cluster, topic, State.MIRRORING)
@@ -62,7 +62,7 @@ def test_a_lost_control_topic_stops_everything(pair: Pair, lost: str) -> None:
             with pytest.raises(ControlTopicLost, match=lost):
                 await create_control_topics(cluster, ControlTopics())
             with pytest.raises(ControlTopicLost, match=lost):
-                await store.create_mirror(one)
+                await store.create_mirror(mirror)
             assert lost not in (await cluster.refresh([lost])).topics
             # An operator may create it by hand; a reader that ran before does not go on.
             await create_topics(
@@ -94,18 +94,18 @@ def test_a_lost_status_topic_is_recreated(pair: Pair) -> None:
     asyncio.run(run())
 
 
-def test_a_record_that_cannot_be_read_is_not_overwritten(pair: Pair) -> None:
+def test_an_unreadable_control_record_is_not_overwritten(pair: Pair) -> None:
     """A newer version may have written it: a command of this one would silently undo that."""
 
     async def run() -> None:
         async with client(pair.source) as cluster:
             await create_control_topics(cluster, ControlTopics())
             store = MirrorStore(cluster)
-            one = Mirror(name="newer", source={}, source_cluster_id="c")
-            entry = config_entry(one, (await partition_count(cluster, CONFIG_TOPIC)) or 0)
+            mirror = Mirror(name="newer", source={}, source_cluster_id="c")
+            entry = config_entry(mirror, (await partition_count(cluster, CONFIG_TOPIC)) or 0)
             await append(cluster, [entry._replace(value=b'{"version": 99}')])
             with pytest.raises(UnsupportedVersion, match="refusing to overwrite a record"):
-                await store.change(lambda _: [one])
+                await store.change(lambda _: [mirror])
             assert "newer" not in (await store.snapshot()).mirrors
 
     asyncio.run(run())

@@ -80,7 +80,7 @@ def kinds(outcomes: list[BaseException | None]) -> list[MirrorError | None]:
     return found
 
 
-def test_one_of_several_creates(any_kafka: LocalCluster, name: str) -> None:
+def test_concurrent_creations_create_one_mirror(any_kafka: LocalCluster, name: str) -> None:
     """Five commands create one mirror at once, on a cluster that may not have the topics yet."""
 
     async def run() -> None:
@@ -97,7 +97,7 @@ def test_one_of_several_creates(any_kafka: LocalCluster, name: str) -> None:
     asyncio.run(run())
 
 
-def test_one_of_two_adds(kafka: LocalCluster, name: str) -> None:
+def test_one_of_two_conflicting_adds_succeeds(kafka: LocalCluster, name: str) -> None:
     """Two mirrors want overlapping topics: one gets all of its own, the other none."""
 
     async def run() -> None:
@@ -125,7 +125,7 @@ def test_one_of_two_adds(kafka: LocalCluster, name: str) -> None:
     asyncio.run(run())
 
 
-def test_many_commands_at_once_all_get_through(kafka: LocalCluster, name: str) -> None:
+def test_many_concurrent_commands_all_succeed(kafka: LocalCluster, name: str) -> None:
     """Eight independent commands fence each other, and all succeed."""
 
     async def run() -> None:
@@ -142,7 +142,7 @@ def test_many_commands_at_once_all_get_through(kafka: LocalCluster, name: str) -
     asyncio.run(run())
 
 
-def test_changes_of_one_process_take_turns(
+def test_concurrent_changes_of_one_process_are_serialised(
     kafka: LocalCluster, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hundred changes at once do not fence each other, and each reads only new records."""
@@ -218,7 +218,9 @@ async def _is(fact: bool) -> bool:
     return fact
 
 
-def test_what_a_mirror_must_be_to_be_added_to(kafka: LocalCluster, name: str) -> None:
+def test_topics_are_added_only_to_an_existing_matching_mirror(
+    kafka: LocalCluster, name: str
+) -> None:
     async def run() -> None:
         async with client(kafka) as cluster:
             store = MirrorStore(cluster)
@@ -243,7 +245,7 @@ def test_what_a_mirror_must_be_to_be_added_to(kafka: LocalCluster, name: str) ->
 
 
 @pytest.mark.parametrize("landed", [True, False])
-def test_an_unknown_outcome_is_read_back(
+def test_a_commit_with_an_unknown_outcome_is_read_back(
     kafka: LocalCluster, name: str, monkeypatch: pytest.MonkeyPatch, landed: bool
 ) -> None:
     """The answer to the commit is lost: in either case, the mirror exists once."""
@@ -267,7 +269,7 @@ def test_an_unknown_outcome_is_read_back(
     asyncio.run(run())
 
 
-def test_a_deletion_that_fails_forgets_nothing(
+def test_a_failed_deletion_deletes_no_records(
     kafka: LocalCluster, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """States without their topic's record, or the other way round, would be stopped once more."""
@@ -326,7 +328,7 @@ def test_a_recreated_destination_topic_has_no_last_mirrored_end(
     asyncio.run(run())
 
 
-def test_a_broker_that_is_lost_before_anything_is_written(
+def test_a_broker_lost_before_the_write_is_reported_as_not_written(
     kafka: LocalCluster, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def lost(_: TransactionalWriter) -> None:
@@ -342,7 +344,7 @@ def test_a_broker_that_is_lost_before_anything_is_written(
     asyncio.run(run())
 
 
-def test_a_pattern_that_has_ended_adds_nothing(kafka: LocalCluster, name: str) -> None:
+def test_an_ended_topic_pattern_adds_no_topics(kafka: LocalCluster, name: str) -> None:
     """It ends with a failover, while a node may be about to add a topic by it."""
 
     async def run() -> None:
@@ -357,7 +359,7 @@ def test_a_pattern_that_has_ended_adds_nothing(kafka: LocalCluster, name: str) -
     asyncio.run(run())
 
 
-def test_a_follower_hears_within_milliseconds(kafka: LocalCluster, name: str) -> None:
+def test_a_follower_receives_changes_within_milliseconds(kafka: LocalCluster, name: str) -> None:
     """A follower gets the snapshot, then each change, soon after its command was answered."""
 
     async def run() -> None:
@@ -382,7 +384,7 @@ async def until_mirror(snapshots: AsyncIterator[Snapshot], name: str) -> float:
     raise AssertionError("the follower has ended")
 
 
-def test_a_foreign_record_hides_no_other(kafka: LocalCluster, name: str) -> None:
+def test_a_foreign_record_does_not_hide_others(kafka: LocalCluster, name: str) -> None:
     """A foreign record in `__mirror_config` is named, and all other records hold."""
 
     async def run() -> None:
@@ -400,7 +402,7 @@ def test_a_foreign_record_hides_no_other(kafka: LocalCluster, name: str) -> None
     asyncio.run(run())
 
 
-def test_states_and_statuses(kafka: LocalCluster, name: str) -> None:
+def test_the_last_state_and_status_of_a_partition_are_read(kafka: LocalCluster, name: str) -> None:
     """They are written as by lanes: states in a transaction, a status without; the last holds."""
 
     async def run() -> None:
@@ -435,7 +437,7 @@ def test_states_and_statuses(kafka: LocalCluster, name: str) -> None:
     asyncio.run(run())
 
 
-def test_control_topics_as_they_are_made(any_kafka: LocalCluster) -> None:
+def test_control_topics_are_created_with_partitions_and_compaction(any_kafka: LocalCluster) -> None:
     """They have partitions and compaction; a second call changes nothing."""
 
     async def run() -> None:
@@ -455,7 +457,9 @@ def test_control_topics_as_they_are_made(any_kafka: LocalCluster) -> None:
 
 
 @pytest.mark.parametrize("hours", [48, -48])
-def test_a_writer_whose_clock_is_wrong(any_kafka: LocalCluster, name: str, hours: int) -> None:
+def test_control_topics_accept_records_of_a_wrong_clock(
+    any_kafka: LocalCluster, name: str, hours: int
+) -> None:
     """Control topics accept its records: elsewhere brokers refuse timestamps in the future."""
 
     def wrong() -> float:
@@ -480,7 +484,7 @@ def test_a_writer_whose_clock_is_wrong(any_kafka: LocalCluster, name: str, hours
     asyncio.run(run())
 
 
-def test_nothing_was_ever_created(
+def test_reading_a_new_destination_creates_no_control_topics(
     kafka: LocalCluster, monkeypatch: pytest.MonkeyPatch, fresh_name: Callable[[str], str]
 ) -> None:
     """A destination without control topics has no mirrors; reading does not create them."""
@@ -501,7 +505,7 @@ def test_nothing_was_ever_created(
     asyncio.run(run())
 
 
-def test_names_of_the_topics() -> None:
+def test_control_topics_have_the_documented_names() -> None:
     """The names are part of the documented interface."""
     assert (CONFIG_TOPIC, STATE_TOPIC, STATUS_TOPIC) == (
         "__mirror_config",
@@ -510,7 +514,9 @@ def test_names_of_the_topics() -> None:
     )
 
 
-def test_what_was_forgotten_elsewhere_takes_nothing_away(kafka: LocalCluster, name: str) -> None:
+def test_tombstones_in_another_state_partition_delete_no_states(
+    kafka: LocalCluster, name: str
+) -> None:
     """A recreated topic has another state partition, and its states have the same keys."""
 
     async def run() -> None:
@@ -531,6 +537,6 @@ def test_what_was_forgotten_elsewhere_takes_nothing_away(kafka: LocalCluster, na
             ]
             await append(cluster, entries, acks=ALL)
             states = await store.states()
-            assert {states.state(one) for one in names.values()} == {State.STOPPED}
+            assert {states.state(name) for name in names.values()} == {State.STOPPED}
 
     asyncio.run(run())

@@ -42,20 +42,20 @@ def check(
     return asyncio.run(check_state_partitions(None, Snapshot(records)))  # type: ignore[arg-type]
 
 
-def test_a_count_that_is_not_stored_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_partition_count_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: mirrors of an older version are accepted as they are; the count is stored next."""
     assert check(monkeypatch, {}, 50) == [Feature(name=STATE_COUNT, level=50)]
     assert not check(monkeypatch, {STATE_COUNT: 50}, 50)
     assert not check(monkeypatch, {STATE_COUNT: 50}, None)
 
 
-def test_another_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_partition_count_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: it is refused, with both counts and the topic's name."""
     with pytest.raises(UserError, match=REFUSED.format(STATE_TOPIC, 60, 50)):
         check(monkeypatch, {STATE_COUNT: 50}, 60)
 
 
-def test_a_count_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_partition_count_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: an unreadable count is not treated as one that was never stored."""
     check(monkeypatch, {}, 50)
     snapshot = Snapshot().after([StoredRecord(0, 0, encode_key(("feature", STATE_COUNT)), b"{")])
@@ -72,7 +72,9 @@ def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster
 
 
 @pytest.mark.broker
-def test_partitions_that_are_added(own_kafka: LocalCluster) -> None:
+def test_partitions_added_to_a_control_topic_block_commands_and_lanes(
+    own_kafka: LocalCluster,
+) -> None:
     """Goal: commands change nothing any more and lanes do not start, before and after."""
 
     async def story() -> None:

@@ -37,7 +37,7 @@ async def write(cluster: KafkaCluster, topic: str, *values: bytes) -> None:
     assert not [answer for answer in answers.values() if isinstance(answer, Refusal)]
 
 
-def test_readers_that_come_and_go_open_no_connections(trio: LocalCluster, topic: str) -> None:
+def test_new_readers_open_no_further_connections(trio: LocalCluster, topic: str) -> None:
     """A node reads control topics each second, without more and more connections and memory."""
 
     async def run() -> None:
@@ -62,9 +62,7 @@ def test_readers_that_come_and_go_open_no_connections(trio: LocalCluster, topic:
     asyncio.run(run())
 
 
-def test_readers_at_the_same_time_have_connections_of_their_own(
-    kafka: LocalCluster, topic: str
-) -> None:
+def test_concurrent_readers_have_separate_connections(kafka: LocalCluster, topic: str) -> None:
     """A long poll holds up no other reader; a cancelled reader leaves nothing behind."""
 
     async def run() -> None:
@@ -76,21 +74,21 @@ def test_readers_at_the_same_time_have_connections_of_their_own(
             assert [record.value for record in first] == [b"1"]
             waiting = asyncio.create_task(anext(following))
             await asyncio.sleep(0.1)
-            lent = set(cluster._borrowed)
+            lent = set(cluster._borrowed_lanes)
             assert len(lent) == 1
             async with asyncio.timeout(0.9):
                 assert len(await read_whole(cluster, topic)) == 1
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
             await following.aclose()
-            assert cluster._borrowed == set()
+            assert cluster._borrowed_lanes == set()
             async with asyncio.timeout(0.9):
                 assert len(await read_whole(cluster, topic)) == 1
 
     asyncio.run(run())
 
 
-def test_only_what_is_new_is_read(any_kafka: LocalCluster, topic: str) -> None:
+def test_only_new_records_are_read(any_kafka: LocalCluster, topic: str) -> None:
     """The second read returns the records written after the first."""
 
     async def run() -> None:
@@ -109,9 +107,7 @@ def test_only_what_is_new_is_read(any_kafka: LocalCluster, topic: str) -> None:
     asyncio.run(run())
 
 
-def test_another_topic_of_that_name_is_read_completely_again(
-    kafka: LocalCluster, topic: str
-) -> None:
+def test_a_recreated_topic_is_read_from_the_beginning(kafka: LocalCluster, topic: str) -> None:
     """It was recreated, with a longer log: nothing of the first one is kept."""
 
     async def run() -> None:
@@ -135,9 +131,7 @@ def test_another_topic_of_that_name_is_read_completely_again(
     asyncio.run(run())
 
 
-def test_a_log_that_has_lost_its_end_is_read_completely_again(
-    kafka: LocalCluster, topic: str
-) -> None:
+def test_a_truncated_log_is_read_from_the_beginning(kafka: LocalCluster, topic: str) -> None:
     """As after an unclean election: records that were read may be gone, so they are forgotten."""
 
     async def run() -> None:
@@ -148,7 +142,7 @@ def test_a_log_that_has_lost_its_end_is_read_completely_again(
             await kept.read()
             assert kept._tail is not None
             kept._tail.positions[0] = 7  # the former log end offset
-            kept._known = ((b"1", b"lost"),)
+            kept._content = ((b"1", b"lost"),)
             assert await kept.read() == ((b"1",),)
 
     asyncio.run(run())

@@ -31,7 +31,7 @@ names = st.text(st.characters(codec="utf-8"), max_size=30)
 partitions = st.builds(MirrorPartition, names, names, st.integers(0, 2**31 - 1))
 
 
-def test_the_kips_dump() -> None:
+def test_state_records_have_the_bytes_of_the_kip() -> None:
     """KIP-1279 shows a dump with a key of 13 bytes and a value of 17: these very fields."""
     key, value = encode_state(PartitionState(PARTITION, State.PREPARING))
     assert key[:13] == b"\0\x02\0\x09my-mirror"
@@ -40,7 +40,7 @@ def test_the_kips_dump() -> None:
     assert key[13:] == b"\0\x08my-topic\0\0\0\0"
 
 
-def test_the_kips_own_key_is_read() -> None:
+def test_keys_without_the_extension_are_read() -> None:
     """A writer that does not know the extension names topic and partition in the value."""
     key, value = encode_state(PartitionState(PARTITION, State.MIRRORING))
     assert decode(key[:13], value) == PartitionState(PARTITION, State.MIRRORING)
@@ -52,13 +52,15 @@ def test_the_kips_own_key_is_read() -> None:
     st.sampled_from(State),
     st.none() | st.text(st.characters(codec="utf-8"), max_size=100),
 )
-def test_states_come_back(partition: MirrorPartition, state: State, reason: str | None) -> None:
+def test_states_survive_encoding_and_decoding(
+    partition: MirrorPartition, state: State, reason: str | None
+) -> None:
     record = PartitionState(partition, state, reason)
     assert decode(*encode_state(record)) == record
     assert decode(state_key(partition), None) == Forgotten(2, partition.mirror, partition)
 
 
-def test_a_long_reason_is_cut() -> None:
+def test_a_long_reason_is_truncated() -> None:
     """A reason must not make a record too large for its topic."""
     record = decode(*encode_state(PartitionState(PARTITION, State.FAILED, "x" * 10_000)))
     assert isinstance(record, PartitionState)
@@ -71,7 +73,7 @@ def test_a_long_reason_is_cut() -> None:
     st.integers(-1, 2**63 - 1),
     st.lists(st.integers(0, 2**63 - 1), max_size=64),
 )
-def test_epochs_come_back(
+def test_epochs_survive_encoding_and_decoding(
     partition: MirrorPartition, epoch: int, end: int, producers: list[int]
 ) -> None:
     last = LastMirrored(LeaderEpoch(epoch), Offset(end), tuple(producers))
@@ -82,7 +84,7 @@ def test_epochs_come_back(
     )
 
 
-def test_a_value_of_the_kip_may_list_many_partitions() -> None:
+def test_an_epochs_value_may_list_many_partitions() -> None:
     value = (
         b"\0\0" + b"\x02" + b"\x02t" + b"\x03" + b"\0\0\0\0\0\0\0\5\0\0\0\0\1\0\0\0\6\0" + b"\0\0"
     )
@@ -94,7 +96,7 @@ def test_a_value_of_the_kip_may_list_many_partitions() -> None:
     )
 
 
-def test_record_types_of_later_versions_are_left_alone() -> None:
+def test_record_types_of_later_versions_are_ignored() -> None:
     assert decode(b"\0\x03whatever", b"") is None
 
 
@@ -115,7 +117,7 @@ def test_record_types_of_later_versions_are_left_alone() -> None:
         (epochs_key(PARTITION), b"\0\0\xff\xff\xff\xff\x07", "element count"),
     ],
 )
-def test_what_the_schemas_do_not_allow(key: bytes | None, value: bytes, trouble: str) -> None:
+def test_invalid_field_values_are_rejected(key: bytes | None, value: bytes, trouble: str) -> None:
     with pytest.raises(ProtocolError, match=trouble):
         decode(key, value)
 
@@ -124,14 +126,18 @@ def test_what_the_schemas_do_not_allow(key: bytes | None, value: bytes, trouble:
     st.none() | st.binary(max_size=60) | st.builds(state_key, partitions),
     st.none() | st.binary(max_size=60) | st.binary(max_size=60).map(lambda tail: b"\0\0" + tail),
 )
-def test_any_bytes(key: bytes | None, value: bytes | None) -> None:
+def test_any_bytes_give_a_record_or_a_protocol_error(
+    key: bytes | None, value: bytes | None
+) -> None:
     """Any bytes give a record, None, or ProtocolError."""
     with suppress(ProtocolError):
         decode(key, value)
 
 
 @given(st.integers(0, 60), st.integers(0, 255), st.booleans())
-def test_one_byte_changed(at: int, byte: int, in_key: bool) -> None:
+def test_a_changed_byte_gives_a_record_or_a_protocol_error(
+    at: int, byte: int, in_key: bool
+) -> None:
     """A valid record with one byte wrong."""
     key, value = encode_state(PartitionState(PARTITION, State.FAILED, "why"))
     broken = bytearray(key if in_key else value)

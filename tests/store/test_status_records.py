@@ -58,7 +58,7 @@ statuses = st.builds(
 
 
 @given(statuses)
-def test_statuses_come_back(status: Status) -> None:
+def test_statuses_survive_encoding_and_decoding(status: Status) -> None:
     key, value = encode(status)
     found = decode(key, value)
     assert found == status
@@ -69,7 +69,7 @@ def test_statuses_come_back(status: Status) -> None:
     assert decode(key, None) is None
 
 
-def test_when_the_source_was_heard_of_is_no_news() -> None:
+def test_the_time_of_last_contact_does_not_make_a_status_different() -> None:
     """The time of contact makes no status different, and rows of versions without it are read."""
     row = PartitionStatus(partition=MirrorPartition("m", "t", 0), state=State.MIRRORING)
     assert row == replace(row, source_time_ms=7)
@@ -86,7 +86,7 @@ def test_when_the_source_was_heard_of_is_no_news() -> None:
 
 
 @pytest.mark.parametrize("counts", [[], [3], [3, 0, 0, 0, 0, 9]])
-def test_counts_of_other_versions(counts: list[int]) -> None:
+def test_filled_counts_of_other_versions_are_padded_or_cut(counts: list[int]) -> None:
     """Fewer reasons are padded with 0, reasons of a later version are left out."""
     row = ["m", "t", 0, 2, 5, 5, 4, 1, 100, None, 7, None, counts, None, 0, "later"]
     body = {"version": 1, "lane": "l", "node": "n", "time_ms": 1, "partitions": [row]}
@@ -95,7 +95,7 @@ def test_counts_of_other_versions(counts: list[int]) -> None:
     assert status.partitions[0].filled == (*counts, *(0,) * len(Absence))[: len(Absence)]
 
 
-def test_a_thousand_partitions_are_small() -> None:
+def test_a_status_of_a_thousand_partitions_is_small() -> None:
     """It is written each second, so the size matters: under 10 bytes for a partition."""
     partitions = tuple(
         PartitionStatus(
@@ -111,20 +111,20 @@ def test_a_thousand_partitions_are_small() -> None:
     assert len(encode(status)[1]) < 10_000
 
 
-def test_a_long_reason_is_cut() -> None:
+def test_a_long_reason_is_truncated() -> None:
     """Goal: a source's texts for each of its partitions do not make a status unreadably large."""
     partition = MirrorPartition("m", "t", 0)
     row = PartitionStatus(partition=partition, state=State.FAILED, reason="x" * 1_000_000)
     status = Status(state_partition=1, lane="l", node="n", time_ms=1, partitions=(row,) * 100)
     found = decode(*encode(status))
     assert found is not None
-    assert {one.reason for one in found.partitions} == {"x" * MAX_REASON}
+    assert {partition.reason for partition in found.partitions} == {"x" * MAX_REASON}
 
 
 @pytest.mark.parametrize(
     ("source", "destination", "lag"), [(10, 7, 3), (7, 7, 0), (7, 9, 0), (-1, 7, -1), (7, -1, -1)]
 )
-def test_lag(source: int, destination: int, lag: int) -> None:
+def test_the_lag_is_unknown_or_not_negative(source: int, destination: int, lag: int) -> None:
     """The lag is unknown or not negative: the source's end is read before the destination's."""
     status = PartitionStatus(
         partition=MirrorPartition("m", "t", 0),
@@ -164,18 +164,18 @@ HEAD = {"version": 1, "lane": "l", "node": "n", "time_ms": 1}
         (b"1", packed({**HEAD, "partitions": [], "fetchers": None}), "fetchers is None"),
     ],
 )
-def test_what_is_refused(key: bytes | None, value: bytes, trouble: str) -> None:
+def test_invalid_status_records_are_refused(key: bytes | None, value: bytes, trouble: str) -> None:
     with pytest.raises(ProtocolError, match=trouble):
         decode(key, value)
 
 
-def test_a_record_of_before_lanes_said_anything_of_themselves() -> None:
+def test_a_status_without_lane_fields_is_read() -> None:
     status = decode(b"1", packed({**HEAD, "partitions": []}))
     assert status is not None
     assert (status.fetchers, status.throttles) == ((), ())
 
 
-def test_a_later_version_may_append_to_a_row() -> None:
+def test_columns_of_later_versions_are_ignored() -> None:
     row = ["m", "t", 0, 2, 1, 1, 1, 0, 0, None, None, None, [], None, 0, "new"]
     status = decode(b"1", packed({**HEAD, "partitions": [row]}))
     assert status is not None
@@ -192,7 +192,7 @@ cells = st.none() | st.integers() | st.floats() | st.text(max_size=3) | st.boole
         lambda rows: packed({**HEAD, "partitions": rows})
     ),
 )
-def test_any_bytes(key: bytes, value: bytes) -> None:
+def test_any_bytes_give_a_status_or_a_protocol_error(key: bytes, value: bytes) -> None:
     """Any bytes give a status, or ProtocolError."""
     with suppress(ProtocolError):
         decode(key, value)

@@ -30,7 +30,7 @@ def entries(topic: str, *wanted: tuple[int, bytes, bytes | None]) -> list[Entry]
     return [Entry(topic, partition, key, value) for partition, key, value in wanted]
 
 
-def test_last_values() -> None:
+def test_the_last_value_per_partition_and_key_counts() -> None:
     """The last value per partition and key holds; a tombstone removes the key."""
     records = [
         ControlRecord(0, 0, 0, b"a", b"1"),
@@ -42,7 +42,7 @@ def test_last_values() -> None:
     assert latest(records) == {(0, b"a"): records[3], (1, b"a"): records[2]}
 
 
-def test_written_atomically_and_read_whole(
+def test_transactions_are_written_atomically_and_read_in_order(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
     """Several transactions over several partitions; committed records are read, in order."""
@@ -66,7 +66,7 @@ def test_written_atomically_and_read_whole(
     asyncio.run(run())
 
 
-def test_a_fenced_writer_leaves_nothing(
+def test_records_of_a_fenced_writer_are_never_read(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
     """A fenced writer cannot write; what it had begun is aborted and never read."""
@@ -92,7 +92,7 @@ def test_a_fenced_writer_leaves_nothing(
     asyncio.run(run())
 
 
-def test_a_transaction_begins_after_a_throttle(
+def test_a_transaction_starts_after_a_throttle(
     kafka: LocalCluster,
     topic: str,
     fresh_name: Callable[[str], str],
@@ -124,7 +124,7 @@ def test_a_transaction_begins_after_a_throttle(
     asyncio.run(run())
 
 
-def test_a_refused_write_leaves_nothing_open(
+def test_a_refused_write_leaves_no_open_transaction(
     kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
     """One partition does not exist: all is refused, and no reader waits for a timeout."""
@@ -148,7 +148,7 @@ def test_a_refused_write_leaves_nothing_open(
     asyncio.run(run())
 
 
-def test_what_is_undecided_is_waited_for(
+def test_a_read_waits_for_an_open_transaction(
     kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
     """A transaction that is open when reading begins, and committed meanwhile, is read."""
@@ -170,7 +170,7 @@ def test_what_is_undecided_is_waited_for(
     asyncio.run(run())
 
 
-def test_what_a_transaction_without_end_may_hide_is_not_taken_for_absent(
+def test_records_behind_a_hanging_transaction_are_not_taken_for_absent(
     kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
     """A dead writer's transaction hides another writer's records behind it: that is an error."""
@@ -200,7 +200,7 @@ async def first_news(news: AsyncIterator[list[ControlRecord]], value: bytes) -> 
     raise AssertionError("the tail has ended")
 
 
-def test_a_tail_hears_within_milliseconds(
+def test_a_tail_receives_records_within_milliseconds(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
     """From the answer to the write to the arrival at the reader: the median is under 50 ms."""
@@ -224,12 +224,12 @@ def test_a_tail_hears_within_milliseconds(
                         written = time.monotonic()
                     delays.append(arrival.result() - written)
             assert sorted(delays)[len(delays) // 2] < 0.05, delays
-            assert reading._borrowed == set()
+            assert reading._borrowed_lanes == set()
 
     asyncio.run(run())
 
 
-def test_a_tail_leaves_out_what_is_aborted(
+def test_a_tail_skips_aborted_records(
     kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
     """Aborted data and markers move only the position."""
@@ -255,7 +255,7 @@ def test_a_tail_leaves_out_what_is_aborted(
     asyncio.run(run())
 
 
-def test_the_last_record_of_each_partition(kafka: LocalCluster, topic: str) -> None:
+def test_the_last_record_of_each_partition_is_read(kafka: LocalCluster, topic: str) -> None:
     """The number of records before it does not matter; an empty partition has none."""
 
     async def run() -> None:
@@ -270,7 +270,7 @@ def test_the_last_record_of_each_partition(kafka: LocalCluster, topic: str) -> N
     asyncio.run(run())
 
 
-def test_a_topic_that_does_not_exist(kafka: LocalCluster, topic: str) -> None:
+def test_reading_a_missing_topic_is_an_error(kafka: LocalCluster, topic: str) -> None:
     """It is an error with the topic's name, after a time in which the topic may be created."""
 
     async def run() -> None:
@@ -300,7 +300,9 @@ def test_a_large_log_is_read_to_its_end(kafka: LocalCluster, topic: str) -> None
     asyncio.run(run())
 
 
-def test_a_leader_that_moves(trio: LocalCluster, fresh_name: Callable[[str], str]) -> None:
+def test_writer_and_tail_continue_after_a_leader_change(
+    trio: LocalCluster, fresh_name: Callable[[str], str]
+) -> None:
     """The leader is killed: the same writer goes on writing, and the same tail reads it."""
 
     async def run() -> None:
@@ -326,7 +328,7 @@ def test_a_leader_that_moves(trio: LocalCluster, fresh_name: Callable[[str], str
     asyncio.run(run())
 
 
-def test_no_right_is_an_error_of_the_user() -> None:
+def test_a_missing_right_is_a_user_error() -> None:
     """A refused kind of request becomes an error that the user can act on (kafka/errors.py)."""
     with pytest.raises(UserError, match="TOPIC_AUTHORIZATION_FAILED"):
         dict(topic_reader._granted({TopicPartition("t", 0): Refusal(29)}, "read it"))

@@ -26,7 +26,9 @@ from twinlog.store.topic_writer import Entry, TransactionalWriter
 TIMEOUT_S = 60.0
 
 
-def test_an_unknown_outcome_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_outcome_at_the_deadline_is_reported_as_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Goal: what may be stored is not called `not written`."""
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
@@ -76,7 +78,7 @@ def test_an_unknown_outcome_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> 
     ],
     ids=["fenced", "lost, fenced", "lost, refused", "lost", "unreadable"],
 )
-def test_a_refused_commit_that_was_sent_before(
+def test_a_commit_refused_at_a_retry_has_an_unknown_outcome(
     answers: list[TwinlogError], error: type[TwinlogError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: only the first EndTxn's refusal says that nothing was committed.

@@ -94,9 +94,9 @@ def rechecked(data: bytearray) -> bytearray:
     return data
 
 
-def joined(*made: bytes) -> tuple[list[Header], memoryview]:
+def joined(*data: bytes) -> tuple[list[Header], memoryview]:
     """Concatenate batches; return their headers and bytes."""
-    buffer = memoryview(b"".join(made))
+    buffer = memoryview(b"".join(data))
     return list(batches(buffer)), buffer
 
 

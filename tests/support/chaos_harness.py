@@ -113,9 +113,9 @@ class Ordeal:
         since = time.monotonic()
         while time.monotonic() < since + STILL_SECONDS or not before:
             ends = self._destination.ask(ConsumerView.ends)
-            ours = {one: end for one, end in ends.items() if one[0] in topics}
-            if ours != before:
-                before, since = ours, time.monotonic()
+            topic_ends = {one: end for one, end in ends.items() if one[0] in topics}
+            if topic_ends != before:
+                before, since = topic_ends, time.monotonic()
             assert time.monotonic() < deadline, f"{sorted(topics)} goes on"
             time.sleep(_POLL_SECONDS)
         self.say(f"{', '.join(sorted(topics))}: nothing arrives any more")
@@ -216,7 +216,7 @@ def prove(mirrors: Sequence[Ordeal], *, may_fail: bool = False) -> Proof:
         may_fail: partitions may have been FAILED meanwhile.
     """
     first = mirrors[0]
-    totals = [one.end() for one in mirrors]
+    totals = [mirror.end() for mirror in mirrors]
     until(lambda: not first.unwell(), 30, "all partitions MIRRORING or STOPPED")
     steps = first.check_ways()
     said = [one for node in first.stage.nodes.values() for one in node.said()]
@@ -224,12 +224,12 @@ def prove(mirrors: Sequence[Ordeal], *, may_fail: bool = False) -> Proof:
     verified = first.stage.verify()
     assert verified.status == 0, verified
     first.say(verified.output.strip())
-    reports = [one.compare() for one in mirrors]
+    reports = [mirror.compare() for mirror in mirrors]
     return Proof(
         rest=first.rest,
-        recoveries=tuple(seconds for one in mirrors for seconds in one.recoveries),
-        written=sum(one["records"] for one in totals),
-        aborted=sum(one["aborted"] for one in totals),
+        recoveries=tuple(seconds for mirror in mirrors for seconds in mirror.recoveries),
+        written=sum(total["records"] for total in totals),
+        aborted=sum(total["aborted"] for total in totals),
         records=sum(report.records for report in reports),
         gaps=sum(report.gaps for report in reports),
         verified=verified.output.strip().splitlines()[-1],
@@ -321,7 +321,9 @@ def leaders(cluster: LocalCluster) -> list[int]:
     """Return the brokers that lead partitions of the load's topics."""
     client = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 2})
     topics = client.list_topics(timeout=LOOK_SECONDS).topics
-    return sorted({one.leader for name in TOPICS for one in topics[name].partitions.values()})
+    return sorted(
+        {partition.leader for name in TOPICS for partition in topics[name].partitions.values()}
+    )
 
 
 def await_in_sync(cluster: LocalCluster) -> None:
@@ -333,7 +335,7 @@ def await_in_sync(cluster: LocalCluster) -> None:
             topics = client.list_topics(timeout=LOOK_SECONDS).topics.values()
         except KafkaException:
             return False
-        every = [one for topic in topics for one in topic.partitions.values()]
+        every = [partition for topic in topics for partition in topic.partitions.values()]
         return all(len(one.isrs) == len(one.replicas) for one in every)
 
     until(in_sync, 120, "all replicas in sync")

@@ -112,9 +112,9 @@ def kdc(home: Path) -> Iterator[Kdc]:
     """Start a KDC; stop it at the end of the block."""
     claim, group = PortClaim.fresh(1), ProcessGroup()
     try:
-        one = Kdc(home, claim.ports[0], group)
-        one.start()
-        yield one
+        kdc = Kdc(home, claim.ports[0], group)
+        kdc.start()
+        yield kdc
     finally:
         group.stop()
         claim.close()

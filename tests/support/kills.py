@@ -69,7 +69,7 @@ def kill_executor(mirror: Ordeal, spark: SparkCluster) -> None:
     """Kill one executor."""
 
     def there() -> list[Identity]:
-        found = [one for number in spark.workers for one in spark.executors(number)]
+        found = [executor for number in spark.workers for executor in spark.executors(number)]
         return found if len(found) == LANES else []
 
     found = until(there, 60, "an executor for each lane")
@@ -84,7 +84,7 @@ def kill_spark_worker(mirror: Ordeal, spark: SparkCluster) -> None:
         return [number for number, lanes in every.items() if lanes]
 
     victim = mirror.random.choice(until(with_lanes, 60, "a worker with lanes"))
-    others = [one for number in spark.workers if number != victim for one in spark.lanes(number)]
+    others = [lane for number in spark.workers if number != victim for lane in spark.lanes(number)]
     mirror.kill(lambda: spark.kill_worker(victim))
     assert all(lane.alive() for lane in others), "lanes of another worker were touched"
     spark.start_worker(victim)

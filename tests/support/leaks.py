@@ -3,7 +3,7 @@
 import traceback
 
 
-def told(error: BaseException) -> str:
+def exposed_text(error: BaseException) -> str:
     """Return all that a log, a traceback, or a message made of its `repr` could show of it."""
     found = traceback.format_exception(error)
     reason: BaseException | None = error

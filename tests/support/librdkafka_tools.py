@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     ConfigResource,
@@ -119,7 +119,7 @@ def simple(count: int, partition: int = 0, text: str = "v") -> list[Sequence[Any
 
 @contextmanager
 def consumer(servers: str, group: str, protocol: str = "classic") -> Iterator[Consumer]:
-    one = Consumer(
+    client = Consumer(
         {
             "bootstrap.servers": servers,
             "group.id": group,
@@ -129,23 +129,23 @@ def consumer(servers: str, group: str, protocol: str = "classic") -> Iterator[Co
         }
     )
     try:
-        yield one
+        yield client
     finally:
-        one.close()
+        client.close()
 
 
 def commit(servers: str, group: str, topic: str, offsets: dict[int, int]) -> None:
     """Commit offsets without being a member of the group."""
-    with consumer(servers, group) as one:
-        one.commit(
+    with consumer(servers, group) as client:
+        client.commit(
             offsets=[TopicPartition(topic, index, offset) for index, offset in offsets.items()],
             asynchronous=False,
         )
 
 
 def committed(servers: str, group: str, topic: str) -> dict[int, int]:
-    with consumer(servers, group) as one:
-        found = one.committed([TopicPartition(topic, index) for index in (0, 1)], timeout=30)
+    with consumer(servers, group) as client:
+        found = client.committed([TopicPartition(topic, index) for index in (0, 1)], timeout=30)
     return {part.partition: part.offset for part in found if part.offset >= 0}
 
 
@@ -193,7 +193,10 @@ def await_shares(stage: Stage, count: int) -> None:
     client = admin(stage.destination.bootstrap_servers)
 
     def shared() -> bool:
-        group = client.describe_consumer_groups(["twinlog"])["twinlog"].result(SECONDS)
+        try:
+            group = client.describe_consumer_groups(["twinlog"])["twinlog"].result(SECONDS)
+        except KafkaException:
+            return False  # its coordinator is being found, or loads the group
         shares = [len(member.assignment.topic_partitions) for member in group.members]
         return len(shares) == count and all(shares)
 

@@ -139,12 +139,12 @@ class Oracle:
             for log, start in starts.items()
         }
         for at in sorted(offsets):
-            there, here = now[self.source].get(at), now[self.destination].get(at)
+            source, destination = now[self.source].get(at), now[self.destination].get(at)
             if at < max(starts.values()):
                 self.counts.deleted += 1
                 continue
-            if there != here:
-                self.problem(f"{one[0]}-{one[1]} offset {at}: {_difference(there, here)}")
+            if source != destination:
+                self.problem(f"{one[0]}-{one[1]} offset {at}: {_difference(source, destination)}")
 
     def look_at_the_end(self, topics: Collection[str]) -> None:
         """Compare everything, compacted topics too, once the source is idle and nothing lags."""
@@ -164,25 +164,27 @@ class Oracle:
     def _compare_compacted(self, one: Partition, pair: Pair) -> None:
         """Compare with check.py's rules for two logs that are compacted independently."""
         deadline = time.monotonic() + READ_SECONDS
-        there = self.source.read({one: pair.common}, deadline)[one]
-        here = self.destination.read({one: pair.mirrored}, deadline)[one]
+        source = self.source.read({one: pair.common}, deadline)[one]
+        destination = self.destination.read({one: pair.mirrored}, deadline)[one]
         comparison = _Comparison(one, compacted=True, numbered=False, written=None)
-        report = comparison.run(pair, there, here)
+        report = comparison.run(pair, source, destination)
         self.counts.records += report.records
         for problem in report.problems:
             self.problem(problem)
 
 
 def _by_offset(records: Sequence[ConsumedRecord]) -> dict[int, ConsumedRecord]:
-    return {one.offset: one for one in records}
+    return {record.offset: record for record in records}
 
 
-def _difference(there: ConsumedRecord | None, here: ConsumedRecord | None) -> str:
-    if here is None:
+def _difference(source: ConsumedRecord | None, destination: ConsumedRecord | None) -> str:
+    if destination is None:
         return "lost: the source has a record, the destination has none"
-    if there is None:
+    if source is None:
         return "extra: the destination has a record, the source has none"
     fields = [
-        name for name in ConsumedRecord._fields if getattr(there, name) != getattr(here, name)
+        name
+        for name in ConsumedRecord._fields
+        if getattr(source, name) != getattr(destination, name)
     ]
     return f"differs in {', '.join(fields)}"

@@ -35,7 +35,9 @@ def below(pid: int) -> list[Found]:
         ["ps", "-A", "-ww", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
     ).stdout
     fields = [line.split(None, 2) for line in told.splitlines()]
-    everything = [Found(int(one[0]), int(one[1]), one[2]) for one in fields if len(one) == 3]
+    everything = [
+        Found(int(field[0]), int(field[1]), field[2]) for field in fields if len(field) == 3
+    ]
     found: list[Found] = []
     parents = {pid}
     while new := [one for one in everything if one.parent in parents]:
@@ -55,15 +57,15 @@ def _identities(found: list[Found]) -> list[Identity]:
 def daemons(pid: int) -> list[Identity]:
     """Return the processes that fork the lanes."""
     every = _named(pid, DAEMON)
-    theirs = {one.pid for one in every}
-    return _identities([one for one in every if one.parent not in theirs])
+    pids = {one.pid for one in every}
+    return _identities([one for one in every if one.parent not in pids])
 
 
 def lanes(pid: int) -> list[Identity]:
     """Return the current lanes."""
     every = _named(pid, DAEMON)
-    theirs = {one.pid for one in every}
-    return _identities([one for one in every if one.parent in theirs])
+    pids = {one.pid for one in every}
+    return _identities([one for one in every if one.parent in pids])
 
 
 def await_lanes(pid: int, count: int) -> list[Identity]:

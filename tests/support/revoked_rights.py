@@ -99,7 +99,7 @@ class Guarded:
         choice = self.mirror.random.choice
         name = choice(sorted(MIRRORS))
         topics, topic = MIRRORS[name], choice(sorted(TOPICS))
-        owner = next(one for one, theirs in MIRRORS.items() if topic in theirs)
+        owner = next(one for one, of_mirror in MIRRORS.items() if topic in of_mirror)
         refused = "SASL_AUTHENTICATION_FAILED"
         denied = "TOPIC_AUTHORIZATION_FAILED"
         all_of_mirror = rights("mirror", name, topics)
@@ -206,7 +206,7 @@ def rights(role: str, user: str, topics: Collection[str]) -> list[Acl]:
 
 
 def _about(acls: Collection[Acl], topic: str, operation: Operation) -> list[Acl]:
-    return [one for one in acls if (one.resource_name, one.operation) == (topic, operation)]
+    return [acl for acl in acls if (acl.resource_name, acl.operation) == (topic, operation)]
 
 
 @contextmanager

@@ -48,7 +48,7 @@ class Scene:
     async def topic(self, name: str) -> MirrorTopic | None:
         """Return the stored record of a topic of the mirror."""
         topics = (await self.store.snapshot()).topics
-        found = [one for one in topics if (one.mirror, one.topic) == (self.mirror, name)]
+        found = [topic for topic in topics if (topic.mirror, topic.topic) == (self.mirror, name)]
         return found[0] if found else None
 
     async def mirrored(self, name: str, partitions: int = 1) -> MirrorTopic:
@@ -144,17 +144,17 @@ async def scene(
             replication_factor=replication_factor,
             topics=ControlTopics(state_partitions=STATE_PARTITIONS),
         )
-        one = Scene(pair, source, destination, name)
-        yield one
-        await one.forget_statuses()
+        scene = Scene(pair, source, destination, name)
+        yield scene
+        await scene.forget_statuses()
 
 
 @contextmanager
-def foreign_member(one: Scene, topic: str, protocol: str = "classic") -> Iterator[None]:
+def foreign_member(scene: Scene, topic: str, protocol: str = "classic") -> Iterator[None]:
     """Run a consumer of a destination topic with the lanes' group.id."""
     consumer = Consumer(
         {
-            "bootstrap.servers": one.servers[1],
+            "bootstrap.servers": scene.servers[1],
             "group.id": LANES_GROUP,
             "group.protocol": protocol,
         }
@@ -165,7 +165,7 @@ def foreign_member(one: Scene, topic: str, protocol: str = "classic") -> Iterato
         yield
     finally:
         consumer.close()
-        delete_lanes_group(one.servers[1])
+        delete_lanes_group(scene.servers[1])
 
 
 def delete_lanes_group(servers: str) -> None:

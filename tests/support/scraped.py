@@ -51,8 +51,8 @@ def scrape(address: str) -> Scraped:
     status, text = get(address, "/metrics")
     assert status == 200
     families = list(text_string_to_metric_families(text))
-    samples = [one for family in families for one in family.samples]
+    samples = [sample for family in families for sample in family.samples]
     return Scraped(
-        {(one.name, frozenset(one.labels.items())): one.value for one in samples},
-        {one.name + ("_total" if one.type == "counter" else "") for one in families},
+        {(sample.name, frozenset(sample.labels.items())): sample.value for sample in samples},
+        {family.name + ("_total" if family.type == "counter" else "") for family in families},
     )

@@ -114,9 +114,9 @@ class ShiftedWriters:
     async def seal(
         self, partitions: Mapping[MirrorPartition, Sealing]
     ) -> Mapping[MirrorPartition, Sealed | Refusal]:
-        assert all(one.last.producers == (WRITER_ID,) for one in partitions.values())
+        assert all(partition.last.producers == (WRITER_ID,) for partition in partitions.values())
         ends = await list_offsets(
-            self._destination, [one.destination for one in partitions.values()]
+            self._destination, [partition.destination for partition in partitions.values()]
         )
         return {
             name: end if isinstance(end, Refusal) else Sealed(Offset(end.offset))

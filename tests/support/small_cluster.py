@@ -20,9 +20,10 @@ from kafka.protocol.consumer import (
     ListOffsetsResponse,
     SyncGroupResponse,
 )
-from kafka.protocol.metadata import FindCoordinatorResponse, MetadataResponse
+from kafka.protocol.metadata import FindCoordinatorResponse, MetadataRequest, MetadataResponse
 from kafka.protocol.producer import InitProducerIdResponse
 
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.groups.assignor import PROTOCOL_NAME, encode_assignment
 from twinlog.kafka.log.batch import batches
 
@@ -82,7 +83,7 @@ class SmallCluster:
         make: Callable[[Request], Any] | None = {
             FETCH: self._fetched,
             2: self._listed,
-            3: lambda _: self._metadata(),
+            3: self._metadata,
             10: lambda _: FindCoordinatorResponse(
                 error_code=0, node_id=NODE, host="127.0.0.1", port=self.broker.port
             ),
@@ -109,7 +110,9 @@ class SmallCluster:
         body = bytes(response.encode(version=request.version))
         return framed(request.correlation_id, body, flexible=flexible)
 
-    def _metadata(self) -> MetadataResponse:
+    def _metadata(self, request: Request) -> MetadataResponse:
+        """Return all topics, and an error for those of the request that do not exist."""
+        asked = MetadataRequest.decode(_body(request), version=request.version).topics or ()
         topic = MetadataResponse.MetadataResponseTopic
         partition = topic.MetadataResponsePartition(
             error_code=0,
@@ -125,11 +128,20 @@ class SmallCluster:
             brokers=[broker(node_id=NODE, host="127.0.0.1", port=self.broker.port)],
             cluster_id=CLUSTER_ID,
             controller_id=NODE,
-            topics=[topic(error_code=0, name=name, partitions=[partition]) for name in self.logs],
+            topics=[
+                *(topic(error_code=0, name=name, partitions=[partition]) for name in self.logs),
+                *(
+                    topic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=one.name)
+                    for one in asked
+                    if one.name not in self.logs
+                ),
+            ],
         )
 
     def _end(self, topic: str) -> int:
-        return max((one.next_offset for one in batches(memoryview(self.logs[topic]))), default=0)
+        return max(
+            (batch.next_offset for batch in batches(memoryview(self.logs[topic]))), default=0
+        )
 
     def _listed(self, request: Request) -> ListOffsetsResponse:
         asked = ListOffsetsRequest.decode(_body(request), version=request.version)

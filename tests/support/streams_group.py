@@ -77,7 +77,9 @@ def make_streams_group(
                 check(answer.error_code, "heartbeat", answer.error_message)
             committed = {one: Committed(offset) for one, offset in offsets.items()}
             refused = [
-                one for one in (await commit_offsets(kafka, group, committed)).values() if one
+                offset
+                for offset in (await commit_offsets(kafka, group, committed)).values()
+                if offset
             ]
             assert not refused, refused
 

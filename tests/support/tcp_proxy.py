@@ -277,12 +277,12 @@ class _Link:
             self.client.close(reset=cut)
             self.broker.close(reset=cut)
 
-    async def _pass(self, here: _End, there: _End) -> None:
+    async def _pass(self, origin: _End, target: _End) -> None:
         """Forward what arrives at one end, subject to the faults, until it ends."""
         loop = asyncio.get_running_loop()
-        while (piece := await here.take()) is not None:
+        while (piece := await origin.take()) is not None:
             self.proxy.catch(self, piece.api)
-            await self._await_release(here)
+            await self._await_release(origin)
             await asyncio.sleep(max(0.0, piece.due - loop.time()))
             faults = self.proxy.faults
             if faults.black_hole:
@@ -295,25 +295,25 @@ class _Link:
                 data = data[: max(0, faults.cut_after - self.passed)]
             self.passed += len(data)
             self.proxy.bytes_passed += len(data)
-            await there.send(data)
+            await target.send(data)
             if len(data) < len(piece.data):
                 raise ConnectionResetError("cut by the proxy")
             if faults.rate:
                 await asyncio.sleep(len(data) / faults.rate)
-        await self._await_release(here)
+        await self._await_release(origin)
         while self.proxy.faults.black_hole:
             self.lossy = True
             await asyncio.sleep(0.1)
-        if here is self.broker and here.reset:
+        if origin is self.broker and origin.reset:
             raise ConnectionResetError("reset by the broker")
-        there.finish()
+        target.finish()
 
     @staticmethod
-    async def _await_release(here: _End) -> None:
-        while here.hold is not None and not here.hold.released.is_set():
-            here.pace()
-            await here.hold.released.wait()
-        here.hold = None
+    async def _await_release(origin: _End) -> None:
+        while origin.hold is not None and not origin.hold.released.is_set():
+            origin.pace()
+            await origin.hold.released.wait()
+        origin.hold = None
 
     def cut(self) -> None:
         """Reset both connections."""

@@ -193,11 +193,17 @@ def check_removed(stage: Stage, topic: str, rows: Mapping[int, Mapping[str, Any]
     )
     for partition, row in rows.items():
         end = row["last_mirrored_end"]
-        ours = _records(servers, topic, partition)
-        theirs = _records(stage.source.bootstrap_servers, topic, partition)
-        mirrored = [one for one in ours if one[0] < end]
-        assert mirrored == [one for one in theirs if one[0] < end], (topic, partition, end)
-        assert [one[2] for one in ours if one[0] >= end] == [b"user%d" % at for at in range(5)]
+        destination_records = _records(servers, topic, partition)
+        source_records = _records(stage.source.bootstrap_servers, topic, partition)
+        mirrored = [record for record in destination_records if record[0] < end]
+        assert mirrored == [record for record in source_records if record[0] < end], (
+            topic,
+            partition,
+            end,
+        )
+        assert [record[2] for record in destination_records if record[0] >= end] == [
+            b"user%d" % at for at in range(5)
+        ]
         assert _ends(stage, topic)[topic, partition] == stopped[topic, partition] + 5
 
 

@@ -53,7 +53,7 @@ def be_gone(mirrors: Sequence[Ordeal], rng: random.Random, count: int, seconds: 
         The longest time without progress of a mirror whose source stayed, in seconds.
     """
     gone = rng.sample(mirrors, count)
-    (stays, *_) = (one for one in mirrors if one not in gone)
+    (stays, *_) = (mirror for mirror in mirrors if mirror not in gone)
     stands_still = {one: rng.random() < 0.5 for one in gone}
     for one in gone:
         one.await_moment()

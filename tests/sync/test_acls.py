@@ -112,43 +112,43 @@ class Both:
 
 
 @asynccontextmanager
-async def both(pair: tuple[Secured, Secured], name: str) -> AsyncIterator[Both]:
+async def linked_clusters(pair: tuple[Secured, Secured], name: str) -> AsyncIterator[Both]:
     async with pair[0].root() as source, pair[1].root() as destination:
         one = Both(name, source, destination)
         await one.store.create_mirror(Mirror(name=name, source={}, source_cluster_id="s"))
         yield one
 
 
-def test_acls_follow(secured_pair: tuple[Secured, Secured], topic: str) -> None:
+def test_copied_acls_follow_the_source(secured_pair: tuple[Secured, Secured], topic: str) -> None:
     """Copies are created and removed as on the source; existing and foreign ACLs stay."""
 
     async def run() -> None:
-        async with both(secured_pair, topic) as it:
+        async with linked_clusters(secured_pair, topic) as clusters:
             first, second, foreign = (acl(f"{topic}-{n}") for n in ("first", "second", "foreign"))
-            await it.give(it.source, first, second, acl("other", f"User:{topic}"))
-            await it.give(it.destination, second, foreign)
-            assert await it.sync() == 0
-            assert await it.here() == {first, second, foreign}
-            assert await it.made() == {first}
-            await it.give(it.source, acl(f"{topic}-third"))
-            assert await it.sync(parse_settings({ACLS: ""})) == 0
-            assert await it.here() == {first, second, foreign}, "without a rule"
-            await it.take(it.source, acl(f"{topic}-third"))
-            await it.take(it.source, first, second)
-            assert await it.look() == 0
-            assert await it.here() == {first, second, foreign}, "one look proves nothing"
-            assert await it.made() == {first}
-            assert await it.sync() == 0
-            assert await it.here() == {second, foreign}
-            assert await it.made() == frozenset()
-            await it.give(it.source, first)
-            await it.sync(parse_settings({ACLS: "GROUP"}))
-            assert await it.here() == {second, foreign}, "the rules do not have it"
+            await clusters.give(clusters.source, first, second, acl("other", f"User:{topic}"))
+            await clusters.give(clusters.destination, second, foreign)
+            assert await clusters.sync() == 0
+            assert await clusters.here() == {first, second, foreign}
+            assert await clusters.made() == {first}
+            await clusters.give(clusters.source, acl(f"{topic}-third"))
+            assert await clusters.sync(parse_settings({ACLS: ""})) == 0
+            assert await clusters.here() == {first, second, foreign}, "without a rule"
+            await clusters.take(clusters.source, acl(f"{topic}-third"))
+            await clusters.take(clusters.source, first, second)
+            assert await clusters.look() == 0
+            assert await clusters.here() == {first, second, foreign}, "one look proves nothing"
+            assert await clusters.made() == {first}
+            assert await clusters.sync() == 0
+            assert await clusters.here() == {second, foreign}
+            assert await clusters.made() == frozenset()
+            await clusters.give(clusters.source, first)
+            await clusters.sync(parse_settings({ACLS: "GROUP"}))
+            assert await clusters.here() == {second, foreign}, "the rules do not have it"
 
     asyncio.run(run())
 
 
-def test_what_the_sources_own_mirrors_have_made_is_not_copied(
+def test_acls_created_by_mirrors_of_the_source_are_not_copied(
     secured_pair: tuple[Secured, Secured], topic: str
 ) -> None:
     """Two clusters mirror each other: a guard of a topic in one would lock it in the other.
@@ -157,10 +157,10 @@ def test_what_the_sources_own_mirrors_have_made_is_not_copied(
     """
 
     async def run() -> None:
-        async with both(secured_pair, topic) as it:
-            there, back = MirrorStore(it.source), f"{topic}-back"
-            await there.create_mirror(
-                Mirror(name=back, source={}, source_cluster_id=it.destination.cluster_id)
+        async with linked_clusters(secured_pair, topic) as clusters:
+            source_store, back = MirrorStore(clusters.source), f"{topic}-back"
+            await source_store.create_mirror(
+                Mirror(name=back, source={}, source_cluster_id=clusters.destination.cluster_id)
             )
             guard = acl(f"{topic}-theirs")._replace(permission=Permission.DENY)
             copied, own = acl(f"{topic}-copied"), acl(f"{topic}-own")
@@ -168,18 +168,18 @@ def test_what_the_sources_own_mirrors_have_made_is_not_copied(
                 MadeAcl(mirror=back, acl=guard, made_for=MadeFor.READ_ONLY),
                 MadeAcl(mirror=back, acl=copied, made_for=MadeFor.SOURCE),
             ]
-            await there.change(lambda _: made)
-            await it.give(it.source, guard, copied, own)
-            assert await it.sync() == 0
-            assert await it.here() == {own}
-            await there.delete_mirror(back, lambda *_: None)
-            assert await it.sync() == 0
-            assert await it.here() == {own, guard, copied}, "they are the source's own now"
+            await source_store.change(lambda _: made)
+            await clusters.give(clusters.source, guard, copied, own)
+            assert await clusters.sync() == 0
+            assert await clusters.here() == {own}
+            await source_store.delete_mirror(back, lambda *_: None)
+            assert await clusters.sync() == 0
+            assert await clusters.here() == {own, guard, copied}, "they are the source's own now"
 
     asyncio.run(run())
 
 
-def test_the_sources_administrators_are_none_of_the_destinations(
+def test_administrative_acls_of_the_source_are_not_copied_by_default(
     secured_pair: tuple[Secured, Secured], topic: str
 ) -> None:
     """The default rules leave out ALL on the cluster, control topics, every group and every id.
@@ -206,21 +206,21 @@ def test_the_sources_administrators_are_none_of_the_destinations(
     late = orders._replace(host="10.0.0.1")
 
     async def run() -> None:
-        async with both(secured_pair, topic) as it:
-            await it.mirror_topic()
-            await it.give(it.source, orders, *attack)
+        async with linked_clusters(secured_pair, topic) as clusters:
+            await clusters.mirror_topic()
+            await clusters.give(clusters.source, orders, *attack)
             for _ in range(2):
-                await it.sync(parse_settings({ACLS: "*"}))
-                there = await describe_acls(it.destination) or frozenset()
-                assert {one for one in there if one.principal == mallory} == {orders}
-                assert freeze not in there
-                await it.give(it.source, freeze, late)
-            await delete_acls(it.source, [orders, late, freeze, *attack])
+                await clusters.sync(parse_settings({ACLS: "*"}))
+                destination_acls = await describe_acls(clusters.destination) or frozenset()
+                assert {acl for acl in destination_acls if acl.principal == mallory} == {orders}
+                assert freeze not in destination_acls
+                await clusters.give(clusters.source, freeze, late)
+            await delete_acls(clusters.source, [orders, late, freeze, *attack])
 
     asyncio.run(run())
 
 
-def test_a_denial_of_everybody_that_was_copied_before(
+def test_a_copied_denial_of_all_principals_is_removed(
     secured_pair: tuple[Secured, Secured], topic: str
 ) -> None:
     """Goal: C3: nodes may write nothing because an earlier version copied it: it is removed first.
@@ -243,66 +243,66 @@ def test_a_denial_of_everybody_that_was_copied_before(
     )
     reader = acl(topic)
 
-    async def everything(it: Both) -> frozenset[Acl]:
-        return await describe_acls(it.destination) or frozenset()
+    async def everything(clusters: Both) -> frozenset[Acl]:
+        return await describe_acls(clusters.destination) or frozenset()
 
     async def run() -> None:
         await secured_pair[1].set_password(topic, password, ["SCRAM-SHA-256"])
         properties = sasl("SCRAM-SHA-256", topic, password)
         async with (
-            both(secured_pair, topic) as it,
+            linked_clusters(secured_pair, topic) as clusters,
             secured_pair[1].cluster("WORD", properties) as cluster,
         ):
-            await it.mirror_topic()
-            await it.give(it.destination, *of_node)
+            await clusters.mirror_topic()
+            await clusters.give(clusters.destination, *of_node)
             try:
-                await it.give(it.source, frozen, reader)
+                await clusters.give(clusters.source, frozen, reader)
                 copied = MadeAcl(mirror=topic, acl=frozen, made_for=MadeFor.SOURCE)
-                await it.store.change(lambda _: [copied])
-                await it.give(it.destination, frozen)
+                await clusters.store.change(lambda _: [copied])
+                await clusters.give(clusters.destination, frozen)
                 store = MirrorStore(cluster)
                 sync = AclSync(cluster, store, read_only(cluster))
                 settings = parse_settings({ACLS: "*"})
-                context = sync_context(it.source, cluster, store, topic, settings)
+                context = sync_context(clusters.source, cluster, store, topic, settings)
                 assert await run_sync(sync, context) == 0
 
                 async def gone() -> bool:
-                    return frozen not in await everything(it)
+                    return frozen not in await everything(clusters)
 
                 await until_async(gone)
 
                 async def followed() -> bool:
                     with suppress(UserError):  # a broker may still apply the denial for a moment
                         await run_sync(sync, context)
-                    return reader in await everything(it)
+                    return reader in await everything(clusters)
 
                 await until_async(followed)
-                assert await it.made() == {reader}
-                assert frozen not in await everything(it)
+                assert await clusters.made() == {reader}
+                assert frozen not in await everything(clusters)
             finally:
-                for one in (it.source, it.destination):
+                for one in (clusters.source, clusters.destination):
                     await delete_acls(one, [frozen])
 
     asyncio.run(run())
 
 
-def test_an_allow_comes_with_the_denial_that_limits_it(
+def test_an_allow_is_copied_with_its_limiting_denials(
     secured_pair: tuple[Secured, Secured], topic: str
 ) -> None:
     """A prefix is copied with the source's denials below it, even of topics not mirrored."""
 
     async def run() -> None:
-        async with both(secured_pair, topic) as it:
-            await it.mirror_topic()
+        async with linked_clusters(secured_pair, topic) as clusters:
+            await clusters.mirror_topic()
             prefix = acl(topic)._replace(pattern_type=PatternType.PREFIXED)
             secret = acl(f"{topic}-secret")._replace(permission=Permission.DENY)
             elsewhere = acl(f"{topic[:-1]}-other")._replace(permission=Permission.DENY)
-            await it.give(it.source, prefix, secret, elsewhere)
-            await it.sync(parse_settings({ACLS: "*"}))
-            there = await describe_acls(it.destination) or frozenset()
-            assert {prefix, secret} <= there
-            assert elsewhere not in there
-            await delete_acls(it.source, [prefix, secret, elsewhere])
+            await clusters.give(clusters.source, prefix, secret, elsewhere)
+            await clusters.sync(parse_settings({ACLS: "*"}))
+            destination_acls = await describe_acls(clusters.destination) or frozenset()
+            assert {prefix, secret} <= destination_acls
+            assert elsewhere not in destination_acls
+            await delete_acls(clusters.source, [prefix, secret, elsewhere])
 
     asyncio.run(run())
 
@@ -313,23 +313,25 @@ def test_an_acl_removed_by_hand_is_restored(
     """An ACL removed by hand is restored; a deleted mirror leaves its ACLs and forgets them."""
 
     async def run() -> None:
-        async with both(secured_pair, topic) as it:
+        async with linked_clusters(secured_pair, topic) as clusters:
             one = acl(topic)
-            await it.give(it.source, one)
-            await it.sync()
-            await it.take(it.destination, one)
-            await it.sync()
-            assert await it.here() == {one}
-            await it.store.change(lambda _: [])
-            assert await it.made() == {one}, "nothing was to be changed"
-            assert await delete_mirror(it.destination, topic) == {one}, "named: it follows no more"
-            assert await it.here() == {one}
-            assert await it.made() == frozenset()
+            await clusters.give(clusters.source, one)
+            await clusters.sync()
+            await clusters.take(clusters.destination, one)
+            await clusters.sync()
+            assert await clusters.here() == {one}
+            await clusters.store.change(lambda _: [])
+            assert await clusters.made() == {one}, "nothing was to be changed"
+            assert await delete_mirror(clusters.destination, topic) == {one}, (
+                "named: it follows no more"
+            )
+            assert await clusters.here() == {one}
+            assert await clusters.made() == frozenset()
 
     asyncio.run(run())
 
 
-def test_rights_that_are_missing(
+def test_missing_rights_to_acls_are_reported(
     secured_pair: tuple[Secured, Secured], topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Missing DESCRIBE is an error that names it; without ALTER each ACL is counted, one logged."""
@@ -342,15 +344,15 @@ def test_rights_that_are_missing(
     async def run() -> None:
         await secured_pair[1].set_password(topic, "mallory-secret")
         async with (
-            both(secured_pair, topic) as it,
+            linked_clusters(secured_pair, topic) as clusters,
             secured_pair[1].cluster("WORD", mallory) as weak,
         ):
-            await it.give(it.source, acl(f"{topic}-1"), acl(f"{topic}-2"))
-            sync = AclSync(weak, it.store, read_only(weak))
-            context = sync_context(it.source, weak, it.store, topic, it.settings)
+            await clusters.give(clusters.source, acl(f"{topic}-1"), acl(f"{topic}-2"))
+            sync = AclSync(weak, clusters.store, read_only(weak))
+            context = sync_context(clusters.source, weak, clusters.store, topic, clusters.settings)
             with pytest.raises(UserError, match="read the ACLs: CLUSTER_AUTHORIZATION_FAILED"):
                 await run_sync(sync, context)
-            await create_acls(it.destination, [see])
+            await create_acls(clusters.destination, [see])
 
             async def counted() -> bool:
                 try:
@@ -359,18 +361,18 @@ def test_rights_that_are_missing(
                     return False
 
             await until_async(counted)
-            assert await it.here() == set()
-            assert await it.sync() == 0, "with the right, all is made up for"
-            assert await it.here() == {acl(f"{topic}-1"), acl(f"{topic}-2")}
+            assert await clusters.here() == set()
+            assert await clusters.sync() == 0, "with the right, all is made up for"
+            assert await clusters.here() == {acl(f"{topic}-1"), acl(f"{topic}-2")}
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(run())
-    lines = [one for one in caplog.messages if one.startswith("ACLs cannot be created")]
+    lines = [message for message in caplog.messages if message.startswith("ACLs cannot be created")]
     assert len(lines) == 1
     assert "CLUSTER_AUTHORIZATION_FAILED" in lines[0]
 
 
-def test_without_an_authorizer(pair: Pair, topic: str, caplog: Any) -> None:
+def test_no_acl_is_copied_without_an_authorizer(pair: Pair, topic: str, caplog: Any) -> None:
     """Nothing is copied, and that is logged once."""
 
     async def run() -> None:

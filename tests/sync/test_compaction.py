@@ -57,7 +57,7 @@ def row(partition: int, time_ms: int | None, stable: int, destination: int) -> P
     )
 
 
-def test_marks_are_passed() -> None:
+def test_the_caught_up_time_is_that_of_the_slowest_partition() -> None:
     """A mirror that never has everything passes marks, too; the slowest partition counts."""
     marks = Marks()
     assert marks.caught_up_ms(TOPIC) is None
@@ -76,7 +76,7 @@ def test_marks_are_passed() -> None:
 
 
 @pytest.mark.parametrize("bad", [row(0, None, 9, 9), row(0, 1, -1, 9), row(0, 1, 9, -1)])
-def test_what_is_not_known_marks_nothing(bad: PartitionStatus) -> None:
+def test_unknown_offsets_give_no_caught_up_time(bad: PartitionStatus) -> None:
     marks = Marks()
     marks.observe([bad])
     assert marks.caught_up_ms(replace(TOPIC, partitions=1)) is None
@@ -93,7 +93,7 @@ def test_what_is_not_known_marks_nothing(bad: PartitionStatus) -> None:
         (999_000, 1_000_005, 0),
     ],
 )
-def test_behind_for_longer_than_tombstones_are_kept(
+def test_a_topic_behind_longer_than_its_tombstones_stays_reported(
     caught_up: int | None, now: int, behind: int
 ) -> None:
     """It is reported while it is behind, and for ever after: missed tombstones do not come back."""
@@ -105,7 +105,7 @@ def test_behind_for_longer_than_tombstones_are_kept(
     assert behind_ms(later, now + 10) == later.behind_ms
 
 
-def test_the_first_check_is_the_baseline() -> None:
+def test_the_first_check_sets_the_baseline() -> None:
     """A recreated destination topic (a rebuild) starts again without a baseline."""
     first = followed(TOPIC, None, None, DAY, 5_000_000)
     assert (first.caught_up_ms, first.behind_ms) == (5_000_000, 0)
@@ -115,7 +115,7 @@ def test_the_first_check_is_the_baseline() -> None:
     assert followed(TOPIC, missed, None, DAY, 5_000_000).behind_ms == 2 * DAY
 
 
-def test_a_stored_record_that_is_not_updated() -> None:
+def test_a_stale_caught_up_record_shows_a_topic_behind() -> None:
     """Readiness detects it without a node, as a node does."""
     assert behind_ms(KNOWN, 1_000_000 + DAY) == 0
     assert behind_ms(KNOWN, 1_000_000 + DAY + 1) == DAY + 1
@@ -125,20 +125,20 @@ def test_a_stored_record_that_is_not_updated() -> None:
     ("retention", "allowed"),
     [(0, 75_000), (60_000, 120_000), (90_000, 120_000), (120_000, 120_000)],
 )
-def test_a_retention_shorter_than_two_store_periods(retention: int, allowed: int) -> None:
+def test_short_retentions_allow_for_the_store_period(retention: int, allowed: int) -> None:
     """Without a node it is detected up to a store period later: such a record may be as old."""
     short = replace(KNOWN, retention_ms=retention)
     assert behind_ms(short, 1_000_000 + allowed) == 0
     assert behind_ms(short, 1_000_000 + allowed + 1) == allowed + 1
 
 
-def test_a_short_retention_counts_as_what_can_be_seen() -> None:
+def test_a_retention_below_the_reporting_interval_is_raised_to_it() -> None:
     """Lanes report every 5 s, so being behind for 2 s cannot be seen."""
     assert followed(TOPIC, KNOWN, None, 2_000, 1_000_000 + 15_000).behind_ms == 0
     assert followed(TOPIC, KNOWN, None, 2_000, 1_000_000 + 15_001).behind_ms == 15_001
 
 
-def test_a_retention_that_was_changed_while_behind() -> None:
+def test_the_shorter_of_old_and_new_retention_counts() -> None:
     """Goal: of the retention before and now, the shorter one says what may have been removed."""
     hour = 3600 * 1000
     short = replace(KNOWN, retention_ms=60_000)
@@ -147,7 +147,7 @@ def test_a_retention_that_was_changed_while_behind() -> None:
     assert followed(TOPIC, KNOWN, None, 60_000, resumed).behind_ms == hour
 
 
-def test_what_is_stored() -> None:
+def test_caught_up_records_are_stored_on_large_changes() -> None:
     """A new record, one that has moved far, and a missed tombstone (at once) are stored."""
     assert is_to_be_stored(None, KNOWN)
     assert not is_to_be_stored(KNOWN, replace(KNOWN, caught_up_ms=1_000_001))
@@ -162,11 +162,12 @@ def test_what_is_stored() -> None:
 @pytest.mark.parametrize(
     ("policy", "retention"), [("compact", 7), ("compact,delete", 7), ("delete", None)]
 )
-def test_only_compacted_topics(policy: str, retention: int | None) -> None:
+def test_only_compacted_topics_have_a_tombstone_retention(
+    policy: str, retention: int | None
+) -> None:
     configs = {"cleanup.policy": policy, "delete.retention.ms": "7"}
     found = {name: SourceConfig(value, explicit=False) for name, value in configs.items()}
     assert retention_of(found) == retention
-    assert retention_of({}) is None
 
 
 class Stored:
@@ -199,7 +200,9 @@ class Stored:
         return found
 
 
-def test_a_node_that_takes_a_topic_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_node_counts_time_since_the_stored_record_as_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Goal: what was mirrored since the stored time is unknown, and counts as not mirrored."""
     exactly = Stored(monkeypatch)
     assert exactly.check(exactly.node(), 1_000_000 + DAY).behind_ms == 0
@@ -207,7 +210,22 @@ def test_a_node_that_takes_a_topic_over(monkeypatch: pytest.MonkeyPatch) -> None
     assert stored.check(stored.node(), 1_000_000 + DAY + 1).behind_ms == DAY + 1
 
 
-def test_a_node_that_takes_a_topic_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configurations_that_an_answer_leaves_out_are_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: the topic does not count as not compacted: its record stays, and it is a failure."""
+    stored = Stored(monkeypatch)
+
+    async def configs(_source: object, names: Iterable[str]) -> dict[str, dict[str, SourceConfig]]:
+        return {name: {"cleanup.policy": SourceConfig("compact", explicit=True)} for name in names}
+
+    monkeypatch.setattr(compaction_sync, "source_configs", configs)
+    context = sync_context(None, None, stored, snapshot=stored.snapshot, topics=[TOPIC])
+    assert asyncio.run(run_sync(stored.node(), context)) == 1
+    assert stored.snapshot.followed("m", "t") == KNOWN
+
+
+def test_records_stored_by_another_node_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: what another node has stored meanwhile counts, with the missed tombstones."""
     stored = Stored(monkeypatch)
     node = stored.node()
@@ -220,7 +238,7 @@ def test_a_node_that_takes_a_topic_back(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("former", [None, UUID(int=6)])
-def test_a_topic_that_is_paused_before_its_first_check(
+def test_a_topic_paused_before_its_first_check_has_a_baseline(
     monkeypatch: pytest.MonkeyPatch, former: UUID | None
 ) -> None:
     """Goal: it has a baseline, also where the record is that of the topic before a rebuild."""
@@ -229,7 +247,7 @@ def test_a_topic_that_is_paused_before_its_first_check(
     records: list[ConfigChange] = [MIRROR, topic]
     if former is not None:
         records.append(replace(KNOWN, destination_topic_id=former))
-    stored.snapshot = Snapshot({key_of(one): one for one in records})
+    stored.snapshot = Snapshot({key_of(record): record for record in records})
 
     async def refresh(names: Collection[str]) -> object:
         found = dict.fromkeys(names, SimpleNamespace(topic_id=TOPIC.topic_id))
@@ -238,6 +256,6 @@ def test_a_topic_that_is_paused_before_its_first_check(
     source = SimpleNamespace(refresh=refresh)
     context = sync_context(source, None, stored, snapshot=stored.snapshot)
     changes = asyncio.run(stored.node().compare(context)).changes
-    assert [one.destination_topic_id for one in changes if isinstance(one, Followed)] == [
+    assert [change.destination_topic_id for change in changes if isinstance(change, Followed)] == [
         TOPIC.destination_topic_id
     ]

@@ -43,11 +43,11 @@ async def retained(cluster: KafkaCluster, topic: str) -> str | None:
     return entries["retention.ms"].value
 
 
-def test_one_topic_that_may_not_be_read(
+def test_a_topic_without_describe_configs_right_does_not_block_others(
     secured_pair: tuple[Secured, Secured], topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The others follow; it is counted, logged, has a reason of its own, and cannot be added."""
-    local, there = secured_pair[1], secured_pair[0]
+    destination_cluster, source_cluster = secured_pair[1], secured_pair[0]
     names = [f"{topic}-closed", f"{topic}-open"]
     kind, literal, prefixed = ResourceType.TOPIC, PatternType.LITERAL, PatternType.PREFIXED
     who = ("User:mirror", "*")
@@ -59,20 +59,20 @@ def test_one_topic_that_may_not_be_read(
     mirror = sasl("PLAIN", "mirror", PASSWORDS["mirror"])
 
     async def run() -> None:
-        await there.give(given)
+        await source_cluster.give(given)
         async with (
-            there.root() as root,
-            there.cluster("WORD", mirror) as source,
-            local.root() as destination,
+            source_cluster.root() as root,
+            source_cluster.cluster("WORD", mirror) as source,
+            destination_cluster.root() as destination,
         ):
             for name in names:
                 await make_topic(root, name)
-            await create_mirror(destination, topic, there.properties("WORD", mirror))
+            await create_mirror(destination, topic, source_cluster.properties("WORD", mirror))
             await add_topics(destination, topic, names)
             await retain(root, names, 100_000_000)
-            await there.take(closed)
+            await source_cluster.take(closed)
             store = MirrorStore(destination)
-            topics = [one for one in (await store.snapshot()).topics if one.topic in names]
+            topics = [topic for topic in (await store.snapshot()).topics if topic.topic in names]
             context = sync_context(source, destination, store, topic, topics=topics)
             assert await run_sync(ConfigSync(), context) == 1
             told = f"{names[0]}: its configurations cannot be read on the source: TOPIC_AUTHOR"
@@ -86,8 +86,8 @@ def test_one_topic_that_may_not_be_read(
 
             facts = await survey(destination, await subject_of(destination, topic, names))
             found = {
-                one.topic: [finding.reason for finding in one.findings]
-                for one in judge(facts).topics
+                topic.topic: [finding.reason for finding in topic.findings]
+                for topic in judge(facts).topics
             }
             assert Reason.CONFIGURATION_UNREADABLE in found[names[0]]
             assert Reason.CONFIGURATION_UNREADABLE not in found[names[1]]
@@ -95,7 +95,7 @@ def test_one_topic_that_may_not_be_read(
             more = [f"{topic}-closed-too", f"{topic}-open-too"]
             for name in more:
                 await make_topic(root, name)
-            await there.give(
+            await source_cluster.give(
                 {Acl(kind, more[1], literal, *who, Operation.DESCRIBE_CONFIGS, Permission.ALLOW)}
             )
             with pytest.raises(UserError, match=f"{more[0]}: cannot read the configurations"):

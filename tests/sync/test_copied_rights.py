@@ -39,7 +39,9 @@ def snapshot(*copied: Acl) -> Snapshot:
         MirrorTopic(mirror="m", topic="orders", topic_id=UUID(int=1), partitions=1),
         *(MadeAcl(mirror="m", acl=acl, made_for=MadeFor.SOURCE) for acl in copied),
     )
-    return Snapshot().after(StoredRecord(0, at, *encode(one)) for at, one in enumerate(records))
+    return Snapshot().after(
+        StoredRecord(0, at, *encode(change)) for at, change in enumerate(records)
+    )
 
 
 @pytest.mark.parametrize("already", [False, True], ids=["about to be copied", "copied before"])
@@ -61,25 +63,25 @@ def test_a_principal_with_a_copied_right_is_denied(
     monkeypatch.setattr(read_only, "carry_out", carry_out)
 
     async def run() -> None:
-        one = ReadOnly(NOBODY, NOBODY, NOBODY, NOBODY, NOBODY)
-        one._snapshot = snapshot(*([ANYWHERE] if already else []))
-        there, news = {NODE}, {ANYWHERE}
+        guard = ReadOnly(NOBODY, NOBODY, NOBODY, NOBODY, NOBODY)
+        guard._snapshot = snapshot(*([ANYWHERE] if already else []))
+        existing, added = {NODE}, {ANYWHERE}
         if already:
-            there, news = there | news, set()
-        await one.allow("m", frozenset(there), frozenset(news), copying)
+            existing, added = existing | added, set()
+        await guard.allow("m", frozenset(existing), frozenset(added), copying)
 
     asyncio.run(run())
     denials, copied = done
     assert copied == {ANYWHERE}
-    assert {one.operation for one in denials if one.principal == "User:mallory"} == {
+    assert {guard.operation for guard in denials if guard.principal == "User:mallory"} == {
         *(Operation.WRITE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS)
     }
-    assert {one.resource_name for one in denials} == {"orders"}
-    assert {one.permission for one in denials} == {Permission.DENY}
+    assert {guard.resource_name for guard in denials} == {"orders"}
+    assert {guard.permission for guard in denials} == {Permission.DENY}
 
 
 @pytest.mark.parametrize("refused", [0, 1])
-def test_without_its_denial_no_right_is_copied(
+def test_no_right_is_copied_if_its_denial_is_refused(
     refused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: a denial that the destination refuses opens no mirror topic to a copied right."""
@@ -93,13 +95,15 @@ def test_without_its_denial_no_right_is_copied(
         return 0
 
     monkeypatch.setattr(read_only, "carry_out", carry_out)
-    one = ReadOnly(NOBODY, NOBODY, NOBODY, NOBODY, NOBODY)
-    one._snapshot = snapshot()
-    assert asyncio.run(one.allow("m", frozenset({NODE}), frozenset({ANYWHERE}), copying)) == refused
+    guard = ReadOnly(NOBODY, NOBODY, NOBODY, NOBODY, NOBODY)
+    guard._snapshot = snapshot()
+    assert (
+        asyncio.run(guard.allow("m", frozenset({NODE}), frozenset({ANYWHERE}), copying)) == refused
+    )
     assert bool(copied) is not bool(refused)
 
 
-def test_rights_that_would_need_too_many_denials_are_not_copied(
+def test_rights_that_need_too_many_denials_are_not_copied(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Goal: a source fills neither a node's memory nor the destination's ACLs with its own.
@@ -113,20 +117,22 @@ def test_rights_that_would_need_too_many_denials_are_not_copied(
     async def copying() -> int:
         raise AssertionError("copied")
 
-    one = ReadOnly(NOBODY, NOBODY, NOBODY, NOBODY, NOBODY)
-    one._snapshot = snapshot()
-    news = frozenset(allowed("ord", f"User:{who}", PatternType.PREFIXED) for who in "abc")
+    guard = ReadOnly(NOBODY, NOBODY, NOBODY, NOBODY, NOBODY)
+    guard._snapshot = snapshot()
+    added = frozenset(allowed("ord", f"User:{who}", PatternType.PREFIXED) for who in "abc")
     with pytest.raises(UserError, match="more than 8 ACLs are needed to keep 1 topics read-only"):
-        asyncio.run(one.allow("m", frozenset({NODE}), news, copying))
+        asyncio.run(guard.allow("m", frozenset({NODE}), added, copying))
 
 
 def test_denials_of_the_source_are_copied() -> None:
     """Goal: a denial is left out only to protect nodes."""
-    ours = {NODE, ANYWHERE}
+    mirror_acls = {NODE, ANYWHERE}
 
     async def nodes(known: Snapshot) -> frozenset[str]:
         settings = parse_settings({})
-        found = await acl_sync._scope(NOBODY, known, "m", settings, about=[], ours=ours)
+        found = await acl_sync._scope(
+            NOBODY, known, "m", settings, about=[], destination_acls=mirror_acls
+        )
         return found.nodes
 
     assert asyncio.run(nodes(snapshot(ANYWHERE))) == {"User:node"}

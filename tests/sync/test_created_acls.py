@@ -48,7 +48,7 @@ def run(function: Any, *acls: Acl) -> set[Acl]:
     return found
 
 
-def test_a_denial_is_made_first_and_removed_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_denials_are_created_first_and_removed_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: an allow never exists without its limiting denial, also if requests are missing."""
     broker = Broker(monkeypatch)
     assert run(created_acls._make, ALLOW, DENY) == set()
@@ -56,7 +56,7 @@ def test_a_denial_is_made_first_and_removed_last(monkeypatch: pytest.MonkeyPatch
     assert broker.done == [DENY, ALLOW, ALLOW, DENY]
 
 
-def test_nothing_is_allowed_beside_a_denial_that_is_refused(
+def test_an_allow_is_not_created_if_its_denial_is_refused(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Goal: a destination that refuses denials does not become more open than the source."""
@@ -66,13 +66,13 @@ def test_nothing_is_allowed_beside_a_denial_that_is_refused(
     assert any("the denials that limit them cannot be created" in line for line in caplog.messages)
 
 
-def test_a_denial_stays_beside_what_cannot_be_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_denial_stays_if_its_allow_cannot_be_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = Broker(monkeypatch, ALLOW)
     assert run(created_acls._remove, ALLOW, DENY, OTHER) == {ALLOW, DENY}
     assert broker.done == [OTHER]
 
 
-def test_too_many_to_compare_are_as_if_they_were_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acls_beyond_the_comparison_limit_count_as_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: names that the destination refuses hold up no node, and open nothing."""
     monkeypatch.setattr(acls, "MAX_PAIRS", 1)
     broker = Broker(monkeypatch, DENY)

@@ -120,7 +120,7 @@ class World:
     @property
     def written(self) -> dict[str, GroupMemory]:
         records = [decode(key, value) for key, value in self.destination.log.items()]
-        return {one.group: one for one in records if isinstance(one, GroupMemory)}
+        return {record.group: record for record in records if isinstance(record, GroupMemory)}
 
     @property
     def last_check(self) -> LastCheck:
@@ -164,7 +164,7 @@ class World:
         return dict.fromkeys(done)
 
     async def _bounds(self, _: Cluster, partitions: Collection[TopicPartition], _same: Any) -> Any:
-        known = [one for one in partitions if one not in self.refused]
+        known = [partition for partition in partitions if partition not in self.refused]
         return Bounds(dict.fromkeys(known, Log(0, self.end)), self.refused)
 
     async def _read(self, cluster: Cluster, _mirror: str) -> Remembered:
@@ -198,7 +198,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
 
 
-def test_a_rewound_group_is_followed(world: World) -> None:
+def test_offsets_follow_a_rewound_group(world: World) -> None:
     """A rewound group is followed, also by a node started since: copied offsets are stored."""
     world.source.commit("g", 90)
     world.check()
@@ -209,7 +209,7 @@ def test_a_rewound_group_is_followed(world: World) -> None:
     assert world.destination.offset("g") == 20
 
 
-def test_what_the_group_has_committed_itself_is_not_lowered(world: World) -> None:
+def test_offsets_committed_by_the_group_are_not_lowered(world: World) -> None:
     """KIP-545. An equal offset, committed by a consumer, is the consumer's own, too."""
     world.source.commit("g", 90)
     world.check()
@@ -221,7 +221,7 @@ def test_what_the_group_has_committed_itself_is_not_lowered(world: World) -> Non
         assert world.destination.offset("g") == own
 
 
-def test_after_a_crash_in_front_of_the_record_nothing_is_lowered(world: World) -> None:
+def test_offsets_are_not_lowered_after_a_crash_before_the_record(world: World) -> None:
     """The destination's offset is not known to be the mirror's: keeping it is the safe side."""
     world.source.commit("g", 90)
     world.destination.log_refuses = Retriable("gone")
@@ -240,7 +240,7 @@ def test_after_a_crash_in_front_of_the_record_nothing_is_lowered(world: World) -
     assert world.destination.offset("g") == 30, "the next copy is the mirror's own again"
 
 
-def test_a_lost_answer_is_no_other_hand(world: World) -> None:
+def test_a_commit_with_a_lost_answer_counts_as_copied(world: World) -> None:
     """The commit has landed or not: the group is followed in both cases."""
     world.source.commit("g", 90)
     world.destination.lose_answers = True
@@ -251,7 +251,7 @@ def test_a_lost_answer_is_no_other_hand(world: World) -> None:
     assert world.destination.offset("g") == 20
 
 
-def test_a_partition_that_an_answer_leaves_out_is_not_copied(world: World) -> None:
+def test_a_partition_missing_from_a_response_is_not_copied(world: World) -> None:
     """Goal: the destination's offset stays the mirror's own, and follows the source back."""
     world.source.commit("g", 80)
     assert world.check() == 0
@@ -265,7 +265,7 @@ def test_a_partition_that_an_answer_leaves_out_is_not_copied(world: World) -> No
     assert world.destination.offset("g") == 20
 
 
-def test_without_the_right_to_the_topic_groups_are_copied(world: World) -> None:
+def test_groups_are_copied_without_access_to_the_groups_topic(world: World) -> None:
     """Only a new node does not know which offsets are the mirror's own."""
     world.destination.log_refuses = UserError("no right", code=29)
     for offset in (90, 20, 95):
@@ -274,7 +274,7 @@ def test_without_the_right_to_the_topic_groups_are_copied(world: World) -> None:
         assert world.destination.offset("g") == offset
 
 
-def test_what_could_not_be_read_is_not_overwritten(world: World) -> None:
+def test_unreadable_group_records_are_not_overwritten(world: World) -> None:
     """The check fails and writes nothing; the next one knows the mirror's own offsets."""
     world.source.commit("g", 90)
     world.check()
@@ -292,7 +292,7 @@ def test_what_could_not_be_read_is_not_overwritten(world: World) -> None:
     assert world.written.keys() == {"g", "h"}
 
 
-def test_a_record_of_a_later_version_stays(world: World) -> None:
+def test_a_group_record_of_a_later_version_is_kept(world: World) -> None:
     """It is neither overwritten nor removed; the check reports that it cannot read the group."""
     for name in ("g", "h"):
         world.source.commit(name, 90)
@@ -315,7 +315,7 @@ def test_a_record_of_a_later_version_stays(world: World) -> None:
     assert world.last_check == check
 
 
-def test_a_group_that_becomes_active_in_between_is_not_disturbed(world: World) -> None:
+def test_a_group_that_becomes_active_meanwhile_is_not_disturbed(world: World) -> None:
     """The broker refuses the commit; the group is left alone until it was quiet for a while."""
     world.source.commit("g", 90)
     world.check()
@@ -330,7 +330,9 @@ def test_a_group_that_becomes_active_in_between_is_not_disturbed(world: World) -
     assert world.destination.offset("g") == 20
 
 
-def test_what_is_lowered_is_read_again_first(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_offset_is_read_again_before_it_is_lowered(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A group that commits between the first read and the commit keeps its offset."""
     world.source.commit("g", 90)
     world.check()
@@ -352,7 +354,7 @@ def test_what_is_lowered_is_read_again_first(world: World, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("copied", [True, False])
-def test_a_later_offset_that_was_copied_meanwhile_stays(
+def test_a_later_offset_copied_meanwhile_is_kept(
     world: World, monkeypatch: pytest.MonkeyPatch, copied: bool
 ) -> None:
     """A switchover copies offsets, too; an earlier one would make the group read records again."""
@@ -376,7 +378,7 @@ def test_a_later_offset_that_was_copied_meanwhile_stays(
     assert world.destination.offset("g") == 100
 
 
-def test_a_rolling_restart_of_a_read_replica(world: World) -> None:
+def test_a_rolling_restart_of_destination_consumers_skips_nothing(world: World) -> None:
     """Its consumers read on the destination, far behind; for a moment the group has no member."""
     world.source.commit("g", 900)
     world.destination.members.add("g")
@@ -392,7 +394,7 @@ def test_a_rolling_restart_of_a_read_replica(world: World) -> None:
     assert world.destination.offset("g") == 900, "it does not read there any more"
 
 
-def test_a_consumer_without_membership_is_seen_by_its_commits(world: World) -> None:
+def test_a_consumer_without_membership_is_detected_by_its_commits(world: World) -> None:
     """assign() and commit(): the group never has a member."""
     world.source.commit("g", 900)
     for offset in range(0, 200, 10):
@@ -401,7 +403,7 @@ def test_a_consumer_without_membership_is_seen_by_its_commits(world: World) -> N
         assert world.destination.offset("g") == offset
 
 
-def test_the_way_back(world: World) -> None:
+def test_old_offsets_are_raised_after_a_quiet_time(world: World) -> None:
     """An old offset of the group on the new destination is raised, after a quiet time."""
     world.destination.commit("g", 100)
     world.source.commit("g", 500)
@@ -461,11 +463,13 @@ def test_a_quiet_partition_is_committed_again(world: World) -> None:
         (["4"], 60.0),
     ],
 )
-def test_how_often(minutes: list[str | None], seconds: float) -> None:
+def test_the_repeat_interval_follows_the_retention(
+    minutes: list[str | None], seconds: float
+) -> None:
     assert repeat_interval(minutes) == seconds
 
 
-def test_what_the_last_check_saw_is_written(world: World) -> None:
+def test_the_source_offsets_of_the_last_check_are_stored(world: World) -> None:
     """Readiness needs it when the source is dead; an unchanged record is not written."""
     world.end = 50
     world.source.commit("g", 90)
@@ -481,7 +485,7 @@ def test_what_the_last_check_saw_is_written(world: World) -> None:
     assert world.last_check.time_ms > first.time_ms
 
 
-def test_a_group_that_fails_is_named(world: World) -> None:
+def test_failed_groups_are_named(world: World) -> None:
     world.source.commit("g", 90)
     world.source.commit("h", 90)
     world.destination.lose_answers = True
@@ -489,7 +493,7 @@ def test_a_group_that_fails_is_named(world: World) -> None:
     assert world.last_check.failed == ("g", "h")
 
 
-def test_a_log_that_is_not_known_makes_the_check_incomplete(world: World) -> None:
+def test_unknown_log_bounds_make_the_check_incomplete(world: World) -> None:
     """Nothing is concluded of that partition; the group's other offsets are copied."""
     world.source.commit("g", 90, A)
     world.source.commit("g", 80, B)
@@ -504,7 +508,7 @@ def test_a_log_that_is_not_known_makes_the_check_incomplete(world: World) -> Non
     assert world.destination.offset("g", B) == 80
 
 
-def test_a_group_is_forgotten_when_it_is_gone_for_long(world: World) -> None:
+def test_a_group_deleted_for_long_is_forgotten(world: World) -> None:
     """One list without the group proves nothing; a group that is excluded is forgotten.
 
     While its offsets are left on the destination, they are known to be the mirror's own: the group
@@ -529,7 +533,7 @@ def test_a_group_is_forgotten_when_it_is_gone_for_long(world: World) -> None:
     assert "g" not in world.written
 
 
-def test_what_was_deleted_on_the_source_is_noted(world: World) -> None:
+def test_offsets_deleted_on_the_source_are_recorded(world: World) -> None:
     """A dead source makes it necessary. Groups missing from the list are asked for until known."""
     for group in ("g", "h"):
         world.source.commit(group, 90)
@@ -557,7 +561,7 @@ def test_what_was_deleted_on_the_source_is_noted(world: World) -> None:
     assert world.written["g"].partitions[A] == PartitionMemory(95, 95)
 
 
-def test_a_group_that_is_not_listed_and_has_offsets(world: World) -> None:
+def test_an_unlisted_group_with_offsets_is_kept(world: World) -> None:
     world.source.commit("g", 90)
     world.check()
     world.source.hidden.add("g")
@@ -566,7 +570,7 @@ def test_a_group_that_is_not_listed_and_has_offsets(world: World) -> None:
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_group_that_has_moved_on_there_is_forgotten(world: World, own: bool) -> None:
+def test_a_group_that_commits_on_the_destination_is_forgotten(world: World, own: bool) -> None:
     """Its offsets are its own then; not where the destination does not answer."""
     world.source.commit("g", 90)
     world.check()
@@ -601,7 +605,7 @@ def test_offsets_are_committed_in_parts(world: World) -> None:
     assert max(sizes) * 300 < 300_000
 
 
-def test_a_refused_commit_is_no_copy(world: World) -> None:
+def test_a_refused_commit_does_not_count_as_copied(world: World) -> None:
     """Goal: an equal offset that the group commits itself afterwards is its own, and stays."""
     world.source.commit("g", 90)
     world.check()

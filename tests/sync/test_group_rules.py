@@ -43,7 +43,7 @@ def test_an_offset_beyond_the_log_end_is_lowered_to_it() -> None:
 
 
 @given(offsets, offsets, logs)
-def test_never_back_and_never_outside(
+def test_offsets_are_never_lowered_and_stay_within_the_log(
     source: Mapping[TopicPartition, Committed],
     destination: Mapping[TopicPartition, Committed],
     logs: Mapping[TopicPartition, Log],
@@ -61,7 +61,7 @@ def test_never_back_and_never_outside(
 
 
 @given(offsets, offsets, logs)
-def test_its_own_offsets_follow_backwards(
+def test_copied_offsets_follow_the_source_backwards(
     source: Mapping[TopicPartition, Committed],
     destination: Mapping[TopicPartition, Committed],
     logs: Mapping[TopicPartition, Log],
@@ -76,7 +76,7 @@ def test_its_own_offsets_follow_backwards(
     assert not due_offsets(source, after, logs, own=after.keys()), "the next check does nothing"
 
 
-def test_a_log_end_that_falls_back_lowers_nothing() -> None:
+def test_a_lower_high_watermark_lowers_no_offsets() -> None:
     """After an election the high watermark is lower for a moment; the source did not rewind."""
     assert not due_offsets({A: Committed(9)}, {A: Committed(8)}, {A: Log(0, 5)}, own={A})
 
@@ -91,7 +91,9 @@ def test_a_log_end_that_falls_back_lowers_nothing() -> None:
         (Committed(7, "m", 0), False),  # a consumer's: the mirror commits no leader epoch
     ],
 )
-def test_whose_an_offset_is(found: Committed, *, is_own: bool) -> None:
+def test_an_offset_belongs_to_the_mirror_if_equal_to_the_copy(
+    found: Committed, *, is_own: bool
+) -> None:
     known = memory({A: PartitionMemory(7, 7, metadata_checksum("m"))})
     assert own_offsets({A: found}, known) == (frozenset({A}) if is_own else frozenset())
     assert own_offsets({A: found}, None) == frozenset()
@@ -107,8 +109,8 @@ def test_changes_by_another_client_are_detected() -> None:
     assert not moved_by_others({}, frozenset(), None)
 
 
-def test_what_is_remembered() -> None:
-    """A partition that was not checked keeps its copied offset, and has no source offset.
+def test_unchecked_and_deleted_partitions_are_remembered() -> None:
+    """A partition that was not checked, such as a paused one, keeps what is known of it.
 
     A checked partition without an offset was deleted on the source, until it has one again.
     """
@@ -119,7 +121,7 @@ def test_what_is_remembered() -> None:
     after = {
         A: PartitionMemory(8, 7),
         B: PartitionMemory(9, -1, 0, 5),
-        paused: PartitionMemory(-1, 3),
+        paused: PartitionMemory(3, 3),
         gone: PartitionMemory(-1, 4, deleted=1),
     }
     assert remembered(source, destination, {A}, memory(copies), {A, B, gone}) == after

@@ -49,7 +49,7 @@ async def commit(
     assert not any((await commit_offsets(cluster, group, offsets)).values())
 
 
-def found(facts: MirrorFacts) -> dict[Reason, list[str]]:
+def findings_by_reason(facts: MirrorFacts) -> dict[Reason, list[str]]:
     """Return the findings, by reason."""
     texts: dict[Reason, list[str]] = {}
     for one in judge(facts).all_findings():
@@ -57,7 +57,7 @@ def found(facts: MirrorFacts) -> dict[Reason, list[str]]:
     return texts
 
 
-def test_a_rewound_group_is_followed_back(
+def test_offsets_follow_a_rewound_group(
     pair: Pair, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
     """Another node follows it, too, while the destination's offset is the mirror's own.
@@ -103,7 +103,7 @@ def test_a_rewound_group_is_followed_back(
     asyncio.run(run())
 
 
-def test_a_group_with_thousands_of_partitions(
+def test_a_group_with_thousands_of_partitions_is_copied(
     pair: Pair, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
     """They exceed one batch of __consumer_offsets: in one request all of them are refused."""
@@ -145,7 +145,9 @@ def test_a_group_with_thousands_of_partitions(
         librdkafka_tools.delete_topic(cluster.bootstrap_servers, topic)
 
 
-def test_what_readiness_finds(pair: Pair, topic: str, fresh_name: Callable[[str], str]) -> None:
+def test_readiness_reports_groups_that_would_repeat_or_skip_records(
+    pair: Pair, topic: str, fresh_name: Callable[[str], str]
+) -> None:
     """Every group that would read records again or skip some is found, copied or not.
 
     With a dead source, the offsets of the last check are used, with their age.
@@ -186,7 +188,7 @@ def test_what_readiness_finds(pair: Pair, topic: str, fresh_name: Callable[[str]
     async def run() -> None:
         async with client(pair.source) as source, client(pair.destination) as destination:
             assert (await list_groups(source))[names["streams"]].kind == "streams"
-            unknown = found(await facts(destination, "127.0.0.1:1"))
+            unknown = findings_by_reason(await facts(destination, "127.0.0.1:1"))
             assert "no complete check" in "".join(unknown[Reason.GROUP_UNREADABLE])
             for name, offset in (
                 ("behind", 3),
@@ -206,7 +208,7 @@ def test_what_readiness_finds(pair: Pair, topic: str, fresh_name: Callable[[str]
             admin = AdminClient({"bootstrap.servers": pair.source.bootstrap_servers})
             admin.delete_consumer_groups([names["deleted"]])[names["deleted"]].result(30)
 
-            live = found(await facts(destination))
+            live = findings_by_reason(await facts(destination))
             assert Reason.GROUP_UNREADABLE not in live, "without an authorizer all are listed"
             [behind] = live[Reason.GROUP_BEHIND]
             assert names["behind"] in behind
@@ -226,7 +228,7 @@ def test_what_readiness_finds(pair: Pair, topic: str, fresh_name: Callable[[str]
             assert re.search(rf"{names['streams']}.*streams groups.*read 5 offsets again", aside)
             assert names["ok"] not in str(live)
 
-            dead = found(await facts(destination, "127.0.0.1:1"))
+            dead = findings_by_reason(await facts(destination, "127.0.0.1:1"))
             [age] = dead[Reason.GROUP_UNREADABLE]
             assert re.search(r"5 were last checked on the source \d+ s ago", age)
             assert Reason.GROUP_BEHIND not in dead, "as the last check saw it"
@@ -234,11 +236,11 @@ def test_what_readiness_finds(pair: Pair, topic: str, fresh_name: Callable[[str]
             assert names["own"] in "".join(dead[Reason.GROUP_SKIPS])
 
             assert await node.sync(source, mirror, include, ids) == 0
-            after = found(await facts(destination))
+            after = findings_by_reason(await facts(destination))
             assert not {Reason.GROUP_BEHIND, Reason.GROUP_REWOUND} & after.keys()
             assert (await committed_offsets(destination, names["rewound"]))[partition].offset == 1
             assert after[Reason.GROUP_DELETED] == [deleted], "the check deletes nothing"
-            dead = found(await facts(destination, "127.0.0.1:1"))
+            dead = findings_by_reason(await facts(destination, "127.0.0.1:1"))
             assert dead[Reason.GROUP_DELETED] == [deleted], "the check has seen that it is gone"
 
     asyncio.run(run())

@@ -27,7 +27,7 @@ from twinlog.sync.read_only import ReadOnly
 pytestmark = pytest.mark.broker
 
 
-async def ours(_mirror: str) -> bool:
+async def owned(_mirror: str) -> bool:
     return True
 
 
@@ -35,14 +35,14 @@ async def ours(_mirror: str) -> bool:
 async def guarding(cluster: KafkaCluster) -> AsyncIterator[None]:
     """Guard all topics while the block runs; then stop at once, without cleaning up."""
     counted: list[int] = []
-    one = ReadOnly(
+    guard = ReadOnly(
         cluster,
         MirrorStore(cluster),
-        ours,
+        owned,
         lambda _mirror, count: counted.append(count),
         none_refused,
     )
-    task = asyncio.create_task(one.run())
+    task = asyncio.create_task(guard.run())
     try:
         yield
     finally:
@@ -51,7 +51,7 @@ async def guarding(cluster: KafkaCluster) -> AsyncIterator[None]:
     assert not any(counted)
 
 
-def test_guarded_until_stopped(
+def test_topics_are_guarded_until_stopped(
     secured_pair: tuple[Secured, Secured], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There are two topics; another node than the one that set it removes the second's guard."""
@@ -84,13 +84,15 @@ def test_guarded_until_stopped(
             async def become(wanted: set[Acl]) -> None:
                 async def there() -> bool:
                     found = await describe_acls(cluster) or frozenset()
-                    return {one for one in found if one.resource_name.startswith(topic)} == wanted
+                    return {
+                        existing for existing in found if existing.resource_name.startswith(topic)
+                    } == wanted
 
                 await until_async(there, what=f"{len(wanted)} ACLs")
 
             async def stop(name: str) -> None:
                 topics = (await store.snapshot()).topics
-                found = next(one for one in topics if one.topic == name)
+                found = next(topic for topic in topics if topic.topic == name)
                 await write_state(cluster, found, State.STOPPED)
 
             await store.create_mirror(Mirror(name=topic, source={}, source_cluster_id="s"))

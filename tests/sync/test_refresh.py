@@ -76,7 +76,9 @@ async def topics_of(destination: KafkaCluster, mirror: str) -> dict[str, MirrorT
     return {topic.topic: topic for topic in snapshot.topics if topic.mirror == mirror}
 
 
-def test_topics_come_grow_and_go(pair: Pair, fresh_name: Callable[[str], str]) -> None:
+def test_a_refresh_adds_grows_and_stops_topics(
+    pair: Pair, fresh_name: Callable[[str], str]
+) -> None:
     """Matching topics are added while the expression exists; deleted source topics are stopped."""
     mirror, prefix = fresh_name("mirror"), fresh_name("topic")
     a, b, c, taken = (f"{prefix}-{letter}" for letter in ("a", "b", "c", "taken"))
@@ -129,7 +131,7 @@ def test_topics_come_grow_and_go(pair: Pair, fresh_name: Callable[[str], str]) -
     asyncio.run(run())
 
 
-def test_partitions_that_another_client_added(
+def test_partitions_added_by_another_client_are_counted(
     pair: Pair, fresh_name: Callable[[str], str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """They are counted at each refresh; a growing source uses them, if they never had records."""
@@ -177,7 +179,7 @@ def test_partitions_that_another_client_added(
     asyncio.run(run())
 
 
-def test_a_topic_whose_configuration_is_refused(
+def test_a_topic_with_a_refused_configuration_is_reported(
     pair: Pair, kafka_391: LocalCluster, fresh_name: Callable[[str], str]
 ) -> None:
     """Goal: D3: it is not mirrored, which readiness and a metric report, with the reason.
@@ -214,7 +216,9 @@ def test_a_topic_whose_configuration_is_refused(
             assert found.not_mirrored.keys() == {small}
             assert "INVALID_CONFIG" in found.not_mirrored[small]
             assert "segment.bytes" in found.not_mirrored[small]
-            texts = [one.text for one in found.findings if one.reason is Reason.NOT_MIRRORED]
+            texts = [
+                finding.text for finding in found.findings if finding.reason is Reason.NOT_MIRRORED
+            ]
             assert texts == [
                 f"1 source topic(s) are not mirrored: {small} ({found.not_mirrored[small]})"
             ]
@@ -234,7 +238,7 @@ def test_a_topic_whose_configuration_is_refused(
     asyncio.run(run())
 
 
-def test_a_topic_that_is_not_compacted_any_more(pair: Pair, topic: str) -> None:
+def test_a_topic_no_longer_compacted_misses_no_further_tombstones(pair: Pair, topic: str) -> None:
     """Goal: E2: its source keeps tombstones from now on, so no further ones are missed.
 
     Tombstones missed before stay missed, however long ago that was.
@@ -258,7 +262,7 @@ def test_a_topic_that_is_not_compacted_any_more(pair: Pair, topic: str) -> None:
                 """Return for how long they were behind, after a check by a newly started node."""
                 compaction = Compaction(lambda: now_ms + after_ms)
                 snapshot = await store.snapshot()
-                topics = {one.topic: one for one in snapshot.topics if one.mirror == mirror}
+                topics = {topic.topic: topic for topic in snapshot.topics if topic.mirror == mirror}
                 checked = [topics[name] for name in names]
                 context = sync_context(
                     *(source, destination, store, mirror), snapshot=snapshot, topics=checked
@@ -288,7 +292,7 @@ def test_a_topic_that_is_not_compacted_any_more(pair: Pair, topic: str) -> None:
     asyncio.run(run())
 
 
-def test_a_compacted_topic_that_is_paused_at_once(pair: Pair, topic: str) -> None:
+def test_a_compacted_topic_paused_at_once_is_behind(pair: Pair, topic: str) -> None:
     """Goal: E2: a topic that no check has seen before its pause is behind from then on.
 
     Without it, the first check after the pause was the baseline, and missed tombstones were not
@@ -317,7 +321,7 @@ def test_a_compacted_topic_that_is_paused_at_once(pair: Pair, topic: str) -> Non
     asyncio.run(run())
 
 
-def test_a_mirror_of_a_kind_that_this_version_does_not_have(
+def test_no_topic_is_created_for_an_unknown_mirror_kind(
     pair: Pair, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Goal: no topic of the same name is made for it: its engine may give topics other names."""
@@ -352,12 +356,14 @@ async def not_mirrored_metric(destination: KafkaCluster, mirror: str) -> float |
     observed = Observed(destination, "lanes", frozenset(), Counter())
     observed.take(frozenset(), await MirrorStore(destination).snapshot(), {})
     text = exposition(observed).decode()
-    families = {one.name: one for one in text_string_to_metric_families(text)}
+    families = {family.name: family for family in text_string_to_metric_families(text)}
     samples = families["twinlog_topics_not_mirrored"].samples
-    return next((one.value for one in samples if one.labels == {"mirror": mirror}), None)
+    return next((sample.value for sample in samples if sample.labels == {"mirror": mirror}), None)
 
 
-def test_a_shortened_interval_holds_at_once(pair: Pair, fresh_name: Callable[[str], str]) -> None:
+def test_a_shortened_refresh_interval_applies_at_once(
+    pair: Pair, fresh_name: Callable[[str], str]
+) -> None:
     """The next refresh does not wait for the end of the former interval."""
     mirror, prefix = fresh_name("mirror"), fresh_name("topic")
     first, before, after = (f"{prefix}-{name}" for name in ("first", "before", "after"))
@@ -384,7 +390,7 @@ def test_a_shortened_interval_holds_at_once(pair: Pair, fresh_name: Callable[[st
     asyncio.run(run())
 
 
-def test_no_offsets_of_a_topic_that_was_recreated(
+def test_offsets_of_a_recreated_topic_are_not_copied(
     pair: Pair, fresh_name: Callable[[str], str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """They belong to other records, whether it was recreated before or during a refresh."""
@@ -430,7 +436,7 @@ def test_no_offsets_of_a_topic_that_was_recreated(
     asyncio.run(run())
 
 
-def test_a_loop_of_three_clusters(
+def test_a_mirror_that_closes_a_loop_of_three_clusters_is_refused(
     pair: Pair, fresh_name: Callable[[str], str], tmp_path: Path
 ) -> None:
     """The mirror that would close the loop refuses it, in whatever order the others began."""

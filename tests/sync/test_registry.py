@@ -23,7 +23,7 @@ ID, OTHER = UUID(int=1), UUID(int=2)
 SAME = MirrorTopic(mirror="m", topic="same", topic_id=ID, partitions=1, destination_topic_id=ID)
 
 
-def test_what_the_syncs_are_called() -> None:
+def test_syncs_have_unique_names_and_the_metrics_of_the_kip() -> None:
     """Goal: metrics and findings name each sync; KIP-1279's four metrics are there, in order."""
     assert METRICS[:4] == (
         "MetadataRefreshError",
@@ -35,7 +35,7 @@ def test_what_the_syncs_are_called() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_one_instance_of_each() -> None:
+def test_one_instance_of_each_sync_is_created() -> None:
     """Goal: ACLs are copied under the same lock by which topics are kept read-only."""
     nobody: Any = None
     host = Host(nobody, nobody)
@@ -126,7 +126,7 @@ def test_a_failure_stops_no_other_sync(
     assert idle.applied == []
 
 
-def test_nothing_runs_for_an_unknown_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_sync_runs_for_an_unknown_mirror_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: its engine may give topics other names: the source is not even asked."""
     mirror = Mirror(name="m", source={"mirror.kind": "later"}, source_cluster_id="s")
     one, connected = refresher(monkeypatch, Cluster(), Cluster(), mirror)

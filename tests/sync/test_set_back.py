@@ -21,7 +21,7 @@ ID = UUID(int=1)
 
 
 @pytest.mark.parametrize("side", ["source", "destination", "record", "neither"])
-def test_what_was_read_of_another_topic_is_not_written_down(
+def test_configs_of_a_recreated_topic_are_not_stored(
     side: str,
 ) -> None:
     """The topic was recreated on either side, or added again, after reading its configurations."""
@@ -29,7 +29,7 @@ def test_what_was_read_of_another_topic_is_not_written_down(
         mirror="m", topic="t", topic_id=ID, partitions=1, destination_topic_id=ID, set_back=()
     )
     other = UUID(int=2)
-    there = replace(read, topic_id=other) if side == "record" else read
+    stored = replace(read, topic_id=other) if side == "record" else read
     found = ConfigDifference({}, {}, (("retention.ms", "5"),))
     written: list[MirrorTopic] = []
 
@@ -41,7 +41,7 @@ def test_what_was_read_of_another_topic_is_not_written_down(
         return SimpleNamespace(refresh=refresh)
 
     async def change(decide: Any) -> None:
-        written.extend(decide(SimpleNamespace(topics=[there])))
+        written.extend(decide(SimpleNamespace(topics=[stored])))
 
     store = SimpleNamespace(change=change)
     context = sync_context(cluster("source"), cluster("destination"), store, topics=[read])
@@ -105,7 +105,9 @@ def destination(monkeypatch: pytest.MonkeyPatch) -> Destination:
     return Destination(monkeypatch)
 
 
-def test_one_broker_that_does_not_know_a_topic(destination: Destination) -> None:
+def test_a_reset_stays_due_until_every_broker_reports_the_topic_absent(
+    destination: Destination,
+) -> None:
     """A broker that has just started may not know it: it stays due until every broker agrees."""
     destination.listed = False
     assert destination.set_back() == ({"t"}, True)
@@ -118,14 +120,16 @@ def test_one_broker_that_does_not_know_a_topic(destination: Destination) -> None
 @pytest.mark.parametrize(
     ("code", "due"), [(None, False), (DENIED, True), (INVALID, False)], ids=str
 )
-def test_what_the_brokers_answer(destination: Destination, code: int | None, due: bool) -> None:
+def test_a_reset_is_retried_only_after_recoverable_errors(
+    destination: Destination, code: int | None, due: bool
+) -> None:
     """What brokers never accept is not retried; a missing right may be granted later."""
     destination.refused = None if code is None else Refusal(code)
     assert destination.set_back() == ({"t"} if due else set(), due)
     assert destination.set == 1
 
 
-def test_another_topic_under_the_name(destination: Destination) -> None:
+def test_a_recreated_topic_is_not_reset(destination: Destination) -> None:
     """The recreated topic's configurations belong to its users."""
     destination.topic_id = UUID(int=2)
     assert destination.set_back() == (set(), False)

@@ -12,6 +12,8 @@ from clients import client
 from sync_contexts import sync_context
 
 from conftest import Pair
+from twinlog.kafka.error_codes import ErrorCode
+from twinlog.kafka.errors import Refusal
 from twinlog.mirror.settings import PARTITIONS
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, key_of
 from twinlog.store.mirrors import MirrorStore
@@ -36,7 +38,11 @@ def topic(name: str, partitions: int, **named: Any) -> MirrorTopic:
 
 
 def growing(
-    store: Any, topics: list[MirrorTopic], *, there: dict[str, int], here: dict[str, int]
+    store: Any,
+    topics: list[MirrorTopic],
+    *,
+    source_counts: dict[str, int],
+    destination_counts: dict[str, int],
 ) -> SyncContext:
     """Return a context of topics with these partition counts, and room for 100 partitions."""
 
@@ -48,12 +54,12 @@ def growing(
         *(store, store, store),
         snapshot=Snapshot({key_of(record): record for record in records}),
         topics=topics,
-        there=metadata(there),
-        here=metadata(here),
+        there=metadata(source_counts),
+        here=metadata(destination_counts),
     )
 
 
-def test_what_there_is_room_for() -> None:
+def test_only_active_topics_of_the_mirror_count_against_the_limit() -> None:
     """Removed topics and those of other mirrors take no room."""
     topics = [topic("a", 3), topic("b", 2, wanted=Wanted.PAUSED)]
     topics += [topic("c", 9, wanted=Wanted.STOPPED), topic("d", 9, of="other")]
@@ -65,15 +71,15 @@ def test_what_there_is_room_for() -> None:
     assert room.refuses(2)
 
 
-def test_a_topic_does_not_grow_beyond(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_topic_does_not_grow_beyond_the_limit(caplog: pytest.LogCaptureFixture) -> None:
     """Neither cluster gets a request; it is counted, and logged with the setting."""
-    context = growing(None, [topic("a", 2)], there={"a": 1000}, here={"a": 2})
+    context = growing(None, [topic("a", 2)], source_counts={"a": 1000}, destination_counts={"a": 2})
     assert asyncio.run(run_sync(TopicGrowth(), context)) == 1
     assert f"a cannot grow to 1000 partitions: {PARTITIONS} is 100" in caplog.text
 
 
 @pytest.mark.parametrize("again", ["topic_id", "destination_topic_id"])
-def test_a_topic_that_was_recreated_meanwhile_has_not_grown(
+def test_a_topic_recreated_meanwhile_does_not_grow(
     monkeypatch: pytest.MonkeyPatch, again: str
 ) -> None:
     """Only the topic whose partitions were counted can grow."""
@@ -90,13 +96,43 @@ def test_a_topic_that_was_recreated_meanwhile_has_not_grown(
 
     monkeypatch.setattr(topic_sync.admin, "create_partitions", create)
     store: Any = SimpleNamespace(change=change)
-    context = growing(store, known, there=dict.fromkeys("ab", 3), here={})
+    context = growing(store, known, source_counts=dict.fromkeys("ab", 3), destination_counts={})
     assert asyncio.run(run_sync(TopicGrowth(), context)) == 0
     assert written == [replace(known[1], partitions=3)]
 
 
+@pytest.mark.parametrize("seen", [2, 3], ids=["stale", "current"])
+def test_partitions_that_exist_are_used_only_if_they_were_checked(
+    monkeypatch: pytest.MonkeyPatch, seen: int
+) -> None:
+    """Goal: a partition that another client has added, and that lost its records, is not used.
+
+    The check of its records needs the destination's metadata to show it, which a broker that is
+    behind does not.
+    """
+    written: list[MirrorTopic] = []
+
+    async def create(*_: Any) -> dict[str, Refusal]:
+        return {"a": Refusal(ErrorCode.INVALID_PARTITIONS)}
+
+    async def checked(*_: Any) -> dict[str, str]:
+        return {}
+
+    async def change(decide: Any) -> None:
+        written.extend(decide(SimpleNamespace(topics=[topic("a", 2)])))
+
+    monkeypatch.setattr(topic_sync.admin, "create_partitions", create)
+    monkeypatch.setattr(topic_sync, "_emptied", checked)
+    store: Any = SimpleNamespace(change=change)
+    context = growing(
+        store, [topic("a", 2)], source_counts={"a": 3}, destination_counts={"a": seen}
+    )
+    assert asyncio.run(run_sync(TopicGrowth(), context)) == (seen == 2)
+    assert [one.partitions for one in written] == ([3] if seen == 3 else [])
+
+
 @pytest.mark.broker
-def test_new_topics_are_not_added_beyond(pair: Pair, topic: str) -> None:
+def test_new_topics_are_not_added_beyond_the_limit(pair: Pair, topic: str) -> None:
     """Matching topics without room are not mirrored, which readiness reports with the setting."""
     names = [f"{topic}-{number}" for number in range(4)]
     for name in names:

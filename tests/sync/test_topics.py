@@ -31,7 +31,7 @@ def missed(
     return not_mirrored(mirror, snapshot, {"t": topic("t", topic_id), "u": topic("u")}, loops)
 
 
-def test_what_matches_a_pattern() -> None:
+def test_only_topics_that_match_a_pattern_count_as_unmirrored() -> None:
     """Internal topics and those that match no pattern are left out."""
     assert missed() == {"t": ""}
     assert missed(OURS) == {}
@@ -54,7 +54,9 @@ def test_what_matches_a_pattern() -> None:
         (replace(OURS, mirror="f"), 1, "belongs to mirror f"),
     ],
 )
-def test_why(record: MirrorTopic, topic_id: int, why: str | None) -> None:
+def test_the_reason_of_an_unmirrored_topic_is_given(
+    record: MirrorTopic, topic_id: int, why: str | None
+) -> None:
     """An operator's removal is intended; another mirror of the same source mirrors its topics."""
     found = missed(record, topic_id=topic_id)
     if why is None:
@@ -64,7 +66,7 @@ def test_why(record: MirrorTopic, topic_id: int, why: str | None) -> None:
         assert why in found["t"]
 
 
-def test_a_topic_that_was_added_by_name() -> None:
+def test_a_topic_added_by_name_counts_as_unmirrored_once_deleted() -> None:
     """A topic dropped because the source had deleted it counts without a pattern, too."""
     named = replace(MIRROR, topic_patterns=())
     assert missed(REMOVED, mirror=named, topic_id=2) == {}

@@ -14,7 +14,7 @@ A, B = (1, b"a"), (1, b"b")
 
 @pytest.mark.parametrize("left", ["record", "other", "nothing", "unseen"])
 @pytest.mark.parametrize("right", ["record", "other", "nothing", "unseen"])
-def test_the_table(left: str, right: str) -> None:
+def test_agreement_of_every_combination_of_sides(left: str, right: str) -> None:
     """All combinations of what two sides may show of an offset."""
 
     def side(shows: str) -> Side:
@@ -38,11 +38,11 @@ def test_logs_that_end_in_markers_are_distinguished() -> None:
     assert agreement(source, destination, 0, 16).first_difference == 10
 
 
-def test_the_timestamp_counts() -> None:
+def test_records_with_different_timestamps_differ() -> None:
     assert agreement(Side({0: (1, b"a")}), Side({0: (2, b"a")}), 0, 1).first_difference == 0
 
 
-def test_a_batch_of_the_source_is_decoded_as_far_as_it_is_compared(
+def test_a_source_batch_is_decoded_only_as_far_as_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Goal: a source's batch of some kilobytes never becomes gigabytes in a comparison."""

@@ -16,7 +16,9 @@ def kinds(found: list[Span]) -> list[tuple[int, int, Kind]]:
 
 
 @given(captures, st.data())
-def test_a_real_log(log: Capture, data: st.DataObject) -> None:
+def test_spans_of_a_real_log_have_the_records_of_librdkafka(
+    log: Capture, data: st.DataObject
+) -> None:
     """Goal: from any offset on, the data is exactly what librdkafka saw in the same log."""
     start = data.draw(st.integers(0, log.end - 1))
     found = spans(log.answer(start), start, log.aborted.get(start, ()))
@@ -39,7 +41,7 @@ def marker(at: int, producer_id: int) -> bytes:
     return data(at, producer_id=producer_id, attributes=TRANSACTIONAL | CONTROL)
 
 
-def test_each_kind_has_bytes_behind_it() -> None:
+def test_each_kind_of_span_is_derived_from_bytes() -> None:
     """Goal: markers, aborted data, holes between batches, an emptied batch.
 
     The end of one transaction is not that of the next.
@@ -76,7 +78,7 @@ def test_without_bytes_no_span_is_concluded() -> None:
     assert spans(memoryview(data(0, 5)), 5) == []
 
 
-def test_a_corrupt_batch() -> None:
+def test_offsets_before_a_corrupt_batch_are_proven() -> None:
     """Goal: offsets before it are proved; without any, it is an error."""
     bad = bytearray(data(1))
     bad[-1] ^= 1

@@ -28,7 +28,7 @@ class Reader:
         return Span(at, 5, Kind.CONTROL) if at < 5 else Span(at, min(end, 9), Kind.ABORTED)
 
 
-def test_what_the_destination_has_alone_proves_nothing() -> None:
+def test_additional_destination_offsets_prove_nothing() -> None:
     """Goal: an offset of the source has the kind of what stands in its place, not before it."""
     reader: Any = Reader()
     found = asyncio.run(TranslatedReader(reader, Own()).span(3, 7))

@@ -57,7 +57,7 @@ def word(found: Outcome, *, compacted: bool) -> str:
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_the_table(*, compacted: bool) -> None:
+def test_the_outcome_of_every_combination_of_kinds(*, compacted: bool) -> None:
     """Goal: all combinations, as documented; a hole is absent on a compacted topic only."""
     table = list(rows())
     assert {row[:2] for row in table} == set(product(Kind, Kind))
@@ -90,8 +90,8 @@ def classified(
     return found
 
 
-def of(*made: bytes) -> list[Span]:
-    return spans(memoryview(b"".join(made)), 0)
+def of(*batches: bytes) -> list[Span]:
+    return spans(memoryview(b"".join(batches)), 0)
 
 
 FIVE = [record(at, THEN + at) for at in range(5)]
@@ -122,7 +122,7 @@ def test_a_changed_record_is_reported(changed: RawRecord, reason: str, codec: Co
     assert (found.compared, found.differences) == (4, [(2, 3, reason)])
 
 
-def test_the_time_that_readers_see_is_compared() -> None:
+def test_log_append_time_counts_as_the_timestamp() -> None:
     """Goal: LogAppendTime that was forwarded unchanged would be detected."""
     stamped = batch(FIVE, attributes=LOG_APPEND_TIME)
     assert classified(of(stamped), of(stamped), 5).compared == 5
@@ -131,21 +131,21 @@ def test_the_time_that_readers_see_is_compared() -> None:
     ]
 
 
-def test_a_hole_without_compaction() -> None:
+def test_a_hole_without_compaction_is_a_difference() -> None:
     """Goal: only compaction leaves holes, so it is a difference on either side."""
     holes = of(holed(0, 4, [(0, THEN), (4, THEN)]))
     assert classified(holes, holes, 5).differences == [(1, 4, DifferenceKind.UNEXPLAINED)]
     assert classified(holes, holes, 5, compacted=True).absent[COMPACTED] == 3
 
 
-def test_below_the_source_s_log_start_nothing_is_left_to_compare() -> None:
+def test_offsets_below_the_source_log_start_are_absent() -> None:
     """Goal: it is absent by evidence, and the record before the destination's start is not."""
     below = [Span(0, 5, Kind.BELOW)]
     assert classified(below, of(batch(FIVE)), 5).absent == {LOG_START: 5}
     assert classified(of(batch(FIVE)), below, 5).differences == [(0, 5, DifferenceKind.BEGINS)]
 
 
-def test_many_ranges() -> None:
+def test_counts_stay_exact_beyond_the_number_of_named_ranges() -> None:
     """Goal: counts stay exact where ranges are no longer named."""
     tally = Tally()
     for at in range(0, 4 * MAX_RANGES, 2):
@@ -162,7 +162,7 @@ Entry = tuple[bytes, bytes | None]
 Log = dict[int, Entry]
 
 
-def stored(log: Log, end: int) -> list[Span]:
+def stored_log(log: Log, end: int) -> list[Span]:
     """Return a log of these records, ended by a control record that proves the holes."""
     found, at = [], 0
     for offset, (key, value) in sorted(log.items()):
@@ -184,10 +184,10 @@ def latest(log: Mapping[int, Entry], end: int) -> dict[bytes, tuple[int, bytes]]
     return {key: (at, value) for key, (at, value) in last.items() if value is not None}
 
 
-def judged(source: Log, destination: Log, reached: int, end: int) -> Tally:
+def judge_logs(source: Log, destination: Log, reached: int, end: int) -> Tally:
     """Do what `verify/job.py` does, on lists: offsets below `reached` are compared."""
     verdict = StretchClassifier(compacted=True)
-    walk(verdict, stored(source, end), stored(destination, reached), reached)
+    walk(verdict, stored_log(source, end), stored_log(destination, reached), reached)
     keys = verdict.keys
     assert keys is not None
     for log, on_source in ((source, True), (destination, False)):
@@ -209,7 +209,9 @@ entries = st.tuples(st.sampled_from(KEYS), st.sampled_from([b"x", b"y", None]))
 
 
 @given(st.lists(entries, max_size=8), st.data())
-def test_a_key_s_latest_value(written: list[Entry], drawn: st.DataObject) -> None:
+def test_logs_with_different_latest_values_differ(
+    written: list[Entry], drawn: st.DataObject
+) -> None:
     """Goal: whatever is missing on either side, logs whose latest values differ are not the same.
 
     Any records may be missing, not only those that a cleaner removes.
@@ -219,7 +221,7 @@ def test_a_key_s_latest_value(written: list[Entry], drawn: st.DataObject) -> Non
     offsets = st.sets(st.sampled_from(range(end))) if end else st.just(set())
     source = {at: one for at, one in every.items() if at not in drawn.draw(offsets)}
     destination = {at: one for at, one in every.items() if at not in drawn.draw(offsets)}
-    tally = judged(source, destination, end, end)
+    tally = judge_logs(source, destination, end, end)
     if latest(source, end) != latest(destination, end):
         assert tally.differs
 
@@ -233,14 +235,14 @@ def test_compaction_causes_no_difference(written: list[Entry], drawn: st.DataObj
     every = dict(enumerate(written))
     end = len(written)
     reached = drawn.draw(st.integers(0, end))
-    source = cleaned(every, drawn, end, tombstones_below=reached)
+    source = compact(every, drawn, end, tombstones_below=reached)
     copied = {at: one for at, one in every.items() if at < reached}
-    destination = cleaned(copied, drawn, reached, tombstones_below=reached)
-    tally = judged(source, destination, reached, end)
+    destination = compact(copied, drawn, reached, tombstones_below=reached)
+    tally = judge_logs(source, destination, reached, end)
     assert tally.differences == []
 
 
-def cleaned(log: Log, drawn: st.DataObject, end: int, *, tombstones_below: int) -> Log:
+def compact(log: Log, drawn: st.DataObject, end: int, *, tombstones_below: int) -> Log:
     """Return a log after a cleaner: superseded records up to any offset go, then tombstones."""
     upto = drawn.draw(st.integers(0, end))
     last = {key: at for at, (key, _) in sorted(log.items()) if at < upto}
@@ -251,24 +253,24 @@ def cleaned(log: Log, drawn: st.DataObject, end: int, *, tombstones_below: int) 
     return kept
 
 
-def test_a_stale_key_after_its_tombstone_was_cleaned_away() -> None:
+def test_a_stale_key_whose_tombstone_was_compacted_is_a_difference() -> None:
     """Goal: E2: the mirror was paused for longer than delete.retention.ms."""
-    tally = judged({3: (b"b", b"x")}, {0: (b"a", b"old"), 3: (b"b", b"x")}, 4, 4)
+    tally = judge_logs({3: (b"b", b"x")}, {0: (b"a", b"old"), 3: (b"b", b"x")}, 4, 4)
     assert tally.differences == [(0, 1, DifferenceKind.LATEST)]
-    tally = judged({0: (b"a", b"x"), 2: (b"a", None)}, {0: (b"a", b"x"), 3: (b"b", b"x")}, 4, 4)
-    assert [one.start for one in tally.differences] == [2, 3]
+    tally = judge_logs({0: (b"a", b"x"), 2: (b"a", None)}, {0: (b"a", b"x"), 3: (b"b", b"x")}, 4, 4)
+    assert [difference.start for difference in tally.differences] == [2, 3]
 
 
 def test_unseen_successors_make_a_record_unseen() -> None:
     """Goal: a record whose successor was not seen counts as not seen, and not as a difference."""
     verdict = StretchClassifier(compacted=True)
-    verdict.add(stored({0: (b"a", b"x")}, 1)[0], Span(0, 1, Kind.HOLE), 0, 1)
+    verdict.add(stored_log({0: (b"a", b"x")}, 1)[0], Span(0, 1, Kind.HOLE), 0, 1)
     verdict.tally.see_not(1, 5, "why")
     tally = verdict.finish(complete=False)
     assert (tally.differs, tally.not_seen, tally.length) == (0, 5, 5)
 
 
-def test_digests() -> None:
+def test_key_digests_are_bounded_and_do_not_collide() -> None:
     """Goal: short keys are their own digests; long ones have a bounded size and do not collide."""
     assert digest(b"short") == b"short"
     long = {digest(bytes([at]) * 500) for at in range(50)}
@@ -277,27 +279,29 @@ def test_digests() -> None:
 
 
 @given(st.lists(entries, max_size=10), st.data())
-def test_cleaners_that_run_while_it_is_read(written: list[Entry], drawn: st.DataObject) -> None:
+def test_compaction_during_the_read_causes_no_difference(
+    written: list[Entry], drawn: st.DataObject
+) -> None:
     """Goal: records appended since the ends were read explain what cleaners have removed by now.
 
     They explain nothing else: without some of them, differing latest values are found.
     """
     every = dict(enumerate(written))
     end = len(written)
-    there = drawn.draw(st.integers(0, end))
-    asked = drawn.draw(st.integers(0, there))
-    source = cleaned(every, drawn, end, tombstones_below=there)
-    copied = {at: one for at, one in every.items() if at < there}
-    destination = cleaned(copied, drawn, there, tombstones_below=there)
-    assert judged(source, destination, asked, end).differences == []
+    destination_end = drawn.draw(st.integers(0, end))
+    asked = drawn.draw(st.integers(0, destination_end))
+    source = compact(every, drawn, end, tombstones_below=destination_end)
+    copied = {at: one for at, one in every.items() if at < destination_end}
+    destination = compact(copied, drawn, destination_end, tombstones_below=destination_end)
+    assert judge_logs(source, destination, asked, end).differences == []
     lost = drawn.draw(st.sets(st.integers(0, max(asked - 1, 0))))
     damaged = {at: one for at, one in destination.items() if at >= asked or at not in lost}
     whole = source | {at: one for at, one in damaged.items() if at not in source}
-    if there == end and latest(whole, end) != latest(damaged, end):
-        assert judged(whole, damaged, asked, end).differs
+    if destination_end == end and latest(whole, end) != latest(damaged, end):
+        assert judge_logs(whole, damaged, asked, end).differs
 
 
-def test_a_record_that_was_not_compared_explains_no_added_one() -> None:
+def test_uncompared_records_do_not_explain_added_records() -> None:
     """Goal: foreign records of one key in a hole and behind the end are a difference."""
     source = {0: (b"k", b"x"), 2: (b"other", b"x")}
     destination = {
@@ -306,12 +310,12 @@ def test_a_record_that_was_not_compared_explains_no_added_one() -> None:
         2: (b"other", b"x"),
         3: (b"k", b"foreign"),
     }
-    assert judged(source, destination, 3, 3).differs == 1
+    assert judge_logs(source, destination, 3, 3).differs == 1
     later = {3: (b"k", b"x")}
-    assert judged(source | later, destination | later, 3, 4).differs == 0
+    assert judge_logs(source | later, destination | later, 3, 4).differs == 0
 
 
-def test_without_a_key_nothing_tells_that_a_cleaner_took_it() -> None:
+def test_a_keyless_record_on_one_side_is_not_seen() -> None:
     """Goal: a keyless record on one side alone is neither the same nor a difference."""
     verdict = StretchClassifier(compacted=True)
     lone = spans(memoryview(batch([record(0, THEN, b"x", None)])), 0)

@@ -90,51 +90,53 @@ class Logs:
 async def logs(pair: Pair, topic: str, **configs: str) -> AsyncIterator[Logs]:
     # A client's timestamps differ between the two writes, so that brokers' are compared: none.
     async with client(pair.source) as source, client(pair.destination) as destination:
-        made = Logs(pair, source, destination, topic)
-        await made.make(max_message_bytes="8000000", **configs)
-        yield made
+        both_logs = Logs(pair, source, destination, topic)
+        await both_logs.make(max_message_bytes="8000000", **configs)
+        yield both_logs
 
 
 def same_but_for_times(found: Verification) -> bool:
     """Return whether only timestamps differ: two producers wrote these logs."""
-    return {one.reason for one in found.differences} <= {"the timestamp differs"}
+    return {difference.reason for difference in found.differences} <= {"the timestamp differs"}
 
 
-def test_control_records_in_place_of_data(pair: Pair, topic: str) -> None:
+def test_control_records_in_place_of_data_differ(pair: Pair, topic: str) -> None:
     """Goal: A1: five lost records, with a control record at each offset, are a difference."""
 
     async def run() -> None:
-        async with logs(pair, topic) as made:
-            for servers in made.servers:
+        async with logs(pair, topic) as both_logs:
+            for servers in both_logs.servers:
                 librdkafka_tools.write_same(servers, topic, 0, 0, 10)
-            librdkafka_tools.write_same(made.servers[0], topic, 0, 10, 15)
-            await made.markers(5)
-            for servers in made.servers:
+            librdkafka_tools.write_same(both_logs.servers[0], topic, 0, 10, 15)
+            await both_logs.markers(5)
+            for servers in both_logs.servers:
                 librdkafka_tools.write_same(servers, topic, 0, 15, 20)
-            found = await made.verify()
-            assert [one[1:] for one in found.differences] == [(10, 15, DifferenceKind.LOST)]
+            found = await both_logs.verify()
+            assert [difference[1:] for difference in found.differences] == [
+                (10, 15, DifferenceKind.LOST)
+            ]
             assert (found.counts.compared, found.counts.differs) == (15, 5)
 
     asyncio.run(run())
 
 
-def test_a_quota_and_a_log_start_that_moves(pair: Pair, topic: str) -> None:
+def test_reads_wait_for_a_quota_and_deleted_records_are_absent(pair: Pair, topic: str) -> None:
     """Goal: A1, E3: slow reads are waited for, and records deleted meanwhile are absent."""
 
     async def run() -> None:
-        async with logs(pair, topic) as made:
-            for servers in made.servers:
+        async with logs(pair, topic) as both_logs:
+            for servers in both_logs.servers:
                 for at in range(12):
                     librdkafka_tools.write_same(servers, topic, 0, at, at + 1)
-            made.write_both(12, 18, 1_500_000)
-            await made.quota(3_000_000)
+            both_logs.write_both(12, 18, 1_500_000)
+            await both_logs.quota(3_000_000)
             try:
-                known = await made.extent()
-                for cluster in made.clusters:
-                    await delete_records(cluster, {made.partition: 7})
-                found = await made.verify(known)
+                known = await both_logs.extent()
+                for cluster in both_logs.clusters:
+                    await delete_records(cluster, {both_logs.partition: 7})
+                found = await both_logs.verify(known)
             finally:
-                await made.quota(None)
+                await both_logs.quota(None)
             assert same_but_for_times(found), found.differences
             assert found.counts.not_seen == 0
             assert found.counts.absent == {LOG_START: 7}
@@ -147,21 +149,21 @@ def test_offsets_that_time_out_are_not_reported_as_equal(pair: Pair, topic: str)
     """Goal: a source throttles longer than the timeout: the rest is not seen, with the reason."""
 
     async def run() -> None:
-        async with logs(pair, topic) as made:
-            for servers in made.servers:
+        async with logs(pair, topic) as both_logs:
+            for servers in both_logs.servers:
                 librdkafka_tools.write_same(servers, topic, 0, 0, 5)
-            await made.quota(1.0)
+            await both_logs.quota(1.0)
             try:
-                known = await made.extent()
+                known = await both_logs.extent()
 
                 async def throttled() -> bool:
-                    reader = LogReader(made.source, made.partition, patience=0.5)
+                    reader = LogReader(both_logs.source, both_logs.partition, patience=0.5)
                     return isinstance(await reader.chunk(0), Nothing)
 
                 await until_async(throttled, 60, "the quota's effect")
-                found = await made.verify(known, patience=0.5)
+                found = await both_logs.verify(known, patience=0.5)
             finally:
-                await made.quota(None)
+                await both_logs.quota(None)
             assert found.verdict == NOT_SEEN
             assert found.counts.not_seen == 5
             assert "source: " in found.unseen[0].reason
@@ -170,21 +172,23 @@ def test_offsets_that_time_out_are_not_reported_as_equal(pair: Pair, topic: str)
     asyncio.run(run())
 
 
-def test_the_destination_s_log_start_alone_has_moved(pair: Pair, topic: str) -> None:
+def test_records_deleted_only_on_the_destination_differ(pair: Pair, topic: str) -> None:
     """Goal: records that the source still has and the destination lacks are a difference."""
 
     async def run() -> None:
-        async with logs(pair, topic) as made:
-            for servers in made.servers:
+        async with logs(pair, topic) as both_logs:
+            for servers in both_logs.servers:
                 librdkafka_tools.write_same(servers, topic, 0, 0, 9)
-            known = await made.extent()
-            await delete_records(made.destination, {made.partition: 4})
-            assert await LogReader(made.destination, made.partition).chunk(1) == BelowLogStart(4)
-            found = await made.verify(known)
-            assert [one[1:3] for one in found.differences] == [(0, 4)]
+            known = await both_logs.extent()
+            await delete_records(both_logs.destination, {both_logs.partition: 4})
+            assert await LogReader(both_logs.destination, both_logs.partition).chunk(
+                1
+            ) == BelowLogStart(4)
+            found = await both_logs.verify(known)
+            assert [difference[1:3] for difference in found.differences] == [(0, 4)]
             assert found.counts.compared == 5
-            await delete_records(made.source, {made.partition: 4})
-            found = await made.verify(known)
+            await delete_records(both_logs.source, {both_logs.partition: 4})
+            found = await both_logs.verify(known)
             assert (found.verdict, found.counts.absent) == (SAME, {LOG_START: 4})
 
     asyncio.run(run())
@@ -200,30 +204,34 @@ COMPACTED: Mapping[str, str] = {
 }
 
 
-def test_a_tombstone_that_was_cleaned_away(pair: Pair, topic: str) -> None:
+def test_a_key_whose_tombstone_was_compacted_differs(pair: Pair, topic: str) -> None:
     """Goal: E2: the source deleted a key and its tombstone is gone; the destination has the key."""
 
     async def run() -> None:
-        async with logs(pair, topic, **COMPACTED) as made:
-            source, destination = made.servers
+        async with logs(pair, topic, **COMPACTED) as both_logs:
+            source, destination = both_logs.servers
             librdkafka_tools.write(source, topic, [(0, "k1", "old", None)])
             librdkafka_tools.write(source, topic, [(0, "k1", None, None)])
             librdkafka_tools.write(destination, topic, [(0, "k1", "old", None)])
-            await made.markers(1)
-            reader = LogReader(made.source, made.partition)
+            await both_logs.markers(1)
+            reader = LogReader(both_logs.source, both_logs.partition)
 
             async def cleaned() -> bool:
-                end = (await read_bounds(made.source, [made.partition]))[made.partition]
+                end = (await read_bounds(both_logs.source, [both_logs.partition]))[
+                    both_logs.partition
+                ]
                 librdkafka_tools.write_same(source, topic, 0, 0, 0)
                 librdkafka_tools.write(source, topic, [(0, "last", f"{end.high_watermark}", None)])
                 span = await reader.span(0, 1)
-                fresh = await LogReader(made.source, made.partition).span(0, 1)
+                fresh = await LogReader(both_logs.source, both_logs.partition).span(0, 1)
                 assert span.start == 0
                 return isinstance(await reader.chunk(0), Bytes) and fresh.record(0) is None
 
             await until_async(cleaned, 150, "the cleaner")
-            known = await made.extent()
-            found = await made.verify(known, compacted=True)
-            assert (0, 1, DifferenceKind.LATEST) in [one[1:] for one in found.differences]
+            known = await both_logs.extent()
+            found = await both_logs.verify(known, compacted=True)
+            assert (0, 1, DifferenceKind.LATEST) in [
+                difference[1:] for difference in found.differences
+            ]
 
     asyncio.run(run())

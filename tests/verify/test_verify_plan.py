@@ -52,7 +52,7 @@ def bounds(start: int, end: int, last_stable: int | None = None) -> LogBounds:
         (bounds(2, 9), bounds(12, 12), (2, 9), 0, 0, [(9, 12)]),
     ],
 )
-def test_what_is_read(
+def test_the_compared_range_lies_between_the_bounds_of_both_logs(
     *,
     source: LogBounds,
     destination: LogBounds,
@@ -68,7 +68,7 @@ def test_what_is_read(
     assert found.tally.differences == [(*one, BEYOND) for one in beyond]
 
 
-def test_an_open_transaction_on_the_destination() -> None:
+def test_undecided_destination_records_are_not_seen() -> None:
     """Goal: undecided records of the destination were not seen."""
     found = extent(ONE, bounds(0, 9), bounds(0, 8, 5))
     assert (found.end, found.behind) == (5, 1)
@@ -76,7 +76,7 @@ def test_an_open_transaction_on_the_destination() -> None:
 
 
 @pytest.mark.parametrize("side", ["source", "destination"])
-def test_bounds_that_cannot_be_read(side: str) -> None:
+def test_unreadable_bounds_are_not_seen(side: str) -> None:
     """Goal: not compared is not the same; nothing was seen of both logs."""
     good, bad = bounds(0, 9), LogBounds(3, -1, -1, -1)
     found = extent(ONE, *((bad, good) if side == "source" else (good, bad)))
@@ -94,7 +94,7 @@ def edges() -> st.SearchStrategy[LogBounds]:
 
 
 @given(edges(), edges())
-def test_the_counts_are_the_length(source: LogBounds, destination: LogBounds) -> None:
+def test_the_counts_add_up_to_the_length(source: LogBounds, destination: LogBounds) -> None:
     """Goal: they cover the lower log start to the higher end, for any bounds; nothing twice."""
     found = extent(ONE, source, destination)
     end = max(source.last_stable, destination.high_watermark)
@@ -130,7 +130,7 @@ def of(partition: TopicPartition, start: int, end: int) -> Extent:
     )
 
 
-def test_a_configuration_that_cannot_be_read() -> None:
+def test_unreadable_configurations_are_named() -> None:
     """Goal: configurations not compared are named, and the rest is not called the same."""
     known = bounds(0, 5)
     tally = Tally(compared=5)
@@ -146,7 +146,7 @@ def test_a_configuration_that_cannot_be_read() -> None:
     assert as_json["unreadable"] == list(found.unreadable)
 
 
-def test_stretches() -> None:
+def test_partitions_are_split_into_stretches_unless_compacted() -> None:
     """Goal: a million offsets a task, but a compacted partition whole, for its keys; none empty."""
     other, empty = TopicPartition("compacted", 1), TopicPartition("topic", 2)
     end = 2 * STRETCH + 6

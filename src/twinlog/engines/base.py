@@ -22,7 +22,7 @@ Rules that every engine keeps:
   acknowledged by, the destination.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple, Protocol
@@ -291,6 +291,9 @@ class LaneContext:
     """Transactional ids begin with it; the lanes' group id."""
     may_write: Callable[[], bool]
     """Whether the lane's lease lasts; asked before each request that writes."""
+    confirm_ownership: Callable[[], Awaitable[None]]
+    """Returns when no other lane is known to have owned a partition of this lane when it was
+    called; it waits as long as that takes."""
     random: Random
     """For jitter."""
 

@@ -14,7 +14,8 @@ class LaneSettings:
     """Limits of one lane, with their units in their names.
 
     `buffer_bytes` bounds the source's data that a lane holds, whatever the backlog: no fetch is
-    sent that could exceed it. A Fetch answer is held whole until its last batch is acknowledged.
+    sent that could exceed it alone. A Fetch answer is held whole until its last batch is
+    acknowledged.
 
     Fetches with answers smaller than `fetch_small_bytes` are `fetch_pace_s` apart: otherwise each
     record of a slow stream would be a request of its own, to both clusters.

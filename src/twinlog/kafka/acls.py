@@ -116,25 +116,25 @@ class Acl(NamedTuple):
             return [name for name in names if self.covers(name)]
         return [self.resource_name] if self.resource_name in names else []
 
-    def limits(self, allowing: "Acl") -> bool:
-        """Whether this is a denial, or may be one, of something that `allowing` allows."""
+    def limits(self, allow_acl: "Acl") -> bool:
+        """Whether this is a denial, or may be one, of something that `allow_acl` allows."""
         return (
             self.permission is not Permission.ALLOW
-            and self.resource_type == allowing.resource_type
+            and self.resource_type == allow_acl.resource_type
             and (
-                self.principal == allowing.principal
-                or EVERYBODY in {self.principal, allowing.principal}
+                self.principal == allow_acl.principal
+                or EVERYBODY in {self.principal, allow_acl.principal}
             )
-            and (self.host == allowing.host or ANY_NAME in {self.host, allowing.host})
-            and _same_operation(self.operation, allowing.operation)
-            and _same_names(self, allowing)
+            and (self.host == allow_acl.host or ANY_NAME in {self.host, allow_acl.host})
+            and _same_operation(self.operation, allow_acl.operation)
+            and _same_names(self, allow_acl)
         )
 
     def __str__(self) -> str:
-        where = "" if self.host == "*" else f" from {self.host}"
+        host_text = "" if self.host == "*" else f" from {self.host}"
         end = "*" if self.pattern_type is PatternType.PREFIXED else ""
         return (
-            f"{self.permission.name} {self.principal} {self.operation.name}{where} on "
+            f"{self.permission.name} {self.principal} {self.operation.name}{host_text} on "
             f"{self.resource_type.name} {self.resource_name}{end}"
         )
 
@@ -143,18 +143,18 @@ MAX_PAIRS: Final = 2_000_000
 """Pairs of ACLs that are compared in the event loop: about a second."""
 
 
-def limited(allowing: Collection[Acl], denials: Collection[Acl]) -> set[Acl]:
-    """The ACLs of `allowing` that a denial limits; all if there are too many pairs to compare."""
-    if len(allowing) * len(denials) > MAX_PAIRS:
-        return set(allowing)
-    return {acl for acl in allowing if any(denial.limits(acl) for denial in denials)}
+def limited(allow_acls: Collection[Acl], denials: Collection[Acl]) -> set[Acl]:
+    """The ACLs of `allow_acls` that a denial limits; all if there are too many pairs to compare."""
+    if len(allow_acls) * len(denials) > MAX_PAIRS:
+        return set(allow_acls)
+    return {acl for acl in allow_acls if any(denial.limits(acl) for denial in denials)}
 
 
-def limiting(denials: Collection[Acl], allowing: Collection[Acl]) -> set[Acl]:
-    """The denials that limit an ACL of `allowing`; all if there are too many pairs to compare."""
-    if len(allowing) * len(denials) > MAX_PAIRS:
+def limiting(denials: Collection[Acl], allow_acls: Collection[Acl]) -> set[Acl]:
+    """The denials that limit an ACL of `allow_acls`; all if there are too many pairs to compare."""
+    if len(allow_acls) * len(denials) > MAX_PAIRS:
         return set(denials)
-    return {denial for denial in denials if any(denial.limits(acl) for acl in allowing)}
+    return {denial for denial in denials if any(denial.limits(acl) for acl in allow_acls)}
 
 
 def _same_operation(denied: Operation, allowed: Operation) -> bool:
@@ -164,13 +164,13 @@ def _same_operation(denied: Operation, allowed: Operation) -> bool:
     return denied in _IMPLIED or denied.name not in Operation.__members__
 
 
-def _same_names(one: Acl, other: Acl) -> bool:
+def _same_names(acl: Acl, other: Acl) -> bool:
     """Whether there may be a resource that both apply to."""
-    known = {PatternType.LITERAL, PatternType.PREFIXED}
+    pattern_types = {PatternType.LITERAL, PatternType.PREFIXED}
     return (
-        not known.issuperset({one.pattern_type, other.pattern_type})
-        or one.covers(other.resource_name)
-        or other.covers(one.resource_name)
+        not pattern_types.issuperset({acl.pattern_type, other.pattern_type})
+        or acl.covers(other.resource_name)
+        or other.covers(acl.resource_name)
     )
 
 
@@ -212,21 +212,25 @@ def included(acls: Iterable[Acl], rules: Collection[AclRule]) -> frozenset[Acl]:
 
 
 def acl_changes(
-    wanted: Collection[Acl], there: Collection[Acl], made: Collection[Acl]
+    desired_acls: Collection[Acl], destination_acls: Collection[Acl], created_acls: Collection[Acl]
 ) -> AclChanges:
-    """The changes after which the destination has the wanted ACLs; see the module's table.
+    """The changes after which the destination has the desired ACLs; see the module's table.
 
     Args:
-        wanted: the source's ACLs that are copied.
-        there: all ACLs of the destination.
-        made: the ACLs that are remembered as created.
+        desired_acls: the source's ACLs that are copied.
+        destination_acls: all ACLs of the destination.
+        created_acls: the ACLs that are remembered as created.
     """
-    wanted, there, made = frozenset(wanted), frozenset(there), frozenset(made)
+    desired_acls, destination_acls, created_acls = (
+        frozenset(desired_acls),
+        frozenset(destination_acls),
+        frozenset(created_acls),
+    )
     return AclChanges(
-        remember=wanted - there - made,
-        make=wanted - there,
-        remove=made - wanted,
-        forget=made - wanted,
+        remember=desired_acls - destination_acls - created_acls,
+        make=desired_acls - destination_acls,
+        remove=created_acls - desired_acls,
+        forget=created_acls - desired_acls,
     )
 
 
@@ -244,7 +248,7 @@ that. An administrator that may not write sets the destination's own configurati
 
 
 def nodes_among(
-    there: Iterable[Acl], states: str, copied: Collection[Acl] = ()
+    acls: Iterable[Acl], states: str, copied_acls: Collection[Acl] = ()
 ) -> tuple[frozenset[str], frozenset[str]]:
     """The principals that may write to the topic of states, and so are nodes.
 
@@ -254,35 +258,35 @@ def nodes_among(
     administrator.
 
     Args:
-        there: all ACLs of the cluster.
+        acls: all ACLs of the cluster.
         states: the topic that only nodes write to.
-        copied: the ACLs that mirrors have copied from their sources, or are about to copy.
+        copied_acls: the ACLs that mirrors have copied from their sources, or are about to copy.
 
     Returns:
         All nodes, and those of them that are allowed by something other than `*`.
     """
-    writing = [
+    write_acls = [
         acl
-        for acl in there
+        for acl in acls
         if acl.resource_type is ResourceType.TOPIC
         and acl.operation in {Operation.ALL, Operation.WRITE}
         and acl.covers(states)
     ]
-    denied = {
+    denied_principals = {
         acl.principal
-        for acl in writing
+        for acl in write_acls
         if acl.permission is Permission.DENY and acl.host == ANY_NAME
     }
-    allowing = [
+    allow_acls = [
         acl
-        for acl in writing
+        for acl in write_acls
         if acl.permission is Permission.ALLOW
-        and acl not in copied
-        and denied.isdisjoint({acl.principal, EVERYBODY})
+        and acl not in copied_acls
+        and denied_principals.isdisjoint({acl.principal, EVERYBODY})
     ]
-    everyone = frozenset(acl.principal for acl in allowing)
-    named = frozenset(acl.principal for acl in allowing if acl.resource_name != ANY_NAME)
-    return everyone, named
+    all_nodes = frozenset(acl.principal for acl in allow_acls)
+    named_nodes = frozenset(acl.principal for acl in allow_acls if acl.resource_name != ANY_NAME)
+    return all_nodes, named_nodes
 
 
 MAX_DENIALS: Final = 500_000
@@ -296,16 +300,16 @@ class Guard(NamedTuple):
     denials: frozenset[Acl]
     open_to: frozenset[str]
     """Principals that are allowed, and cannot be distinguished from nodes."""
-    everywhere: frozenset[str]
+    wildcard_principals: frozenset[str]
     """Principals that are allowed, and are nodes only by an ACL for every topic (`*`)."""
 
 
 def guard(
-    there: Iterable[Acl],
+    acls: Iterable[Acl],
     topics: Collection[str],
     states: str,
     operations: Collection[Operation] = _CHANGING,
-    copied: Collection[Acl] = (),
+    copied_acls: Collection[Acl] = (),
 ) -> Guard:
     """The denials that keep all but nodes from changing topics.
 
@@ -313,53 +317,60 @@ def guard(
     that a topic without ACLs remains without ACLs.
 
     Args:
-        there: all ACLs of the topics' cluster.
+        acls: all ACLs of the topics' cluster.
         topics: the topics that are to be read-only.
         states: the topic that only nodes write to; a principal that may write to it is a node.
         operations: the operations to deny, WRITE among them.
-        copied: ACLs that mirrors have copied from their sources: they make no principal a node.
+        copied_acls: ACLs that mirrors have copied from their sources; they make no principal a
+            node.
 
     Raises:
         UserError: more than `MAX_DENIALS` are needed.
     """
-    there, topics = list(there), frozenset(topics)
-    nodes, named = nodes_among(there, states, copied)
-    allowed = [
+    acls, topics = list(acls), frozenset(topics)
+    nodes, named_nodes = nodes_among(acls, states, copied_acls)
+    allow_acls = [
         acl
-        for acl in there
+        for acl in acls
         if acl.resource_type is ResourceType.TOPIC
         and acl.permission is Permission.ALLOW
         and acl.operation in {Operation.ALL, *operations}
     ]
     denials: set[Acl] = set()
     open_to: set[str] = set()
-    everywhere: set[str] = set()
-    for acl in allowed:
+    wildcard_principals: set[str] = set()
+    for acl in allow_acls:
         names = acl.covered(topics)
         if names and EVERYBODY in {acl.principal, *nodes}:
             # A denial for `User:*` would deny the nodes as well.
             open_to.add(acl.principal)
         elif acl.principal not in nodes:
-            denied = operations if acl.operation is Operation.ALL else (acl.operation,)
-            denials |= {_denial(name, acl.principal, one) for name in names for one in denied}
+            denied_operations = operations if acl.operation is Operation.ALL else (acl.operation,)
+            denials |= {
+                _denial(name, acl.principal, operation)
+                for name in names
+                for operation in denied_operations
+            }
             if len(denials) > MAX_DENIALS:
                 raise UserError(
                     f"more than {MAX_DENIALS} ACLs are needed to keep {len(topics)} topics "
-                    f"read-only: {len(allowed)} ACLs allow principals to change topics",
+                    f"read-only: {len(allow_acls)} ACLs allow principals to change topics",
                     hint="narrow mirror.acl.include, so that fewer of the source's ACLs are copied",
                 )
-        elif names and acl.principal not in named:
-            everywhere.add(acl.principal)
+        elif names and acl.principal not in named_nodes:
+            wildcard_principals.add(acl.principal)
     writers = {
-        (one.resource_name, one.principal) for one in denials if one.operation is Operation.WRITE
+        (denial.resource_name, denial.principal)
+        for denial in denials
+        if denial.operation is Operation.WRITE
     }
     denials -= {
-        one
-        for one in denials
-        if one.operation is Operation.ALTER_CONFIGS
-        and (one.resource_name, one.principal) not in writers
+        denial
+        for denial in denials
+        if denial.operation is Operation.ALTER_CONFIGS
+        and (denial.resource_name, denial.principal) not in writers
     }
-    return Guard(frozenset(denials), frozenset(open_to), frozenset(everywhere))
+    return Guard(frozenset(denials), frozenset(open_to), frozenset(wildcard_principals))
 
 
 def _denial(topic: str, principal: str, operation: Operation) -> Acl:

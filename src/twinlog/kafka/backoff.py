@@ -29,5 +29,5 @@ class Backoff:
             Seconds.
         """
         exponent = min(max(failures - 1, 0), 30)
-        longest = min(self.initial * 2.0**exponent, self.maximum)
-        return longest * ((1 - self.jitter) + 2 * self.jitter * random)
+        limit = min(self.initial * 2.0**exponent, self.maximum)
+        return limit * ((1 - self.jitter) + 2 * self.jitter * random)

@@ -51,9 +51,9 @@ MAX_SAID: Final = 1000
 """Characters of a broker's message that are repeated."""
 
 
-def shortened(text: str, most: int) -> str:
-    """The text, truncated to `most` characters and marked as such."""
-    return text if len(text) <= most else f"{text[:most]}..."
+def shortened(text: str, max_length: int) -> str:
+    """The text, truncated to `max_length` characters and marked as such."""
+    return text if len(text) <= max_length else f"{text[:max_length]}..."
 
 
 class TwinlogError(Exception):
@@ -99,9 +99,11 @@ class TwinlogError(Exception):
             "principal ": self.principal,
             "": place,
         }
-        where = "".join(f"{label}{value}: " for label, value in labels.items() if value is not None)
+        prefix = "".join(
+            f"{label}{value}: " for label, value in labels.items() if value is not None
+        )
         at = "" if self.offset is None else f" (offset {self.offset})"
-        return f"{where}{self.message}{at}{'; ' if self.hint else ''}{self.hint}"
+        return f"{prefix}{self.message}{at}{'; ' if self.hint else ''}{self.hint}"
 
 
 class UserError(TwinlogError):
@@ -356,8 +358,8 @@ REFUSED_VALUE: Final = frozenset({ErrorCode.INVALID_CONFIG, ErrorCode.POLICY_VIO
 
 def code_of(number: int) -> Code:
     """The name and reaction of a code; an unknown one is REREAD, and its name has the number."""
-    known = CODES.get(number)
-    return Code(f"UNKNOWN_CODE_{number}", Reaction.REREAD) if known is None else known
+    code = CODES.get(number)
+    return Code(f"UNKNOWN_CODE_{number}", Reaction.REREAD) if code is None else code
 
 
 _WHOLE_REQUEST: Final = re.compile(r"Request Request\(.*\) needs (\w+) permission\.?", re.DOTALL)
@@ -389,17 +391,17 @@ class Refusal:
         return code_of(self.code).reaction
 
     def __str__(self) -> str:
-        said = shortened(self.message, MAX_MESSAGE)
-        said = shortened(_WHOLE_REQUEST.sub(r"needs \1 on the cluster", said), MAX_SAID)
-        return f"{self.name} ({self.code}){': ' if said else ''}{said}"
+        text = shortened(self.message, MAX_MESSAGE)
+        text = shortened(_WHOLE_REQUEST.sub(r"needs \1 on the cluster", text), MAX_SAID)
+        return f"{self.name} ({self.code}){': ' if text else ''}{text}"
 
     def error(
-        self, what: str, *, topic: str | None = None, partition: int | None = None
+        self, action: str, *, topic: str | None = None, partition: int | None = None
     ) -> TwinlogError:
-        """The matching exception. `what` is the step that was refused: `create the topic`."""
+        """The matching exception. `action` is the step that was refused: `create the topic`."""
         cls = _class_of(self.reaction)
         return cls(
-            f"cannot {what}: {self}",
+            f"cannot {action}: {self}",
             hint=_HINTS.get(self.code, ""),
             topic=topic,
             partition=partition,
@@ -407,10 +409,10 @@ class Refusal:
         )
 
     def fail(
-        self, what: str, *, topic: str | None = None, partition: int | None = None
+        self, action: str, *, topic: str | None = None, partition: int | None = None
     ) -> NoReturn:
         """Raise the exception that `error` returns."""
-        raise self.error(what, topic=topic, partition=partition)
+        raise self.error(action, topic=topic, partition=partition)
 
 
 LEFT_OUT: Final = Refusal(ErrorCode.NETWORK_EXCEPTION, "the broker's answer leaves it out")
@@ -435,7 +437,7 @@ def _class_of(reaction: Reaction) -> type[TwinlogError]:
             assert_never(reaction)
 
 
-def check(code: int, what: str, message: str | None = None) -> None:
-    """Raise the error for `code`, unless it is 0. `what` is the step: `end the transaction`."""
+def check(code: int, action: str, message: str | None = None) -> None:
+    """Raise the error for `code`, unless it is 0. `action` is the step: `end the transaction`."""
     if code:
-        Refusal(code, message or "").fail(what)
+        Refusal(code, message or "").fail(action)

@@ -96,12 +96,12 @@ class ClusterLogs:
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, LogBounds]:
         """Read log start offsets, high watermarks and last stable offsets."""
-        asked = list(partitions)  # a mapping would be taken for one of timestamps
+        partition_list = list(partitions)  # a mapping would be taken for one of timestamps
         start, high_watermark, last_stable = await asyncio.gather(
-            list_offsets(self._cluster, asked, OffsetSpec.EARLIEST, patience=PATIENCE),
-            list_offsets(self._cluster, asked, OffsetSpec.LATEST, patience=PATIENCE),
+            list_offsets(self._cluster, partition_list, OffsetSpec.EARLIEST, patience=PATIENCE),
+            list_offsets(self._cluster, partition_list, OffsetSpec.LATEST, patience=PATIENCE),
             list_offsets(
-                *(self._cluster, asked, OffsetSpec.LATEST),
+                *(self._cluster, partition_list, OffsetSpec.LATEST),
                 isolation=Isolation.READ_COMMITTED,
                 patience=PATIENCE,
             ),
@@ -114,16 +114,16 @@ class ClusterLogs:
         """Read at these offsets from each leader, without waiting for records."""
         limits = Limits(self._isolation, 0, MAX_READ, partition_max_bytes)
 
-        async def ask(node: int, asked: Asked[int]) -> Answers[Fetched]:
+        async def ask(node: int, questions: Asked[int]) -> Answers[Fetched]:
             connection = await self._cluster.connection(node, _LANE)
             await connection.ready()
             self._requests.learn()
-            wanted = {
+            positions = {
                 p: FetchPosition(offset, leader_epoch=leader.epoch)
-                for p, (leader, offset) in asked.items()
+                for p, (leader, offset) in questions.items()
             }
             response, _ = await self._requests.exchange(
-                connection, wanted, (), (0, NO_SESSION), limits
+                connection, positions, (), (0, NO_SESSION), limits
             )
             check(response.error, "read")
             return {
@@ -151,14 +151,14 @@ class ClusterLogs:
             Retriable: no answer arrived.
         """
         limits = Limits(self._isolation, max_wait_ms, MAX_READ, partition_max_bytes)
-        found = await self._alone(partition, offset, limits)
-        if found.fetched.error or len(found.fetched.records):
-            return found
+        result = await self._alone(partition, offset, limits)
+        if result.fetched.error or len(result.fetched.records):
+            return result
         topic = partition.topic
         local_start, compacts = await asyncio.gather(
             self._local_start(partition), self.compacts([topic])
         )
-        return found._replace(local_start=local_start, compacts=compacts[topic])
+        return result._replace(local_start=local_start, compacts=compacts[topic])
 
     async def _alone(self, partition: TopicPartition, offset: int, limits: Limits) -> ReadAlone:
         leader = (await self._cluster.leaders([partition]))[partition]
@@ -168,10 +168,12 @@ class ClusterLogs:
         await connection.ready()
         self._requests.learn()
         if partition.topic not in self._requests:
-            gone = failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            return ReadAlone(gone, 0, UNKNOWN_EPOCH)
-        wanted = {partition: FetchPosition(Offset(offset), leader_epoch=leader.epoch)}
-        response, _ = await self._requests.exchange(connection, wanted, (), (0, NO_SESSION), limits)
+            failure = failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return ReadAlone(failure, 0, UNKNOWN_EPOCH)
+        positions = {partition: FetchPosition(Offset(offset), leader_epoch=leader.epoch)}
+        response, _ = await self._requests.exchange(
+            connection, positions, (), (0, NO_SESSION), limits
+        )
         check(response.error, "read")
         fetched = response.partitions.get(partition)
         if fetched is None:
@@ -194,10 +196,10 @@ class ClusterLogs:
         """
         for attempt in range(READ_TRIES):
             try:
-                found = await self.read({partition: start}, partition_max_bytes=READ_BYTES)
+                answers = await self.read({partition: start}, partition_max_bytes=READ_BYTES)
             except Retriable:
-                found = {}
-            answer = found.get(partition)
+                answers = {}
+            answer = answers.get(partition)
             if answer is not None and not answer.error:
                 yield answer
             elif answer is not None and Refusal(answer.error).reaction is Reaction.USER:

@@ -159,30 +159,30 @@ async def delete_mirror(destination: KafkaCluster, name: str) -> frozenset[Acl]:
         Retriable, UserError: the destination is unreachable, or refuses.
     """
     store = MirrorStore(destination)
-    copied = frozenset[Acl]()
+    copied_acls = frozenset[Acl]()
     await store.settled(lambda snapshot: _not_given_back(snapshot, name))
 
     def check(snapshot: Snapshot, states: States) -> None:
-        nonlocal copied
+        nonlocal copied_acls
         if name not in snapshot.mirrors:
             raise unknown_mirror(name, snapshot)
-        copied = snapshot.made_acls(name, MadeFor.SOURCE).difference(
+        copied_acls = snapshot.made_acls(name, MadeFor.SOURCE).difference(
             *(snapshot.made_acls(m, MadeFor.SOURCE) for m in snapshot.mirrors if m != name)
         )
-        left = [
+        active = [
             f"{partition.topic}-{partition.partition} ({state.name})"
             for topic, partition in partitions_of(snapshot, name)
             if (state := states.state(partition)) is not State.STOPPED
             or topic.wanted is not Wanted.STOPPED
         ]
-        if left:
+        if active:
             raise MirrorError.MIRROR_NOT_EMPTY.error(
-                f"{len(left)} partition(s) of mirror {name} are not STOPPED: {few(left)}",
+                f"{len(active)} partition(s) of mirror {name} are not STOPPED: {few(active)}",
                 hint=f"remove its topics first, and {STOPPED_HINT}",
             )
-        if what := _not_given_back(snapshot, name):
+        if obstacle := _not_given_back(snapshot, name):
             raise MirrorError.MIRROR_NOT_EMPTY.error(
-                f"mirror {name}: {what}",
+                f"mirror {name}: {obstacle}",
                 hint="a running node does this; its log contains errors if it cannot",
             )
         if snapshot.made_acls(name, MadeFor.SWITCHOVER):
@@ -193,7 +193,7 @@ async def delete_mirror(destination: KafkaCluster, name: str) -> frozenset[Acl]:
             )
 
     await store.delete_mirror(name, check)
-    return copied
+    return copied_acls
 
 
 def _not_given_back(snapshot: Snapshot, mirror: str) -> str:
@@ -203,8 +203,8 @@ def _not_given_back(snapshot: Snapshot, mirror: str) -> str:
         return ""
     if snapshot.made_acls(mirror, MadeFor.READ_ONLY):
         return "ACLs that keep its topics read-only are not removed yet"
-    left = to_be_set_back(snapshot, [topic.topic for topic in topics])
-    return f"configurations of these topics are not reset yet: {few(left)}" if left else ""
+    names = to_be_set_back(snapshot, [topic.topic for topic in topics])
+    return f"configurations of these topics are not reset yet: {few(names)}" if names else ""
 
 
 def partitions_of(snapshot: Snapshot, mirror: str) -> list[tuple[MirrorTopic, MirrorPartition]]:
@@ -232,9 +232,9 @@ async def _change(
         # `change` may call this more than once, so each run replaces the results of the last one.
         unread.clear()
         unread.update(_unread(snapshot, mirror, topics))
-        chosen = choose(snapshot, mirror, topics, lambda topic: refusals.get(topic.wanted))
-        names[:] = [topic.topic for topic in chosen]
-        changes: list[ConfigChange] = [replace(topic, wanted=wanted) for topic in chosen]
+        selection = choose(snapshot, mirror, topics, lambda topic: refusals.get(topic.wanted))
+        names[:] = [topic.topic for topic in selection]
+        changes: list[ConfigChange] = [replace(topic, wanted=wanted) for topic in selection]
         if wanted is Wanted.STOPPED:
             changes += _without_patterns(snapshot, mirror, ending, names)
         return changes
@@ -249,29 +249,33 @@ async def _change(
 
 def _unread(snapshot: Snapshot, mirror: str, topics: Topics) -> dict[str, str]:
     """The mirror's topics that may be selected but have an unreadable record, with the reason."""
-    its = snapshot.unread_topics(mirror)
+    unread = snapshot.unread_topics(mirror)
     if isinstance(topics, str):
         pattern = compiled(topics)
-        return {name: why for name, why in its.items() if name == topics or pattern.fullmatch(name)}
-    return {name: why for name, why in its.items() if name in topics}
+        return {
+            name: why for name, why in unread.items() if name == topics or pattern.fullmatch(name)
+        }
+    return {name: why for name, why in unread.items() if name in topics}
 
 
 def _without_patterns(
-    snapshot: Snapshot, mirror: str, topics: Topics, removed: Collection[str]
+    snapshot: Snapshot, mirror: str, topics: Topics, names: Collection[str]
 ) -> list[ConfigChange]:
     """The mirror without the patterns that this removal ends; nothing if it ends none.
 
     A pattern ends when it is removed by name. All patterns end with the last topic, so that a
     failover of the whole mirror is not followed by new topics.
     """
-    before = snapshot.mirrors[mirror]
-    left = [
+    previous = snapshot.mirrors[mirror]
+    others = [
         topic
         for topic in snapshot.topics_of(mirror)
-        if topic.wanted is not Wanted.STOPPED and topic.topic not in removed
+        if topic.wanted is not Wanted.STOPPED and topic.topic not in names
     ]
-    patterns = tuple(one for one in before.topic_patterns if left and one != topics)
-    return [] if patterns == before.topic_patterns else [replace(before, topic_patterns=patterns)]
+    patterns = tuple(pattern for pattern in previous.topic_patterns if others and pattern != topics)
+    return (
+        [] if patterns == previous.topic_patterns else [replace(previous, topic_patterns=patterns)]
+    )
 
 
 def choose(snapshot: Snapshot, mirror: str, topics: Topics, refuse: Refuse) -> list[MirrorTopic]:
@@ -288,16 +292,16 @@ def choose(snapshot: Snapshot, mirror: str, topics: Topics, refuse: Refuse) -> l
     """
     if mirror not in snapshot.mirrors:
         raise unknown_mirror(mirror, snapshot)
-    known = {topic.topic: topic for topic in snapshot.topics_of(mirror)}
+    by_name = {topic.topic: topic for topic in snapshot.topics_of(mirror)}
     if not isinstance(topics, str):
-        return _named(known, mirror, topics, refuse)
+        return _named(by_name, mirror, topics, refuse)
     pattern = compiled(topics)
-    if topics in known:
-        matched = [known[topics]]
+    if topics in by_name:
+        matched = [by_name[topics]]
     elif _NAME.fullmatch(topics) and topics not in snapshot.mirrors[mirror].topic_patterns:
         matched = []
     else:
-        matched = [topic for name, topic in known.items() if pattern.fullmatch(name)]
+        matched = [topic for name, topic in by_name.items() if pattern.fullmatch(name)]
     if not matched:
         raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
             f"no topic of mirror {mirror} has the name or matches the regular expression "
@@ -305,28 +309,28 @@ def choose(snapshot: Snapshot, mirror: str, topics: Topics, refuse: Refuse) -> l
             hint=f"{_shows_topics(mirror)}; text that is a valid topic name is treated as a name: "
             "in a regular expression, write [.] or (.) for a dot",
         )
-    chosen = [topic for topic in matched if refuse(topic) is None]
-    if not chosen:
+    selection = [topic for topic in matched if refuse(topic) is None]
+    if not selection:
         raise _refused(matched, refuse)
-    return chosen
+    return selection
 
 
 def _named(
-    known: Mapping[str, MirrorTopic], mirror: str, names: Collection[str], refuse: Refuse
+    by_name: Mapping[str, MirrorTopic], mirror: str, names: Collection[str], refuse: Refuse
 ) -> list[MirrorTopic]:
     """The topics of these names, if the mirror has all of them and `refuse` accepts them."""
-    missing = sorted(set(names) - known.keys())
-    if missing or not names:
+    missing_names = sorted(set(names) - by_name.keys())
+    if missing_names or not names:
         raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
-            f"not topics of mirror {mirror}: {few(missing)}"
-            if missing
+            f"not topics of mirror {mirror}: {few(missing_names)}"
+            if missing_names
             else "no topic was specified",
             hint=_shows_topics(mirror),
         )
-    chosen = [known[name] for name in sorted(set(names))]
-    if refused := [topic for topic in chosen if refuse(topic) is not None]:
-        raise _refused(refused, refuse)
-    return chosen
+    selection = [by_name[name] for name in sorted(set(names))]
+    if refusals := [topic for topic in selection if refuse(topic) is not None]:
+        raise _refused(refusals, refuse)
+    return selection
 
 
 def _shows_topics(mirror: str) -> str:

@@ -15,7 +15,8 @@ compared, and a warning is logged. If something exists and cannot be read, that 
 
 An answer without records proves nothing (kafka/log_reader.py): its offsets are unseen. They do not
 stop a comparison that other records decide, unless the topic is not compacted: then records exist
-that the brokers do not return.
+that the brokers do not return. Offsets above a last stable offset are not read: if the log that
+is to be continued has some below its end, that is an error, too.
 """
 
 import asyncio
@@ -59,32 +60,40 @@ async def compared(
         Retriable: a log cannot be read or compared.
         UserError: a right is missing.
     """
-    asked = [tail.partition for tail in tails]
-    if not asked:
+    partitions = [tail.partition for tail in tails]
+    if not partitions:
         return []
-    theirs, ours = ClusterLogs(source), ClusterLogs(destination)
-    topics = {partition.topic for partition in asked}
-    await asyncio.gather(theirs.refresh(topics), ours.refresh(topics))
-    source_bounds, bounds = await asyncio.gather(theirs.bounds(asked), ours.bounds(asked))
+    source_logs, destination_logs = ClusterLogs(source), ClusterLogs(destination)
+    topics = {partition.topic for partition in partitions}
+    await asyncio.gather(source_logs.refresh(topics), destination_logs.refresh(topics))
+    source_bounds, bounds = await asyncio.gather(
+        source_logs.bounds(partitions), destination_logs.bounds(partitions)
+    )
     limit = asyncio.Semaphore(AT_ONCE)
 
     async def parted(tail: DivergentTail) -> DivergentTail:
-        left, right = _known(source_bounds, tail.partition), _known(bounds, tail.partition)
-        start = min(tail.start, left.high_watermark)
-        stable = min(start, left.last_stable, right.last_stable)
-        begin = max(left.start, right.start)
+        original, copy = _known(source_bounds, tail.partition), _known(bounds, tail.partition)
+        start = min(tail.start, original.high_watermark)
+        stable = min(start, original.last_stable, copy.last_stable)
+        begin = max(original.start, copy.start)
         async with limit:
-            part = await _part(theirs, ours, tail.partition, begin, stable)
-        return tail._replace(start=start if part is None else max(min(part, tail.end), right.start))
+            part = await _part(source_logs, destination_logs, tail.partition, begin, stable)
+        if part is None and stable < start == tail.end:
+            raise Retriable(
+                f"{tail.partition}: cannot compare the offsets {stable} to {start - 1}: a "
+                "transaction is open, or a follower lags",
+                hint="nothing was added; try again when the transaction has ended",
+            )
+        return tail._replace(start=start if part is None else max(min(part, tail.end), copy.start))
 
     return list(await asyncio.gather(*(parted(tail) for tail in tails)))
 
 
 def _known(bounds: Mapping[TopicPartition, LogBounds], partition: TopicPartition) -> LogBounds:
-    found = bounds[partition]
-    if found.error:
-        raise Refusal(found.error).error("read the log's bounds", topic=partition.topic)
-    return found
+    bound = bounds[partition]
+    if bound.error:
+        raise Refusal(bound.error).error("read the log's bounds", topic=partition.topic)
+    return bound
 
 
 async def _part(
@@ -104,17 +113,17 @@ async def _part(
     upto, step = end, FIRST_STEP
     while upto > begin and equal < ENOUGH and size < ENOUGH_BYTES:
         start = max(begin, upto - step)
-        left, right = await asyncio.gather(
+        original, copy = await asyncio.gather(
             _read(source, partition, start, upto), _read(destination, partition, start, upto)
         )
-        found = agreement(left, right, start, upto)
-        if found.first_difference is not None:
+        result = agreement(original, copy, start, upto)
+        if result.first_difference is not None:
             # Only records below the lowest difference are evidence, so counting starts again.
-            part, equal, size = found.first_difference, 0, 0
+            part, equal, size = result.first_difference, 0, 0
         else:
-            equal, size = equal + found.equal, size + found.size
-        unseen += found.unseen
-        given_up |= left.given_up or right.given_up
+            equal, size = equal + result.equal, size + result.size
+        unseen += result.unseen
+        given_up |= original.given_up or copy.given_up
         upto, step = start, step * FURTHER
     if part is None and unseen and (given_up or not equal):
         raise Retriable(
@@ -145,5 +154,5 @@ async def _read(source: ClusterLogs, partition: TopicPartition, start: int, end:
 async def _is_compacted(source: ClusterLogs, partition: TopicPartition, at: Offset) -> bool:
     """Whether compaction may have removed the log's last records."""
     size = ENOUGH_BYTES
-    found = await source.read_alone(partition, at, max_wait_ms=0, partition_max_bytes=size)
-    return found.compacts is True
+    answer = await source.read_alone(partition, at, max_wait_ms=0, partition_max_bytes=size)
+    return answer.compacts is True

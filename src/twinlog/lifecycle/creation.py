@@ -133,10 +133,10 @@ def check_properties(
     connection = split_settings(properties)[1]
     # Unknown settings are reported first: a misspelt one may be why another one is missing.
     parsed = parse_source(_ANY_SERVER | connection, grants)
-    unknown = [key for key in parsed.unused if not key.startswith(("sasl.", "ssl."))]
-    if unknown:
+    unknown_keys = [key for key in parsed.unused if not key.startswith(("sasl.", "ssl."))]
+    if unknown_keys:
         raise UserError(
-            f"{', '.join(unknown)}: not a setting of a mirror; expected bootstrap.servers, "
+            f"{', '.join(unknown_keys)}: not a setting of a mirror; expected bootstrap.servers, "
             "security.protocol, sasl.*, ssl.*, client.id, timeouts and buffers of clients, and "
             f"{', '.join(SETTINGS)}"
         )
@@ -228,7 +228,7 @@ async def connected_source(
 async def add_topics(
     destination: KafkaCluster,
     mirror_name: str,
-    wanted: str | Collection[str],
+    selection: str | Collection[str],
     *,
     replication_factor: int | None = None,
     rebuild: Rebuild | None = None,
@@ -247,21 +247,21 @@ async def add_topics(
     """
     snapshot = await MirrorStore(destination).snapshot()
     mirror = _mirror(snapshot, mirror_name)
-    if isinstance(wanted, str):
-        compiled(wanted)
+    if isinstance(selection, str):
+        compiled(selection)
     async with connected_source(mirror, destination.config.grants) as source:
-        names = resolve(wanted, (await source.refresh(None)).topics)
-        pattern = wanted if isinstance(wanted, str) and names != [wanted] else None
-        theirs = await read_their_mirrors(source, destination)
+        names = resolve(selection, (await source.refresh(None)).topics)
+        pattern = selection if isinstance(selection, str) and names != [selection] else None
+        their_mirrors = await read_their_mirrors(source, destination)
         if pattern is not None:
             # If all of them are loops they are kept, so that MIRROR_LOOP names them.
-            names = [name for name in names if name not in theirs.loops] or names
+            names = [name for name in names if name not in their_mirrors.loops] or names
         await add_named(
             destination,
             source,
             mirror_name,
             names,
-            theirs,
+            their_mirrors,
             replication_factor=replication_factor,
             pattern=pattern,
             rebuild=rebuild,
@@ -274,7 +274,7 @@ async def add_named(
     source: KafkaCluster,
     mirror_name: str,
     names: Sequence[str],
-    theirs: TheirMirrors,
+    their_mirrors: TheirMirrors,
     *,
     replication_factor: int | None = None,
     pattern: str | None = None,
@@ -288,7 +288,7 @@ async def add_named(
         source: the mirror's source.
         mirror_name: the mirror.
         names: the topics.
-        theirs: what the source mirrors, and has mirrored, from the destination.
+        their_mirrors: what the source mirrors, and has mirrored, from the destination.
         replication_factor: of topics that are created; default: the mirror's.
         pattern: stored with the mirror, to add later topics.
         rebuild: permission to delete and recreate topics that have diverged.
@@ -302,26 +302,29 @@ async def add_named(
     await check_apis(destination)
     snapshot = await store.settled(lambda now: to_be_set_back(now, names))
     check_set_back(snapshot, names)
-    _refuse_loops(names, theirs, destination.cluster_id)
-    if theirs.forbidden:
+    _refuse_loops(names, their_mirrors, destination.cluster_id)
+    if their_mirrors.forbidden:
         log.warning(
             "cannot read the source's mirrors (%s): not checked whether it mirrors %s from this "
             "cluster, or has taken them over",
-            theirs.unknown,
+            their_mirrors.unknown,
             few(names),
         )
     mirror = _mirror(snapshot, mirror_name)
     topics = [_usable(source.metadata.topics[name]) for name in names]
-    wanted, tails = await _look(destination, source, snapshot, mirror, topics, theirs=theirs)
+    targets, tails = await _look(
+        destination, source, snapshot, mirror, topics, their_mirrors=their_mirrors
+    )
     if tails and rebuild is None:
         raise _diverged(tails)
     factor = replication_factor or mirror.replication_factor or BROKER_DEFAULT
     rebuilt = {tail.partition.topic for tail in tails}
     # A topic that is rebuilt counts as absent: it is deleted before it is created.
-    wanted = [
-        replace(one, there=0, topic_id=None) if one.name in rebuilt else one for one in wanted
+    targets = [
+        replace(target, there=0, topic_id=None) if target.name in rebuilt else target
+        for target in targets
     ]
-    wanted = await fitted(destination, wanted, factor, rebuilt)
+    targets = await fitted(destination, targets, factor, rebuilt)
     if rebuild is not None and tails:
         if rebuild.save_to is not None:
             tails = await not_proved_equal(source, destination, tails, rebuild.tell)
@@ -330,26 +333,26 @@ async def add_named(
             await store.check_addable(await store.snapshot(), mirror_name, names)
         await delete_diverged(destination, tails)
     with deleted_before(rebuilt):
-        created = await prepare(destination, wanted, factor)
-        added = [
+        ids = await prepare(destination, targets, factor)
+        mirror_topics = [
             MirrorTopic(
                 mirror=mirror_name,
                 topic=topic.name,
                 topic_id=topic.topic_id,
                 partitions=len(topic.partitions),
-                origins=theirs.origins.get(topic.name, ()),
-                set_back=one.set_back,
-                destination_topic_id=known_id(created[topic.name])
-                if topic.name in created
-                else one.topic_id,
+                origins=their_mirrors.origins.get(topic.name, ()),
+                set_back=target.set_back,
+                destination_topic_id=known_id(ids[topic.name])
+                if topic.name in ids
+                else target.topic_id,
             )
-            for topic, one in zip(topics, wanted, strict=True)
+            for topic, target in zip(topics, targets, strict=True)
         ]
-        denied = _taken_over(mirror, names, theirs)
+        denials = _taken_over(mirror, names, their_mirrors)
         try:
-            await store.add_topics(mirror_name, added, pattern, denied, while_matching)
+            await store.add_topics(mirror_name, mirror_topics, pattern, denials, while_matching)
         except UserError:
-            await undo(destination, created)
+            await undo(destination, ids)
             raise
 
 
@@ -359,14 +362,18 @@ def _mirror(snapshot: Snapshot, name: str) -> Mirror:
     return snapshot.mirrors[name]
 
 
-def _refuse_loops(names: Sequence[str], theirs: TheirMirrors, cluster_id: str) -> None:
-    ways = [_way(name, theirs.origins[name], cluster_id) for name in names if name in theirs.loops]
+def _refuse_loops(names: Sequence[str], their_mirrors: TheirMirrors, cluster_id: str) -> None:
+    ways = [
+        _way(name, their_mirrors.origins[name], cluster_id)
+        for name in names
+        if name in their_mirrors.loops
+    ]
     if ways:
         raise MirrorError.MIRROR_LOOP.error(
             f"the source mirrors {', '.join(ways)}",
             hint="nothing was added; a topic is mirrored in only one direction at a time",
         )
-    theirs.refuse_unsure(names, "this cluster", "nothing was added")
+    their_mirrors.refuse_unsure(names, "this cluster", "nothing was added")
 
 
 async def _look(
@@ -376,36 +383,40 @@ async def _look(
     mirror: Mirror,
     topics: Sequence[Topic],
     *,
-    theirs: TheirMirrors,
+    their_mirrors: TheirMirrors,
 ) -> tuple[list[DestinationTopic], list[DivergentTail]]:
     """What the topics have to be on the destination, and the tails of those that have diverged."""
     names = [topic.name for topic in topics]
     configs = await _readable_configs(source, names)
     existing = await existing_topics(destination, names)
-    failed_over = told_by_id(still_mirrored_to(theirs.failed_over, topics), existing)
+    failed_over = told_by_id(still_mirrored_to(their_mirrors.failed_over, topics), existing)
     ends = await last_mirrored(source, failed_over.same)
-    removed = removed_topics(snapshot, mirror.source_cluster_id)
-    history = History(ends, failed_over.made_again, removed.keys(), theirs.unknown)
-    wanted = await wanted_topics(destination, mirror, topics, configs, existing, history=history)
+    removals = removed_topics(snapshot, mirror.source_cluster_id)
+    history = History(ends, failed_over.made_again, removals.keys(), their_mirrors.unknown)
+    targets = await wanted_topics(destination, mirror, topics, configs, existing, history=history)
     tails = [
-        *await find_tails(source, destination, still_here(ends, wanted)),
-        *await whole_logs(destination, {one.name: one.there for one in wanted if one.anew}),
+        *await find_tails(source, destination, still_here(ends, targets)),
+        *await whole_logs(
+            destination, {target.name: target.there for target in targets if target.anew}
+        ),
     ]
     if not tails:
-        return wanted, []
-    same = told_by_id(removed, {topic.name: topic for topic in topics}).same
-    ours = await last_mirrored(destination, same)
-    return wanted, await where_logs_part(source, destination, tails, ours)
+        return targets, []
+    same_topics = told_by_id(removals, {topic.name: topic for topic in topics}).same
+    last_ends = await last_mirrored(destination, same_topics)
+    return targets, await where_logs_part(source, destination, tails, last_ends)
 
 
-def _taken_over(mirror: Mirror, names: Collection[str], theirs: TheirMirrors) -> list[MadeAcl]:
+def _taken_over(
+    mirror: Mirror, names: Collection[str], their_mirrors: TheirMirrors
+) -> list[MadeAcl]:
     """The ACLs that deny WRITE to the destination's producers since their switchover to the source.
 
     The mirror takes them over: its own failover removes them, and does not need the source.
     """
     return [
         MadeAcl(mirror=mirror.name, acl=acl, made_for=MadeFor.READ_ONLY)
-        for acl in theirs.denied
+        for acl in their_mirrors.denied
         if acl.resource_name in names
     ]
 
@@ -414,12 +425,12 @@ async def _readable_configs(
     source: KafkaCluster, names: Sequence[str]
 ) -> dict[str, dict[str, SourceConfig]]:
     """The configurations of the topics to be added; one that cannot be read is an error."""
-    found = {}
+    configs = {}
     for name, entries in (await source_configs(source, names)).items():
         if isinstance(entries, Refusal):
             raise entries.error("read the configurations of the source's topic", topic=name)
-        found[name] = entries
-    return found
+        configs[name] = entries
+    return configs
 
 
 def _way(topic: str, origins: Sequence[str], cluster_id: str) -> str:
@@ -428,7 +439,7 @@ def _way(topic: str, origins: Sequence[str], cluster_id: str) -> str:
     return f"{topic} from this cluster{through and f', through cluster {through}'}"
 
 
-def resolve(wanted: str | Collection[str], topics: Mapping[str, Topic]) -> list[str]:
+def resolve(selection: str | Collection[str], topics: Mapping[str, Topic]) -> list[str]:
     """The names of the selected topics.
 
     A text selects the topic of exactly this name, if there is one; otherwise all topics, without
@@ -438,18 +449,18 @@ def resolve(wanted: str | Collection[str], topics: Mapping[str, Topic]) -> list[
     Raises:
         MirrorRefused: INVALID_REGULAR_EXPRESSION, UNKNOWN_TOPIC_OR_PARTITION.
     """
-    if not isinstance(wanted, str):
-        if missing := sorted(set(wanted) - topics.keys()):
+    if not isinstance(selection, str):
+        if missing_names := sorted(set(selection) - topics.keys()):
             raise MirrorError.UNKNOWN_TOPIC_OR_PARTITION.error(
-                f"not topics of the source: {', '.join(missing)}", hint=_NOT_SEEN
+                f"not topics of the source: {', '.join(missing_names)}", hint=_NOT_SEEN
             )
-        return sorted(set(wanted))
-    if wanted in topics:
-        return [wanted]
-    names = matching(wanted, topics)
+        return sorted(set(selection))
+    if selection in topics:
+        return [selection]
+    names = matching(selection, topics)
     if not names:
         raise MirrorError.UNKNOWN_TOPIC_OR_PARTITION.error(
-            f"no topic of the source has the name or matches the regular expression {wanted!r}",
+            f"no topic of the source has the name or matches the regular expression {selection!r}",
             hint=f"{_NOT_SEEN}; internal topics (__...) are mirrored only if given by their exact "
             "name",
         )
@@ -495,11 +506,11 @@ def _usable(topic: Topic) -> Topic:
 def _diverged(tails: Sequence[DivergentTail]) -> UserError:
     beyond = [f"{t.partition} from offset {t.start} to {t.end - 1}" for t in tails if not t.empty]
     # Retention may have deleted the tail's records; its offsets still keep the log from continuing.
-    named = few(
+    ranges = few(
         beyond or [f"{t.partition} (no records left, log end offset {t.end})" for t in tails], "; "
     )
     return MirrorError.MIRROR_TOPIC_DIVERGED.error(
-        f"offsets exist only on the destination: {named}",
+        f"offsets exist only on the destination: {ranges}",
         hint="nothing was added; --rebuild deletes these topics and mirrors them from the "
         "beginning, --save-tail DIRECTORY saves these offsets first",
     )

@@ -4,6 +4,7 @@ Everything is read first, then tried without effect (`try_out`), then done. If a
 the earlier ones are undone (`prepare`).
 """
 
+import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,14 @@ from uuid import UUID, uuid4
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, Topic
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import REFUSED_VALUE, Refusal, TwinlogError, UserError
+from twinlog.kafka.errors import (
+    LEFT_OUT,
+    REFUSED_VALUE,
+    Refusal,
+    Retriable,
+    TwinlogError,
+    UserError,
+)
 from twinlog.kafka.requests.partitions import DEBUGGING, OffsetSpec, list_offsets
 from twinlog.kafka.requests.topics import (
     Alteration,
@@ -33,8 +41,10 @@ from twinlog.mirror.errors import MirrorError
 from twinlog.mirror.settings import EXCLUDE, parse_settings
 from twinlog.mirror.topic_configs import (
     BATCH_LIMITS,
+    KEEPING,
     MAX_MESSAGE_BYTES,
     SourceConfig,
+    agreed,
     batch_limit_of,
     destination_configs,
     set_back,
@@ -66,22 +76,82 @@ async def source_configs(
 ) -> dict[str, dict[str, SourceConfig] | Refusal]:
     """All configurations of the source's topics, by topic and name, or the refusal.
 
+    What a topic does not set is the default of the broker that answers, and brokers may differ. So
+    every broker is asked for the values that decide which records are kept (`agreed`).
+
     Raises:
-        Retriable: the source is unreachable.
+        Retriable: a broker of the source does not answer.
     """
-    found: dict[str, dict[str, SourceConfig] | Refusal] = {}
+    configs: dict[str, dict[str, SourceConfig] | Refusal] = {}
     for group in chunks(names):
         answers = await describe_configs(source, [topic_resource(name) for name in group])
         for resource, entries in answers.items():
             if isinstance(entries, Refusal):
-                found[resource.name] = entries
+                configs[resource.name] = entries
             else:
-                found[resource.name] = {
+                configs[resource.name] = {
                     name: SourceConfig(entry.value, entry.source == ConfigSource.TOPIC)
                     for name, entry in entries.items()
                     if entry.value is not None
                 }
+    unset = [
+        name
+        for name, found in configs.items()
+        if not isinstance(found, Refusal)
+        and not all(key in found and found[key].explicit for key in KEEPING)
+    ]
+    nodes = list((await source.refresh([])).brokers) if unset else []
+    if unset and not nodes:
+        raise Retriable("the topics' configurations are unknown: the metadata names no broker")
+    if len(nodes) > 1:
+        defaults = await asyncio.gather(*(_keeping(source, unset, node) for node in nodes))
+        for name in unset:
+            configs[name] = _with_agreed(configs[name], [found[name] for found in defaults])
+    return configs
+
+
+async def _keeping(
+    source: KafkaCluster, names: Sequence[str], node: int
+) -> dict[str, Mapping[str, str | None] | Refusal]:
+    """The values of KEEPING by which one broker keeps these topics, or the refusal."""
+    found: dict[str, Mapping[str, str | None] | Refusal] = {}
+    for group in chunks(names):
+        resources = [topic_resource(name) for name in group]
+        answers = await describe_configs(source, resources, KEEPING, node=node)
+        for resource, entries in answers.items():
+            found[resource.name] = (
+                entries
+                if isinstance(entries, Refusal)
+                else {name: entry.value for name, entry in entries.items()}
+            )
     return found
+
+
+def _with_agreed(
+    configs: Mapping[str, SourceConfig] | Refusal,
+    of_brokers: Sequence[Mapping[str, str | None] | Refusal],
+) -> dict[str, SourceConfig] | Refusal:
+    """A topic's configurations, with the values that its brokers' defaults agree on."""
+    if isinstance(configs, Refusal):
+        return configs
+    result = dict(configs)
+    for name in KEEPING:
+        if name in configs and configs[name].explicit:
+            continue
+        values = []
+        for found in of_brokers:
+            if isinstance(found, Refusal):
+                return found
+            value = found.get(name)
+            if value is None:
+                return LEFT_OUT
+            values.append(value)
+        value = agreed(name, values)
+        if value is None:
+            text = f"the source's brokers have different defaults: {', '.join(sorted({*values}))}"
+            return Refusal(ErrorCode.INVALID_CONFIG, f"{name} is not set on the topic, and {text}")
+        result[name] = SourceConfig(value, explicit=False)
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +194,8 @@ async def existing_topics(destination: KafkaCluster, names: Collection[str]) -> 
         UserError: a topic may not be described.
         Retriable: the destination is unreachable.
     """
-    found = (await destination.refresh(names)).topics
-    existing = {name: found[name] for name in names if name in found}
+    topics = (await destination.refresh(names)).topics
+    existing = {name: topics[name] for name in names if name in topics}
     for topic in existing.values():
         if topic.error:
             Refusal(topic.error).fail("describe the destination topic", topic=topic.name)
@@ -155,23 +225,23 @@ async def wanted_topics(
         MirrorRefused: TOPIC_ALREADY_EXISTS: a topic exists, and is neither empty with as many
             partitions, nor failed over, nor removed from a mirror.
     """
-    known = await known_configs(destination)
+    config_names = await known_configs(destination)
     exclude = parse_settings(mirror.source).topic_properties_exclude
-    wanted = [
+    planned = [
         DestinationTopic(
             topic.name,
             known_id(existing[topic.name].topic_id) if topic.name in existing else None,
             len(topic.partitions),
-            destination_configs(configs[topic.name], exclude, known),
+            destination_configs(configs[topic.name], exclude, config_names),
             len(existing[topic.name].partitions) if topic.name in existing else 0,
             set_back(configs[topic.name]),
             batch_limit_of(configs[topic.name]),
         )
         for topic in topics
     ]
-    there = [one for one in wanted if one.there]
-    anew = await _check_empty(destination, there, history)
-    return [replace(one, anew=one.name in anew) for one in wanted]
+    existing_topics = [topic for topic in planned if topic.there]
+    anew = await _check_empty(destination, existing_topics, history)
+    return [replace(topic, anew=topic.name in anew) for topic in planned]
 
 
 def known_id(topic_id: UUID) -> UUID | None:
@@ -179,10 +249,10 @@ def known_id(topic_id: UUID) -> UUID | None:
     return None if topic_id == NO_TOPIC_ID else topic_id
 
 
-def still_here(ends: Ends, wanted: Iterable[DestinationTopic]) -> Ends:
+def still_here(ends: Ends, topics: Iterable[DestinationTopic]) -> Ends:
     """The ends of those partitions that the destination still has."""
-    there = {one.name: one.there for one in wanted}
-    return {p: last for p, last in ends.items() if p.partition < there.get(p.topic, 0)}
+    partition_counts = {topic.name: topic.there for topic in topics}
+    return {p: end for p, end in ends.items() if p.partition < partition_counts.get(p.topic, 0)}
 
 
 async def known_configs(destination: KafkaCluster) -> Collection[str]:
@@ -204,27 +274,27 @@ async def _check_empty(
 ) -> frozenset[str]:
     """Check what `wanted_topics` requires; return the topics that have to be recreated."""
     troubles: list[str] = []
-    others: list[DestinationTopic] = []
-    for one in existing:
-        if not all(partition in history.ends for partition in _partitions(one)):
-            others.append(one)
-        elif one.there > one.partitions:
-            troubles.append(_sizes(one))
-    held = await _held(destination, others)
-    anew = held.keys() & history.removed
-    for one in others:
-        if one.name not in anew:
-            troubles += [_sizes(one)] if one.there != one.partitions else []
-            troubles += held.get(one.name, ())
-            if one.name in held and one.name in history.made_again:
-                troubles.append(f"{one.name} was recreated since it was failed over")
+    unguarded: list[DestinationTopic] = []
+    for topic in existing:
+        if not all(partition in history.ends for partition in _partitions(topic)):
+            unguarded.append(topic)
+        elif topic.there > topic.partitions:
+            troubles.append(_sizes(topic))
+    records_by_topic = await _held(destination, unguarded)
+    anew = records_by_topic.keys() & history.removed
+    for topic in unguarded:
+        if topic.name not in anew:
+            troubles += [_sizes(topic)] if topic.there != topic.partitions else []
+            troubles += records_by_topic.get(topic.name, ())
+            if topic.name in records_by_topic and topic.name in history.made_again:
+                troubles.append(f"{topic.name} was recreated since it was failed over")
     if troubles:
-        said = history.unknown and f" ({history.unknown})"
+        history_note = history.unknown and f" ({history.unknown})"
         raise MirrorError.TOPIC_ALREADY_EXISTS.error(
             f"unsuitable topics on the destination: {'; '.join(troubles)}",
             hint="the topic must not exist on the destination, or be empty with the same number "
             "of partitions, or have been failed over to the source by a mirror that still "
-            f"exists{said}",
+            f"exists{history_note}",
         )
     return frozenset(anew)
 
@@ -241,21 +311,21 @@ async def _held(
     destination: KafkaCluster, topics: Iterable[DestinationTopic]
 ) -> dict[str, list[str]]:
     """Descriptions of these topics' partitions that are not empty, by topic."""
-    asked = [partition for topic in topics for partition in _partitions(topic)]
-    log_ends = await list_offsets(destination, asked, OffsetSpec.LATEST, replica_id=DEBUGGING)
-    held: dict[str, list[str]] = {}
+    partitions = [partition for topic in topics for partition in _partitions(topic)]
+    log_ends = await list_offsets(destination, partitions, OffsetSpec.LATEST, replica_id=DEBUGGING)
+    descriptions: dict[str, list[str]] = {}
     for partition, end in log_ends.items():
         if isinstance(end, Refusal):
             end.fail("check whether the destination topic is empty", topic=partition.topic)
         elif end.offset:
-            said = f"{partition} is not empty, its log end offset is {end.offset}"
-            held.setdefault(partition.topic, []).append(said)
-    return held
+            description = f"{partition} is not empty, its log end offset is {end.offset}"
+            descriptions.setdefault(partition.topic, []).append(description)
+    return descriptions
 
 
 async def fitted(
     destination: KafkaCluster,
-    wanted: Sequence[DestinationTopic],
+    planned: Sequence[DestinationTopic],
     factor: int,
     to_be_deleted: Collection[str] = (),
 ) -> list[DestinationTopic]:
@@ -269,7 +339,7 @@ async def fitted(
     """
     refusal: UserError | None = None
     for limit in BATCH_LIMITS:
-        topics = [_with_batch_limit(one, limit) for one in wanted]
+        topics = [_with_batch_limit(topic, limit) for topic in planned]
         try:
             await try_out(destination, topics, factor, to_be_deleted)
         except UserError as error:
@@ -296,7 +366,7 @@ def _with_batch_limit(topic: DestinationTopic, limit: int) -> DestinationTopic:
 
 async def try_out(
     destination: KafkaCluster,
-    wanted: Sequence[DestinationTopic],
+    planned: Sequence[DestinationTopic],
     factor: int,
     to_be_deleted: Collection[str] = (),
 ) -> None:
@@ -309,26 +379,26 @@ async def try_out(
         MirrorRefused: TOPIC_ALREADY_EXISTS: a topic was created since it was checked.
         UserError: something is refused; nothing has been created.
     """
-    missing = _missing(wanted, factor)
-    for topics in chunks(missing):
+    new_topics = _missing(planned, factor)
+    for topics in chunks(new_topics):
         answers = await create_topics(destination, topics, validate_only=True)
         _refuse({n: a for n, a in answers.items() if not _is_there(n, a, to_be_deleted)}, _CREATE)
     unused = {
         f"{topic.name[:_LONGEST_STEM]}.{uuid4().hex[:8]}": topic
-        for topic in missing
+        for topic in new_topics
         if topic.name in to_be_deleted
     }
     for names in chunks(list(unused)):
-        others = [replace(unused[name], name=name) for name in names]
-        answers = await create_topics(destination, others, validate_only=True)
+        substitutes = [replace(unused[name], name=name) for name in names]
+        answers = await create_topics(destination, substitutes, validate_only=True)
         # A principal that may create topics of certain names only may not try another name.
-        tried = {
+        answers_by_topic = {
             unused[n].name: a
             for n, a in answers.items()
             if not _is(a, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         }
-        _refuse(tried, _CREATE)
-    await _configure(destination, wanted, validate_only=True)
+        _refuse(answers_by_topic, _CREATE)
+    await _configure(destination, planned, validate_only=True)
 
 
 def _is(answer: object, code: int) -> bool:
@@ -340,7 +410,7 @@ def _is_there(name: str, answer: object, to_be_deleted: Collection[str]) -> bool
 
 
 async def prepare(
-    destination: KafkaCluster, wanted: Sequence[DestinationTopic], factor: int
+    destination: KafkaCluster, planned: Sequence[DestinationTopic], factor: int
 ) -> dict[str, UUID]:
     """Create missing topics and configure existing ones; return the ids of the created ones.
 
@@ -348,45 +418,47 @@ async def prepare(
         MirrorRefused: TOPIC_ALREADY_EXISTS: a topic was created since it was checked.
         UserError: something is refused; the created topics are deleted again.
     """
-    grown = {one.name: one.partitions for one in wanted if 0 < one.there < one.partitions}
-    created: dict[str, UUID] = {}
+    grown = {
+        topic.name: topic.partitions for topic in planned if 0 < topic.there < topic.partitions
+    }
+    created_ids: dict[str, UUID] = {}
     try:
-        for topics in chunks(_missing(wanted, factor)):
+        for topics in chunks(_missing(planned, factor)):
             answers = await create_topics(destination, topics)
-            created |= {n: answer for n, answer in answers.items() if isinstance(answer, UUID)}
+            created_ids |= {n: answer for n, answer in answers.items() if isinstance(answer, UUID)}
             _refuse(answers, _CREATE)
-        await _configure(destination, wanted)
+        await _configure(destination, planned)
         if grown:
             more = await create_partitions(destination, grown)
             _refuse(more, "add partitions to the destination topic")
     except TwinlogError:
-        await undo(destination, created)
+        await undo(destination, created_ids)
         raise
-    return created
+    return created_ids
 
 
-def _missing(wanted: Iterable[DestinationTopic], factor: int) -> list[NewTopic]:
+def _missing(planned: Iterable[DestinationTopic], factor: int) -> list[NewTopic]:
     return [
         NewTopic(
-            name=one.name,
-            partitions=one.partitions,
+            name=topic.name,
+            partitions=topic.partitions,
             replication_factor=factor,
-            configs=dict(one.configs),
+            configs=dict(topic.configs),
         )
-        for one in wanted
-        if not one.there
+        for topic in planned
+        if not topic.there
     ]
 
 
 async def _configure(
-    destination: KafkaCluster, wanted: Iterable[DestinationTopic], *, validate_only: bool = False
+    destination: KafkaCluster, planned: Iterable[DestinationTopic], *, validate_only: bool = False
 ) -> None:
     changes = {
-        topic_resource(one.name): [
-            Alteration(name, AlterOperation.SET, value) for name, value in one.configs.items()
+        topic_resource(topic.name): [
+            Alteration(name, AlterOperation.SET, value) for name, value in topic.configs.items()
         ]
-        for one in wanted
-        if one.there
+        for topic in planned
+        if topic.there
     }
     if changes:
         altered = await incremental_alter_configs(destination, changes, validate_only=validate_only)
@@ -394,7 +466,7 @@ async def _configure(
         _refuse(by_name, "alter the configurations of the destination topic")
 
 
-def _refuse(answers: Mapping[str, Any], what: str) -> None:
+def _refuse(answers: Mapping[str, Any], operation: str) -> None:
     for name, answer in answers.items():
         if isinstance(answer, Refusal):
             if answer.code == ErrorCode.TOPIC_ALREADY_EXISTS:
@@ -402,22 +474,22 @@ def _refuse(answers: Mapping[str, Any], what: str) -> None:
                     f"{name} was created on the destination in the meantime",
                     hint="nothing was added; try again",
                 )
-            error = answer.error(what, topic=name)
+            error = answer.error(operation, topic=name)
             error.hint = error.hint or _HINTS.get(answer.code, "nothing was added")
             raise error
 
 
-async def undo(destination: KafkaCluster, created: Mapping[str, UUID]) -> None:
+async def undo(destination: KafkaCluster, created_ids: Mapping[str, UUID]) -> None:
     """Delete the topics that this command has created, except those that a mirror has by now.
 
     Args:
         destination: the cluster that holds them.
-        created: their ids: a topic that was recreated since is not deleted.
+        created_ids: their ids: a topic that was recreated since is not deleted.
     """
     snapshot = await MirrorStore(destination).snapshot()
-    ours = [name for name in created if snapshot.mirror_of(name) is None]
-    for names in chunks(ours):
-        await delete_topics(destination, names, ids=created)
+    unmirrored = [name for name in created_ids if snapshot.mirror_of(name) is None]
+    for names in chunks(unmirrored):
+        await delete_topics(destination, names, ids=created_ids)
 
 
 def chunks(items: Sequence[_T]) -> Iterable[Sequence[_T]]:

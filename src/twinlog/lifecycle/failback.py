@@ -88,13 +88,13 @@ class TheirMirrors(NamedTuple):
         """Those of these topics for which that is unknown, with the reason."""
         return {topic: why for topic in sorted(topics) if (why := self.unsure(topic))}
 
-    def refuse_unsure(self, topics: Iterable[str], here: str, nothing: str) -> None:
+    def refuse_unsure(self, topics: Iterable[str], place: str, outcome: str) -> None:
         """Require that it is known of all of these topics whether the source mirrors them.
 
         Args:
             topics: their names.
-            here: the destination, in the error's words.
-            nothing: what was not done, for the error's hint.
+            place: the destination, in the error's words.
+            outcome: what was not done, for the error's hint.
 
         Raises:
             UserError: it is unknown.
@@ -102,10 +102,10 @@ class TheirMirrors(NamedTuple):
         if unsure := self.unsure_among(topics):
             # The error about the whole source contains a hint of its own.
             hint = (
-                nothing if self.unknown else f"{nothing}; use a version of twinlog that can read it"
+                outcome if self.unknown else f"{outcome}; use a version of twinlog that can read it"
             )
             raise UserError(
-                f"cannot determine whether the source mirrors {few(unsure)} from {here}: "
+                f"cannot determine whether the source mirrors {few(unsure)} from {place}: "
                 f"{next(iter(unsure.values()))}",
                 hint=hint,
             )
@@ -121,7 +121,7 @@ def their_mirrors(snapshot: Snapshot, cluster_id: str) -> TheirMirrors:
     }
     unbelievable = {name for name, clusters in origins.items() if not _believable(clusters)}
     unread = snapshot.unknown_topics | dict.fromkeys(unbelievable, _UNBELIEVABLE)
-    origins = {name: found for name, found in origins.items() if name not in unbelievable}
+    origins = {name: clusters for name, clusters in origins.items() if name not in unbelievable}
     return TheirMirrors(
         origins,
         frozenset(name for name, clusters in origins.items() if cluster_id in clusters),
@@ -134,17 +134,19 @@ def their_mirrors(snapshot: Snapshot, cluster_id: str) -> TheirMirrors:
 
 def _believable(clusters: Collection[str]) -> bool:
     """Whether a topic may have come through these clusters: the destination stores them."""
-    return len(clusters) <= MAX_ORIGINS and all(len(one) <= MAX_CLUSTER_ID for one in clusters)
+    return len(clusters) <= MAX_ORIGINS and all(
+        len(cluster) <= MAX_CLUSTER_ID for cluster in clusters
+    )
 
 
 def removed_topics(snapshot: Snapshot, source_id: str) -> dict[str, tuple[MirrorTopic, ...]]:
     """The topics that were removed from mirrors of this source."""
-    found: defaultdict[str, list[MirrorTopic]] = defaultdict(list)
+    topics_by_name: defaultdict[str, list[MirrorTopic]] = defaultdict(list)
     for topic in snapshot.topics:
         its_source = snapshot.mirrors[topic.mirror].source_cluster_id
         if topic.wanted is Wanted.STOPPED and its_source == source_id:
-            found[topic.topic].append(topic)
-    return {name: tuple(topics) for name, topics in found.items()}
+            topics_by_name[topic.topic].append(topic)
+    return {name: tuple(topics) for name, topics in topics_by_name.items()}
 
 
 async def read_their_mirrors(source: KafkaCluster, destination: KafkaCluster) -> TheirMirrors:
@@ -171,37 +173,37 @@ class RemovedTopics(NamedTuple):
 
 
 def told_by_id(
-    removed: Mapping[str, Collection[MirrorTopic]], existing: Mapping[str, Topic]
+    removals: Mapping[str, Collection[MirrorTopic]], existing: Mapping[str, Topic]
 ) -> RemovedTopics:
     """Determine by id which existing topics are the removed ones; without ids, all are."""
-    known = {name: removed[name] for name in existing if name in removed}
-    same = {
-        name: [one for one in topics if not is_another(one.topic_id, existing[name].topic_id)]
-        for name, topics in known.items()
+    existing_removals = {name: removals[name] for name in existing if name in removals}
+    same_topics = {
+        name: [topic for topic in topics if not is_another(topic.topic_id, existing[name].topic_id)]
+        for name, topics in existing_removals.items()
     }
     return RemovedTopics(
-        tuple(one for topics in same.values() for one in topics),
-        frozenset(name for name, topics in same.items() if not topics),
+        tuple(topic for topics in same_topics.values() for topic in topics),
+        frozenset(name for name, topics in same_topics.items() if not topics),
     )
 
 
 def still_mirrored_to(
-    removed: Mapping[str, Collection[MirrorTopic]], source: Iterable[Topic]
+    removals: Mapping[str, Collection[MirrorTopic]], source: Iterable[Topic]
 ) -> dict[str, list[MirrorTopic]]:
     """Leave out what was mirrored to source topics that were recreated since.
 
     Args:
-        removed: what the source has mirrored, by name; a name stays even if nothing of it is left.
+        removals: what the source has mirrored, by name; a name stays even if nothing of it is left.
         source: the source's topics.
     """
     ids = {topic.name: topic.topic_id for topic in source}
     return {
         name: [
-            one
-            for one in topics
-            if name not in ids or not is_another(one.destination_topic_id, ids[name])
+            topic
+            for topic in topics
+            if name not in ids or not is_another(topic.destination_topic_id, ids[name])
         ]
-        for name, topics in removed.items()
+        for name, topics in removals.items()
     }
 
 
@@ -220,16 +222,16 @@ async def last_mirrored(cluster: KafkaCluster, topics: Collection[MirrorTopic]) 
     """
     if not topics:
         return {}
-    found = await MirrorStore(cluster).states()
+    states = await MirrorStore(cluster).states()
     ends: Ends = {}
     under_way: set[TopicPartition] = set()
     for name in [name for topic in topics for name in topic.mirror_partitions]:
-        key, last = name.source, found.epochs.get(name)
-        if found.state(name) is not State.STOPPED or found.unread(name):
+        key, last_end = name.source, states.epochs.get(name)
+        if states.state(name) is not State.STOPPED or states.unread(name):
             under_way.add(key)
-        elif last is not None and last.end >= 0:
-            ends[key] = max(last, ends.get(key, last), key=lambda one: (one.end, one.epoch))
-    return {key: last for key, last in ends.items() if key not in under_way}
+        elif last_end is not None and last_end.end >= 0:
+            ends[key] = max(last_end, ends.get(key, last_end), key=lambda end: (end.end, end.epoch))
+    return {key: last_end for key, last_end in ends.items() if key not in under_way}
 
 
 async def find_tails(
@@ -244,18 +246,18 @@ async def find_tails(
     Raises:
         Retriable, UserError: a partition cannot be read.
     """
-    asked = list(ends)
-    log_ends = await list_offsets(destination, asked, replica_id=DEBUGGING)
-    epochs = {p: last.epoch for p, last in ends.items() if last.epoch != UNKNOWN_EPOCH}
+    partitions = list(ends)
+    log_ends = await list_offsets(destination, partitions, replica_id=DEBUGGING)
+    epochs = {p: last_end.epoch for p, last_end in ends.items() if last_end.epoch != UNKNOWN_EPOCH}
     epoch_ends = await offset_for_leader_epoch(destination, epochs)
     tails = []
-    for partition, last in sorted(ends.items()):
+    for partition, last_end in sorted(ends.items()):
         log_end, epoch_end = log_ends[partition], epoch_ends.get(partition)
         if isinstance(log_end, Refusal):
             raise log_end.error("read the log end offset", topic=partition.topic)
         if isinstance(epoch_end, Refusal):
             raise epoch_end.error("read the end offset of a leader epoch", topic=partition.topic)
-        start: int = last.end
+        start: int = last_end.end
         if epoch_end is not None and epoch_end.end_offset >= 0:
             start = min(start, epoch_end.end_offset)
         tails.append(DivergentTail(partition, min(start, log_end.offset), log_end.offset))

@@ -74,21 +74,21 @@ async def delete_diverged(destination: KafkaCluster, tails: Collection[Divergent
     """
     names = sorted({tail.partition.topic for tail in tails})
     answers = await _deleted(destination, names, tails)
-    refused = {
+    refusals = {
         name: refusal
         for name, refusal in answers.items()
         if refusal is not None and refusal.code not in TOPIC_GONE
     }
-    with deleted_before(answers.keys() - refused.keys()):
-        for name, refusal in refused.items():
+    with deleted_before(answers.keys() - refusals.keys()):
+        for name, refusal in refusals.items():
             raise refusal.error("delete the diverged topic", topic=name)
 
-        async def gone() -> None:
-            there = (await destination.refresh(names)).topics.keys() & set(names)
-            if there:
-                raise Retriable(f"not deleted yet: {', '.join(sorted(there))}")
+        async def check_deleted() -> None:
+            existing = (await destination.refresh(names)).topics.keys() & set(names)
+            if existing:
+                raise Retriable(f"not deleted yet: {', '.join(sorted(existing))}")
 
-        await destination.persist(gone)
+        await destination.persist(check_deleted)
 
 
 async def _deleted(
@@ -103,18 +103,18 @@ async def _deleted(
 
     async def attempt() -> dict[str, Refusal | None]:
         nonlocal sent
-        found = (await destination.refresh(names)).topics
-        left = {name: found[name] for name in names if name in found}
-        if not sent and len(left) < len(names):
-            gone = min(set(names) - left.keys())
+        topics = (await destination.refresh(names)).topics
+        existing = {name: topics[name] for name in names if name in topics}
+        if not sent and len(existing) < len(names):
+            name = min(set(names) - existing.keys())
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION).error(
-                "read the log end offset", topic=gone
+                "read the log end offset", topic=name
             )
-        await _unchanged(destination, left, tails)
+        await _unchanged(destination, existing, tails)
         # Before the request: one of unknown outcome may still take effect.
         sent = True
-        ids = {name: topic.topic_id for name, topic in left.items()}
-        return await delete_topics(destination, left, ids=ids, once=True) if left else {}
+        ids = {name: topic.topic_id for name, topic in existing.items()}
+        return await delete_topics(destination, existing, ids=ids, once=True) if existing else {}
 
     try:
         return dict.fromkeys(names) | await destination.persist(attempt)
@@ -137,18 +137,18 @@ async def _unchanged(
     destination: KafkaCluster, topics: Mapping[str, Topic], tails: Collection[DivergentTail]
 ) -> None:
     """Require that the log ends are unchanged; see `delete_diverged`."""
-    seen = {tail.partition: tail.end for tail in tails if tail.partition.topic in topics}
-    asked = seen.keys() | {
+    ends = {tail.partition: tail.end for tail in tails if tail.partition.topic in topics}
+    partitions = ends.keys() | {
         TopicPartition(name, index) for name, topic in topics.items() for index in topic.partitions
     }
-    log_ends = await list_offsets(destination, asked, replica_id=DEBUGGING)
+    log_ends = await list_offsets(destination, partitions, replica_id=DEBUGGING)
     for partition, log_end in sorted(log_ends.items()):
         if isinstance(log_end, Refusal):
             raise log_end.error("read the log end offset", topic=partition.topic)
         # A partition without a tail was created since, and has to be empty.
-        if log_end.offset != seen.get(partition, 0):
+        if log_end.offset != ends.get(partition, 0):
             raise UserError(
-                f"{partition} has changed: its log end offset was {seen.get(partition, 0)}, now "
+                f"{partition} has changed: its log end offset was {ends.get(partition, 0)}, now "
                 f"it is {log_end.offset}",
                 hint="nothing was deleted; stop the topic's producers first",
             )
@@ -163,16 +163,16 @@ class Interrupted(TwinlogError):
 @contextmanager
 def deleted_before(names: Collection[str]) -> Iterator[None]:
     """Add to each error or interruption inside that these topics are deleted, and what to do."""
-    gone = f"deleted already: {', '.join(sorted(names))}; {_REPEAT}"
+    note = f"deleted already: {', '.join(sorted(names))}; {_REPEAT}"
     try:
         yield
     except TwinlogError as error:
         if names:
-            error.hint = f"{error.hint}; {gone}" if error.hint else gone
+            error.hint = f"{error.hint}; {note}" if error.hint else note
         raise
     except asyncio.CancelledError as cancelled:
         if names:
-            raise Interrupted("interrupted", hint=gone) from cancelled
+            raise Interrupted("interrupted", hint=note) from cancelled
         raise
 
 
@@ -197,7 +197,7 @@ async def _save(destination: KafkaCluster, tail: DivergentTail, directory: Path)
     path = directory / str(tail.partition) / f"{tail.start:020d}.log"
     reader = LogReader(destination, tail.partition, isolation=READ_UNCOMMITTED)
     try:
-        created = _make_folders(path.parent)
+        folders = _make_folders(path.parent)
         with path.open("xb") as file:
             at = tail.start
             while at < tail.end:
@@ -205,7 +205,7 @@ async def _save(destination: KafkaCluster, tail: DivergentTail, directory: Path)
                 file.write(stretch)
             file.flush()
             os.fsync(file.fileno())
-        for folder in created:
+        for folder in folders:
             _sync_folder(folder)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
@@ -214,12 +214,12 @@ async def _save(destination: KafkaCluster, tail: DivergentTail, directory: Path)
 
 def _make_folders(folder: Path) -> list[Path]:
     """Create a folder with its parents; return the folders whose entries change."""
-    changed = [folder]
+    folders = [folder]
     while not folder.exists():
         folder = folder.parent
-        changed.append(folder)
-    changed[0].mkdir(parents=True, exist_ok=True)
-    return changed
+        folders.append(folder)
+    folders[0].mkdir(parents=True, exist_ok=True)
+    return folders
 
 
 def _sync_folder(folder: Path) -> None:

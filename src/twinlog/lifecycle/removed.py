@@ -53,11 +53,11 @@ async def whole_logs(destination: KafkaCluster, topics: Mapping[str, int]) -> li
     Raises:
         Retriable, UserError: a partition cannot be read.
     """
-    asked = [TopicPartition(name, at) for name in sorted(topics) for at in range(topics[name])]
-    starts = await list_offsets(destination, asked, OffsetSpec.EARLIEST)
-    ends = await list_offsets(destination, asked, replica_id=DEBUGGING)
+    partitions = [TopicPartition(name, at) for name in sorted(topics) for at in range(topics[name])]
+    starts = await list_offsets(destination, partitions, OffsetSpec.EARLIEST)
+    ends = await list_offsets(destination, partitions, replica_id=DEBUGGING)
     tails = []
-    for partition in asked:
+    for partition in partitions:
         start, end = starts[partition], ends[partition]
         if isinstance(start, Refusal):
             raise start.error("read the log start offset", topic=partition.topic)
@@ -86,10 +86,10 @@ async def where_logs_part(
         UserError: a right is missing.
     """
     tails = [
-        one._replace(start=min(max(one.start, ends[one.partition].end), one.end))
-        if one.partition in ends
-        else one
-        for one in tails
+        tail._replace(start=min(max(tail.start, ends[tail.partition].end), tail.end))
+        if tail.partition in ends
+        else tail
+        for tail in tails
     ]
     return await _moved(source, destination, tails, _equal_before)
 
@@ -131,28 +131,31 @@ async def _moved(
     """The tails with other starts, each within its log."""
     if not tails:
         return []
-    asked = [tail.partition for tail in tails]
-    ours, theirs = await read_bounds(destination, asked), await read_bounds(source, asked)
+    partitions = [tail.partition for tail in tails]
+    copy_bounds, source_bounds = (
+        await read_bounds(destination, partitions),
+        await read_bounds(source, partitions),
+    )
     comparison = Comparison(source, destination)
     limit = asyncio.Semaphore(AT_ONCE)
 
     async def moved(tail: DivergentTail) -> DivergentTail:
-        here, there = ours[tail.partition], theirs[tail.partition]
-        for bounds in (here, there):
+        copy, original = copy_bounds[tail.partition], source_bounds[tail.partition]
+        for bounds in (copy, original):
             # A topic that the source does not have is equal nowhere; other errors prove nothing.
             if bounds.error and (
-                bounds is here or bounds.error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                bounds is copy or bounds.error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             ):
                 raise Refusal(bounds.error).error(
                     "read the bounds of a log to compare", topic=tail.partition.topic
                 )
-        end = min(tail.start, here.last_stable, there.last_stable)
+        end = min(tail.start, copy.last_stable, original.last_stable)
         start: int | None = None
-        if not there.error and end > here.start:
-            stretch = Stretch(tail.partition, here.start, end, compacted=False)
+        if not original.error and end > copy.start:
+            stretch = Stretch(tail.partition, copy.start, end, compacted=False)
             async with limit:
-                start = await parts(comparison, stretch, there)
-        return tail._replace(start=here.start if start is None else max(start, here.start))
+                start = await parts(comparison, stretch, original)
+        return tail._replace(start=copy.start if start is None else max(start, copy.start))
 
     return list(await asyncio.gather(*(moved(tail) for tail in tails)))
 
@@ -163,13 +166,13 @@ async def _equal_before(comparison: Comparison, stretch: Stretch, source: LogBou
     upto = start
     while upto > lowest:
         begin = max(lowest, upto - step)
-        found = await comparison.compare(stretch._replace(start=begin, end=upto))
-        if found.tally.absent[LOG_START]:  # the source's log start has moved since it was read
+        result = await comparison.compare(stretch._replace(start=begin, end=upto))
+        if result.tally.absent[LOG_START]:  # the source's log start has moved since it was read
             return None
-        first = _first_unequal(found)
+        first = _first_unequal(result)
         if first is not None:
             start = first
-        if found.tally.compared and start > begin:
+        if result.tally.compared and start > begin:
             return start
         upto, step = begin, step * FURTHER
     return None
@@ -181,19 +184,19 @@ async def _equal_from_start(
     """Compare everything; what the source does not have any more counts as unequal."""
     if source.start > stretch.start:
         return None
-    found = await comparison.compare(stretch)
-    first = stretch.end if (one := _first_unequal(found)) is None else one
-    return None if found.tally.absent[LOG_START] else first
+    result = await comparison.compare(stretch)
+    first = stretch.end if (offset := _first_unequal(result)) is None else offset
+    return None if result.tally.absent[LOG_START] else first
 
 
-def _first_unequal(found: Compared) -> int | None:
+def _first_unequal(result: Compared) -> int | None:
     """The first offset that is not proven to be equal; None if there is none.
 
     At an offset without a record on the destination, a rebuild loses nothing.
     """
     differing = [
-        one
-        for one in found.differences
-        if not (isinstance(one.reason, DifferenceKind) and one.reason.loses_nothing)
+        difference
+        for difference in result.differences
+        if not (isinstance(difference.reason, DifferenceKind) and difference.reason.loses_nothing)
     ]
-    return min((one.start for one in (*differing, *found.unseen)), default=None)
+    return min((difference.start for difference in (*differing, *result.unseen)), default=None)

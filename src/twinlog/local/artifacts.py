@@ -98,7 +98,7 @@ def fetch(*coordinates: str) -> Path:
     """
     parsed = [_parse(coordinate) for coordinate in coordinates]
     jars = cache_folder() / "jars"
-    complete = jars / "+".join(sorted(_folder_name(one) for one in parsed))
+    complete = jars / "+".join(sorted(_folder_name(artifact) for artifact in parsed))
     if complete.is_dir():
         return complete
     with _lock(jars / ".lock"):
@@ -114,9 +114,9 @@ def _parse(coordinate: str) -> _Artifact:
     return _Artifact(match[1], match[2], match[3], match[4] or "")
 
 
-def _folder_name(one: _Artifact) -> str:
-    name = f"{one.group}.{one.name}-{one.version}"
-    return f"{name}-{one.classifier}" if one.classifier else name
+def _folder_name(artifact: _Artifact) -> str:
+    name = f"{artifact.group}.{artifact.name}-{artifact.version}"
+    return f"{name}-{artifact.classifier}" if artifact.classifier else name
 
 
 def _fetch_into(complete: Path, parsed: Sequence[_Artifact]) -> None:
@@ -124,12 +124,12 @@ def _fetch_into(complete: Path, parsed: Sequence[_Artifact]) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     tool = _with_maven if shutil.which("mvn") else _with_ivy
-    what = ", ".join(f"{one.name} {one.version}" for one in parsed)
-    sys.stderr.write(f"fetching {what} into {complete.parent} (once)\n")
+    names = ", ".join(f"{artifact.name} {artifact.version}" for artifact in parsed)
+    sys.stderr.write(f"fetching {names} into {complete.parent} (once)\n")
     try:
         tool(partial, parsed)
         if not any(partial.glob("*.jar")):
-            raise LocalError(f"cannot fetch {what}: no jar was downloaded")
+            raise LocalError(f"cannot fetch {names}: no jar was downloaded")
         partial.rename(complete)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -137,9 +137,9 @@ def _fetch_into(complete: Path, parsed: Sequence[_Artifact]) -> None:
 
 def _with_maven(target: Path, parsed: Sequence[_Artifact]) -> None:
     dependencies = "".join(
-        f"<dependency><groupId>{one.group}</groupId><artifactId>{one.name}</artifactId>"
-        f"<version>{one.version}</version><classifier>{one.classifier}</classifier></dependency>"
-        for one in parsed
+        f"<dependency><groupId>{artifact.group}</groupId><artifactId>{artifact.name}</artifactId>"
+        f"<version>{artifact.version}</version><classifier>{artifact.classifier}</classifier></dependency>"
+        for artifact in parsed
     )
     pom = target / "pom.xml"
     pom.write_text(
@@ -155,9 +155,9 @@ def _with_maven(target: Path, parsed: Sequence[_Artifact]) -> None:
 
 def _with_ivy(target: Path, parsed: Sequence[_Artifact]) -> None:
     dependencies = "".join(
-        f"<dependency org={quoteattr(one.group)} name={quoteattr(one.name)}"
-        f' rev={quoteattr(one.version)} conf="default->default">{_ivy_artifact(one)}</dependency>'
-        for one in parsed
+        f"<dependency org={quoteattr(jar.group)} name={quoteattr(jar.name)}"
+        f' rev={quoteattr(jar.version)} conf="default->default">{_ivy_artifact(jar)}</dependency>'
+        for jar in parsed
     )
     module = target / "ivy.xml"
     module.write_text(
@@ -171,17 +171,17 @@ def _with_ivy(target: Path, parsed: Sequence[_Artifact]) -> None:
     home.mkdir(parents=True, exist_ok=True)
     trust = java_trust_flags(home) if java.bundled else []
     ivy = [str(java.executable), *trust, f"-Duser.home={home}", "-jar", str(ivy_jar)]
-    what = ["-ivy", str(module), "-confs", "default", "-types", "jar", "bundle"]
-    _run([*ivy, *what, "-retrieve", f"{target}/{_IVY_NAME}"], parsed)
+    options = ["-ivy", str(module), "-confs", "default", "-types", "jar", "bundle"]
+    _run([*ivy, *options, "-retrieve", f"{target}/{_IVY_NAME}"], parsed)
     module.unlink()
 
 
-def _ivy_artifact(one: _Artifact) -> str:
+def _ivy_artifact(jar: _Artifact) -> str:
     """The Ivy element for a jar with a classifier; empty for the module's usual jar."""
-    if not one.classifier:
+    if not jar.classifier:
         return ""
-    classifier = quoteattr(one.classifier)
-    return f'<artifact name={quoteattr(one.name)} type="jar" ext="jar" e:classifier={classifier}/>'
+    classifier = quoteattr(jar.classifier)
+    return f'<artifact name={quoteattr(jar.name)} type="jar" ext="jar" e:classifier={classifier}/>'
 
 
 def _ivy_jar() -> Path:
@@ -194,9 +194,9 @@ def _ivy_jar() -> Path:
 
 
 def _run(command: list[str], parsed: Sequence[_Artifact]) -> None:
-    what = ", ".join(map(str, parsed))
+    names = ", ".join(map(str, parsed))
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -207,9 +207,9 @@ def _run(command: list[str], parsed: Sequence[_Artifact]) -> None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise LocalError(f"cannot fetch {what}: {error}") from error
-    if done.returncode != 0:
-        raise LocalError(f"cannot fetch {what}: {_cause(done.stdout)}")
+        raise LocalError(f"cannot fetch {names}: {error}") from error
+    if process.returncode != 0:
+        raise LocalError(f"cannot fetch {names}: {_cause(process.stdout)}")
 
 
 def _cause(output: str) -> str:

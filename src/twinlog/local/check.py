@@ -103,18 +103,18 @@ class ConsumerView:
 
     def partitions(self, topics: Iterable[str]) -> list[Partition]:
         """All partitions of the topics."""
-        found = self._admin.list_topics(timeout=self._seconds).topics
-        missing = [topic for topic in topics if topic not in found]
-        if missing:
-            raise LocalError(f"no such topic at {self._bootstrap_servers}: {', '.join(missing)}")
-        return [(topic, index) for topic in topics for index in sorted(found[topic].partitions)]
+        metadata = self._admin.list_topics(timeout=self._seconds).topics
+        absent = [topic for topic in topics if topic not in metadata]
+        if absent:
+            raise LocalError(f"no such topic at {self._bootstrap_servers}: {', '.join(absent)}")
+        return [(topic, index) for topic in topics for index in sorted(metadata[topic].partitions)]
 
     def extents(self, partitions: Collection[Partition]) -> dict[Partition, LogExtent]:
         """The current extents of these partitions' logs."""
         start = self._offsets(partitions, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
         stable = self.stable(partitions)
         end = self.ends(partitions)
-        return {one: LogExtent(start[one], stable[one], end[one]) for one in partitions}
+        return {p: LogExtent(start[p], stable[p], end[p]) for p in partitions}
 
     def stable(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The current last stable offsets of these partitions."""
@@ -127,13 +127,13 @@ class ConsumerView:
     def _offsets(
         self, partitions: Collection[Partition], spec: OffsetSpec, isolation: IsolationLevel
     ) -> dict[Partition, int]:
-        asked = {TopicPartition(*one): spec for one in partitions}
+        requests = {TopicPartition(*partition): spec for partition in partitions}
         futures = self._admin.list_offsets(
-            asked, isolation_level=isolation, request_timeout=self._seconds
+            requests, isolation_level=isolation, request_timeout=self._seconds
         )
         return {
-            (one.topic, one.partition): future.result(self._seconds).offset
-            for one, future in futures.items()
+            (partition.topic, partition.partition): future.result(self._seconds).offset
+            for partition, future in futures.items()
         }
 
     def is_compacted(self, topic: str) -> bool:
@@ -150,10 +150,10 @@ class ConsumerView:
         Raises:
             LocalError: they are not read before the deadline (monotonic).
         """
-        found: dict[Partition, list[ConsumedRecord]] = {one: [] for one in ranges}
-        left = {one: end for one, (start, end) in ranges.items() if start < end}
-        if not left:
-            return found
+        records: dict[Partition, list[ConsumedRecord]] = {partition: [] for partition in ranges}
+        ends = {partition: end for partition, (start, end) in ranges.items() if start < end}
+        if not ends:
+            return records
         consumer = Consumer(
             {
                 "bootstrap.servers": self._bootstrap_servers,
@@ -167,38 +167,38 @@ class ConsumerView:
             }
         )
         try:
-            consumer.assign([TopicPartition(*one, ranges[one][0]) for one in left])
-            while left:
+            consumer.assign([TopicPartition(*p, ranges[p][0]) for p in ends])
+            while ends:
                 if time.monotonic() > deadline:
-                    names = ", ".join(f"{topic}-{index}" for topic, index in left)
+                    names = ", ".join(f"{topic}-{index}" for topic, index in ends)
                     raise LocalError(f"{self._bootstrap_servers}: {names} not read in time")
                 for message in consumer.consume(_BATCH, _POLL_SECONDS):
-                    _take(message, found, left)
+                    _take(message, records, ends)
         finally:
             consumer.close()
-        return found
+        return records
 
 
 def _take(
-    message: Message, found: dict[Partition, list[ConsumedRecord]], left: dict[Partition, int]
+    message: Message, records: dict[Partition, list[ConsumedRecord]], ends: dict[Partition, int]
 ) -> None:
-    """Add one message; `left` has the ends of the partitions that are not read yet."""
+    """Add one message; `ends` has the ends of the partitions that are not read yet."""
     topic, index, offset = message.topic(), message.partition(), message.offset()
     error = message.error()
     if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - its name
         raise KafkaException(error)
     assert topic is not None
     assert index is not None
-    one = (topic, index)
-    if error is not None or offset is None or offset >= left.get(one, -1):
-        left.pop(one, None)
+    partition = (topic, index)
+    if error is not None or offset is None or offset >= ends.get(partition, -1):
+        ends.pop(partition, None)
     else:
-        found[one].append(_seen(offset, message))
+        records[partition].append(_seen(offset, message))
 
 
 def _seen(offset: int, message: Message) -> ConsumedRecord:
     headers = message.headers() or []
-    named = dict(headers)
+    values = dict(headers)
     key, value = message.key(), message.value()
     return ConsumedRecord(
         offset=offset,
@@ -207,8 +207,8 @@ def _seen(offset: int, message: Message) -> ConsumedRecord:
         tombstone=value is None,
         value=hash(value),
         headers=hash(tuple(headers)),
-        writer=_text(named.get("writer")),
-        number=int(_text(named.get("number")) or -1),
+        writer=_text(values.get("writer")),
+        number=int(_text(values.get("number")) or -1),
     )
 
 
@@ -239,23 +239,28 @@ def check(
         LocalError, KafkaException: a cluster cannot be read.
     """
     deadline = time.monotonic() + seconds
-    theirs, ours = ConsumerView(source), ConsumerView(destination)
+    source_view, destination_view = ConsumerView(source), ConsumerView(destination)
     report = Report()
     for topic in topics:
-        partitions = theirs.partitions([topic])
-        if partitions != ours.partitions([topic]):
+        partitions = source_view.partitions([topic])
+        if partitions != destination_view.partitions([topic]):
             report.problems.append(
                 f"{topic} has other partitions on the destination than on the source"
             )
             continue
-        compacted = theirs.is_compacted(topic)
-        source_extents, extents = theirs.extents(partitions), ours.extents(partitions)
-        pairs = {one: Pair(source_extents[one], extents[one]) for one in partitions}
-        there = theirs.read({one: pair.common for one, pair in pairs.items()}, deadline)
-        here = ours.read({one: pair.mirrored for one, pair in pairs.items()}, deadline)
-        for one, pair in pairs.items():
-            comparison = _Comparison(one, compacted=compacted, numbered=numbered, written=written)
-            report.add(comparison.run(pair, there[one], here[one]))
+        compacted = source_view.is_compacted(topic)
+        source_extents, extents = (
+            source_view.extents(partitions),
+            destination_view.extents(partitions),
+        )
+        pairs = {p: Pair(source_extents[p], extents[p]) for p in partitions}
+        originals = source_view.read({p: pair.common for p, pair in pairs.items()}, deadline)
+        copies = destination_view.read({p: pair.mirrored for p, pair in pairs.items()}, deadline)
+        for partition, pair in pairs.items():
+            comparison = _Comparison(
+                partition, compacted=compacted, numbered=numbered, written=written
+            )
+            report.add(comparison.run(pair, originals[partition], copies[partition]))
     return report
 
 
@@ -291,109 +296,118 @@ class _Comparison:
         self._report = Report(partitions=1)
 
     def run(
-        self, extents: Pair, there: Sequence[ConsumedRecord], here: Sequence[ConsumedRecord]
+        self, extents: Pair, originals: Sequence[ConsumedRecord], copies: Sequence[ConsumedRecord]
     ) -> Report:
         """Compare the extents and records of both clusters."""
-        theirs, ours = extents
-        if ours.end < theirs.stable:
+        source, destination_extent = extents
+        if destination_extent.end < source.stable:
             self._problem(
-                f"ends at {ours.end} on the destination, at {theirs.stable} on the source"
+                f"ends at {destination_extent.end} on the destination, at {source.stable} on the "
+                "source"
             )
-        if ours.end > theirs.end:
+        if destination_extent.end > source.end:
             self._problem(
-                f"ends at {ours.end} on the destination, beyond {theirs.end} on the source"
+                f"ends at {destination_extent.end} on the destination, beyond {source.end} on the "
+                "source"
             )
-        if ours.start != theirs.start and not self._compacted:
+        if destination_extent.start != source.start and not self._compacted:
             self._problem(
-                f"begins at {ours.start} on the destination, at {theirs.start} on the source"
+                f"begins at {destination_extent.start} on the destination, at {source.start} on "
+                "the source"
             )
         start, end = extents.common
-        self._report.records = len(here)
-        self._report.gaps = max(end - start, 0) - len(here)
+        self._report.records = len(copies)
+        self._report.gaps = max(end - start, 0) - len(copies)
         if self._compacted:
-            self._compare_compacted(there, here)
+            self._compare_compacted(originals, copies)
         else:
-            self._compare(there, here)
+            self._compare(originals, copies)
         if self._numbered:
-            self._count(here, from_zero=start == 0)
+            self._count(copies, from_zero=start == 0)
         return self._report
 
-    def _problem(self, what: str) -> None:
+    def _problem(self, text: str) -> None:
         if len(self._report.problems) < MAX_PROBLEMS:
-            self._report.problems.append(f"{self._name}: {what}")
+            self._report.problems.append(f"{self._name}: {text}")
 
-    def _compare(self, there: Sequence[ConsumedRecord], here: Sequence[ConsumedRecord]) -> None:
-        if there == here:
+    def _compare(
+        self, originals: Sequence[ConsumedRecord], copies: Sequence[ConsumedRecord]
+    ) -> None:
+        if originals == copies:
             return
-        theirs, ours = _by_offset(there), _by_offset(here)
-        for offset in sorted(theirs.keys() | ours.keys()):
-            self._compare_one(offset, theirs.get(offset), ours.get(offset))
+        source, destination = _by_offset(originals), _by_offset(copies)
+        for offset in sorted(source.keys() | destination.keys()):
+            self._compare_one(offset, source.get(offset), destination.get(offset))
 
     def _compare_compacted(
-        self, there: Sequence[ConsumedRecord], here: Sequence[ConsumedRecord]
+        self, originals: Sequence[ConsumedRecord], copies: Sequence[ConsumedRecord]
     ) -> None:
-        theirs, ours = _by_offset(there), _by_offset(here)
-        for offset in sorted(theirs.keys() & ours.keys()):
-            self._compare_one(offset, theirs[offset], ours[offset])
-        last_there, last_here = _last(there), _last(here)
-        for only, last, side in (
-            (theirs.keys() - ours.keys(), last_here, "destination"),
-            (ours.keys() - theirs.keys(), last_there, "source"),
+        source, destination = _by_offset(originals), _by_offset(copies)
+        for offset in sorted(source.keys() & destination.keys()):
+            self._compare_one(offset, source[offset], destination[offset])
+        source_last, destination_last = _last(originals), _last(copies)
+        for offsets, last_by_key, side in (
+            (source.keys() - destination.keys(), destination_last, "destination"),
+            (destination.keys() - source.keys(), source_last, "source"),
         ):
-            for offset in sorted(only):
-                key = (theirs.get(offset) or ours[offset]).key
-                later = last.get(key)
-                if later is None or later.offset < offset:
+            for offset in sorted(offsets):
+                key = (source.get(offset) or destination[offset]).key
+                last_record = last_by_key.get(key)
+                if last_record is None or last_record.offset < offset:
                     self._problem(
                         f"offset {offset} and later records of its key are missing on the {side}"
                     )
-        for key in sorted(last_there.keys() | last_here.keys(), key=str):
-            if last_there.get(key) != last_here.get(key):
+        for key in sorted(source_last.keys() | destination_last.keys(), key=str):
+            if source_last.get(key) != destination_last.get(key):
                 self._problem(f"the last record of key {key!r} differs")
 
     def _compare_one(
-        self, offset: int, there: ConsumedRecord | None, here: ConsumedRecord | None
+        self, offset: int, source: ConsumedRecord | None, destination: ConsumedRecord | None
     ) -> None:
-        if there == here:
+        if source == destination:
             return
-        if there is None or here is None:
-            self._problem(f"offset {offset} is only on the {'destination' if here else 'source'}")
+        if source is None or destination is None:
+            self._problem(
+                f"offset {offset} is only on the {'destination' if destination else 'source'}"
+            )
             return
         fields = [
-            name for name in ConsumedRecord._fields if getattr(there, name) != getattr(here, name)
+            name
+            for name in ConsumedRecord._fields
+            if getattr(source, name) != getattr(destination, name)
         ]
         self._problem(f"offset {offset} differs in {', '.join(fields)}")
 
-    def _count(self, here: Iterable[ConsumedRecord], *, from_zero: bool) -> None:
+    def _count(self, records: Iterable[ConsumedRecord], *, from_zero: bool) -> None:
         """Check each writer's numbers, in the order of the offsets."""
         numbers: dict[str, list[int]] = {}
-        for one in here:
-            numbers.setdefault(one.writer, []).append(one.number)
-        for writer, found in numbers.items():
+        for record in records:
+            numbers.setdefault(record.writer, []).append(record.number)
+        for writer, sequence in numbers.items():
             if from_zero and not self._compacted:
-                found.insert(0, 0)
-            for before, after in pairwise(found):
+                sequence.insert(0, 0)
+            for before, after in pairwise(sequence):
                 if after <= before or (after != before + 1 and not self._compacted):
                     self._problem(f"{writer}: number {after} follows {before}")
         self._report.writers = len(numbers)
         if self._written is not None:
-            self._compare_written({writer: found[-1] for writer, found in numbers.items()})
+            self._compare_written({writer: sequence[-1] for writer, sequence in numbers.items()})
 
-    def _compare_written(self, last: Mapping[str, int]) -> None:
+    def _compare_written(self, last_numbers: Mapping[str, int]) -> None:
         assert self._written is not None
-        for (topic, partition, writer), told in self._written.items():
+        for (topic, partition, writer), span in self._written.items():
             if (topic, partition) == self._partition:
-                found = last.get(writer, 0)
-                if not told.least <= found <= told.most:
+                number = last_numbers.get(writer, 0)
+                if not span.least <= number <= span.most:
                     self._problem(
-                        f"{writer}: the last number is {found}, expected {told.least} to "
-                        f"{told.most}"
+                        f"{writer}: the last number is {number}, expected {span.least} to "
+                        f"{span.most}"
                     )
 
 
 def _by_offset(records: Iterable[ConsumedRecord]) -> dict[int, ConsumedRecord]:
-    return {one.offset: one for one in records}
+    return {record.offset: record for record in records}
 
 
 def _last(records: Iterable[ConsumedRecord]) -> dict[bytes | None, ConsumedRecord]:
-    return {one.key: one for one in records}
+    return {record.key: record for record in records}

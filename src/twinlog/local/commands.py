@@ -63,8 +63,10 @@ def run(command: Sequence[str], *arguments: str, seconds: float = 120.0) -> Done
         except BaseException as error:
             _end_session(process)
             if isinstance(error, subprocess.TimeoutExpired):
-                what = " ".join(arguments)
-                raise LocalError(f"timed out after {seconds:g} s: twinlog {what}") from error
+                command_text = " ".join(arguments)
+                raise LocalError(
+                    f"timed out after {seconds:g} s: twinlog {command_text}"
+                ) from error
             raise
     return Done(process.returncode, output, errors)
 
@@ -115,11 +117,11 @@ class Reporting:
 
     def last(self) -> dict[str, Any]:
         """The last report; empty if there is none yet."""
-        said = self.said()
-        return said[-1] if said else {}
+        reports = self.said()
+        return reports[-1] if reports else {}
 
     def wait_for(
-        self, condition: Callable[[dict[str, Any]], bool], what: str, seconds: float
+        self, condition: Callable[[dict[str, Any]], bool], description: str, seconds: float
     ) -> dict[str, Any]:
         """Wait until the last report fulfils a condition, and return that report.
 
@@ -128,15 +130,15 @@ class Reporting:
         """
         deadline = time.monotonic() + seconds
         while True:
-            ended = not self.alive
-            last = self.last()
-            if last and condition(last):
-                return last
-            if ended:
+            has_ended = not self.alive
+            report = self.last()
+            if report and condition(report):
+                return report
+            if has_ended:
                 raise LocalError(f"{self.name} has ended: {last_error(self.log)}")
             if time.monotonic() > deadline:
                 raise LocalError(
-                    f"{self.name}: timed out after {seconds:g} s: {what} (log: {self.log})"
+                    f"{self.name}: timed out after {seconds:g} s: {description} (log: {self.log})"
                 )
             time.sleep(_POLL_SECONDS)
 

@@ -34,10 +34,10 @@ class Identity:
 
 def identity_of(pid: int) -> Identity | None:
     """Return the identity of the process that has this pid now, None if there is none."""
-    told = _from_proc(pid) if Path("/proc/self/stat").exists() else _from_ps(pid)
-    if told is None or told[0] == "Z":
+    fields = _from_proc(pid) if Path("/proc/self/stat").exists() else _from_ps(pid)
+    if fields is None or fields[0] == "Z":
         return None
-    return Identity(pid, told[1])
+    return Identity(pid, fields[1])
 
 
 def _from_proc(pid: int) -> tuple[str, str] | None:
@@ -51,8 +51,8 @@ def _from_proc(pid: int) -> tuple[str, str] | None:
 
 
 def _from_ps(pid: int) -> tuple[str, str] | None:
-    done = subprocess.run(
+    process = subprocess.run(
         ["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
     )
-    state, _, started = done.stdout.strip().partition(" ")
-    return (state[:1], started.strip()) if started else None
+    state, _, start_time = process.stdout.strip().partition(" ")
+    return (state[:1], start_time.strip()) if start_time else None

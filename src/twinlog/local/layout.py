@@ -42,8 +42,8 @@ class LocalNode:
     @property
     def roles(self) -> str:
         """Kafka's `process.roles`."""
-        held = {"broker": self.port, "controller": self.controller_port}
-        return ",".join(role for role, port in held.items() if port is not None)
+        ports = {"broker": self.port, "controller": self.controller_port}
+        return ",".join(role for role, port in ports.items() if port is not None)
 
     @property
     def log(self) -> Path:
@@ -80,12 +80,12 @@ def plan_nodes(
     `proxied` are the listeners that have proxies. `ports` are, in this order, those of the
     controllers, of the brokers, of the listeners, and of the proxies.
     """
-    left = iter(ports)
+    free_ports = iter(ports)
     controller_ports, broker_ports = (
-        [next(left) for _ in range(count)] for count in (controllers, brokers)
+        [next(free_ports) for _ in range(count)] for count in (controllers, brokers)
     )
-    more = [{name: next(left) for name in listeners} for _ in range(brokers)]
-    advertised = [{name: next(left) for name in proxied} for _ in range(brokers)]
+    more = [{name: next(free_ports) for name in listeners} for _ in range(brokers)]
+    advertised = [{name: next(free_ports) for name in proxied} for _ in range(brokers)]
     nodes = tuple(
         _node(
             at + 1,
@@ -142,8 +142,10 @@ def render_properties(
     `protocols` are the security protocols of the additional listeners, by name. `{node}` in an
     override is the node's id: for a rack, for instance.
     """
-    own = {name: value.replace("{node}", str(node.node_id)) for name, value in overrides.items()}
-    properties = {**_place(node, nodes, protocols or {}), **_quick_start(nodes), **own}
+    node_overrides = {
+        name: value.replace("{node}", str(node.node_id)) for name, value in overrides.items()
+    }
+    properties = {**_place(node, nodes, protocols or {}), **_quick_start(nodes), **node_overrides}
     return str(javaproperties.dumps(properties, timestamp=None))
 
 
@@ -175,7 +177,7 @@ def _place(
 ) -> dict[str, str]:
     """Return the properties that place a node in its cluster."""
     listeners = {"PLAINTEXT": node.port, "CONTROLLER": node.controller_port, **node.listeners}
-    spoken = {**dict.fromkeys(OWN_LISTENERS, "PLAINTEXT"), **protocols}
+    listener_protocols = {**dict.fromkeys(OWN_LISTENERS, "PLAINTEXT"), **protocols}
     urls = [f"{name}://{HOST}:{port}" for name, port in listeners.items() if port is not None]
     voters = [node for node in nodes if node.controller_port is not None]
     return {
@@ -185,7 +187,7 @@ def _place(
         "listeners": ",".join(urls),
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": ",".join(
-            f"{name}:{protocol}" for name, protocol in spoken.items()
+            f"{name}:{protocol}" for name, protocol in listener_protocols.items()
         ),
         "controller.quorum.voters": ",".join(
             f"{voter.node_id}@{HOST}:{voter.controller_port}" for voter in voters

@@ -81,10 +81,10 @@ class Load:
 
     def run(self, seconds: float) -> None:
         """Write until asked to stop, at most for `seconds`."""
-        new = create_topics(self._bootstrap_servers, self._prefix)
+        names = create_topics(self._bootstrap_servers, self._prefix)
         make = (self._bootstrap_servers, self._seed, self.totals, self._prefix)
         archive = Archive(*make)
-        if self._prefix + ARCHIVE in new:
+        if self._prefix + ARCHIVE in names:
             self._begin_above_zero(archive)
         writers: dict[str, Writers] = {
             "orders": Orders(*make),
@@ -95,8 +95,8 @@ class Load:
         end = time.monotonic() + seconds
         self._say()
         self._write(writers, end)
-        for one in writers.values():
-            one.finish()
+        for writer in writers.values():
+            writer.finish()
         self._say(done=True)
 
     def _begin_above_zero(self, archive: Archive) -> None:
@@ -109,50 +109,50 @@ class Load:
 
     def _write(self, writers: dict[str, Writers], end: float) -> None:
         owed = dict.fromkeys(writers, 0.0)
-        last, said = time.monotonic(), time.monotonic()
+        measured_at, reported_at = time.monotonic(), time.monotonic()
         while not self._stopping and (now := time.monotonic()) < end:
             # Records that a failed broker held up are not made up for: that would be one burst.
-            passed = min(now - last, 1.0)
-            last = now
-            for name, one in writers.items():
-                owed[name] += self._rate * SHARES[name] * passed
+            elapsed = min(now - measured_at, 1.0)
+            measured_at = now
+            for name, writer in writers.items():
+                owed[name] += self._rate * SHARES[name] * elapsed
                 count = int(owed[name])
                 owed[name] -= count
-                one.write(count)
-            if now - said >= 1.0:
-                said = now
+                writer.write(count)
+            if now - reported_at >= 1.0:
+                reported_at = now
                 self._say()
             time.sleep(max(0.0, TICK_SECONDS - (time.monotonic() - now)))
 
     def _say(self, *, done: bool = False) -> None:
-        what = self.totals.as_json(written=done)
-        sys.stdout.write(json.dumps({"done": done, **what}) + "\n")
+        totals = self.totals.as_json(written=done)
+        sys.stdout.write(json.dumps({"done": done, **totals}) + "\n")
         sys.stdout.flush()
 
 
 def create_topics(bootstrap_servers: str, prefix: str = "") -> set[str]:
     """Create the missing topics; return their names."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    wanted = [
+    new_topics = [
         NewTopic(prefix + name, num_partitions=partitions, config=dict(config))
         for name, (partitions, config) in TOPICS.items()
     ]
-    created = set()
-    futures = admin.create_topics(wanted, operation_timeout=_ADMIN_SECONDS)
+    names = set()
+    futures = admin.create_topics(new_topics, operation_timeout=_ADMIN_SECONDS)
     for name, future in futures.items():
         try:
             future.result(_ADMIN_SECONDS)
-            created.add(name)
+            names.add(name)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
-    return created
+    return names
 
 
-def delete_before(bootstrap_servers: str, where: Iterable[tuple[str, int, int]]) -> None:
+def delete_before(bootstrap_servers: str, offsets: Iterable[tuple[str, int, int]]) -> None:
     """Move the log start offsets of (topic, partition, offset)s to the given offsets."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    for future in admin.delete_records([TopicPartition(*one) for one in where]).values():
+    for future in admin.delete_records([TopicPartition(*offset) for offset in offsets]).values():
         future.result(_ADMIN_SECONDS)
 
 

@@ -82,8 +82,8 @@ class NodeProcesses:
             LocalError: there is none with this id.
         """
         if node_id not in self._nodes:
-            known = ", ".join(map(str, self._nodes))
-            raise LocalError(f"this cluster has no node {node_id}; its nodes are {known}")
+            ids = ", ".join(map(str, self._nodes))
+            raise LocalError(f"this cluster has no node {node_id}; its nodes are {ids}")
         return self._nodes[node_id]
 
     def running(self, node_id: int) -> JavaProcess:

@@ -37,14 +37,14 @@ def _node_ids(body: bytes) -> frozenset[int]:
     (count,) = struct.unpack_from(">i", body, 4)
     if not 0 <= count <= _MOST_BROKERS:
         return frozenset()
-    found, at = [], 8
+    node_ids, at = [], 8
     for _ in range(count):
         node_id, host_size = struct.unpack_from(">ih", body, at)
         at += 6 + host_size + 4
         (rack_size,) = struct.unpack_from(">h", body, at)
         at += 2 + max(rack_size, 0)
-        found.append(node_id)
-    return frozenset(found)
+        node_ids.append(node_id)
+    return frozenset(node_ids)
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:

@@ -238,8 +238,10 @@ def _start_watcher() -> subprocess.Popen[bytes]:
 def last_error(*logs: Path) -> str:
     """Return the line of a program's logs that best explains its end, and the log's path."""
     lines = [line for log in logs if log.exists() for line in _tail(log)]
-    told = [line for line in lines if "Exception" in line or " ERROR " in line or "Error:" in line]
-    return f"{(told or lines or ['no output'])[-1].strip()} (log: {logs[0]})"
+    errors = [
+        line for line in lines if "Exception" in line or " ERROR " in line or "Error:" in line
+    ]
+    return f"{(errors or lines or ['no output'])[-1].strip()} (log: {logs[0]})"
 
 
 def _tail(log: Path, size: int = 1 << 16) -> list[str]:

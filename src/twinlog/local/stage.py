@@ -181,14 +181,16 @@ class Stage:
         """
         assert self.load is not None
         self.load.end(seconds)
-        last = self.load.last()
-        if not last.get("done") or last["failures"]:
+        report = self.load.last()
+        if not report.get("done") or report["failures"]:
             raise LocalError(
-                f"the load has failed: {last.get('failures') or 'it died'} (log: {self.load.log})"
+                f"the load has failed: {report.get('failures') or 'it died'} (log: {self.load.log})"
             )
-        for topic, partition, writer, least, most in last["written"]:
+        for topic, partition, writer, least, most in report["written"]:
             self.written[topic, partition, writer] = Numbers(least, most)
-        return {name: last[name] for name in ("records", "committed", "aborted", "aborted_records")}
+        return {
+            name: report[name] for name in ("records", "committed", "aborted", "aborted_records")
+        }
 
     # ---- the mirror ----------------------------------------------------------------------------
 
@@ -283,18 +285,18 @@ class Stage:
                 ConsumerView(source.bootstrap_servers, LOOK_SECONDS),
                 ConsumerView(destination.bootstrap_servers, LOOK_SECONDS),
             )
-        theirs, ours = self._logs
+        source_view, destination_view = self._logs
         try:
-            partitions = theirs.partitions(topics)
-            stable, ends = theirs.stable(partitions), ours.ends(partitions)
+            partitions = source_view.partitions(topics)
+            stable, ends = source_view.stable(partitions), destination_view.ends(partitions)
         except (KafkaException, TimeoutError) as error:
             # After a leader change librdkafka keeps requesting in the old leader epoch: the next
             # call creates new clients.
             self._logs = None
             raise LocalError(f"cannot measure the lag: {error!r}") from error
-        if silent := [one for one in partitions if min(stable[one], ends[one]) < 0]:
+        if silent := [p for p in partitions if min(stable[p], ends[p]) < 0]:
             raise LocalError(f"{len(silent)} partitions have no leader")
-        lag = sum(max(stable[one] - ends[one], 0) for one in partitions)
+        lag = sum(max(stable[partition] - ends[partition], 0) for partition in partitions)
         return DestinationProgress(lag, sum(ends.values()))
 
     def await_no_lag(
@@ -309,18 +311,18 @@ class Stage:
             LocalError: it takes too long.
         """
         deadline = time.monotonic() + seconds
-        seen: DestinationProgress | LocalError
+        progress: DestinationProgress | LocalError
         while True:
             try:
-                seen = self.progress(topics)
+                progress = self.progress(topics)
             except LocalError as error:
-                seen = error
+                progress = error
             else:
-                look(seen)
-                if not seen.lag:
+                look(progress)
+                if not progress.lag:
                     return
             if time.monotonic() > deadline:
-                raise LocalError(f"the mirror still has a lag after {seconds:g} s: {seen}")
+                raise LocalError(f"the mirror still has a lag after {seconds:g} s: {progress}")
             time.sleep(0.2)
 
     def check(self, topics: Iterable[str] = tuple(TOPICS), *, numbered: bool = True) -> Report:

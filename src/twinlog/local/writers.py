@@ -78,7 +78,7 @@ class Totals:
 
     def as_json(self, *, written: bool) -> dict[str, Any]:
         """The totals for the load's output; `written` adds each writer's numbers."""
-        found: dict[str, Any] = {
+        totals: dict[str, Any] = {
             "records": self.records,
             "committed": self.committed,
             "aborted": self.aborted,
@@ -86,10 +86,10 @@ class Totals:
             "failures": self.failures,
         }
         if written:
-            found["written"] = [
+            totals["written"] = [
                 [*key, numbers.least, numbers.most] for key, numbers in self.numbers.items()
             ]
-        return found
+        return totals
 
 
 Headers = list[tuple[str, str | bytes | None]]
@@ -197,7 +197,7 @@ class TransactionalProducer:
         self._totals = totals
         self._prefix = prefix
         self._lives = itertools.count()
-        self._given: dict[tuple[str, int], int] = {}
+        self._numbers: dict[tuple[str, int], int] = {}
         self._records = 0
         self._begin_life()
 
@@ -215,7 +215,7 @@ class TransactionalProducer:
 
     def begin(self) -> None:
         """Begin a transaction."""
-        self._given.clear()
+        self._numbers.clear()
         self._records = 0
         self._producer.begin_transaction()
 
@@ -225,8 +225,8 @@ class TransactionalProducer:
             return
         topic = self._prefix + topic
         before = self._totals.of(topic, partition, self._name).least
-        number = self._given.get((topic, partition), before) + 1
-        self._given[topic, partition] = number
+        number = self._numbers.get((topic, partition), before) + 1
+        self._numbers[topic, partition] = number
         self._records += 1
         record = NewRecord(topic, partition, key, value, headers(self._name, number))
         try:
@@ -242,7 +242,7 @@ class TransactionalProducer:
         """Commit or abort the transaction; if the cluster refuses the commit, abort it."""
         try:
             if commit and not self._broken and self._insist(self._producer.commit_transaction):
-                for (topic, partition), number in self._given.items():
+                for (topic, partition), number in self._numbers.items():
                     numbers = self._totals.of(topic, partition, self._name)
                     numbers.least = numbers.most = number
                 self._totals.committed += 1
@@ -250,7 +250,7 @@ class TransactionalProducer:
                 return
             self._insist(self._producer.abort_transaction)
         except KafkaException:
-            for (topic, partition), number in self._given.items():
+            for (topic, partition), number in self._numbers.items():
                 self._totals.of(topic, partition, self._name).most = number
             self._begin_life()
             return
@@ -343,8 +343,8 @@ class _Plain:
 
     def finish(self) -> None:
         for writer in self._writers:
-            if left := writer.flush(FINISH_SECONDS):
-                self._totals.failures.append(f"{left} records were not acknowledged")
+            if unsent := writer.flush(FINISH_SECONDS):
+                self._totals.failures.append(f"{unsent} records were not acknowledged")
 
 
 class Customers(_Plain):

@@ -89,7 +89,7 @@ class AclScope:
 
     topics: frozenset[str] = frozenset()
     """The topics that are mirrored."""
-    left: frozenset[str] = frozenset()
+    inactive_topics: frozenset[str] = frozenset()
     """The mirror's topics that are paused or removed."""
     groups: Mapping[str, frozenset[str]] | None = field(default_factory=dict)
     """The groups whose offsets are copied, each with the mirror's topics for which it has committed
@@ -100,8 +100,8 @@ class AclScope:
 
 def choose_all(
     source: Collection[Acl],
-    there: Collection[Acl],
-    made: Collection[Acl],
+    destination_acls: Collection[Acl],
+    created_acls: Collection[Acl],
     rules: Collection[AclRule],
     scope: AclScope,
 ) -> dict[Acl, Choice]:
@@ -109,50 +109,54 @@ def choose_all(
 
     Args:
         source: the ACLs of the source.
-        there: the ACLs of the destination.
-        made: the ACLs that the mirror has created; an ALLOW that the source no longer has is not
-            withheld.
+        destination_acls: the ACLs of the destination.
+        created_acls: the ACLs that the mirror has created; an ALLOW that the source no longer has
+            is not withheld.
         rules: the rules of `mirror.acl.include`.
         scope: the mirror's scope.
 
     Raises:
         UserError: the source has too many ACLs of one principal, or of all principals, to compare.
     """
-    choices = {acl: choose(acl, rules, scope) for acl in {*source, *made}}
+    choices = {acl: choose(acl, rules, scope) for acl in {*source, *created_acls}}
     # A DENYING copy, made by an earlier version, is about to be deleted.
-    stays = {one for one in there if choices.get(one) is not Choice.DENYING or one not in made}
-    limiting = defaultdict(list)
+    remaining_acls = {
+        acl
+        for acl in destination_acls
+        if choices.get(acl) is not Choice.DENYING or acl not in created_acls
+    }
+    denials_by_principal = defaultdict(list)
     for acl in source:
         if acl.permission is not Permission.ALLOW and choices[acl] is not Choice.REMOVED:
-            limiting[acl.principal].append(acl)
-    everyone = [acl for some in limiting.values() for acl in some]
-    copied = (Choice.COPIED, Choice.BEYOND)
-    needed: set[Acl] = set()
+            denials_by_principal[acl.principal].append(acl)
+    all_denials = [acl for acls in denials_by_principal.values() for acl in acls]
+    copied_choices = (Choice.COPIED, Choice.BEYOND)
+    needed_denials: set[Acl] = set()
     pairs = 0
     for acl in source:
         if acl.permission is not Permission.ALLOW or choices[acl] is not Choice.COPIED:
             continue
-        own = [*limiting[acl.principal], *limiting[EVERYBODY]]
-        against = everyone if acl.principal == EVERYBODY else own
-        pairs += len(against)
+        principal_denials = [*denials_by_principal[acl.principal], *denials_by_principal[EVERYBODY]]
+        candidates = all_denials if acl.principal == EVERYBODY else principal_denials
+        pairs += len(candidates)
         if pairs > MAX_PAIRS:
             raise UserError(
                 f"the source's ACLs are not copied: {len(source)} ACLs are too many to determine "
                 f"which denials limit the ACLs of {acl.principal}",
                 hint="use prefixed ACLs on the source, or narrow mirror.acl.include",
             )
-        limits = [one for one in against if one.limits(acl)]
-        if all(choices[one] in copied or one in stays for one in limits):
-            needed |= {one for one in limits if choices[one] is Choice.BEYOND}
+        limits = [denial for denial in candidates if denial.limits(acl)]
+        if all(choices[denial] in copied_choices or denial in remaining_acls for denial in limits):
+            needed_denials |= {denial for denial in limits if choices[denial] is Choice.BEYOND}
         else:
             choices[acl] = Choice.WITHHELD
-    return choices | dict.fromkeys(needed, Choice.COPIED)
+    return choices | dict.fromkeys(needed_denials, Choice.COPIED)
 
 
 def choose(acl: Acl, rules: Collection[AclRule], scope: AclScope) -> Choice:
     """The decision about an ACL of the source by itself; see the module's first table."""
-    matching = [rule for rule in rules if rule.matches(acl)]
-    if not matching:
+    matching_rules = [rule for rule in rules if rule.matches(acl)]
+    if not matching_rules:
         return Choice.REMOVED
     if acl.resource_type is ResourceType.TOPIC and acl.resource_name.startswith(CONTROL):
         return Choice.LEFT
@@ -162,7 +166,7 @@ def choose(acl: Acl, rules: Collection[AclRule], scope: AclScope) -> Choice:
         return Choice.DENYING
     if _is_left(acl, scope):
         return Choice.LEFT
-    if acl.is_known and (any(_names(rule) for rule in matching) or _concerns(acl, scope)):
+    if acl.is_known and (any(_names(rule) for rule in matching_rules) or _concerns(acl, scope)):
         return Choice.COPIED
     return Choice.BEYOND
 
@@ -190,15 +194,15 @@ def _is_left(acl: Acl, scope: AclScope) -> bool:
     """Whether a failover, or a pause, has detached an ACL from the source."""
     match acl.resource_type:
         case ResourceType.TOPIC:
-            return bool(acl.covered(scope.left))
+            return bool(acl.covered(scope.inactive_topics))
         case ResourceType.GROUP:
             if scope.groups is None:
                 return True
             readers = acl.covered(scope.groups)
-            reads_left = any(scope.groups[name] & scope.left for name in readers)
-            return reads_left or (bool(scope.left) and not readers)
+            reads_left = any(scope.groups[name] & scope.inactive_topics for name in readers)
+            return reads_left or (bool(scope.inactive_topics) and not readers)
         case _:
-            return bool(scope.left)
+            return bool(scope.inactive_topics)
 
 
 def _concerns(acl: Acl, scope: AclScope) -> bool:

@@ -50,13 +50,13 @@ class LagClock:
         if len(marks) > MAX_MARKS:
             self._thin_out()
 
-    def since(self, reached: int) -> float | None:
-        """When the first record from offset `reached` on was first seen; None if there is none.
+    def since(self, position: int) -> float | None:
+        """When the first record from offset `position` on was first seen; None if there is none.
 
-        Marks up to `reached` are dropped.
+        Marks up to `position` are dropped.
         """
         marks = self._marks
-        while marks and marks[0].end <= reached:
+        while marks and marks[0].end <= position:
             marks.popleft()
         if not marks:
             self._resolution = RESOLUTION_S
@@ -66,6 +66,6 @@ class LagClock:
     def _thin_out(self) -> None:
         marks = list(self._marks)
         pairs = zip(marks[::2], marks[1::2], strict=False)
-        odd = marks[-1:] if len(marks) % 2 else []
-        self._marks = deque([*(_Mark(later.end, first.at) for first, later in pairs), *odd])
+        remainder = marks[-1:] if len(marks) % 2 else []
+        self._marks = deque([*(_Mark(second.end, first.at) for first, second in pairs), *remainder])
         self._resolution *= 2

@@ -64,8 +64,8 @@ def _spread(hashes: Iterable[int], count: int) -> int:
 
 def _combined(hashes: Iterable[int]) -> int:
     result = 1
-    for one in hashes:
-        result = (31 * result + one) % _INT32
+    for part_hash in hashes:
+        result = (31 * result + part_hash) % _INT32
     return result
 
 

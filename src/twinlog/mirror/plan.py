@@ -173,8 +173,8 @@ def finished(steps: Planning) -> Planned:
         try:
             next(steps)
         except StopIteration as stop:
-            planned: Planned = stop.value
-            return planned
+            result: Planned = stop.value
+            return result
 
 
 def planning_sound(
@@ -202,10 +202,10 @@ def planning_sound(
         with suppress(CorruptBatch, LegacyBatch):
             for header in batches(buffer):
                 end = header.end
-        planned = yield from planning(buffer[:end], position, aborted, max_decoded)
-        if not planned.pieces:
+        result = yield from planning(buffer[:end], position, aborted, max_decoded)
+        if not result.pieces:
             raise
-        return planned
+        return result
 
 
 def planning(
@@ -237,7 +237,7 @@ def _plan_modern(
     pieces: "_Pieces", transactions: "_Aborted", buffer: memoryview, place: _Place
 ) -> Generator[None, None, _Place | None]:
     """Plan batches of format v2 up to the end of a run of lone records, or of the buffer."""
-    tried = 0
+    next_try = 0
     header = None
     for header in batches(buffer, *place):
         attributes = header.attributes
@@ -251,11 +251,11 @@ def _plan_modern(
         elif header.num_records > MERGE_MAX_COUNT or header.length > MERGE_MAX_BYTES:
             pieces.forward(header)
         else:
-            if header.num_records == 1 and not attributes & ~_LONE and header.position >= tried:
-                lone, tried = merge_lone(buffer, header.position)
+            if header.num_records == 1 and not attributes & ~_LONE and header.position >= next_try:
+                lone, next_try = merge_lone(buffer, header.position)
                 if lone is not None:
                     pieces.append(lone)
-                    return _Place(tried, lone.header.next_offset)
+                    return _Place(next_try, lone.header.next_offset)
             pieces.collect(header)
         if pieces.decoded >= STEP_RECORDS:
             pieces.decoded = 0
@@ -302,7 +302,7 @@ class _Pieces:
         self._buffer = buffer
         self.max_decoded = max_decoded
         self._pieces: list[Piece] = []
-        self._small: list[Header] = []  # the small batches at the end, not yet pieces
+        self._small_batches: list[Header] = []  # the small batches at the end, not yet pieces
         self._small_bytes = 0
         self._small_records = 0
         self.end = position
@@ -339,7 +339,7 @@ class _Pieces:
         start = Offset(header.base_offset)
         if start > self.end:
             self.gap(start)
-        if self._small:
+        if self._small_batches:
             self._flush()
         if header.attributes & LOG_APPEND_TIME:
             self._restamp(header)
@@ -351,13 +351,13 @@ class _Pieces:
     def collect(self, header: Header) -> None:
         """Add a small dense batch, by itself or merged with other small ones."""
         self.gap(Offset(header.base_offset))
-        if self._small and (
-            self._small[-1].codec is not header.codec
+        if self._small_batches and (
+            self._small_batches[-1].codec is not header.codec
             or self._small_bytes > MERGED_BYTES
             or self._small_records > MAX_RUN
         ):
             self._flush()
-        self._small.append(header)
+        self._small_batches.append(header)
         self._small_bytes += header.length
         self._small_records += header.num_records
         self.end = header.next_offset
@@ -392,7 +392,7 @@ class _Pieces:
             codec: how to compress them.
             size: bytes of their batch, which the source's broker has accepted.
         """
-        most = max(size, MERGED_BYTES)
+        max_bytes = max(size, MERGED_BYTES)
         run: list[RawRecord] = []
         for record in records:
             self.decoded += 1
@@ -402,18 +402,18 @@ class _Pieces:
             if record.offset < self.end:
                 continue
             if run and (record.offset != run[-1].offset + 1 or len(run) >= MAX_RUN):
-                self._append_run(run, codec, most)
+                self._append_run(run, codec, max_bytes)
                 run = []
                 if self.full:
                     return
             run.append(record)
         if run:
-            self._append_run(run, codec, most)
+            self._append_run(run, codec, max_bytes)
 
-    def _append_run(self, run: list[RawRecord], codec: Codec, most: int) -> None:
+    def _append_run(self, run: list[RawRecord], codec: Codec, max_bytes: int) -> None:
         self.gap(Offset(run[0].offset))
         self._flush()
-        self._build(run, codec, most)
+        self._build(run, codec, max_bytes)
         self.decoded += _RUN_RECORDS
         self.end = Offset(run[-1].offset + 1)
 
@@ -424,13 +424,13 @@ class _Pieces:
 
     def _flush(self) -> None:
         """Turn the small batches into pieces, merged if they are many."""
-        small, self._small, self._small_bytes = self._small, [], 0
+        small_batches, self._small_batches, self._small_bytes = self._small_batches, [], 0
         self.decoded, self._small_records = self.decoded + self._small_records, 0
-        if len(small) >= MERGE_MIN_RUN:
-            for batch in merge(small, self._buffer, self.max_decoded):
+        if len(small_batches) >= MERGE_MIN_RUN:
+            for batch in merge(small_batches, self._buffer, self.max_decoded):
                 self._append(batch)
             return
-        for header in small:
+        for header in small_batches:
             if header.forwardable:
                 self._append(Encoded(header, header.records(self._buffer)))
             else:
@@ -446,17 +446,17 @@ class _Pieces:
             records = list(each_record(header, header.records(self._buffer), self.max_decoded))
             self._build(records, header.codec, max(header.length, MERGED_BYTES))
 
-    def _build(self, records: list[RawRecord], codec: Codec, most: int) -> None:
-        """Append records as one batch, or as several if it compresses to more than `most` bytes.
+    def _build(self, records: list[RawRecord], codec: Codec, max_bytes: int) -> None:
+        """Append records as one batch, or as several if it compresses to more than `max_bytes`.
 
         A producer may compress better than twinlog, and the destination accepts no longer batches
         than the source did.
         """
         batch = build(records, codec)
-        if batch.header.length > most and len(records) > 1:
+        if batch.header.length > max_bytes and len(records) > 1:
             middle = len(records) // 2
-            self._build(records[:middle], codec, most)
-            self._build(records[middle:], codec, most)
+            self._build(records[:middle], codec, max_bytes)
+            self._build(records[middle:], codec, max_bytes)
         else:
             self._append(batch)
 
@@ -469,7 +469,7 @@ class _Aborted:
     """The producers whose transactional data is aborted, at the current batch of the walk."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        self._coming = sorted(aborted, key=lambda txn: txn.first_offset, reverse=True)
+        self._transactions = sorted(aborted, key=lambda txn: txn.first_offset, reverse=True)
         self._open: set[int] = set()
 
     def holds(self, header: Header) -> bool:
@@ -489,8 +489,8 @@ class _Aborted:
 
     def _begin(self, header: Header) -> None:
         """Begin the transactions that start up to this batch's last offset, as consumers do."""
-        while self._coming and self._coming[-1].first_offset < header.next_offset:
-            self._open.add(self._coming.pop().producer_id)
+        while self._transactions and self._transactions[-1].first_offset < header.next_offset:
+            self._open.add(self._transactions.pop().producer_id)
 
 
 def aborted_within(buffer: memoryview) -> list[AbortedTransaction]:
@@ -499,17 +499,17 @@ def aborted_within(buffer: memoryview) -> list[AbortedTransaction]:
     Raises:
         CorruptBatch: a batch is damaged.
     """
-    found: list[AbortedTransaction] = []
-    begun: dict[int, int] = {}
+    aborted: list[AbortedTransaction] = []
+    first_offsets: dict[int, int] = {}
     for header in batches(buffer):
         if not header.is_control:
             if header.is_transactional:
-                begun.setdefault(header.producer_id, header.base_offset)
+                first_offsets.setdefault(header.producer_id, header.base_offset)
             continue
-        first = begun.pop(header.producer_id, None)
-        if first is not None and _control_type(header, buffer) == _ABORT:
-            found.append(AbortedTransaction(header.producer_id, first))
-    return found
+        first_offset = first_offsets.pop(header.producer_id, None)
+        if first_offset is not None and _control_type(header, buffer) == _ABORT:
+            aborted.append(AbortedTransaction(header.producer_id, first_offset))
+    return aborted
 
 
 def _control_type(header: Header, buffer: memoryview) -> int | None:

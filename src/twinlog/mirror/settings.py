@@ -243,7 +243,7 @@ def _number(key: str, text: str, lowest: int, highest: int) -> int:
 def _replicas(text: str) -> dict[str, frozenset[int]] | None:
     if text == ANY:
         return None
-    chosen: defaultdict[str, set[int]] = defaultdict(set)
+    replicas: defaultdict[str, set[int]] = defaultdict(set)
     for item in _items(text):
         topic, colon, partition = item.rpartition(":")
         number = ALL if partition == ANY else int(partition) if _INDEX.fullmatch(partition) else -2
@@ -251,9 +251,9 @@ def _replicas(text: str) -> dict[str, frozenset[int]] | None:
             raise _bad(
                 REPLICAS, text, f"{ANY}, or topic:partition and topic:{ANY}, comma-separated"
             )
-        chosen[topic].add(number)
-    return {topic: frozenset(partitions) for topic, partitions in chosen.items()}
+        replicas[topic].add(number)
+    return {topic: frozenset(partitions) for topic, partitions in replicas.items()}
 
 
-def _bad(key: str, value: str, allowed: str) -> UserError:
-    return UserError(f"{key} is {value!r}: expected {allowed}")
+def _bad(key: str, value: str, expectation: str) -> UserError:
+    return UserError(f"{key} is {value!r}: expected {expectation}")

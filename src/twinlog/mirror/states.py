@@ -58,9 +58,9 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
 """The next states of each state. The same state again: with a new reason."""
 
 
-def may_follow(old: State, new: State) -> bool:
-    """Whether a partition in state `old` may go to state `new`."""
-    return new in TRANSITIONS[old]
+def may_follow(state: State, successor: State) -> bool:
+    """Whether a partition in `state` may go to the state `successor`."""
+    return successor in TRANSITIONS[state]
 
 
 def state_of(number: int) -> State:
@@ -79,9 +79,9 @@ def mermaid() -> str:
     """The table as a Mermaid state diagram, for the documentation."""
     lines = ["stateDiagram-v2", f"    [*] --> {State.UNKNOWN.name}"]
     lines += [
-        f"    {old.name} --> {new.name}"
-        for old, following in TRANSITIONS.items()
-        for new in sorted(following)
-        if old is not new
+        f"    {state.name} --> {successor.name}"
+        for state, successors in TRANSITIONS.items()
+        for successor in sorted(successors)
+        if state is not successor
     ]
     return "\n".join(lines) + "\n"

@@ -52,8 +52,8 @@ class Throttle:
             return False
         if self.topics is None:
             return True
-        chosen = self.topics.get(partition.topic, frozenset())
-        return ALL in chosen or partition.partition in chosen
+        indexes = self.topics.get(partition.topic, frozenset())
+        return ALL in indexes or partition.partition in indexes
 
 
 def whole_bytes(records: memoryview) -> int:
@@ -74,21 +74,21 @@ class Use(NamedTuple):
     held_back: bool
 
 
-def fair_part(rate: float, others: Iterable[Use]) -> float:
+def fair_part(rate: float, other_uses: Iterable[Use]) -> float:
     """The rate of a lane that wants more, in bytes per second.
 
     Args:
         rate: the total rate of all lanes.
-        others: the use of the other lanes.
+        other_uses: the use of the other lanes.
 
     Returns:
         An even part of what the lanes that do not want more leave; never less than half of an even
         part of the total, so that the demand of a lane that starts becomes visible.
     """
-    uses = list(others)
-    hungry = 1 + sum(use.held_back for use in uses)
-    left = rate - sum(use.rate for use in uses if not use.held_back)
-    return max(left / hungry, rate / (2 * (1 + len(uses))))
+    uses = list(other_uses)
+    demand_count = 1 + sum(use.held_back for use in uses)
+    free_rate = rate - sum(use.rate for use in uses if not use.held_back)
+    return max(free_rate / demand_count, rate / (2 * (1 + len(uses))))
 
 
 class TokenBucket:
@@ -109,9 +109,9 @@ class TokenBucket:
     def wait(self, now: float) -> float:
         """Seconds until the bucket holds a share; 0 if it does."""
         self._fill(now)
-        missing = self.share - self._tokens
+        deficit = self.share - self._tokens
         # Half a byte counts as none: a wait that rounding has cut short needs no second wait.
-        return missing / self._rate if missing > 0.5 else 0.0
+        return deficit / self._rate if deficit > 0.5 else 0.0
 
     def spend(self, size: int, now: float) -> None:
         """Spend the tokens of `size` bytes that were read."""

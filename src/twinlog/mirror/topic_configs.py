@@ -75,6 +75,9 @@ CONTENT: Final = frozenset({"cleanup.policy", "retention.ms", "retention.bytes"}
 """Configurations that decide which records are kept: with a shorter retention, the destination
 would lose records that the source still has."""
 
+KEEPING: Final = (*sorted(CONTENT), "delete.retention.ms")
+"""Configurations that decide which records the source keeps, and for how long tombstones."""
+
 NEVER_COPIED: Final = {
     "remote.storage.enable": "tiered storage is configured for each cluster",
     "remote.log.copy.disable": "tiered storage is configured for each cluster",
@@ -107,10 +110,32 @@ class SourceConfig:
     explicit: bool
 
 
+def agreed(name: str, values: Collection[str]) -> str | None:
+    """The value of one of KEEPING to go by, where brokers have different defaults.
+
+    Records are to be kept as long as any of the brokers keeps them, and tombstones count as gone
+    when the first broker may have removed them.
+
+    Args:
+        name: the configuration.
+        values: of all brokers, at least one.
+
+    Returns:
+        None: there is none, since a policy is no quantity.
+    """
+    if len({*values}) == 1:
+        return next(iter(values))
+    if name == "cleanup.policy":
+        return None
+    if name == "delete.retention.ms":
+        return min(values, key=int)
+    return max(values, key=lambda value: (int(value) < 0, int(value)))
+
+
 def destination_configs(
     source: Mapping[str, SourceConfig],
     exclude: Iterable[Pattern[str]],
-    known: Collection[str],
+    known_names: Collection[str],
     batch_limit: int = GENEROUS_BATCH,
 ) -> dict[str, str]:
     """The configurations with which a mirror's topic is created on the destination.
@@ -118,32 +143,35 @@ def destination_configs(
     Args:
         source: all configurations of the source's topic, defaults included.
         exclude: names that match one of these in full are not copied.
-        known: names of the configurations that the destination's brokers know.
+        known_names: names of the configurations that the destination's brokers know.
         batch_limit: `max.message.bytes` where the source's is less.
     """
     patterns = list(exclude)
-    copied = {
+    copied_configs = {
         name: config.value
         for name, config in source.items()
         if (config.explicit or name in CONTENT)
         and name not in NEVER_COPIED
         and not any(pattern.fullmatch(name) for pattern in patterns)
     }
-    return {**copied, **required_configs(source, known, batch_limit)}
+    return {**copied_configs, **required_configs(source, known_names, batch_limit)}
 
 
 def required_configs(
-    source: Mapping[str, SourceConfig], known: Collection[str], batch_limit: int = GENEROUS_BATCH
+    source: Mapping[str, SourceConfig],
+    known_names: Collection[str],
+    batch_limit: int = GENEROUS_BATCH,
 ) -> dict[str, str]:
     """The `REQUIRED` configurations for a destination whose brokers know these names."""
-    wanted = {
-        one.name: one.value
-        for one in REQUIRED
-        if one.name in known and (one.unless is None or one.unless not in known)
+    configs = {
+        requirement.name: requirement.value
+        for requirement in REQUIRED
+        if requirement.name in known_names
+        and (requirement.unless is None or requirement.unless not in known_names)
     }
-    if MAX_MESSAGE_BYTES in wanted and MAX_MESSAGE_BYTES in source:
-        wanted[MAX_MESSAGE_BYTES] = str(max(batch_limit, batch_limit_of(source)))
-    return wanted
+    if MAX_MESSAGE_BYTES in configs and MAX_MESSAGE_BYTES in source:
+        configs[MAX_MESSAGE_BYTES] = str(max(batch_limit, batch_limit_of(source)))
+    return configs
 
 
 def batch_limit_of(source: Mapping[str, SourceConfig]) -> int:
@@ -153,8 +181,8 @@ def batch_limit_of(source: Mapping[str, SourceConfig]) -> int:
 
 def accepted_batch_limit(current: Mapping[str, DestinationConfig]) -> int:
     """The limit set on the destination's topic; the destination may cap it (`BATCH_LIMITS`)."""
-    found = current.get(MAX_MESSAGE_BYTES)
-    return int(found.value) if found and found.explicit and found.value else GENEROUS_BATCH
+    limit = current.get(MAX_MESSAGE_BYTES)
+    return int(limit.value) if limit and limit.explicit and limit.value else GENEROUS_BATCH
 
 
 def set_back(source: Mapping[str, SourceConfig]) -> tuple[tuple[str, str], ...]:
@@ -165,24 +193,30 @@ def set_back(source: Mapping[str, SourceConfig]) -> tuple[tuple[str, str], ...]:
     """
     return tuple(
         (name, source[name].value)
-        for name in sorted(one.name for one in REQUIRED)
+        for name in sorted(requirement.name for requirement in REQUIRED)
         if name in source and source[name].explicit
     )
 
 
-def set_back_changes(wanted: Iterable[tuple[str, str]], known: Collection[str]) -> ConfigChanges:
+def set_back_changes(
+    set_back_values: Iterable[tuple[str, str]], known_names: Collection[str]
+) -> ConfigChanges:
     """The changes of the destination's topic at failover; None unsets a configuration.
 
     Args:
-        wanted: see `set_back`.
-        known: names of the configurations that the destination's brokers know.
+        set_back_values: see `set_back`.
+        known_names: names of the configurations that the destination's brokers know.
     """
-    values = dict(wanted)
-    return {one.name: values.get(one.name) for one in REQUIRED if one.name in known}
+    values = dict(set_back_values)
+    return {
+        requirement.name: values.get(requirement.name)
+        for requirement in REQUIRED
+        if requirement.name in known_names
+    }
 
 
 def config_changes(
-    wanted: Mapping[str, str],
+    desired_configs: Mapping[str, str],
     current: Mapping[str, DestinationConfig],
     exclude: Iterable[Pattern[str]],
 ) -> ConfigChanges:
@@ -191,20 +225,20 @@ def config_changes(
     `FIXED` is not changed: the owner of a partition relies on it.
 
     Args:
-        wanted: see `destination_configs`.
+        desired_configs: see `destination_configs`.
         current: all configurations of the destination's topic, defaults included.
-        exclude: names that match one of these in full are unchanged, unless they are wanted.
+        exclude: names that match one of these in full are unchanged, unless they are desired.
     """
     patterns = list(exclude)
     changes: dict[str, str | None] = {
         name: value
-        for name, value in wanted.items()
+        for name, value in desired_configs.items()
         if name in current and current[name].value != value and name not in FIXED
     }
     for name, config in current.items():
         if (
             config.explicit
-            and name not in wanted
+            and name not in desired_configs
             and name not in FIXED
             and name not in NEVER_COPIED
             and not any(pattern.fullmatch(name) for pattern in patterns)
@@ -214,11 +248,11 @@ def config_changes(
 
 
 def fixed_differences(
-    wanted: Mapping[str, str], current: Mapping[str, DestinationConfig]
+    desired_configs: Mapping[str, str], current: Mapping[str, DestinationConfig]
 ) -> dict[str, str]:
-    """The wanted values of `FIXED` where the destination's topic differs, and stays different."""
+    """The desired values of `FIXED` where the destination's topic differs, and stays different."""
     return {
-        name: wanted[name]
-        for name in sorted(FIXED & wanted.keys() & current.keys())
-        if current[name].value != wanted[name]
+        name: desired_configs[name]
+        for name in sorted(FIXED & desired_configs.keys() & current.keys())
+        if current[name].value != desired_configs[name]
     }

@@ -73,22 +73,22 @@ class Translation:
         return self.maps.get(partition, _SAME_OFFSETS)
 
     def by_source(
-        self, partitions: Iterable[TopicPartition], found: Mapping[TopicPartition, T]
+        self, partitions: Iterable[TopicPartition], values: Mapping[TopicPartition, T]
     ) -> dict[TopicPartition, T]:
-        """What was found for these of the source's partitions, by these."""
+        """The values of these of the source's partitions, by these."""
         names = {partition: self.name(partition) for partition in partitions}
-        return {one: found[name] for one, name in names.items() if name in found}
+        return {partition: values[name] for partition, name in names.items() if name in values}
 
-    def from_destination(self, found: Mapping[TopicPartition, T]) -> dict[TopicPartition, T]:
-        """What was found for the destination's partitions, by the source's.
+    def from_destination(self, values: Mapping[TopicPartition, T]) -> dict[TopicPartition, T]:
+        """The values of the destination's partitions, by the source's.
 
         A partition of the destination that has the name of a source's, and is not its copy, is
         left out.
         """
-        sources = {name: one for one, name in self.names.items()}
+        sources = {name: partition for partition, name in self.names.items()}
         return {
-            sources.get(name, name): what
-            for name, what in found.items()
+            sources.get(name, name): value
+            for name, value in values.items()
             if name in sources or name not in self.names
         }
 

@@ -99,19 +99,19 @@ class Endpoint:
             return _sent(peer, Answer(error.error_status_hint, _TEXT, b"no HTTP/1.1\n"))
         if request is None:
             return b""
-        found = self._answer(request)
-        answer = found if isinstance(found, Answer) else await found
+        result = self._answer(request)
+        answer = result if isinstance(result, Answer) else await result
         return _sent(peer, answer, with_body=request.method != b"HEAD")
 
     def _answer(self, request: h11.Request) -> Answer | Awaitable[Answer]:
         path = request.target.decode("ascii").partition("?")[0]
-        found = self._answers.get(path)
-        if found is None:
-            known = " ".join(self._answers)
-            return Answer(404, _TEXT, f"available: {known}\n".encode())
+        handler = self._answers.get(path)
+        if handler is None:
+            paths = " ".join(self._answers)
+            return Answer(404, _TEXT, f"available: {paths}\n".encode())
         if request.method not in {b"GET", b"HEAD"}:
             return Answer(405, _TEXT, b"GET and HEAD are answered\n")
-        return found()
+        return handler()
 
 
 async def _request(peer: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:
@@ -130,7 +130,7 @@ def _sent(peer: h11.Connection, answer: Answer, *, with_body: bool = True) -> by
         ("content-length", str(len(answer.body))),
         ("connection", "close"),
     ]
-    sent = peer.send(h11.Response(status_code=answer.status, headers=headers)) or b""
+    data = peer.send(h11.Response(status_code=answer.status, headers=headers)) or b""
     if with_body:
-        sent += peer.send(h11.Data(data=answer.body)) or b""
-    return sent + (peer.send(h11.EndOfMessage()) or b"")
+        data += peer.send(h11.Data(data=answer.body)) or b""
+    return data + (peer.send(h11.EndOfMessage()) or b"")

@@ -37,11 +37,13 @@ def ready(observed: Observed) -> Health:
     reasons = []
     if observed.silent_s > OLD_S:
         reasons.append(f"the destination has not responded for {observed.silent_s:.0f} s")
-    missing = sorted(observed.ours - observed.alive)
-    if missing:
-        reasons.append(f"{len(missing)} lanes are not members of the group: {', '.join(missing)}")
-    mirroring = [one for one in observed.partitions() if one.state is State.MIRRORING]
-    silent = sum(one.row is None for one in mirroring)
+    absent_lanes = sorted(observed.ours - observed.alive)
+    if absent_lanes:
+        reasons.append(
+            f"{len(absent_lanes)} lanes are not members of the group: {', '.join(absent_lanes)}"
+        )
+    mirroring = [p for p in observed.partitions() if p.state is State.MIRRORING]
+    silent = sum(partition.row is None for partition in mirroring)
     if silent:
         reasons.append(f"{silent} partitions that are MIRRORING have no fresh status")
     return _health(observed, reasons)
@@ -56,11 +58,11 @@ def live(observed: Observed) -> Health:
 
 
 def _health(observed: Observed, reasons: list[str]) -> Health:
-    counts = Counter(one.state for one in observed.partitions())
-    told = {
+    counts = Counter(partition.state for partition in observed.partitions())
+    status = {
         "status": "unhealthy" if reasons else "healthy",
         "reasons": reasons,
         "lanes": {"started": len(observed.ours), "alive": len(observed.alive)},
         "partitions": {state.name: counts[state] for state in State},
     }
-    return Health(tuple(reasons), json.dumps(told).encode() + b"\n")
+    return Health(tuple(reasons), json.dumps(status).encode() + b"\n")

@@ -45,10 +45,10 @@ class MirrorCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Collect all metrics; called for each scrape."""
-        seen = list(self._observed.partitions())
-        yield from self._lags(seen)
-        yield self._filled(seen)
-        yield from self._states(seen)
+        partitions = list(self._observed.partitions())
+        yield from self._lags(partitions)
+        yield self._filled(partitions)
+        yield from self._states(partitions)
         yield from self._fetchers()
         yield from self._throttles()
         yield from self._errors()
@@ -56,7 +56,7 @@ class MirrorCollector(Collector):
         yield self._compaction()
         yield from self._lanes()
 
-    def _lags(self, seen: Collection[ObservedPartition]) -> Iterator[Metric]:
+    def _lags(self, partitions: Collection[ObservedPartition]) -> Iterator[Metric]:
         lag = _gauge("kafka_server_fetcherlagmetrics_consumerlag", "Lag in records.", _PARTITION)
         age = _gauge(
             "twinlog_partition_lag_seconds",
@@ -64,7 +64,7 @@ class MirrorCollector(Collector):
             _PARTITION,
         )
         source = _gauge("twinlog_partition_source_offset", "End offset of the source.", _PARTITION)
-        ours = _gauge(
+        destination_end = _gauge(
             "twinlog_partition_destination_offset", "End offset of the destination.", _PARTITION
         )
         waits = _counter(
@@ -72,7 +72,7 @@ class MirrorCollector(Collector):
             "Time for which an answer was awaited that a transaction marker needs.",
             _PARTITION,
         )
-        for name, _, row in seen:
+        for name, _, row in partitions:
             if row is None:
                 continue
             labels = (name.mirror, name.topic, str(name.partition))
@@ -83,46 +83,48 @@ class MirrorCollector(Collector):
             if row.source_end >= 0:
                 source.add_metric(labels, row.source_end)
             if row.destination_end >= 0:
-                ours.add_metric(labels, row.destination_end)
+                destination_end.add_metric(labels, row.destination_end)
             waits.add_metric(labels, row.gap_ms / 1000)
-        yield from (lag, age, source, ours, waits)
-        most = self._largest(seen).items()
+        yield from (lag, age, source, destination_end, waits)
+        most = self._largest(partitions).items()
         yield _by_mirror(_MANAGER + "maxlag", "Largest lag in records.", most)
 
-    def _filled(self, seen: Iterable[ObservedPartition]) -> Metric:
+    def _filled(self, partitions: Iterable[ObservedPartition]) -> Metric:
         meaning = (
             "Offsets that were filled because they have no record for readers, since the current "
             "owner took over."
         )
-        filled = _counter("twinlog_filled_offsets", meaning, (*_PARTITION, "reason"))
-        for name, _, row in seen:
+        metric = _counter("twinlog_filled_offsets", meaning, (*_PARTITION, "reason"))
+        for name, _, row in partitions:
             if row is None:
                 continue
             for reason, count in zip(Absence, row.filled, strict=True):
                 if count:
                     labels = (name.mirror, name.topic, str(name.partition), reason.name.lower())
-                    filled.add_metric(labels, count)
-        return filled
+                    metric.add_metric(labels, count)
+        return metric
 
-    def _largest(self, seen: Collection[ObservedPartition]) -> dict[str, int]:
+    def _largest(self, partitions: Collection[ObservedPartition]) -> dict[str, int]:
         """The largest lag of each mirror: absent if unknown, 0 if the mirror has no partitions."""
-        filled = {one.name.mirror for one in seen}
+        nonempty = {partition.name.mirror for partition in partitions}
         mirrors = self._observed.snapshot.mirrors
-        most = {mirror: 0 for mirror in mirrors if mirror not in filled}
-        for name, _, row in seen:
+        most = {mirror: 0 for mirror in mirrors if mirror not in nonempty}
+        for name, _, row in partitions:
             if row is not None and row.lag >= 0:
                 most[name.mirror] = max(most.get(name.mirror, 0), row.lag)
         return most
 
-    def _states(self, seen: Iterable[ObservedPartition]) -> Iterator[Metric]:
-        counts = Counter((one.name.mirror, one.state) for one in seen)
+    def _states(self, partitions: Iterable[ObservedPartition]) -> Iterator[Metric]:
+        counts = Counter((partition.name.mirror, partition.state) for partition in partitions)
         mirrors = self._observed.snapshot.mirrors
         for state in State:
             name = f"{_METADATA}{state.name.lower()}partitionstate"
             values = [(mirror, counts[mirror, state]) for mirror in mirrors]
             yield _by_mirror(name, f"Partitions in state {state.name}.", values)
-        failed = [(mirror, counts[mirror, State.FAILED]) for mirror in mirrors]
-        yield _by_mirror(_MANAGER + "failedpartitionscount", "Partitions in state FAILED.", failed)
+        failures = [(mirror, counts[mirror, State.FAILED]) for mirror in mirrors]
+        yield _by_mirror(
+            _MANAGER + "failedpartitionscount", "Partitions in state FAILED.", failures
+        )
 
     def _fetchers(self) -> Iterator[Metric]:
         size = _counter(
@@ -131,14 +133,14 @@ class MirrorCollector(Collector):
         requests = _counter("kafka_server_fetcherstats_requests", "Fetch requests.", _FETCHER)
         errors = _counter("twinlog_fetch_errors", "Failed Fetch requests.", _FETCHER)
         rates: defaultdict[str, list[float]] = defaultdict(list)
-        for lane, one, rate in self._observed.fetching():
-            labels = (lane, one.mirror, str(one.broker))
-            size.add_metric(labels, one.bytes)
-            requests.add_metric(labels, one.requests)
-            errors.add_metric(labels, one.errors)
-            rates[one.mirror].append(rate)
+        for lane, fetcher, rate in self._observed.fetching():
+            labels = (lane, fetcher.mirror, str(fetcher.broker))
+            size.add_metric(labels, fetcher.bytes)
+            requests.add_metric(labels, fetcher.requests)
+            errors.add_metric(labels, fetcher.errors)
+            rates[fetcher.mirror].append(rate)
         yield from (size, requests, errors)
-        slowest = [(mirror, min(found)) for mirror, found in rates.items()]
+        slowest = [(mirror, min(mirror_rates)) for mirror, mirror_rates in rates.items()]
         yield _by_mirror(
             _MANAGER + "minfetchrate", "Requests per second of the slowest fetcher.", slowest
         )
@@ -146,8 +148,8 @@ class MirrorCollector(Collector):
     def _throttles(self) -> Iterator[Metric]:
         name = "kafka_server_mirrorreplication_byterate"
         rates = _gauge(name, "Throttled bytes per second.", ("lane", "mirror"))
-        for lane, one, rate in self._observed.throttled():
-            rates.add_metric((lane, one.mirror), rate)
+        for lane, throttle, rate in self._observed.throttled():
+            rates.add_metric((lane, throttle.mirror), rate)
         yield rates
         mirrors = self._observed.snapshot.mirrors
         limits = [(mirror, rate) for mirror in mirrors if (rate := self._limit(mirror))]
@@ -178,10 +180,10 @@ class MirrorCollector(Collector):
         name = "twinlog_topic_compaction_behind_seconds"
         meaning = "How long a compacted topic has been behind, if longer than delete.retention.ms."
         values = [
-            ((topic.mirror, topic.topic), behind / 1000)
+            ((topic.mirror, topic.topic), behind_ms / 1000)
             for topic in snapshot.topics
             if topic.wanted is not Wanted.STOPPED
-            and (behind := topic_behind_ms(snapshot, topic, now)) is not None
+            and (behind_ms := topic_behind_ms(snapshot, topic, now)) is not None
         ]
         return _by(name, meaning, ["mirror", "topic"], values)
 
@@ -192,10 +194,10 @@ class MirrorCollector(Collector):
         return _by_mirror("twinlog_topics_not_mirrored", meaning, counts)
 
     def _lanes(self) -> Iterator[Metric]:
-        ours, alive = len(self._observed.ours), len(self._observed.alive)
-        yield GaugeMetricFamily("twinlog_lanes", "Lanes that this node started.", ours)
+        count, alive = len(self._observed.ours), len(self._observed.alive)
+        yield GaugeMetricFamily("twinlog_lanes", "Lanes that this node started.", count)
         dead = "Lanes of this node without heartbeats."
-        yield GaugeMetricFamily(_MANAGER + "deadthreadcount", dead, ours - alive)
+        yield GaugeMetricFamily(_MANAGER + "deadthreadcount", dead, count - alive)
         silent = "Seconds since the destination last answered all requests of this node."
         yield GaugeMetricFamily("twinlog_observed_age_seconds", silent, self._observed.silent_s)
         yield _by("twinlog_build_info", "Version of this node.", ["version"], [((__version__,), 1)])
@@ -262,6 +264,6 @@ def _by(
     values: Iterable[tuple[tuple[str, ...], float]],
 ) -> GaugeMetricFamily:
     family = _gauge(name, meaning, labels)
-    for found, value in values:
-        family.add_metric(found, value)
+    for label_values, value in values:
+        family.add_metric(label_values, value)
     return family

@@ -131,9 +131,9 @@ class Node:
         self._config = config
         self._watch = watch
         self._snapshot = Snapshot()
-        self._seen = _NOTHING
+        self._latest = _NOTHING
         self._stop_before: int | None = None
-        self._heard: dict[int, _Heard] = {}
+        self._contacts: dict[int, _Heard] = {}
         self._looked_at = _LONG_AGO
         self._grants = NOTHING
         self._marks = Marks()
@@ -256,7 +256,7 @@ class Node:
             observed = Observed(cluster, self._config.group_id, lanes, refresher.errors)
             self._observed = observed
             beside.append(asyncio.create_task(observed.run()))
-        watching = asyncio.create_task(self._progress(store))
+        watching = asyncio.create_task(self._progress(store, group, refresher))
         stopping = asyncio.create_task(self._stop.wait())
         try:
             done, _ = await asyncio.wait(
@@ -293,7 +293,7 @@ class Node:
             async with asyncio.timeout(LAST_LOOK_S):
                 return self._measure(*await self._look(store))
         log.warning("cannot read the final progress from the destination")
-        return self._seen
+        return self._latest
 
     def _now_unlike_before(self) -> int:
         now = time.time_ns() // 1_000_000
@@ -301,12 +301,21 @@ class Node:
 
     # ---- progress ------------------------------------------------------------------------------
 
-    async def _progress(self, store: MirrorStore) -> None:
-        """Report the progress each second: for ever, or with `once` until all is mirrored."""
-        before, since = None, time.monotonic()
+    async def _progress(self, store: MirrorStore, group: GroupMember, refresher: Refresher) -> None:
+        """Report the progress each second: for ever, or with `once` until all is mirrored.
+
+        All is what the sources have, so with `once` each mirror has to be refreshed before the
+        progress is read: a refresh finds new topics and partitions.
+        """
+        previous, changed_at = None, time.monotonic()
         while True:
             await asyncio.sleep(1.0)
             try:
+                refreshed = (
+                    self._config.once
+                    and group.holds_lease
+                    and await refresher.has_refreshed(self._mirrors_with_topics())
+                )
                 progress = self._measure(*await self._look(store))
                 await store.states()  # raises if the states' topic is lost
             except (UnsupportedVersion, ControlTopicLost):
@@ -314,16 +323,21 @@ class Node:
             except TwinlogError as error:
                 log.warning("cannot read the progress: %s", error)
                 continue
-            self._seen = progress
+            self._latest = progress
             self._watch(progress)
             if self._config.once:
-                if progress.settled:
+                if progress.settled and refreshed:
                     return
-                since = time.monotonic() if progress != before else since
-                before = progress
-                if time.monotonic() - since > ONCE_PATIENCE_S:
+                refusal = refresher.refusal(self._mirrors_with_topics())
+                if progress.settled and refusal is not None:
+                    if progress.failed:  # which is told as well, and has its exit status
+                        return
+                    raise refusal
+                changed_at = time.monotonic() if progress != previous else changed_at
+                previous = progress
+                if time.monotonic() - changed_at > ONCE_PATIENCE_S:
                     await self._check_sources()
-                    since = time.monotonic()
+                    changed_at = time.monotonic()
 
     async def _check_sources(self) -> None:
         """Check that the sources answer: without them `once` would never end.
@@ -331,10 +345,15 @@ class Node:
         Raises:
             Retriable, UserError: a source does not answer.
         """
-        wanted = {t.mirror for t in self._snapshot.topics if t.wanted is Wanted.MIRRORING}
-        for name in sorted(wanted):
+        for name in self._mirrors_with_topics():
             async with connected_source(self._snapshot.mirrors[name], self._grants):
                 pass
+
+    def _mirrors_with_topics(self) -> list[str]:
+        """The mirrors that have topics to mirror, or add those that match an expression."""
+        names = {t.mirror for t in self._snapshot.topics if t.wanted is Wanted.MIRRORING}
+        names |= {m.name for m in self._snapshot.mirrors.values() if m.topic_patterns}
+        return sorted(names)
 
     async def _look(self, store: MirrorStore) -> tuple[Snapshot, Rows]:
         before, self._looked_at = self._looked_at, time.monotonic()
@@ -344,7 +363,7 @@ class Node:
             await self._observed.look(snapshot, statuses)
         self._hear(statuses, time.monotonic(), before)
         oldest = time.monotonic() - FRESH_S
-        fresh = {n: one for n, one in statuses.items() if self._heard[n].at > oldest}
+        fresh = {n: status for n, status in statuses.items() if self._contacts[n].at > oldest}
         rows = {row.partition: row for status in fresh.values() for row in status.partitions}
         for number, status in fresh.items():
             self._marks.observe(self._by_this_clock(number, status))
@@ -356,16 +375,16 @@ class Node:
         A status that does not change has no owner any more: its partitions are waiting, not done.
         """
         for number, status in statuses.items():
-            known = self._heard.get(number)
-            if known is None or known.time_ms != status.time_ms:
-                self._heard[number] = _Heard(status.time_ms, now, before)
+            contact = self._contacts.get(number)
+            if contact is None or contact.time_ms != status.time_ms:
+                self._contacts[number] = _Heard(status.time_ms, now, before)
 
     def _by_this_clock(self, number: int, status: Status) -> Iterator[PartitionStatus]:
         """A status's rows, with the lane's times converted to this machine's clock.
 
         Empty if the earliest time of the status is unknown.
         """
-        after = self._heard[number].after
+        after = self._contacts[number].after
         if after == _LONG_AGO:
             return
         written_ms = time.time_ns() // 1_000_000 - int((time.monotonic() - after) * 1000)
@@ -382,16 +401,16 @@ class Node:
             if topic.wanted is Wanted.MIRRORING
             for name in topic.mirror_partitions
         ]
-        known = [rows[name] for name in names if name in rows]
-        failed = tuple(row for row in known if row.state is State.FAILED)
-        going = [row for row in known if row.state is State.MIRRORING]
+        known_rows = [rows[name] for name in names if name in rows]
+        failures = tuple(row for row in known_rows if row.state is State.FAILED)
+        mirroring = [row for row in known_rows if row.state is State.MIRRORING]
         return NodeProgress(
-            mirrored=len(going),
-            failed=failed,
-            waiting=len(names) - len(going) - len(failed),
-            lag=sum(_behind(row) for row in going),
-            records=sum(row.records for row in known),
-            bytes=sum(row.bytes for row in known),
+            mirrored=len(mirroring),
+            failed=failures,
+            waiting=len(names) - len(mirroring) - len(failures),
+            lag=sum(_behind(row) for row in mirroring),
+            records=sum(row.records for row in known_rows),
+            bytes=sum(row.bytes for row in known_rows),
         )
 
 

@@ -92,7 +92,7 @@ class Observed:
         self._group_id = group_id
         self._members: frozenset[str] = frozenset()
         self._statuses: Mapping[int, Status] = {}
-        self._written: dict[int, tuple[int, float]] | None = None
+        self._updates: dict[int, tuple[int, float]] | None = None
         self._requests: defaultdict[tuple[str, str, int], Rate]
         self._requests = defaultdict(lambda: Rate(REQUEST_RATE_S))
         self._throttled: defaultdict[tuple[str, str], Rate] = defaultdict(lambda: Rate(BYTE_RATE_S))
@@ -125,12 +125,12 @@ class Observed:
         now = self._looked_at = self._clock()
         if self.alive:
             self._alive_at = now
-        if self._written is None:
+        if self._updates is None:
             # The age of these statuses is unknown; a living lane writes again soon.
-            self._written = {n: (status.time_ms, _LONG_AGO) for n, status in statuses.items()}
+            self._updates = {n: (status.time_ms, _LONG_AGO) for n, status in statuses.items()}
         for number, status in statuses.items():
-            if self._written.get(number, (None, 0.0))[0] != status.time_ms:
-                self._written[number] = status.time_ms, now
+            if self._updates.get(number, (None, 0.0))[0] != status.time_ms:
+                self._updates[number] = status.time_ms, now
                 self._count(status)
 
     def _count(self, status: Status) -> None:
@@ -169,27 +169,27 @@ class Observed:
     def fetching(self) -> Iterator[Fetching]:
         """The fetches of each living lane."""
         for lane, status in self._lanes().items():
-            for one in status.fetchers:
-                rate = self._requests[lane, one.mirror, one.broker].per_second
-                yield Fetching(lane, one, rate)
+            for fetcher in status.fetchers:
+                rate = self._requests[lane, fetcher.mirror, fetcher.broker].per_second
+                yield Fetching(lane, fetcher, rate)
 
     def throttled(self) -> Iterator[Throttled]:
         """The fetches of throttled partitions of each living lane."""
         for lane, status in self._lanes().items():
-            for one in status.throttles:
-                yield Throttled(lane, one, self._throttled[lane, one.mirror].per_second)
+            for throttle in status.throttles:
+                yield Throttled(lane, throttle, self._throttled[lane, throttle.mirror].per_second)
 
     def _fresh(self) -> Iterator[Status]:
         oldest = self._clock() - OLD_S
-        written = self._written or {}
+        updates = self._updates or {}
         for number, status in self._statuses.items():
-            if status.lane in self._members and written[number][1] > oldest:
+            if status.lane in self._members and updates[number][1] > oldest:
                 yield status
 
     def _lanes(self) -> dict[str, Status]:
         """The last fresh status of each lane that has figures of the lane itself."""
-        found: dict[str, Status] = {}
-        for status in sorted(self._fresh(), key=lambda one: one.time_ms):
+        latest: dict[str, Status] = {}
+        for status in sorted(self._fresh(), key=lambda status: status.time_ms):
             if status.fetchers or status.throttles:
-                found[status.lane] = status
-        return found
+                latest[status.lane] = status
+        return latest

@@ -117,33 +117,33 @@ class DescribedPartition(NamedTuple):
 
     def as_json(self) -> Mapping[str, object]:
         """All that is known about it, as one object."""
-        one = self.one
+        partition = self.one
         return {
             "mirror": self.mirror.mirror,
             "topic": self.topic.topic,
-            "partition": one.partition,
-            "source_offset": one.source_offset,
-            "source_last_stable_offset": one.source_last_stable_offset,
-            "destination_offset": one.destination_offset,
-            "lag": one.lag,
-            "lag_ms": one.lag_ms,
-            "state": one.state,
-            "reason": one.reason,
+            "partition": partition.partition,
+            "source_offset": partition.source_offset,
+            "source_last_stable_offset": partition.source_last_stable_offset,
+            "destination_offset": partition.destination_offset,
+            "lag": partition.lag,
+            "lag_ms": partition.lag_ms,
+            "state": partition.state,
+            "reason": partition.reason,
             "wanted": self.topic.wanted,
-            "last_mirrored_epoch": one.last_mirrored_epoch,
-            "last_mirrored_end": one.last_mirrored_end,
+            "last_mirrored_epoch": partition.last_mirrored_epoch,
+            "last_mirrored_end": partition.last_mirrored_end,
             "source_topic_id": self.topic.source_topic_id,
-            "records": one.records,
-            "bytes": one.bytes,
+            "records": partition.records,
+            "bytes": partition.bytes,
             "filled_offsets": {
                 reason.name.lower(): count
-                for reason, count in zip(Absence, one.filled, strict=True)
+                for reason, count in zip(Absence, partition.filled, strict=True)
             },
-            "lane": one.lane,
-            "node": one.node,
-            "status_time_ms": one.status_time_ms,
-            "fresh": one.fresh,
-            "source_time_ms": one.source_time_ms,
+            "lane": partition.lane,
+            "node": partition.node,
+            "status_time_ms": partition.status_time_ms,
+            "fresh": partition.fresh,
+            "source_time_ms": partition.source_time_ms,
         }
 
 
@@ -179,7 +179,7 @@ def describe(
             fresh.
     """
     rows: defaultdict[MirrorPartition, dict[int, _Said]] = defaultdict(dict)
-    for status in sorted(statuses, key=lambda one: one.time_ms):
+    for status in sorted(statuses, key=lambda status: status.time_ms):
         for row in status.partitions:
             rows[row.partition][status.state_partition] = _Said(row, status)
     return tuple(
@@ -237,9 +237,13 @@ def _topic(
 
 def _said(partition: MirrorPartition, states: States, rows: _Rows) -> _Said | None:
     """The last row from the state partition that holds its state; if that is unknown, from any."""
-    found = rows.get(partition) or {}
+    partition_rows = rows.get(partition) or {}
     place = states.places.get((MIRROR_PARTITION_STATE, partition))
-    return next(reversed(found.values()), None) if place is None else found.get(place)
+    return (
+        next(reversed(partition_rows.values()), None)
+        if place is None
+        else partition_rows.get(place)
+    )
 
 
 def _partition(
@@ -249,11 +253,11 @@ def _partition(
     log_end: int,
     ages: Mapping[int, float] | None,
 ) -> PartitionDescription:
-    said = _said(partition, states, rows)
-    row = said.row if said else PartitionStatus(partition=partition, state=State.UNKNOWN)
+    report = _said(partition, states, rows)
+    row = report.row if report else PartitionStatus(partition=partition, state=State.UNKNOWN)
     state = states.states.get(partition) or PartitionState(partition, row.state, row.reason)
     mirrored = states.epochs.get(partition)
-    age = _age(said, ages)
+    age = _age(report, ages)
     fresh = age is not None and is_fresh(age)
     if fresh and row.state is State.FAILED and state.state in _RUNNING:
         state = PartitionState(partition, State.FAILED, row.reason)
@@ -275,37 +279,37 @@ def _partition(
         records=row.records,
         bytes=row.bytes,
         filled=row.filled,
-        lane=said.status.lane if said else None,
-        node=said.status.node if said else None,
-        status_time_ms=said.status.time_ms if said else None,
+        lane=report.status.lane if report else None,
+        node=report.status.node if report else None,
+        status_time_ms=report.status.time_ms if report else None,
         fresh=fresh,
     )
 
 
-def _age(said: _Said | None, ages: Mapping[int, float] | None) -> float | None:
+def _age(report: _Said | None, ages: Mapping[int, float] | None) -> float | None:
     """Age of the status that has this row; None if there is none."""
-    if said is None:
+    if report is None:
         return None
-    return 0.0 if ages is None else ages.get(said.status.state_partition, float("inf"))
+    return 0.0 if ages is None else ages.get(report.status.state_partition, float("inf"))
 
 
 def _silence(state: PartitionState, age_s: float | None) -> str:
     """That no lane reports a partition, since when, and its last stored state."""
-    last = f"the last stored state is {state.state.name}"
+    text = f"the last stored state is {state.state.name}"
     if state.state is State.STOPPING and state.reason:
-        last += f" ({state.reason})"
+        text += f" ({state.reason})"
     if age_s is None:
-        return f"no lane has reported it; {last}"
+        return f"no lane has reported it; {text}"
     if age_s < 0:
-        return f"its last status is {-age_s:.0f} s ahead of this machine's clock; {last}"
-    return f"no lane has reported it for {age_s:.0f} s; {last}"
+        return f"its last status is {-age_s:.0f} s ahead of this machine's clock; {text}"
+    return f"no lane has reported it for {age_s:.0f} s; {text}"
 
 
-def _last_mirrored_end(state: State, last: LastMirrored | None) -> int | None:
+def _last_mirrored_end(state: State, last_mirrored: LastMirrored | None) -> int | None:
     """Exact once it is STOPPED; before that only a bound is known, which is not shown (-1)."""
-    if last is None:
+    if last_mirrored is None:
         return None
-    return last.end if state is State.STOPPED else -1
+    return last_mirrored.end if state is State.STOPPED else -1
 
 
 def _reason(state: PartitionState, row: PartitionStatus) -> str | None:

@@ -248,8 +248,9 @@ def _decoded(record: StateRecord | None) -> DumpedState:
             return DumpedState(key, {"version": "0", "data": data})
         case LastMirroredEpochs(epochs):
             topics = [
-                _partition(one) | {"lastMirroredEpoch": last.epoch, "lastMirroredEnd": last.end}
-                for one, last in epochs
+                _partition(p)
+                | {"lastMirroredEpoch": last_mirrored.epoch, "lastMirroredEnd": last_mirrored.end}
+                for p, last_mirrored in epochs
             ]
             key = _key(LAST_MIRROR_EPOCHS, epochs[0][0] if epochs else None)
             return DumpedState(key, {"version": "0", "data": {"topics": topics}})

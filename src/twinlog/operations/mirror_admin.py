@@ -121,14 +121,14 @@ class MirrorAdmin:
             UserError: a setting is wrong, the source refuses the client, or is the destination
                 itself.
         """
-        created = await mirrors.create_mirror(
+        stored = await mirrors.create_mirror(
             self._cluster,
             mirror,
             configs,
             replication_factor=replication_factor,
             topics=self._topics,
         )
-        return CreateMirrorResult(mirror=created.name, source_cluster_id=created.source_cluster_id)
+        return CreateMirrorResult(mirror=stored.name, source_cluster_id=stored.source_cluster_id)
 
     async def add_topics_to_mirror(
         self,
@@ -245,8 +245,8 @@ class MirrorAdmin:
         Raises:
             MirrorRefused: UNKNOWN_MIRROR, MIRROR_NOT_EMPTY.
         """
-        copied = await lifecycle.delete_mirror(self._cluster, mirror)
-        return DeleteMirrorResult(mirror=mirror, copied_acls=tuple(map(str, sorted(copied))))
+        acls = await lifecycle.delete_mirror(self._cluster, mirror)
+        return DeleteMirrorResult(mirror=mirror, copied_acls=tuple(map(str, sorted(acls))))
 
     async def list_mirrors(self) -> ListMirrorsResult:
         """List all mirrors; none if none was ever created."""
@@ -286,13 +286,15 @@ class MirrorAdmin:
         states = await store.states()
         statuses, unreadable = await store.statuses()
         ages = ages_of(statuses, time.time())
-        found = describe(snapshot, states, statuses.values(), mirrors, ages=ages)
-        if unknown := without_log_end(found):
-            answers = await list_offsets(self._cluster, unknown, replica_id=DEBUGGING)
+        descriptions = describe(snapshot, states, statuses.values(), mirrors, ages=ages)
+        if partitions := without_log_end(descriptions):
+            answers = await list_offsets(self._cluster, partitions, replica_id=DEBUGGING)
             ends = {p: end.offset for p, end in answers.items() if not isinstance(end, Refusal)}
-            found = describe(snapshot, states, statuses.values(), mirrors, log_ends=ends, ages=ages)
+            descriptions = describe(
+                snapshot, states, statuses.values(), mirrors, log_ends=ends, ages=ages
+            )
         return DescribeMirrorsResult(
-            mirrors=found,
+            mirrors=descriptions,
             unreadable=(*snapshot.unreadable.values(), *states.unreadable.values(), *unreadable),
         )
 

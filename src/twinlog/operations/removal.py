@@ -49,20 +49,20 @@ async def _until_stopped(
     describe: Describe, topics: Collection[str], timeout_s: float, tell: Callable[[str], None]
 ) -> tuple[DescribedPartition, ...]:
     deadline = time.monotonic() + timeout_s
-    told = time.monotonic()
+    reported_at = time.monotonic()
     while True:
         try:
-            found = _of(await describe(), topics)
-            waiting = _not_stopped(found) or _not_described(found, topics)
+            rows = _of(await describe(), topics)
+            problem = _not_stopped(rows) or _not_described(rows, topics)
         except Retriable as error:
-            found, waiting = (), str(error)
-        if not waiting:
-            return found
+            rows, problem = (), str(error)
+        if not problem:
+            return rows
         if time.monotonic() >= deadline:
-            raise Retriable(f"not STOPPED within {timeout_s:g} s: {waiting}", hint=CONTINUES)
-        if time.monotonic() - told >= TELL_S:
-            told = time.monotonic()
-            tell(f"waiting until STOPPED (the removal is stored): {waiting}")
+            raise Retriable(f"not STOPPED within {timeout_s:g} s: {problem}", hint=CONTINUES)
+        if time.monotonic() - reported_at >= TELL_S:
+            reported_at = time.monotonic()
+            tell(f"waiting until STOPPED (the removal is stored): {problem}")
         await asyncio.sleep(LOOK_S)
 
 
@@ -72,16 +72,16 @@ def _of(result: DescribeMirrorsResult, topics: Collection[str]) -> tuple[Describ
 
 def _not_described(rows: Collection[DescribedPartition], topics: Collection[str]) -> str:
     """The topics without any partition: an unreadable record is no STOPPED; empty if none."""
-    missing = sorted(set(topics) - {row.topic.topic for row in rows})
-    return f"the states of {few(missing)} are unknown" if missing else ""
+    names = sorted(set(topics) - {row.topic.topic for row in rows})
+    return f"the states of {few(names)} are unknown" if names else ""
 
 
 def _not_stopped(rows: Collection[DescribedPartition]) -> str:
     """The partitions that are not STOPPED yet, with state and reason; empty if there are none."""
-    left = [
+    texts = [
         f"{row.topic.topic}-{row.one.partition} is {row.one.state.name}"
         + (f" ({row.one.reason})" * bool(row.one.reason))
         for row in rows
         if row.one.state is not State.STOPPED
     ]
-    return f"{len(left)} partition(s): {few(left, '; ')}" if left else ""
+    return f"{len(texts)} partition(s): {few(texts, '; ')}" if texts else ""

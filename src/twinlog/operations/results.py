@@ -33,9 +33,9 @@ class ChangedTopics(tuple[str, ...]):  # noqa: SLOT001 - a tuple has no room for
 
     def __new__(cls, mirror: str, change: str, names: Collection[str]) -> Self:
         """The names, with the mirror and the change."""
-        changed = super().__new__(cls, names)
-        changed.mirror, changed.change = mirror, change
-        return changed
+        topics = super().__new__(cls, names)
+        topics.mirror, topics.change = mirror, change
+        return topics
 
     def as_json(self) -> Mapping[str, object]:
         """The mirror, and the names under the change."""

@@ -69,7 +69,7 @@ def _members(value: object) -> Iterable[tuple[str, object]] | None:
             raise TypeError("the keys of an object have to be texts")
         return value.items()
     if is_dataclass(value) and not isinstance(value, type):
-        return [(one.name, getattr(value, one.name)) for one in fields(value) if one.repr]
+        return [(field.name, getattr(value, field.name)) for field in fields(value) if field.repr]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return zip(value._fields, value, strict=True)
     return None

@@ -110,17 +110,17 @@ class Verification:
     @property
     def counts(self) -> Counts:
         """The sums over all logs."""
-        return _sum(one.counts for one in self.logs)
+        return _sum(report.counts for report in self.logs)
 
     @property
     def differences(self) -> tuple[RangeDifference, ...]:
         """All ranges that differ."""
-        return tuple(each for one in self.logs for each in one.differences)
+        return tuple(difference for report in self.logs for difference in report.differences)
 
     @property
     def unseen(self) -> tuple[RangeDifference, ...]:
         """All ranges that were not seen; an empty range if a log's bounds were not."""
-        return tuple(each for one in self.logs for each in one.unseen)
+        return tuple(difference for report in self.logs for difference in report.unseen)
 
     @property
     def verdict(self) -> str:
@@ -153,14 +153,14 @@ class Verification:
 def _sum(counts: Iterable[Counts]) -> Counts:
     every = list(counts)
     absent: Counter[str] = Counter()
-    for one in every:
-        absent.update(one.absent)
+    for part in every:
+        absent.update(part.absent)
     return Counts(
-        compared=sum(one.compared for one in every),
-        differs=sum(one.differs for one in every),
+        compared=sum(part.compared for part in every),
+        differs=sum(part.differs for part in every),
         absent=dict(absent),
-        not_seen=sum(one.not_seen for one in every),
-        behind=sum(one.behind for one in every),
+        not_seen=sum(part.not_seen for part in every),
+        behind=sum(part.behind for part in every),
     )
 
 
@@ -193,9 +193,9 @@ async def verify_mirrors(
             and (config.topic is None or config.topic.fullmatch(topic.topic))
         ]
         if topics:
-            found, made = await _plan(config, cluster, mirror, topics)
-            extents += found
-            tasks += made
+            mirror_extents, mirror_tasks = await _plan(config, cluster, mirror, topics)
+            extents += mirror_extents
+            tasks += mirror_tasks
     if not extents:
         raise UserError("no mirrored topic to compare", hint="see kafka-mirrors --list")
     compared = await asyncio.to_thread(_compare, config, tasks, progress) if tasks else []
@@ -210,34 +210,48 @@ def verification(extents: Iterable[Extent], compared: Collection[Compared]) -> V
     """
     return Verification(
         logs=tuple(
-            _log(one, [each for each in compared if each.stretch.partition == one.partition])
-            for one in extents
+            _log(
+                extent,
+                [
+                    comparison
+                    for comparison in compared
+                    if comparison.stretch.partition == extent.partition
+                ],
+            )
+            for extent in extents
         )
     )
 
 
 def _log(extent: Extent, compared: Collection[Compared]) -> LogReport:
-    tallies = [extent.tally, *(one.tally for one in compared)]
+    tallies = [extent.tally, *(comparison.tally for comparison in compared)]
     counts = _sum(
-        Counts(compared=one.compared, differs=one.differs, absent=one.absent, not_seen=one.not_seen)
-        for one in tallies
+        Counts(
+            compared=tally.compared,
+            differs=tally.differs,
+            absent=tally.absent,
+            not_seen=tally.not_seen,
+        )
+        for tally in tallies
     )
-    missing = extent.length - counts.length - extent.behind
+    unclassified = extent.length - counts.length - extent.behind
     partition = extent.partition
-    unseen = [RangeDifference(partition, *one) for tally in tallies for one in tally.unseen]
-    if missing:
-        unseen.append(
-            RangeDifference(partition, extent.start, extent.end, f"{missing} not classified")
+    spans = [RangeDifference(partition, *span) for tally in tallies for span in tally.unseen]
+    if unclassified:
+        spans.append(
+            RangeDifference(partition, extent.start, extent.end, f"{unclassified} not classified")
         )
     return LogReport(
         partition=partition,
-        counts=_sum([counts, Counts(not_seen=missing, behind=extent.behind)]),
+        counts=_sum([counts, Counts(not_seen=unclassified, behind=extent.behind)]),
         differences=tuple(
             sorted(
-                RangeDifference(partition, *one) for tally in tallies for one in tally.differences
+                RangeDifference(partition, *difference)
+                for tally in tallies
+                for difference in tally.differences
             )
         ),
-        unseen=tuple(unseen),
+        unseen=tuple(spans),
     )
 
 
@@ -249,8 +263,8 @@ async def _plan(
         translation = await kind_named(mirror.kind).translation(cluster, topics)
         partitions = await _partitions(source, cluster, topics)
         # The destination is read first, so that a running mirror is never ahead of its source.
-        ours = await destination_bounds(cluster, partitions, translation)
-        theirs = await read_bounds(source, partitions)
+        copy_bounds = await destination_bounds(cluster, partitions, translation)
+        source_bounds = await read_bounds(source, partitions)
         compacted = await _compacted(source, cluster, topics)
         # The ids are read last: a topic that still has its id had it all the time.
         ids = await _topic_ids(source, cluster, topics)
@@ -258,7 +272,7 @@ async def _plan(
     made_again = {topic.topic: why for topic in topics if (why := _made_again(topic, ids))}
     extents = []
     for partition in partitions:
-        bounds = theirs[partition], ours[partition]
+        bounds = source_bounds[partition], copy_bounds[partition]
         why = made_again.get(partition.topic)
         extents.append(
             extent(partition, *bounds) if why is None else other(partition, *bounds, why)
@@ -282,21 +296,29 @@ async def _topic_ids(
     source: KafkaCluster, destination: KafkaCluster, topics: list[MirrorTopic]
 ) -> dict[str, Sides[UUID]]:
     """The topics' present ids; `NO_TOPIC_ID` for a topic without one, or that does not exist."""
-    there = (await source.refresh([topic.topic for topic in topics])).topics
-    here = (await destination.refresh([topic.destination_name for topic in topics])).topics
-    both = {one.topic: (there.get(one.topic), here.get(one.destination_name)) for one in topics}
+    source_topics = (await source.refresh([topic.topic for topic in topics])).topics
+    destination_topics = (
+        await destination.refresh([topic.destination_name for topic in topics])
+    ).topics
+    topics_by_name = {
+        topic.topic: (
+            source_topics.get(topic.topic),
+            destination_topics.get(topic.destination_name),
+        )
+        for topic in topics
+    }
     return {
-        name: Sides(*(NO_TOPIC_ID if one is None else one.topic_id for one in sides))
-        for name, sides in both.items()
+        name: Sides(*(NO_TOPIC_ID if topic is None else topic.topic_id for topic in sides))
+        for name, sides in topics_by_name.items()
     }
 
 
 def _made_again(topic: MirrorTopic, ids: Mapping[str, Sides[UUID]]) -> str | None:
     """Why a topic's logs are not the mirrored ones; None if they are."""
-    found = ids[topic.topic]
-    if is_another(topic.topic_id, found.source):
+    current_ids = ids[topic.topic]
+    if is_another(topic.topic_id, current_ids.source):
         return "source: the topic was deleted and recreated"
-    if is_another(topic.destination_topic_id, found.destination):
+    if is_another(topic.destination_topic_id, current_ids.destination):
         return "destination: the topic was deleted and recreated"
     return None
 
@@ -305,14 +327,21 @@ async def _partitions(
     source: KafkaCluster, destination: KafkaCluster, topics: list[MirrorTopic]
 ) -> list[TopicPartition]:
     """All partitions that the mirror knows, or that one of the clusters has."""
-    there = (await source.refresh([topic.topic for topic in topics])).topics
-    here = (await destination.refresh([topic.destination_name for topic in topics])).topics
+    source_topics = (await source.refresh([topic.topic for topic in topics])).topics
+    destination_topics = (
+        await destination.refresh([topic.destination_name for topic in topics])
+    ).topics
     return [
         TopicPartition(topic.topic, index)
         for topic in topics
-        for found in [(there.get(topic.topic), here.get(topic.destination_name))]
+        for pair in [
+            (source_topics.get(topic.topic), destination_topics.get(topic.destination_name))
+        ]
         for index in range(
-            max(topic.partitions, *(len(one.partitions) if one else 0 for one in found))
+            max(
+                topic.partitions,
+                *(len(topic_side.partitions) if topic_side else 0 for topic_side in pair),
+            )
         )
     ]
 
@@ -321,9 +350,9 @@ async def _compacted(
     source: KafkaCluster, destination: KafkaCluster, topics: list[MirrorTopic]
 ) -> dict[str, bool]:
     """Whether each of these topics is compacted on either side."""
-    found = dict.fromkeys((one.topic for one in topics), False)
-    by_name = {one.destination_name: one.topic for one in topics}
-    for cluster, names in ((source, list(found)), (destination, list(by_name))):
+    compacted = dict.fromkeys((topic.topic for topic in topics), False)
+    by_name = {topic.destination_name: topic.topic for topic in topics}
+    for cluster, names in ((source, list(compacted)), (destination, list(by_name))):
         resources = [admin.topic_resource(name) for name in names]
         answers = await admin.describe_configs(cluster, resources, ["cleanup.policy"])
         for resource, entries in answers.items():
@@ -333,8 +362,8 @@ async def _compacted(
                 entries.fail("read the configuration", topic=resource.name)
             policy = entries["cleanup.policy"].value or ""
             name = resource.name if cluster is source else by_name[resource.name]
-            found[name] = found[name] or "compact" in policy
-    return found
+            compacted[name] = compacted[name] or "compact" in policy
+    return compacted
 
 
 def _compare(
@@ -351,6 +380,6 @@ def _compare(
     spark = start_spark(config.master, config.spark_conf, max_failures=BATCH_FAILURES)
     try:
         parts = map_tasks(spark, verify_task, tasks, progress=progress)
-        return [one for part in parts for one in part]
+        return [comparison for part in parts for comparison in part]
     finally:
         stop_spark(spark)

@@ -28,10 +28,10 @@ def _work_if_asked(sock: socket.socket, authenticated: bool) -> int:
     missing task to the closed socket, and prints a stack trace of that failure to the terminal.
     """
     try:
-        asked = sock.recv(1, socket.MSG_PEEK)
+        request = sock.recv(1, socket.MSG_PEEK)
     except ConnectionError:
-        asked = b""
-    return _work(sock, authenticated) if asked else 1
+        request = b""
+    return _work(sock, authenticated) if request else 1
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ class Lane:
         self._snapshot = Snapshot()
         self._owned: dict[int, OwnedStatePartition] = {}
         self._stop = asyncio.Event()
-        self._changed = asyncio.Event()
+        self._change = asyncio.Event()
         self._assigned = asyncio.Event()  # set when a state partition was assigned
         self._changing = asyncio.Lock()  # guards `_owned` and `_engines`
 
@@ -199,6 +199,7 @@ class Lane:
             settings=self._settings,
             id_prefix=self.config.group_id,
             may_write=self._may_write,
+            confirm_ownership=self._confirm_ownership,
             random=self._random,
         )
         self._engines = MirrorEngines(
@@ -207,20 +208,23 @@ class Lane:
             lane=self.config.name,
             lanes=self.config.lanes,
             snapshot=lambda: self._snapshot,
-            changed=self._changed.set,
+            on_change=self._change.set,
         )
         self._ways = Ways(
             self._owned,
-            wanted=lambda: self._snapshot.owned(self._shards),
+            targets=lambda: self._snapshot.owned(self._shards),
             catch_up=self._catch_up,
             disown=self._engines.stop_all_but,
             run=self._engines.run_partitions,
-            changed=self._changed.set,
+            on_change=self._change.set,
             random=self._random,
         )
 
     def _may_write(self) -> bool:
         return self._group.holds_lease
+
+    async def _confirm_ownership(self) -> None:
+        await self._group.confirm()
 
     # ---- the group's callbacks -----------------------------------------------------------------
 
@@ -249,7 +253,7 @@ class Lane:
                 settings=self._settings,
             )
         self._assigned.set()
-        self._changed.set()
+        self._change.set()
 
     async def _drop(self, partitions: Collection[int]) -> None:
         await self._engines.stop_state_partitions(partitions)
@@ -274,13 +278,13 @@ class Lane:
             async for snapshot in snapshots:
                 for reason in snapshot.unreadable.values():
                     log.warning("%s", reason)
-                gone = self._snapshot.deleted(snapshot)
+                deleted = self._snapshot.deleted(snapshot)
                 recreated = self._snapshot.recreated(snapshot)
                 for owned in self._owned.values():
-                    owned.forget(gone)
+                    owned.forget(deleted)
                     owned.reported.forget_ends(recreated)
                 self._snapshot = snapshot
-                self._changed.set()
+                self._change.set()
                 stop = snapshot.stops.get(self.config.node)
                 if stop is not None and stop.requested_ms != self.config.stop_before:
                     self._stop.set()
@@ -292,8 +296,8 @@ class Lane:
         """
         failures = 0
         while True:
-            await self._changed.wait()
-            self._changed.clear()
+            await self._change.wait()
+            self._change.clear()
             self._assigned.clear()
             try:
                 async with self._changing:
@@ -308,7 +312,7 @@ class Lane:
                     failures = 0
                 except TimeoutError:
                     failures += 1
-                self._changed.set()
+                self._change.set()
 
     async def _reconcile(self) -> None:
         """Bring the owned mirror partitions to their desired states (reconciler.py).
@@ -321,9 +325,9 @@ class Lane:
 
     async def _catch_up(self) -> None:
         """Wait until this lane has read all that is in `__mirror_config` now."""
-        there = (await read_config(self._cluster, patience=UNDECIDED)).ends
+        ends = (await read_config(self._cluster, patience=UNDECIDED)).ends
         deadline = time.monotonic() + CATCH_UP_S
-        while any(self._snapshot.ends.get(index, 0) < end for index, end in there.items()):
+        while any(self._snapshot.ends.get(index, 0) < end for index, end in ends.items()):
             if time.monotonic() > deadline:
                 raise Retriable(f"cannot read {CONFIG_TOPIC} up to its end within {CATCH_UP_S:g} s")
             await asyncio.sleep(self._settings.position_pause_s)
@@ -339,7 +343,7 @@ class Lane:
                 *(self._write_states(number, owned) for number, owned in self._owned.items())
             )
             if self._ways.pause_is_due or self._engines.refresh_is_due:
-                self._changed.set()
+                self._change.set()
             if self._may_write():
                 stops = {number: owned.being_stopped for number, owned in self._owned.items()}
                 await self._reporter.write(self._engines.running, stops)

@@ -49,7 +49,10 @@ class LaneOption(NamedTuple):
 
 OPTIONS: Final[Mapping[str, LaneOption]] = {
     "mirror.num.replica.fetchers": LaneOption(
-        "fetchers_per_broker", 1, 64, "connections to each source broker"
+        "fetchers_per_broker",
+        1,
+        64,
+        "connections to each source broker (at least 4 if a round trip takes 50 ms)",
     ),
     "replica.fetch.wait.max.ms": LaneOption(
         "fetch_max_wait_ms", 0, 60_000, "maximum time that a source broker waits for data"

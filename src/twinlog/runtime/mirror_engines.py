@@ -62,7 +62,7 @@ class MirrorEngines:
         lane: the lane's name.
         lanes: how many lanes the node has.
         snapshot: the desired state as the lane knows it.
-        changed: called when there is something to reconcile.
+        on_change: called when there is something to reconcile.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class MirrorEngines:
         lane: str,
         lanes: int,
         snapshot: Callable[[], Snapshot],
-        changed: Callable[[], None],
+        on_change: Callable[[], None],
     ) -> None:
         self.lane = lane
         self.random = context.random
@@ -82,7 +82,7 @@ class MirrorEngines:
         self._owned = owned
         self._lanes = lanes
         self._snapshot = snapshot
-        self._changed = changed
+        self._on_change = on_change
         self._engines: dict[str, RunningEngine] = {}
         self._ended_news: set[int] = set()
         self._compacted: dict[tuple[str, str, UUID | None], bool] = {}
@@ -96,12 +96,14 @@ class MirrorEngines:
     @property
     def running(self) -> dict[str, Engine]:
         """The engines that can be given partitions, by mirror."""
-        return {n: one.engine for n, one in self._engines.items() if one.engine is not None}
+        return {
+            n: runner.engine for n, runner in self._engines.items() if runner.engine is not None
+        }
 
     def kind_of(self, mirror: str) -> str | None:
         """The kind of a mirror; None if the mirror is not known."""
-        known = self._snapshot().mirrors.get(mirror)
-        return None if known is None else known.kind
+        config = self._snapshot().mirrors.get(mirror)
+        return None if config is None else config.kind
 
     def writers(self, state_partition: int) -> Mapping[str, SharedWriters]:
         """Who writes for a state partition, for each kind of mirror."""
@@ -109,8 +111,8 @@ class MirrorEngines:
 
     async def close(self) -> None:
         """End all engines."""
-        for running in self._engines.values():
-            await running.close()
+        for runner in self._engines.values():
+            await runner.close()
 
     # ---- before a reconciliation ---------------------------------------------------------------
 
@@ -129,12 +131,12 @@ class MirrorEngines:
 
     async def _end_engines(self) -> None:
         """End the engines of mirrors that were deleted, or whose source has changed."""
-        for name, running in list(self._engines.items()):
-            if not _same_source(running.mirror, self._snapshot().mirrors.get(name)):
-                if running.engine is not None:
-                    await running.engine.stop(running.engine.names)
-                    self._ended_news |= running.engine.take_news()
-                await running.close()
+        for name, runner in list(self._engines.items()):
+            if not _same_source(runner.mirror, self._snapshot().mirrors.get(name)):
+                if runner.engine is not None:
+                    await runner.engine.stop(runner.engine.names)
+                    self._ended_news |= runner.engine.take_news()
+                await runner.close()
                 del self._engines[name]
 
     @property
@@ -154,32 +156,32 @@ class MirrorEngines:
 
     async def stop_all_but(self, keep: Collection[MirrorPartition]) -> None:
         """Stop mirroring all but these; on return, nothing of the others is in flight."""
-        kept = set(keep)
+        names = set(keep)
         for engine in self.running.values():
-            if leaving := [name for name in engine.names if name not in kept]:
+            if leaving := [name for name in engine.names if name not in names]:
                 self._note(engine.progress())  # before the engine drops these partitions
                 await engine.stop(leaving)
                 # Pausing and resuming a topic makes its new cleanup.policy count.
                 topics = {(name.mirror, name.topic) for name in leaving}
-                for known in [key for key in self._compacted if key[:2] in topics]:
-                    del self._compacted[known]
+                for key in [key for key in self._compacted if key[:2] in topics]:
+                    del self._compacted[key]
 
     async def stop_state_partitions(self, numbers: Collection[int]) -> None:
         """Stop mirroring the partitions of these; on return, nothing of them is in flight."""
         for engine in self.running.values():
             await engine.stop([row.name for row in engine.progress(numbers)])
 
-    async def run_partitions(self, owned: OwnedStatePartition, wanted: Sequence[Mirrored]) -> None:
+    async def run_partitions(self, owned: OwnedStatePartition, targets: Sequence[Mirrored]) -> None:
         """Mirror these partitions of a state partition; a failed topic holds up no other topic."""
         trouble: TwinlogError | None = None
         assigned: defaultdict[str, list[Assignment]] = defaultdict(list)
-        for name, topic in wanted:
+        for name, topic in targets:
             try:
                 assigned[name.mirror].append(await self._assignment(name, topic, owned.number))
             except TwinlogError as error:
                 trouble = error
-        for mirror, some in assigned.items():
-            await self._run_mirror(mirror, owned, some)
+        for mirror, assignments in assigned.items():
+            await self._run_mirror(mirror, owned, assignments)
         if trouble is not None:
             raise trouble
 
@@ -214,20 +216,20 @@ class MirrorEngines:
     async def _run_mirror(
         self, mirror: str, owned: OwnedStatePartition, assignments: Collection[Assignment]
     ) -> None:
-        running = self._engines.get(mirror)
-        if running is not None and running.engine is not None:
-            await owned.run(running.engine, assignments)
+        runner = self._engines.get(mirror)
+        if runner is not None and runner.engine is not None:
+            await owned.run(runner.engine, assignments)
             return
-        known = self._snapshot().mirrors.get(mirror)
-        if running is not None or known is None:
+        config = self._snapshot().mirrors.get(mirror)
+        if runner is not None or config is None:
             return  # it is called again when the engine is ready, or the mirror known
-        if known.kind in self._kinds:
-            self._engines[mirror] = RunningEngine(self, known)
+        if config.kind in self._kinds:
+            self._engines[mirror] = RunningEngine(self, config)
             return
-        reason = f"this version of twinlog has no engine for mirror.kind={known.kind}"
+        reason = f"this version of twinlog has no engine for mirror.kind={config.kind}"
         log.warning("mirror %s: %s", mirror, reason)
-        for one in assignments:
-            owned.reported.changed(one.name, State.FAILED, reason)
+        for assignment in assignments:
+            owned.reported.changed(assignment.name, State.FAILED, reason)
 
     # ---- the engines' callbacks ----------------------------------------------------------------
 
@@ -239,13 +241,13 @@ class MirrorEngines:
         """Reconcile again: a mirror's engine is ready for partitions, or has ended."""
         if ended:
             self._engines.pop(mirror, None)
-        self._changed()
+        self._on_change()
 
     def _observe(self, engine: Engine, row: PartitionProgress) -> None:
         """Note a change; an engine that was replaced is not heard any more."""
-        running = self._engines.get(row.name.mirror)
+        runner = self._engines.get(row.name.mirror)
         owned = self._owned.get(row.state_partition)
-        if owned is not None and running is not None and running.engine is engine:
+        if owned is not None and runner is not None and runner.engine is engine:
             owned.reported.observe(row)
 
     def note_news(self) -> set[int]:
@@ -254,12 +256,12 @@ class MirrorEngines:
         Returns:
             The state partitions whose rows may have changed since the last call.
         """
-        changed, self._ended_news = self._ended_news, set()
+        numbers, self._ended_news = self._ended_news, set()
         for engine in self.running.values():
             news = engine.take_news()
-            changed |= news
+            numbers |= news
             self._note(engine.progress(news))
-        return changed
+        return numbers
 
     def _note(self, rows: Iterable[PartitionProgress]) -> None:
         for row in rows:
@@ -342,13 +344,13 @@ class RunningEngine:
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-def _same_source(old: Mirror, new: Mirror | None) -> bool:
+def _same_source(previous: Mirror, current: Mirror | None) -> bool:
     """Whether a mirror's source is still the same; only another source needs another engine."""
     return (
-        new is not None
-        and old.kind == new.kind
-        and split_settings(old.source)[1] == split_settings(new.source)[1]
-        and old.source_cluster_id == new.source_cluster_id
+        current is not None
+        and previous.kind == current.kind
+        and split_settings(previous.source)[1] == split_settings(current.source)[1]
+        and previous.source_cluster_id == current.source_cluster_id
     )
 
 

@@ -107,11 +107,11 @@ class OwnedStatePartition:
         """
         if self._open:
             return
-        found = await self._take_over()
-        self.reported.adopt(found)
+        states = await self._take_over()
+        self.reported.adopt(states)
         for writers in self.writers.values():
             await writers.open()
-        for reason in found.unreadable.values():
+        for reason in states.unreadable.values():
             log.warning("%s", reason)
         self._open = True
 
@@ -121,9 +121,9 @@ class OwnedStatePartition:
 
     async def _take_over(self) -> States:
         began = self._now()
-        found = await self._states.take_over()
+        states = await self._states.take_over()
         self._confirmed = began
-        return found
+        return states
 
     async def _take_over_again(self) -> None:
         """Read the states that are stored now.
@@ -166,8 +166,8 @@ class OwnedStatePartition:
         Returns:
             The partitions that have never had an owner.
         """
-        for kind, some in self._by_kind(names).items():
-            self.reported.note_writers(self.writers[kind].id, some)
+        for kind, kind_names in self._by_kind(names).items():
+            self.reported.note_writers(self.writers[kind].id, kind_names)
         fresh = self.reported.never_owned(names)
         # A resumed partition goes to MIRRORING directly.
         resumed = {State.PAUSED, State.PAUSING}
@@ -204,37 +204,39 @@ class OwnedStatePartition:
             Fenced: the state partition has another owner.
             Retriable: not all have begun; call it again.
         """
-        new = {one.name: one for one in assignments}
+        by_name = {assignment.name: assignment for assignment in assignments}
         for row in engine.progress([self.number]):
-            if new.pop(row.name, None) is not None:
+            if by_name.pop(row.name, None) is not None:
                 # It may be resumed before its pause was done.
                 self.reported.observe(row)
         # Once: what is started has to have its writers noted, whatever becomes of its mirror.
-        by_kind = self._by_kind(new)
+        by_kind = self._by_kind(by_name)
         if not by_kind:
             return
         fresh = await self.prepare([name for names in by_kind.values() for name in names])
         for kind, names in by_kind.items():
             writers = self.writers[kind]
             # Without a former owner there is no lease to wait for.
-            engine.start(writers, [new[n] for n in names if n in fresh], lease_s=0.0)
+            engine.start(writers, [by_name[n] for n in names if n in fresh], lease_s=0.0)
             engine.start(
                 writers,
-                [self._with_former(new[n]) for n in names if n not in fresh],
+                [self._with_former(by_name[n]) for n in names if n not in fresh],
                 lease_s=self._settings.lease_s,
             )
 
-    def _with_former(self, one: Assignment) -> Assignment:
-        return replace(one, former_writers=frozenset(self.reported.last(one.name).producers))
+    def _with_former(self, assignment: Assignment) -> Assignment:
+        return replace(
+            assignment, former_writers=frozenset(self.reported.last(assignment.name).producers)
+        )
 
     def _by_kind(self, names: Iterable[MirrorPartition]) -> Mapping[str, list[MirrorPartition]]:
         """These partitions by the kind of their mirrors; those of unknown kinds are left out."""
-        found: defaultdict[str, list[MirrorPartition]] = defaultdict(list)
+        names_by_kind: defaultdict[str, list[MirrorPartition]] = defaultdict(list)
         for name in names:
             kind = self._kind_of(name.mirror)
             if kind is not None and kind in self.writers:
-                found[kind].append(name)
-        return found
+                names_by_kind[kind].append(name)
+        return names_by_kind
 
     async def enter(self, states: Mapping[MirrorPartition, State]) -> None:
         """Report these states, and write them now with all other reported states.
@@ -275,7 +277,7 @@ class OwnedStatePartition:
 
     @property
     def _must_be_taken_over(self) -> bool:
-        return any(one.must_be_taken_over for one in self.writers.values())
+        return any(writer.must_be_taken_over for writer in self.writers.values())
 
     def _permit(self) -> None:
         if self._must_be_taken_over:
@@ -332,23 +334,23 @@ class OwnedStatePartition:
         await asyncio.sleep(self._alone_from - self._now())
         await self._confirm()
         # Users may write to a partition that is STOPPED by now; it is not sealed again.
-        left = [name for name in names if self.reported.state(name) is State.STOPPING]
-        not_begun = self.reported.unsure.intersection(left)
-        to_seal = [name for name in left if name not in not_begun]
+        stopping = [name for name in names if self.reported.state(name) is State.STOPPING]
+        not_begun = self.reported.unsure.intersection(stopping)
+        to_seal = [name for name in stopping if name not in not_begun]
         by_kind = self._by_kind(to_seal)
-        known = {(one.mirror, one.topic): one for one in topics}
+        topics_by_key = {(topic.mirror, topic.topic): topic for topic in topics}
         settled: dict[MirrorPartition, Sealed | Refusal] = {}
         troubles: list[TwinlogError] = []
-        for kind, some in by_kind.items():
+        for kind, kind_names in by_kind.items():
             try:
                 sealing = {
                     name: _sealing(
                         name,
-                        known.get(name[:2]),
+                        topics_by_key.get(name[:2]),
                         self.reported.last(name),
                         self.reported.differs(name),
                     )
-                    for name in some
+                    for name in kind_names
                 }
                 settled |= await self.writers[kind].seal(sealing)
             except TwinlogError as error:
@@ -362,16 +364,18 @@ class OwnedStatePartition:
                 self.reported.sealed(name, end)
                 if end.reason is not None:
                     log.warning("%s is STOPPED: %s", name, end.reason)
-        unknown = set(to_seal).difference(*by_kind.values())
+        unserved = set(to_seal).difference(*by_kind.values())
         # A mirror whose record cannot be read just now has no known kind, either.
-        self.keep_stopping(unknown, "this node has no engine for the kind of its mirror")
-        stopped = not_begun | {n for n, end in settled.items() if isinstance(end, Sealed)}
-        await self.enter(dict.fromkeys(stopped, State.STOPPED))
+        self.keep_stopping(unserved, "this node has no engine for the kind of its mirror")
+        stopped_names = not_begun | {n for n, end in settled.items() if isinstance(end, Sealed)}
+        await self.enter(dict.fromkeys(stopped_names, State.STOPPED))
         self.reported.unsure -= not_begun
         if troubles:
             raise troubles[0]
-        if late := set(to_seal) - settled.keys() - unknown:
-            raise Retriable(f"cannot fence {len(late)} partition(s) yet, for example {min(late)}")
+        if unfenced := set(to_seal) - settled.keys() - unserved:
+            raise Retriable(
+                f"cannot fence {len(unfenced)} partition(s) yet, for example {min(unfenced)}"
+            )
 
     def keep_stopping(
         self, names: Iterable[MirrorPartition], reason: str, *, jitter: float = 0.5
@@ -386,8 +390,8 @@ class OwnedStatePartition:
 
 
 def _sealing(
-    name: MirrorPartition, topic: MirrorTopic | None, last: LastMirrored, differs: bool
+    name: MirrorPartition, topic: MirrorTopic | None, last_mirrored: LastMirrored, differs: bool
 ) -> Sealing:
     if topic is None:
-        return Sealing(name.source, None, last, differs)
-    return Sealing(topic.on_destination(name), topic.destination_topic_id, last, differs)
+        return Sealing(name.source, None, last_mirrored, differs)
+    return Sealing(topic.on_destination(name), topic.destination_topic_id, last_mirrored, differs)

@@ -45,12 +45,12 @@ class Ways:
 
     Args:
         owned: the owned state partitions, kept up to date by the lane.
-        wanted: the known desired state of the mirror partitions of each state partition.
-        catch_up: returns when `wanted` includes all that was written before the call.
+        targets: the known desired state of the mirror partitions of each state partition.
+        catch_up: returns when `targets` includes all that was written before the call.
         disown: stops mirroring all but the given partitions; when it returns, nothing of the
             other partitions is in flight.
         run: mirrors these partitions of a state partition.
-        changed: is called when `go` has more to do.
+        on_change: is called when `go` has more to do.
         random: for jitter.
     """
 
@@ -58,19 +58,19 @@ class Ways:
         self,
         owned: Mapping[int, OwnedStatePartition],
         *,
-        wanted: Callable[[], Mapping[int, Sequence[Mirrored]]],
+        targets: Callable[[], Mapping[int, Sequence[Mirrored]]],
         catch_up: Callable[[], Awaitable[None]],
         disown: Callable[[Collection[MirrorPartition]], Awaitable[None]],
         run: Callable[[OwnedStatePartition, Sequence[Mirrored]], Awaitable[None]],
-        changed: Callable[[], None],
+        on_change: Callable[[], None],
         random: Random,
     ) -> None:
         self._owned = owned
-        self._wanted = wanted
+        self._targets = targets
         self._catch_up = catch_up
         self._disown = disown
         self._run = run
-        self._changed = changed
+        self._on_change = on_change
         self._random = random
         self._to_pause: dict[
             MirrorPartition, OwnedStatePartition
@@ -83,14 +83,14 @@ class Ways:
             TwinlogError: something failed; the first reason.
         """
         troubles: list[TwinlogError] = []
-        asked = self._owned.keys() & self._wanted().keys()
-        opened = await self._each(asked, OwnedStatePartition.open, troubles)
-        await self._inform(opened, troubles)
+        candidates = self._owned.keys() & self._targets().keys()
+        open_numbers = await self._each(candidates, OwnedStatePartition.open, troubles)
+        await self._inform(open_numbers, troubles)
         self._to_pause = {}
-        wanted = self._wanted()
+        targets = self._targets()
         steps = {
-            number: self._steps(self._owned[number], wanted.get(number, ()))
-            for number in opened
+            number: self._steps(self._owned[number], targets.get(number, ()))
+            for number in open_numbers
             if self._owned[number].informed
         }
         first = {
@@ -98,20 +98,20 @@ class Ways:
             PartitionStep.STOP: State.STOPPING,
             PartitionStep.FORGO: State.STOPPED,
         }
-        begun = await self._each(steps, partial(_enter, steps, first), troubles)
+        active = await self._each(steps, partial(_enter, steps, first), troubles)
         await self._disown(
             {
                 name
                 for number, by_step in steps.items()
-                for step, some in by_step.items()
-                if step is PartitionStep.RUN or number not in begun
-                for name, _ in some
+                for step, entries in by_step.items()
+                if step is PartitionStep.RUN or number not in active
+                for name, _ in entries
             }
         )
         await self._each(
-            begun, partial(_enter, steps, {PartitionStep.PAUSE: State.PAUSED}), troubles
+            active, partial(_enter, steps, {PartitionStep.PAUSE: State.PAUSED}), troubles
         )
-        for number in begun:
+        for number in active:
             self._stop(self._owned[number], steps[number][PartitionStep.STOP])
         await self._each(steps, partial(self._run_all, steps), troubles)
         if troubles:
@@ -125,17 +125,17 @@ class Ways:
             for name, owned in self._to_pause.items()
         )
 
-    async def _inform(self, opened: Collection[int], troubles: list[TwinlogError]) -> None:
+    async def _inform(self, numbers: Collection[int], troubles: list[TwinlogError]) -> None:
         """Make sure that the desired state is known as of the takeover of these."""
-        new = [self._owned[number] for number in opened if not self._owned[number].informed]
-        if not new:
+        uninformed = [self._owned[number] for number in numbers if not self._owned[number].informed]
+        if not uninformed:
             return
         try:
             await self._catch_up()
         except TwinlogError as error:
             troubles.append(error)
         else:
-            for owned in new:
+            for owned in uninformed:
                 owned.informed = True
 
     async def _each(
@@ -145,20 +145,20 @@ class Ways:
         troubles: list[TwinlogError],
     ) -> set[int]:
         """Run an action for these state partitions concurrently; return those where it worked."""
-        asked = sorted(numbers)
+        ordered = sorted(numbers)
         results = await asyncio.gather(
-            *(action(self._owned[number]) for number in asked), return_exceptions=True
+            *(action(self._owned[number]) for number in ordered), return_exceptions=True
         )
         for result in results:
             if isinstance(result, TwinlogError):
                 troubles.append(result)
             elif result is not None:
                 raise result
-        return {number for number, result in zip(asked, results, strict=True) if result is None}
+        return {number for number, result in zip(ordered, results, strict=True) if result is None}
 
-    def _steps(self, owned: OwnedStatePartition, wanted: Iterable[Mirrored]) -> Steps:
+    def _steps(self, owned: OwnedStatePartition, targets: Iterable[Mirrored]) -> Steps:
         by_step: Steps = {step: [] for step in PartitionStep}
-        for name, topic in wanted:
+        for name, topic in targets:
             step = next_step(topic.wanted, owned.reported.state(name))
             if owned.reported.unread(name):
                 step = PartitionStep.REST
@@ -168,23 +168,23 @@ class Ways:
         return by_step
 
     async def _run_all(self, steps: Mapping[int, Steps], owned: OwnedStatePartition) -> None:
-        some = steps[owned.number][PartitionStep.RUN]
-        if again := owned.reported.to_begin_again([name for name, _ in some]):
-            await owned.begin_again(again)
+        entries = steps[owned.number][PartitionStep.RUN]
+        if restarts := owned.reported.to_begin_again([name for name, _ in entries]):
+            await owned.begin_again(restarts)
             await self._catch_up()
-            now = self._wanted().get(owned.number, ())
-            still = {name for name, topic in now if topic.wanted is not Wanted.STOPPED}
-            await owned.begin(still.intersection(again))
-            some = [one for one in some if one[0] not in owned.reported.unsure]
-        if some:
-            await self._run(owned, some)
+            targets = self._targets().get(owned.number, ())
+            names = {name for name, topic in targets if topic.wanted is not Wanted.STOPPED}
+            await owned.begin(names.intersection(restarts))
+            entries = [entry for entry in entries if entry[0] not in owned.reported.unsure]
+        if entries:
+            await self._run(owned, entries)
 
-    def _stop(self, owned: OwnedStatePartition, some: Collection[Mirrored]) -> None:
+    def _stop(self, owned: OwnedStatePartition, entries: Collection[Mirrored]) -> None:
         """Begin to stop these, unless a stop is running, or a backoff after a refusal lasts."""
-        names = owned.refused.due(name for name, _ in some)
+        names = owned.refused.due(name for name, _ in entries)
         if not names or (owned.stopping is not None and not owned.stopping.done()):
             return
-        topics = list({topic.incarnation: topic for _, topic in some}.values())
+        topics = list({topic.incarnation: topic for _, topic in entries}.values())
 
         async def stop() -> None:
             try:
@@ -196,8 +196,8 @@ class Ways:
                 log.exception("internal error: partitions stay STOPPING")
                 owned.keep_stopping(names, f"internal error {error!r}: see the lane's log")
             if (pause := owned.refused.due_in) is not None:
-                asyncio.get_running_loop().call_later(pause, self._changed)
-            self._changed()
+                asyncio.get_running_loop().call_later(pause, self._on_change)
+            self._on_change()
 
         owned.stopping = asyncio.create_task(stop())
 

@@ -29,35 +29,35 @@ class RefusedStops:
 
     def __init__(self, backoff_max_s: float) -> None:
         self._max_s = max(backoff_max_s, STOP_AGAIN_S)
-        self._refused: dict[MirrorPartition, _Refused] = {}
+        self._refusals: dict[MirrorPartition, _Refused] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._refused)
+        return bool(self._refusals)
 
     def add(self, name: MirrorPartition, jitter: float) -> int:
         """Note a refusal; return how many there were in a row."""
-        times = self._refused[name].times + 1 if name in self._refused else 1
+        times = self._refusals[name].times + 1 if name in self._refusals else 1
         pause = Backoff(STOP_AGAIN_S, self._max_s, jitter=0.5).delay(times, jitter)
-        self._refused[name] = _Refused(times, _now() + pause)
+        self._refusals[name] = _Refused(times, _now() + pause)
         return times
 
     def __iter__(self) -> Iterator[MirrorPartition]:
-        return iter(self._refused)
+        return iter(self._refusals)
 
     def forget(self, names: Iterable[MirrorPartition]) -> None:
         """Forget the refusals of these."""
         for name in names:
-            self._refused.pop(name, None)
+            self._refusals.pop(name, None)
 
     def due(self, names: Iterable[MirrorPartition]) -> list[MirrorPartition]:
         """The partitions of these whose stop was not refused, or whose backoff has ended."""
         now = _now() + _EARLY_S
-        return [n for n in names if n not in self._refused or self._refused[n].again_at <= now]
+        return [n for n in names if n not in self._refusals or self._refusals[n].again_at <= now]
 
     @property
     def due_in(self) -> float | None:
         """Seconds until the next retry of a refused stop; None if none was refused."""
-        times = [one.again_at for one in self._refused.values()]
+        times = [refusal.again_at for refusal in self._refusals.values()]
         return max(0.0, min(times) - _now()) if times else None
 
 

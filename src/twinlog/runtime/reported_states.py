@@ -52,89 +52,94 @@ class ReportedStates:
         """Partitions that were STOPPED and are PREPARING, but may not be wanted any more."""
         self.certain = False
         """Whether the stored states are known; not after a write of unknown outcome."""
-        self._there = States({}, {})  # the states as read at the last takeover
-        self._written: dict[MirrorPartition, PartitionState] = {}
+        self._takeover_states = States({}, {})  # the states as read at the last takeover
+        self._stored_states: dict[MirrorPartition, PartitionState] = {}
         self._mirrored: dict[MirrorPartition, LastMirrored] = {}
-        self._said: dict[MirrorPartition, PartitionState] = {}  # reported, and not written yet
+        self._reports: dict[MirrorPartition, PartitionState] = {}  # reported, and not written yet
         self._mirrored_said: dict[MirrorPartition, LastMirrored] = {}
         # The end up to which this owner has proven the log; FAILED for good: it differs behind it.
         self._proved: dict[MirrorPartition, Offset] = {}
         self._differing: set[MirrorPartition] = set()
-        self._tried: dict[MirrorPartition, set[State]] = {}  # states in writes of unknown outcome
+        # States in writes of unknown outcome.
+        self._in_doubt: dict[MirrorPartition, set[State]] = {}
 
     # ---- what is stored ------------------------------------------------------------------------
 
-    def adopt(self, found: States) -> None:
+    def adopt(self, states: States) -> None:
         """Take the states that a takeover has read."""
-        self._written, self._mirrored = dict(found.states), dict(found.epochs)
-        self.unsure |= {n for n, one in found.states.items() if one.unconfirmed}
-        self._there = found
+        self._stored_states, self._mirrored = dict(states.states), dict(states.epochs)
+        self.unsure |= {n for n, state in states.states.items() if state.unconfirmed}
+        self._takeover_states = states
         self.certain = True
 
-    def adopt_again(self, found: States) -> None:
+    def adopt_again(self, states: States) -> None:
         """Take the states that a repeated takeover has read.
 
         Raises:
             Fenced: another owner has written meanwhile.
         """
-        for name, now in found.states.items():
-            before = self._written.get(name)
-            if now != before and now.state not in self._tried.get(name, ()):
-                raise Fenced(f"another owner has written {now.state.name} of {name}")
-        if found.unreadable != self._there.unreadable:
+        for name, current in states.states.items():
+            previous = self._stored_states.get(name)
+            if current != previous and current.state not in self._in_doubt.get(name, ()):
+                raise Fenced(f"another owner has written {current.state.name} of {name}")
+        if states.unreadable != self._takeover_states.unreadable:
             raise Fenced("another owner has written a record that cannot be read")
-        self.adopt(found)
+        self.adopt(states)
 
     @property
     def anything_to_write(self) -> bool:
         """Whether something was reported that may not be stored."""
-        return bool(self._said or self._mirrored_said)
+        return bool(self._reports or self._mirrored_said)
 
     def unwritten(self) -> Unwritten:
         """What is to be written."""
-        said, ends_said = dict(self._said), dict(self._mirrored_said)
+        reports, ends_said = dict(self._reports), dict(self._mirrored_said)
         records = [
             record
-            for name, change in said.items()
-            for record in way(self._written.get(name), change)
+            for name, change in reports.items()
+            for record in way(self._stored_states.get(name), change)
         ]
-        ends = {name: last for name, last in ends_said.items() if self._mirrored.get(name) != last}
-        return Unwritten(records, ends, said, ends_said)
+        ends = {
+            name: last_mirrored
+            for name, last_mirrored in ends_said.items()
+            if self._mirrored.get(name) != last_mirrored
+        }
+        return Unwritten(records, ends, reports, ends_said)
 
     def writing(self, unwritten: Unwritten) -> None:
         """Note that a write begins: until `wrote`, the stored states are not certain."""
         self.certain = False
         for record in unwritten.records:
-            self._tried.setdefault(record.partition, set()).add(record.state)
+            self._in_doubt.setdefault(record.partition, set()).add(record.state)
 
     def wrote(self) -> None:
         """Note that the write was acknowledged."""
         self.certain = True
-        self._tried.clear()
+        self._in_doubt.clear()
 
     def settle(self, unwritten: Unwritten) -> None:
         """Remove what is stored now from the reports, unless they have changed meanwhile."""
-        self._written.update((record.partition, record) for record in unwritten.records)
+        self._stored_states.update((record.partition, record) for record in unwritten.records)
         self._mirrored |= unwritten.ends
         for name, change in unwritten.said.items():
-            if self._said.get(name) is change:
-                del self._said[name]
-        for name, last in unwritten.ends_said.items():
-            if self._mirrored_said.get(name) is last:
+            if self._reports.get(name) is change:
+                del self._reports[name]
+        for name, last_mirrored in unwritten.ends_said.items():
+            if self._mirrored_said.get(name) is last_mirrored:
                 del self._mirrored_said[name]
 
     def unread(self, name: MirrorPartition) -> bool:
         """Whether a record of this partition cannot be read."""
-        return bool(self._there.unread(name))
+        return bool(self._takeover_states.unread(name))
 
     def never_owned(self, names: Iterable[MirrorPartition]) -> set[MirrorPartition]:
         """Those of these that have no stored state: no lane has ever begun with them."""
-        return {name for name in names if name not in self._written}
+        return {name for name in names if name not in self._stored_states}
 
     def forget(self, topics: Collection[tuple[str, str]]) -> None:
         """Forget these (mirror, topic): the mirror was deleted since, and the states with it."""
         self.unsure = {name for name in self.unsure if name[:2] not in topics}
-        _drop((self._written, self._said), topics)
+        _drop((self._stored_states, self._reports), topics)
         self.forget_ends(topics)
 
     def forget_ends(self, topics: Collection[tuple[str, str]]) -> None:
@@ -146,13 +151,13 @@ class ReportedStates:
 
     def state(self, name: MirrorPartition) -> State:
         """The state that was last reported; UNKNOWN if there is none."""
-        last = self._said.get(name) or self._written.get(name)
-        return State.UNKNOWN if last is None else last.state
+        change = self._reports.get(name) or self._stored_states.get(name)
+        return State.UNKNOWN if change is None else change.state
 
     def stopping(self) -> list[PartitionState]:
         """The partitions that are STOPPING."""
-        said = {**self._written, **self._said}.values()
-        return [one for one in said if one.state is State.STOPPING]
+        states = {**self._stored_states, **self._reports}.values()
+        return [state for state in states if state.state is State.STOPPING]
 
     def to_begin_again(self, names: Collection[MirrorPartition]) -> set[MirrorPartition]:
         """The partitions of these that are STOPPED, or `unsure`."""
@@ -160,10 +165,10 @@ class ReportedStates:
 
     def say(self, change: PartitionState) -> None:
         """Report a state; the next write includes it, unless it is stored already."""
-        if self._written.get(change.partition) == change and self.certain:
-            self._said.pop(change.partition, None)
+        if self._stored_states.get(change.partition) == change and self.certain:
+            self._reports.pop(change.partition, None)
         else:
-            self._said[change.partition] = change
+            self._reports[change.partition] = change
 
     def enter(self, states: Mapping[MirrorPartition, State]) -> None:
         """Report these states, where they are other ones."""
@@ -197,8 +202,8 @@ class ReportedStates:
         name = row.name
         if row.destination_end >= 0:
             # What an earlier owner has proven counts as far as the log reaches.
-            known = min(self.last(name).end, row.destination_end)
-            self._proved[name] = Offset(max(row.proved_end, known))
+            mirrored_end = min(self.last(name).end, row.destination_end)
+            self._proved[name] = Offset(max(row.proved_end, mirrored_end))
         if row.differs:
             self._differing.add(name)
         else:
@@ -213,16 +218,16 @@ class ReportedStates:
         expired at its coordinator (transactional.id.expiration.ms, a week by default).
         """
         for name in names:
-            last = self.last(name)
-            if writers not in last.producers:
-                producers = (*last.producers, writers)[-MOST_PRODUCERS:]
-                self._mirrored_said[name] = last._replace(producers=producers)
+            last_mirrored = self.last(name)
+            if writers not in last_mirrored.producers:
+                producers = (*last_mirrored.producers, writers)[-MOST_PRODUCERS:]
+                self._mirrored_said[name] = last_mirrored._replace(producers=producers)
 
     def last(self, name: MirrorPartition) -> LastMirrored:
         """What is known of a partition's last mirrored end."""
-        nothing = LastMirrored(UNKNOWN_EPOCH, UNKNOWN_OFFSET)
-        last = self._mirrored_said.get(name) or self._mirrored.get(name, nothing)
-        return last._replace(end=self._proved.get(name, last.end))
+        unknown = LastMirrored(UNKNOWN_EPOCH, UNKNOWN_OFFSET)
+        last_mirrored = self._mirrored_said.get(name) or self._mirrored.get(name, unknown)
+        return last_mirrored._replace(end=self._proved.get(name, last_mirrored.end))
 
     def differs(self, name: MirrorPartition) -> bool:
         """Whether the destination's log is known to differ behind the proven end, for good."""

@@ -191,10 +191,10 @@ def _reach(master: str) -> None:
         )
 
 
-def _jvm_options(theirs: str) -> str:
+def _jvm_options(user_options: str) -> str:
     """The default JVM options, then the user's options, which override them."""
     logging = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
-    return f"{logging} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC {theirs}".strip()
+    return f"{logging} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC {user_options}".strip()
 
 
 def stop_spark(spark: SparkContext) -> None:
@@ -227,37 +227,42 @@ def map_tasks(
     def body(part: Iterable[T]) -> Iterator[R]:
         return iter([task(argument) for argument in part])
 
-    ended = threading.Event()
+    end_event = threading.Event()
     if progress is not None:
         watcher = threading.Thread(
-            target=_watch, args=(spark, len(arguments), progress, ended), daemon=True
+            target=_watch, args=(spark, len(arguments), progress, end_event), daemon=True
         )
         watcher.start()
     try:
-        found: list[R] = spark.parallelize(arguments, len(arguments)).mapPartitions(body).collect()
+        results: list[R] = (
+            spark.parallelize(arguments, len(arguments)).mapPartitions(body).collect()
+        )
     except Py4JJavaError as error:
         raise Retriable(f"the Spark job failed: {_reason(str(error))}") from error
     except (Py4JError, OSError) as error:
         raise Retriable("Spark's JVM has ended", hint="start the command again") from error
     finally:
-        ended.set()
-    return found
+        end_event.set()
+    return results
 
 
 def _reason(text: str) -> str:
     """The last line of Spark's error before the Java stack: a task's exception, if there is one."""
     lines = itertools.takewhile(lambda line: not line.startswith("\tat "), text.splitlines())
-    said = [line.strip(" :") for line in lines if not line.startswith(_NO_REASON)]
-    return next((line for line in reversed(said) if line), "no reason reported")
+    messages = [line.strip(" :") for line in lines if not line.startswith(_NO_REASON)]
+    return next((line for line in reversed(messages) if line), "no reason reported")
 
 
 def _watch(
-    spark: SparkContext, total: int, progress: Callable[[JobProgress], None], ended: threading.Event
+    spark: SparkContext,
+    total: int,
+    progress: Callable[[JobProgress], None],
+    end_event: threading.Event,
 ) -> None:
     """Poll Spark's status tracker until the job has ended; a failed poll reports nothing."""
     tracker = spark.statusTracker()
-    while not ended.wait(PROGRESS_S):
+    while not end_event.wait(PROGRESS_S):
         with suppress(Py4JError, OSError):
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-            done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
-            progress(JobProgress(done, total))
+            completed_tasks = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+            progress(JobProgress(completed_tasks, total))

@@ -75,7 +75,10 @@ class StateLog:
         """Write all or nothing."""
         await self._writer.write(
             [
-                *(epoch_entry(name, last, self._number) for name, last in epochs.items()),
+                *(
+                    epoch_entry(name, last_mirrored, self._number)
+                    for name, last_mirrored in epochs.items()
+                ),
                 *(state_entry(state, self._number) for state in states),
             ]
         )

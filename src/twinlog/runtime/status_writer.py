@@ -58,9 +58,9 @@ class Reporter:
         self._lanes = lanes
         self.changed: set[int] = set()
         """State partitions with news that are not written yet."""
-        self._said: dict[int, tuple[tuple[PartitionStatus, ...], float]] = {}
+        self._reports: dict[int, tuple[tuple[PartitionStatus, ...], float]] = {}
         self._rates: defaultdict[str, Rate] = defaultdict(lambda: Rate(RATE_S))
-        self._heard: dict[str, tuple[int, float]] = {}
+        self._contacts: dict[str, tuple[int, float]] = {}
 
     async def write(
         self, engines: Engines, stops: Mapping[int, Collection[PartitionState]]
@@ -71,48 +71,52 @@ class Reporter:
             engines: of the mirrors.
             stops: for each owned state partition, the partitions that are being stopped.
         """
-        stopped = {number: some for number, some in stops.items() if some}
-        due = {n for n in stops if n in self.changed or n in stopped or self._is_old(n)}
+        pending_stops = {number: states for number, states in stops.items() if states}
+        numbers = {n for n in stops if n in self.changed or n in pending_stops or self._is_old(n)}
         self.changed = set()
-        rows = _rows(engines, due)
-        there = {
-            n for n in stops if n in rows or n in stopped or (n not in due and n in self._said)
+        rows = _rows(engines, numbers)
+        present = {
+            n
+            for n in stops
+            if n in rows or n in pending_stops or (n not in numbers and n in self._reports)
         }
-        self._said = {number: said for number, said in self._said.items() if number in there}
+        self._reports = {
+            number: report for number, report in self._reports.items() if number in present
+        }
         throttles = self._throttles(engines)
-        first = min(there, default=-1)
-        if throttles and first not in due:
-            due.add(first)
+        first = min(present, default=-1)
+        if throttles and first not in numbers:
+            numbers.add(first)
             rows |= _rows(engines, {first})
         records = []
-        for number in there & due:
-            its = (*rows.get(number, ()), *map(_stopping, stopped.get(number, ())))
-            new = self._is_new(number, its)
-            if number == first and (new or throttles):
-                records.append(self._status(number, its, _fetchers(engines), throttles))
-            elif new:
-                records.append(self._status(number, its))
+        for number in present & numbers:
+            number_rows = (*rows.get(number, ()), *map(_stopping, pending_stops.get(number, ())))
+            is_new = self._is_new(number, number_rows)
+            if number == first and (is_new or throttles):
+                records.append(self._status(number, number_rows, _fetchers(engines), throttles))
+            elif is_new:
+                records.append(self._status(number, number_rows))
         if not records:
             return
         try:
             answers = await append(self._cluster, [status_entry(record) for record in records])
         except TwinlogError as error:
             log.warning("cannot write statuses: %s", error)
-            self._said.clear()
+            self._reports.clear()
         else:
-            refused = {p: a for p, a in answers.items() if isinstance(a, Refusal)}
-            for where in refused:
-                self._said.pop(where.partition, None)
-            for where, answer in list(refused.items())[:1]:
-                log.warning("cannot write all statuses, for example to %s: %s", where, answer)
+            refusals = {p: a for p, a in answers.items() if isinstance(a, Refusal)}
+            for partition in refusals:
+                self._reports.pop(partition.partition, None)
+            for partition, answer in list(refusals.items())[:1]:
+                log.warning("cannot write all statuses, for example to %s: %s", partition, answer)
 
     def _is_old(self, number: int) -> bool:
-        return number not in self._said or time.monotonic() >= self._said[number][1] + AGAIN_S
+        return number not in self._reports or time.monotonic() >= self._reports[number][1] + AGAIN_S
 
     def _is_new(self, number: int, rows: tuple[PartitionStatus, ...]) -> bool:
-        if not self._is_old(number) and self._said[number][0] == rows:
+        if not self._is_old(number) and self._reports[number][0] == rows:
             return False
-        self._said[number] = rows, time.monotonic()
+        self._reports[number] = rows, time.monotonic()
         return True
 
     def _status(
@@ -136,20 +140,20 @@ class Reporter:
 
     def _throttles(self, engines: Engines) -> tuple[ThrottleStatus, ...]:
         """The throttled reads of each mirror that has throttled partitions."""
-        found = []
+        statuses = []
         for name, engine in engines.items():
             if engine.throttle.limits:
                 reads = engine.take_throttled()
                 rate = self._rates[name]
                 rate.count(reads.bytes, time.monotonic())
-                found.append(
+                statuses.append(
                     ThrottleStatus(name, reads.bytes, int(rate.per_second), reads.held_back)
                 )
-        return tuple(found)
+        return tuple(statuses)
 
     async def share(self, engines: Engines) -> None:
         """Set this lane's share of the rate of each throttled mirror."""
-        throttled = {name: one for name, one in engines.items() if one.throttle.limits}
+        throttled = {name: engine for name, engine in engines.items() if engine.throttle.limits}
         if not throttled or self._lanes == 1:
             return
         try:
@@ -160,37 +164,39 @@ class Reporter:
                 error,
             )
             return
-        others = self._others(statuses.values())
+        peers = self._others(statuses.values())
         for name, engine in throttled.items():
             uses = [
-                Use(one.byte_rate, one.held_back)
-                for status in others
-                for one in status.throttles
-                if one.mirror == name
+                Use(throttle.byte_rate, throttle.held_back)
+                for status in peers
+                for throttle in status.throttles
+                if throttle.mirror == name
             ]
             engine.set_rate(fair_part(engine.throttle.rate, uses))
 
     def _others(self, statuses: Collection[Status]) -> list[Status]:
         """The last status of each other lane of this node that still reports."""
         now = time.monotonic()
-        last: dict[str, Status] = {}
-        for status in sorted(statuses, key=lambda one: one.time_ms):
+        latest: dict[str, Status] = {}
+        for status in sorted(statuses, key=lambda status: status.time_ms):
             if status.node == self._node and status.lane != self._lane and status.throttles:
-                last[status.lane] = status
-        for lane, status in last.items():
+                latest[status.lane] = status
+        for lane, status in latest.items():
             # By this lane's clock: clocks of other machines may be wrong.
-            if self._heard.get(lane, (0, 0.0))[0] != status.time_ms:
-                self._heard[lane] = status.time_ms, now
-        return [status for lane, status in last.items() if now < self._heard[lane][1] + SILENT_S]
+            if self._contacts.get(lane, (0, 0.0))[0] != status.time_ms:
+                self._contacts[lane] = status.time_ms, now
+        return [
+            status for lane, status in latest.items() if now < self._contacts[lane][1] + SILENT_S
+        ]
 
 
 def _rows(engines: Engines, numbers: Collection[int]) -> dict[int, list[PartitionStatus]]:
     """The rows of those of these state partitions that have any partition."""
-    found: defaultdict[int, list[PartitionStatus]] = defaultdict(list)
+    rows_by_number: defaultdict[int, list[PartitionStatus]] = defaultdict(list)
     for engine in engines.values():
         for row in engine.progress(numbers):
-            found[row.state_partition].append(_row(row))
-    return dict(found)
+            rows_by_number[row.state_partition].append(_row(row))
+    return dict(rows_by_number)
 
 
 def _fetchers(engines: Engines) -> tuple[FetcherStatus, ...]:
@@ -201,23 +207,25 @@ def _fetchers(engines: Engines) -> tuple[FetcherStatus, ...]:
     )
 
 
-def _stopping(one: PartitionState) -> PartitionStatus:
-    return PartitionStatus(partition=one.partition, state=one.state, reason=one.reason)
+def _stopping(change: PartitionState) -> PartitionStatus:
+    return PartitionStatus(partition=change.partition, state=change.state, reason=change.reason)
 
 
-def _row(one: PartitionProgress) -> PartitionStatus:
+def _row(progress: PartitionProgress) -> PartitionStatus:
     return PartitionStatus(
-        partition=one.name,
-        state=one.state,
-        source_end=one.source_end,
-        source_last_stable=one.source_last_stable,
-        destination_end=one.destination_end,
-        mirrored_end=None if one.mirrored_end == one.destination_end else one.mirrored_end,
-        records=one.records,
-        bytes=one.bytes,
-        reason=one.reason or one.held_back,
-        lag_ms=one.lag_ms,
-        source_time_ms=one.source_time_ms,
-        filled=one.filled,
-        gap_ms=one.gap_ms,
+        partition=progress.name,
+        state=progress.state,
+        source_end=progress.source_end,
+        source_last_stable=progress.source_last_stable,
+        destination_end=progress.destination_end,
+        mirrored_end=None
+        if progress.mirrored_end == progress.destination_end
+        else progress.mirrored_end,
+        records=progress.records,
+        bytes=progress.bytes,
+        reason=progress.reason or progress.held_back,
+        lag_ms=progress.lag_ms,
+        source_time_ms=progress.source_time_ms,
+        filled=progress.filled,
+        gap_ms=progress.gap_ms,
     )

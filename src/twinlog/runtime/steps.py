@@ -70,18 +70,18 @@ def next_step(wanted: Wanted, state: State) -> PartitionStep:
     return PartitionStep.RUN if state is State.PREPARING else PartitionStep.REST
 
 
-def way(old: PartitionState | None, change: PartitionState) -> list[PartitionState]:
+def way(previous: PartitionState | None, change: PartitionState) -> list[PartitionState]:
     """The records to write, so that a partition gets from its stored state to a new state.
 
     Empty if the new state is stored already, or if no path leads to it.
     """
-    if old == change:
+    if previous == change:
         return []
-    state = State.UNKNOWN if old is None else old.state
+    state = State.UNKNOWN if previous is None else previous.state
     if (state, change.state) == (State.UNKNOWN, State.STOPPED):
         # One write: if the partition were left STOPPING, the next owner would fence it.
         ways = (State.FAILED, State.STOPPING, State.STOPPED)
-        return [PartitionState(change.partition, one, _FORGONE) for one in ways]
+        return [PartitionState(change.partition, intermediate, _FORGONE) for intermediate in ways]
     between = _ON_THE_WAY.get((state, change.state))
     if between is not None:
         reason = _REMOVED if change.state is State.STOPPING and between is State.FAILED else None

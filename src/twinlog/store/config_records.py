@@ -262,11 +262,11 @@ def key_of(record: ConfigRecord) -> tuple[str, ...]:
             return ("topic", record.mirror, record.topic)
         case MadeAcl():
             # The same ACL may exist on both clusters.
-            there = "source-acl" if record.made_for is MadeFor.SWITCHOVER else "acl"
-            return (there, record.mirror, *_acl_fields(record.acl))
+            kind = "source-acl" if record.made_for is MadeFor.SWITCHOVER else "acl"
+            return (kind, record.mirror, *_acl_fields(record.acl))
         case Followed() | NotMirrored():
-            about = (record.topic,) if isinstance(record, Followed) else ()
-            return ("followed" if about else "not-mirrored", record.mirror, *about)
+            subject = (record.topic,) if isinstance(record, Followed) else ()
+            return ("followed" if subject else "not-mirrored", record.mirror, *subject)
         case StopRequest():
             return ("stop", record.node)
         case Feature():
@@ -345,8 +345,8 @@ def _noted_fields(record: Followed | NotMirrored) -> dict[str, Any]:
 
 
 def _destination(topic: MirrorTopic | Followed) -> dict[str, str]:
-    known = topic.destination_topic_id
-    return {} if known is None else {"destination_topic_id": topic_id_text(known)}
+    topic_id = topic.destination_topic_id
+    return {} if topic_id is None else {"destination_topic_id": topic_id_text(topic_id)}
 
 
 def decode(key: bytes | None, value: bytes | None) -> ConfigChange | None:
@@ -412,10 +412,10 @@ def _decoded(parts: list[str], body: JsonObject) -> ConfigRecord:
         case ["feature", name]:
             return Feature(name=name, level=body.number("level"))
         case ["acl" | "source-acl", mirror, *fields]:
-            made = MadeAcl(mirror=mirror, acl=_acl_of(fields), made_for=_made_for(body))
-            if key_of(made) != tuple(parts):
+            record = MadeAcl(mirror=mirror, acl=_acl_of(fields), made_for=_made_for(body))
+            if key_of(record) != tuple(parts):
                 raise body.error("made_for", f"the one that belongs to a key with {parts[0]}")
-            return made
+            return record
         case _:
             return StopRequest(node=parts[1], requested_ms=body.number("requested_ms"))
 
@@ -453,11 +453,11 @@ def _wanted(body: JsonObject) -> Wanted:
     try:
         return Wanted(body.text("wanted"))
     except ValueError as error:
-        raise body.error("wanted", ", ".join(one.value for one in Wanted)) from error
+        raise body.error("wanted", ", ".join(choice.value for choice in Wanted)) from error
 
 
 def _made_for(body: JsonObject) -> MadeFor:
     try:
         return MadeFor(body.text("made_for"))
     except ValueError as error:
-        raise body.error("made_for", ", ".join(one.value for one in MadeFor)) from error
+        raise body.error("made_for", ", ".join(choice.value for choice in MadeFor)) from error

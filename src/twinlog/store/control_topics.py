@@ -26,7 +26,7 @@ from twinlog.kafka.errors import (
     UnsupportedVersion,
     UserError,
 )
-from twinlog.kafka.requests.topics import NewTopic, create_topics
+from twinlog.kafka.requests.topics import NewTopic, confirm_absent, create_topics
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.placement import MirrorPartition, config_partition
 from twinlog.mirror.settings import OF_CONTROL_TOPICS
@@ -132,7 +132,7 @@ def _number(text: str, key: str) -> int:
     return number
 
 
-async def create_control_topics(cluster: KafkaCluster, wanted: ControlTopics) -> None:
+async def create_control_topics(cluster: KafkaCluster, topic_settings: ControlTopics) -> None:
     """Create the missing control topics. Concurrent calls are safe.
 
     Raises:
@@ -144,16 +144,16 @@ async def create_control_topics(cluster: KafkaCluster, wanted: ControlTopics) ->
     if not missing:
         return
     await refuse_lost(cluster)
-    replication = wanted.replication_factor
+    replication = topic_settings.replication_factor
     if replication is None:
         replication = min(MAX_REPLICATION, len(cluster.metadata.brokers))
-    durable = dict(_DURABLE)
+    durable_configs = dict(_DURABLE)
     if replication >= MAX_REPLICATION:
-        durable["min.insync.replicas"] = "2"
+        durable_configs["min.insync.replicas"] = "2"
     topics = {
-        CONFIG_TOPIC: (CONFIG_PARTITIONS, durable),
-        STATE_TOPIC: (wanted.state_partitions, durable),
-        STATUS_TOPIC: (wanted.state_partitions, _STATUS),
+        CONFIG_TOPIC: (CONFIG_PARTITIONS, durable_configs),
+        STATE_TOPIC: (topic_settings.state_partitions, durable_configs),
+        STATUS_TOPIC: (topic_settings.state_partitions, _STATUS),
     }
     answers = await create_topics(
         cluster,
@@ -203,41 +203,41 @@ async def refuse_lost(cluster: KafkaCluster) -> None:
     )
 
 
-async def _evidence(cluster: KafkaCluster, existing: Collection[str]) -> str:
+async def _evidence(cluster: KafkaCluster, existing_topics: Collection[str]) -> str:
     """What in the remaining control topics shows that mirrors exist; empty if nothing does."""
-    if CONFIG_TOPIC in existing:
+    if CONFIG_TOPIC in existing_topics:
         config = fold_config(await read_whole(cluster, CONFIG_TOPIC))
         topics = f"{len(config.topics)} topic(s) of mirrors" if config.topics else ""
         return _holding(CONFIG_TOPIC, topics, config.unreadable)
-    if STATE_TOPIC in existing:
-        found = fold_states(await read_whole(cluster, STATE_TOPIC))
-        states = f"the states of {len(found.states)} partition(s)" if found.states else ""
-        return _holding(STATE_TOPIC, states, found.unreadable)
-    if STATUS_TOPIC not in existing:
+    if STATE_TOPIC in existing_topics:
+        content = fold_states(await read_whole(cluster, STATE_TOPIC))
+        states = f"the states of {len(content.states)} partition(s)" if content.states else ""
+        return _holding(STATE_TOPIC, states, content.unreadable)
+    if STATUS_TOPIC not in existing_topics:
         return ""
     statuses, unreadable = await read_statuses(cluster)
-    rows = [row for one in statuses.values() for row in one.partitions]
+    rows = [row for status in statuses.values() for row in status.partitions]
     return _holding(STATUS_TOPIC, f"{len(rows)} partition(s)" if rows else "", unreadable)
 
 
-def _holding(topic: str, what: str, unreadable: Collection[object]) -> str:
+def _holding(topic: str, content: str, unreadable: Collection[object]) -> str:
     """The statement that a topic holds records; empty if it does not."""
     unread = f"{len(unreadable)} unreadable record(s)" if unreadable else ""
-    found = " and ".join(one for one in (what, unread) if one)
-    return found and f"{topic} holds {found}"
+    contents = " and ".join(part for part in (content, unread) if part)
+    return contents and f"{topic} holds {contents}"
 
 
 async def _led(cluster: KafkaCluster, counts: Mapping[str, int]) -> None:
     """Wait until the brokers report a leader of each partition."""
 
     async def attempt() -> None:
-        wanted = [TopicPartition(name, 0) for name in counts]
+        partitions = [TopicPartition(name, 0) for name in counts]
         await cluster.refresh(counts)
         for name in counts:
             topic = cluster.metadata.topics.get(name)
-            known = () if topic is None else topic.partitions
-            wanted += [TopicPartition(name, index) for index in known]
-        for partition in wanted:
+            indexes = () if topic is None else topic.partitions
+            partitions += [TopicPartition(name, index) for index in indexes]
+        for partition in partitions:
             leader = cluster.leader(partition)
             if isinstance(leader, Refusal):
                 raise Retriable(f"{partition} has no leader yet: {leader}")
@@ -252,13 +252,13 @@ async def partition_count(cluster: KafkaCluster, topic: str = STATE_TOPIC) -> in
         UserError: no right to see it.
     """
     metadata = await cluster.refresh([topic])
-    found = metadata.topics.get(topic)
-    if found is None:
+    topic_metadata = metadata.topics.get(topic)
+    if topic_metadata is None:
         return None
-    if found.error:
+    if topic_metadata.error:
         with cluster.needing("DESCRIBE", f"the topic {topic}"):
-            Refusal(found.error).fail("describe the control topic", topic=topic)
-    return len(found.partitions)
+            Refusal(topic_metadata.error).fail("describe the control topic", topic=topic)
+    return len(topic_metadata.partitions)
 
 
 async def check_state_partitions(cluster: KafkaCluster, snapshot: Snapshot) -> list[Feature]:
@@ -275,20 +275,21 @@ async def check_state_partitions(cluster: KafkaCluster, snapshot: Snapshot) -> l
         UserError: the topic has another count.
         UnsupportedVersion: the stored count cannot be read.
     """
-    if why := snapshot.unread.get(("feature", STATE_COUNT)):
+    if reason := snapshot.unread.get(("feature", STATE_COUNT)):
         raise UnsupportedVersion(
-            f"the stored partition count of {STATE_TOPIC} cannot be read: {why}",
+            f"the stored partition count of {STATE_TOPIC} cannot be read: {reason}",
             hint="use a version of twinlog that can read it",
         )
-    stored, found = snapshot.count(STATE_COUNT), await partition_count(cluster)
-    if found is None or stored == found:
+    stored_count, actual_count = snapshot.count(STATE_COUNT), await partition_count(cluster)
+    if actual_count is None or stored_count == actual_count:
         return []
-    if stored is None:
-        return [Feature(name=STATE_COUNT, level=found)]
+    if stored_count is None:
+        return [Feature(name=STATE_COUNT, level=actual_count)]
     raise UserError(
-        f"INVALID_PARTITIONS: {STATE_TOPIC} has {found} partitions, expected {stored}: "
-        f"partitions were added to it after the first mirror was created",
-        hint=f"stop all nodes, and restore {STATE_TOPIC} with {stored} partitions from a backup",
+        f"INVALID_PARTITIONS: {STATE_TOPIC} has {actual_count} partitions, expected "
+        f"{stored_count}: partitions were added to it after the first mirror was created",
+        hint=f"stop all nodes, and restore {STATE_TOPIC} with {stored_count} partitions from a "
+        "backup",
         code=ErrorCode.INVALID_PARTITIONS,
     )
 
@@ -300,12 +301,12 @@ def config_entry(change: ConfigChange, count: int, places: Places = NO_PLACES) -
     """
     if isinstance(change, Tombstone):
         key, value = config_records.encode_key(change.key), None
-        _, placed_by, *_ = change.key
+        _, placement_key, *_ = change.key
     else:
         key, value = config_records.encode(change)
-        _, placed_by, *_ = config_records.key_of(change)
-    known = places.get(key)
-    place = config_partition(placed_by, count) if known is None else known.partition
+        _, placement_key, *_ = config_records.key_of(change)
+    known_place = places.get(key)
+    place = config_partition(placement_key, count) if known_place is None else known_place.partition
     return Entry(CONFIG_TOPIC, place, key, value)
 
 
@@ -318,22 +319,23 @@ async def read_config(cluster: KafkaCluster, *, patience: float | None = None) -
 
     Raises:
         UnsupportedVersion: the topic is written in an unknown format.
-        Retriable, UserError: see `topic_reader.read_whole`.
+        Retriable, UserError: see `topic_reader.read_whole`; or only some brokers know the topic.
     """
     if await partition_count(cluster, CONFIG_TOPIC) is None:
         await refuse_lost(cluster)
+        await confirm_absent(cluster, CONFIG_TOPIC)
         return Snapshot()
     return fold_config(await read_whole(cluster, CONFIG_TOPIC, patience=patience))
 
 
-def fold_config(records: Iterable[ControlRecord], before: Snapshot | None = None) -> Snapshot:
+def fold_config(records: Iterable[ControlRecord], base: Snapshot | None = None) -> Snapshot:
     """The snapshot after records of `__mirror_config`, which are in each partition's order.
 
     Raises:
         UnsupportedVersion: the topic is written in an unknown format.
     """
-    written = (StoredRecord(r.partition, r.offset, r.key, r.value, r.timestamp) for r in records)
-    return (before or Snapshot()).after(written).known()
+    changes = (StoredRecord(r.partition, r.offset, r.key, r.value, r.timestamp) for r in records)
+    return (base or Snapshot()).after(changes).known()
 
 
 class ConfigLog(NamedTuple):
@@ -357,9 +359,9 @@ def config_reader(cluster: KafkaCluster) -> ControlReader[ConfigLog]:
     return ControlReader(
         cluster,
         CONFIG_TOPIC,
-        lambda records, before: before.after(records),
+        lambda records, base: base.after(records),
         ConfigLog(),
-        missing=refuse_lost,
+        on_missing=refuse_lost,
     )
 
 
@@ -378,8 +380,8 @@ async def follow_config(
     snapshot = fold_config(await tail.catch_up())
     yield snapshot
     restarts = tail.restarts
-    async with aclosing(tail.follow()) as news:
-        async for records in news:
+    async with aclosing(tail.follow()) as changes:
+        async for records in changes:
             _refuse_restart(tail, restarts)
             snapshot = fold_config(records, snapshot)
             yield snapshot
@@ -409,22 +411,22 @@ class States(NamedTuple):
 
     def state(self, partition: MirrorPartition) -> State:
         """A partition's state; UNKNOWN if none is stored."""
-        found = self.states.get(partition)
-        return State.UNKNOWN if found is None else found.state
+        partition_state = self.states.get(partition)
+        return State.UNKNOWN if partition_state is None else partition_state.state
 
     def unread(self, partition: MirrorPartition) -> str:
         """Why a record of a partition cannot be read; empty if all can."""
         all_of_mirror = partition.mirror, None
-        for (_, key), why in self.unreadable.items():
-            gone = _tombstone(key)
-            about = None if gone is None else (gone.mirror, gone.partition)
-            if about in {all_of_mirror, (partition.mirror, partition)}:
-                return why
+        for (_, key), reason in self.unreadable.items():
+            tombstone = _tombstone(key)
+            subject = None if tombstone is None else (tombstone.mirror, tombstone.partition)
+            if subject in {all_of_mirror, (partition.mirror, partition)}:
+                return reason
         return ""
 
     def stopped(self, partitions: Iterable[MirrorPartition]) -> bool:
         """Whether all of these are STOPPED."""
-        return all(self.state(one) is State.STOPPED for one in partitions)
+        return all(self.state(partition) is State.STOPPED for partition in partitions)
 
 
 async def read_states(
@@ -441,10 +443,11 @@ async def read_states(
         patience: see `topic_reader.Tail.catch_up`.
 
     Raises:
-        Retriable, UserError: see `topic_reader.Tail`.
+        Retriable, UserError: see `topic_reader.Tail`; or only some brokers know the topic.
     """
     if await partition_count(cluster, STATE_TOPIC) is None:
         await refuse_lost(cluster)
+        await confirm_absent(cluster, STATE_TOPIC)
         return States({}, {})
     return fold_states(await read_whole(cluster, STATE_TOPIC, partitions, patience=patience))
 
@@ -461,14 +464,14 @@ async def follow_states(cluster: KafkaCluster) -> AsyncGenerator[States, None]:
     states = fold_states(await tail.catch_up())
     yield states
     restarts = tail.restarts
-    async with aclosing(tail.follow()) as news:
-        async for records in news:
+    async with aclosing(tail.follow()) as changes:
+        async for records in changes:
             _refuse_restart(tail, restarts)
             states = fold_states(records, states)
             yield states
 
 
-def fold_states(records: Iterable[ControlRecord], before: States | None = None) -> States:
+def fold_states(records: Iterable[ControlRecord], base: States | None = None) -> States:
     """States after records of `__mirror_state`, which must be in each partition's order.
 
     If its topic id changes, a mirror partition moves to another state partition, and its records in
@@ -476,30 +479,32 @@ def fold_states(records: Iterable[ControlRecord], before: States | None = None) 
     So only the last record of each key counts, and a tombstone applies only to its own state
     partition.
     """
-    states = dict(before.states) if before else {}
-    epochs = dict(before.epochs) if before else {}
-    places = dict(before.places) if before else {}
-    unreadable = dict(before.unreadable) if before else {}
-    for record in {(one.partition, one.key): one for one in records}.values():
+    states = dict(base.states) if base else {}
+    epochs = dict(base.epochs) if base else {}
+    places = dict(base.places) if base else {}
+    unreadable = dict(base.unreadable) if base else {}
+    for record in {(record.partition, record.key): record for record in records}.values():
         slot = (record.partition, record.key)
         unreadable.pop(slot, None)
-        said: StateRecord | None
+        state_record: StateRecord | None
         try:
-            said = state_records.decode(record.key, record.value)
+            state_record = state_records.decode(record.key, record.value)
         except ProtocolError as error:
             place = f"{STATE_TOPIC}-{record.partition}, offset {record.offset}"
             unreadable[slot] = f"{place}: {error.message}"
-            said = _tombstone(record.key)
-        match said:
+            state_record = _tombstone(record.key)
+        match state_record:
             case PartitionState():
-                states[said.partition] = said
-                places[MIRROR_PARTITION_STATE, said.partition] = record.partition
+                states[state_record.partition] = state_record
+                places[MIRROR_PARTITION_STATE, state_record.partition] = record.partition
             case LastMirroredEpochs():
-                epochs.update(said.epochs)
-                places.update(((LAST_MIRROR_EPOCHS, n), record.partition) for n, _ in said.epochs)
+                epochs.update(state_record.epochs)
+                places.update(
+                    ((LAST_MIRROR_EPOCHS, n), record.partition) for n, _ in state_record.epochs
+                )
             case Forgotten():
-                table = states if said.record_type == MIRROR_PARTITION_STATE else epochs
-                _forget(said, table, places, record.partition)
+                table = states if state_record.record_type == MIRROR_PARTITION_STATE else epochs
+                _forget(state_record, table, places, record.partition)
             case None:
                 pass
     return States(states, epochs, MappingProxyType(unreadable), MappingProxyType(places))
@@ -508,7 +513,7 @@ def fold_states(records: Iterable[ControlRecord], before: States | None = None) 
 def state_reader(cluster: KafkaCluster) -> ControlReader[States]:
     """A reader of `__mirror_state`."""
     empty = States({}, {})
-    return ControlReader(cluster, STATE_TOPIC, fold_states, empty, missing=refuse_lost)
+    return ControlReader(cluster, STATE_TOPIC, fold_states, empty, on_missing=refuse_lost)
 
 
 def _tombstone(key: bytes | None) -> Forgotten | None:
@@ -566,7 +571,7 @@ def status_reader(cluster: KafkaCluster) -> ControlReader[Mapping[int, ControlRe
     return ControlReader(
         cluster,
         STATUS_TOPIC,
-        lambda records, before: {**before, **{one.partition: one for one in records}},
+        lambda records, base: {**base, **{record.partition: record for record in records}},
         {},
         at_the_last,
     )

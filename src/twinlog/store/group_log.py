@@ -15,8 +15,8 @@ from typing import Final
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import ProtocolError, Refusal, Retriable, UserError
-from twinlog.kafka.requests.topics import NewTopic, absent_everywhere, create_topics
+from twinlog.kafka.errors import ProtocolError, Refusal, UserError
+from twinlog.kafka.requests.topics import NewTopic, confirm_absent, create_topics
 from twinlog.mirror.placement import config_partition
 from twinlog.store.control_topics import partition_count
 from twinlog.store.group_records import (
@@ -95,8 +95,7 @@ async def read_groups(cluster: KafkaCluster, mirror: str) -> Remembered:
     """
     count = await partition_count(cluster, GROUPS_TOPIC)
     if count is None:
-        if not await absent_everywhere(cluster, [GROUPS_TOPIC]):
-            raise Retriable("the topic is not yet known to every broker", topic=GROUPS_TOPIC)
+        await confirm_absent(cluster, GROUPS_TOPIC)
         return Remembered()
     records = await read_whole(cluster, GROUPS_TOPIC, [config_partition(mirror, count)])
     check, groups, unreadable = None, {}, []
@@ -108,16 +107,16 @@ async def read_groups(cluster: KafkaCluster, mirror: str) -> Remembered:
             if owner != mirror:
                 continue
             undecoded.add(group)
-            found = decode(record.key, record.value)
+            memory = decode(record.key, record.value)
             undecoded.remove(group)
         except ProtocolError as error:
             place = f"{GROUPS_TOPIC}-{record.partition}, offset {record.offset}"
             unreadable.append(f"{place}: {error.message}")
             continue
-        if isinstance(found, LastCheck):
-            check = found
+        if isinstance(memory, LastCheck):
+            check = memory
         else:
-            groups[found.group] = found
+            groups[memory.group] = memory
     return Remembered(
         check=check,
         groups=groups,
@@ -130,7 +129,7 @@ async def write_groups(
     cluster: KafkaCluster,
     mirror: str,
     records: Sequence[GroupMemory | LastCheck],
-    forgotten: Iterable[str] = (),
+    forgotten_groups: Iterable[str] = (),
 ) -> None:
     """Write records of a mirror, and tombstones of its forgotten groups.
 
@@ -145,7 +144,9 @@ async def write_groups(
         )
     place = config_partition(mirror, count)
     entries = [Entry(GROUPS_TOPIC, place, *encode(record)) for record in records]
-    entries += [Entry(GROUPS_TOPIC, place, encode_key(mirror, name), None) for name in forgotten]
+    entries += [
+        Entry(GROUPS_TOPIC, place, encode_key(mirror, name), None) for name in forgotten_groups
+    ]
     for batch in _batches(entries):
         for partition, answer in (await append(cluster, batch, acks=ALL)).items():
             if isinstance(answer, Refusal):

@@ -176,7 +176,7 @@ def decode(key: bytes | None, value: bytes) -> GroupMemory | LastCheck:
 
 
 def _partitions(body: JsonObject) -> list[tuple[TopicPartition, PartitionMemory]]:
-    found = []
+    memories = []
     topics: Any = body.object("topics")
     for topic, rows in topics.items():
         if not isinstance(rows, list):
@@ -192,5 +192,5 @@ def _partitions(body: JsonObject) -> list[tuple[TopicPartition, PartitionMemory]
             partition, source, copied, metadata, other, deleted = cells
             copied = source if copied is None else copied
             memory = PartitionMemory(source, copied, metadata, other, deleted)
-            found.append((TopicPartition(topic, partition), memory))
-    return found
+            memories.append((TopicPartition(topic, partition), memory))
+    return memories

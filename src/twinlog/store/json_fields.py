@@ -26,7 +26,7 @@ def encode_json(value: object) -> bytes:
     return data
 
 
-def decode_json(data: bytes, what: str) -> Any:
+def decode_json(data: bytes, subject: str) -> Any:
     r"""Decode any JSON value.
 
     Raises:
@@ -37,7 +37,7 @@ def decode_json(data: bytes, what: str) -> Any:
         value = json.loads(data)
         _check_text(data, value)
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"{what} is not valid JSON: {error}") from error
+        raise ProtocolError(f"{subject} is not valid JSON: {error}") from error
     return value
 
 
@@ -49,13 +49,13 @@ def _check_text(data: bytes, value: object) -> None:
 class JsonObject:
     """A JSON object whose fields are read by name and type; other fields are ignored."""
 
-    __slots__ = ("_fields", "_what")
+    __slots__ = ("_fields", "_subject")
 
-    def __init__(self, value: Any, what: str) -> None:
+    def __init__(self, value: Any, subject: str) -> None:
         if not isinstance(value, dict):
-            raise ProtocolError(f"{what} is not a JSON object")
+            raise ProtocolError(f"{subject} is not a JSON object")
         self._fields: Mapping[str, Any] = value
-        self._what = what
+        self._subject = subject
 
     def has(self, name: str) -> bool:
         """Whether the object has this field."""
@@ -102,10 +102,10 @@ class JsonObject:
             raise self.error(name, "an object of strings")
         return values
 
-    def error(self, name: str, wanted: str) -> ProtocolError:
+    def error(self, name: str, expectation: str) -> ProtocolError:
         """The error that a field does not have the expected value."""
-        found = repr(self._fields.get(name, "(missing)"))[:80]
-        return ProtocolError(f"{self._what}: {name} is {found}, expected {wanted}")
+        value_text = repr(self._fields.get(name, "(missing)"))[:80]
+        return ProtocolError(f"{self._subject}: {name} is {value_text}, expected {expectation}")
 
     def _typed(self, name: str, kind: type[T]) -> T:
         value = self._fields.get(name)

@@ -201,16 +201,19 @@ class MirrorStore:
             names = [topic.topic for topic in topics]
             await self.check_addable(snapshot, mirror, names)
             check_set_back(snapshot, names)
-            before = snapshot.mirrors[mirror]
-            if while_matching is not None and while_matching not in before.topic_patterns:
+            stored_mirror = snapshot.mirrors[mirror]
+            if while_matching is not None and while_matching not in stored_mirror.topic_patterns:
                 raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
                     f"{while_matching!r} is no longer a topic pattern of mirror {mirror}"
                 )
-            forgotten = await self._of_recreated(mirror, topics, snapshot)
-            news: Changes = [*forgotten, *topics, *made_acls]
-            if pattern is None or pattern in before.topic_patterns:
-                return news
-            return [*news, replace(before, topic_patterns=(*before.topic_patterns, pattern))]
+            tombstones = await self._of_recreated(mirror, topics, snapshot)
+            changes: Changes = [*tombstones, *topics, *made_acls]
+            if pattern is None or pattern in stored_mirror.topic_patterns:
+                return changes
+            return [
+                *changes,
+                replace(stored_mirror, topic_patterns=(*stored_mirror.topic_patterns, pattern)),
+            ]
 
         await self.change(decide)
 
@@ -227,11 +230,11 @@ class MirrorStore:
             Retriable, UserError: the destination is unreachable, or returns an error code.
         """
         _check_free(snapshot, mirror, topics)
-        removed = [topic for topic in snapshot.topics if topic.topic in topics]
-        if not removed:
+        removed_topics = [topic for topic in snapshot.topics if topic.topic in topics]
+        if not removed_topics:
             return
         states = await self.states()  # read after the snapshot: reconciler.py relies on this order
-        for topic in sorted(removed, key=lambda one: one.topic):
+        for topic in sorted(removed_topics, key=lambda topic: topic.topic):
             for name in topic.mirror_partitions:
                 state = states.state(name)
                 if state is not State.STOPPED:
@@ -240,10 +243,10 @@ class MirrorStore:
                         hint=f"nothing was added; {STOPPED_HINT}",
                     )
 
-    async def settled(self, left: Callable[[Snapshot], object]) -> Snapshot:
-        """The snapshot once `left` finds no work left for a node, or after SETTLED_S."""
+    async def settled(self, remaining_work: Callable[[Snapshot], object]) -> Snapshot:
+        """The snapshot once `remaining_work` finds none for a node, or after SETTLED_S."""
         deadline = time.monotonic() + SETTLED_S
-        while left(snapshot := await self.snapshot()) and time.monotonic() < deadline:
+        while remaining_work(snapshot := await self.snapshot()) and time.monotonic() < deadline:
             await asyncio.sleep(_LOOK_S)
         return snapshot
 
@@ -258,21 +261,23 @@ class MirrorStore:
         """
 
         async def decide(snapshot: Snapshot) -> Changes:
-            for key, why in snapshot.unread.items():
+            for key, reason in snapshot.unread.items():
                 if key[0] not in _OF_NO_MIRROR and key[1] == mirror:
-                    raise _not_overwritten(why)
+                    raise _not_overwritten(reason)
             topics = snapshot.topics_of(mirror)
             states = await self.states()
-            forgotten = await self._without_states(topics, states)
+            state_tombstones = await self._without_states(topics, states)
             check(snapshot, states)
-            its = [
+            keys = [
                 key_of(record)
                 for record in snapshot.records.values()
                 if isinstance(record, MirrorTopic | MadeAcl | Followed | NotMirrored)
                 and record.mirror == mirror
             ]
-            removed = [Tombstone(key) for key in (*its, key_of(snapshot.mirrors[mirror]))]
-            return [*forgotten, *removed]
+            config_tombstones = [
+                Tombstone(key) for key in (*keys, key_of(snapshot.mirrors[mirror]))
+            ]
+            return [*state_tombstones, *config_tombstones]
 
         await self.change(decide)
 
@@ -285,18 +290,26 @@ class MirrorStore:
             UnsupportedVersion: such a record cannot be read.
             Retriable, UserError: the destination is unreachable, or returns an error code.
         """
-        new = {topic.topic: topic for topic in topics}
-        former = [one for one in snapshot.topics_of(mirror) if one.topic in new]
-        there = [one for one in former if one.topic_id == new[one.topic].topic_id]
-        others = [one for one in former if one not in there]
-        recreated = [one for one in there if new[one.topic].is_recreated(one)]
-        if not others and not recreated:
+        topics_by_name = {topic.topic: topic for topic in topics}
+        former_topics = [
+            topic for topic in snapshot.topics_of(mirror) if topic.topic in topics_by_name
+        ]
+        same_source_topics = [
+            topic
+            for topic in former_topics
+            if topic.topic_id == topics_by_name[topic.topic].topic_id
+        ]
+        other_source_topics = [topic for topic in former_topics if topic not in same_source_topics]
+        recreated_topics = [
+            topic for topic in same_source_topics if topics_by_name[topic.topic].is_recreated(topic)
+        ]
+        if not other_source_topics and not recreated_topics:
             return []
         states = await self.states()
         # A topic recreated on the destination alone keeps its state partition and its states.
         return [
-            *await self._without_states(others, states),
-            *await self._without_states(recreated, states, [epochs_key]),
+            *await self._without_states(other_source_topics, states),
+            *await self._without_states(recreated_topics, states, [epochs_key]),
         ]
 
     async def _without_states(
@@ -309,18 +322,21 @@ class MirrorStore:
 
         Raises:
             UnsupportedVersion: one of these records cannot be read.
+            Retriable: it is unknown in which state partitions they are.
         """
         if not topics:
             return []
         count = await partition_count(self._cluster)
-        forgotten = [
+        if count is None:  # in another one, the tombstones would hide nothing
+            raise Retriable("a broker does not know the topic yet", topic=STATE_TOPIC)
+        tombstones = [
             forget_entry(key(partition), place)
-            for place, owned in owners(topics, count or 1).items()
-            for partition, _ in owned
+            for place, owned_partitions in owners(topics, count).items()
+            for partition, _ in owned_partitions
             for key in keys
         ]
-        _refuse_unreadable(forgotten, STATE_TOPIC, states.unreadable)
-        return forgotten
+        _refuse_unreadable(tombstones, STATE_TOPIC, states.unreadable)
+        return tombstones
 
     async def change(self, decide: Decide) -> None:
         """Fence, read, decide, write; retry if another writer fences in between.
@@ -337,17 +353,19 @@ class MirrorStore:
             await self._change(decide)
 
     async def _change(self, decide: Decide) -> None:
-        known = self._config.partitions or await partition_count(self._cluster, CONFIG_TOPIC)
-        if known is None:
+        config_partitions = self._config.partitions or await partition_count(
+            self._cluster, CONFIG_TOPIC
+        )
+        if config_partitions is None:
             await _decided(decide, Snapshot())  # no topic yet: `decide` may refuse before the fence
         writer = TransactionalWriter(self._cluster, CONFIG_WRITER)
-        unknown: list[Entry] = []
+        unknown_entries: list[Entry] = []
         timeout = self._cluster.config.api_timeout
         deadline = time.monotonic() + timeout
         for number in itertools.count(1):
             try:
-                unknown = await self._attempt(writer, decide, unknown)
-                if not unknown:
+                unknown_entries = await self._attempt(writer, decide, unknown_entries)
+                if not unknown_entries:
                     return
             except Fenced:
                 share = self._rng.uniform(0.3, 1.0)
@@ -358,7 +376,7 @@ class MirrorStore:
                 raise _unauthorized(error) from error
             if time.monotonic() > deadline:
                 break
-        if unknown:
+        if unknown_entries:
             raise Retriable(
                 f"unknown whether it was written: no answer to the commit within {timeout:g} s",
                 cluster=self._cluster.name,
@@ -371,13 +389,13 @@ class MirrorStore:
         )
 
     async def _attempt(
-        self, writer: TransactionalWriter, decide: Decide, unknown: list[Entry]
+        self, writer: TransactionalWriter, decide: Decide, unknown_entries: list[Entry]
     ) -> list[Entry]:
         """Fence, read, decide, write once; return the entries whose outcome is unknown."""
         await writer.fence()
         log = await self._config.read()
         # The fence has ended the last attempt's transaction, so its outcome can be read now.
-        if unknown and all(_stands(entry, log.table) for entry in unknown):
+        if unknown_entries and all(_stands(entry, log.table) for entry in unknown_entries):
             return []
         counts = await check_state_partitions(self._cluster, log.snapshot)
         changes = list(await _decided(decide, log.snapshot))
@@ -404,25 +422,25 @@ def _refuse_unreadable(
         UnsupportedVersion: nothing was written.
     """
     for entry in entries:
-        if entry.topic == topic and (why := unreadable.get((entry.partition, entry.key))):
-            raise _not_overwritten(why)
+        if entry.topic == topic and (reason := unreadable.get((entry.partition, entry.key))):
+            raise _not_overwritten(reason)
 
 
-def _not_overwritten(why: str) -> UnsupportedVersion:
+def _not_overwritten(reason: str) -> UnsupportedVersion:
     return UnsupportedVersion(
-        f"refusing to overwrite a record that cannot be read: {why}",
+        f"refusing to overwrite a record that cannot be read: {reason}",
         hint="nothing was changed; use a version of twinlog that can read it",
     )
 
 
 def _unauthorized(error: UserError) -> MirrorRefused:
     """The error that the client may not change mirrors; `code` stays Kafka's."""
-    where = "" if error.topic is None else f"{error.topic}: "
-    refused = MirrorError.MIRROR_AUTHORIZATION_FAILED.error(
-        f"{where}{error.message}", hint=error.hint
+    topic_text = "" if error.topic is None else f"{error.topic}: "
+    refusal = MirrorError.MIRROR_AUTHORIZATION_FAILED.error(
+        f"{topic_text}{error.message}", hint=error.hint
     )
-    refused.code = error.code
-    return refused
+    refusal.code = error.code
+    return refusal
 
 
 async def _decided(decide: Decide, snapshot: Snapshot) -> Changes:
@@ -441,24 +459,30 @@ async def _written(writer: TransactionalWriter, entries: list[Entry]) -> list[En
 
 def _stands(entry: Entry, table: Mapping[tuple[int, bytes | None], ControlRecord]) -> bool:
     """Whether an entry is stored under its key; a tombstone is, if the key has no record."""
-    found = table.get((entry.partition, entry.key))
-    return entry.value == (None if found is None else found.value)
+    record = table.get((entry.partition, entry.key))
+    return entry.value == (None if record is None else record.value)
 
 
 def _check_free(snapshot: Snapshot, mirror: str, topics: Collection[str]) -> None:
     if mirror not in snapshot.mirrors:
         raise unknown_mirror(mirror, snapshot)
-    taken = {one.topic: one.mirror for one in snapshot.topics if one.wanted is not Wanted.STOPPED}
-    already = [f"{topic} (in {taken[topic]})" for topic in sorted(topics) if topic in taken]
-    if already:
+    mirrors_by_topic = {
+        topic.topic: topic.mirror for topic in snapshot.topics if topic.wanted is not Wanted.STOPPED
+    }
+    conflicts = [
+        f"{topic} (in {mirrors_by_topic[topic]})"
+        for topic in sorted(topics)
+        if topic in mirrors_by_topic
+    ]
+    if conflicts:
         raise MirrorError.TOPIC_ALREADY_IN_MIRROR.error(
-            f"already in a mirror: {', '.join(already)}",
+            f"already in a mirror: {', '.join(conflicts)}",
             hint="nothing was added; choose a --topic that does not match them",
         )
-    unknown = snapshot.unknown_topics
-    for topic in sorted(unknown.keys() & {*topics}):
+    unknown_topics = snapshot.unknown_topics
+    for topic in sorted(unknown_topics.keys() & {*topics}):
         raise UnsupportedVersion(
-            f"cannot determine whether {topic} belongs to a mirror: {unknown[topic]}",
+            f"cannot determine whether {topic} belongs to a mirror: {unknown_topics[topic]}",
             hint="nothing was added; use a version of twinlog that can read it",
         )
 
@@ -471,9 +495,9 @@ def check_set_back(snapshot: Snapshot, topics: Collection[str]) -> None:
     Raises:
         MirrorRefused: MIRROR_TOPIC_BEING_REMOVED.
     """
-    if left := to_be_set_back(snapshot, topics):
+    if pending_topics := to_be_set_back(snapshot, topics):
         raise MirrorError.MIRROR_TOPIC_BEING_REMOVED.error(
-            f"configurations of these topics are not reset yet: {few(left)}",
+            f"configurations of these topics are not reset yet: {few(pending_topics)}",
             hint="nothing was added; a running node resets them, its log contains errors if it "
             "cannot",
         )

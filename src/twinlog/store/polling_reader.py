@@ -9,6 +9,9 @@ that it wrote before. The reader drops what it has read, and reads the whole top
 - when the topic was recreated (its id has changed),
 - when its log has lost its end (`Tail.restarts`),
 - after an error.
+
+A topic that one broker does not know is not absent: the broker may have just started. Only if no
+broker knows it, its content is empty.
 """
 
 import asyncio
@@ -19,6 +22,7 @@ from uuid import UUID
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import is_another
 from twinlog.kafka.errors import ControlTopicLost, Refusal
+from twinlog.kafka.requests.topics import confirm_absent
 from twinlog.store.topic_reader import ControlRecord, Tail
 
 T = TypeVar("T")
@@ -59,27 +63,28 @@ class ControlReader(Generic[T]):
         empty: T,
         begin: Begin = at_the_start,
         *,
-        missing: Callable[[KafkaCluster], Awaitable[None]] | None = None,
+        on_missing: Callable[[KafkaCluster], Awaitable[None]] | None = None,
     ) -> None:
         self.partitions: int | None = None
         """How many the topic had at the last read; None if it did not exist."""
         self._cluster = cluster
         self._topic = topic
         self._fold = fold
-        self._empty = self._known = empty
+        self._empty = self._content = empty
         self._begin = begin
-        self._missing = missing
+        self._on_missing = on_missing
         self._tail: Tail | None = None
         self._topic_id: UUID | None = None
-        self._reading = asyncio.Lock()  # guards the tail and what is known
+        self._read_lock = asyncio.Lock()  # guards the tail and what is known
 
     async def read(self) -> T:
         """Read the topic's current content.
 
         Raises:
-            Retriable, UserError: see `Tail.catch_up`; no right to see the topic.
+            Retriable, UserError: see `Tail.catch_up`; no right to see the topic; only some brokers
+                know it.
         """
-        async with self._reading:
+        async with self._read_lock:
             try:
                 return await self._read()
             except BaseException:
@@ -91,8 +96,9 @@ class ControlReader(Generic[T]):
         topic = metadata.topics.get(self._topic)
         if topic is None:
             self._forget()
-            if self._missing is not None:
-                await self._missing(self._cluster)
+            if self._on_missing is not None:
+                await self._on_missing(self._cluster)
+            await confirm_absent(self._cluster, self._topic)
             return self._empty
         if topic.error:
             with self._cluster.needing("READ", f"the topic {self._topic}"):
@@ -103,18 +109,18 @@ class ControlReader(Generic[T]):
         if self._tail is None or is_another(self._topic_id, topic.topic_id):
             return await self._read_whole(topic.topic_id)
         restarts = self._tail.restarts
-        news = await self._catch_up(self._tail)
+        records = await self._catch_up(self._tail)
         if self._tail.restarts != restarts:
             self._lost("has lost records that were read (an unclean leader election?)")
             return await self._read_whole(topic.topic_id)
-        if news:
-            self._known = self._fold(news, self._known)
-        return self._known
+        if records:
+            self._content = self._fold(records, self._content)
+        return self._content
 
-    def _lost(self, how: str) -> None:
-        if self._missing is not None:
+    def _lost(self, loss: str) -> None:
+        if self._on_missing is not None:
             raise ControlTopicLost(
-                f"the control topic {self._topic} {how}",
+                f"the control topic {self._topic} {loss}",
                 cluster=self._cluster.name,
                 hint='its remaining records are not used: see "A lost control topic" in '
                 "docs/operations/control-topics.md",
@@ -124,10 +130,10 @@ class ControlReader(Generic[T]):
         self._forget()
         tail = Tail(self._cluster, self._topic)
         await self._begin(tail)
-        self._known = self._fold(await self._catch_up(tail), self._empty)
+        self._content = self._fold(await self._catch_up(tail), self._empty)
         self._tail, self._topic_id = tail, topic_id
         self.partitions = len(tail.positions)
-        return self._known
+        return self._content
 
     @staticmethod
     async def _catch_up(tail: Tail) -> list[ControlRecord]:
@@ -137,4 +143,4 @@ class ControlReader(Generic[T]):
             await tail.close()
 
     def _forget(self) -> None:
-        self._tail, self._known, self.partitions = None, self._empty, None
+        self._tail, self._content, self.partitions = None, self._empty, None

@@ -82,18 +82,20 @@ class Snapshot:
     @cached_property
     def mirrors(self) -> Mapping[str, Mirror]:
         """Mirrors by name, in the order of names."""
-        found = [record for record in self.records.values() if isinstance(record, Mirror)]
-        return MappingProxyType({one.name: one for one in sorted(found, key=lambda one: one.name)})
+        mirrors = [record for record in self.records.values() if isinstance(record, Mirror)]
+        return MappingProxyType(
+            {mirror.name: mirror for mirror in sorted(mirrors, key=lambda mirror: mirror.name)}
+        )
 
     @cached_property
     def topics(self) -> tuple[MirrorTopic, ...]:
         """Topics of all mirrors that exist, in the order of mirror and name."""
-        found = [
+        topics = [
             record
             for record in self.records.values()
             if isinstance(record, MirrorTopic) and ("mirror", record.mirror) in self.records
         ]
-        return tuple(sorted(found, key=lambda one: (one.mirror, one.topic)))
+        return tuple(sorted(topics, key=lambda topic: (topic.mirror, topic.topic)))
 
     def topics_of(self, mirror: str) -> Sequence[MirrorTopic]:
         """Topics of one mirror, in the order of names."""
@@ -101,10 +103,10 @@ class Snapshot:
 
     @cached_property
     def _by_mirror(self) -> Mapping[str, Sequence[MirrorTopic]]:
-        found: defaultdict[str, list[MirrorTopic]] = defaultdict(list)
+        topics_by_mirror: defaultdict[str, list[MirrorTopic]] = defaultdict(list)
         for topic in self.topics:
-            found[topic.mirror].append(topic)
-        return found
+            topics_by_mirror[topic.mirror].append(topic)
+        return topics_by_mirror
 
     def made_acls(self, mirror: str, made_for: MadeFor) -> frozenset[Acl]:
         """The ACLs that a mirror has created for this purpose."""
@@ -112,11 +114,11 @@ class Snapshot:
 
     @cached_property
     def _made_acls(self) -> Mapping[tuple[str, MadeFor], frozenset[Acl]]:
-        found: defaultdict[tuple[str, MadeFor], set[Acl]] = defaultdict(set)
+        acls_by_purpose: defaultdict[tuple[str, MadeFor], set[Acl]] = defaultdict(set)
         for record in self.records.values():
             if isinstance(record, MadeAcl):
-                found[record.mirror, record.made_for].add(record.acl)
-        return {key: frozenset(acls) for key, acls in found.items()}
+                acls_by_purpose[record.mirror, record.made_for].add(record.acl)
+        return {key: frozenset(acls) for key, acls in acls_by_purpose.items()}
 
     @property
     def copied_acls(self) -> frozenset[Acl]:
@@ -126,24 +128,24 @@ class Snapshot:
 
     def made_of(self, source_cluster_id: str, made_for: MadeFor) -> frozenset[Acl]:
         """The ACLs that the mirrors of a source have created, on the source or the destination."""
-        from_there = {
+        mirror_names = {
             mirror.name
             for mirror in self.mirrors.values()
             if mirror.source_cluster_id == source_cluster_id
         }
-        return frozenset(acl for name in from_there for acl in self.made_acls(name, made_for))
+        return frozenset(acl for name in mirror_names for acl in self.made_acls(name, made_for))
 
     def not_mirrored(self, mirror: str) -> NotMirrored:
         """Source topics that a mirror should mirror and does not, as of its last refresh."""
-        found = self.records.get(("not-mirrored", mirror))
-        if isinstance(found, NotMirrored):
-            return found
+        record = self.records.get(("not-mirrored", mirror))
+        if isinstance(record, NotMirrored):
+            return record
         return NotMirrored(mirror=mirror, topics=(), total=0)
 
     def followed(self, mirror: str, topic: str) -> Followed | None:
         """How far behind a compacted topic was; None if it was never followed."""
-        found = self.records.get(("followed", mirror, topic))
-        return found if isinstance(found, Followed) else None
+        record = self.records.get(("followed", mirror, topic))
+        return record if isinstance(record, Followed) else None
 
     @property
     def stops(self) -> dict[str, StopRequest]:
@@ -153,13 +155,13 @@ class Snapshot:
     @property
     def level(self) -> int | None:
         """The control topics' format, `mirror.version`; None if it was never written."""
-        found = self.records.get(_FORMAT)
-        return found.level if isinstance(found, Feature) else None
+        record = self.records.get(_FORMAT)
+        return record.level if isinstance(record, Feature) else None
 
     def count(self, name: str) -> int | None:
         """A stored partition count, by its name in `config_records`; None if none is stored."""
-        found = self.records.get(("feature", name))
-        return found.level if isinstance(found, Feature) else None
+        record = self.records.get(("feature", name))
+        return record.level if isinstance(record, Feature) else None
 
     def known(self) -> "Snapshot":
         """Return the snapshot if its format is known.
@@ -187,24 +189,32 @@ class Snapshot:
         The desired state of the object that such a key names is not known: the object is neither
         started nor stopped.
         """
-        found = ((_tombstone(key), why) for (_, key), why in self.unreadable.items())
-        return MappingProxyType({gone.key: why for gone, why in found if gone is not None})
+        tombstones = ((_tombstone(key), reason) for (_, key), reason in self.unreadable.items())
+        return MappingProxyType(
+            {tombstone.key: reason for tombstone, reason in tombstones if tombstone is not None}
+        )
 
     def unread_topics(self, mirror: str) -> dict[str, str]:
         """Topics of a mirror whose desired state is not known, with why: an unreadable record."""
-        return {key[2]: why for key, why in self.unread.items() if key[:2] == ("topic", mirror)}
+        return {
+            key[2]: reason for key, reason in self.unread.items() if key[:2] == ("topic", mirror)
+        }
 
     @property
     def unknown_topics(self) -> dict[str, str]:
-        """Topics that may or may not be in a mirror, with why: an unreadable record."""
-        found: dict[str, str] = {}
-        for key, why in self.unread.items():
+        """Topics that may or may not be in a mirror, with the reason: an unreadable record."""
+        reasons: dict[str, str] = {}
+        for key, reason in self.unread.items():
             if key[0] == "topic":
-                found[key[2]] = why
+                reasons[key[2]] = reason
             elif key[0] == "mirror":
-                its = [one for one in self.records.values() if isinstance(one, MirrorTopic)]
-                found |= {one.topic: why for one in its if one.mirror == key[1]}
-        return found
+                mirror_topics = [
+                    record for record in self.records.values() if isinstance(record, MirrorTopic)
+                ]
+                reasons |= {
+                    topic.topic: reason for topic in mirror_topics if topic.mirror == key[1]
+                }
+        return reasons
 
     def mirror_of(self, topic: str) -> MirrorTopic | None:
         """The mirror topic of a destination topic, unless it was removed from its mirror."""
@@ -213,40 +223,45 @@ class Snapshot:
     @cached_property
     def _mirroring(self) -> Mapping[str, MirrorTopic]:
         # The first of several mirrors counts.
-        wanted = (one for one in reversed(self.topics) if one.wanted is not Wanted.STOPPED)
-        return {one.topic: one for one in wanted}
+        active_topics = (
+            topic for topic in reversed(self.topics) if topic.wanted is not Wanted.STOPPED
+        )
+        return {topic.topic: topic for topic in active_topics}
 
-    def deleted(self, now: "Snapshot") -> set[tuple[str, str]]:
+    def deleted(self, later: "Snapshot") -> set[tuple[str, str]]:
         """Topics, with their mirror, without a record in a later snapshot, readable or not."""
-        before, after = ({*one.records, *one.unread} for one in (self, now))
-        return {(key[1], key[2]) for key in before - after if key[0] == "topic"}
+        earlier_keys, later_keys = (
+            {*snapshot.records, *snapshot.unread} for snapshot in (self, later)
+        )
+        return {(key[1], key[2]) for key in earlier_keys - later_keys if key[0] == "topic"}
 
-    def recreated(self, now: "Snapshot") -> set[tuple[str, str]]:
+    def recreated(self, later: "Snapshot") -> set[tuple[str, str]]:
         """Topics, with their mirror, whose destination topic is another one in a later snapshot."""
-        before = {(one.mirror, one.topic): one for one in self.topics}
+        earlier_topics = {(topic.mirror, topic.topic): topic for topic in self.topics}
         return {
             key
-            for one in now.topics
-            if (key := (one.mirror, one.topic)) in before and one.is_recreated(before[key])
+            for topic in later.topics
+            if (key := (topic.mirror, topic.topic)) in earlier_topics
+            and topic.is_recreated(earlier_topics[key])
         }
 
     def owned(self, count: int) -> dict[int, list[tuple[MirrorPartition, MirrorTopic]]]:
         """Mirror partitions by the state partition, of `count`, that owns them."""
         return owners(self.topics, count)
 
-    def after(self, written: Iterable[StoredRecord]) -> "Snapshot":
+    def after(self, stored_records: Iterable[StoredRecord]) -> "Snapshot":
         """The snapshot after these records, which must be in each partition's order."""
         records, unreadable, ends = dict(self.records), dict(self.unreadable), dict(self.ends)
         places = dict(self.places)
-        for record in written:
+        for record in stored_records:
             ends[record.partition] = record.offset + 1
             place = Place(record.timestamp, record.partition)
-            known = places.get(record.key, place)
-            if record.key is not None and known.partition != place.partition:
+            known_place = places.get(record.key, place)
+            if record.key is not None and known_place.partition != place.partition:
                 # An older version has written the key to two partitions: the later record holds.
-                if known > place:
+                if known_place > place:
                     continue
-                unreadable.pop((known.partition, record.key), None)
+                unreadable.pop((known_place.partition, record.key), None)
             places[record.key] = place
             slot = (record.partition, record.key)
             unreadable.pop(slot, None)
@@ -282,9 +297,9 @@ def owners(
     topics: Iterable[MirrorTopic], count: int
 ) -> dict[int, list[tuple[MirrorPartition, MirrorTopic]]]:
     """The partitions of topics by the state partition, of `count`, that owns them."""
-    owned: dict[int, list[tuple[MirrorPartition, MirrorTopic]]] = {}
+    owned_partitions: dict[int, list[tuple[MirrorPartition, MirrorTopic]]] = {}
     for topic in topics:
         for name in topic.mirror_partitions:
             place = state_partition(name.mirror, topic.topic_id, name.partition, count)
-            owned.setdefault(place, []).append((name, topic))
-    return owned
+            owned_partitions.setdefault(place, []).append((name, topic))
+    return owned_partitions

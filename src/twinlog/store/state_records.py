@@ -124,28 +124,30 @@ def _key(record_type: int, partition: MirrorPartition) -> bytes:
 def encode_state(record: PartitionState) -> tuple[bytes, bytes]:
     """Key and value."""
     partition = record.partition
-    known = {}
+    tag_values = {}
     if record.reason is not None:
-        known[REASON_TAG] = record.reason[:MAX_REASON].encode(errors="replace")
+        tag_values[REASON_TAG] = record.reason[:MAX_REASON].encode(errors="replace")
     if record.unconfirmed:
-        known[UNCONFIRMED_TAG] = b""
+        tag_values[UNCONFIRMED_TAG] = b""
     value = (
         INT16.pack(_VERSION)
         + compact_string(partition.topic)
         + INT32.pack(partition.partition)
         + INT8.pack(record.state)
-        + tags(known)
+        + tags(tag_values)
     )
     return state_key(partition), value
 
 
 def encode_epoch(partition: MirrorPartition, last: LastMirrored) -> tuple[bytes, bytes]:
     """Key and value of one partition's last mirrored epoch."""
-    known = {} if last.end < 0 else {END_TAG: INT64.pack(last.end)}
+    tag_values = {} if last.end < 0 else {END_TAG: INT64.pack(last.end)}
     if last.producers:
-        known[PRODUCERS_TAG] = b"".join(INT64.pack(one) for one in last.producers)
-    one = INT32.pack(partition.partition) + INT32.pack(last.epoch) + tags(known)
-    topic = compact_string(partition.topic) + compact_count(1) + one + _NO_TAGS
+        tag_values[PRODUCERS_TAG] = b"".join(
+            INT64.pack(producer_id) for producer_id in last.producers
+        )
+    row = INT32.pack(partition.partition) + INT32.pack(last.epoch) + tags(tag_values)
+    topic = compact_string(partition.topic) + compact_count(1) + row + _NO_TAGS
     return epochs_key(partition), INT16.pack(_VERSION) + compact_count(1) + topic + _NO_TAGS
 
 
@@ -177,18 +179,18 @@ def decode(key: bytes | None, value: bytes | None) -> StateRecord | None:
     return LastMirroredEpochs(tuple(_epochs(mirror, body)))
 
 
-def _state(mirror: str, keyed: MirrorPartition | None, body: FieldReader) -> PartitionState:
+def _state(mirror: str, key_partition: MirrorPartition | None, body: FieldReader) -> PartitionState:
     partition = MirrorPartition(mirror, body.compact_string(), body.int32())
     state = state_of(body.int8())
-    known = body.tags()
+    tag_values = body.tags()
     body.finish()
-    if keyed not in {None, partition}:
+    if key_partition not in {None, partition}:
         raise ProtocolError(
-            f"a record of __mirror_state has the key {keyed} and a value for {partition}"
+            f"a record of __mirror_state has the key {key_partition} and a value for {partition}"
         )
-    found = known.get(REASON_TAG)
-    reason = None if found is None else found.decode(errors="replace")
-    unconfirmed = UNCONFIRMED_TAG in known or reason == UNCONFIRMED_TEXT
+    reason_tag = tag_values.get(REASON_TAG)
+    reason = None if reason_tag is None else reason_tag.decode(errors="replace")
+    unconfirmed = UNCONFIRMED_TAG in tag_values or reason == UNCONFIRMED_TEXT
     return PartitionState(partition, state, reason, unconfirmed)
 
 
@@ -198,9 +200,9 @@ def _epochs(mirror: str, body: FieldReader) -> Iterable[tuple[MirrorPartition, L
         for _ in range(body.compact_count()):
             partition = MirrorPartition(mirror, topic, body.int32())
             epoch = LeaderEpoch(body.int32())
-            known = body.tags()
-            producers = _producers(known.get(PRODUCERS_TAG, b""))
-            yield partition, LastMirrored(epoch, _end(known.get(END_TAG)), producers)
+            tag_values = body.tags()
+            producers = _producers(tag_values.get(PRODUCERS_TAG, b""))
+            yield partition, LastMirrored(epoch, _end(tag_values.get(END_TAG)), producers)
         body.tags()
     body.tags()
     body.finish()
@@ -217,7 +219,7 @@ def _end(tag: bytes | None) -> Offset:
 
 def _producers(tag: bytes) -> tuple[int, ...]:
     reader = FieldReader(tag, "producer ids of __mirror_state")
-    found = []
+    producer_ids = []
     while not reader.done:
-        found.append(reader.int64())
-    return tuple(found)
+        producer_ids.append(reader.int64())
+    return tuple(producer_ids)

@@ -142,35 +142,35 @@ def encode(status: Status) -> tuple[bytes, bytes]:
         "lane": status.lane,
         "node": status.node,
         "time_ms": status.time_ms,
-        "partitions": [_row(one) for one in status.partitions],
+        "partitions": [_row(partition_status) for partition_status in status.partitions],
         "fetchers": status.fetchers,
         "throttles": status.throttles,
     }
     return status_key(status.state_partition), bytes(compress(Codec.ZSTD, encode_json(body)))
 
 
-def _row(one: PartitionStatus) -> list[Any]:
+def _row(partition_status: PartitionStatus) -> list[Any]:
     return [
-        *one.partition,
-        int(one.state),
-        one.source_end,
-        one.source_last_stable,
-        one.destination_end,
-        one.records,
-        one.bytes,
-        one.reason and one.reason[:MAX_REASON],
-        one.lag_ms,
-        one.source_time_ms,
-        one.filled,
-        *_later_fields(one),
+        *partition_status.partition,
+        int(partition_status.state),
+        partition_status.source_end,
+        partition_status.source_last_stable,
+        partition_status.destination_end,
+        partition_status.records,
+        partition_status.bytes,
+        partition_status.reason and partition_status.reason[:MAX_REASON],
+        partition_status.lag_ms,
+        partition_status.source_time_ms,
+        partition_status.filled,
+        *_later_fields(partition_status),
     ]
 
 
-def _later_fields(one: PartitionStatus) -> list[int | None]:
+def _later_fields(partition_status: PartitionStatus) -> list[int | None]:
     """What later versions have added, as far as the row has it."""
-    if one.gap_ms:
-        return [one.mirrored_end, one.gap_ms]
-    return [] if one.mirrored_end is None else [one.mirrored_end]
+    if partition_status.gap_ms:
+        return [partition_status.mirrored_end, partition_status.gap_ms]
+    return [] if partition_status.mirrored_end is None else [partition_status.mirrored_end]
 
 
 @lru_cache(maxsize=128)  # a node reads all statuses each second, and few are new
@@ -258,8 +258,8 @@ def _partition(row: Any, body: JsonObject) -> PartitionStatus:
 
 def _filled_up(tail: list[Any]) -> list[Any]:
     """The fields that later versions have added; those of an older row are absent."""
-    missing = (None, None, None, (), None, 0)
-    return [*tail, *missing[len(tail) :]][: len(missing)]
+    defaults = (None, None, None, (), None, 0)
+    return [*tail, *defaults[len(tail) :]][: len(defaults)]
 
 
 def _filled(counts: Any, body: JsonObject) -> tuple[int, ...]:

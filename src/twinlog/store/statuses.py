@@ -43,24 +43,24 @@ class Reports:
     unreadable: tuple[str, ...] = ()
 
 
-async def read_reports(store: MirrorStore, *, alive: bool) -> Reports:
+async def read_reports(store: MirrorStore, *, has_lanes: bool) -> Reports:
     """The statuses and their ages.
 
     Args:
         store: the destination's mirrors.
-        alive: whether there are lanes: only then are doubtful statuses watched.
+        has_lanes: whether there are lanes: only then are doubtful statuses watched.
 
     Raises:
         Retriable, UserError: the destination is unreachable, or returns an error code.
     """
     statuses, unreadable = await store.statuses()
     ages = ages_of(statuses, time.time())
-    found = Reports(statuses=statuses, ages=ages, unreadable=unreadable)
+    reports = Reports(statuses=statuses, ages=ages, unreadable=unreadable)
     doubtful = {number for number, age in ages.items() if not is_fresh(age)}
-    return await renewed(store, found, doubtful) if alive and doubtful else found
+    return await renewed(store, reports, doubtful) if has_lanes and doubtful else reports
 
 
-async def renewed(store: MirrorStore, before: Reports, numbers: Collection[int]) -> Reports:
+async def renewed(store: MirrorStore, reports: Reports, numbers: Collection[int]) -> Reports:
     """The statuses once each of these was written again, or after `WATCH_S`.
 
     A status that was not written again has no owner: it is stale, however young it is.
@@ -68,31 +68,31 @@ async def renewed(store: MirrorStore, before: Reports, numbers: Collection[int])
     Raises:
         Retriable, UserError: the destination is unreachable, or returns an error code.
     """
-    statuses, ages = dict(before.statuses), dict(before.ages)
-    waiting, until = set(numbers), time.monotonic() + WATCH_S
-    while waiting and time.monotonic() < until:
+    statuses, ages = dict(reports.statuses), dict(reports.ages)
+    awaited_numbers, deadline = set(numbers), time.monotonic() + WATCH_S
+    while awaited_numbers and time.monotonic() < deadline:
         await asyncio.sleep(LOOK_S)
-        found, _ = await store.statuses()
-        for number in waiting & found.keys():
-            if found[number].time_ms != before.statuses[number].time_ms:
-                statuses[number], ages[number] = found[number], 0.0
-                waiting = waiting - {number}
-    for number in waiting:
+        later_statuses, _ = await store.statuses()
+        for number in awaited_numbers & later_statuses.keys():
+            if later_statuses[number].time_ms != reports.statuses[number].time_ms:
+                statuses[number], ages[number] = later_statuses[number], 0.0
+                awaited_numbers = awaited_numbers - {number}
+    for number in awaited_numbers:
         if is_fresh(ages[number]):
             ages[number] = _STALE_S
-    return Reports(statuses=statuses, ages=ages, unreadable=before.unreadable)
+    return Reports(statuses=statuses, ages=ages, unreadable=reports.unreadable)
 
 
 class ForeignMembers(NamedTuple):
     """Members of the nodes' groups that are not twinlog's.
 
     Attributes:
-        named: each with its host and the reason why it is foreign, for people.
-        only: whether the lanes' group has members, and all of them are foreign: no node runs.
+        descriptions: each with its host and the reason why it is foreign, for people.
+        all_foreign: whether the lanes' group has members, and all are foreign: no node runs.
     """
 
-    named: tuple[str, ...]
-    only: bool
+    descriptions: tuple[str, ...]
+    all_foreign: bool
 
 
 async def foreign_members(destination: KafkaCluster, groups: Mapping[str, Group]) -> ForeignMembers:
@@ -105,26 +105,26 @@ async def foreign_members(destination: KafkaCluster, groups: Mapping[str, Group]
         destination: the cluster that has the groups.
         groups: the groups as they were listed.
     """
-    named: list[str] = []
-    only = False
+    descriptions: list[str] = []
+    all_foreign = False
     for name, topic in ((LANES_GROUP, STATE_TOPIC), (f"{LANES_GROUP}.mirrors", CONFIG_TOPIC)):
         group = groups.get(name)
         if group is not None and not group.idle and group.kind != CLASSIC:
-            named.append(f"group {name} is a {group.kind} group, expected a classic group")
+            descriptions.append(f"group {name} is a {group.kind} group, expected a classic group")
             continue
         try:
             members = await group_members(destination, name)
         except TwinlogError:
             continue
         foreign = [
-            f"group {name}: member {one.member_id} at {one.host}: {why}"
-            for one in members
-            if (why := foreign_reason(topic, one.subscription))
+            f"group {name}: member {member.member_id} at {member.host}: {reason}"
+            for member in members
+            if (reason := foreign_reason(topic, member.subscription))
         ]
-        named += foreign
+        descriptions += foreign
         if name == LANES_GROUP:
-            only = 0 < len(members) == len(foreign)
-    return ForeignMembers(tuple(named), only)
+            all_foreign = 0 < len(members) == len(foreign)
+    return ForeignMembers(tuple(descriptions), all_foreign)
 
 
 def ages_of(statuses: Mapping[int, Status], now_s: float) -> dict[int, float]:

@@ -171,9 +171,9 @@ class Tail:
         self.restarts = 0
         self._cluster = cluster
         self._topic = topic
-        self._wanted = partitions
+        self._indexes = partitions
         self._lane: Lane | None = None
-        self._held = 0  # bytes of the records of this `catch_up`
+        self._held_bytes = 0  # bytes of the records of this `catch_up`
         self._epochs: defaultdict[int, SourceEpochs] = defaultdict(SourceEpochs)
 
     async def catch_up(self, patience: float | None = None) -> list[ControlRecord]:
@@ -190,37 +190,37 @@ class Tail:
                 holds too much.
         """
         loop = asyncio.get_running_loop()
-        self._held = 0
+        self._held_bytes = 0
         ends = await self.ends()
-        if lost := {i for i, at in self.positions.items() if at > ends.get(i, at)}:
+        if lost_indexes := {i for i, at in self.positions.items() if at > ends.get(i, at)}:
             # Not a lagging leader: that refuses to report an end below its epoch's start (KIP-207).
             self.restarts += 1
-            self.positions = {i: at for i, at in self.positions.items() if i not in lost}
-            for index in lost:
+            self.positions = {i: at for i, at in self.positions.items() if i not in lost_indexes}
+            for index in lost_indexes:
                 self._epochs.pop(index, None)
         if ends.keys() - self.positions.keys():
             self.positions = await self.starts() | self.positions
         records: list[ControlRecord] = []
-        waits = self._cluster.config.api_timeout if patience is None else patience
+        limit = self._cluster.config.api_timeout if patience is None else patience
         moved_at, reported = loop.time(), False
         failures = _Patience(self._cluster)
-        while behind := {i for i, end in ends.items() if self.positions[i] < end}:
-            stood = dict(self.positions)
-            polls = await self._polls(behind, _SHORT_POLL, failures)
-            news = await asyncio.gather(*(poll for poll, _ in polls))
-            records += itertools.chain.from_iterable(news)
-            stands_for = loop.time() - moved_at
-            if self.positions != stood:
+        while remaining_indexes := {i for i, end in ends.items() if self.positions[i] < end}:
+            last_positions = dict(self.positions)
+            polls = await self._polls(remaining_indexes, _SHORT_POLL, failures)
+            record_lists = await asyncio.gather(*(poll for poll, _ in polls))
+            records += itertools.chain.from_iterable(record_lists)
+            idle_s = loop.time() - moved_at
+            if self.positions != last_positions:
                 moved_at, reported = loop.time(), False
-            elif stands_for > waits:
-                raise self._undecided(behind)
-            elif stands_for > UNDECIDED and not reported:
-                log.warning("%s; waiting for it to end", self._undecided(behind).message)
+            elif idle_s > limit:
+                raise self._undecided(remaining_indexes)
+            elif idle_s > UNDECIDED and not reported:
+                log.warning("%s; waiting for it to end", self._undecided(remaining_indexes).message)
                 reported = True
         return records
 
-    def _undecided(self, behind: Collection[int]) -> Retriable:
-        index = min(behind)
+    def _undecided(self, indexes: Collection[int]) -> Retriable:
+        index = min(indexes)
         return Retriable(
             f"cannot read beyond offset {self.positions[index]}: a transaction that begins there "
             "seems to be open",
@@ -247,9 +247,9 @@ class Tail:
         polls: dict[asyncio.Task[list[ControlRecord]], Collection[int]] = {}
         try:
             while True:
-                busy = set(itertools.chain.from_iterable(polls.values()))
-                free = self.positions.keys() - busy
-                for poll, indexes in await self._polls(free, LONG_POLL, patience):
+                polled_indexes = set(itertools.chain.from_iterable(polls.values()))
+                free_indexes = self.positions.keys() - polled_indexes
+                for poll, indexes in await self._polls(free_indexes, LONG_POLL, patience):
                     polls[asyncio.create_task(poll)] = indexes
                 done, _ = await asyncio.wait(polls, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
@@ -294,7 +294,7 @@ class Tail:
             code = 3 if topic is None else topic.error
             with self._needing():
                 Refusal(code).fail("read the control topic", topic=self._topic)
-        indexes = topic.partitions if self._wanted is None else self._wanted
+        indexes = topic.partitions if self._indexes is None else self._indexes
         return [TopicPartition(self._topic, index) for index in sorted(indexes)]
 
     async def _polls(
@@ -302,8 +302,8 @@ class Tail:
     ) -> list[tuple[Coroutine[Any, Any, list[ControlRecord]], list[int]]]:
         """The polls of these partitions: a Fetch to each leader, a pause for those without one."""
         nodes: defaultdict[int, list[int]] = defaultdict(list)
-        homeless: list[int] = []
-        missing: TwinlogError | None = None
+        leaderless_indexes: list[int] = []
+        leader_error: TwinlogError | None = None
         try:
             leaders = await self._cluster.leaders(
                 [TopicPartition(self._topic, index) for index in indexes]
@@ -312,15 +312,17 @@ class Tail:
             return [(self._pause(error, patience), list(indexes))] if indexes else []
         for partition, leader in leaders.items():
             if isinstance(leader, Refusal):
-                homeless.append(partition.partition)
-                missing = leader.error("read", topic=self._topic, partition=partition.partition)
+                leaderless_indexes.append(partition.partition)
+                leader_error = leader.error(
+                    "read", topic=self._topic, partition=partition.partition
+                )
             else:
                 nodes[leader.node_id].append(partition.partition)
         polls = [
             (self._try_fetch(node, group, wait, patience), group) for node, group in nodes.items()
         ]
-        if missing is not None:
-            polls.append((self._pause(missing, patience), homeless))
+        if leader_error is not None:
+            polls.append((self._pause(leader_error, patience), leaderless_indexes))
         return polls
 
     async def _pause(self, error: TwinlogError, patience: "_Patience") -> list[ControlRecord]:
@@ -331,7 +333,7 @@ class Tail:
         self, node: int, indexes: Collection[int], wait: float, patience: "_Patience"
     ) -> list[ControlRecord]:
         loop = asyncio.get_running_loop()
-        before = loop.time()
+        start = loop.time()
         try:
             records = await self._fetch(node, indexes, wait)
         except (Retriable, ProtocolError) as error:
@@ -339,7 +341,7 @@ class Tail:
             await self._refresh(patience)
             return []
         patience.reset()
-        if not records and loop.time() < before + wait / 2:
+        if not records and loop.time() < start + wait / 2:
             # A new leader's high watermark lags behind its log until its followers have fetched
             # once. Until then a Fetch above it is answered at once and without records.
             await asyncio.sleep(PAUSE)
@@ -421,16 +423,16 @@ class Tail:
         foreign = self._cluster.config.foreign
         try:
             for record in self._decoded(part):
-                self._held += RECORD_COST + len(record.key or b"") + len(record.value or b"")
-                if foreign and self._held > MAX_FOREIGN:
+                self._held_bytes += RECORD_COST + len(record.key or b"") + len(record.value or b"")
+                if foreign and self._held_bytes > MAX_FOREIGN:
                     raise self._too_much(f"its records exceed {MAX_FOREIGN} bytes")
                 yield record
         except TooLong as error:
             raise self._too_much(error.message) from error
 
-    def _too_much(self, what: str) -> UserError:
+    def _too_much(self, reason: str) -> UserError:
         return UserError(
-            f"cannot read the control topic: {what}",
+            f"cannot read the control topic: {reason}",
             cluster=self._cluster.name,
             topic=self._topic,
             hint="only twinlog may write to it",
@@ -439,8 +441,8 @@ class Tail:
     def _decoded(self, part: Any) -> Iterator[ControlRecord]:
         index = part.partition_index
         aborted = (
-            AbortedTransaction(one.producer_id, one.first_offset)
-            for one in part.aborted_transactions or ()
+            AbortedTransaction(transaction.producer_id, transaction.first_offset)
+            for transaction in part.aborted_transactions or ()
         )
         buffer, position = memoryview(part.records or b""), Offset(self.positions[index])
         pieces, epoch = plan_with_epoch(buffer, position, aborted, MAX_DECODED)
@@ -470,7 +472,7 @@ class _Patience:
         self._backoff = Backoff(min(config.retry_backoff, 0.05), config.retry_backoff_max)
         self._rng = cluster.rng
         self._failures = 0
-        self._since = 0.0
+        self._first_failure_at = 0.0
 
     def reset(self) -> None:
         """Note that a broker has answered."""
@@ -480,21 +482,24 @@ class _Patience:
         """Wait before the next try, or raise `error` if failures have lasted too long."""
         now = asyncio.get_running_loop().time()
         if not self._failures:
-            self._since = now
-        if not isinstance(error, Retriable | ProtocolError) or now > self._since + self._limit:
+            self._first_failure_at = now
+        if (
+            not isinstance(error, Retriable | ProtocolError)
+            or now > self._first_failure_at + self._limit
+        ):
             raise error
         self._failures += 1
         await asyncio.sleep(self._backoff.delay(self._failures, self._rng.random()))
 
 
-def _granted(answers: Answers[ListedOffset], what: str) -> Iterator[tuple[int, int]]:
+def _granted(answers: Answers[ListedOffset], action: str) -> Iterator[tuple[int, int]]:
     for (topic, index), answer in answers.items():
         if isinstance(answer, Refusal):
             if (
                 answer.reaction in {Reaction.RETRY, Reaction.METADATA}
                 or answer.code == ErrorCode.NETWORK_EXCEPTION
             ):
-                raise Retriable(f"cannot {what}: {answer}", topic=topic, partition=index)
-            answer.fail(what, topic=topic, partition=index)
+                raise Retriable(f"cannot {action}: {answer}", topic=topic, partition=index)
+            answer.fail(action, topic=topic, partition=index)
         else:
             yield index, answer.offset

@@ -1,4 +1,4 @@
-"""Writing to control topics: atomically and fenced, or plainly.
+"""Writing to control topics: atomically and fenced, fenced only, or plainly.
 
 `TransactionalWriter` writes records to one or more partitions. Readers see all of them or none, and
 a write succeeds only while no other writer has taken over the transactional id:
@@ -18,6 +18,10 @@ A write ends in one of three ways:
 
 After any error the caller has to `fence` again, but *only if it still owns what it writes*: fencing
 takes ownership, so a writer must never fence by itself.
+
+`EpochWriter` writes to one partition under the id's newest epoch, without transactions: one request
+for each write. Its first write in an epoch fences former owners, and only then may be read what
+these have written.
 
 Within the transaction a lost answer is harmless: batches carry sequences, so a repeated batch is
 appended once. Produce is capped at version 11: from 12 on the broker adds partitions by itself
@@ -158,11 +162,11 @@ class TransactionalWriter:
         A refusal is certain only as the answer to the first EndTxn: one that is sent again may be
         refused because the first one was carried out, and another writer has fenced since.
         """
-        sends = 0
+        send_count = 0
 
         def before_send() -> None:
-            nonlocal sends
-            sends += 1
+            nonlocal send_count
+            send_count += 1
             self._before_send()
 
         try:
@@ -174,7 +178,7 @@ class TransactionalWriter:
                 before_send=before_send,
             )
         except TwinlogError as error:
-            if sends < 2 and not isinstance(error, Retriable | ProtocolError):
+            if send_count < 2 and not isinstance(error, Retriable | ProtocolError):
                 raise
             raise Disconnected(
                 f"unknown whether the transaction of {self.transactional_id} was committed: "
@@ -189,15 +193,15 @@ class TransactionalWriter:
         groups = _by_partition(entries)
         await self._wait_for_quotas(groups)
         try:
-            added = await add_partitions_to_txn(
+            answers = await add_partitions_to_txn(
                 self._cluster,
                 self.transactional_id,
                 producer,
                 list(groups),
                 before_send=self._before_send,
             )
-            with self._needing(added):
-                _raise_first(added, f"write as {self.transactional_id}")
+            with self._needing(answers):
+                _raise_first(answers, f"write as {self.transactional_id}")
             return await self._produce(producer, groups)
         except Fenced:
             raise
@@ -249,6 +253,67 @@ class TransactionalWriter:
         return sequence
 
 
+class EpochWriter:
+    """Writes to one partition under a transactional id's newest epoch, without transactions.
+
+    It must not be used by two tasks at once. `before_send` is called before each request that could
+    fence or write; an exception ends the call.
+    """
+
+    def __init__(
+        self,
+        cluster: KafkaCluster,
+        transactional_id: str,
+        *,
+        clock: Clock = time.time,
+        before_send: BeforeSend = nothing,
+    ) -> None:
+        self._cluster = cluster
+        self._id = transactional_id
+        self._clock = clock
+        self._before_send = before_send
+        self._producer: ProducerId | None = None
+        self._sequence = SequenceNumber(0)
+
+    async def fence(self, entries: Sequence[Entry]) -> None:
+        """Take over the id, and write: from then on, writes of former owners are refused.
+
+        Raises:
+            Fenced: another owner has taken over meanwhile.
+            Retriable: not possible now; call it again.
+            UserError: a right is missing.
+        """
+        self._producer = None
+        producer = await init_producer_id(self._cluster, self._id, before_send=self._before_send)
+        self._producer, self._sequence = producer, SequenceNumber(0)
+        await self.write(entries)
+
+    async def write(self, entries: Sequence[Entry]) -> None:
+        """Append entries of one partition in one batch; it is replicated when this returns.
+
+        After any error the caller has to `fence` again, if it still owns what it writes.
+
+        Raises:
+            Fenced: another owner has taken over.
+            Retriable: it is unknown whether the entries were written.
+            UserError: a right is missing.
+        """
+        producer = self._producer
+        assert producer is not None, "call fence() first"
+        self._producer = None
+        (group,) = _by_partition(entries).items()
+        partition, records = group
+        data = _batch(
+            records, int(self._clock() * 1000), producer, self._sequence, transactional=False
+        )
+        self._before_send()
+        answers = await _send(self._cluster, {partition: data}, ALL, None, tries=WRITE_TRIES)
+        with self._cluster.needing("WRITE", f"the topic {partition.topic}"):
+            _raise_first(answers, f"write as {self._id}")
+        self._sequence = advance(self._sequence, len(records))
+        self._producer = producer
+
+
 async def append(
     cluster: KafkaCluster,
     entries: Sequence[Entry],
@@ -280,7 +345,12 @@ def _by_partition(entries: Iterable[Entry]) -> dict[TopicPartition, list[Entry]]
 
 
 def _batch(
-    entries: Sequence[Entry], now_ms: int, producer: ProducerId | None, sequence: SequenceNumber
+    entries: Sequence[Entry],
+    now_ms: int,
+    producer: ProducerId | None,
+    sequence: SequenceNumber,
+    *,
+    transactional: bool = True,
 ) -> bytes:
     records = [
         RawRecord(offset, now_ms, 0, memoryview(encode_tail(entry.key, entry.value)))
@@ -288,7 +358,7 @@ def _batch(
     ]
     return whole(
         build(records, Codec.NONE),
-        attributes=0 if producer is None else TRANSACTIONAL,
+        attributes=TRANSACTIONAL if producer is not None and transactional else 0,
         producer_id=NO_PRODUCER if producer is None else producer.producer_id,
         epoch=NO_EPOCH if producer is None else producer.epoch,
         sequence=sequence,
@@ -304,9 +374,9 @@ async def _send(
 ) -> Answers[int]:
     """Produce one batch to each partition; return base offsets or error codes."""
 
-    async def ask(node: int, asked: Asked[bytes]) -> Answers[int]:
+    async def ask(node: int, questions: Asked[bytes]) -> Answers[int]:
         connection = await cluster.connection(node, _LANE)
-        request = _request(asked, acks, transactional_id, int(_replica_timeout(cluster) * 1000))
+        request = _request(questions, acks, transactional_id, int(_replica_timeout(cluster) * 1000))
         response = await connection.call(request)
         answers: dict[TopicPartition, int | Refusal] = {}
         for topic in response.responses:
@@ -327,10 +397,12 @@ def _replica_timeout(cluster: KafkaCluster) -> float:
     return cluster.config.request_timeout * 0.8
 
 
-def _request(asked: Asked[bytes], acks: int, transactional_id: str | None, timeout_ms: int) -> Any:
+def _request(
+    questions: Asked[bytes], acks: int, transactional_id: str | None, timeout_ms: int
+) -> Any:
     topic = ProduceRequest.TopicProduceData
     by_topic: dict[str, list[Any]] = {}
-    for partition, (_, batch) in asked.items():
+    for partition, (_, batch) in questions.items():
         item = topic.PartitionProduceData(index=partition.partition, records=batch)
         by_topic.setdefault(partition.topic, []).append(item)
     return ProduceRequest(
@@ -343,7 +415,7 @@ def _request(asked: Asked[bytes], acks: int, transactional_id: str | None, timeo
     )
 
 
-def _raise_first(answers: Mapping[TopicPartition, object], what: str) -> None:
+def _raise_first(answers: Mapping[TopicPartition, object], action: str) -> None:
     """Raise the most specific error code: OPERATION_NOT_ATTEMPTED (55) names no cause."""
     refusals = [(p, answer) for p, answer in answers.items() if isinstance(answer, Refusal)]
     if not refusals:
@@ -352,5 +424,5 @@ def _raise_first(answers: Mapping[TopicPartition, object], what: str) -> None:
         refusals, key=lambda item: item[1].code == ErrorCode.OPERATION_NOT_ATTEMPTED
     )
     if refusal.code in _UNKNOWN_OUTCOME:
-        raise Retriable(f"cannot {what}: {refusal}", topic=partition.topic, code=refusal.code)
-    refusal.fail(what, topic=partition.topic, partition=partition.partition)
+        raise Retriable(f"cannot {action}: {refusal}", topic=partition.topic, code=refusal.code)
+    refusal.fail(action, topic=partition.topic, partition=partition.partition)

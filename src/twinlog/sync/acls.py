@@ -23,6 +23,9 @@ whose ACLs were lost or are being restored, lists too few. A copy is removed onl
 2. no broker of the source lists it, and each of them lists some ACL: its authorizer has answered
    (or `mirror.acl.empty.source.trusted`).
 
+The same holds for the destination: an ACL that only some of its brokers list exists. If it counted
+as missing, an administrator's ACL would be created again, remembered as a copy, and removed later.
+
 If one of the clusters has no authorizer, there is nothing to copy, or no place to copy it to; that
 is logged once. created_acls.py remembers the ACLs that are made and removed.
 """
@@ -45,7 +48,11 @@ from twinlog.kafka.acls import (
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import TwinlogError, UnsupportedVersion
 from twinlog.kafka.groups.offsets import list_groups
-from twinlog.kafka.requests.acls import describe_acls
+from twinlog.kafka.requests.acls import (
+    acls_of_any_broker,
+    describe_acls,
+    describe_acls_everywhere,
+)
 from twinlog.mirror.acl_scope import AclScope, Choice, choose_all, missed
 from twinlog.mirror.settings import MirrorSettings
 from twinlog.store.config_records import MadeFor, MirrorTopic, Wanted
@@ -101,16 +108,16 @@ async def _scope(
     settings: MirrorSettings,
     *,
     about: Collection[Acl],
-    ours: Collection[Acl],
+    destination_acls: Collection[Acl],
 ) -> AclScope:
-    """The scope of the ACLs in `about`; `ours` are the destination's ACLs."""
+    """The scope of the ACLs in `about`; `destination_acls` are the destination's ACLs."""
     topics = snapshot.topics_of(mirror)
     mirrored = frozenset(t.topic for t in topics if t.wanted is Wanted.MIRRORING)
-    nodes, _ = nodes_among(ours, STATE_TOPIC, snapshot.copied_acls)
+    nodes, _ = nodes_among(destination_acls, STATE_TOPIC, snapshot.copied_acls)
     every = frozenset(topic.topic for topic in topics).union(snapshot.unread_topics(mirror))
     return AclScope(
         topics=mirrored,
-        left=every - mirrored,
+        inactive_topics=every - mirrored,
         groups=await _groups(source, settings, about, every),
         nodes=nodes,
     )
@@ -132,19 +139,19 @@ async def _groups(
         return {}
     names = {acl.resource_name for acl in about if acl.pattern_type is PatternType.LITERAL}
     prefixes = tuple(acl.resource_name for acl in about if acl.pattern_type is PatternType.PREFIXED)
-    found: dict[str, frozenset[str]] = {}
+    topics_by_group: dict[str, frozenset[str]] = {}
     try:
         for group in served((await list_groups(source)).values(), settings.groups_include):
             if group.name in names or group.name.startswith(prefixes):
                 committed = await group_offsets(source, group)
-                if read := frozenset(one.topic for one in committed) & topics:
-                    found[group.name] = read
+                if group_topics := frozenset(partition.topic for partition in committed) & topics:
+                    topics_by_group[group.name] = group_topics
     except TwinlogError as error:
         log.warning(
             "ACLs of groups are not updated, because the source's groups are unknown: %s", error
         )
         return None
-    return found
+    return topics_by_group
 
 
 async def _not_its_own(
@@ -155,17 +162,23 @@ async def _not_its_own(
     Raises:
         UnsupportedVersion: a record of made ACLs cannot be read.
     """
-    here, there = await store.snapshot(), await MirrorStore(source).snapshot()
-    for key, why in (*here.unread.items(), *there.unread.items()):
+    destination_snapshot, source_snapshot = (
+        await store.snapshot(),
+        await MirrorStore(source).snapshot(),
+    )
+    for key, why in (*destination_snapshot.unread.items(), *source_snapshot.unread.items()):
         if key[0] in _TELL_OF_ACLS:
             raise UnsupportedVersion(
                 f"cannot determine which ACLs were created by mirrors: {why}",
                 hint="use a version of twinlog that can read it",
             )
     return frozenset[Acl]().union(
-        here.made_of(source.cluster_id, MadeFor.SWITCHOVER),
-        there.made_of(destination.cluster_id, MadeFor.SOURCE),
-        *(there.made_acls(mirror, MadeFor.READ_ONLY) for mirror in there.mirrors),
+        destination_snapshot.made_of(source.cluster_id, MadeFor.SWITCHOVER),
+        source_snapshot.made_of(destination.cluster_id, MadeFor.SOURCE),
+        *(
+            source_snapshot.made_acls(mirror, MadeFor.READ_ONLY)
+            for mirror in source_snapshot.mirrors
+        ),
     )
 
 
@@ -186,7 +199,7 @@ class AclSync(ReportedSync[AclDifference | NoAuthorizer]):
         self._store = store
         self._read_only = read_only
         self._clock = clock
-        self._told: dict[tuple[str, str], str] = {}  # the last text, by mirror and subject
+        self._reported: dict[tuple[str, str], str] = {}  # the last text, by mirror and subject
         self._absent_since: dict[str, dict[Acl, float]] = {}
 
     @classmethod
@@ -196,7 +209,9 @@ class AclSync(ReportedSync[AclDifference | NoAuthorizer]):
 
     def concerns(self, settings: MirrorSettings, topics: Collection[MirrorTopic]) -> bool:
         """Whether ACLs follow: without any rule nothing is read, and existing copies stay."""
-        return bool(settings.acl_include) and any(one.wanted is Wanted.MIRRORING for one in topics)
+        return bool(settings.acl_include) and any(
+            topic.wanted is Wanted.MIRRORING for topic in topics
+        )
 
     async def compare(self, context: SyncContext) -> AclDifference | NoAuthorizer:
         """Compare the destination's ACLs with the source's that are copied; change nothing.
@@ -208,40 +223,52 @@ class AclSync(ReportedSync[AclDifference | NoAuthorizer]):
         source, destination, store = context.source, context.destination, context.store
         mirror, settings = context.name, context.settings
         not_its_own = await _not_its_own(source, destination, store)
-        theirs, ours = await describe_acls(source), await describe_acls(destination)
-        if theirs is None:
+        source_acls, destination_acls = (
+            await describe_acls(source),
+            await acls_of_any_broker(destination),
+        )
+        if source_acls is None:
             return NoAuthorizer("source")
-        if ours is None:
+        if destination_acls is None:
             return NoAuthorizer("destination")
         not_its_own |= await _not_its_own(source, destination, store)
         snapshot = await store.snapshot()
-        made = snapshot.made_acls(mirror, MadeFor.SOURCE)
-        scope = await _scope(source, snapshot, mirror, settings, about=theirs | made, ours=ours)
-        candidates = theirs - not_its_own
+        recorded = snapshot.made_acls(mirror, MadeFor.SOURCE)
+        scope = await _scope(
+            source,
+            snapshot,
+            mirror,
+            settings,
+            about=source_acls | recorded,
+            destination_acls=destination_acls,
+        )
+        candidates = source_acls - not_its_own
         # In a thread: with ten thousand ACLs it takes a second or two.
         rules = settings.acl_include
-        choices = await asyncio.to_thread(choose_all, candidates, ours, made, rules, scope)
+        choices = await asyncio.to_thread(
+            choose_all, candidates, destination_acls, recorded, rules, scope
+        )
         by_choice = {
-            choice: frozenset(acl for acl, chosen in choices.items() if chosen is choice)
+            choice: frozenset(acl for acl, decision in choices.items() if decision is choice)
             for choice in Choice
         }
-        wanted = candidates & by_choice[Choice.COPIED]
-        kept = candidates & made & by_choice[Choice.BEYOND]
-        left = by_choice[Choice.LEFT] | by_choice[Choice.WITHHELD]
-        changes = acl_changes(wanted | kept, ours, made - left)
+        copies = candidates & by_choice[Choice.COPIED]
+        leftovers = candidates & recorded & by_choice[Choice.BEYOND]
+        exempt = by_choice[Choice.LEFT] | by_choice[Choice.WITHHELD]
+        changes = acl_changes(copies | leftovers, destination_acls, recorded - exempt)
         # Copies by an earlier version are kept, and not created again.
         beyond = by_choice[Choice.BEYOND]
         changes = changes._replace(remember=changes.remember - beyond, make=changes.make - beyond)
         # A read-only denial that the source has as well is also remembered as a copy, and so stays.
-        also = wanted & snapshot.made_acls(mirror, MadeFor.READ_ONLY)
+        also = copies & snapshot.made_acls(mirror, MadeFor.READ_ONLY)
         return AclDifference(
             changes._replace(remember=changes.remember | also),
-            ours,
-            absent=changes.remove - theirs,
+            destination_acls,
+            absent=changes.remove - source_acls,
             denying=candidates & by_choice[Choice.DENYING],
-            missed=missed(candidates & beyond, scope) - ours,
+            missed=missed(candidates & beyond, scope) - destination_acls,
             withheld=by_choice[Choice.WITHHELD],
-            stopping=by_choice[Choice.DENYING] & changes.remove & ours,
+            stopping=by_choice[Choice.DENYING] & changes.remove & destination_acls,
         )
 
     async def apply(self, context: SyncContext, difference: AclDifference | NoAuthorizer) -> int:
@@ -265,8 +292,8 @@ class AclSync(ReportedSync[AclDifference | NoAuthorizer]):
             return await self._read_only.exclusively(
                 lambda: carry_out(cluster, store, mirror, first, MadeFor.SOURCE)
             )
-        gone = await self._gone(context.source, mirror, difference.absent, context.settings)
-        stays = difference.absent - gone
+        vanished = await self._gone(context.source, mirror, difference.absent, context.settings)
+        stays = difference.absent - vanished
         changes = difference.changes._replace(
             remove=difference.changes.remove - stays, forget=difference.changes.forget - stays
         )
@@ -281,21 +308,24 @@ class AclSync(ReportedSync[AclDifference | NoAuthorizer]):
         """What is left to do, and which of the source's ACLs are not copied."""
         if isinstance(difference, NoAuthorizer):
             return
-        found = difference
-        for acls, what in ((found.changes.make, "created"), (found.changes.remove, "removed")):
+        acl_difference = difference
+        for acls, verb in (
+            (acl_difference.changes.make, "created"),
+            (acl_difference.changes.remove, "removed"),
+        ):
             if acls:
-                yield Remark(f"{len(acls)} ACL(s) are not {what} yet: {_few(acls)}")
-        if denying := found.denying:
+                yield Remark(f"{len(acls)} ACL(s) are not {verb} yet: {_few(acls)}")
+        if denying := acl_difference.denying:
             yield Remark(
                 f"{len(denying)} denial(s) of the source are not copied, because they would stop "
                 f"nodes or cover control topics: {_few(denying)}"
             )
-        if beyond := found.missed:
+        if beyond := acl_difference.missed:
             yield Remark(
                 f"{len(beyond)} ACL(s) of the source that applications may need are not copied, "
                 f"because they reach beyond the mirror's topics and groups: {_few(beyond)}"
             )
-        if withheld := found.withheld:
+        if withheld := acl_difference.withheld:
             yield Remark(
                 f"{len(withheld)} ACL(s) of the source are not copied or not updated, because a "
                 f"denial that limits them on the source is not copied: {_few(withheld)}"
@@ -321,49 +351,53 @@ class AclSync(ReportedSync[AclDifference | NoAuthorizer]):
             Retriable, UserError: a broker of the source is unreachable, or refuses.
         """
         now, before = self._clock(), self._absent_since.get(mirror, {})
-        since = {acl: before.get(acl, now) for acl in absent}
-        self._absent_since[mirror] = since
-        due = frozenset(acl for acl in absent if acl in before and now - since[acl] >= ABSENT_S)
-        if not due:
+        since_times = {acl: before.get(acl, now) for acl in absent}
+        self._absent_since[mirror] = since_times
+        candidates = frozenset(
+            acl for acl in absent if acl in before and now - since_times[acl] >= ABSENT_S
+        )
+        if not candidates:
             return _NONE
-        brokers = list((await source.refresh([])).brokers)
-        answers = await asyncio.gather(*(describe_acls(source, node) for node in brokers))
-        silent = [str(node) for node, one in zip(brokers, answers, strict=True) if not one]
-        disabled = any(one is None for one in answers)
-        if not brokers or disabled or (silent and not settings.acl_empty_source_trusted):
+        lists = await describe_acls_everywhere(source)
+        silent = [str(node) for node, listing in lists.items() if not listing]
+        disabled = None in lists.values()
+        if not lists or disabled or (silent and not settings.acl_empty_source_trusted):
             self._tell(
                 mirror,
                 "empty",
-                f"broker(s) {', '.join(silent)} of the source list no ACL at all: {len(due)} "
+                f"broker(s) {', '.join(silent)} of the source list no ACL at all: "
+                f"{len(candidates)} "
                 "copied ACL(s) are kept; if the source has none on purpose, set "
                 "mirror.acl.empty.source.trusted=true",
             )
             return _NONE
-        return due.difference(*(one or _NONE for one in answers))
+        return candidates.difference(*(listing or _NONE for listing in lists.values()))
 
-    def _report(self, mirror: str, found: AclDifference) -> None:
-        if found.denying:
+    def _report(self, mirror: str, difference: AclDifference) -> None:
+        if difference.denying:
             self._tell(
                 mirror,
                 "denying",
-                f"{len(found.denying)} denial(s) of the source are not copied, because they would "
-                f"stop nodes or cover control topics: {few(sorted(found.denying), '; ')}",
+                f"{len(difference.denying)} denial(s) of the source are not copied, because they "
+                "would "
+                f"stop nodes or cover control topics: {few(sorted(difference.denying), '; ')}",
             )
-        if found.missed:
+        if difference.missed:
             self._tell(
                 mirror,
                 "missed",
-                f"{len(found.missed)} ACL(s) of the source are not copied, because they reach "
+                f"{len(difference.missed)} ACL(s) of the source are not copied, because they reach "
                 "beyond the mirror's topics and groups; applications may need them after a "
-                f"failover (add a rule to mirror.acl.include): {few(sorted(found.missed), '; ')}",
+                "failover (add a rule to mirror.acl.include): "
+                f"{few(sorted(difference.missed), '; ')}",
             )
-        if found.withheld:
+        if difference.withheld:
             self._tell(
                 mirror,
                 "withheld",
-                f"{len(found.withheld)} ACL(s) of the source are not copied or not updated, "
+                f"{len(difference.withheld)} ACL(s) of the source are not copied or not updated, "
                 "because a denial that limits them on the source is not copied: "
-                f"{few(sorted(found.withheld), '; ')}",
+                f"{few(sorted(difference.withheld), '; ')}",
             )
 
     def _tell(self, mirror: str, about: str, text: str) -> None:
@@ -371,8 +405,8 @@ class AclSync(ReportedSync[AclDifference | NoAuthorizer]):
 
         Earlier texts are not kept: the source decides how often the text changes.
         """
-        if self._told.get((mirror, about)) != text:
-            self._told[mirror, about] = text
+        if self._reported.get((mirror, about)) != text:
+            self._reported[mirror, about] = text
             log.warning("mirror %s: %s", mirror, text)
 
 

@@ -180,11 +180,11 @@ class Host:
         """The sync of this class, created at its first use."""
         if kind not in self._syncs:
             self._syncs[kind] = kind.create(self)
-        found = self._syncs[kind]
-        assert isinstance(found, kind)
-        return found
+        instance = self._syncs[kind]
+        assert isinstance(instance, kind)
+        return instance
 
 
-def is_mirrored(topic: MirrorTopic, found: Topic | None) -> bool:
+def is_mirrored(topic: MirrorTopic, source_topic: Topic | None) -> bool:
     """Whether the source's topic of this name is the one that is mirrored."""
-    return found is not None and found.topic_id == topic.topic_id
+    return source_topic is not None and source_topic.topic_id == topic.topic_id

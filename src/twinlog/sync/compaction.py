@@ -56,6 +56,10 @@ FOREVER_MS: Final = (1 << 63) - 1
 """Stored as the delete.retention.ms of a topic that is not compacted any more."""
 CONFIGS_S: Final = 600.0
 """Seconds for which a topic's policy and retention count as unchanged."""
+_POLICY: Final = "cleanup.policy"
+_RETENTION: Final = "delete.retention.ms"
+_NEEDED_CONFIGS: Final = frozenset({_POLICY, _RETENTION})
+"""Without one of them, nothing is known of a topic: it may be compacted."""
 _SHARE: Final = 24
 _LEAST_PERIOD_MS: Final = 60_000
 
@@ -88,8 +92,8 @@ class Marks:
 
     def caught_up_ms(self, topic: MirrorTopic) -> int | None:
         """A time up to which all partitions have everything; None if that of one is unknown."""
-        known = [self._caught_up.get(one) for one in topic.mirror_partitions]
-        return None if None in known else min((at for at in known if at is not None), default=None)
+        times = [self._caught_up.get(partition) for partition in topic.mirror_partitions]
+        return None if None in times else min((at for at in times if at is not None), default=None)
 
 
 def limit_ms(retention_ms: int) -> int:
@@ -102,16 +106,16 @@ def store_period_ms(retention_ms: int) -> int:
     return max(retention_ms // _SHARE, _LEAST_PERIOD_MS)
 
 
-def behind_ms(found: Followed, now_ms: int) -> int:
+def behind_ms(record: Followed, now_ms: int) -> int:
     """For how long a topic was behind at most, if that was too long; else 0.
 
     The record of a topic without any lag may be a store period old. Where the retention is shorter
     than two periods, this would look like being behind, which is then found up to a period later.
     """
-    now_behind = now_ms - found.caught_up_ms
-    limit, period = limit_ms(found.retention_ms), store_period_ms(found.retention_ms)
-    allowed = max(limit, min(limit, period) + period)
-    return max(found.behind_ms, now_behind if now_behind > allowed else 0)
+    now_behind = now_ms - record.caught_up_ms
+    limit, period = limit_ms(record.retention_ms), store_period_ms(record.retention_ms)
+    allowance = max(limit, min(limit, period) + period)
+    return max(record.behind_ms, now_behind if now_behind > allowance else 0)
 
 
 def topic_behind_ms(snapshot: Snapshot, topic: MirrorTopic, now_ms: int) -> int | None:
@@ -119,15 +123,15 @@ def topic_behind_ms(snapshot: Snapshot, topic: MirrorTopic, now_ms: int) -> int 
 
     The record of a former topic on the destination, which a rebuild has deleted, does not count.
     """
-    found = snapshot.followed(topic.mirror, topic.topic)
-    if found is None or found.destination_topic_id != topic.destination_topic_id:
+    record = snapshot.followed(topic.mirror, topic.topic)
+    if record is None or record.destination_topic_id != topic.destination_topic_id:
         return None
-    return behind_ms(found, now_ms)
+    return behind_ms(record, now_ms)
 
 
 def followed(
     topic: MirrorTopic,
-    before: Followed | None,
+    previous: Followed | None,
     caught_up_ms: int | None,
     retention_ms: int,
     now_ms: int,
@@ -136,15 +140,15 @@ def followed(
 
     Args:
         topic: the mirror's topic.
-        before: the record before; None if the topic was never tracked.
+        previous: the record before; None if the topic was never tracked.
         caught_up_ms: see `Marks`.
         retention_ms: the source's delete.retention.ms.
         now_ms: the present time.
     """
-    if before is None or is_another(
-        before.destination_topic_id, topic.destination_topic_id or NO_ID
+    if previous is None or is_another(
+        previous.destination_topic_id, topic.destination_topic_id or NO_ID
     ):
-        before = Followed(
+        previous = Followed(
             mirror=topic.mirror,
             topic=topic.topic,
             destination_topic_id=topic.destination_topic_id,
@@ -152,16 +156,16 @@ def followed(
             retention_ms=retention_ms,
             behind_ms=0,
         )
-    newer = max(before.caught_up_ms, caught_up_ms or 0)
+    newer = max(previous.caught_up_ms, caught_up_ms or 0)
     # Also where it has caught up: when it did since the check before is unknown.
-    behind = now_ms - before.caught_up_ms
+    lag_ms = now_ms - previous.caught_up_ms
     # The retention was one of both while it was behind; the shorter one removes more.
-    missed = behind if behind > limit_ms(min(before.retention_ms, retention_ms)) else 0
+    missed = lag_ms if lag_ms > limit_ms(min(previous.retention_ms, retention_ms)) else 0
     return replace(
-        before,
+        previous,
         caught_up_ms=newer,
         retention_ms=retention_ms,
-        behind_ms=max(before.behind_ms, missed),
+        behind_ms=max(previous.behind_ms, missed),
     )
 
 
@@ -181,7 +185,7 @@ class Compaction(Sync[Tracked]):
     def __init__(self, now_ms: Callable[[], int] = _wall_ms) -> None:
         self.marks = Marks()
         self._now_ms = now_ms
-        self._known: dict[tuple[str, str], Followed] = {}
+        self._records: dict[tuple[str, str], Followed] = {}
         self._retentions: dict[tuple[str, UUID], tuple[float, int | None]] = {}
 
     async def compare(self, context: SyncContext) -> Tracked:
@@ -201,12 +205,16 @@ class Compaction(Sync[Tracked]):
             if topic.wanted is Wanted.PAUSED
             and latest_known(topic, snapshot.followed(context.name, topic.topic)) is None
         ]
-        found = (await source.refresh([one.topic for one in paused])).topics if paused else {}
-        there = [one for one in paused if is_mirrored(one, found.get(one.topic))]
-        topics = [*context.same, *there]
-        failed = await self._read_retentions(source, topics)
-        changes = [one for topic in topics for one in self._track(snapshot, topic)]
-        return Tracked(changes, failed)
+        source_topics = (
+            (await source.refresh([topic.topic for topic in paused])).topics if paused else {}
+        )
+        unchanged = [
+            topic for topic in paused if is_mirrored(topic, source_topics.get(topic.topic))
+        ]
+        topics = [*context.same, *unchanged]
+        failures = await self._read_retentions(source, topics)
+        changes = [change for topic in topics for change in self._track(snapshot, topic)]
+        return Tracked(changes, failures)
 
     async def apply(self, context: SyncContext, difference: Tracked) -> int:
         """Store the records that have changed; return how many topics could not be checked."""
@@ -221,55 +229,57 @@ class Compaction(Sync[Tracked]):
         if (topic.mirror, topic.topic_id) not in self._retentions:
             return []
         _, retention_ms = self._retentions[topic.mirror, topic.topic_id]
-        stored = snapshot.followed(*key)
+        stored_record = snapshot.followed(*key)
         if retention_ms is None:
-            self._known.pop(key, None)
-            return [] if stored is None else _not_compacted(stored)
-        before = latest_known(topic, self._known.get(key), stored)
+            self._records.pop(key, None)
+            return [] if stored_record is None else _not_compacted(stored_record)
+        previous = latest_known(topic, self._records.get(key), stored_record)
         caught_up_ms = self.marks.caught_up_ms(topic)
-        now = followed(topic, before, caught_up_ms, retention_ms, self._now_ms())
-        self._known[key] = now
-        if now.behind_ms and not (before and before.behind_ms):
+        current = followed(topic, previous, caught_up_ms, retention_ms, self._now_ms())
+        self._records[key] = current
+        if current.behind_ms and not (previous and previous.behind_ms):
             log.warning(
                 "mirror %s: %s was behind for %d s, longer than the source's "
                 "delete.retention.ms (%d): deleted keys may have stayed on the destination; "
                 "compare with twinlog verify",
-                *(topic.mirror, topic.topic, now.behind_ms // 1000, retention_ms),
+                *(topic.mirror, topic.topic, current.behind_ms // 1000, retention_ms),
             )
-        return [now] if is_to_be_stored(stored, now) else []
+        return [current] if is_to_be_stored(stored_record, current) else []
 
     async def _read_retentions(self, source: KafkaCluster, topics: Collection[MirrorTopic]) -> int:
         """Read which topics are compacted, and their retention; return how many failed."""
-        now, failed = time.monotonic(), 0
-        due = {
+        now, failures = time.monotonic(), 0
+        keys = {
             topic.topic: (topic.mirror, topic.topic_id)
             for topic in topics
             if self._retentions.get((topic.mirror, topic.topic_id), (0.0, None))[0] <= now
         }
-        for name, configs in (await source_configs(source, list(due))).items():
-            if isinstance(configs, Refusal):
-                failed += 1
+        for name, configs in (await source_configs(source, list(keys))).items():
+            if isinstance(configs, Refusal) or not configs.keys() >= _NEEDED_CONFIGS:
+                failures += 1
             else:
-                self._retentions[due[name]] = now + CONFIGS_S, retention_of(configs)
-        return failed
+                self._retentions[keys[name]] = now + CONFIGS_S, retention_of(configs)
+        return failures
 
 
-def _still_there(changed: Collection[ConfigChange], snapshot: Snapshot) -> list[ConfigChange]:
+def _still_there(changes: Collection[ConfigChange], snapshot: Snapshot) -> list[ConfigChange]:
     """The changes for topics that their mirror still has."""
     topics = {(topic.mirror, topic.topic) for topic in snapshot.topics}
     return [
-        one for one in changed if not isinstance(one, Followed) or (one.mirror, one.topic) in topics
+        change
+        for change in changes
+        if not isinstance(change, Followed) or (change.mirror, change.topic) in topics
     ]
 
 
-def _not_compacted(stored: Followed) -> list[ConfigChange]:
+def _not_compacted(record: Followed) -> list[ConfigChange]:
     """The change of a topic's record when its source does not remove tombstones any more.
 
     Otherwise `caught_up_ms` would not be updated any more, and the topic would seem to be behind.
     """
-    if not stored.behind_ms:
-        return [Tombstone(key_of(stored))]
-    return [] if stored.retention_ms == FOREVER_MS else [replace(stored, retention_ms=FOREVER_MS)]
+    if not record.behind_ms:
+        return [Tombstone(key_of(record))]
+    return [] if record.retention_ms == FOREVER_MS else [replace(record, retention_ms=FOREVER_MS)]
 
 
 def latest_known(topic: MirrorTopic, *records: Followed | None) -> Followed | None:
@@ -278,34 +288,34 @@ def latest_known(topic: MirrorTopic, *records: Followed | None) -> Followed | No
     The stored record is later than a node's own one if another node has owned the mirror meanwhile.
     Records of a former topic on the destination show nothing.
     """
-    found = [
-        one
-        for one in records
-        if one is not None
-        and not is_another(one.destination_topic_id, topic.destination_topic_id or NO_ID)
+    candidates = [
+        record
+        for record in records
+        if record is not None
+        and not is_another(record.destination_topic_id, topic.destination_topic_id or NO_ID)
     ]
-    if not found:
+    if not candidates:
         return None
-    latest = max(found, key=lambda one: one.caught_up_ms)
-    return replace(latest, behind_ms=max(one.behind_ms for one in found))
+    latest = max(candidates, key=lambda record: record.caught_up_ms)
+    return replace(latest, behind_ms=max(record.behind_ms for record in candidates))
 
 
-def is_to_be_stored(stored: Followed | None, now: Followed) -> bool:
+def is_to_be_stored(stored_record: Followed | None, current: Followed) -> bool:
     """Whether the record has changed enough to be written."""
-    if stored is None or is_another(stored.destination_topic_id, now.destination_topic_id or NO_ID):
+    if stored_record is None or is_another(
+        stored_record.destination_topic_id, current.destination_topic_id or NO_ID
+    ):
         return True
-    period = store_period_ms(now.retention_ms)
+    period = store_period_ms(current.retention_ms)
     return (
-        now.retention_ms != stored.retention_ms
-        or now.caught_up_ms - stored.caught_up_ms >= period
-        or now.behind_ms - stored.behind_ms >= (period if stored.behind_ms else 1)
+        current.retention_ms != stored_record.retention_ms
+        or current.caught_up_ms - stored_record.caught_up_ms >= period
+        or current.behind_ms - stored_record.behind_ms >= (period if stored_record.behind_ms else 1)
     )
 
 
 def retention_of(configs: Mapping[str, SourceConfig]) -> int | None:
-    """A topic's delete.retention.ms; None if it is not compacted."""
-    policy = configs.get("cleanup.policy")
-    retention = configs.get("delete.retention.ms")
-    if policy is None or retention is None or "compact" not in policy.value:
+    """A topic's delete.retention.ms; None if it is not compacted. Both must be in `configs`."""
+    if "compact" not in configs[_POLICY].value:
         return None
-    return int(retention.value)
+    return int(configs[_RETENTION].value)

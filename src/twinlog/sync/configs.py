@@ -94,81 +94,86 @@ class ConfigSync(ReportedSync[Compared]):
             Retriable: a cluster is unreachable.
         """
         exclude = context.settings.topic_properties_exclude
-        known = await known_configs(context.destination)
-        found: dict[str, ConfigDifference | UnreadableConfigs] = {}
-        for some in chunks([topic.topic for topic in context.same]):
-            theirs = await source_configs(context.source, some)
-            resources = [topic_resource(name) for name in some]
-            ours = await describe_configs(context.destination, resources)
-            for (_, name), entries in ours.items():
-                there = theirs[name]
+        config_names = await known_configs(context.destination)
+        comparison: dict[str, ConfigDifference | UnreadableConfigs] = {}
+        for names in chunks([topic.topic for topic in context.same]):
+            source_entries = await source_configs(context.source, names)
+            resources = [topic_resource(name) for name in names]
+            destination_entries = await describe_configs(context.destination, resources)
+            for (_, name), entries in destination_entries.items():
+                topic_entries = source_entries[name]
                 if isinstance(entries, Refusal):
-                    found[name] = UnreadableConfigs("destination", entries)
+                    comparison[name] = UnreadableConfigs("destination", entries)
                     continue
-                if isinstance(there, Refusal):
-                    found[name] = UnreadableConfigs("source", there)
+                if isinstance(topic_entries, Refusal):
+                    comparison[name] = UnreadableConfigs("source", topic_entries)
                     continue
                 current = {
                     key: DestinationConfig(entry.value, entry.source == ConfigSource.TOPIC)
                     for key, entry in entries.items()
                 }
-                wanted = destination_configs(there, exclude, known, accepted_batch_limit(current))
-                found[name] = ConfigDifference(
-                    config_changes(wanted, current, exclude),
-                    fixed_differences(wanted, current),
-                    set_back(there),
+                target = destination_configs(
+                    topic_entries, exclude, config_names, accepted_batch_limit(current)
                 )
-        return found
+                comparison[name] = ConfigDifference(
+                    config_changes(target, current, exclude),
+                    fixed_differences(target, current),
+                    set_back(topic_entries),
+                )
+        return comparison
 
     async def apply(self, context: SyncContext, difference: Compared) -> int:
         """Change the destination's topics to the source's configurations."""
-        failed = 0
+        failures = 0
         changes: dict[str, ConfigChanges] = {}
         # Configurations were read by name, so they do not count for a topic recreated meanwhile.
-        others = await _others(context.source, context.destination, context.same)
-        topics = [one for one in context.same if one not in others]
-        compared = {one.topic: difference[one.topic] for one in topics}
+        recreated = await _others(context.source, context.destination, context.same)
+        topics = [topic for topic in context.same if topic not in recreated]
+        compared = {topic.topic: difference[topic.topic] for topic in topics}
         await _note_set_back(context.store, topics, compared)
-        for name, found in compared.items():
-            if isinstance(found, UnreadableConfigs):
-                failed += 1
-                log.warning("%s: its configurations %s", name, found)
+        for name, difference_of_topic in compared.items():
+            if isinstance(difference_of_topic, UnreadableConfigs):
+                failures += 1
+                log.warning("%s: its configurations %s", name, difference_of_topic)
                 continue
-            for key, value in found.fixed.items():
+            for key, value in difference_of_topic.fixed.items():
                 log.warning(
                     "%s: %s is now %s on the source; the destination keeps its own value",
                     name,
                     key,
                     value,
                 )
-            if found.changes:
-                changes[name] = found.changes
-        refused = await _change(context.destination, changes, "to the source's value")
-        return failed + len(refused)
+            if difference_of_topic.changes:
+                changes[name] = difference_of_topic.changes
+        refusals = await _change(context.destination, changes, "to the source's value")
+        return failures + len(refusals)
 
     def describe(self, difference: Compared) -> Iterator[Remark]:
         """A remark for each topic that differs, or cannot be compared."""
-        for topic, found in difference.items():
-            if isinstance(found, UnreadableConfigs):
-                yield Remark(f"its configurations {found}", topic, unreadable=True)
-            elif found.names:
-                yield Remark(f"different from the source: {few(found.names)}", topic)
+        for topic, topic_difference in difference.items():
+            if isinstance(topic_difference, UnreadableConfigs):
+                yield Remark(f"its configurations {topic_difference}", topic, unreadable=True)
+            elif topic_difference.names:
+                yield Remark(f"different from the source: {few(topic_difference.names)}", topic)
 
 
 async def _others(
     source: KafkaCluster, destination: KafkaCluster, topics: Collection[MirrorTopic]
 ) -> set[MirrorTopic]:
     """The topics that were recreated on either side."""
-    names = [one.topic for one in topics]
-    there, here = (await source.refresh(names)).topics, (await destination.refresh(names)).topics
+    names = [topic.topic for topic in topics]
+    source_topics, destination_topics = (
+        (await source.refresh(names)).topics,
+        (await destination.refresh(names)).topics,
+    )
     return {
-        one
-        for one in topics
-        for known, found in (
-            (one.topic_id, there.get(one.topic)),
-            (one.destination_topic_id, here.get(one.topic)),
+        topic
+        for topic in topics
+        for topic_id, metadata in (
+            (topic.topic_id, source_topics.get(topic.topic)),
+            (topic.destination_topic_id, destination_topics.get(topic.topic)),
         )
-        if found is not None and is_another(known, found.topic_id)
+        if metadata is not None and is_another(topic_id, metadata.topic_id)
     }
 
 
@@ -178,18 +183,18 @@ async def _note_set_back(
     compared: Compared,
 ) -> None:
     """Store what is to be set back, if it has changed."""
-    changed = {
-        topic.incarnation: found.set_back
+    changes = {
+        topic.incarnation: difference.set_back
         for topic in topics
-        if isinstance(found := compared[topic.topic], ConfigDifference)
-        and found.set_back != topic.set_back
+        if isinstance(difference := compared[topic.topic], ConfigDifference)
+        and difference.set_back != topic.set_back
     }
-    if changed:
+    if changes:
         await store.change(
             lambda now: [
-                replace(topic, set_back=changed[topic.incarnation])
+                replace(topic, set_back=changes[topic.incarnation])
                 for topic in now.topics
-                if topic.incarnation in changed and topic.wanted is not Wanted.STOPPED
+                if topic.incarnation in changes and topic.wanted is not Wanted.STOPPED
             ]
         )
 
@@ -213,64 +218,66 @@ async def set_configs_back(
         UserError: no right to read configurations, or to write `__mirror_config`.
         Retriable: the destination is unreachable.
     """
-    known = await known_configs(destination)
-    failed: set[str] = set()
+    config_names = await known_configs(destination)
+    failures: set[str] = set()
 
-    async def decide(now: Snapshot) -> list[MirrorTopic]:
+    async def decide(current: Snapshot) -> list[MirrorTopic]:
         states = await store.states()
-        due = [
+        topics = [
             topic
-            for topic in now.topics
+            for topic in current.topics
             if (topic.mirror, topic.wanted) == (mirror, Wanted.STOPPED)
             and topic.topic in names
             and topic.set_back is not None
             and states.stopped(topic.mirror_partitions)
         ]
-        there = (await destination.refresh([one.topic for one in due])).topics if due else {}
+        destination_topics = (
+            (await destination.refresh([topic.topic for topic in topics])).topics if topics else {}
+        )
         changes = {
-            one.topic: set_back_changes(one.set_back or (), known)
-            for one in due
-            if one.topic in there
-            and not is_another(one.destination_topic_id, there[one.topic].topic_id)
+            topic.topic: set_back_changes(topic.set_back or (), config_names)
+            for topic in topics
+            if topic.topic in destination_topics
+            and not is_another(topic.destination_topic_id, destination_topics[topic.topic].topic_id)
         }
-        refused = await _change(destination, changes, "back")
+        refusals = await _change(destination, changes, "back")
         absent = {
             name
-            for name, one in refused.items()
-            if one.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            for name, refusal in refusals.items()
+            if refusal.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         }
-        absent |= {one.topic for one in due} - there.keys()
-        gone = await absent_everywhere(destination, absent) if absent else set()
-        failed.clear()
-        failed.update(absent - gone)
-        failed.update(
+        absent |= {topic.topic for topic in topics} - destination_topics.keys()
+        deleted = await absent_everywhere(destination, absent) if absent else set()
+        failures.clear()
+        failures.update(absent - deleted)
+        failures.update(
             name
-            for name, one in refused.items()
-            if one.code not in {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, *REFUSED_VALUE}
+            for name, refusal in refusals.items()
+            if refusal.code not in {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, *REFUSED_VALUE}
         )
-        return [replace(topic, set_back=None) for topic in due if topic.topic not in failed]
+        return [replace(topic, set_back=None) for topic in topics if topic.topic not in failures]
 
     await store.change(decide)
-    return failed
+    return failures
 
 
 async def _change(
     destination: KafkaCluster, changes: Mapping[str, ConfigChanges], why: str
 ) -> dict[str, Refusal]:
     """Change configurations of topics; return the refusals."""
-    refused: dict[str, Refusal] = {}
-    for some in chunks(list(changes)):
+    refusals: dict[str, Refusal] = {}
+    for names in chunks(list(changes)):
         answers = await incremental_alter_configs(
             destination,
-            {topic_resource(name): _alterations(changes[name]) for name in some},
+            {topic_resource(name): _alterations(changes[name]) for name in names},
         )
         for (_, name), refusal in answers.items():
             if refusal is None:
                 log.info("%s: changed %s: %s", name, why, ", ".join(changes[name]))
             else:
-                refused[name] = refusal
+                refusals[name] = refusal
                 log.warning("%s: cannot alter its configurations: %s", name, refusal)
-    return refused
+    return refusals
 
 
 def _alterations(changes: ConfigChanges) -> list[Alteration]:

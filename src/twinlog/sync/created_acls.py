@@ -36,36 +36,38 @@ async def carry_out(
     """
     if changes.remember:
         await _remember(store, mirror, changes.remember, made_for)
-    refused = await _make(destination, changes.make)
-    kept = await _remove(destination, changes.remove)
-    if forget := changes.forget - kept:
+    failures = await _make(destination, changes.make)
+    leftovers = await _remove(destination, changes.remove)
+    if forget := changes.forget - leftovers:
         await _forget(store, mirror, forget, made_for)
-    return len(refused) + len(kept)
+    return len(failures) + len(leftovers)
 
 
 async def _make(destination: KafkaCluster, acls: Collection[Acl]) -> set[Acl]:
     """Make denials, then what they limit; return those that could not be made."""
-    denials, others = _split(acls)
-    refused = await _done(denials, "created", lambda some: create_acls(destination, some))
-    open_ones = limited(others, refused)
+    denials, grants = _split(acls)
+    failures = await _done(denials, "created", lambda batch: create_acls(destination, batch))
+    open_ones = limited(grants, failures)
     if open_ones:
         log.warning(
             "ACLs are not created, because the denials that limit them cannot be created: %s",
             few(sorted(open_ones), "; "),
         )
-    others -= open_ones
+    grants -= open_ones
     return (
-        refused | open_ones | await _done(others, "created", lambda a: create_acls(destination, a))
+        failures | open_ones | await _done(grants, "created", lambda a: create_acls(destination, a))
     )
 
 
 async def _remove(destination: KafkaCluster, acls: Collection[Acl]) -> set[Acl]:
     """Remove what denials limit, then the denials; return those that could not be removed."""
-    denials, others = _split(acls)
-    kept = await _done(others, "removed", lambda some: delete_acls(destination, some))
-    needed = limiting(denials, kept)
+    denials, grants = _split(acls)
+    leftovers = await _done(grants, "removed", lambda batch: delete_acls(destination, batch))
+    needed = limiting(denials, leftovers)
     denials -= needed
-    return kept | needed | await _done(denials, "removed", lambda a: delete_acls(destination, a))
+    return (
+        leftovers | needed | await _done(denials, "removed", lambda a: delete_acls(destination, a))
+    )
 
 
 def _split(acls: Collection[Acl]) -> tuple[set[Acl], set[Acl]]:
@@ -75,7 +77,7 @@ def _split(acls: Collection[Acl]) -> tuple[set[Acl], set[Acl]]:
 
 async def _done(
     acls: Collection[Acl],
-    what: str,
+    verb: str,
     action: Callable[[Iterable[Acl]], Awaitable[Mapping[Acl, Refusal | None]]],
 ) -> set[Acl]:
     """Apply an action to ACLs; return those for which it was refused."""
@@ -83,20 +85,20 @@ async def _done(
         return set()
     answers = await action(acls)
     refusals = {acl: answer for acl, answer in answers.items() if answer is not None}
-    if done := answers.keys() - refusals.keys():
-        log.info("ACLs %s: %s", what, few(sorted(done), "; "))
+    if successes := answers.keys() - refusals.keys():
+        log.info("ACLs %s: %s", verb, few(sorted(successes), "; "))
     if refusals:
-        why, named = next(iter(refusals.values())), few(sorted(refusals), "; ")
-        log.warning("ACLs cannot be %s (%s): %s", what, why, named)
+        why, text = next(iter(refusals.values())), few(sorted(refusals), "; ")
+        log.warning("ACLs cannot be %s (%s): %s", verb, why, text)
     return set(refusals)
 
 
 async def _remember(
     store: MirrorStore, mirror: str, acls: Collection[Acl], made_for: MadeFor
 ) -> None:
-    def decide(now: Snapshot) -> list[ConfigChange]:
-        if mirror not in now.mirrors:
-            raise unknown_mirror(mirror, now)
+    def decide(snapshot: Snapshot) -> list[ConfigChange]:
+        if mirror not in snapshot.mirrors:
+            raise unknown_mirror(mirror, snapshot)
         return [MadeAcl(mirror=mirror, acl=acl, made_for=made_for) for acl in acls]
 
     await store.change(decide)
@@ -107,10 +109,11 @@ async def _forget(
 ) -> None:
     """Forget what is remembered for this reason; what is remembered for another reason stays."""
 
-    def decide(now: Snapshot) -> list[ConfigChange]:
-        left = now.made_acls(mirror, made_for) & frozenset(acls)
+    def decide(snapshot: Snapshot) -> list[ConfigChange]:
+        recorded = snapshot.made_acls(mirror, made_for) & frozenset(acls)
         return [
-            Tombstone(key_of(MadeAcl(mirror=mirror, acl=acl, made_for=made_for))) for acl in left
+            Tombstone(key_of(MadeAcl(mirror=mirror, acl=acl, made_for=made_for)))
+            for acl in recorded
         ]
 
     await store.change(decide)

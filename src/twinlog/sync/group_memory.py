@@ -27,21 +27,21 @@ class KnownGroups:
     """Since when (ms) the source has not listed a group."""
 
     def own(
-        self, group: str, found: Mapping[TopicPartition, Committed]
+        self, group: str, offsets: Mapping[TopicPartition, Committed]
     ) -> frozenset[TopicPartition]:
         """The partitions whose offset on the destination is the mirror's own."""
-        sent = self.sent.get(group, {})
-        lost = (one for one in found if one in sent and sent[one] == found[one])
-        return own_offsets(found, self.groups.get(group)) | frozenset(lost)
+        in_flight = self.sent.get(group, {})
+        unanswered = (p for p in offsets if p in in_flight and in_flight[p] == offsets[p])
+        return own_offsets(offsets, self.groups.get(group)) | frozenset(unanswered)
 
     def copied(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
         """Remember that these offsets were committed."""
         before = self.groups[group]
         news = {
             partition: before.partitions.get(partition, PartitionMemory())._replace(
-                copied=one.offset, metadata=metadata_checksum(one.metadata), other=NO_OFFSET
+                copied=offset.offset, metadata=metadata_checksum(offset.metadata), other=NO_OFFSET
             )
-            for partition, one in offsets.items()
+            for partition, offset in offsets.items()
         }
         self.groups[group] = replace(before, partitions={**before.partitions, **news})
         for partition in offsets:

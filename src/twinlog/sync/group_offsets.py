@@ -230,17 +230,17 @@ class GroupSync(Sync[GroupDifference]):
 
     async def _compare(self, check: _Check) -> GroupDifference:
         now_ms = int(self._clock() * 1000)
-        listed = await list_groups(check.source)
+        source_groups = await list_groups(check.source)
         difference = GroupDifference(
             check=check,
             memory=await self._memory(check.mirror),
             now_ms=now_ms,
-            listed=listed,
-            served=served(listed.values(), check.include),
+            listed=source_groups,
+            served=served(source_groups.values(), check.include),
         )
         if not difference.served or not check.partitions:
             return difference
-        here = await list_groups(self._destination)
+        destination_groups = await list_groups(self._destination)
         offsets: dict[Group, GroupOffsets] = {}
         unread: dict[str, TwinlogError] = {}
         limit = asyncio.Semaphore(AT_ONCE)
@@ -262,13 +262,13 @@ class GroupSync(Sync[GroupDifference]):
             bounds=bounds,
             repeat_s=repeat_s,
             offsets=offsets,
-            busy=frozenset(name for name, group in here.items() if not group.idle),
+            busy=frozenset(name for name, group in destination_groups.items() if not group.idle),
             unread=unread,
         )
 
     async def _apply(self, difference: GroupDifference) -> int:
-        check, memory, listed = difference.check, difference.memory, difference.listed
-        failed = [*difference.unread]
+        check, memory, source_groups = difference.check, difference.memory, difference.listed
+        failures = [*difference.unread]
         for name, error in difference.unread.items():
             log.warning("group %s: cannot copy its offsets: %s", name, error)
         limit = asyncio.Semaphore(AT_ONCE)
@@ -278,23 +278,23 @@ class GroupSync(Sync[GroupDifference]):
                 try:
                     return await self._serve(difference, group)
                 except TwinlogError as error:
-                    failed.append(group.name)
+                    failures.append(group.name)
                     log.warning("group %s: cannot copy its offsets: %s", group.name, error)
                     return 0
 
         if difference.served and check.partitions:
-            copied = sum(await asyncio.gather(*map(serve, difference.offsets)))
-            log.info("%d group offsets copied", copied)
+            count = sum(await asyncio.gather(*map(serve, difference.offsets)))
+            log.info("%d group offsets copied", count)
         if not self._remembers:
-            return len(failed)
+            return len(failures)
         if not memory.was_read:
-            return len(failed) + 1
-        await self._note_deleted(check.source, memory, listed, check.partitions.keys())
-        failed += [name for name in memory.undecoded - {*failed} if name is not None]
-        named = tuple(sorted(failed)[:MAX_NAMED])
-        last = LastCheck(mirror=check.mirror, time_ms=difference.now_ms, failed=named)
+            return len(failures) + 1
+        await self._note_deleted(check.source, memory, source_groups, check.partitions.keys())
+        failures += [name for name in memory.undecoded - {*failures} if name is not None]
+        names = tuple(sorted(failures)[:MAX_NAMED])
+        last_check = LastCheck(mirror=check.mirror, time_ms=difference.now_ms, failed=names)
         await self._forget_unserved(difference)
-        return len(failed) + await self._write(memory, last)
+        return len(failures) + await self._write(memory, last_check)
 
     # ---- one group -----------------------------------------------------------------------------
 
@@ -306,39 +306,39 @@ class GroupSync(Sync[GroupDifference]):
         """
         count = await self._follow(difference, group)
         committed = difference.offsets[group].source
-        if unknown := difference.bounds.unknown(committed.keys()):
-            raise Retriable(unknown)
+        if problem := difference.bounds.unknown(committed.keys()):
+            raise Retriable(problem)
         return count
 
     async def _follow(self, difference: GroupDifference, group: Group) -> int:
         """Commit what is due of one group with these offsets on the destination and the source."""
         check, memory, now_ms = difference.check, difference.memory, difference.now_ms
         logs, busy = difference.bounds.logs, group.name in difference.busy
-        everything, committed = difference.offsets[group]
-        known = memory.groups.get(group.name)
+        on_destination, committed = difference.offsets[group]
+        entry = memory.groups.get(group.name)
         source = _of(logs, committed)
-        if not source and known is None:
+        if not source and entry is None:
             return 0
-        found = _of(source, everything)
-        own = memory.own(group.name, found)
-        active = busy or moved_by_others(found, own, known)
-        before = known or GroupMemory(mirror=check.mirror, group=group.name, kind=group.kind)
-        now = replace(
-            before,
+        destination = _of(source, on_destination)
+        own = memory.own(group.name, destination)
+        active = busy or moved_by_others(destination, own, entry)
+        previous = entry or GroupMemory(mirror=check.mirror, group=group.name, kind=group.kind)
+        current = replace(
+            previous,
             kind=group.kind,
-            active_ms=now_ms if active else before.active_ms,
-            copied_ms=before.copied_ms or now_ms,
-            partitions=remembered(source, found, own, known, logs.keys()),
+            active_ms=now_ms if active else previous.active_ms,
+            copied_ms=previous.copied_ms or now_ms,
+            partitions=remembered(source, destination, own, entry, logs.keys()),
         )
-        memory.groups[group.name] = now
-        if busy or now_ms - now.active_ms < check.quiet_s * 1000:
+        memory.groups[group.name] = current
+        if busy or now_ms - current.active_ms < check.quiet_s * 1000:
             return 0
-        due = due_offsets(source, found, logs, own)
-        repeats = group.kind != SHARE and now_ms - now.copied_ms >= difference.repeat_s * 1000
+        offsets = due_offsets(source, destination, logs, own)
+        repeats = group.kind != SHARE and now_ms - current.copied_ms >= difference.repeat_s * 1000
         if repeats:
-            due = {one: found[one] for one in own & source.keys()} | due
-        due = await self._still_due(check, group, due, found)
-        count = await self._commit(difference, group, due)
+            offsets = {p: destination[p] for p in own & source.keys()} | offsets
+        offsets = await self._still_due(check, group, offsets, destination)
+        count = await self._commit(difference, group, offsets)
         if repeats:
             memory.groups[group.name] = replace(memory.groups[group.name], copied_ms=now_ms)
         return count
@@ -347,66 +347,70 @@ class GroupSync(Sync[GroupDifference]):
         self,
         check: _Check,
         group: Group,
-        due: Mapping[TopicPartition, Committed],
-        found: Mapping[TopicPartition, Committed],
+        offsets: Mapping[TopicPartition, Committed],
+        copies: Mapping[TopicPartition, Committed],
     ) -> dict[TopicPartition, Committed]:
-        """What of `due` still holds after a second reading.
+        """What of `offsets` still holds after a second reading.
 
         The source's topics are read after the offsets, so that a topic recreated before is
         detected. And nothing is committed over what another client has committed meanwhile: the
         group itself, or a switchover, which may have read a later offset on the source.
         """
         recreated = await _recreated(
-            check.source, {partition.topic for partition in due}, check.topic_ids
+            check.source, {partition.topic for partition in offsets}, check.topic_ids
         )
-        due = {partition: one for partition, one in due.items() if partition.topic not in recreated}
-        again = (
-            await destination_offsets(self._destination, group, check.translation) if due else {}
+        offsets = {p: offset for p, offset in offsets.items() if p.topic not in recreated}
+        current = (
+            await destination_offsets(self._destination, group, check.translation)
+            if offsets
+            else {}
         )
-        due = {one: offset for one, offset in due.items() if again.get(one) == found.get(one)}
-        for partition in due.keys() & found.keys():
-            if due[partition].offset < found[partition].offset:
+        offsets = {p: offset for p, offset in offsets.items() if current.get(p) == copies.get(p)}
+        for partition in offsets.keys() & copies.keys():
+            if offsets[partition].offset < copies[partition].offset:
                 log.info(
                     "group %s was rewound on the source: %s is rewound from %d to %d on the "
                     "destination",
                     group.name,
                     partition,
-                    found[partition].offset,
-                    due[partition].offset,
+                    copies[partition].offset,
+                    offsets[partition].offset,
                 )
-        return dict(due)
+        return dict(offsets)
 
     async def _commit(
-        self, difference: GroupDifference, group: Group, due: Mapping[TopicPartition, Committed]
+        self, difference: GroupDifference, group: Group, offsets: Mapping[TopicPartition, Committed]
     ) -> int:
         """Commit part by part, and remember what was committed; return how many partitions."""
         check, memory = difference.check, difference.memory
         write = set_start_offsets if group.kind == SHARE else commit_offsets
         count = 0
-        for whole in in_parts(group.name, due):
-            wanted = check.wanted()
-            part = {one: offset for one, offset in whole.items() if one.topic in wanted}
+        for whole in in_parts(group.name, offsets):
+            topic_ids = check.wanted()
+            part = {p: offset for p, offset in whole.items() if p.topic in topic_ids}
             if not part:
                 continue
             memory.sent.setdefault(group.name, {}).update(part)
-            there = check.translation
+            mapping = check.translation
             translated = {
-                there.name(one): at._replace(offset=there.offsets(one).to_destination(at.offset))
-                for one, at in part.items()
+                mapping.name(p): at._replace(offset=mapping.offsets(p).to_destination(at.offset))
+                for p, at in part.items()
             }
-            answers = there.by_source(part, await write(self._destination, group.name, translated))
-            refused = {one: refusal for one, refusal in answers.items() if refusal is not None}
-            memory.copied(group.name, {one: part[one] for one in answers if one not in refused})
-            for one, refusal in refused.items():
+            answers = mapping.by_source(
+                part, await write(self._destination, group.name, translated)
+            )
+            refusals = {p: refusal for p, refusal in answers.items() if refusal is not None}
+            memory.copied(group.name, {p: part[p] for p in answers if p not in refusals})
+            for partition, refusal in refusals.items():
                 # Not committed for certain: an equal offset that stands there later is the group's.
                 if refusal.code in _ACTIVE or not refusal.reaction.retriable:
-                    memory.sent[group.name].pop(one, None)
-            if any(refusal.code in _ACTIVE for refusal in refused.values()):
+                    memory.sent[group.name].pop(partition, None)
+            if any(refusal.code in _ACTIVE for refusal in refusals.values()):
                 log.info("group %s has become active on the destination", group.name)
                 before = memory.groups[group.name]
                 memory.groups[group.name] = replace(before, active_ms=difference.now_ms)
                 break
-            for partition, refusal in refused.items():
+            for partition, refusal in refusals.items():
                 refusal.fail(f"commit for group {group.name}", topic=partition.topic)
             count += len(answers)
         return count
@@ -422,17 +426,19 @@ class GroupSync(Sync[GroupDifference]):
         memory = self._memories.get(mirror)
         if memory is None or not memory.was_read:
             try:
-                found = await read_groups(self._destination, mirror)
+                records = await read_groups(self._destination, mirror)
             except UserError as error:
                 log.warning("mirror %s: cannot read its group records: %s", mirror, error)
                 memory = memory or KnownGroups(was_read=False)
             else:
-                for text in found.unreadable:
+                for text in records.unreadable:
                     log.warning(
                         "mirror %s: keeping a group record that cannot be read: %s", mirror, text
                     )
-                groups = dict(found.groups)
-                memory = KnownGroups(groups=groups, written=dict(groups), undecoded=found.undecoded)
+                groups = dict(records.groups)
+                memory = KnownGroups(
+                    groups=groups, written=dict(groups), undecoded=records.undecoded
+                )
             self._memories[mirror] = memory
         return memory
 
@@ -440,8 +446,8 @@ class GroupSync(Sync[GroupDifference]):
         self,
         source: KafkaCluster,
         memory: KnownGroups,
-        listed: Collection[str],
-        checked: Set[TopicPartition],
+        source_groups: Collection[str],
+        partitions: Set[TopicPartition],
     ) -> None:
         """Note which offsets are gone on the source, of groups that it does not list.
 
@@ -450,32 +456,32 @@ class GroupSync(Sync[GroupDifference]):
         """
         limit = asyncio.Semaphore(AT_ONCE)
 
-        async def note(known: GroupMemory) -> None:
-            group = Group(known.group, "", known.kind)
+        async def note(entry: GroupMemory) -> None:
+            group = Group(entry.group, "", entry.kind)
             async with limit:
                 try:
                     committed = await group_offsets(source, group)
                 except TwinlogError:
                     return  # keep the offsets that were read last
-            gone = checked - committed.keys()
-            memory.groups[known.group] = replace(
-                known,
+            deleted_partitions = partitions - committed.keys()
+            memory.groups[entry.group] = replace(
+                entry,
                 partitions={
-                    partition: one._replace(source=NO_OFFSET, deleted=1)
-                    if partition in gone
-                    else one
-                    for partition, one in known.partitions.items()
-                    if partition not in gone or one.copied != NO_OFFSET
+                    partition: offsets._replace(source=NO_OFFSET, deleted=1)
+                    if partition in deleted_partitions
+                    else offsets
+                    for partition, offsets in entry.partitions.items()
+                    if partition not in deleted_partitions or offsets.copied != NO_OFFSET
                 },
             )
 
-        due = [
-            one
-            for name, one in memory.groups.items()
-            if name not in listed
-            and any(not one.partitions[p].deleted for p in checked & one.partitions.keys())
+        candidates = [
+            entry
+            for name, entry in memory.groups.items()
+            if name not in source_groups
+            and any(not entry.partitions[p].deleted for p in partitions & entry.partitions.keys())
         ]
-        await asyncio.gather(*map(note, due))
+        await asyncio.gather(*map(note, candidates))
 
     async def _forget_unserved(self, difference: GroupDifference) -> None:
         """Drop groups that are not served any more, or that the source has not listed for long.
@@ -483,17 +489,19 @@ class GroupSync(Sync[GroupDifference]):
         One list without the group proves nothing: its coordinator may not answer. While a copied
         offset is left on the destination, the group would continue from it (`GROUP_DELETED`).
         """
-        memory, listed, now_ms = difference.memory, difference.listed, difference.now_ms
-        away = memory.groups.keys() - {group.name for group in difference.served}
-        since = {name: memory.unlisted.get(name, now_ms) for name in away}
-        excluded = {name for name in away if name in listed}
-        long = {name for name in away - excluded if now_ms - since[name] > FORGET_S * 1000}
-        left = await self._with_copies(memory, sorted(long), difference.check.translation)
-        for name in excluded | long - left:
+        memory, source_groups, now_ms = difference.memory, difference.listed, difference.now_ms
+        unserved = memory.groups.keys() - {group.name for group in difference.served}
+        since_ms = {name: memory.unlisted.get(name, now_ms) for name in unserved}
+        excluded = {name for name in unserved if name in source_groups}
+        expired = {
+            name for name in unserved - excluded if now_ms - since_ms[name] > FORGET_S * 1000
+        }
+        copied = await self._with_copies(memory, sorted(expired), difference.check.translation)
+        for name in excluded | expired - copied:
             del memory.groups[name]
-        again = dict.fromkeys(left, now_ms)
+        restarts = dict.fromkeys(copied, now_ms)
         memory.unlisted = {
-            name: at for name, at in (since | again).items() if name in memory.groups
+            name: at for name, at in (since_ms | restarts).items() if name in memory.groups
         }
 
     async def _with_copies(
@@ -506,29 +514,29 @@ class GroupSync(Sync[GroupDifference]):
             async with limit:
                 group = Group(name, "", memory.groups[name].kind)
                 try:
-                    found = await destination_offsets(self._destination, group, translation)
+                    offsets = await destination_offsets(self._destination, group, translation)
                 except TwinlogError:
                     return True
-                return bool(memory.own(name, found))
+                return bool(memory.own(name, offsets))
 
         answers = await asyncio.gather(*map(has, names))
-        return {name for name, one in zip(names, answers, strict=True) if one}
+        return {name for name, has_copy in zip(names, answers, strict=True) if has_copy}
 
-    async def _write(self, memory: KnownGroups, last: LastCheck) -> int:
+    async def _write(self, memory: KnownGroups, last_check: LastCheck) -> int:
         """Write what has changed, and the check itself; return 1 if it cannot be written."""
-        changed: list[GroupMemory | LastCheck] = [
-            one
-            for name, one in memory.groups.items()
-            if memory.written.get(name) != one and name not in memory.undecoded
+        entries: list[GroupMemory | LastCheck] = [
+            entry
+            for name, entry in memory.groups.items()
+            if memory.written.get(name) != entry and name not in memory.undecoded
         ]
         # The check is last: it vouches for the records that are written before it.
-        changed += [last] if None not in memory.undecoded else []
+        entries += [last_check] if None not in memory.undecoded else []
         forgotten = memory.written.keys() - memory.groups.keys() - memory.undecoded
         try:
             await create_groups_topic(self._destination)
-            await write_groups(self._destination, last.mirror, changed, forgotten)
+            await write_groups(self._destination, last_check.mirror, entries, forgotten)
         except TwinlogError as error:
-            log.warning("mirror %s: cannot write its group records: %s", last.mirror, error)
+            log.warning("mirror %s: cannot write its group records: %s", last_check.mirror, error)
             return 1
         memory.written = dict(memory.groups)
         return int(None in memory.undecoded)
@@ -537,9 +545,9 @@ class GroupSync(Sync[GroupDifference]):
         """Seconds between two commits of the same offset."""
         if self._repeat_s is None:
             brokers = self._destination.metadata.brokers
-            asked = [admin.Resource(admin.ConfigResourceType.BROKER, str(node)) for node in brokers]
+            nodes = [admin.Resource(admin.ConfigResourceType.BROKER, str(node)) for node in brokers]
             try:
-                answers = await admin.describe_configs(self._destination, asked, [_RETENTION])
+                answers = await admin.describe_configs(self._destination, nodes, [_RETENTION])
             except TwinlogError as error:
                 log.info("%s of the brokers is unknown: %s", _RETENTION, error)
                 return DEFAULT_REPEAT_S
@@ -553,23 +561,23 @@ class GroupSync(Sync[GroupDifference]):
 
 def repeat_interval(minutes: Iterable[str | None]) -> float:
     """Seconds between two commits of the same offset, by the brokers' offsets.retention.minutes."""
-    told = [int(one) * 60 / 4 for one in minutes if one and one.isascii() and one.isdecimal()]
-    return min([*told, MAX_REPEAT_S]) if told else DEFAULT_REPEAT_S
+    periods = [int(m) * 60 / 4 for m in minutes if m and m.isascii() and m.isdecimal()]
+    return min([*periods, MAX_REPEAT_S]) if periods else DEFAULT_REPEAT_S
 
 
 def _topic_ids(partitions: Mapping[TopicPartition, UUID]) -> dict[str, UUID]:
-    return {partition.topic: one for partition, one in partitions.items()}
+    return {partition.topic: topic_id for partition, topic_id in partitions.items()}
 
 
 def _mirrored(snapshot: Snapshot, mirror: str) -> set[str]:
     """The topics that are to be mirrored, by the latest `__mirror_config`."""
-    return {one.topic for one in snapshot.topics_of(mirror) if one.wanted is Wanted.MIRRORING}
+    return {topic.topic for topic in snapshot.topics_of(mirror) if topic.wanted is Wanted.MIRRORING}
 
 
 def _of(
     partitions: Container[TopicPartition], offsets: Mapping[TopicPartition, Committed]
 ) -> dict[TopicPartition, Committed]:
-    return {partition: one for partition, one in offsets.items() if partition in partitions}
+    return {partition: at for partition, at in offsets.items() if partition in partitions}
 
 
 async def _recreated(
@@ -578,14 +586,14 @@ async def _recreated(
     """Those of these topics that were recreated on the source, or may have been."""
     if not names:
         return set()
-    known = (await source.refresh(names)).topics
-    found = {
+    topics = (await source.refresh(names)).topics
+    recreated = {
         name
         for name in names
-        if (topic := known.get(name)) is None or topic.error or topic.topic_id != topic_ids[name]
+        if (topic := topics.get(name)) is None or topic.error or topic.topic_id != topic_ids[name]
     }
-    for name in found:
+    for name in recreated:
         log.warning(
             "%s may have been recreated on the source: its group offsets are not copied", name
         )
-    return found
+    return recreated

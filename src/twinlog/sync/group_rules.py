@@ -98,13 +98,14 @@ def own_offsets(
     destination: Mapping[TopicPartition, Committed], memory: GroupMemory | None
 ) -> frozenset[TopicPartition]:
     """The partitions whose offset on the destination is the mirror's own."""
-    known = {} if memory is None else memory.partitions
+    memories = {} if memory is None else memory.partitions
     return frozenset(
         partition
         for partition, committed in destination.items()
         if committed.leader_epoch == NO_EPOCH
-        and (one := known.get(partition)) is not None
-        and (one.copied, one.metadata) == (committed.offset, metadata_checksum(committed.metadata))
+        and (entry := memories.get(partition)) is not None
+        and (entry.copied, entry.metadata)
+        == (committed.offset, metadata_checksum(committed.metadata))
     )
 
 
@@ -117,9 +118,9 @@ def moved_by_others(
 
     An offset of another client that is seen for the first time may be new.
     """
-    known = {} if memory is None else memory.partitions
+    memories = {} if memory is None else memory.partitions
     return any(
-        committed.offset != known.get(partition, PartitionMemory()).other
+        committed.offset != memories.get(partition, PartitionMemory()).other
         for partition, committed in destination.items()
         if partition not in own
     )
@@ -139,32 +140,32 @@ def due_offsets(
         logs: the partitions whose offsets follow, with their logs on the destination.
         own: those whose offset on the destination is the mirror's own.
     """
-    due = {}
+    offsets = {}
     for partition, committed in source.items():
         if partition not in logs:
             continue
         start, end = logs[partition]
         offset = max(start, min(committed.offset, end))
         target = Committed(offset, committed.metadata if offset == committed.offset else "")
-        found = destination.get(partition)
+        copy = destination.get(partition)
         if (
-            found is None
-            or found.offset < offset
-            or (partition in own and _follows_back(committed, target, found))
+            copy is None
+            or copy.offset < offset
+            or (partition in own and _follows_back(committed, target, copy))
         ):
-            due[partition] = target
-    return due
+            offsets[partition] = target
+    return offsets
 
 
-def _follows_back(source: Committed, target: Committed, found: Committed) -> bool:
+def _follows_back(source: Committed, target: Committed, copy: Committed) -> bool:
     """Whether the mirror's own offset is to be lowered, or to get other metadata.
 
     The source's own offset has to be lower: a log end that is lower for a moment, after an
     election, does not count.
     """
-    if target.offset == source.offset == found.offset:
-        return target.metadata != found.metadata
-    return max(source.offset, target.offset) < found.offset
+    if target.offset == source.offset == copy.offset:
+        return target.metadata != copy.metadata
+    return max(source.offset, target.offset) < copy.offset
 
 
 def served(groups: Iterable[Group], include: Collection[Pattern[str]]) -> list[Group]:
@@ -190,27 +191,26 @@ def remembered(
         source: what it has committed on the source, of the partitions that were checked.
         destination: what it has committed on the destination, including the mirror's commits.
         own: those whose offset on the destination is the mirror's own.
-        memory: what was remembered before; what it holds of other partitions' copies stays.
+        memory: what was remembered before; what it holds of other partitions stays as it is, also
+            what was read on the source: they may be paused, or FAILED, at this check.
         checked: the partitions that were checked.
     """
-    kept = {} if memory is None else memory.partitions
-    found = {
-        partition: one._replace(
-            source=NO_OFFSET, deleted=1 if partition in checked else one.deleted
-        )
-        for partition, one in kept.items()
-        if partition not in source and one.copied != NO_OFFSET
+    previous = {} if memory is None else memory.partitions
+    result = {
+        partition: entry._replace(source=NO_OFFSET, deleted=1) if partition in checked else entry
+        for partition, entry in previous.items()
+        if partition not in source and (partition not in checked or entry.copied != NO_OFFSET)
     }
     for partition, committed in source.items():
-        here = destination.get(partition)
-        mine = here is not None and partition in own
-        found[partition] = PartitionMemory(
+        copy = destination.get(partition)
+        is_own = copy is not None and partition in own
+        result[partition] = PartitionMemory(
             source=committed.offset,
-            copied=here.offset if here is not None and mine else NO_OFFSET,
-            metadata=metadata_checksum(here.metadata) if here is not None and mine else 0,
-            other=NO_OFFSET if here is None or mine else here.offset,
+            copied=copy.offset if copy is not None and is_own else NO_OFFSET,
+            metadata=metadata_checksum(copy.metadata) if copy is not None and is_own else 0,
+            other=NO_OFFSET if copy is None or is_own else copy.offset,
         )
-    return found
+    return result
 
 
 async def log_bounds(
@@ -224,16 +224,16 @@ async def log_bounds(
         list_translated_offsets(destination, partitions, OffsetSpec.LATEST, translation),
     )
     logs: dict[TopicPartition, Log] = {}
-    refused: dict[TopicPartition, Refusal] = {}
+    refusals: dict[TopicPartition, Refusal] = {}
     for partition in partitions:
         start, end = starts[partition], ends[partition]
         if isinstance(start, Refusal):
-            refused[partition] = start
+            refusals[partition] = start
         elif isinstance(end, Refusal):
-            refused[partition] = end
+            refusals[partition] = end
         else:
             logs[partition] = Log(start, end)
-    return Bounds(logs, refused)
+    return Bounds(logs, refusals)
 
 
 async def destination_offsets(
@@ -244,11 +244,11 @@ async def destination_offsets(
     Raises:
         Retriable, UserError: see `group_offsets`.
     """
-    found = translation.from_destination(await group_offsets(destination, group))
-    for one in found.keys() & translation.maps.keys():
-        at = found[one]
-        found[one] = at._replace(offset=translation.offsets(one).to_source(at.offset))
-    return found
+    offsets = translation.from_destination(await group_offsets(destination, group))
+    for partition in offsets.keys() & translation.maps.keys():
+        at = offsets[partition]
+        offsets[partition] = at._replace(offset=translation.offsets(partition).to_source(at.offset))
+    return offsets
 
 
 async def group_offsets(
@@ -296,5 +296,5 @@ async def read_offsets(
     Raises:
         Retriable, UserError: see `group_offsets`.
     """
-    here = await destination_offsets(destination, copy or group, translation)
-    return GroupOffsets(here, await group_offsets(source, group, stable=stable))
+    copies = await destination_offsets(destination, copy or group, translation)
+    return GroupOffsets(copies, await group_offsets(source, group, stable=stable))

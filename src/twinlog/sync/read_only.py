@@ -18,19 +18,21 @@ needs the source.
 The broker answers a denied writer with TOPIC_AUTHORIZATION_FAILED (29). Without an authorizer, and
 for super users, nothing is denied: a foreign record is then detected by its offset, and the
 partition is FAILED.
+
+While a topic is guarded, a denial is removed only if no broker lists an ACL that needs it.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing, suppress
 from typing import Final
 
 from twinlog.kafka.acls import Acl, AclChanges, acl_changes, guard
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Retriable, TwinlogError, UserError
-from twinlog.kafka.requests.acls import describe_acls
+from twinlog.kafka.requests.acls import describe_acls, describe_acls_everywhere
 from twinlog.store.config_records import MadeFor, MirrorTopic, Wanted
 from twinlog.store.control_topics import STATE_TOPIC
 from twinlog.store.mirrors import MirrorStore
@@ -47,6 +49,8 @@ TICK_S: Final = 1.0
 """Seconds between two checks of which mirrors this node owns."""
 POLL_S: Final = 0.1
 """Seconds between two checks of whether removed topics are STOPPED."""
+PATIENCE_S: Final = 5.0
+"""Seconds for the lists of all brokers."""
 MIRRORS_AT_ONCE: Final = 8
 """Mirrors that are checked concurrently."""
 NO_CHANGES: Final = AclChanges(frozenset(), frozenset(), frozenset(), frozenset())
@@ -65,7 +69,7 @@ class ReadOnly(Sync[AclChanges]):
         destination: the cluster that holds the mirrored topics.
         store: its mirror configuration.
         is_ours: whether this node owns a mirror.
-        failed: receives how many ACLs of a mirror could not be made or removed.
+        report_failures: receives how many ACLs of a mirror could not be made or removed.
         set_back: sets configurations of a mirror's topics back; returns those that failed.
     """
 
@@ -78,43 +82,43 @@ class ReadOnly(Sync[AclChanges]):
         destination: KafkaCluster,
         store: MirrorStore,
         is_ours: Callable[[str], Awaitable[bool]],
-        failed: Callable[[str, int], None],
+        report_failures: Callable[[str, int], None],
         set_back: Callable[[str, Collection[str]], Awaitable[Collection[str]]],
     ) -> None:
         self._destination = destination
         self._store = store
         self._is_ours = is_ours
-        self._failed = failed
+        self._report_failures = report_failures
         self._set_back = set_back
         self._snapshot = Snapshot()
-        self._changed = asyncio.Event()
-        self._kept: dict[str, frozenset[str]] = {}
-        self._due = 0.0
+        self._change = asyncio.Event()
+        self._guarded_topics: dict[str, frozenset[str]] = {}
+        self._due_at = 0.0
         self._set_back_at: dict[str, float] = {}
-        self._refused: set[tuple[str, str]] = set()  # could not be set back; cleared each LOOK_S
+        self._refusals: set[tuple[str, str]] = set()  # could not be set back; cleared each LOOK_S
         self._keeping = asyncio.Lock()  # no changes between reading ACLs and acting on them
         self._looks: dict[str, asyncio.Task[bool]] = {}
         self._slots = asyncio.Semaphore(MIRRORS_AT_ONCE)
-        self._told: set[tuple[str, frozenset[str]]] = set()
+        self._reported: set[tuple[str, frozenset[str]]] = set()
 
     @classmethod
     def create(cls, host: Host) -> "ReadOnly":
         """The guard of one node."""
         destination, store = host.destination, host.store
 
-        def failed(mirror: str, count: int) -> None:
+        def report_failures(mirror: str, count: int) -> None:
             host.failed(mirror, cls.metric, count)
 
         async def set_back(mirror: str, topics: Collection[str]) -> Collection[str]:
             try:
-                refused = await set_configs_back(destination, store, mirror, topics)
+                failures = await set_configs_back(destination, store, mirror, topics)
             except UserError as error:
                 log.warning("mirror %s: cannot reset configurations: %s", mirror, error)
-                refused = set(topics)
-            host.failed(mirror, ConfigSync.metric, len(refused))
-            return refused
+                failures = set(topics)
+            host.failed(mirror, ConfigSync.metric, len(failures))
+            return failures
 
-        return cls(destination, store, host.is_ours, failed, set_back)
+        return cls(destination, store, host.is_ours, report_failures, set_back)
 
     async def run(self) -> None:
         """Guard until cancelled."""
@@ -126,8 +130,8 @@ class ReadOnly(Sync[AclChanges]):
                 pause = await self._look()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):
-                        await self._changed.wait()
-                self._changed.clear()
+                        await self._change.wait()
+                self._change.clear()
         finally:
             for task in (following, *self._looks.values()):
                 task.cancel()
@@ -139,7 +143,7 @@ class ReadOnly(Sync[AclChanges]):
                 async with aclosing(self._store.follow()) as snapshots:
                     async for snapshot in snapshots:
                         self._snapshot = snapshot
-                        self._changed.set()
+                        self._change.set()
             except TwinlogError as error:
                 log.warning(
                     "cannot follow __mirror_config, read-only topics are not updated: %s", error
@@ -149,10 +153,10 @@ class ReadOnly(Sync[AclChanges]):
     async def _look(self) -> float:
         """Bring the guard of each owned mirror up to date; return seconds until the next check."""
         now = time.monotonic()
-        if now >= self._due:
-            self._due = now + LOOK_S
-            self._kept.clear()
-            self._refused.clear()
+        if now >= self._due_at:
+            self._due_at = now + LOOK_S
+            self._guarded_topics.clear()
+            self._refusals.clear()
         for name in self._snapshot.mirrors:
             if name not in self._looks:
                 look = self._look_alone(self._snapshot, name)
@@ -170,49 +174,55 @@ class ReadOnly(Sync[AclChanges]):
             try:
                 if await self._is_ours(name):
                     return await self._look_at(snapshot, name)
-                self._kept.pop(name, None)
+                self._guarded_topics.pop(name, None)
             except TwinlogError as error:
-                self._failed(name, 1)
+                self._report_failures(name, 1)
                 log.warning("mirror %s, read-only topics: %s", name, error)
             except Exception:
                 # A bug here must not end the lanes, which move the data.
-                self._failed(name, 1)
+                self._report_failures(name, 1)
                 log.exception("mirror %s, read-only topics", name)
             return False
 
     async def _look_at(self, snapshot: Snapshot, mirror: str) -> bool:
         """Bring a mirror's guard up to date; return whether removed topics are not STOPPED yet."""
         guarded, leaving = await self._guarded(snapshot, mirror)
-        made = {acl.resource_name for acl in snapshot.made_acls(mirror, MadeFor.READ_ONLY)}
-        await self._set_back_those_of(snapshot, mirror, made, guarded)
-        if made <= guarded and guarded == self._kept.get(mirror):
+        denied_topics = {acl.resource_name for acl in snapshot.made_acls(mirror, MadeFor.READ_ONLY)}
+        await self._set_back_those_of(snapshot, mirror, denied_topics, guarded)
+        if denied_topics <= guarded and guarded == self._guarded_topics.get(mirror):
             return leaving
-        self._kept[mirror] = guarded
+        self._guarded_topics[mirror] = guarded
         try:
             async with self._keeping:
                 context = self._context(snapshot, mirror)
                 difference = await self._compare(context, guarded)
-                self._failed(mirror, await self.apply(context, difference))
+                self._report_failures(mirror, await self.apply(context, difference))
         except Retriable:
             # Retry at the next check. A missing right waits until LOOK_S have passed.
-            self._kept.pop(mirror, None)
+            self._guarded_topics.pop(mirror, None)
             raise
         return leaving
 
     async def _set_back_those_of(
-        self, snapshot: Snapshot, mirror: str, made: Collection[str], guarded: Collection[str]
+        self,
+        snapshot: Snapshot,
+        mirror: str,
+        denied_topics: Collection[str],
+        guarded: Collection[str],
     ) -> None:
         """Set STOPPED topics back; those that fail are retried after LOOK_S."""
         pending = [
             topic
             for topic in _removed(snapshot, mirror)
-            if topic.set_back is not None and (mirror, topic.topic) not in self._refused
+            if topic.set_back is not None and (mirror, topic.topic) not in self._refusals
         ]
-        due = {topic.topic for topic in pending if topic.topic in made} - {*guarded}
-        due |= await self._stopped_by_now(mirror, [t for t in pending if t.topic not in made])
-        if due:
-            refused = await self._set_back(mirror, due)
-            self._refused |= {(mirror, name) for name in refused}
+        names = {topic.topic for topic in pending if topic.topic in denied_topics} - {*guarded}
+        names |= await self._stopped_by_now(
+            mirror, [t for t in pending if t.topic not in denied_topics]
+        )
+        if names:
+            failures = await self._set_back(mirror, names)
+            self._refusals |= {(mirror, name) for name in failures}
 
     async def _stopped_by_now(self, mirror: str, topics: Collection[MirrorTopic]) -> set[str]:
         """Those of these topics that are STOPPED, checked each SET_BACK_S; none in between."""
@@ -229,21 +239,23 @@ class ReadOnly(Sync[AclChanges]):
         """The topics that are to be read-only, and whether some of them are being removed."""
         topics = snapshot.topics_of(mirror)
         mirrored = {topic.topic for topic in topics if topic.wanted is not Wanted.STOPPED}
-        made = {acl.resource_name for acl in snapshot.made_acls(mirror, MadeFor.READ_ONLY)}
-        removed = [topic for topic in _removed(snapshot, mirror) if topic.topic in made]
-        leaving = await self._not_stopped(removed) if removed else set()
+        denied_topics = {acl.resource_name for acl in snapshot.made_acls(mirror, MadeFor.READ_ONLY)}
+        removed_topics = [
+            topic for topic in _removed(snapshot, mirror) if topic.topic in denied_topics
+        ]
+        leaving = await self._not_stopped(removed_topics) if removed_topics else set()
         # The desired state of topics with an unreadable record is unknown: their denials stay.
-        kept = made.intersection(snapshot.unread_topics(mirror))
-        return frozenset(mirrored | leaving | kept), bool(leaving)
+        unread_topics = denied_topics.intersection(snapshot.unread_topics(mirror))
+        return frozenset(mirrored | leaving | unread_topics), bool(leaving)
 
     async def _not_stopped(self, topics: Collection[MirrorTopic]) -> set[str]:
         states = await self._store.states()
-        return {one.topic for one in topics if not states.stopped(one.mirror_partitions)}
+        return {topic.topic for topic in topics if not states.stopped(topic.mirror_partitions)}
 
     async def allow(
         self,
         mirror: str,
-        there: frozenset[Acl],
+        current: frozenset[Acl],
         acls: frozenset[Acl],
         action: Callable[[], Awaitable[int]],
     ) -> int:
@@ -253,7 +265,7 @@ class ReadOnly(Sync[AclChanges]):
 
         Args:
             mirror: the mirror's name.
-            there: the destination's ACLs.
+            current: the destination's ACLs.
             acls: those that `action` makes.
             action: makes them; returns how many could not be made.
 
@@ -268,21 +280,21 @@ class ReadOnly(Sync[AclChanges]):
             snapshot = self._snapshot
             guarded, _ = await self._guarded(snapshot, mirror)
             context = self._context(snapshot, mirror)
-            denials = self._changes(context, guarded, there, there | acls)
-            failed = await self.apply(context, denials)
-            if failed and denials.make:
+            denials = await self._needed(context, guarded, current, current | acls)
+            failures = await self.apply(context, denials)
+            if failures and denials.make:
                 log.warning(
                     "mirror %s: ACLs are not copied, because denials that keep its topics "
                     "read-only cannot be created",
                     mirror,
                 )
-                return failed
-            failed += await action()
+                return failures
+            failures += await action()
         if acls:
             # Topics that were added meanwhile are not guarded against these ACLs.
-            self._kept.pop(mirror, None)
-            self._changed.set()
-        return failed
+            self._guarded_topics.pop(mirror, None)
+            self._change.set()
+        return failures
 
     async def exclusively(self, action: Callable[[], Awaitable[int]]) -> int:
         """Run an action that removes ACLs by which nodes are recognised, while no guard runs."""
@@ -305,8 +317,36 @@ class ReadOnly(Sync[AclChanges]):
         return await self._compare(context, guarded)
 
     async def _compare(self, context: MirrorContext, topics: Collection[str]) -> AclChanges:
-        ours = await describe_acls(context.destination)
-        return NO_CHANGES if ours is None else self._changes(context, topics, ours, ours)
+        acls = await describe_acls(context.destination)
+        return NO_CHANGES if acls is None else await self._needed(context, topics, acls, acls)
+
+    async def _needed(
+        self,
+        context: MirrorContext,
+        topics: Collection[str],
+        current: frozenset[Acl],
+        future: frozenset[Acl],
+    ) -> AclChanges:
+        """As `_changes`, without the removals that the list of another broker speaks against.
+
+        One broker's list may lack the ACL that makes a denial necessary: it is behind, or cut off.
+        Denials on topics that are not guarded any more are removed in any case.
+        """
+        changes = self._changes(context, topics, current, future)
+        unsure = frozenset(acl for acl in changes.remove if acl.resource_name in topics)
+        if not unsure:
+            return changes
+        lists: Mapping[int, frozenset[Acl] | None] = {}
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                lists = await describe_acls_everywhere(self._destination)
+        except (Retriable, TimeoutError) as error:
+            log.info("mirror %s: denials are kept for now: %s", context.name, error or "no answer")
+        kept = unsure
+        if lists:  # metadata without brokers proves nothing, either
+            union = current.union(*(acls or frozenset() for acls in lists.values()))
+            kept -= self._changes(context, topics, union, future | union).remove
+        return changes._replace(remove=changes.remove - kept, forget=changes.forget - kept)
 
     async def apply(self, context: MirrorContext, difference: AclChanges) -> int:
         """Make and remove these denials; return how many could not be made or removed."""
@@ -318,30 +358,30 @@ class ReadOnly(Sync[AclChanges]):
         self,
         context: MirrorContext,
         topics: Collection[str],
-        there: frozenset[Acl],
-        after: frozenset[Acl],
+        current: frozenset[Acl],
+        future: frozenset[Acl],
     ) -> AclChanges:
         """What to make and remove so that these topics are guarded, and no others.
 
         Args:
             context: the mirror.
             topics: those to guard.
-            there: the destination's ACLs.
-            after: its ACLs after those are made that are about to be copied.
+            current: the destination's ACLs.
+            future: its ACLs after those are made that are about to be copied.
         """
         mirror, snapshot = context.name, context.snapshot
         # ACLs that were copied from a source make no principal a node.
-        copied = (after - there) | snapshot.copied_acls
-        denials, open_to, _ = guard(after, topics, STATE_TOPIC, copied=copied)
-        if open_to and (mirror, open_to) not in self._told:
-            self._told.add((mirror, open_to))
+        copies = (future - current) | snapshot.copied_acls
+        denials, open_to, _ = guard(future, topics, STATE_TOPIC, copied_acls=copies)
+        if open_to and (mirror, open_to) not in self._reported:
+            self._reported.add((mirror, open_to))
             log.warning(
                 "mirror %s: these principals can still write to its topics, because ACLs cannot "
                 "distinguish them from nodes: %s",
                 *(mirror, ", ".join(sorted(open_to))),
             )
-        made = snapshot.made_acls(mirror, MadeFor.READ_ONLY)
-        return acl_changes(denials, there, made)
+        recorded = snapshot.made_acls(mirror, MadeFor.READ_ONLY)
+        return acl_changes(denials, current, recorded)
 
 
 def _removed(snapshot: Snapshot, mirror: str) -> list[MirrorTopic]:

@@ -12,13 +12,13 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from twinlog.engines.kinds import kind_named
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Topic, is_another
-from twinlog.kafka.errors import TwinlogError, UserError
+from twinlog.kafka.errors import Retriable, TwinlogError, UserError
 from twinlog.lifecycle.creation import connected_source
 from twinlog.mirror.placement import config_partition
 from twinlog.mirror.settings import parse_settings
@@ -35,6 +35,7 @@ TICK_S: Final = 1.0
 """Seconds between two checks of whether a mirror's refresh is due
 (mirror.metadata.refresh.interval.ms)."""
 DEFAULT_INTERVAL_S: Final = 30.0
+_NOT_YET: Final = Retriable("not refreshed yet")
 
 
 class Refresher:
@@ -48,7 +49,10 @@ class Refresher:
         self._cluster = cluster
         self._store = store
         self._latest = latest
-        self._ours: set[int] = set()
+        self._looked: dict[str, float] = {}
+        self._ends: dict[str, TwinlogError | None] = {}  # of each mirror's last refresh
+        self._unanswered: set[str] = set()  # mirrors whose set of topics it could not read
+        self._config_partitions: set[int] = set()
         self._partitions = 0
         self.host = Host(cluster, store, is_ours=self._is_ours, failed=self._failed)
         """The node's syncs."""
@@ -56,50 +60,84 @@ class Refresher:
 
     async def on_assigned(self, partitions: set[int]) -> None:
         """Take over these partitions of `__mirror_config`."""
-        self._ours |= partitions
+        self._config_partitions |= partitions
         for sync in self._syncs:
             sync.forget()
 
     async def on_revoked(self, partitions: set[int]) -> None:
         """Give up these partitions to another node."""
-        self._ours -= partitions
+        self._config_partitions -= partitions
 
     async def on_lost(self, partitions: set[int]) -> None:
         """Give up these partitions, which another node may own already."""
-        self._ours -= partitions
+        self._config_partitions -= partitions
 
     async def run(self) -> None:
         """Refresh each mirror at its own interval, until cancelled; a slow one delays no other."""
-        looked: dict[str, float] = {}
-        running: dict[str, asyncio.Task[None]] = {}
+        refreshes: dict[str, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await asyncio.sleep(TICK_S)
                 now = time.monotonic()
                 for name, mirror in self._latest().mirrors.items():
-                    under_way = name in running and not running[name].done()
+                    under_way = name in refreshes and not refreshes[name].done()
                     # The present interval counts: it may have been altered since the last refresh.
-                    due = looked[name] + _interval(mirror) if name in looked else now
-                    if not under_way and due <= now:
-                        looked[name] = now
-                        running[name] = tasks.create_task(self._look_after(name))
+                    looked_at = self._looked.get(name)
+                    due_at = now if looked_at is None else looked_at + _interval(mirror)
+                    if not under_way and due_at <= now:
+                        refreshes[name] = tasks.create_task(self._look_after(name, now))
 
-    async def _look_after(self, name: str) -> None:
+    async def has_refreshed(self, mirrors: Collection[str]) -> bool:
+        """Whether each of these mirrors was refreshed by this node, or belongs to another one.
+
+        A refresh that could not read the set of topics does not count; what else failed in one is
+        in `errors`. The caller has checked that
+        the node is a member of the group: before, no mirror is its own.
+
+        Raises:
+            Retriable: it is unknown whether one belongs to this node.
+        """
+        for name in mirrors:
+            ours = await self._is_ours(name)
+            if not self._partitions or (ours and self._ends.get(name, _NOT_YET) is not None):
+                return False
+        return True
+
+    def refusal(self, mirrors: Collection[str]) -> UserError | None:
+        """Why the last refresh of one of these mirrors was refused as a whole; trying is no use."""
+        ends = (self._ends.get(name) for name in mirrors if self._owns(name))
+        return next((error for error in ends if isinstance(error, UserError)), None)
+
+    async def _look_after(self, name: str, now: float) -> None:
+        """Refresh a mirror, if it is this node's; one that is not yet is due at the next tick."""
         try:
-            if await self._is_ours(name):
-                await self._refresh(name)
+            if not await self._is_ours(name):
+                return
+            self._unanswered.discard(name)
+            await self._refresh(name)
+            unanswered = name in self._unanswered
+            self._ends[name] = _NOT_YET if unanswered else None
         except TwinlogError as error:
+            self._ends[name] = error
             self.errors[name, METADATA] += 1
             log.warning("cannot refresh mirror %s: %s", name, error)
-        except Exception:
+        except Exception as error:
             # A bug here must not end the lanes, which move the data.
+            self._ends[name] = UserError(f"cannot refresh mirror {name}: internal error: {error!r}")
             self.errors[name, METADATA] += 1
             log.exception("cannot refresh mirror %s: internal error", name)
+        self._looked[name] = now
 
     async def _is_ours(self, name: str) -> bool:
         if not self._partitions:
             self._partitions = await partition_count(self._cluster, CONFIG_TOPIC) or 0
-        return config_partition(name, self._partitions or 1) in self._ours
+        return self._owns(name)
+
+    def _owns(self, name: str) -> bool:
+        """Whether a mirror is this node's; False while the number of partitions is unknown."""
+        if not self._partitions:
+            return False
+        return config_partition(name, self._partitions) in self._config_partitions
 
     async def _refresh(self, name: str) -> None:
         snapshot = await self._store.snapshot()
@@ -112,8 +150,8 @@ class Refresher:
         kind_named(mirror.kind)  # nothing is done for a kind of a newer version
         names = [topic.topic for topic in topics]
         async with connected_source(mirror, self._cluster.config.grants) as source:
-            there = (await source.refresh(names)).topics
-            here = (await self._cluster.refresh(names)).topics
+            source_topics = (await source.refresh(names)).topics
+            destination_topics = (await self._cluster.refresh(names)).topics
             context = SyncContext(
                 destination=self._cluster,
                 store=self._store,
@@ -122,9 +160,11 @@ class Refresher:
                 source=source,
                 settings=settings,
                 topics=topics,
-                same=[topic for topic in topics if _is_same(topic, there, here)],
-                there=there,
-                here=here,
+                same=[
+                    topic for topic in topics if _is_same(topic, source_topics, destination_topics)
+                ],
+                there=source_topics,
+                here=destination_topics,
                 latest=self._latest,
             )
             for sync in self._syncs:
@@ -134,10 +174,12 @@ class Refresher:
     async def _run(self, sync: Sync[Any], context: SyncContext) -> None:
         """Run one sync; count and log its failure, so that the others go on."""
         try:
-            failed = await run_sync(sync, context)
+            failures = await run_sync(sync, context)
             # Not before: what is counted meanwhile (`Host.failed`) would be overwritten.
-            self._failed(context.name, sync.metric, failed)
+            self._failed(context.name, sync.metric, failures)
         except TwinlogError as error:
+            if sync.metric == METADATA and isinstance(error, Retriable):
+                self._unanswered.add(context.name)
             self.errors[context.name, sync.metric] += 1
             log.warning("mirror %s, %s: %s", context.name, sync.metric, error)
         except Exception:
@@ -156,8 +198,10 @@ def _interval(mirror: Mirror) -> float:
         return DEFAULT_INTERVAL_S
 
 
-def _is_same(topic: MirrorTopic, there: Mapping[str, Topic], here: Mapping[str, Topic]) -> bool:
+def _is_same(
+    topic: MirrorTopic, source_topics: Mapping[str, Topic], destination_topics: Mapping[str, Topic]
+) -> bool:
     """Whether the source has the topic that is mirrored, and the destination its copy."""
-    copy = here.get(topic.topic)
+    copy = destination_topics.get(topic.topic)
     recreated = copy is not None and is_another(topic.destination_topic_id, copy.topic_id)
-    return is_mirrored(topic, there.get(topic.topic)) and not recreated
+    return is_mirrored(topic, source_topics.get(topic.topic)) and not recreated

@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 
 def not_mirrored(
-    mirror: Mirror, snapshot: Snapshot, there: Mapping[str, Topic], loops: Collection[str]
+    mirror: Mirror, snapshot: Snapshot, source_topics: Mapping[str, Topic], loops: Collection[str]
 ) -> dict[str, str]:
     """The source's topics that a mirror covers and does not mirror, by name.
 
@@ -67,35 +67,41 @@ def not_mirrored(
     Args:
         mirror: the mirror.
         snapshot: all mirrors of the destination.
-        there: all topics of the source.
+        source_topics: all topics of the source.
         loops: those of them that the source mirrors from the destination.
 
     Returns:
         Why, as far as `snapshot` shows it; empty if nothing known keeps the topic from being added.
     """
-    own = {topic.topic: topic for topic in snapshot.topics_of(mirror.name)}
-    others = {
+    mirror_topics = {topic.topic: topic for topic in snapshot.topics_of(mirror.name)}
+    other_mirrors = {
         topic.topic: topic.mirror
         for topic in snapshot.topics
         if topic.mirror != mirror.name and topic.wanted is not Wanted.STOPPED
     }
-    names = {name for regex in mirror.topic_patterns for name in matching(regex, there)}
-    names |= {name for name, topic in own.items() if topic.source_deleted and name in there}
-    found = {}
+    names = {name for regex in mirror.topic_patterns for name in matching(regex, source_topics)}
+    names |= {
+        name
+        for name, topic in mirror_topics.items()
+        if topic.source_deleted and name in source_topics
+    }
+    reasons = {}
     for name in sorted(names.difference(loops)):
-        if name in others:
-            if snapshot.mirrors[others[name]].source_cluster_id != mirror.source_cluster_id:
-                found[name] = f"the destination topic belongs to mirror {others[name]}"
-        elif name not in own:
-            found[name] = ""
-        elif own[name].wanted is Wanted.STOPPED and (why := _removed(own[name], there[name])):
-            found[name] = why
-    return found
+        if name in other_mirrors:
+            if snapshot.mirrors[other_mirrors[name]].source_cluster_id != mirror.source_cluster_id:
+                reasons[name] = f"the destination topic belongs to mirror {other_mirrors[name]}"
+        elif name not in mirror_topics:
+            reasons[name] = ""
+        elif mirror_topics[name].wanted is Wanted.STOPPED and (
+            why := _removed(mirror_topics[name], source_topics[name])
+        ):
+            reasons[name] = why
+    return reasons
 
 
-def _removed(topic: MirrorTopic, there: Topic) -> str:
+def _removed(topic: MirrorTopic, source_topic: Topic) -> str:
     """Why a topic that was removed from its mirror is missed; empty: an operator removed it."""
-    if is_another(topic.topic_id, there.topic_id):
+    if is_another(topic.topic_id, source_topic.topic_id):
         return "the source topic was deleted and recreated; --add mirrors the new topic"
     if topic.source_deleted:
         return "it was removed while the source did not list it; --add mirrors it again"
@@ -112,7 +118,7 @@ class Room:
 
     def __init__(self, mirror: Mirror, topics: Collection[MirrorTopic]) -> None:
         self._limit = parse_settings(mirror.source).partitions_max
-        self._held = sum(
+        self._count = sum(
             topic.partitions
             for topic in topics
             if topic.mirror == mirror.name and topic.wanted is not Wanted.STOPPED
@@ -120,16 +126,16 @@ class Room:
 
     def refuses(self, more: int) -> str:
         """Why this many more partitions are too many; empty: they are not."""
-        if self._held + more <= self._limit:
+        if self._count + more <= self._limit:
             return ""
         return (
-            f"{PARTITIONS} is {self._limit}, but the mirror would have {self._held} + {more} "
+            f"{PARTITIONS} is {self._limit}, but the mirror would have {self._count} + {more} "
             "partitions"
         )
 
     def take(self, more: int) -> None:
         """Count this many partitions as added."""
-        self._held += more
+        self._count += more
 
 
 class MissedTopics(NamedTuple):
@@ -161,35 +167,41 @@ class NewTopics(Sync[MissedTopics]):
         mirror, snapshot = context.mirror, context.snapshot
         if not mirror.topic_patterns and not any(topic.source_deleted for topic in snapshot.topics):
             return MissedTopics({}, {}, None)
-        there = (await context.source.refresh(None)).topics
-        if not not_mirrored(mirror, snapshot, there, ()):
-            return MissedTopics({}, there, None)
-        theirs = await read_their_mirrors(context.source, context.destination)
-        return MissedTopics(not_mirrored(mirror, snapshot, there, theirs.loops), there, theirs)
+        source_topics = (await context.source.refresh(None)).topics
+        if not not_mirrored(mirror, snapshot, source_topics, ()):
+            return MissedTopics({}, source_topics, None)
+        their_mirrors = await read_their_mirrors(context.source, context.destination)
+        return MissedTopics(
+            not_mirrored(mirror, snapshot, source_topics, their_mirrors.loops),
+            source_topics,
+            their_mirrors,
+        )
 
     async def apply(self, context: SyncContext, difference: MissedTopics) -> int:
         """Add them; return how many are still not mirrored."""
         mirror, snapshot = context.mirror, context.snapshot
-        there, theirs = difference.there, difference.theirs
+        source_topics, their_mirrors = difference.there, difference.theirs
         missed = dict(difference.missed)
-        if theirs is not None:
-            taken = {topic.topic for topic in snapshot.topics}
+        if their_mirrors is not None:
+            mirrored_names = {topic.topic for topic in snapshot.topics}
             room = Room(mirror, snapshot.topics)
-            for name in sorted(missed.keys() - taken):
-                if why := room.refuses(len(there[name].partitions)):
+            for name in sorted(missed.keys() - mirrored_names):
+                if why := room.refuses(len(source_topics[name].partitions)):
                     missed[name] = why
                     continue
                 pattern = next(
-                    one for one in mirror.topic_patterns if matching(one, {name: there[name]})
+                    pattern
+                    for pattern in mirror.topic_patterns
+                    if matching(pattern, {name: source_topics[name]})
                 )
                 try:
                     await add_named(
-                        *(context.destination, context.source, mirror.name, [name], theirs),
+                        *(context.destination, context.source, mirror.name, [name], their_mirrors),
                         while_matching=pattern,
                     )
                     log.info("mirror %s: added the new topic %s", mirror.name, name)
                     del missed[name]
-                    room.take(len(there[name].partitions))
+                    room.take(len(source_topics[name].partitions))
                 except TwinlogError as error:
                     missed[name] = str(error)
         before = snapshot.not_mirrored(mirror.name)
@@ -198,21 +210,23 @@ class NewTopics(Sync[MissedTopics]):
 
 
 async def _store_not_mirrored(
-    store: MirrorStore, mirror: str, before: NotMirrored, missed: Mapping[str, str]
+    store: MirrorStore, mirror: str, previous: NotMirrored, missed: Mapping[str, str]
 ) -> None:
     """Log and store what is not mirrored, if it has changed."""
-    named = {name: missed[name][:MAX_REASON] for name in sorted(missed)[:MAX_NAMED]}
-    now = NotMirrored(mirror=mirror, topics=tuple(named.items()), total=len(missed))
-    if now == before:
+    reasons = {name: missed[name][:MAX_REASON] for name in sorted(missed)[:MAX_NAMED]}
+    current = NotMirrored(mirror=mirror, topics=tuple(reasons.items()), total=len(missed))
+    if current == previous:
         return
-    for name, why in now.topics:
-        if (name, why) not in before.topics:
+    for name, why in current.topics:
+        if (name, why) not in previous.topics:
             log.warning("mirror %s: source topic %s is not mirrored: %s", mirror, name, why)
-    if now.total > len(now.topics):
-        log.warning("mirror %s: %d source topics are not mirrored", mirror, now.total)
+    if current.total > len(current.topics):
+        log.warning("mirror %s: %d source topics are not mirrored", mirror, current.total)
     await store.change(
         lambda snapshot: (
-            [now if missed else Tombstone(key_of(now))] if mirror in snapshot.mirrors else []
+            [current if missed else Tombstone(key_of(current))]
+            if mirror in snapshot.mirrors
+            else []
         )
     )
 
@@ -250,22 +264,22 @@ class TopicOrigins(Sync[OriginChanges]):
             Retriable: the source is unreachable.
         """
         topics = context.topics
-        theirs = await read_their_mirrors(context.source, context.destination)
-        unsure = theirs.unsure_among(topic.topic for topic in topics)
-        if theirs.unknown:
+        their_mirrors = await read_their_mirrors(context.source, context.destination)
+        unsure = their_mirrors.unsure_among(topic.topic for topic in topics)
+        if their_mirrors.unknown:
             return OriginChanges({}, (), unsure)
-        changed = {
+        changes = {
             topic.incarnation: origins
             for topic in topics
             if topic.topic not in unsure
-            and (origins := theirs.origins.get(topic.topic, ())) != topic.origins
+            and (origins := their_mirrors.origins.get(topic.topic, ())) != topic.origins
         }
-        looped = [topic.topic for topic in topics if topic.topic in theirs.loops]
-        return OriginChanges(changed, looped, unsure)
+        looped = [topic.topic for topic in topics if topic.topic in their_mirrors.loops]
+        return OriginChanges(changes, looped, unsure)
 
     async def apply(self, context: SyncContext, difference: OriginChanges) -> int:
         """Store them; return how many topics come from the destination, or may come from there."""
-        changed, looped, unsure = difference
+        changes, looped, unsure = difference
         if unsure:
             why = next(iter(unsure.values()))
             log.warning(
@@ -273,12 +287,12 @@ class TopicOrigins(Sync[OriginChanges]):
                 few(unsure),
                 why,
             )
-        if changed:
+        if changes:
             await context.store.change(
                 lambda now: [
-                    replace(topic, origins=changed[topic.incarnation])
+                    replace(topic, origins=changes[topic.incarnation])
                     for topic in now.topics
-                    if topic.incarnation in changed
+                    if topic.incarnation in changes
                 ]
             )
         for name in looped:
@@ -318,33 +332,40 @@ class TopicGrowth(Sync[Growth]):
         Raises:
             Retriable: the destination is unreachable.
         """
-        same = {topic.topic for topic in context.same}
-        there = {name: len(one.partitions) for name, one in context.there.items() if name in same}
-        here = {name: len(one.partitions) for name, one in context.here.items()}
+        unchanged = {topic.topic for topic in context.same}
+        source_counts = {
+            name: len(topic.partitions)
+            for name, topic in context.there.items()
+            if name in unchanged
+        }
+        destination_counts = {name: len(topic.partitions) for name, topic in context.here.items()}
         extra = [
             topic
             for topic in context.topics
-            if here.get(topic.topic, 0) > max(topic.partitions, there.get(topic.topic, 0))
+            if destination_counts.get(topic.topic, 0)
+            > max(topic.partitions, source_counts.get(topic.topic, 0))
         ]
         room = Room(context.mirror, context.snapshot.topics)
         grown: dict[str, int] = {}
-        refused: dict[str, str] = {}
+        refusals: dict[str, str] = {}
         for topic in context.topics:
-            more = there.get(topic.topic, 0) - topic.partitions
+            more = source_counts.get(topic.topic, 0) - topic.partitions
             if more > 0 and (why := room.refuses(more)):
-                refused[topic.topic] = f"cannot grow to {there[topic.topic]} partitions: {why}"
+                refusals[topic.topic] = (
+                    f"cannot grow to {source_counts[topic.topic]} partitions: {why}"
+                )
             elif more > 0:
                 room.take(more)
-                grown[topic.topic] = there[topic.topic]
-        added = [
+                grown[topic.topic] = source_counts[topic.topic]
+        extra_partitions = [
             TopicPartition(topic.topic, index)
             for topic in context.topics
-            for index in range(topic.partitions, here.get(topic.topic, 0))
+            for index in range(topic.partitions, destination_counts.get(topic.topic, 0))
             if index < grown.get(topic.topic, 0)
         ]
-        for name, why in (await _emptied(context.destination, added)).items():
-            refused[name] = f"cannot grow to {grown.pop(name)} partitions: {why}"
-        return Growth(grown, refused, extra)
+        for name, why in (await _emptied(context.destination, extra_partitions)).items():
+            refusals[name] = f"cannot grow to {grown.pop(name)} partitions: {why}"
+        return Growth(grown, refusals, extra)
 
     async def apply(self, context: SyncContext, difference: Growth) -> int:
         """Create partitions; return how many topics could not grow, or have extra ones.
@@ -353,7 +374,7 @@ class TopicGrowth(Sync[Growth]):
             UserError: a right is missing.
             Retriable: the destination is unreachable.
         """
-        grown, failed = dict(difference.grown), len(difference.extra) + len(difference.refused)
+        grown, failures = dict(difference.grown), len(difference.extra) + len(difference.refused)
         for topic in difference.extra:
             log.warning(
                 "%s has %d partitions, %d are mirrored: the others were added on the destination",
@@ -364,14 +385,23 @@ class TopicGrowth(Sync[Growth]):
         for name, why in difference.refused.items():
             log.warning("%s %s", name, why)
         if not grown:
-            return failed
+            return failures
         answers = await admin.create_partitions(context.destination, grown)
         for name, answer in answers.items():
-            # INVALID_PARTITIONS: it has that many already.
-            if isinstance(answer, Refusal) and answer.code != ErrorCode.INVALID_PARTITIONS:
+            # INVALID_PARTITIONS: it has that many already. If this check has not seen them, it has
+            # not seen either whether they held records that are gone; the next one will.
+            there = context.here.get(name)
+            seen = there is not None and len(there.partitions) >= grown[name]
+            if isinstance(answer, Refusal) and not (
+                seen and answer.code == ErrorCode.INVALID_PARTITIONS
+            ):
                 log.warning("%s cannot grow to %d partitions: %s", name, grown.pop(name), answer)
-                failed += 1
-        counts = {one.incarnation: grown[one.topic] for one in context.topics if one.topic in grown}
+                failures += 1
+        counts = {
+            topic.incarnation: grown[topic.topic]
+            for topic in context.topics
+            if topic.topic in grown
+        }
         # The desired state of the topics may have changed meanwhile, and stays.
         await context.store.change(
             lambda now: [
@@ -380,7 +410,7 @@ class TopicGrowth(Sync[Growth]):
                 if topic.incarnation in counts
             ]
         )
-        return failed
+        return failures
 
 
 async def _emptied(destination: KafkaCluster, extra: Collection[TopicPartition]) -> dict[str, str]:
@@ -389,20 +419,21 @@ async def _emptied(destination: KafkaCluster, extra: Collection[TopicPartition])
         return {}
     starts = await list_offsets(destination, extra, OffsetSpec.EARLIEST)
     ends = await list_offsets(destination, extra, replica_id=DEBUGGING)
-    found = {}
-    for one in extra:
-        start, end = starts[one], ends[one]
+    reasons = {}
+    for partition in extra:
+        start, end = starts[partition], ends[partition]
         if isinstance(start, Refusal) or isinstance(end, Refusal):
-            found[one.topic] = (
-                f"cannot read the log bounds of partition {one.partition} on the destination"
+            reasons[partition.topic] = (
+                f"cannot read the log bounds of partition {partition.partition} on the destination"
             )
         elif start.offset == end.offset > 0:
-            found[one.topic] = (
-                f"partition {one.partition}, which was added on the destination, held records up "
+            reasons[partition.topic] = (
+                f"partition {partition.partition}, which was added on the destination, held "
+                "records up "
                 f"to offset {end.offset}; remove the topic from the mirror, delete it on the "
                 f"destination, and add it again"
             )
-    return found
+    return reasons
 
 
 class DeletedTopics(Sync[Collection[MirrorTopic]]):
@@ -412,7 +443,7 @@ class DeletedTopics(Sync[Collection[MirrorTopic]]):
     metric = METADATA
 
     def __init__(self) -> None:
-        self._missing: dict[str, set[MirrorTopic]] = {}
+        self._missing_topics: dict[str, set[MirrorTopic]] = {}
 
     async def compare(self, context: SyncContext) -> Collection[MirrorTopic]:
         """Topics that were missing in two checks, and that no broker knows.
@@ -420,13 +451,15 @@ class DeletedTopics(Sync[Collection[MirrorTopic]]):
         Raises:
             Retriable: a broker of the source does not answer.
         """
-        missing = {topic for topic in context.topics if topic.topic not in context.there}
-        twice = missing & self._missing.get(context.name, set())
-        self._missing[context.name] = missing
-        if not twice:
+        missing_topics = {topic for topic in context.topics if topic.topic not in context.there}
+        repeatedly_missing = missing_topics & self._missing_topics.get(context.name, set())
+        self._missing_topics[context.name] = missing_topics
+        if not repeatedly_missing:
             return ()
-        absent = await admin.absent_everywhere(context.source, {topic.topic for topic in twice})
-        return [topic for topic in twice if topic.topic in absent]
+        absent = await admin.absent_everywhere(
+            context.source, {topic.topic for topic in repeatedly_missing}
+        )
+        return [topic for topic in repeatedly_missing if topic.topic in absent]
 
     async def apply(self, context: SyncContext, difference: Collection[MirrorTopic]) -> int:
         """Remove them; return 0, as none can fail."""

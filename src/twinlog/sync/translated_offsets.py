@@ -23,9 +23,9 @@ async def list_translated_offsets(
         spec: which offset.
         translation: where the partitions and offsets are on the destination.
     """
-    names = [translation.name(one) for one in partitions]
-    found = translation.by_source(partitions, await list_offsets(destination, names, spec))
+    names = [translation.name(partition) for partition in partitions]
+    answers = translation.by_source(partitions, await list_offsets(destination, names, spec))
     return {
-        one: at if isinstance(at, Refusal) else translation.offsets(one).to_source(at.offset)
-        for one, at in found.items()
+        p: at if isinstance(at, Refusal) else translation.offsets(p).to_source(at.offset)
+        for p, at in answers.items()
     }

@@ -50,11 +50,11 @@ class Side:
         """
         for piece in pieces:
             if isinstance(piece, Data):
-                for one in each_record(piece.header, piece.records, MAX_DECODED):
-                    if one.offset >= end:
+                for record in each_record(piece.header, piece.records, MAX_DECODED):
+                    if record.offset >= end:
                         break
-                    if start <= one.offset:
-                        self.records[one.offset] = one.timestamp, bytes(one.tail)
+                    if start <= record.offset:
+                        self.records[record.offset] = record.timestamp, bytes(record.tail)
                 continue
             at = piece.start
             for reason, span_end in piece.spans:
@@ -82,14 +82,14 @@ def agreement(source: Side, destination: Side, start: int, end: int) -> Agreemen
     equal = size = compared = 0
     differing = None
     for offset in range(start, end):
-        left, right = source.records.get(offset), destination.records.get(offset)
-        if left is not None and left == right:
-            equal, size, compared = equal + 1, size + len(left[1]), compared + 1
+        original, copy = source.records.get(offset), destination.records.get(offset)
+        if original is not None and original == copy:
+            equal, size, compared = equal + 1, size + len(original[1]), compared + 1
         elif _unseen(source, offset) or _unseen(destination, offset):
             continue
         else:
             compared += 1
-            if left != right and differing is None:
+            if original != copy and differing is None:
                 differing = offset
     return Agreement(
         equal=equal, size=size, first_difference=differing, unseen=end - start - compared

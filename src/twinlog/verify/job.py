@@ -112,13 +112,13 @@ class Compared(NamedTuple):
     def differences(self) -> tuple[RangeDifference, ...]:
         """The ranges that differ, in order."""
         return tuple(
-            RangeDifference(self.stretch.partition, *one) for one in self.tally.differences
+            RangeDifference(self.stretch.partition, *span) for span in self.tally.differences
         )
 
     @property
     def unseen(self) -> tuple[RangeDifference, ...]:
         """The ranges that were not seen."""
-        return tuple(RangeDifference(self.stretch.partition, *one) for one in self.tally.unseen)
+        return tuple(RangeDifference(self.stretch.partition, *span) for span in self.tally.unseen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,8 +155,8 @@ def extent(partition: TopicPartition, source: LogBounds, destination: LogBounds)
         if bounds.error
     ]
     if unread:
-        known = destination if source.error else source
-        start, end = (0, 0) if known.error else (known.start, known.high_watermark)
+        reference = destination if source.error else source
+        start, end = (0, 0) if reference.error else (reference.start, reference.high_watermark)
         tally.see_not(start, end, f"cannot read the bounds: {'; '.join(unread)}")
         return Extent(
             partition=partition,
@@ -194,9 +194,9 @@ def other(partition: TopicPartition, source: LogBounds, destination: LogBounds, 
         destination: the destination's bounds.
         why: which log, in words.
     """
-    read = [one for one in (source, destination) if not one.error]
-    start = min((one.start for one in read), default=0)
-    end = max((one.high_watermark for one in read), default=0)
+    readable = [bounds for bounds in (source, destination) if not bounds.error]
+    start = min((bounds.start for bounds in readable), default=0)
+    end = max((bounds.high_watermark for bounds in readable), default=0)
     tally = Tally()
     tally.differ(start, end, why)
     return Extent(
@@ -206,15 +206,15 @@ def other(partition: TopicPartition, source: LogBounds, destination: LogBounds, 
 
 def stretches(extents: Iterable[Extent], compacted: Mapping[str, bool]) -> list[Stretch]:
     """Cut extents into the stretches that a task compares one at a time."""
-    found = []
-    for one in extents:
-        whole = compacted[one.partition.topic]
-        step = max(one.end - one.start, 1) if whole else STRETCH
-        found += [
-            Stretch(one.partition, start, min(start + step, one.end), whole)
-            for start in range(one.start, one.end, step)
+    pieces = []
+    for log_extent in extents:
+        whole = compacted[log_extent.partition.topic]
+        step = max(log_extent.end - log_extent.start, 1) if whole else STRETCH
+        pieces += [
+            Stretch(log_extent.partition, start, min(start + step, log_extent.end), whole)
+            for start in range(log_extent.start, log_extent.end, step)
         ]
-    return found
+    return pieces
 
 
 def verify_task(task: VerifyTask) -> list[Compared]:
@@ -235,29 +235,29 @@ async def _verify(task: VerifyTask) -> list[Compared]:
             KafkaCluster(destination_config, name="destination") as destination,
         ):
             clusters = Sides(source, destination)
-            for cluster, expected in zip(clusters, task.cluster_ids, strict=True):
-                check_cluster_id(f"the {cluster.name}", cluster.cluster_id, expected)
+            for cluster, cluster_id in zip(clusters, task.cluster_ids, strict=True):
+                check_cluster_id(f"the {cluster.name}", cluster.cluster_id, cluster_id)
             comparison = Comparison(
                 *clusters,
                 topic_ids=task.topic_ids,
                 translation=task.translation,
                 patience=task.patience,
             )
-            found = [await comparison.compare(stretch) for stretch in task.stretches]
+            comparisons = [await comparison.compare(stretch) for stretch in task.stretches]
             # ListOffsets names the topic without its id, so a recreation is checked at the end.
             await _check_topics(task, clusters)
-            return found
+            return comparisons
     except TwinlogError as error:
         return [_not_seen(stretch, str(error)) for stretch in task.stretches]
 
 
 async def _check_topics(task: VerifyTask, clusters: Sides[KafkaCluster]) -> None:
     names = {stretch.partition.topic for stretch in task.stretches}
-    both = (names, {task.translation.topic(name) for name in names})
-    for cluster, expected, its in zip(clusters, task.topic_ids, both, strict=True):
-        for name in its:
+    names_by_side = (names, {task.translation.topic(name) for name in names})
+    for cluster, topic_id, side_names in zip(clusters, task.topic_ids, names_by_side, strict=True):
+        for name in side_names:
             topic = (await cluster.refresh([name])).topics.get(name)
-            if topic is not None and is_another(expected, topic.topic_id):
+            if topic is not None and is_another(topic_id, topic.topic_id):
                 raise Retriable(f"{cluster.name}: {name} was recreated in the meantime")
 
 
@@ -402,34 +402,34 @@ class _Walk:
         self._destination = destination
         self._end = end
         self._source_start = -1
-        self._asked = float("-inf")
+        self._asked_at = float("-inf")
 
     async def walk(self, at: int) -> None:
         """Classify all offsets from `at` on."""
         while at < self._end:
-            left, right = await asyncio.gather(
+            source, destination = await asyncio.gather(
                 self._source.span(at, self._end), self._destination.span(at, self._end)
             )
-            if right.kind is Kind.BELOW:
-                left = await self._below_by_now(left, at)
-            if left.kind is Kind.BELOW:  # absent whatever the destination holds, even if unseen
-                right = left
-            upto = min(left.end, right.end, self._end)
-            unseen = [
+            if destination.kind is Kind.BELOW:
+                source = await self._below_by_now(source, at)
+            if source.kind is Kind.BELOW:  # absent whatever the destination holds, even if unseen
+                destination = source
+            upto = min(source.end, destination.end, self._end)
+            unseen_ranges = [
                 Range(at, min(span.end, self._end), f"{side}: {span.reason}")
-                for side, span in (("source", left), ("destination", right))
+                for side, span in (("source", source), ("destination", destination))
                 if span.kind is Kind.UNSEEN
             ]
-            if unseen:
-                self._verdict.tally.see_not(*unseen[0])
-                upto = unseen[0].end
+            if unseen_ranges:
+                self._verdict.tally.see_not(*unseen_ranges[0])
+                upto = unseen_ranges[0].end
             else:
-                self._classify(left, right, at, upto)
+                self._classify(source, destination, at, upto)
             at = upto
 
-    def _classify(self, left: Span, right: Span, at: int, upto: int) -> None:
+    def _classify(self, source: Span, destination: Span, at: int, upto: int) -> None:
         try:
-            self._verdict.add(left, right, at, upto)
+            self._verdict.add(source, destination, at, upto)
         except CorruptBatch as error:
             self._verdict.tally.see_not(at, upto, error.message)
 
@@ -439,8 +439,8 @@ class _Walk:
         It is read at most once a second, as retention moves both log start offsets during the walk.
         """
         now = asyncio.get_running_loop().time()
-        if now - self._asked > _START_KNOWN_S:
-            self._asked = now
+        if now - self._asked_at > _START_KNOWN_S:
+            self._asked_at = now
             self._source_start = await self._source.log_start() or self._source_start
         if self._source_start > at:
             return Span(at, self._source_start, Kind.BELOW)

@@ -110,19 +110,19 @@ class LogReader:
         return self._spans[0]
 
     async def _read(self, at: int, end: int) -> list[Span]:
-        found = await self.chunk(at)
-        if isinstance(found, BelowLogStart):
-            return [Span(at, found.start, Kind.BELOW)]
-        if isinstance(found, Nothing):
-            return [Span(at, end, Kind.UNSEEN, reason=found.reason)]
-        return spans(found.records, at, found.aborted)
+        chunk = await self.chunk(at)
+        if isinstance(chunk, BelowLogStart):
+            return [Span(at, chunk.start, Kind.BELOW)]
+        if isinstance(chunk, Nothing):
+            return [Span(at, end, Kind.UNSEEN, reason=chunk.reason)]
+        return spans(chunk.records, at, chunk.aborted)
 
     async def log_start(self) -> int | None:
         """The log start offset now, if the leader reports it."""
-        found = (await list_offsets(self._cluster, [self._partition], OffsetSpec.EARLIEST)).get(
+        answer = (await list_offsets(self._cluster, [self._partition], OffsetSpec.EARLIEST)).get(
             self._partition
         )
-        return None if found is None or isinstance(found, Refusal) else found.offset
+        return None if answer is None or isinstance(answer, Refusal) else answer.offset
 
     async def chunk(self, at: int) -> Bytes | BelowLogStart | Nothing:
         """The log's bytes from `at` on, with at least one complete batch that reaches beyond it."""
@@ -130,22 +130,22 @@ class LogReader:
         deadline, size, tries = clock() + self._patience, READ_BYTES, 0
         earlier = ""
         while True:
-            found = await self._try(at, size, deadline)
+            answer = await self._try(at, size, deadline)
             tries += 1
-            if not isinstance(found, Nothing):
-                return found
-            if found.final or clock() >= deadline:
-                return Nothing(f"{found.reason}{earlier} ({tries} tries)", final=True)
-            earlier = f"; before: {found.reason}"
-            size = min(size * 2, MAX_READ_BYTES) if found.cut else max(size // 4, MIN_READ_BYTES)
+            if not isinstance(answer, Nothing):
+                return answer
+            if answer.final or clock() >= deadline:
+                return Nothing(f"{answer.reason}{earlier} ({tries} tries)", final=True)
+            earlier = f"; before: {answer.reason}"
+            size = min(size * 2, MAX_READ_BYTES) if answer.cut else max(size // 4, MIN_READ_BYTES)
             await asyncio.sleep(_BACKOFF.delay(tries + 1))
 
     async def _try(self, at: int, size: int, deadline: float) -> Bytes | BelowLogStart | Nothing:
         try:
             async with asyncio.timeout_at(deadline):
-                found = await self._ask(at, size)
-            if isinstance(found, Bytes) and not spans(found.records, at, found.aborted):
-                size = len(found.records)
+                answer = await self._ask(at, size)
+            if isinstance(answer, Bytes) and not spans(answer.records, at, answer.aborted):
+                size = len(answer.records)
                 return Nothing(f"a response of {size} bytes ends within a batch", cut=True)
         except TimeoutError:
             return Nothing(
@@ -156,7 +156,7 @@ class LogReader:
         except TwinlogError as error:
             self._replica = _NO_REPLICA
             return Nothing(str(error))
-        return found
+        return answer
 
     async def _ask(self, at: int, size: int) -> Bytes | BelowLogStart | Nothing:
         leader = await self._leader()
@@ -200,7 +200,7 @@ class LogReader:
             fetch_offset=at,
             partition_max_bytes=size,
         )
-        known = {} if self._topic_id != NO_TOPIC_ID else {"max_version": _BEFORE_IDS}
+        versions = {} if self._topic_id != NO_TOPIC_ID else {"max_version": _BEFORE_IDS}
         return FetchRequest(
             replica_id=-1,
             max_wait_ms=_MAX_WAIT_MS,
@@ -215,7 +215,7 @@ class LogReader:
             forgotten_topics_data=[],
             rack_id="",
             min_version=4,
-            **known,
+            **versions,
         )
 
     async def _judge(self, at: int, part: Any, throttle_ms: int) -> Bytes | BelowLogStart | Nothing:
@@ -229,7 +229,8 @@ class LogReader:
             return Nothing(f"Fetch: {refusal}", final=refusal.reaction is Reaction.USER)
         if part.records:
             aborted = tuple(
-                (one.producer_id, one.first_offset) for one in part.aborted_transactions or ()
+                (transaction.producer_id, transaction.first_offset)
+                for transaction in part.aborted_transactions or ()
             )
             return Bytes(memoryview(part.records), aborted)
         preferred = getattr(part, "preferred_read_replica", _NO_REPLICA)
@@ -260,26 +261,26 @@ async def read_bounds(
 
     The end is read before the start: both only move forward.
     """
-    asked = list(partitions)
+    partition_list = list(partitions)
     answers = [
-        await list_offsets(cluster, asked, isolation=Isolation.READ_COMMITTED),
-        await list_offsets(cluster, asked),
-        await list_offsets(cluster, asked, OffsetSpec.EARLIEST),
+        await list_offsets(cluster, partition_list, isolation=Isolation.READ_COMMITTED),
+        await list_offsets(cluster, partition_list),
+        await list_offsets(cluster, partition_list, OffsetSpec.EARLIEST),
     ]
-    found = {}
-    for partition in asked:
+    bounds = {}
+    for partition in partition_list:
         offsets: list[int] = []
         code = 0
-        for answer in (each[partition] for each in answers):
+        for answer in (offsets[partition] for offsets in answers):
             if isinstance(answer, Refusal):
                 code = answer.code
             else:
                 offsets.append(answer.offset)
         if code:
-            found[partition] = LogBounds(code, -1, -1, -1)
+            bounds[partition] = LogBounds(code, -1, -1, -1)
         else:
             last_stable, high_watermark, start = offsets
-            found[partition] = LogBounds(
+            bounds[partition] = LogBounds(
                 0, start, max(high_watermark, start), max(last_stable, start)
             )
-    return found
+    return bounds

@@ -54,7 +54,7 @@ class SpanRecords:
         self.header = header
         """None for messages of the formats v0 and v1, which are decoded from the beginning."""
         self.records = records
-        self._decoded = None if decoded is None else {one.offset: one for one in decoded}
+        self._decoded = None if decoded is None else {record.offset: record for record in decoded}
 
     def by_offset(self) -> dict[int, RawRecord]:
         """The records by offset.
@@ -65,7 +65,7 @@ class SpanRecords:
         if self._decoded is None:
             assert self.header is not None
             decoded = raw_records(self.header, self.records)
-            self._decoded = {one.offset: one for one in decoded}
+            self._decoded = {record.offset: record for record in decoded}
         return self._decoded
 
 

@@ -37,28 +37,28 @@ class TranslatedReader:
         """
         to_source = self._offsets.to_source
         place, upto = self._offsets.to_destination(at), self._offsets.to_destination(end)
-        found = await self._reader.span(place, upto)
-        while to_source(found.end) <= at:  # offsets of the destination alone, which prove nothing
-            found = await self._reader.span(found.end, upto)
+        part = await self._reader.span(place, upto)
+        while to_source(part.end) <= at:  # offsets of the destination alone, which prove nothing
+            part = await self._reader.span(part.end, upto)
         batch = None
-        if found.batch is not None:
-            records = found.batch.by_offset().values()
+        if part.batch is not None:
+            records = part.batch.by_offset().values()
             batch = SpanRecords(
                 None,
                 memoryview(b""),
-                [one._replace(offset=to_source(one.offset)) for one in records],
+                [record._replace(offset=to_source(record.offset)) for record in records],
             )
-        return found._replace(start=at, end=to_source(found.end), batch=batch)
+        return part._replace(start=at, end=to_source(part.end), batch=batch)
 
 
 async def destination_bounds(
     destination: KafkaCluster, partitions: Collection[TopicPartition], translation: Translation
 ) -> dict[TopicPartition, LogBounds]:
     """The bounds of these partitions on the destination, in the source's offsets."""
-    found = await read_bounds(destination, [translation.name(one) for one in partitions])
+    answers = await read_bounds(destination, [translation.name(p) for p in partitions])
     return {
-        one: bounds
-        if bounds.error or one not in translation.maps
-        else LogBounds(0, *map(translation.offsets(one).to_source, bounds[1:]))
-        for one, bounds in translation.by_source(partitions, found).items()
+        partition: bounds
+        if bounds.error or partition not in translation.maps
+        else LogBounds(0, *map(translation.offsets(partition).to_source, bounds[1:]))
+        for partition, bounds in translation.by_source(partitions, answers).items()
     }

@@ -156,16 +156,21 @@ class Tally:
         _extend(self.unseen, Range(start, end, reason))
 
 
-def _extend(ranges: list[Range], new: Range) -> None:
-    last = ranges[-1] if ranges else None
-    if last is not None and (last.end, last.reason) == (new.start, new.reason):
-        ranges[-1] = Range(last.start, new.end, last.reason)
+def _extend(ranges: list[Range], addition: Range) -> None:
+    previous = ranges[-1] if ranges else None
+    if previous is not None and (previous.end, previous.reason) == (
+        addition.start,
+        addition.reason,
+    ):
+        ranges[-1] = Range(previous.start, addition.end, previous.reason)
     elif len(ranges) <= MAX_RANGES:
-        ranges.append(new)
+        ranges.append(addition)
     else:
-        rest = ranges[-1]
+        summary = ranges[-1]
         ranges[-1] = Range(
-            min(rest.start, new.start), max(rest.end, new.end), "more ranges, not named singly"
+            min(summary.start, addition.start),
+            max(summary.end, addition.end),
+            "more ranges, not named singly",
         )
 
 
@@ -211,27 +216,27 @@ class StretchClassifier:
             alive_on_destination: keys of `Keys.tombstones(on_source=True)` with an earlier value on
                 the destination.
         """
-        for one, accepted in (
+        for entry, accepted in (
             self.keys.unsettled(alive_on_source, alive_on_destination) if self.keys else ()
         ):
             if not complete:
-                self.tally.see_not(one.offset, one.offset + 1, NOT_FOLLOWED)
+                self.tally.see_not(entry.offset, entry.offset + 1, NOT_FOLLOWED)
             elif accepted:
                 self.tally.absent[COMPACTED] += 1
             else:
-                reason = DifferenceKind.LOST if one.on_source else DifferenceKind.LATEST
-                self.tally.differ(one.offset, one.offset + 1, reason)
+                reason = DifferenceKind.LOST if entry.on_source else DifferenceKind.LATEST
+                self.tally.differ(entry.offset, entry.offset + 1, reason)
         self.tally.differences.sort()
         return self.tally
 
     def _range(self, source: Span, destination: Span, start: int, end: int) -> None:
-        found = outcome(source.kind, destination.kind, compacted=self._compacted)
-        if found.unseen:
+        result = outcome(source.kind, destination.kind, compacted=self._compacted)
+        if result.unseen:
             self.tally.see_not(start, end, source.reason or destination.reason)
-        elif found.differs:
-            self.tally.differ(start, end, found.differs)
+        elif result.differs:
+            self.tally.differ(start, end, result.differs)
         else:
-            self.tally.absent[found.absent] += end - start
+            self.tally.absent[result.absent] += end - start
 
     def _offset(self, source: Span, destination: Span, offset: int) -> None:
         expected, actual = source.record(offset), destination.record(offset)
@@ -241,12 +246,12 @@ class StretchClassifier:
             self._both(expected, actual)
             return
         kinds = _kind(source, expected), _kind(destination, actual)
-        alone = expected or actual
-        if self.keys is not None and alone is not None and kinds in _BY_KEY:
-            self._alone(alone, on_source=alone is expected)
+        record = expected or actual
+        if self.keys is not None and record is not None and kinds in _BY_KEY:
+            self._alone(record, on_source=record is expected)
         else:
-            here = source._replace(kind=kinds[0]), destination._replace(kind=kinds[1])
-            self._range(*here, offset, offset + 1)
+            spans = source._replace(kind=kinds[0]), destination._replace(kind=kinds[1])
+            self._range(*spans, offset, offset + 1)
 
     def _both(self, expected: RawRecord, actual: RawRecord) -> None:
         if expected.tail != actual.tail:
@@ -285,35 +290,35 @@ def _kind(span: Span, record: RawRecord | None) -> Kind:
     return Kind.HOLE if span.kind is Kind.DATA and record is None else span.kind
 
 
-def _decode_all(*both: Span) -> None:
-    for span in both:
+def _decode_all(*spans: Span) -> None:
+    for span in spans:
         if span.batch is not None:
             span.batch.by_offset()
 
 
 def _records(span: Span, start: int, end: int) -> Iterable[RawRecord]:
     records = span.batch.by_offset() if span.batch is not None else {}
-    return [one for offset, one in records.items() if start <= offset < end]
+    return [record for offset, record in records.items() if start <= offset < end]
 
 
 def _same_batch(source: Span, destination: Span, start: int, end: int) -> bool:
     """Whether both sides hold the same dense batch, so that no record has to be decoded."""
     if source.batch is None or destination.batch is None:
         return False
-    left, right = source.batch.header, destination.batch.header
+    original, copy = source.batch.header, destination.batch.header
     return (
-        left is not None
-        and right is not None
-        and left.is_dense
-        and right.is_dense
-        and left.base_offset == right.base_offset
-        and left.last_offset_delta == right.last_offset_delta
-        and start >= left.base_offset
-        and end <= left.next_offset
-        and left.codec is right.codec
-        and left.is_log_append_time == right.is_log_append_time
-        and left.base_timestamp == right.base_timestamp
-        and left.max_timestamp == right.max_timestamp
+        original is not None
+        and copy is not None
+        and original.is_dense
+        and copy.is_dense
+        and original.base_offset == copy.base_offset
+        and original.last_offset_delta == copy.last_offset_delta
+        and start >= original.base_offset
+        and end <= original.next_offset
+        and original.codec is copy.codec
+        and original.is_log_append_time == copy.is_log_append_time
+        and original.base_timestamp == copy.base_timestamp
+        and original.max_timestamp == copy.max_timestamp
         # Comparing views takes three times as long.
         and bytes(source.batch.records) == bytes(destination.batch.records)
     )
@@ -331,7 +336,7 @@ class Keys:
     """Records of a compacted topic that only one log has, until a later record settles them."""
 
     def __init__(self) -> None:
-        self._waiting: dict[bytes, list[Waiting]] = {}
+        self._entries: dict[bytes, list[Waiting]] = {}
         self.waiting = 0
         """The number of records that wait."""
 
@@ -341,8 +346,8 @@ class Keys:
             return False
         full = decode(record)
         assert full.key is not None
-        waiting = Waiting(record.offset, on_source, full.value is None)
-        self._waiting.setdefault(digest(full.key), []).append(waiting)
+        entry = Waiting(record.offset, on_source, full.value is None)
+        self._entries.setdefault(digest(full.key), []).append(entry)
         self.waiting += 1
         return True
 
@@ -355,43 +360,44 @@ class Keys:
                 that the destination alone has, None both.
         """
         key = decode(record).key
-        found = None if key is None else self._waiting.pop(digest(key), None)
-        if key is None or not found:
+        entries = None if key is None else self._entries.pop(digest(key), None)
+        if key is None or not entries:
             return 0
-        kept = [one for one in found if waits_on_source not in {None, one.on_source}]
-        if kept:
-            self._waiting[digest(key)] = kept
-        self.waiting -= len(found) - len(kept)
-        return len(found) - len(kept)
+        unsettled = [entry for entry in entries if waits_on_source not in {None, entry.on_source}]
+        if unsettled:
+            self._entries[digest(key)] = unsettled
+        self.waiting -= len(entries) - len(unsettled)
+        return len(entries) - len(unsettled)
 
     def wants_newer(self) -> bool:
         """Whether a value still waits that a later record may settle."""
-        return any(not one.tombstone for waiting in self._waiting.values() for one in waiting)
+        return any(not entry.tombstone for entries in self._entries.values() for entry in entries)
 
     def tombstones(self, *, on_source: bool) -> dict[bytes, int]:
         """The last tombstone of each key that only this side has, to search the other side for."""
-        found: dict[bytes, int] = {}
-        for key, waiting in self._waiting.items():
-            for one in waiting:
-                if one.tombstone and one.on_source is on_source:
-                    found[key] = one.offset
-        return found
+        offsets: dict[bytes, int] = {}
+        for key, entries in self._entries.items():
+            for entry in entries:
+                if entry.tombstone and entry.on_source is on_source:
+                    offsets[key] = entry.offset
+        return offsets
 
     def unsettled(
         self, alive_on_source: Collection[bytes], alive_on_destination: Collection[bytes]
     ) -> Iterable[tuple[Waiting, bool]]:
         """All records that wait, each with whether a tombstone makes it acceptable."""
-        for key, waiting in self._waiting.items():
+        for key, entries in self._entries.items():
             deleted = -1
             if key not in alive_on_destination:
                 deleted = max(
-                    (one.offset for one in waiting if one.on_source and one.tombstone), default=-1
+                    (entry.offset for entry in entries if entry.on_source and entry.tombstone),
+                    default=-1,
                 )
-            for one in waiting:
-                if one.on_source:
-                    yield one, one.offset <= deleted
+            for entry in entries:
+                if entry.on_source:
+                    yield entry, entry.offset <= deleted
                 else:
-                    yield one, one.tombstone and key not in alive_on_source
+                    yield entry, entry.tombstone and key not in alive_on_source
 
 
 class Alive:

@@ -15,6 +15,8 @@ from twinlog.engines.exact.append import (
     Outgoing,
     PartitionAppend,
     Phase,
+    Plan,
+    plan_of,
     position_of,
 )
 from twinlog.kafka.log.batch import CONTROL, TRANSACTIONAL
@@ -34,7 +36,7 @@ DATA_PRODUCER = ProducerId(7)
 
 
 @pytest.mark.parametrize("path", files("append_*.txt"), ids=lambda path: path.stem)
-def test_scenario(path: Path, pytestconfig: pytest.Config) -> None:
+def test_a_scenario_file_gives_the_expected_states(path: Path, pytestconfig: pytest.Config) -> None:
     """Goal: each step of the file changes the machine as the file says."""
     run(path, Driver().execute, rewrite=pytestconfig.getoption("--rewrite"))
 
@@ -46,6 +48,7 @@ class Driver:
         self.machine = PartitionAppend(0.0)
         self.log: list[bytes] = []
         self.planned: list[Piece] = []
+        self.asked: Plan
 
     def execute(self, words: list[str]) -> str:
         name, *arguments = words
@@ -75,11 +78,24 @@ class Driver:
         return f"epoch {position.epoch} sequence {position.sequence} {guarded}"
 
     def do_offer(self, words: Sequence[str]) -> None:
-        """`offer data:10-14 old:15-15 gap:16-18 seen:19-20`, last included; or `offer planned`."""
+        """`offer data:10-14 old:15-15 gap:16-18 seen:19-20`, last included; or `offer planned`.
+
+        Its gaps are confirmed at once, except by `offer unconfirmed gap:16-18`.
+        """
         if words[0] == "planned":
             self.machine.offer(self.planned)
         else:
-            self.machine.offer([piece(word) for word in words])
+            self.machine.offer([piece(word) for word in words if word != "unconfirmed"])
+        if words[0] != "unconfirmed":
+            self.machine.confirm(plan_of(self.machine))
+
+    def do_ask(self, _: Sequence[str]) -> None:
+        """Ask whether the lane still owns the partition."""
+        self.asked = plan_of(self.machine)
+
+    def do_confirm(self, _: Sequence[str]) -> None:
+        """Answer the last question."""
+        self.machine.confirm(self.asked)
 
     def do_take(self, words: Sequence[str]) -> str:
         """`take [how many]` or `take fresh 1000`: all batches that may be sent."""
@@ -95,7 +111,7 @@ class Driver:
 
     def do_answer(self, words: Sequence[str]) -> str | None:
         """`answer 10 15`: the oldest batches in flight get these base offsets."""
-        return told([self.machine.answered(number(word)) for word in words])
+        return misplaced_batches([self.machine.answered(number(word)) for word in words])
 
     def do_refuse(self, _: Sequence[str]) -> None:
         """Refuse the oldest batch in flight."""
@@ -110,11 +126,13 @@ class Driver:
         gap = self.machine.gap_to_fill
         if gap is not None:
             return f"fill {gap.start}-{gap.end - 1}"
+        if self.machine.unconfirmed:
+            return "waits for a confirmation"
         return "waits for the lease" if self.machine.waits_for_lease else "none"
 
     def do_filled(self, words: Sequence[str]) -> str | None:
         """`filled 17`: the log end offset after the filling."""
-        return told([self.machine.filled(Offset(number(words[0])))])
+        return misplaced_batches([self.machine.filled(Offset(number(words[0])))])
 
     def do_replace(self, _: Sequence[str]) -> None:
         self.machine.replace()
@@ -184,7 +202,7 @@ def shown_outgoing(outgoing: Outgoing) -> str:
     return f"send {data.start}-{data.end - 1} epoch {epoch} sequence {sequence}"
 
 
-def told(results: Sequence[Misplaced | None]) -> str | None:
+def misplaced_batches(results: Sequence[Misplaced | None]) -> str | None:
     wrong = [result for result in results if result is not None]
     return (
         "\n".join(f"MISPLACED expected {one.expected} found {one.found}" for one in wrong) or None
@@ -218,7 +236,7 @@ def state(machine: PartitionAppend) -> str:
         (5, [(7, 0, SEQUENCE_MODULUS - 1)], 0, 0, True),
     ],
 )
-def test_positions(
+def test_the_position_follows_the_producer_states(
     *,
     log_end: int,
     producers: list[tuple[int, int, int]],
@@ -227,7 +245,7 @@ def test_positions(
     guarded: bool,
 ) -> None:
     """Goal: the position follows the table of DescribeProducers answers."""
-    known = [ProducerState(*one) for one in producers]
+    known = [ProducerState(*producer) for producer in producers]
     position = position_of(Offset(log_end), known, DATA_PRODUCER)
     assert (position.log_end, position.producer_id) == (log_end, DATA_PRODUCER)
     assert (position.epoch, position.sequence, position.guarded) == (epoch, sequence, guarded)
@@ -237,11 +255,11 @@ def test_positions(
     ("log_end", "producers", "guarded"),
     [(0, [], False), (0, [(7, 2, -1)], False), (5, [(7, 2, -1)], False), (5, [(7, 2, 4)], True)],
 )
-def test_positions_where_another_id_may_have_written(
+def test_a_position_is_guarded_only_if_the_mirror_wrote_the_last_batch(
     *, log_end: int, producers: list[tuple[int, int, int]], guarded: bool
 ) -> None:
     """Goal: the broker compares the next batch only with those of the mirror's producer id."""
-    known = [ProducerState(*one) for one in producers]
+    known = [ProducerState(*producer) for producer in producers]
     position = position_of(Offset(log_end), known, DATA_PRODUCER, of_several_ids=True)
     assert position.guarded == guarded
 
@@ -250,7 +268,7 @@ def test_positions_where_another_id_may_have_written(
 
 
 @given(st.lists(st.integers(0, 9), max_size=80))
-def test_whatever_happens(events: list[int]) -> None:
+def test_invariants_hold_for_any_sequence_of_events(events: list[int]) -> None:
     """Goal: in flight and queue have no hole, bytes are counted right, a gap is never among data.
 
     Sent batches continue the sequence from the position, and never more than five are in flight.

@@ -22,7 +22,7 @@ def placed(batches: int) -> PartitionAppend:
     return machine
 
 
-def test_the_first_batch_is_sent_alone() -> None:
+def test_the_first_batch_after_a_position_is_sent_alone() -> None:
     """Five batches are in flight as soon as the broker has a batch to compare with."""
     machine = placed(9)
     assert machine.take(0) is not None
@@ -31,7 +31,7 @@ def test_the_first_batch_is_sent_alone() -> None:
     assert [machine.take(0) is not None for _ in range(6)] == [True] * 5 + [False]
 
 
-def test_what_stands_in_the_wrong_place_is_reported_after_a_refusal_too() -> None:
+def test_a_misplaced_batch_is_reported_after_a_refusal() -> None:
     """The producer state expired in mid-stream: the batch behind the refused one was appended."""
     machine = placed(9)
     machine.take(0)

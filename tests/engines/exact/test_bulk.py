@@ -10,7 +10,7 @@ from twinlog.kafka.types import Offset
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 1), (5, 70), (1 << 40, (1 << 40) + 9000)])
-def test_records_of_nothing(start: int, end: int) -> None:
+def test_each_offset_gets_one_empty_record(start: int, end: int) -> None:
     """Goal: each offset has one record, without key, value, headers and time."""
     data = empty_records(Offset(start), Offset(end))
     assert (data.start, data.end) == (start, end)
@@ -19,7 +19,7 @@ def test_records_of_nothing(start: int, end: int) -> None:
     assert not is_bulk(data.records, data.header.num_records)
 
 
-def test_a_million_at_most() -> None:
+def test_a_bulk_batch_is_bounded_and_recognised() -> None:
     """Goal: a batch is small enough for every broker, and is recognised again."""
     data = empty_records(Offset(7), Offset(3 * BULK_RECORDS))
     assert (data.start, data.end) == (7, 7 + BULK_RECORDS)
@@ -29,7 +29,7 @@ def test_a_million_at_most() -> None:
     assert not is_bulk(data.records, BULK_RECORDS - 1)
 
 
-def test_it_is_a_batch() -> None:
+def test_empty_records_form_a_valid_batch() -> None:
     """Goal: the bytes are a valid batch."""
     data = empty_records(Offset(0), Offset(500))
     sent = whole(Encoded(data.header, data.records))

@@ -7,7 +7,7 @@ from twinlog.engines.exact.events import LOOK
 
 
 @scenario
-async def test_a_closed_engine_stays_closed(world: World) -> None:
+async def test_a_partition_of_a_closed_engine_is_not_retried(world: World) -> None:
     """Goal: a partition that waits for a retry does not resume beside its new owner."""
     await world.mirror()
     world.write("a")

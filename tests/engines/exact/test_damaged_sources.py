@@ -16,6 +16,7 @@ from typing import Any
 import librdkafka_tools
 import pytest
 from clients import client
+from sole_owner import owned_for_good
 from waiting import until_async
 
 from twinlog.engines.exact import sender
@@ -111,9 +112,16 @@ async def mirror(
     """Mirror a topic that exists in both clusters."""
     keys = [TopicPartition(topic, index) for index in range(partitions)]
     settings = LaneSettings()
-    async with client(source) as theirs, client(destination) as ours:
-        ports = KafkaSource(theirs), KafkaDestination(ours, lambda: True)
-        own = DataPlane(*ports, settings, random.Random(1), lambda _: None, brokers_time_ms=_now_ms)
+    async with client(source) as source_cluster, client(destination) as destination_cluster:
+        ports = KafkaSource(source_cluster), KafkaDestination(destination_cluster, lambda: True)
+        own = DataPlane(
+            *ports,
+            settings,
+            random.Random(1),
+            lambda _: None,
+            brokers_time_ms=_now_ms,
+            confirm_ownership=owned_for_good,
+        )
         leaders = await ports[0].leaders([topic])
         shard = Shard(0, f"twinlog.{topic}", ports[1], settings)
         await shard.open()
@@ -154,7 +162,7 @@ def cut(source: LocalCluster, key: TopicPartition, end: int) -> None:
     source.start_broker(1)
 
 
-def test_a_source_that_lost_its_end_and_grew_again(
+def test_a_source_log_that_lost_its_end_and_grew_is_failed(
     fragile: LocalCluster, kafka: LocalCluster, topic: str
 ) -> None:
     """Goal: FAILED, with both offsets and epochs; the destination does not change.
@@ -165,26 +173,26 @@ def test_a_source_that_lost_its_end_and_grew_again(
 
     async def body() -> None:
         make_topics(fragile, kafka, topic, 2)
-        async with mirror(fragile, kafka, topic, 2) as one:
+        async with mirror(fragile, kafka, topic, 2) as active_mirror:
             await write(fragile, topic, 0, 1)
             await write(fragile, topic, 0, 1)
-            await one.arrived(lost, 10)
+            await active_mirror.arrived(lost, 10)
             epoch = log_headers(fragile, lost)[-1].leader_epoch
             await asyncio.to_thread(cut, fragile, lost, 5)
             for _ in range(3):
                 await write(fragile, topic, 0, 1)
             assert log_headers(fragile, lost)[-1].next_offset == 20
-            reason = await one.failed(lost)
+            reason = await active_mirror.failed(lost)
             assert f"up to offset 10 of leader epoch {epoch}" in reason
             assert f"epoch {epoch} ends at offset 5" in reason
-            await one.arrived(whole, 25)
-            assert one.partition(whole).stage is PartitionStage.MIRRORING
-            assert await one.end(lost) == 10
+            await active_mirror.arrived(whole, 25)
+            assert active_mirror.partition(whole).stage is PartitionStage.MIRRORING
+            assert await active_mirror.end(lost) == 10
 
     asyncio.run(body())
 
 
-def test_a_corrupt_batch_in_the_source(
+def test_a_corrupt_source_batch_fails_its_partition(
     fragile: LocalCluster, kafka: LocalCluster, topic: str
 ) -> None:
     """Goal: brokers do not verify checksums when they answer a Fetch; the mirror does, and stops.
@@ -203,15 +211,15 @@ def test_a_corrupt_batch_in_the_source(
         with path.open("r+b") as file:
             file.seek(at)
             file.write(b"A")
-        async with mirror(fragile, kafka, topic, 2) as one:
-            await one.arrived(good, 15)
-            reason = await one.failed(bad)
+        async with mirror(fragile, kafka, topic, 2) as active_mirror:
+            await active_mirror.arrived(good, 15)
+            reason = await active_mirror.failed(bad)
             assert "corrupt" in reason
             assert "the batch at offset 5 has a wrong checksum" in reason
-            assert await one.end(bad) == 5
+            assert await active_mirror.end(bad) == 5
             await write(fragile, topic, 0, 1)
-            await one.arrived(good, 20)
-            assert await one.end(bad) == 5
+            await active_mirror.arrived(good, 20)
+            assert await active_mirror.end(bad) == 5
         async with mirror(fragile, kafka, topic, 2) as another:
             assert "the batch at offset 5 has a wrong checksum" in await another.failed(bad)
             assert await another.end(bad) == 5
@@ -219,7 +227,7 @@ def test_a_corrupt_batch_in_the_source(
     asyncio.run(body())
 
 
-def test_a_bit_that_turns_over_in_our_memory(
+def test_a_batch_corrupted_in_memory_is_read_again(
     kafka: LocalCluster, fragile: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: the destination's broker refuses the batch; it is read again and arrives intact."""
@@ -237,8 +245,8 @@ def test_a_bit_that_turns_over_in_our_memory(
         for _ in range(3):
             await write(kafka, topic, 0)
         monkeypatch.setattr(sender, "patched_header", bad_memory)
-        async with mirror(kafka, fragile, topic, 1) as one:
-            await one.arrived(key, 15)
+        async with mirror(kafka, fragile, topic, 1) as active_mirror:
+            await active_mirror.arrived(key, 15)
         assert turned_over == [0]
         written = log_records(kafka, key)
         assert written

@@ -8,6 +8,8 @@ from uuid import UUID
 
 import pytest
 from batch_builders import batch, record
+from positions import START
+from sole_owner import owned_for_good
 
 from model.world import World, scenario
 from twinlog.engines.exact import fetcher
@@ -58,38 +60,36 @@ from twinlog.kafka.types import (
 from twinlog.mirror.plan import STEP_RECORDS, Gap
 
 KEY = TopicPartition("t", 0)
-START = Position(
-    log_end=Offset(0),
-    producer_id=ProducerId(7),
-    epoch=ProducerEpoch(0),
-    sequence=Sequence(0),
-    guarded=True,
-)
 
 
 def engine(port: object = None) -> DataPlane:
     """Build an engine with this object as both ports; by default they are never called."""
     ports = cast("SourcePort", port), cast("DestinationPort", port)
     return DataPlane(
-        *ports, LaneSettings(), random.Random(1), lambda _: None, brokers_time_ms=lambda: 0
+        *ports,
+        LaneSettings(),
+        random.Random(1),
+        lambda _: None,
+        brokers_time_ms=lambda: 0,
+        confirm_ownership=owned_for_good,
     )
 
 
-def placed(one: DataPlane, *, node: int = -1) -> ExactPartition:
+def placed_partition(plane: DataPlane, *, node: int = -1) -> ExactPartition:
     """Return a partition whose position is known; `node` leads it on the destination."""
-    shard = Shard(0, "p", one.destination, LaneSettings(fillers=0))
+    shard = Shard(0, "p", plane.destination, LaneSettings(fillers=0))
     spec = PartitionSpec(partition=KEY, source_topic_id=UUID(int=1), shard=0, compacted=False)
-    one.own(shard, [spec], lease_s=0.0)
-    partition = one.partitions[KEY]
+    plane.own(shard, [spec], lease_s=0.0)
+    partition = plane.partitions[KEY]
     partition.destination_node = node
-    partition.append.place(START, one.now(), compared=True)
+    partition.append.place(START, plane.now(), compared=True)
     return partition
 
 
-def appending(one: DataPlane) -> ExactPartition:
+def appending(plane: DataPlane) -> ExactPartition:
     """Return a partition with a batch in flight."""
-    partition = placed(one)
-    one.emit(partition, Queued([empty_records(Offset(0), Offset(5))]))
+    partition = placed_partition(plane)
+    plane.emit(partition, Queued([empty_records(Offset(0), Offset(5))]))
     assert partition.append.take(0) is not None
     return partition
 
@@ -114,38 +114,38 @@ async def not_sent() -> Mapping[TopicPartition, Appended]:
     raise Retriable("no broker with this id in the metadata")
 
 
-def test_a_broker_that_is_gone_is_not_the_leader_for_ever() -> None:
+def test_metadata_is_refreshed_if_a_leader_is_unreachable() -> None:
     """If a leader is unreachable, the cluster's metadata is fetched again.
 
     Without that, a partition of a killed broker stood still until that broker was back.
     """
 
     async def body() -> None:
-        one = engine()
-        partition = appending(one)
-        one.leaders._stale_destination.clear()
-        one.leaders._wanted.clear()
-        await one.sender._answer(3, [partition], not_sent(), before_gap=False)
-        assert one.leaders._stale_destination == {"t"}
-        assert one.leaders._wanted.is_set()
+        plane = engine()
+        partition = appending(plane)
+        plane.leaders._stale_destination.clear()
+        plane.leaders._request.clear()
+        await plane.sender._answer(3, [partition], not_sent(), before_gap=False)
+        assert plane.leaders._stale_destination == {"t"}
+        assert plane.leaders._request.is_set()
 
     asyncio.run(body())
 
 
 @pytest.mark.parametrize("answered", [True, False])
-def test_gaps_wait_for_others_that_are_nearly_ready(answered: bool) -> None:
+def test_a_gap_waits_briefly_to_share_a_request_with_others(answered: bool) -> None:
     """Goal: they share a request; a broker that does not answer delays none of them for long."""
 
     async def body() -> None:
         port = Silent()
-        one = engine(port)
-        await one.gather_gaps(3)  # nothing is in flight
-        partition = placed(one, node=3)
+        plane = engine(port)
+        await plane.gather_gaps(3)  # nothing is in flight
+        partition = placed_partition(plane, node=3)
         gap = Gap(Offset(5), Offset(6), seen=True)
-        one.emit(partition, Queued([empty_records(Offset(0), Offset(5)), gap]))
-        one.sender.want(partition)
-        one.sender.pump(3)
-        gathering = asyncio.ensure_future(one.gather_gaps(3))
+        plane.emit(partition, Queued([empty_records(Offset(0), Offset(5)), gap]))
+        plane.sender.want(partition)
+        plane.sender.pump(3)
+        gathering = asyncio.ensure_future(plane.gather_gaps(3))
         await asyncio.sleep(0)
         assert not gathering.done()
         if answered:
@@ -153,88 +153,88 @@ def test_gaps_wait_for_others_that_are_nearly_ready(answered: bool) -> None:
         async with asyncio.timeout(5):
             await gathering
         assert (partition.append.gap_to_fill == gap) is answered
-        await one.close()
+        await plane.close()
 
     asyncio.run(body())
 
 
-def test_a_gap_without_a_leader_shares_no_request() -> None:
+def test_a_gap_without_a_leader_is_sent_in_no_shared_request() -> None:
     """Goal: nothing is sent for it, so that it does not wait for the lease."""
 
     async def body() -> None:
-        one = engine()
-        partition = placed(one, node=1)
-        markers = one.shard(partition).markers
+        plane = engine()
+        partition = placed_partition(plane, node=1)
+        markers = plane.shard(partition).markers
         markers._identity = ProducerIdentity("m", 1, 0)
         markers._lasts[KEY] = LastMarker(0, 0)
         partition.append.offer([Gap(Offset(0), Offset(5), seen=True)])
-        assert one.gap_filler._key(partition) == (-1, 1)
+        assert plane.gap_filler._key(partition) == (-1, 1)
         partition.destination_node = -1
-        assert one.gap_filler._key(partition) == (0, -1)
-        await one.close()
+        assert plane.gap_filler._key(partition) == (0, -1)
+        await plane.close()
 
     asyncio.run(body())
 
 
-def test_the_time_that_gaps_take_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_spent_on_gaps_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: from the batch before a marker to the marker's answer; nothing while it is idle."""
     now = 100.0
 
     async def body() -> None:
         nonlocal now
-        one = engine(Silent())
-        monkeypatch.setattr(one, "now", lambda: now)
-        partition = placed(one, node=3)
+        plane = engine(Silent())
+        monkeypatch.setattr(plane, "now", lambda: now)
+        partition = placed_partition(plane, node=3)
         gap = Gap(Offset(5), Offset(6), seen=True)
-        one.emit(partition, Queued([empty_records(Offset(0), Offset(5)), gap]))
-        one.sender.want(partition)
-        one.sender.pump(3)
+        plane.emit(partition, Queued([empty_records(Offset(0), Offset(5)), gap]))
+        plane.sender.want(partition)
+        plane.sender.pump(3)
         now += 2.0
-        one.emit(partition, BatchAnswered(Appended(0, 0, 0)))
-        one.emit(partition, RoundBegan())
+        plane.emit(partition, BatchAnswered(Appended(0, 0, 0)))
+        plane.emit(partition, RoundBegan())
         now += 3.0
-        one.emit(partition, RoundEnded())
+        plane.emit(partition, RoundEnded())
         assert partition.gap_seconds == 5.0
         now += 60.0
-        one.emit(partition, RoundBegan())
+        plane.emit(partition, RoundBegan())
         now += 1.0
-        one.emit(partition, RoundEnded())
+        plane.emit(partition, RoundEnded())
         assert partition.gap_seconds == 6.0
-        await one.close()
+        await plane.close()
 
     asyncio.run(body())
 
 
-def test_when_the_source_was_heard_of_is_kept() -> None:
+def test_the_time_of_last_contact_is_kept_for_partitions_not_fetched() -> None:
     """Also for a partition that is not fetched now: its broker is gone, or its queue is full."""
 
     async def body() -> None:
-        one = engine()
-        partition = appending(one)
+        plane = engine()
+        partition = appending(plane)
         partition.source_node = 4
-        assert one.fetcher.answered_at(partition) is None
-        one.fetcher.update(partition)
-        assert one.fetcher.answered_at(partition) is None
-        one.fetcher._answered[one.fetcher._keys[partition]] = 7.0
-        assert one.fetcher.answered_at(partition) is None, "it joined the loop later"
-        one.fetcher._counts_from[partition] = 7.0
-        assert one.fetcher.answered_at(partition) == 7.0
-        one.fetcher.leave(partition)
+        assert plane.fetcher.answered_at(partition) is None
+        plane.fetcher.update(partition)
+        assert plane.fetcher.answered_at(partition) is None
+        plane.fetcher._answer_times[plane.fetcher._keys[partition]] = 7.0
+        assert plane.fetcher.answered_at(partition) is None, "it joined the loop later"
+        plane.fetcher._counts_from[partition] = 7.0
+        assert plane.fetcher.answered_at(partition) == 7.0
+        plane.fetcher.leave(partition)
         partition.source_node = -1
-        assert one.fetcher.answered_at(partition) == 7.0
+        assert plane.fetcher.answered_at(partition) == 7.0
         partition.source_node = 5
-        one.fetcher.update(partition)
-        assert one.fetcher.answered_at(partition) == 7.0, "the new broker has not answered yet"
-        await one.close()
+        plane.fetcher.update(partition)
+        assert plane.fetcher.answered_at(partition) == 7.0, "the new broker has not answered yet"
+        await plane.close()
 
     asyncio.run(body())
 
 
-def test_answers_about_others_are_no_contact() -> None:
+def test_answers_for_other_partitions_are_no_contact_with_the_leader() -> None:
     """The leader moved to a broker that answers others: the lag stays unknown until it answers."""
 
     async def body() -> None:
-        one = ExactEngine(
+        exact_engine = ExactEngine(
             "m",
             lambda *_: None,
             source=None,
@@ -242,8 +242,9 @@ def test_answers_about_others_are_no_contact() -> None:
             settings=LaneSettings(),
             random=random.Random(1),
             brokers_time_ms=lambda: 0,
+            confirm_ownership=owned_for_good,
         )
-        plane = one.plane
+        plane = exact_engine.plane
         shard = Shard(0, "p", plane.destination, LaneSettings())
         keys = TopicPartition("t", 0), TopicPartition("t", 1)
         specs = [
@@ -252,16 +253,16 @@ def test_answers_about_others_are_no_contact() -> None:
         ]
         plane.own(shard, specs, lease_s=0.0)
         moved, other = (plane.partitions[key] for key in keys)
+        hour_ago = plane.now() - 3600  # below 0 on a host that has just started
         for partition, node in ((moved, 1), (other, 2)):
             partition.destination_node = 1
             partition.append.place(START, plane.now(), compared=True)
             plane.emit(partition, SourceLed(LeaderReport(node, 5, UUID(int=1))))
             plane.emit(partition, SourceBounds(Offset(0), Offset(0), 0, from_follower=False))
-            plane.fetcher._counts_from[partition] = 0.0
-        hour_ago = plane.now() - 3600
-        plane.fetcher._answered.update({(1, 0): hour_ago, (2, 0): plane.now()})
+            plane.fetcher._counts_from[partition] = hour_ago
+        plane.fetcher._answer_times.update({(1, 0): hour_ago, (2, 0): plane.now()})
         plane.emit(moved, SourceLed(LeaderReport(2, 6, UUID(int=1))))
-        lag_ms = {row.name.partition: row.lag_ms for row in one.progress()}
+        lag_ms = {row.name.partition: row.lag_ms for row in exact_engine.progress()}
         assert lag_ms == {0: None, 1: 0}
         assert plane.fetcher.answered_at(moved) == hour_ago
         await plane.close()
@@ -302,7 +303,7 @@ def test_a_refused_fetch_is_no_contact(code: int) -> None:
     body()
 
 
-def test_a_gap_of_a_new_owner_is_filled_by_its_own_shard() -> None:
+def test_a_gap_is_filled_by_the_shard_of_the_new_owner() -> None:
     """The state partition was taken over again while a round of the former shard waited."""
 
     class Answering(Shard):
@@ -319,17 +320,17 @@ def test_a_gap_of_a_new_owner_is_filled_by_its_own_shard() -> None:
             return {p: LogEnd(0, gap.end, -1) for p, gap in gaps.items()}
 
     async def body() -> None:
-        one = engine()
-        one.backoff = lambda _: 0.05  # type: ignore[method-assign]
+        plane = engine()
+        plane.backoff = lambda _: 0.05  # type: ignore[method-assign]
         spec = PartitionSpec(partition=KEY, source_topic_id=UUID(int=1), shard=0, compacted=False)
 
         def begin(shard: Shard) -> ExactPartition:
-            one.own(shard, [spec], lease_s=0.0)
-            partition = one.partitions[KEY]
+            plane.own(shard, [spec], lease_s=0.0)
+            partition = plane.partitions[KEY]
             partition.source_node = partition.destination_node = 1
-            partition.append.place(START, one.now(), compared=True)
-            one.emit(partition, Queued([Gap(Offset(0), Offset(5), seen=True)]))
-            one.emit(partition, LOOK)
+            partition.append.place(START, plane.now(), compared=True)
+            plane.emit(partition, Queued([Gap(Offset(0), Offset(5), seen=True)]))
+            plane.emit(partition, LOOK)
             return partition
 
         former, now = Answering(answers=False), Answering(answers=True)
@@ -338,27 +339,27 @@ def test_a_gap_of_a_new_owner_is_filled_by_its_own_shard() -> None:
             while not former.calls:
                 await asyncio.sleep(0)
             await asyncio.sleep(0.01)  # the round has failed: it waits for its backoff
-            await one.disown([KEY])
+            await plane.disown([KEY])
             partition = begin(now)
             while partition.append.log_end < 5:
                 await asyncio.sleep(0.01)
         assert (former.calls, now.calls) == (1, 1)
-        await one.close()
+        await plane.close()
 
     asyncio.run(body())
 
 
-def test_a_defect_is_news() -> None:
+def test_a_partition_failed_by_a_defect_is_reported_as_changed() -> None:
     """The row of a partition that a defect has FAILED is read again."""
 
     async def body() -> None:
-        one = engine()
-        partition = appending(one)
-        one.take_news()
-        with one.guard([partition]):
+        plane = engine()
+        partition = appending(plane)
+        plane.take_news()
+        with plane.guard([partition]):
             raise ZeroDivisionError
-        assert one.take_news() == {0}
-        await one.close()
+        assert plane.take_news() == {0}
+        await plane.close()
 
     asyncio.run(body())
 
@@ -374,13 +375,13 @@ def test_a_topic_without_rights_is_not_a_missing_topic() -> None:
             }
 
     async def body() -> None:
-        one = engine(Refusing())
-        partition = appending(one)
+        plane = engine(Refusing())
+        partition = appending(plane)
         for event in (SourceLed, DestinationLed):
-            await one.leaders._ask(one.source, {KEY.topic}, event)
+            await plane.leaders._ask(plane.source, {KEY.topic}, event)
             assert partition.stage is PartitionStage.FAILED
             assert partition.reason.endswith(" refuses: TOPIC_AUTHORIZATION_FAILED (29)")
-        await one.close()
+        await plane.close()
 
     asyncio.run(body())
 
@@ -392,9 +393,7 @@ def test_a_topic_without_rights_is_not_a_missing_topic() -> None:
         (Refusal(53).error("initialise the producer id of p.0.filler.1"), "a gap cannot be filled"),
     ],
 )
-def test_a_gap_that_may_not_be_filled_is_its_partitions(
-    answer: LogEnd | TwinlogError, reason: str
-) -> None:
+def test_a_refused_gap_fails_only_its_partition(answer: LogEnd | TwinlogError, reason: str) -> None:
     """The partition is FAILED and retried, and the engine continues with all others."""
 
     class Refused(FillerIds):
@@ -404,24 +403,24 @@ def test_a_gap_that_may_not_be_filled_is_its_partitions(
             return dict.fromkeys(gaps, answer)
 
     async def body() -> None:
-        one = engine()
-        partition = appending(one)
-        shard = Shard(0, "p", one.destination, LaneSettings())
-        shard.fillers = Refused(0, "p.0.filler", one.destination, LaneSettings())
+        plane = engine()
+        partition = appending(plane)
+        shard = Shard(0, "p", plane.destination, LaneSettings())
+        shard.fillers = Refused(0, "p.0.filler", plane.destination, LaneSettings())
         shard.markers.allowed = False
-        one._shards[shard.number] = shard
-        assert not await one.gap_filler._round(
+        plane._shards[shard.number] = shard
+        assert not await plane.gap_filler._round(
             {partition: Gap(Offset(5), Offset(6), seen=True)}, (0, -1)
         )
         assert (partition.stage, partition.transient) == (PartitionStage.FAILED, True)
         assert partition.reason.startswith(reason)
         assert not partition.filling
-        await one.close()
+        await plane.close()
 
     asyncio.run(body())
 
 
-def test_a_hung_broker_delays_its_own_gaps_only() -> None:
+def test_a_hung_broker_delays_only_its_own_gaps() -> None:
     """Of two gaps of one shard, the one whose broker answers is filled."""
     hung, other = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -434,9 +433,9 @@ def test_a_hung_broker_delays_its_own_gaps_only() -> None:
             return {p: LogEnd(0, gap.end, -1) for p, gap in gaps.items()}
 
     async def body() -> None:
-        one = engine()
-        shard = Shard(0, "p", one.destination, LaneSettings(fillers=0))
-        shard.markers = Writer("p.0.marker", one.destination, 10)
+        plane = engine()
+        shard = Shard(0, "p", plane.destination, LaneSettings(fillers=0))
+        shard.markers = Writer("p.0.marker", plane.destination, 10)
         start = Position(
             log_end=Offset(0),
             producer_id=ProducerId(7),
@@ -448,180 +447,184 @@ def test_a_hung_broker_delays_its_own_gaps_only() -> None:
             spec = PartitionSpec(
                 partition=key, source_topic_id=UUID(int=1), shard=0, compacted=False
             )
-            one.own(shard, [spec], lease_s=0.0)
-            partition = one.partitions[key]
+            plane.own(shard, [spec], lease_s=0.0)
+            partition = plane.partitions[key]
             partition.destination_node = key.partition
-            partition.append.place(start, one.now(), compared=True)
-            one.emit(partition, Queued([Gap(Offset(0), Offset(5), seen=True)]))
-        for partition in one.partitions.values():
-            one.emit(partition, LOOK)
+            partition.append.place(start, plane.now(), compared=True)
+            plane.emit(partition, Queued([Gap(Offset(0), Offset(5), seen=True)]))
+        for partition in plane.partitions.values():
+            plane.emit(partition, LOOK)
         async with asyncio.timeout(5):
-            while one.partitions[other].append.log_end < 5:
+            while plane.partitions[other].append.log_end < 5:
                 await asyncio.sleep(0)
-        assert one.partitions[hung].filling
-        assert one.partitions[hung].append.log_end == 0
-        await one.close()
+        assert plane.partitions[hung].filling
+        assert plane.partitions[hung].append.log_end == 0
+        await plane.close()
 
     asyncio.run(body())
 
 
-def test_a_partition_given_to_an_ended_engine_is_failed() -> None:
+def test_a_partition_assigned_to_an_ended_engine_is_failed() -> None:
     """It is FAILED for what has ended the engine, as the engine's other partitions are."""
 
     async def body() -> None:
-        one = engine()
-        first = appending(one)
-        one.fail_all("the source refuses us")
+        plane = engine()
+        first = appending(plane)
+        plane.fail_all("the source refuses us")
         other = TopicPartition("t", 1)
         spec = PartitionSpec(partition=other, source_topic_id=UUID(int=1), shard=0, compacted=False)
-        one.own(one.shard(first), [spec], lease_s=10.0)
-        for partition in (first, one.partitions[other]):
+        plane.own(plane.shard(first), [spec], lease_s=10.0)
+        for partition in (first, plane.partitions[other]):
             assert (partition.stage, partition.reason) == (
                 PartitionStage.FAILED,
                 "the source refuses us",
             )
-        await one.disown([other])
-        await one.close()
+        await plane.disown([other])
+        await plane.close()
 
     asyncio.run(body())
 
 
-def test_a_defect_fails_its_own_partition() -> None:
+def test_a_defect_fails_only_its_own_partition() -> None:
     """An unforeseen exception ends one partition's work, which is retried, and no engine."""
 
     async def body() -> None:
-        one = engine()
-        partition = appending(one)
+        plane = engine()
+        partition = appending(plane)
         other = TopicPartition("t", 1)
         spec = PartitionSpec(partition=other, source_topic_id=UUID(int=1), shard=0, compacted=False)
-        one.own(one.shard(partition), [spec], lease_s=0.0)
-        one._failure = asyncio.get_running_loop().create_future()
+        plane.own(plane.shard(partition), [spec], lease_s=0.0)
+        plane._failure = asyncio.get_running_loop().create_future()
 
         async def breaks() -> None:
             raise ZeroDivisionError("a test")
 
-        one.start(breaks(), about=[partition])
+        plane.start(breaks(), about=[partition])
         for _ in range(3):
             await asyncio.sleep(0)
         assert partition.stage is PartitionStage.FAILED
         assert partition.transient
         assert partition.reason == ("internal error, see the lane's log: ZeroDivisionError: a test")
-        assert one.partitions[other].stage is not PartitionStage.FAILED
-        assert not one._failure.done()
-        await one.close()
+        assert plane.partitions[other].stage is not PartitionStage.FAILED
+        assert not plane._failure.done()
+        await plane.close()
 
     asyncio.run(body())
 
 
-def test_while_a_gap_is_filled_its_end_is_fetched() -> None:
+def test_fetching_continues_at_the_end_of_a_gap_being_filled() -> None:
     """Otherwise the same bytes are fetched again until the destination has filled the gap (E4)."""
 
     async def body() -> None:
-        one = engine()
-        partition = appending(one)
+        plane = engine()
+        partition = appending(plane)
         partition.source_node = 1
-        one.emit(partition, LOOK)
+        plane.emit(partition, LOOK)
         partition.filling = True
-        one.emit(partition, Queued([Gap(Offset(5), Offset(9), seen=True)]))
-        one.emit(partition, LOOK)
-        assert one.fetcher._wanted[1, 0][partition.key].offset == 9
-        await one.close()
+        plane.emit(partition, Queued([Gap(Offset(5), Offset(9), seen=True)]))
+        plane.emit(partition, LOOK)
+        assert plane.fetcher._positions[1, 0][partition.key].offset == 9
+        await plane.close()
 
     asyncio.run(body())
 
 
-def test_another_leader_at_the_destination_is_another_position() -> None:
+def test_a_new_destination_leader_epoch_invalidates_the_position() -> None:
     """With nothing in flight no answer reports the move, and the new leader may know less (A6)."""
 
     async def body() -> None:
-        one = engine()
-        partition = appending(one)
+        plane = engine()
+        partition = appending(plane)
         partition.append.answered(0)
         for epoch, phase in ((4, "APPENDING"), (4, "APPENDING"), (-1, "APPENDING"), (5, "PLACING")):
             node = 1 if epoch >= 0 else -1
-            one.emit(partition, DestinationLed(LeaderReport(node, epoch, UUID(int=0))))
+            plane.emit(partition, DestinationLed(LeaderReport(node, epoch, UUID(int=0))))
             assert partition.append.phase.name == phase, epoch
-        await one.close()
+        await plane.close()
 
     asyncio.run(body())
 
 
-def test_a_preferred_replica_is_read_until_it_refuses() -> None:
+def test_the_preferred_replica_is_read_until_an_error() -> None:
     """The leader answers without records and names a replica (KIP-392): that replica is read."""
 
     async def body() -> None:
-        one = engine()
-        partition = appending(one)
+        plane = engine()
+        partition = appending(plane)
         partition.source_node = 1
-        one.emit(partition, LOOK)
+        plane.emit(partition, LOOK)
         empty = Fetched(0, 9, 9, 0, (), memoryview(b""), None, 2)
-        await one.fetcher._take(partition, empty, one.fetcher.clock, Steps(), follower=False)
+        await plane.fetcher._take(partition, empty, plane.fetcher.clock, Steps(), follower=False)
         assert (partition.source_node, partition.read_node) == (1, 2)
-        assert partition.key in one.fetcher._wanted[2, 0]
-        assert partition.key not in one.fetcher._wanted[1, 0]
-        one.emit(partition, FetchRefused(78))
+        assert partition.key in plane.fetcher._positions[2, 0]
+        assert partition.key not in plane.fetcher._positions[1, 0]
+        plane.emit(partition, FetchRefused(78))
         assert partition.read_node == 1
         assert partition.append.phase.name == "APPENDING"
-        await one.fetcher._take(partition, empty, one.fetcher.clock, Steps(), follower=False)
+        await plane.fetcher._take(partition, empty, plane.fetcher.clock, Steps(), follower=False)
         assert partition.read_node == 1, "not again at once"
-        await one.close()
+        await plane.close()
 
     asyncio.run(body())
 
 
-def test_a_follower_that_is_behind_proves_nothing() -> None:
+def test_the_bounds_of_a_lagging_follower_are_not_used() -> None:
     """Neither a lost end of the source, nor where its log begins and ends (KIP-392)."""
 
     async def body() -> None:
-        one = engine()
-        partition = appending(one)
+        plane = engine()
+        partition = appending(plane)
         partition.source_node, partition.source_replica = 1, 2
         partition.source_high_watermark = partition.source_stable = Offset(9)
         behind = Fetched(0, 7, 6, 3, (), memoryview(b""), None, -1)
-        await one.fetcher._take(partition, behind, one.fetcher.clock, Steps(), follower=True)
+        await plane.fetcher._take(partition, behind, plane.fetcher.clock, Steps(), follower=True)
         assert (partition.source_high_watermark, partition.source_stable) == (9, 9)
         assert partition.source_start < 3
-        assert partition not in one.log_starts._waiting
+        assert partition not in plane.log_starts._partitions
         diverging = behind._replace(diverging=EpochEnd(0, 3))
-        await one.fetcher._take(partition, diverging, one.fetcher.clock, Steps(), follower=True)
+        await plane.fetcher._take(partition, diverging, plane.fetcher.clock, Steps(), follower=True)
         assert partition.stage is not PartitionStage.FAILED
         assert partition.append.phase.name == "APPENDING"
         assert partition.read_node == 1, "the leader is asked"
-        await one.fetcher._take(partition, diverging, one.fetcher.clock, Steps(), follower=False)
+        await plane.fetcher._take(
+            partition, diverging, plane.fetcher.clock, Steps(), follower=False
+        )
         assert partition.append.phase.name != "APPENDING", "the leader is believed"
-        await one.close()
+        await plane.close()
 
     asyncio.run(body())
 
 
-def test_an_answer_is_one_produce_for_each_destination_broker() -> None:
+def test_a_fetch_response_becomes_one_produce_per_destination_broker() -> None:
     """If each partition were sent separately, each batch would be a request of its own."""
 
     async def body() -> None:
-        one = engine()
+        plane = engine()
         pumped: list[int] = []
-        one.pump = pumped.append  # type: ignore[method-assign]
+        plane.pump = pumped.append  # type: ignore[method-assign]
         keys = [TopicPartition("t", index) for index in range(3)]
-        shard = Shard(0, "p", one.destination, LaneSettings())
+        shard = Shard(0, "p", plane.destination, LaneSettings())
         specs = [
             PartitionSpec(partition=key, source_topic_id=UUID(int=1), shard=0, compacted=False)
             for key in keys
         ]
-        one.own(shard, specs, lease_s=0.0)
-        for partition in one.partitions.values():
-            partition.append.place(START, one.now(), compared=True)
+        plane.own(shard, specs, lease_s=0.0)
+        for partition in plane.partitions.values():
+            partition.append.place(START, plane.now(), compared=True)
             partition.source_node, partition.destination_node = 1, 7
         answer = Fetched(0, 1, 1, 0, (), memoryview(batch([record(0)])))
-        await one.fetcher._take_all(FetchResult(dict.fromkeys(keys, answer), 0), one.fetcher.clock)
-        assert [one.partitions[key].append.planned_end for key in keys] == [1, 1, 1]
+        await plane.fetcher._take_all(
+            FetchResult(dict.fromkeys(keys, answer), 0), plane.fetcher.clock
+        )
+        assert [plane.partitions[key].append.planned_end for key in keys] == [1, 1, 1]
         assert pumped == [7]
-        await one.close()
+        await plane.close()
 
     asyncio.run(body())
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["of a session", "alone"])
-def test_others_run_between_the_steps_of_a_plan(
+def test_other_tasks_run_between_the_steps_of_a_plan(
     monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
     """Goal: heartbeats do not wait for a batch whose records have to be decoded (B5)."""
@@ -632,8 +635,8 @@ def test_others_run_between_the_steps_of_a_plan(
     answer = Fetched(0, 5 + count, 5 + count, 0, (), memoryview(data))
 
     async def body() -> None:
-        one = engine()
-        partition = appending(one)
+        plane = engine()
+        partition = appending(plane)
         beats = 0
 
         async def beat() -> None:
@@ -644,12 +647,14 @@ def test_others_run_between_the_steps_of_a_plan(
 
         beating = asyncio.create_task(beat())
         if alone:
-            await one.fetcher.take_alone(partition, answer, one.fetcher.clock)
+            await plane.fetcher.take_alone(partition, answer, plane.fetcher.clock)
         else:
-            await one.fetcher._take_all(FetchResult({KEY: answer}, len(data)), one.fetcher.clock)
+            await plane.fetcher._take_all(
+                FetchResult({KEY: answer}, len(data)), plane.fetcher.clock
+            )
         assert partition.append.planned_end == 5 + count
         assert beats > steps // 2
         beating.cancel()
-        await one.close()
+        await plane.close()
 
     asyncio.run(body())

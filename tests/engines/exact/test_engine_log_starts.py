@@ -12,7 +12,7 @@ def start(world: World) -> int:
 
 
 @scenario
-async def test_a_log_start_follows_after_the_delay(world: World) -> None:
+async def test_the_log_start_offset_follows_after_the_delay(world: World) -> None:
     """Goal: records stay for the configured delay; without a delay for seconds only."""
     await world.mirror()
     world.engine.log_starts.delay_s = DELAY_S
@@ -37,7 +37,7 @@ async def test_a_log_start_follows_after_the_delay(world: World) -> None:
 
 
 @scenario
-async def test_offsets_that_were_never_records_are_not_kept(world: World) -> None:
+async def test_empty_records_below_the_first_offset_are_deleted_without_delay(world: World) -> None:
     """Goal: the empty records below the mirror's first offset are deleted without a delay."""
     for at in range(10):
         world.write(str(at))

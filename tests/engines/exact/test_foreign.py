@@ -51,7 +51,7 @@ class Log:
 
 
 @pytest.mark.parametrize(("count", "size"), [(2000, 10), (2000, 200), (150_000, 1)])
-def test_what_was_in_flight_is_no_evidence(count: int, size: int) -> None:
+def test_a_foreign_record_is_found_below_a_batch_that_was_in_flight(count: int, size: int) -> None:
     """Goal: a foreign record is found below one batch of the mirror, of any size.
 
     That batch was in flight when the foreign record landed, and is one offset too far.
@@ -62,7 +62,7 @@ def test_what_was_in_flight_is_no_evidence(count: int, size: int) -> None:
     assert (found.start, found.records, found.producers) == (5000, 1, (FOREIGN,))
 
 
-def test_more_than_can_be_in_flight_is() -> None:
+def test_the_search_ends_at_more_batches_than_can_be_in_flight() -> None:
     """Goal: the search ends where so many mirror batches follow one another; not all is read."""
     log = Log()
     for _ in range(10 * MAX_IN_FLIGHT):

@@ -34,7 +34,7 @@ async def diverged(world: World) -> None:
 
 
 @scenario
-async def test_a_foreign_transaction_while_no_lane_runs(world: World) -> None:
+async def test_a_foreign_transaction_that_ends_at_the_same_marker_is_detected(world: World) -> None:
     """Goal: both logs end in a marker at one offset; the records before it distinguish them."""
     await world.mirror()
     world.write("a", "b")
@@ -47,7 +47,7 @@ async def test_a_foreign_transaction_while_no_lane_runs(world: World) -> None:
 
 
 @scenario
-async def test_an_old_source_that_is_written_to_after_the_add(world: World) -> None:
+async def test_writes_to_the_old_source_after_the_add_are_detected(world: World) -> None:
     """Goal: an accepted failback does not continue behind records from before its node ran."""
     await world.mirror()
     world.write("a", "b")

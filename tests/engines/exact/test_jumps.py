@@ -20,8 +20,8 @@ def marker(offset: int) -> bytes:
     return batch([record(offset, key=key)], attributes=CONTROL | TRANSACTIONAL, producer_id=7)
 
 
-def planned(*made: bytes, position: int = 0) -> list[Piece]:
-    return plan(memoryview(b"".join(made)), Offset(position))
+def planned(*batches: bytes, position: int = 0) -> list[Piece]:
+    return plan(memoryview(b"".join(batches)), Offset(position))
 
 
 LOG = (
@@ -32,7 +32,7 @@ LOG = (
 )
 
 
-def test_the_first_answer_is_taken_up_to_its_first_skip() -> None:
+def test_the_first_answer_is_accepted_up_to_its_first_skip() -> None:
     """Goal: the marker before the first skip is taken, and both skips are in doubt."""
     taken, doubted, unexplained = believe(planned(*LOG), ())
     assert [(p.start, p.end) for p in taken] == [(0, 2), (2, 3)]
@@ -44,7 +44,7 @@ def test_the_first_answer_is_taken_up_to_its_first_skip() -> None:
     assert list(gap.reasons(gap.end)) == [(Absence.MARKER, 1)]
 
 
-def test_the_second_answer_is_taken_whole() -> None:
+def test_a_skip_that_two_answers_agree_on_is_accepted() -> None:
     """Goal: offsets that both answers skip are unexplained, and counted as such."""
     _, doubted, _ = believe(planned(*LOG), ())
     taken, left, unexplained = believe(planned(*LOG, position=3), doubted)
@@ -54,7 +54,7 @@ def test_the_second_answer_is_taken_whole() -> None:
     assert counts == [[(Absence.UNEXPLAINED, 3)], [(Absence.UNEXPLAINED, 2)]]
 
 
-def test_a_second_answer_that_has_the_records() -> None:
+def test_records_in_the_second_answer_replace_a_skip_of_the_first() -> None:
     """Goal: only the first answer had the skip: nothing is lost."""
     _, doubted, _ = believe(planned(*LOG), ())
     whole = (batch([record(at) for at in range(3, 6)]), *LOG[2:])
@@ -70,7 +70,7 @@ def test_a_skip_that_has_grown_is_in_doubt_again() -> None:
 
 
 @given(st.lists(st.sampled_from(["data", "marker", "skip"]), max_size=12))
-def test_nothing_is_taken_twice_or_left_out(kinds: list[str]) -> None:
+def test_every_offset_is_accepted_exactly_once_and_in_order(kinds: list[str]) -> None:
     """Goal: over many answers, all is taken in order; skips only when seen before."""
     made: list[bytes] = []
     for end, kind in enumerate(kinds):

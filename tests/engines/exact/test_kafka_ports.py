@@ -172,7 +172,7 @@ def headers(fetched: Fetched) -> list[Header]:
     return list(batches(fetched.records))
 
 
-def test_what_is_produced_is_fetched(any_kafka: LocalCluster, topic: str) -> None:
+def test_produced_batches_are_fetched_unchanged(any_kafka: LocalCluster, topic: str) -> None:
     """Many partitions in one request in each direction: same bytes, offsets from 0 on."""
 
     async def scenario() -> None:
@@ -195,7 +195,9 @@ def test_what_is_produced_is_fetched(any_kafka: LocalCluster, topic: str) -> Non
     run(scenario())
 
 
-def test_a_session_names_only_what_is_new(any_kafka: LocalCluster, topic: str) -> None:
+def test_an_incremental_fetch_returns_only_changed_partitions(
+    any_kafka: LocalCluster, topic: str
+) -> None:
     """Incremental fetches: only news comes back; added and dropped partitions take effect."""
 
     async def scenario() -> None:
@@ -220,7 +222,7 @@ def test_a_session_names_only_what_is_new(any_kafka: LocalCluster, topic: str) -
     run(scenario())
 
 
-def test_fetchers_have_sessions_of_their_own(any_kafka: LocalCluster, topic: str) -> None:
+def test_each_fetcher_has_a_separate_fetch_session(any_kafka: LocalCluster, topic: str) -> None:
     """Two fetchers of one broker wait at the same time."""
 
     async def scenario() -> None:
@@ -276,7 +278,7 @@ def test_a_bad_partition_does_not_break_the_session(any_kafka: LocalCluster, top
     run(scenario())
 
 
-def test_a_lost_session_is_replaced(any_kafka: LocalCluster, topic: str) -> None:
+def test_a_lost_fetch_session_is_replaced(any_kafka: LocalCluster, topic: str) -> None:
     """The connection is lost, or the broker has another session: the next fetch is a full one."""
 
     async def scenario() -> None:
@@ -302,7 +304,7 @@ def test_a_lost_session_is_replaced(any_kafka: LocalCluster, topic: str) -> None
     run(scenario())
 
 
-def test_cancelled_fetch_leaves_a_session_that_works(any_kafka: LocalCluster, topic: str) -> None:
+def test_the_fetch_session_survives_a_cancelled_fetch(any_kafka: LocalCluster, topic: str) -> None:
     """A client that stops waiting does not know whether the broker has counted the request."""
 
     async def scenario() -> None:
@@ -318,7 +320,7 @@ def test_cancelled_fetch_leaves_a_session_that_works(any_kafka: LocalCluster, to
     run(scenario())
 
 
-def test_the_broker_compares_and_swaps(
+def test_the_broker_appends_only_the_next_sequence(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
     """A duplicate is answered with its first offset; a hole in the sequence is refused."""
@@ -352,7 +354,7 @@ def test_the_broker_compares_and_swaps(
     run(scenario())
 
 
-def test_a_first_batch_is_compared_with_nothing(
+def test_the_first_batch_of_a_producer_is_unguarded(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
     """Why a first batch is sent alone: it is refused, and the one behind it takes its place."""
@@ -372,7 +374,7 @@ def test_a_first_batch_is_compared_with_nothing(
     run(scenario())
 
 
-def test_a_fetched_batch_is_patched_and_lands_unchanged(
+def test_a_fetched_batch_is_appended_with_unchanged_records(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
     """Source to destination without copying records: the second topic has the same bytes."""
@@ -406,7 +408,7 @@ def test_a_fetched_batch_is_patched_and_lands_unchanged(
     run(scenario())
 
 
-def test_calls_land_in_their_order(
+def test_produce_calls_are_appended_in_call_order(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
     """From the first call, without a connection, to more calls than a connection takes at once."""
@@ -424,7 +426,7 @@ def test_calls_land_in_their_order(
     run(scenario())
 
 
-def test_a_quota_is_a_wait(
+def test_a_throttled_producer_waits_and_loses_nothing(
     kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
     """A broker throttles for longer than a request may take: all batches land without an error."""
@@ -464,7 +466,7 @@ async def limit(
     assert response.entries[0].error_code == 0
 
 
-def test_a_quota_answers_without_records(
+def test_a_throttled_fetch_returns_no_records_and_a_throttle_time(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
     """No error and no records, although the log has them: only the throttle time explains it."""
@@ -498,7 +500,9 @@ def test_a_quota_answers_without_records(
     run(scenario())
 
 
-def test_what_explains_an_empty_answer(any_kafka: LocalCluster, topic: str) -> None:
+def test_an_empty_fetch_comes_with_log_start_and_cleanup_policy(
+    any_kafka: LocalCluster, topic: str
+) -> None:
     """At the log's end: the leader's local log start, and whether the topic compacts."""
 
     async def scenario() -> None:
@@ -535,7 +539,7 @@ async def set_policy(cluster: KafkaCluster, topic: str, policy: str) -> None:
     assert not any(answers.values())
 
 
-def test_what_waits_falls_with_its_connection(
+def test_queued_requests_are_not_sent_after_their_connection_is_lost(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
     """In flight: unknown outcome. Waiting behind it: not sent, on no other connection either."""
@@ -567,7 +571,7 @@ def test_what_waits_falls_with_its_connection(
     run(scenario())
 
 
-def test_empty_transactions_leave_one_marker_each(
+def test_an_empty_transaction_leaves_one_marker_per_partition(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
     """Each partition gets one control record; a newer epoch fences the older."""
@@ -604,7 +608,7 @@ async def _all_end_at(ports: Ports, partitions: list[TopicPartition], end: int) 
     return all(found.log_end == end for found in ends.values())
 
 
-def test_an_open_transaction_of_a_former_owner_ends_with_init(
+def test_init_producer_ends_an_open_transaction_of_a_former_owner(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
     """When init_producer returns, the marker of the open transaction is in the log."""
@@ -622,7 +626,7 @@ def test_an_open_transaction_of_a_former_owner_ends_with_init(
     run(scenario())
 
 
-def test_markers_are_written_in_their_number(
+def test_the_requested_number_of_markers_is_written(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
     """Each partition gets the wanted number of markers, and the data's sequence continues."""
@@ -646,7 +650,7 @@ def test_markers_are_written_in_their_number(
     run(scenario())
 
 
-def test_brokers_without_markers(
+def test_markers_are_refused_if_the_broker_lacks_write_txn_markers(
     kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
     """ApiVersions without WriteTxnMarkers: a refusal of the partitions, not an error."""
@@ -664,7 +668,7 @@ def test_brokers_without_markers(
     run(scenario())
 
 
-def test_bounds_and_deleted_records(any_kafka: LocalCluster, topic: str) -> None:
+def test_delete_records_raises_the_log_start_offset(any_kafka: LocalCluster, topic: str) -> None:
     """The log start offset rises; a missing topic has its own error."""
 
     async def scenario() -> None:
@@ -726,7 +730,9 @@ def test_without_a_lease_nothing_is_sent(
     run(scenario())
 
 
-def test_what_waits_when_the_lease_ends_is_never_sent(any_kafka: LocalCluster, topic: str) -> None:
+def test_a_request_queued_when_the_lease_ends_is_never_sent(
+    any_kafka: LocalCluster, topic: str
+) -> None:
     """The guard is checked when bytes are sent, not when the request is queued."""
 
     async def scenario() -> None:
@@ -746,7 +752,7 @@ def test_what_waits_when_the_lease_ends_is_never_sent(any_kafka: LocalCluster, t
     run(scenario())
 
 
-def test_a_partition_led_elsewhere_is_its_own_error(trio: LocalCluster, topic: str) -> None:
+def test_a_batch_sent_to_the_wrong_leader_is_refused_alone(trio: LocalCluster, topic: str) -> None:
     """Leaders on three brokers; a batch to the wrong broker is refused alone."""
 
     async def scenario() -> None:
@@ -856,16 +862,18 @@ def test_last_batches_above_1_mib_are_compared(
             assert not answers[partition].error
 
     async def scenario() -> None:
-        async with ports_of(kafka_391) as theirs, ports_of(kafka) as ours:
-            await filled(theirs, bytes(1 << 19))
-            await filled(ours, bytes((1 << 19) - 1) + b"y")
+        async with ports_of(kafka_391) as source_ports, ports_of(kafka) as destination_ports:
+            await filled(source_ports, bytes(1 << 19))
+            await filled(destination_ports, bytes((1 << 19) - 1) + b"y")
             claim = Claim(Offset(COUNT), Offset(0), Offset(0), False, UNKNOWN_EPOCH)
             claims = dict.fromkeys(partitions_of(topic, 3), claim)
-            many = await ours.destination.read(
+            many = await destination_ports.destination.read(
                 dict.fromkeys(claims, COUNT - 1), partition_max_bytes=TAIL_BYTES
             )
             assert sorted(len(one.records) > 0 for one in many.values()) == [False, False, True]
-            found = await prove(theirs.source, ours.destination, claims, 1 << 26, lambda _: False)
+            found = await prove(
+                source_ports.source, destination_ports.destination, claims, 1 << 26, lambda _: False
+            )
             differs = found.pop(different)
             assert isinstance(differs, Differs)
             assert "at offset 0" in differs.reason

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import pytest
+from sole_owner import owned_for_good
 
 from model.ports import ModelDestination
 from model.world import KEY, World, scenario
@@ -45,28 +46,34 @@ class Hold:
         monkeypatch.setattr(ModelDestination, "produce", hold)
 
 
+async def _held_batch(world: World, monkeypatch: pytest.MonkeyPatch, markers_allowed: bool) -> Hold:
+    """Mirror offsets 0 and 1; return what holds the batch of 2 and 3."""
+    world.destination.markers_allowed = markers_allowed
+    await world.mirror()
+    world.write("a", "b")
+    await world.arrived()
+    hold = Hold(monkeypatch)
+    world.write("c", "d")
+    await world.until(lambda: hold.held is not None)
+    return hold
+
+
 @pytest.mark.parametrize("markers_allowed", [True, False])
-def test_records_that_were_deleted_meanwhile(
+def test_a_late_batch_of_deleted_records_is_refused(
     monkeypatch: pytest.MonkeyPatch, markers_allowed: bool
 ) -> None:
     """Goal: the late batch of deleted records is refused; later records keep their offsets."""
 
     @scenario
     async def story(world: World) -> None:
-        world.destination.markers_allowed = markers_allowed
-        await world.mirror()
-        world.write("a", "b")
-        await world.arrived()
-        hold = Hold(monkeypatch)
-        world.write("c", "d")
-        await world.until(lambda: hold.held is not None)
+        hold = await _held_batch(world, monkeypatch, markers_allowed)
         log = world.source.log(KEY)
         log.delete_before(4)
         await world.arrived()
-        ours = world.ours
+        destination_bytes = world.ours
         assert hold.held is not None
         hold.held()
-        assert world.ours == ours, "refused"
+        assert world.ours == destination_bytes, "refused"
         world.write("g")
         await world.arrived()
         assert world.partition.stage is PartitionStage.MIRRORING
@@ -76,7 +83,7 @@ def test_records_that_were_deleted_meanwhile(
 
 
 @pytest.mark.parametrize("markers_allowed", [True, False])
-def test_the_first_batch_behind_a_gap_arrives_just_before_its_repetition(
+def test_a_late_first_batch_after_a_gap_is_not_stored_twice(
     monkeypatch: pytest.MonkeyPatch, markers_allowed: bool
 ) -> None:
     """Goal: both are the same batch, so that the second one is a duplicate for the broker.
@@ -98,7 +105,35 @@ def test_the_first_batch_behind_a_gap_arrives_just_before_its_repetition(
         await world.arrived()
         await asyncio.sleep(20)
         log = world.destination.log(KEY)
-        assert [one.header.base_offset for one in log.batches] == [0, 1, 2]
+        assert [batch.header.base_offset for batch in log.batches] == [0, 1, 2]
         assert world.partition.stage is PartitionStage.MIRRORING
+
+    story()
+
+
+@pytest.mark.parametrize("markers_allowed", [True, False])
+@pytest.mark.parametrize("confirmed", [False, True])
+def test_a_former_owner_fills_no_gap_over_records_of_the_new_owner(
+    monkeypatch: pytest.MonkeyPatch, markers_allowed: bool, confirmed: bool
+) -> None:
+    """Goal: it fills nothing, as it cannot confirm that it owns the partition; seed 373727.
+
+    If it could, the new owner's batch would land behind the gap.
+    """
+
+    @scenario
+    async def story(world: World) -> None:
+        hold = await _held_batch(world, monkeypatch, markers_allowed)
+        assert hold.held is not None
+        world.source.log(KEY).delete_before(4)
+        never = asyncio.get_running_loop().create_future
+        confirm = owned_for_good if confirmed else never
+        await world.mirror(beside=True, confirm_ownership=confirm)
+        former = world.partition
+        await world.until(lambda: former.append.planned_end == 4)
+        await asyncio.sleep(2)
+        hold.held()
+        landed = world.destination.log(KEY).batches[-1].header.base_offset
+        assert landed == (4 if confirmed else 2)
 
     story()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from twinlog.engines.exact.log_starts import MAX_MOVES, LogStarts
 
 
-def test_the_figure_of_the_module() -> None:
+def test_the_example_of_the_module_docstring_holds() -> None:
     starts = LogStarts()
     for start, at in ((100, 0.0), (140, 30.0), (200, 70.0)):
         starts.seen(start, at)
@@ -19,7 +19,7 @@ def test_the_figure_of_the_module() -> None:
     assert not starts
 
 
-def test_what_is_not_delayed() -> None:
+def test_without_a_delay_log_starts_are_due_at_once() -> None:
     """Goal: no delay applies without a setting, and where the offsets below were never records."""
     starts = LogStarts()
     starts.seen(7, 5.0)
@@ -33,7 +33,7 @@ def test_what_is_not_delayed() -> None:
     st.lists(st.tuples(st.integers(0, 3), st.floats(0, 40), st.booleans()), max_size=300),
     st.floats(1, 30),
 )
-def test_nothing_is_followed_early_and_nothing_waits_for_ever(
+def test_log_starts_are_due_after_one_delay_and_before_two(
     moves: list[tuple[int, float, bool]], delay: float
 ) -> None:
     """Goal: in any order of moves, what is due was known for the delay; all is due after two."""

@@ -6,8 +6,9 @@ from typing import Final, get_args
 from uuid import UUID
 
 from checkout import ROOT
+from positions import START
 
-from twinlog.engines.exact.append import PartitionAppend, Position
+from twinlog.engines.exact.append import PartitionAppend, Plan, plan_of
 from twinlog.engines.exact.bulk import empty_records
 from twinlog.engines.exact.events import (
     LOOK,
@@ -16,6 +17,7 @@ from twinlog.engines.exact.events import (
     BatchAnswered,
     BatchLost,
     BatchNotSent,
+    Confirmed,
     CorruptRead,
     DataFenced,
     DestinationLed,
@@ -53,9 +55,6 @@ from twinlog.kafka.types import (
     LeaderEpoch,
     LogBounds,
     Offset,
-    ProducerEpoch,
-    ProducerId,
-    Sequence,
     TopicPartition,
 )
 from twinlog.mirror.absence import Absence
@@ -63,13 +62,6 @@ from twinlog.mirror.plan import Gap
 
 NOW: Final = 100.0
 TOPIC: Final = UUID(int=1)
-START: Final = Position(
-    log_end=Offset(0),
-    producer_id=ProducerId(7),
-    epoch=ProducerEpoch(0),
-    sequence=Sequence(0),
-    guarded=True,
-)
 GAP: Final = Gap(Offset(5), Offset(7), seen=True)
 
 
@@ -82,7 +74,7 @@ def located(start: int = 0, *, takes_bulk: bool = False) -> Located:
     return Located(START, NOW, LogBounds(0, start, 9, 9), takes_bulk, True, LeaderEpoch(3))
 
 
-def made(*events: Event) -> ExactPartition:
+def partition_after(*events: Event) -> ExactPartition:
     """A partition that has leaders, with a batch of five records in flight and a gap behind it."""
     spec = PartitionSpec(
         partition=TopicPartition("t", 0), source_topic_id=TOPIC, shard=0, compacted=False
@@ -108,13 +100,15 @@ def queued() -> Queued:
 
 
 CONDITIONS: Final[dict[Condition, Callable[[], ExactPartition]]] = {
-    Condition.GONE: lambda: made(located(), queued(), Gone()),
-    Condition.FILLING: lambda: made(located(), queued(), RoundBegan()),
-    Condition.WAITING: lambda: made(located(), queued(), Trouble("a test")),
-    Condition.FAILED: lambda: made(located(), queued(), Failure("a test", True)),
-    Condition.DRAINING: lambda: made(located(), queued(), *(led(epoch) for epoch in (4, 5))),
-    Condition.LOCATING: made,
-    Condition.APPENDING: lambda: made(located(), queued()),
+    Condition.GONE: lambda: partition_after(located(), queued(), Gone()),
+    Condition.FILLING: lambda: partition_after(located(), queued(), RoundBegan()),
+    Condition.WAITING: lambda: partition_after(located(), queued(), Trouble("a test")),
+    Condition.FAILED: lambda: partition_after(located(), queued(), Failure("a test", True)),
+    Condition.DRAINING: lambda: partition_after(
+        located(), queued(), *(led(epoch) for epoch in (4, 5))
+    ),
+    Condition.LOCATING: partition_after,
+    Condition.APPENDING: lambda: partition_after(located(), queued()),
 }
 
 EVENTS: Final[dict[str, Event]] = {
@@ -150,6 +144,7 @@ EVENTS: Final[dict[str, Event]] = {
     "gap not answered": GapAnswered(None),
     "markers lost": MarkersLost("no answer"),
     "data fenced": DataFenced(),
+    "confirmed": Confirmed(Plan(START, Offset(7))),
     "source led": SourceLed(LeaderReport(1, 4, TOPIC)),
     "source recreated": SourceLed(LeaderReport(1, 4, UUID(int=2))),
     "destination led": led(4),
@@ -189,7 +184,7 @@ def table() -> dict[tuple[str, str], str]:
     return found
 
 
-def test_each_event_in_each_condition() -> None:
+def test_the_table_gives_the_outcome_of_each_event_and_condition() -> None:
     """Goal: the table has each pair, and each pair does what the table says."""
     pairs = {
         (name, one.name): outcome(one, event) for name, event in EVENTS.items() for one in Condition
@@ -197,19 +192,19 @@ def test_each_event_in_each_condition() -> None:
     assert pairs == table()
 
 
-def test_each_event_is_in_the_table() -> None:
+def test_every_event_type_is_in_the_table() -> None:
     """Goal: a new kind of event needs a row."""
     assert {type(event) for event in EVENTS.values()} == set(get_args(Event))
 
 
-def test_offsets_below_the_source_s_log_start() -> None:
+def test_offsets_below_the_log_start_of_the_source_are_filled() -> None:
     """Goal: they are a gap, or used up in bulk; then the partition is PREPARING until the end."""
-    partition = made()
+    partition = partition_after()
     actions = step(partition, located(4), moment())
     assert partition.append.planned_end == 4
     assert [action.level for action in actions if isinstance(action, Note)] == [logging.WARNING]
     assert partition.stage is PartitionStage.MIRRORING
-    partition = made()
+    partition = partition_after()
     step(partition, located(4, takes_bulk=True), moment())
     assert (partition.append.planned_end, partition.bulk_until) == (4, 4)
     assert partition.stage is PartitionStage.PREPARING
@@ -219,10 +214,22 @@ def test_offsets_below_the_source_s_log_start() -> None:
     assert partition.append.filled_offsets[Absence.LOG_START] == 4
 
 
-def test_failures_end_in_a_failed_partition() -> None:
+def test_a_gap_without_evidence_is_confirmed_before_filling() -> None:
+    """Goal: another owner may have read records there, and may have sent them."""
+    partition = partition_after(located())
+    step(partition, Queued([Gap(Offset(0), Offset(3), seen=False)]), moment())
+    assert step(partition, LOOK, moment()) == [Do.CONFIRM, Do.SEND, Do.FETCH]
+    plan = plan_of(partition.append)
+    step(partition, Queued([Gap(Offset(3), Offset(4), seen=False)]), moment())
+    assert step(partition, Confirmed(plan), moment()) == [Do.CONFIRM, Do.FILL, Do.FETCH]
+    actions = step(partition, Confirmed(plan_of(partition.append)), moment())
+    assert actions == [Do.FILL, Do.FETCH]
+
+
+def test_a_partition_is_failed_after_the_maximum_number_of_attempts() -> None:
     """Goal: the backoff grows, and the attempts are bounded; a success begins anew."""
     settings, waits = LaneSettings(), list[float]()
-    partition = made()
+    partition = partition_after()
     for _ in range(settings.attempts):
         step(partition, Trouble("it failed"), moment())
         waits.append(partition.retry_at - NOW)
@@ -230,7 +237,7 @@ def test_failures_end_in_a_failed_partition() -> None:
     assert partition.stage is PartitionStage.PREPARING
     step(partition, Trouble("it failed"), moment())
     assert (partition.stage, partition.transient) == (PartitionStage.FAILED, True)
-    partition = made(located(), queued())
+    partition = partition_after(located(), queued())
     partition.attempts = settings.attempts
     step(partition, BatchAnswered(Appended(0, 0, 0)), moment())
     assert partition.attempts == 0
@@ -238,16 +245,16 @@ def test_failures_end_in_a_failed_partition() -> None:
 
 def test_a_permanent_failure_is_not_retried() -> None:
     """Goal: a later transient failure does not let a diverged partition be retried."""
-    partition = made(Failure("it differs"), Failure("no right", transient=True))
+    partition = partition_after(Failure("it differs"), Failure("no right", transient=True))
     assert not partition.transient
     assert step(partition, RetryDue(), moment()) == []
 
 
-def test_a_source_that_stays_behind() -> None:
+def test_the_wait_for_a_source_that_is_behind_is_bounded() -> None:
     """Goal: the wait for a source that may catch up is bounded, and begins anew when it has."""
     patience = LaneSettings().ahead_patience_s
     ahead = Ahead(Offset(9), Offset(5))
-    partition = made(ahead)
+    partition = partition_after(ahead)
     step(partition, ahead, moment(NOW + patience))
     assert partition.stage is PartitionStage.PREPARING
     step(partition, NotAhead(), moment(NOW + patience))
@@ -257,9 +264,9 @@ def test_a_source_that_stays_behind() -> None:
     assert (partition.stage, partition.transient) == (PartitionStage.FAILED, True)
 
 
-def test_a_lost_destination_topic_is_not_retried_before_its_leader_is_known() -> None:
+def test_a_lost_destination_topic_is_retried_after_its_leader_is_known() -> None:
     """Goal: a position that is read meanwhile may be another topic's."""
-    partition = made(DestinationLed(None))
+    partition = partition_after(DestinationLed(None))
     actions = step(partition, RetryDue(), moment())
     assert [name_of(action) for action in actions] == ["REFRESH", "After"]
     assert partition.condition(NOW) is Condition.FAILED

@@ -26,7 +26,9 @@ def lands(marker: LastMarker, last: LastMarker) -> bool:
 
 
 @given(LASTS, st.lists(st.integers(1, STEP), min_size=2, max_size=STEP, unique=True))
-def test_attempts_at_one_offset_exclude_each_other(last: LastMarker, later: list[int]) -> None:
+def test_marker_attempts_at_one_offset_exclude_each_other(
+    last: LastMarker, later: list[int]
+) -> None:
     """Goal: each attempt may land if it is the first, none behind another one."""
     epochs = [last.epoch + n for n in later]
     attempts = [LastMarker(epoch, disputed(last, epoch)) for epoch in epochs]
@@ -35,7 +37,9 @@ def test_attempts_at_one_offset_exclude_each_other(last: LastMarker, later: list
 
 
 @given(st.lists(LASTS, min_size=1), st.integers(1, STEP))
-def test_a_request_of_many_and_an_attempt_after_it(lasts: list[LastMarker], later: int) -> None:
+def test_an_attempt_and_an_earlier_bulk_request_exclude_each_other(
+    lasts: list[LastMarker], later: int
+) -> None:
     """Goal: an attempt lands unless the request's last marker has landed; then it never lands.
 
     Behind the attempt no marker of the request lands.
@@ -54,7 +58,7 @@ def test_a_request_of_many_and_an_attempt_after_it(lasts: list[LastMarker], late
         assert not lands(only, attempt)
 
 
-def test_the_ends_of_both_numbers() -> None:
+def test_epochs_are_valid_at_the_limits_of_both_numbers() -> None:
     """Goal: nothing is refused at either end of the numbers, and their exhaustion is detected."""
     assert disputed(NO_MARKER, 0) == STEP - 1
     assert disputed(NO_MARKER, 32_000) == 0

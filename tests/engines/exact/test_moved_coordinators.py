@@ -85,7 +85,7 @@ class Stop:
         return await log_end(self.bench, partition)
 
 
-def test_nothing_is_written_behind_a_stop_when_its_coordinator_moves(trio: LocalCluster) -> None:
+def test_nothing_is_written_after_a_stop_whose_coordinator_moves(trio: LocalCluster) -> None:
     """Goal: a partition that is reported as fenced has all of its control records."""
 
     async def body(bench: Bench) -> None:

@@ -24,7 +24,7 @@ class _Unreachable(SimpleNamespace):
         raise Fenced("the lease has ended")
 
 
-def test_a_refusal_that_is_not_awaited_is_not_logged() -> None:
+def test_a_refusal_without_a_waiter_is_not_logged() -> None:
     """An engine that ends drops its answers; asyncio must not log them."""
     logged: list[dict[str, Any]] = []
 
@@ -43,7 +43,7 @@ def test_a_refusal_that_is_not_awaited_is_not_logged() -> None:
     assert logged == []
 
 
-def test_answers_come_in_order() -> None:
+def test_answers_are_delivered_in_request_order() -> None:
     """A queued request is refused after the answers before it, and before the answers behind it.
 
     The partition's machine assigns the next answer to its oldest batch.
@@ -88,7 +88,7 @@ def test_answers_come_in_order() -> None:
     asyncio.run(run())
 
 
-def test_what_an_ended_engine_gave_is_not_sent() -> None:
+def test_a_queued_request_of_an_ended_engine_is_not_sent() -> None:
     """Goal: a queued request is dropped when its engine ends, however long the lease is.
 
     The lane may have lost the request's partition, and hold a lease again for other partitions.

@@ -31,7 +31,7 @@ class Slow(Placer):
         """Find nothing."""
 
 
-def test_a_position_that_was_given_up_is_read_by_one_other_batch() -> None:
+def test_an_abandoned_position_is_read_by_one_other_batch() -> None:
     """Otherwise two batches read it, and the slower one sets a position that is out of date.
 
     The first batch gives a partition up and goes on with its others. The second one reads it. The
@@ -77,7 +77,7 @@ def test_a_position_that_was_given_up_is_read_by_one_other_batch() -> None:
     asyncio.run(body())
 
 
-def test_a_batch_that_is_cancelled_while_it_waits_gives_up_its_partitions() -> None:
+def test_a_batch_cancelled_while_waiting_releases_its_partitions() -> None:
     """Otherwise no batch could ever read their positions again."""
 
     async def body() -> None:
@@ -95,7 +95,7 @@ def test_a_batch_that_is_cancelled_while_it_waits_gives_up_its_partitions() -> N
 
 
 @scenario
-async def test_bulk_records_come_after_a_former_owners_filler(world: World) -> None:
+async def test_bulk_records_are_sent_after_a_former_owners_transaction_ends(world: World) -> None:
     """Goal: a transaction that a former owner left open ends before anything is sent.
 
     It used to end behind the bulk records, and moved every record by one offset.
@@ -112,7 +112,7 @@ async def test_bulk_records_come_after_a_former_owners_filler(world: World) -> N
 
 
 @scenario
-async def test_bulk_records_come_after_a_former_owners_lease(world: World) -> None:
+async def test_bulk_records_are_sent_after_a_former_owners_lease_ends(world: World) -> None:
     """Goal: nothing is sent while markers written by a former owner may still arrive."""
     begin_with_bulk(world)
     await world.mirror(lease_s=5.0)

@@ -73,11 +73,11 @@ def proven(
     return asyncio.run(prove(*ports, {KEY: claim}, max_bytes, lambda _: source_compacts))[KEY]
 
 
-def test_the_same_log() -> None:
+def test_equal_logs_are_proven() -> None:
     assert proven(Scripted(), Scripted()) == Proven(fresh=False, compared=True)
 
 
-def test_what_the_source_has_deleted_is_asked_for() -> None:
+def test_a_deleted_source_offset_is_fetched_to_prove_its_deletion() -> None:
     """Goal: an answer that a quota has emptied is no proof that the topic is still the same."""
     deleted = proven(Scripted(), Scripted(), source_start=10)
     assert deleted == Proven(fresh=False, compared=False)
@@ -86,14 +86,14 @@ def test_what_the_source_has_deleted_is_asked_for() -> None:
     assert throttled.alone == [10]
 
 
-def test_another_record() -> None:
+def test_a_different_record_differs() -> None:
     other = LOG[: -len(batch([record(9)]))] + batch([record(9, value=b"x")])
     result = proven(Scripted(), Scripted(other))
     assert isinstance(result, Differs)
     assert "at offset 9" in result.reason
 
 
-def test_answers_without_room_are_asked_for_alone() -> None:
+def test_partitions_without_room_in_an_answer_are_fetched_alone() -> None:
     """Goal: a partition behind other partitions' bytes is compared like any other (A7)."""
     other = LOG[: -len(batch([record(9)]))] + batch([record(9, value=b"x")])
     assert isinstance(proven(Scripted(crowded=True), Scripted(other, crowded=True)), Differs)
@@ -112,13 +112,13 @@ def test_a_merged_batch_is_compared_to_its_end() -> None:
     assert isinstance(proven(Scripted(batches=3), Scripted(bad)), Differs)
 
 
-def test_silence_proves_nothing() -> None:
+def test_an_empty_answer_proves_nothing() -> None:
     """Goal: an empty answer proves nothing, from the source or from the destination."""
     assert isinstance(proven(Scripted(silent=True), Scripted()), Unread)
     assert isinstance(proven(Scripted(), Scripted(silent=True)), Unread)
 
 
-def test_a_compacted_source_whose_end_is_gone() -> None:
+def test_an_empty_answer_counts_as_compaction_without_a_throttle_only() -> None:
     """Goal: an empty answer counts as compaction only when no quota explains it."""
     shorter = Scripted(LOG[: -len(batch([record(9)]))])
     assert proven(shorter, Scripted(), compacted=True) == Proven(fresh=False, compared=False)
@@ -126,7 +126,7 @@ def test_a_compacted_source_whose_end_is_gone() -> None:
     assert isinstance(proven(shorter, Scripted(), compacted=True), Unread)
 
 
-def test_a_record_in_place_of_compacted_ones_was_not_compared() -> None:
+def test_a_foreign_record_at_a_compacted_offset_is_not_proven() -> None:
     """Goal: another producer's record is not taken for one that the source has compacted."""
     size = len(batch([record(9)]))
     source = LOG[: -2 * size] + batch([record(9, value=b"9")])
@@ -141,34 +141,34 @@ def test_a_record_in_place_of_compacted_ones_was_not_compared() -> None:
 
 
 @pytest.mark.parametrize("markers", [1, 9])
-def test_a_record_behind_small_batches_was_not_compared(markers: int) -> None:
+def test_a_foreign_record_after_small_batches_is_not_proven(markers: int) -> None:
     """Goal: small batches are planned as one piece; that its first ones are equal is not enough."""
     source = LOG + batch([record(11 + markers)])
-    ours = LOG + batch([record(10, value=b"foreign")])
-    ours += b"".join(marker(11 + at, 1, COMMIT) for at in range(markers))
-    ports = Scripted(source), Scripted(ours)
+    destination_log = LOG + batch([record(10, value=b"foreign")])
+    destination_log += b"".join(marker(11 + at, 1, COMMIT) for at in range(markers))
+    ports = Scripted(source), Scripted(destination_log)
     found = proven(*ports, compacted=True, log_end=11 + markers, source_compacts=True)
     assert found == Proven(fresh=False, compared=False)
 
 
 @pytest.mark.parametrize("compacted", [True, False])
-def test_a_record_at_an_offset_that_the_source_skips(compacted: bool) -> None:
+def test_only_source_compaction_explains_a_skipped_offset(compacted: bool) -> None:
     """Goal: only compaction on the source explains it, whatever the destination's policy is."""
     size = len(batch([record(9)]))
     source = LOG[: -3 * size] + LOG[-size:]
-    ours = LOG[: -3 * size] + batch([record(at, value=b"%d" % at) for at in (7, 8, 9)])
+    destination_log = LOG[: -3 * size] + batch([record(at, value=b"%d" % at) for at in (7, 8, 9)])
     how = {"compacted": compacted}
-    assert proven(Scripted(source), Scripted(ours), source_compacts=True, **how) == Proven(
-        fresh=False, compared=True
-    )
-    found = proven(Scripted(source), Scripted(ours), source_compacts=False, **how)
+    assert proven(
+        Scripted(source), Scripted(destination_log), source_compacts=True, **how
+    ) == Proven(fresh=False, compared=True)
+    found = proven(Scripted(source), Scripted(destination_log), source_compacts=False, **how)
     assert isinstance(found, Differs)
     assert (found.lasting, "at offset 7" in found.reason) == (False, True)
-    unknown = proven(Scripted(source), Scripted(ours), source_compacts=None, **how)
+    unknown = proven(Scripted(source), Scripted(destination_log), source_compacts=None, **how)
     assert isinstance(unknown, Unread)
 
 
-def test_a_compacted_destination_whose_end_is_gone() -> None:
+def test_an_earlier_batch_is_compared_if_the_end_was_compacted() -> None:
     """Goal: an earlier batch is compared."""
     size = len(batch([record(9)]))
     shorter = LOG[: -2 * size]
@@ -180,7 +180,7 @@ def test_a_compacted_destination_whose_end_is_gone() -> None:
     assert isinstance(proven(Scripted(), Scripted(shorter)), Unread)
 
 
-def test_a_marker_proves_nothing_by_itself() -> None:
+def test_the_batch_before_a_marker_is_compared() -> None:
     """Goal: a foreign transaction before it is found, even if a source's transaction ends there."""
     size = len(batch([record(9)]))
     source, other = LOG[: -2 * size], LOG[: -2 * size]
@@ -193,36 +193,36 @@ def test_a_marker_proves_nothing_by_itself() -> None:
     assert "at offset 8" in found.reason
 
 
-def test_a_batch_before_a_marker_that_cannot_be_decoded() -> None:
+def test_an_undecodable_batch_before_a_marker_is_retried() -> None:
     """Goal: it is retried; an error here would also stop the mirror's other partitions."""
     size = len(batch([record(9)]))
     source = LOG[: -2 * size] + batch([record(8, value=b"8")]) + marker(9, 1, COMMIT)
     bad = batch([record(8)], Codec.ZSTD, attributes=LOG_APPEND_TIME)
-    ours = LOG[: -2 * size] + altered(bad, body=b"no zstd frame") + marker(9, 5, COMMIT)
-    found = proven(Scripted(source), Scripted(ours))
+    destination_log = LOG[: -2 * size] + altered(bad, body=b"no zstd frame") + marker(9, 5, COMMIT)
+    found = proven(Scripted(source), Scripted(destination_log))
     assert isinstance(found, Unread)
     assert "zstd" in found.reason
 
 
-def test_aborted_data_before_a_marker_is_none() -> None:
+def test_aborted_data_before_a_marker_is_no_data() -> None:
     """Goal: an old source's own aborted transaction, a gap in the other cluster, is no data."""
     size = len(batch([record(9)]))
     source = LOG[: -2 * size] + marker(8, 1, ABORT) + marker(9, 1, ABORT)
-    ours = LOG[: -2 * size] + batch([record(8)], attributes=TRANSACTIONAL, producer_id=5)
-    ours += marker(9, 5, ABORT)
-    assert proven(Scripted(source), Scripted(ours)) == Proven(fresh=False, compared=True)
+    destination_log = LOG[: -2 * size] + batch([record(8)], attributes=TRANSACTIONAL, producer_id=5)
+    destination_log += marker(9, 5, ABORT)
+    assert proven(Scripted(source), Scripted(destination_log)) == Proven(fresh=False, compared=True)
     lost = LOG[: -2 * size] + batch([record(8)]) + marker(9, 1, COMMIT)
-    assert isinstance(proven(Scripted(lost), Scripted(ours)), Differs)
+    assert isinstance(proven(Scripted(lost), Scripted(destination_log)), Differs)
 
 
-def test_a_log_of_markers_alone() -> None:
+def test_a_log_with_only_markers_is_proven_without_comparison() -> None:
     """Goal: such a log was filled, and has nothing else to compare."""
     filled = b"".join(marker(at, 1, ABORT) for at in range(10))
     result = proven(Scripted(filled), Scripted(filled, batches=2))
     assert result == Proven(fresh=False, compared=False)
 
 
-def test_what_lands_behind_the_end_proves_nothing() -> None:
+def test_records_appended_after_the_end_was_read_prove_nothing() -> None:
     """Goal: foreign records are found, although the log has grown since its end was read.
 
     The new records are a foreign producer's, or a late batch of a former owner.
@@ -243,7 +243,7 @@ def test_what_lands_behind_the_end_proves_nothing() -> None:
     assert proven(Scripted(source), Scripted(source)) == Proven(fresh=False, compared=True)
 
 
-def test_a_last_batch_with_more_holes_than_a_plan_has_pieces() -> None:
+def test_a_last_batch_with_many_holes_is_compared_to_its_end() -> None:
     """Goal: what the destination's cleaner has left of a long batch is compared to its end."""
     end = 3 * MAX_PIECES
     every = [(at, at) for at in range(end)]
@@ -256,7 +256,7 @@ def test_a_last_batch_with_more_holes_than_a_plan_has_pieces() -> None:
     assert isinstance(proven(source, other, **known), Differs)
 
 
-def test_a_source_whose_batch_becomes_much_is_not_held() -> None:
+def test_a_batch_that_decompresses_beyond_the_limit_is_not_held() -> None:
     """Goal: a lane that takes over holds no more of a source in memory than one that mirrors.
 
     This covers a batch that is decoded for the comparison, and answers that are longer than the
@@ -283,7 +283,7 @@ def _merged(last: int) -> bytes:
 
 
 @pytest.mark.parametrize("decoded", ["for the plan", "for the comparison"])
-def test_others_continue_while_a_large_batch_is_decoded(decoded: str) -> None:
+def test_other_tasks_run_while_a_large_batch_is_decoded(decoded: str) -> None:
     """Goal: heartbeats go on, whatever a producer of the source puts into a batch."""
     many = [record(at, value=None) for at in range(20_000)]
     last = many[-1:] if decoded == "for the plan" else many
@@ -360,17 +360,17 @@ def ending(*batches_of: Sequence[bytes]) -> bytes:
 
 @pytest.mark.parametrize("place", range(len(KEYS)))
 @pytest.mark.parametrize(
-    "theirs",
+    "source_log",
     [ending([LARGE, LARGE]), ending([LARGE], [LARGE])],
     ids=["one batch", "two batches on the source"],
 )
-def test_last_batches_above_1_mib(place: int, theirs: bytes) -> None:
+def test_last_batches_above_1_mib_are_compared_to_the_end(place: int, source_log: bytes) -> None:
     """Goal: each is compared to its end, at any place in an answer to many (A7)."""
     same, other = ending([LARGE, LARGE]), ending([LARGE, LARGE[:-1] + b"y"])
     claims = dict.fromkeys(KEYS, Claim(Offset(10), Offset(0), Offset(0), False, UNKNOWN_EPOCH))
 
-    def proved(ours: Mapping[TopicPartition, bytes]) -> dict[TopicPartition, Result]:
-        ports = Sized(dict.fromkeys(KEYS, theirs)), Sized(ours)
+    def proved(destination_log: Mapping[TopicPartition, bytes]) -> dict[TopicPartition, Result]:
+        ports = Sized(dict.fromkeys(KEYS, source_log)), Sized(destination_log)
         return asyncio.run(
             prove(
                 cast("SourcePort", ports[0]),

@@ -18,7 +18,7 @@ LONG_S = 300.0
 NOT_ENOUGH_REPLICAS = 19
 
 
-def make_again(world: World) -> None:
+def recreate_topic(world: World) -> None:
     world.destination.delete_topic(KEY.topic)
     world.destination.create_topic(KEY.topic)
 
@@ -39,25 +39,25 @@ async def stays_failed(world: World) -> None:
 
 
 @scenario
-async def test_a_topic_recreated_while_it_is_mirrored(world: World) -> None:
+async def test_a_topic_recreated_while_batches_are_in_flight_is_failed(world: World) -> None:
     """Goal: batches in flight land nowhere."""
     await world.mirror()
     world.write("a", "b")
     await world.arrived()
     world.write("c", "d")
-    make_again(world)
+    recreate_topic(world)
     world.write("e")
     await world.until(lambda: world.partition.stage is PartitionStage.FAILED)
     await stays_failed(world)
 
 
 @scenario
-async def test_a_topic_recreated_while_nothing_is_written(world: World) -> None:
+async def test_a_topic_recreated_while_idle_is_failed_within_a_time_limit(world: World) -> None:
     """Goal: the recreation is noticed within a limited time without any write."""
     await world.mirror()
     world.write("a", "b")
     await world.arrived()
-    make_again(world)
+    recreate_topic(world)
     began = world.loop.time()
     await world.failed()
     assert world.loop.time() < began + 40
@@ -65,31 +65,31 @@ async def test_a_topic_recreated_while_nothing_is_written(world: World) -> None:
 
 
 @scenario
-async def test_a_topic_recreated_while_no_engine_runs(world: World) -> None:
+async def test_a_topic_recreated_while_no_engine_runs_is_failed(world: World) -> None:
     """Goal: a new owner checks the topic id before it reads its position."""
     await world.mirror()
     world.write("a", "b")
     await world.arrived()
     await world.end()
-    make_again(world)
+    recreate_topic(world)
     await world.mirror()
     await stays_failed(world)
 
 
 @scenario
-async def test_a_log_that_begins_with_a_gap(world: World) -> None:
+async def test_a_recreated_topic_gets_no_control_records(world: World) -> None:
     """Goal: control records, which are written by topic name, are not written either."""
     world.write_marker()
     world.write("a")
     await world.mirror()
     await world.arrived()
     world.write("b")
-    make_again(world)
+    recreate_topic(world)
     await stays_failed(world)
 
 
 @scenario
-async def test_a_topic_recreated_some_time_after_its_deletion(world: World) -> None:
+async def test_a_topic_recreated_some_time_after_its_deletion_is_failed(world: World) -> None:
     """Goal: it is safe to recreate the topic at any moment while the partition is retried."""
     world.write_marker()
     world.write("a", "b")
@@ -104,7 +104,7 @@ async def test_a_topic_recreated_some_time_after_its_deletion(world: World) -> N
 
 
 @scenario
-async def test_brokers_that_hear_late(world: World) -> None:
+async def test_a_broker_with_a_stale_topic_id_only_delays_mirroring(world: World) -> None:
     """Goal: the rebuilt topic is mirrored, though brokers first report an older topic."""
     world.destination_topic_id = UUID(int=5)
     world.write("a", "b")
@@ -135,17 +135,17 @@ async def test_a_mirror_without_a_stored_topic_id_continues(world: World) -> Non
     await world.mirror()
     world.write("a")
     await world.arrived()
-    make_again(world)
+    recreate_topic(world)
     world.write("b")
     await world.arrived()
     assert world.partition.stage is PartitionStage.MIRRORING
 
 
 @scenario
-async def test_another_topic_of_the_source_too(world: World) -> None:
+async def test_a_recreated_source_topic_stays_failed(world: World) -> None:
     """Goal: a partition that is FAILED for good stays so when the destination's topic is back."""
     topic = world.destination.topics[KEY.topic]
-    ours = topic.topic_id
+    mirror_topic_id = topic.topic_id
     await world.mirror()
     world.write("a")
     await world.arrived()
@@ -154,14 +154,14 @@ async def test_another_topic_of_the_source_too(world: World) -> None:
     await world.until(lambda: "the source's topic was deleted" in world.partition.reason)
     topic.topic_id = UUID(int=6)
     await world.until(lambda: "the destination's topic" in world.partition.reason)
-    topic.topic_id = ours
+    topic.topic_id = mirror_topic_id
     await world.until(lambda: not world.partition.topic_lost)
     await asyncio.sleep(LONG_S)
     assert world.partition.stage is PartitionStage.FAILED
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_another_topic_of_the_source_that_begins_above_the_position(*, busy: bool) -> None:
+def test_a_recreated_source_topic_does_not_raise_the_log_start(*, busy: bool) -> None:
     """Goal: its log start neither fills offsets nor deletes what was mirrored of the former topic.
 
     The position is read again for a reason of the destination. A busy lane fetches nothing, so no

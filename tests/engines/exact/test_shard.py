@@ -129,7 +129,7 @@ def scenario(
 
 
 @scenario
-async def test_a_round_fills_what_its_ids_can(bench: Bench) -> None:
+async def test_a_round_fills_as_many_offsets_as_filler_ids(bench: Bench) -> None:
     """Goal: three ids fill three offsets of each gap in a round, never one too many."""
     shard = await bench.shard()
     wanted = gaps((0, 5), (0, 1), (0, 2))
@@ -148,7 +148,7 @@ async def test_a_filled_gap_holds_only_control_records(bench: Bench) -> None:
 
 
 @scenario
-async def test_a_gap_that_is_filled_already(bench: Bench) -> None:
+async def test_nothing_is_written_to_a_gap_that_is_already_filled(bench: Bench) -> None:
     """Goal: where the log is past the gap, its end is reported and nothing is written."""
     shard = await bench.shard()
     await shard.fillers.fill(gaps((0, 3), (0, 1)))
@@ -169,7 +169,7 @@ async def test_a_partition_without_leader_delays_only_itself(bench: Bench) -> No
 
 
 @scenario
-async def test_what_may_not_be_written_to_delays_only_itself(bench: Bench) -> None:
+async def test_a_partition_without_write_right_delays_only_itself(bench: Bench) -> None:
     """Goal: its refusal is its own result; the others are filled in the same round.
 
     Nothing of it is in flight then, so that it is filled as soon as the right is granted.
@@ -191,7 +191,7 @@ async def test_what_may_not_be_written_to_delays_only_itself(bench: Bench) -> No
 
 
 @scenario
-async def test_a_right_that_is_given_within_a_round(bench: Bench) -> None:
+async def test_markers_are_counted_when_a_right_is_granted_within_a_round(bench: Bench) -> None:
     """Goal: one id's transaction is refused, another's is not: its markers are counted exactly."""
     shard = await bench.shard()
     destination = shard._destination
@@ -216,7 +216,7 @@ async def test_a_right_that_is_given_within_a_round(bench: Bench) -> None:
 
 
 @scenario
-async def test_late_markers_delay_their_partitions(bench: Bench) -> None:
+async def test_late_markers_delay_only_their_partitions(bench: Bench) -> None:
     """Goal: while a marker may still arrive, its partition is not written; the others go on.
 
     The id of the late marker is not used again before it has a new epoch.
@@ -252,7 +252,7 @@ async def test_late_markers_delay_their_partitions(bench: Bench) -> None:
 
 
 @scenario
-async def test_a_marker_that_is_lost_with_its_leader_is_written_again(bench: Bench) -> None:
+async def test_a_marker_lost_with_its_leader_is_written_again_once(bench: Bench) -> None:
     """Goal: a marker that no follower has still arrives: its coordinator writes it again.
 
     Its id used to be taken for clean, and its next marker was written behind the repeated one.
@@ -273,7 +273,7 @@ async def test_a_marker_that_is_lost_with_its_leader_is_written_again(bench: Ben
 
 
 @scenario
-async def test_a_new_owner_fences_the_former(bench: Bench) -> None:
+async def test_a_new_owner_fences_the_former_owner(bench: Bench) -> None:
     """Goal: everything that the former owner begins afterwards is refused with an error."""
     former = await bench.shard(bench.destination("former"))
     await former.fillers.fill(gaps((0, 1)))
@@ -287,7 +287,7 @@ async def test_a_new_owner_fences_the_former(bench: Bench) -> None:
 
 
 @scenario
-async def test_what_a_former_owner_left_open_is_ended_first(bench: Bench) -> None:
+async def test_an_open_transaction_of_a_former_owner_is_ended_first(bench: Bench) -> None:
     """Goal: the former owner's marker is in the log before the new owner reads the log end."""
     former = bench.destination("former")
     identity = await former.init_producer("twinlog.5.filler.1")
@@ -300,7 +300,7 @@ async def test_what_a_former_owner_left_open_is_ended_first(bench: Bench) -> Non
 
 
 @scenario
-async def test_a_lost_answer_gives_the_id_a_new_epoch(bench: Bench) -> None:
+async def test_a_gap_is_filled_exactly_after_a_lost_answer(bench: Bench) -> None:
     """Goal: after a lost answer the gap is filled to its end, and not beyond."""
     shard = await bench.shard()
     destination = shard._destination
@@ -350,7 +350,7 @@ async def test_two_mirrors_fill_gaps_of_one_shard(bench: Bench) -> None:
 
 
 @scenario
-async def test_a_fence_leaves_a_round_alone(bench: Bench) -> None:
+async def test_a_fence_does_not_disturb_filler_ids_in_use(bench: Bench) -> None:
     """Goal: it cleans the id that blocks its partition, and no id that is in use elsewhere."""
     shard = await bench.shard()
     await shard.fillers.fill(gaps((0, 1)))
@@ -375,7 +375,7 @@ async def test_a_fence_leaves_a_round_alone(bench: Bench) -> None:
 
 
 @scenario
-async def test_the_ids_are_clean_before_a_fence_needs_them(bench: Bench) -> None:
+async def test_a_fence_needs_no_cleaning_of_filler_ids(bench: Bench) -> None:
     """Goal: a lease after the shard was opened, a fence waits for its own marker only."""
     shard = await bench.shard()
     await asyncio.sleep(SETTINGS.lease_s + 1.0)
@@ -395,7 +395,7 @@ async def test_the_ids_are_clean_before_a_fence_needs_them(bench: Bench) -> None
 
 
 @scenario
-async def test_a_foreign_record_is_reported(bench: Bench) -> None:
+async def test_a_foreign_record_raises_the_reported_log_end(bench: Bench) -> None:
     """Goal: the log end offset is beyond the filled gap; the append machine fails the partition."""
     shard = await bench.shard()
     bench.cluster.log(key(0)).append_marker(Marker(99, 0, committed=True), bench.cluster.now_ms)
@@ -406,7 +406,7 @@ async def test_a_foreign_record_is_reported(bench: Bench) -> None:
 
 
 @scenario
-async def test_closing_ends_what_runs_beside(bench: Bench) -> None:
+async def test_closing_a_shard_ends_its_tasks(bench: Bench) -> None:
     """Goal: no task of a shard continues after the shard was given away."""
     shard = await bench.shard()
     bench.network.cut("owner", 1)
@@ -426,7 +426,7 @@ async def test_closing_ends_what_runs_beside(bench: Bench) -> None:
 
 
 @scenario(markers_allowed=True)
-async def test_written_markers(bench: Bench) -> None:
+async def test_written_markers_fill_a_gap_up_to_the_request_limit(bench: Bench) -> None:
     """Goal: as many as a gap needs, up to the limit of a request, once a first one has landed."""
     shard = await bench.shard(settings=replace(SETTINGS, markers_at_once=100))
     found = await shard.markers.write(gaps((0, 7), (0, 101), (0, 1001)))
@@ -473,7 +473,7 @@ async def two_shards(bench: Bench) -> tuple[Counting, Shard, Shard]:
     return destination, shards[0], shards[1]
 
 
-def shared(first: Shard, second: Shard, start: int, end: int) -> Any:
+def fill_in_shared_request(first: Shard, second: Shard, start: int, end: int) -> Any:
     """Fill this gap of partitions 0 and 1, each in a shard of its own, by one request."""
     gap = Gap(Offset(start), Offset(end), seen=True)
     parts = {first.markers: {key(0): gap}, second.markers: {key(1): gap}}
@@ -481,11 +481,11 @@ def shared(first: Shard, second: Shard, start: int, end: int) -> Any:
 
 
 @scenario(markers_allowed=True)
-async def test_shards_share_a_request(bench: Bench) -> None:
+async def test_shards_write_markers_in_a_shared_request(bench: Bench) -> None:
     """Goal: each writes under its own producer id, one marker or several."""
     destination, first, second = await two_shards(bench)
-    assert ends(await shared(first, second, 1, 2)) == {0: 2, 1: 2}
-    assert ends(await shared(first, second, 2, 9)) == {0: 9, 1: 9}
+    assert ends(await fill_in_shared_request(first, second, 1, 2)) == {0: 2, 1: 2}
+    assert ends(await fill_in_shared_request(first, second, 2, 9)) == {0: 9, 1: 9}
     ids = [await first.markers.producer_id(), await second.markers.producer_id()]
     assert destination.noted == [ids, ids]
     assert ids[0] != ids[1]
@@ -493,22 +493,22 @@ async def test_shards_share_a_request(bench: Bench) -> None:
 
 
 @scenario(markers_allowed=True)
-async def test_a_shared_request_without_an_answer(bench: Bench) -> None:
+async def test_all_shards_take_a_new_epoch_after_a_lost_shared_request(bench: Bench) -> None:
     """Goal: all shards of it take the next epoch, and read before they write again."""
     destination, first, second = await two_shards(bench)
     destination.loses = True
     with pytest.raises(Disconnected):
-        await shared(first, second, 1, 2)
+        await fill_in_shared_request(first, second, 1, 2)
     gap = Gap(Offset(1), Offset(2), seen=True)
     assert not first.ready(key(0), gap)
     assert not second.ready(key(1), gap)
     destination.loses = False
-    assert ends(await shared(first, second, 1, 2)) == {0: 2, 1: 2}
+    assert ends(await fill_in_shared_request(first, second, 1, 2)) == {0: 2, 1: 2}
     assert [bench.end(0), bench.end(1)] == [2, 2]
 
 
 @scenario(markers_allowed=True)
-async def test_what_shares_no_request(bench: Bench) -> None:
+async def test_large_gaps_and_renewing_shards_share_no_request(bench: Bench) -> None:
     """Goal: a gap that takes long, and one whose shard waits for a new epoch, delay no others."""
     _, first, second = await two_shards(bench)
     small = Gap(Offset(1), Offset(1 + SHARED_GAP), seen=True)
@@ -533,19 +533,21 @@ async def test_the_shard_with_most_partitions_is_last(bench: Bench) -> None:
 
 
 @scenario(markers_allowed=True)
-async def test_a_shared_request_that_is_refused_for_one(bench: Bench) -> None:
+async def test_a_refusal_in_a_shared_request_affects_only_its_shard(bench: Bench) -> None:
     """Goal: an error of one shard's partition is no error of the other's."""
     _, first, second = await two_shards(bench)
     await second.markers.keep_id()
     newer = MarkerWriter("twinlog.6.marker", second._destination, 10)
     assert ends(await newer.write({key(1): Gap(Offset(1), Offset(2), seen=True)})) == {1: 2}
     second.markers._lasts[key(1)] = LastMarker((await second.markers._epoch()).epoch, 0)
-    assert ends(await shared(first, second, 1, 2)) == {0: 2, 1: 2}, "the end is read"
+    assert ends(await fill_in_shared_request(first, second, 1, 2)) == {0: 2, 1: 2}, (
+        "the end is read"
+    )
     assert [bench.end(0), bench.end(1)] == [2, 2]
 
 
 @scenario(markers_allowed=True)
-async def test_markers_where_another_owner_has_found_records(bench: Bench) -> None:
+async def test_the_log_end_is_read_each_time_in_a_gap_that_had_records(bench: Bench) -> None:
     """Goal: in a gap that has had records the end is read each time, whoever wrote last."""
     shard = await bench.shard()
     assert ends(await shard.markers.write(gaps((0, 1)))) == {0: 1}
@@ -560,7 +562,7 @@ async def test_markers_where_another_owner_has_found_records(bench: Bench) -> No
 
 
 @scenario
-async def test_where_markers_may_not_be_written(bench: Bench) -> None:
+async def test_transactions_fill_gaps_without_the_right_to_write_markers(bench: Bench) -> None:
     """Goal: this is detected once, nothing is written, and transactions fill from then on."""
     shard = await bench.shard()
     assert shard.markers.allowed
@@ -571,7 +573,7 @@ async def test_where_markers_may_not_be_written(bench: Bench) -> None:
 
 
 @scenario
-async def test_where_brokers_cannot_write_markers(bench: Bench) -> None:
+async def test_transactions_fill_gaps_if_brokers_lack_write_txn_markers(bench: Bench) -> None:
     """Goal: the same holds for a service that does not have WriteTxnMarkers, or has lost it."""
     shard = await bench.shard()
     bench.cluster.markers_refusal = 35
@@ -582,7 +584,7 @@ async def test_where_brokers_cannot_write_markers(bench: Bench) -> None:
 
 
 @scenario(markers_allowed=True)
-async def test_markers_where_there_is_no_leader(bench: Bench) -> None:
+async def test_a_partition_without_leader_gets_a_separate_error(bench: Bench) -> None:
     """Goal: the error is that partition's own."""
     shard = await bench.shard()
     bench.cluster.partition(key(1)).leader = -1
@@ -592,7 +594,7 @@ async def test_markers_where_there_is_no_leader(bench: Bench) -> None:
 
 
 @scenario(markers_allowed=True)
-async def test_markers_whose_answer_is_lost(bench: Bench) -> None:
+async def test_a_lost_answer_to_markers_raises_an_error(bench: Bench) -> None:
     """Goal: the outcome is unknown, so the caller gets an error and has to read the log's end."""
     shard = await bench.shard()
     await shard.markers.write(gaps((0, 1)))
@@ -612,7 +614,7 @@ def batch(partition: int, producer: int, epoch: int, sequence: int) -> Batch:
     return Batch(key(partition), data[:HEADER_SIZE], memoryview(data)[HEADER_SIZE:])
 
 
-async def sent(bench: Bench, one: Batch, owner: str = "owner") -> int:
+async def send_batch(bench: Bench, one: Batch, owner: str = "owner") -> int:
     """Send a batch; return its error code."""
     node = bench.cluster.partition(one.partition).leader
     answers = await bench.destination(owner).produce(node, [one])
@@ -620,7 +622,7 @@ async def sent(bench: Bench, one: Batch, owner: str = "owner") -> int:
 
 
 @scenario
-async def test_a_fenced_partition_refuses_what_was_sent_before(bench: Bench) -> None:
+async def test_a_fenced_partition_refuses_batches_of_the_former_epoch(bench: Bench) -> None:
     """Goal: from the marker on, a batch of the former epoch is refused; other partitions go on.
 
     This includes a partition that never had a batch: its first one would be accepted with any
@@ -628,16 +630,16 @@ async def test_a_fenced_partition_refuses_what_was_sent_before(bench: Bench) -> 
     """
     shard = await bench.shard()
     for partition in (0, 1):
-        assert await sent(bench, batch(partition, shard.data_producer, 0, 0)) == 0
+        assert await send_batch(bench, batch(partition, shard.data_producer, 0, 0)) == 0
     assert await shard.fence([key(0), key(2)]) == {key(0): 1, key(2): 0}
     assert [bench.end(at) for at in range(3)] == [2, 1, 1]
-    assert await sent(bench, batch(0, shard.data_producer, 0, 1)) == INVALID_PRODUCER_EPOCH
-    assert await sent(bench, batch(2, shard.data_producer, 0, 0)) == INVALID_PRODUCER_EPOCH
-    assert await sent(bench, batch(1, shard.data_producer, 0, 1)) == 0
+    assert await send_batch(bench, batch(0, shard.data_producer, 0, 1)) == INVALID_PRODUCER_EPOCH
+    assert await send_batch(bench, batch(2, shard.data_producer, 0, 0)) == INVALID_PRODUCER_EPOCH
+    assert await send_batch(bench, batch(1, shard.data_producer, 0, 1)) == 0
 
 
 @scenario
-async def test_what_has_no_leader_is_fenced_later(bench: Bench) -> None:
+async def test_a_partition_without_leader_is_fenced_later(bench: Bench) -> None:
     """Goal: it is skipped, the others are fenced at once; later it is fenced, too."""
     shard = await bench.shard()
     bench.cluster.partition(key(1)).leader = -1
@@ -664,7 +666,7 @@ def leads_away(bench: Bench, shard: Shard) -> ModelDestination:
 
 
 @scenario
-async def test_a_coordinator_that_moves_writes_nothing_behind_a_stop(bench: Bench) -> None:
+async def test_a_coordinator_move_writes_no_markers_after_a_stop(bench: Bench) -> None:
     """Goal: a partition that is reported as fenced gets no more markers if its coordinator moves.
 
     The transaction of a fence is not complete while one of its partitions has no leader, and
@@ -687,7 +689,7 @@ async def test_a_coordinator_that_moves_writes_nothing_behind_a_stop(bench: Benc
 
 
 @scenario
-async def test_a_coordinator_that_moves_writes_nothing_behind_a_gap(bench: Bench) -> None:
+async def test_a_coordinator_move_writes_no_markers_after_a_gap(bench: Bench) -> None:
     """Goal: data follows a gap that begins with a fence once no other marker can arrive."""
     shard = await bench.shard()
     destination = leads_away(bench, shard)
@@ -701,7 +703,7 @@ async def test_a_coordinator_that_moves_writes_nothing_behind_a_gap(bench: Bench
 
 
 @scenario
-async def test_a_stop_waits_until_its_transaction_is_complete(bench: Bench) -> None:
+async def test_a_stop_waits_until_the_transaction_is_complete(bench: Bench) -> None:
     """Goal: until their coordinator has noted the markers, another one writes them again."""
     shard = await bench.shard()
 
@@ -721,7 +723,7 @@ async def test_a_stop_waits_until_its_transaction_is_complete(bench: Bench) -> N
 
 
 @scenario
-async def test_what_may_not_be_written_to_is_fenced_alone_later(bench: Bench) -> None:
+async def test_a_partition_without_write_right_is_fenced_later(bench: Bench) -> None:
     """Goal: the others are fenced as fast as ever; it is not, and reports why, until it may be.
 
     However often that is tried, it uses up no epoch.
@@ -741,13 +743,13 @@ async def test_what_may_not_be_written_to_is_fenced_alone_later(bench: Bench) ->
     bench.allow()
     assert await shard.fence([READ_ONLY]) == {READ_ONLY: 0}
     late = batch(0, shard.data_producer, 0, 0)._replace(partition=READ_ONLY)
-    assert await sent(bench, late) == INVALID_PRODUCER_EPOCH
+    assert await send_batch(bench, late) == INVALID_PRODUCER_EPOCH
     await bench.settle()
     assert (bench.end(0), bench.end(1), bench.cluster.log(READ_ONLY).end) == (1, 1, 1)
 
 
 @scenario
-async def test_a_refused_fence_is_another_owners_after_a_takeover(bench: Bench) -> None:
+async def test_the_epoch_of_a_refused_fence_is_invalid_after_a_takeover(bench: Bench) -> None:
     """Goal: the epoch that was kept for it is refused like any other of a former owner."""
     former = await bench.shard(bench.destination("former"))
     bench.deny()
@@ -780,7 +782,7 @@ class Blind(ModelDestination):
         (NOT_LEADER, {}),
     ],
 )
-def test_what_cannot_be_read_holds_up_no_other_fence(
+def test_an_unreadable_partition_delays_no_other_fence(
     code: int, told: dict[TopicPartition, Refusal]
 ) -> None:
     """Goal: whether it is fenced already is unknown, so it is not fenced, and reports why."""
@@ -791,7 +793,7 @@ def test_what_cannot_be_read_holds_up_no_other_fence(
         destination.code = code
         shard = await bench.shard(destination)
         for partition in (0, 1):
-            assert await sent(bench, batch(partition, shard.data_producer, 0, 0)) == 0
+            assert await send_batch(bench, batch(partition, shard.data_producer, 0, 0)) == 0
         assert await shard.fence([key(0), key(1)]) == {key(0): 1, **told}
         assert (bench.end(0), bench.end(1)) == (2, 1)
 
@@ -799,7 +801,7 @@ def test_what_cannot_be_read_holds_up_no_other_fence(
 
 
 @scenario
-async def test_a_topic_that_is_gone_needs_no_fence(bench: Bench) -> None:
+async def test_a_deleted_topic_needs_no_fence(bench: Bench) -> None:
     """Goal: a deleted topic does not block the removal of itself and others for ever.
 
     Its deletion is accepted after a lease: a broker with stale metadata does not know a new topic
@@ -816,7 +818,7 @@ async def test_a_topic_that_is_gone_needs_no_fence(bench: Bench) -> None:
     assert await shard.fence([gone]) == {gone: 0}, "it was only not known"
 
 
-def test_a_control_batch_that_a_cleaner_has_emptied() -> None:
+def test_an_emptied_control_batch_does_not_end_the_search_for_fences() -> None:
     """Goal: it has no key that gives its type, and does not end the search for fences."""
     emptied = batch_builders.altered(
         batch_builders.batch([batch_builders.record(0)], attributes=1 << 5), num_records=0, body=b""
@@ -826,7 +828,7 @@ def test_a_control_batch_that_a_cleaner_has_emptied() -> None:
 
 
 @scenario
-async def test_a_topic_that_was_recreated_gets_no_marker(bench: Bench) -> None:
+async def test_a_recreated_topic_gets_no_fence(bench: Bench) -> None:
     """Goal: it is no longer the mirror's; its removal still ends, and that of others at once.
 
     The recreation is accepted after it was reported for a lease: a broker with stale metadata may
@@ -848,7 +850,7 @@ async def test_a_topic_that_was_recreated_gets_no_marker(bench: Bench) -> None:
 
 
 @scenario
-async def test_a_broker_that_lags_does_not_spare_a_topic_its_fence(bench: Bench) -> None:
+async def test_a_stale_topic_id_from_a_broker_only_delays_the_fence(bench: Bench) -> None:
     """Goal: if a broker reports a topic older than the mirror's, it is asked again, then fenced."""
     topic = bench.cluster.topics[key(0).topic]
     ids = {key(0).topic: topic.topic_id}
@@ -861,7 +863,7 @@ async def test_a_broker_that_lags_does_not_spare_a_topic_its_fence(bench: Bench)
 
 
 @scenario(markers_allowed=True)
-async def test_a_fence_is_known_without_the_right_that_made_it(bench: Bench) -> None:
+async def test_a_fence_with_markers_is_recognised_without_the_right(bench: Bench) -> None:
     """Goal: mirroring ended at the fence of a former owner, which was able to write markers.
 
     The next owner took the fence's second record for one of the mirror's, and the end for a higher
@@ -877,7 +879,7 @@ async def test_a_fence_is_known_without_the_right_that_made_it(bench: Bench) -> 
 
 
 @scenario
-async def test_any_number_of_fences(bench: Bench) -> None:
+async def test_the_first_of_many_fences_is_the_end_of_mirroring(bench: Bench) -> None:
     """Goal: mirroring ended at the first fence, however often a stop was tried."""
     for _ in range(70):
         shard = await bench.shard()
@@ -887,7 +889,7 @@ async def test_any_number_of_fences(bench: Bench) -> None:
 
 
 @scenario
-async def test_only_the_owner_fences(bench: Bench) -> None:
+async def test_an_owner_with_an_expired_lease_cannot_fence(bench: Bench) -> None:
     """Goal: an owner whose lease has ended cannot stop what another one owns now."""
     lapsed = ModelDestination(bench.cluster, bench.network, "former", lambda: False)
     shard = await bench.shard()
@@ -900,10 +902,10 @@ async def test_only_the_owner_fences(bench: Bench) -> None:
 
 
 @scenario
-async def test_a_former_fence_is_found(bench: Bench) -> None:
+async def test_the_fence_of_a_former_owner_is_found(bench: Bench) -> None:
     """Goal: mirroring ended where a former owner has fenced the log, even if it is fenced again."""
     former = await bench.shard()
-    assert await sent(bench, batch(0, former.data_producer, 0, 0)) == 0
+    assert await send_batch(bench, batch(0, former.data_producer, 0, 0)) == 0
     assert await former.fence([key(0)]) == {key(0): 1}
     owner = await bench.shard()
     assert await owner.fence([key(0), key(1)]) == {key(0): 1, key(1): 0}
@@ -913,7 +915,7 @@ async def test_a_former_fence_is_found(bench: Bench) -> None:
 
 
 @scenario
-async def test_data_of_a_former_stop_is_fenced(bench: Bench) -> None:
+async def test_a_batch_from_before_a_second_stop_is_refused(bench: Bench) -> None:
     """Goal: a late batch is refused if mirroring restarted, and stopped before anything landed.
 
     It was sent at a position whose epoch is that of the former fence.
@@ -923,11 +925,11 @@ async def test_data_of_a_former_stop_is_fenced(bench: Bench) -> None:
     [state] = bench.cluster.producers(key(0)).active
     late = batch(0, shard.data_producer, state.epoch, 0)
     assert await shard.fence([key(0)]) == {key(0): 0}
-    assert await sent(bench, late) == INVALID_PRODUCER_EPOCH
+    assert await send_batch(bench, late) == INVALID_PRODUCER_EPOCH
 
 
 @scenario
-async def test_a_fence_that_was_cut_short_is_found(bench: Bench) -> None:
+async def test_an_interrupted_fence_is_completed_and_found(bench: Bench) -> None:
     """Goal: its transaction is ended first, so that its marker is seen: mirroring ended there."""
     former = bench.destination("former")
     identity = await former.init_producer("twinlog.5")
@@ -938,7 +940,7 @@ async def test_a_fence_that_was_cut_short_is_found(bench: Bench) -> None:
     assert bench.end(0) == 2
 
 
-async def a_filler_of_a_former_owner(bench: Bench) -> None:
+async def leave_open_transaction_of_former_owner(bench: Bench) -> None:
     """Let a former owner die within a transaction of partition 0."""
     coordinator = bench.cluster.coordinator
     _, producer_id, epoch = coordinator.init("twinlog.5.filler.0")
@@ -946,9 +948,9 @@ async def a_filler_of_a_former_owner(bench: Bench) -> None:
 
 
 @scenario
-async def test_a_former_owners_filler_comes_before_the_fence(bench: Bench) -> None:
+async def test_a_former_owners_open_transaction_ends_before_the_fence(bench: Bench) -> None:
     """A former owner died in a transaction: otherwise its marker would land behind the fence."""
-    await a_filler_of_a_former_owner(bench)
+    await leave_open_transaction_of_former_owner(bench)
     shard = await bench.shard()
     assert await shard.fence([key(0)]) == {key(0): 1}
     await asyncio.sleep(2 * bench.cluster.timings.transaction_timeout)
@@ -956,14 +958,14 @@ async def test_a_former_owners_filler_comes_before_the_fence(bench: Bench) -> No
 
 
 @scenario
-async def test_a_former_owners_filler_comes_before_a_gap_is_begun_with_a_fence(
+async def test_a_former_owners_open_transaction_ends_before_a_fenced_gap(
     bench: Bench,
 ) -> None:
     """Goal: the fence does not fill a gap of one offset while a former owner's marker may arrive.
 
     It used to: data followed, and the marker landed behind it. Seed 100197 of the simulation.
     """
-    await a_filler_of_a_former_owner(bench)
+    await leave_open_transaction_of_former_owner(bench)
     shard = await bench.shard()
     found = await shard.fence_data(gaps((0, 1)))
     assert found[key(0)].error, "his marker stands where the gap began"
@@ -974,9 +976,9 @@ async def test_a_former_owners_filler_comes_before_a_gap_is_begun_with_a_fence(
 
 
 @scenario(markers_allowed=True)
-async def test_a_former_owner_who_might_not_write_markers(bench: Bench) -> None:
+async def test_a_former_owners_open_transaction_ends_before_written_markers(bench: Bench) -> None:
     """Goal: the right may have been granted since the former owner filled with transactions."""
-    await a_filler_of_a_former_owner(bench)
+    await leave_open_transaction_of_former_owner(bench)
     shard = await bench.shard()
     await shard.fill_gaps(gaps((0, 1)))
     assert bench.end(0) == 1
@@ -998,9 +1000,11 @@ class Held(ModelDestination):
         ) -> Mapping[TopicPartition, int]:
             self.write_markers = answering  # type: ignore[method-assign]
             records = {
-                partition: control_records(markers, Marker(*one.producer[1:], committed=committed))
-                for one in requests
-                for partition, markers in one.partitions.items()
+                partition: control_records(
+                    markers, Marker(*request.producer[1:], committed=committed)
+                )
+                for request in requests
+                for partition, markers in request.partitions.items()
             }
             held.append(partial(self.cluster.write_markers, records))
             raise Disconnected("the answer was lost")
@@ -1023,7 +1027,7 @@ async def holding(bench: Bench, start: int = 0, end: int = 1) -> tuple[Shard, Ca
 
 
 @scenario(markers_allowed=True)
-async def test_a_late_request_is_refused_where_its_gap_was_filled_again(bench: Bench) -> None:
+async def test_a_late_marker_request_is_refused_after_its_gap_was_filled(bench: Bench) -> None:
     """Goal: it arrives when the gap is full, and moves no later offset (E1)."""
     shard, deliver = await holding(bench)
     assert ends(await shard.markers.write(gaps((0, 1)))) == {0: 1}
@@ -1032,7 +1036,7 @@ async def test_a_late_request_is_refused_where_its_gap_was_filled_again(bench: B
 
 
 @scenario(markers_allowed=True)
-async def test_a_second_request_is_refused_where_a_late_one_came_first(bench: Bench) -> None:
+async def test_a_repeated_marker_request_is_refused_after_the_late_first_copy(bench: Bench) -> None:
     """Goal: the late one arrives just before the gap is filled again, which then is full (E1)."""
     shard, deliver = await holding(bench)
     write = shard._destination.write_markers
@@ -1047,7 +1051,7 @@ async def test_a_second_request_is_refused_where_a_late_one_came_first(bench: Be
 
 
 @pytest.mark.parametrize("come_first", [False, True])
-def test_a_late_request_of_many_markers(come_first: bool) -> None:
+def test_a_late_bulk_marker_request_fills_the_gap_only_to_its_end(come_first: bool) -> None:
     """Goal: however many of them have landed, the gap is filled to its end and not beyond it."""
 
     @scenario(markers_allowed=True)
@@ -1068,7 +1072,7 @@ def test_a_late_request_of_many_markers(come_first: bool) -> None:
 
 
 @scenario(markers_allowed=True)
-async def test_late_requests_of_several_owners(bench: Bench) -> None:
+async def test_one_of_several_late_requests_for_an_offset_is_appended(bench: Bench) -> None:
     """Goal: of all requests that were ever sent for one offset, one lands, in any order."""
     for order in itertools.permutations(range(3)):
         before = bench.end(0)
@@ -1079,7 +1083,7 @@ async def test_late_requests_of_several_owners(bench: Bench) -> None:
 
 
 @scenario(markers_allowed=True)
-async def test_a_late_request_is_refused_behind_a_stop(bench: Bench) -> None:
+async def test_a_late_marker_request_is_refused_after_a_stop(bench: Bench) -> None:
     """Goal: requests of any owner land neither behind STOPPED nor among users' records."""
     _, deliver = await holding(bench)
     owner, deliver_own = await holding(bench)
@@ -1091,7 +1095,7 @@ async def test_a_late_request_is_refused_behind_a_stop(bench: Bench) -> None:
 
 
 @scenario(markers_allowed=True)
-async def test_what_has_no_unanswered_request_needs_no_fence_of_markers(bench: Bench) -> None:
+async def test_markers_are_fenced_only_if_a_request_may_be_unanswered(bench: Bench) -> None:
     """Goal: one control record is enough if the last marker is its own, or no owner came before."""
     shard = await bench.shard()
     await shard.markers.write(gaps((0, 1)))
@@ -1101,17 +1105,17 @@ async def test_what_has_no_unanswered_request_needs_no_fence_of_markers(bench: B
 
 
 @scenario(markers_allowed=True)
-async def test_the_end_of_a_stop_whose_owner_died(bench: Bench) -> None:
+async def test_the_end_of_mirroring_is_found_behind_both_fences(bench: Bench) -> None:
     """Goal: behind both fences, the next owner still finds where mirroring ended."""
     former = await bench.shard()
-    assert await sent(bench, batch(0, former.data_producer, 0, 0)) == 0
+    assert await send_batch(bench, batch(0, former.data_producer, 0, 0)) == 0
     assert await former.fence([key(0)]) == {key(0): 1}
     owner = await bench.shard()
     assert await owner.fence([key(0)]) == {key(0): 1}
 
 
 @scenario(markers_allowed=True)
-async def test_a_gap_behind_an_earlier_stop_is_no_fence(bench: Bench) -> None:
+async def test_gap_markers_after_an_earlier_stop_are_no_fence(bench: Bench) -> None:
     """Goal: after mirroring again up to a gap, the log ends in markers that are not of a stop."""
     shard = await bench.shard()
     assert await shard.fence([key(0)]) == {key(0): 0}
@@ -1120,7 +1124,7 @@ async def test_a_gap_behind_an_earlier_stop_is_no_fence(bench: Bench) -> None:
 
 
 @scenario(markers_allowed=True)
-async def test_markers_that_are_missing_are_written(bench: Bench) -> None:
+async def test_missing_markers_are_written_again(bench: Bench) -> None:
     """Goal: the broker answers 0 although some markers are missing; the log end shows it (A2)."""
     shard = await bench.shard()
     assert ends(await shard.markers.write(gaps((0, 40)))) == {0: 1}
@@ -1132,7 +1136,7 @@ async def test_markers_that_are_missing_are_written(bench: Bench) -> None:
 
 
 @scenario(markers_allowed=True)
-async def test_coordinator_epochs_that_end(bench: Bench) -> None:
+async def test_exhausted_coordinator_epochs_lead_to_a_new_producer_id(bench: Bench) -> None:
     """Goal: another producer id is taken, for which coordinator epochs begin again."""
     bench.cluster.coordinator.first_epoch = 32_760
     shard = await bench.shard()

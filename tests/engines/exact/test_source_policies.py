@@ -55,13 +55,13 @@ async def test_a_skip_is_compaction_if_the_source_compacts(world: World) -> None
 
 
 @scenario
-async def test_the_destination_s_policy_explains_no_skip(world: World) -> None:
+async def test_a_skip_is_unexplained_if_only_the_destination_compacts(world: World) -> None:
     """Goal: the source does not compact, so a skip is read twice, and counted as unexplained."""
     assert await filled_for_a_skip(world) == (0, 1)
 
 
 @scenario
-async def test_compact_is_set_after_records_were_lost(world: World) -> None:
+async def test_a_policy_changed_after_a_loss_does_not_explain_the_loss(world: World) -> None:
     """Goal: missing records are not taken for compacted ones because the policy was set since."""
     world.write("a")
     await world.mirror()
@@ -95,7 +95,7 @@ class Answering:
         return answer
 
 
-def test_answers_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policies_are_refreshed_after_failures_and_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: after a failure, for a new topic, and by age; topics that have left are not named."""
     monkeypatch.setattr(source_policies, "MAX_AGE_S", 0.01)
 
@@ -127,7 +127,7 @@ def test_answers_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(body())
 
 
-def test_a_topic_that_is_owned_anew_is_asked_for_again() -> None:
+def test_the_policy_of_a_reassigned_topic_is_requested_again() -> None:
     """Goal: the answer about a topic that was recreated since is dropped."""
 
     async def body() -> None:
@@ -149,7 +149,7 @@ def test_a_topic_that_is_owned_anew_is_asked_for_again() -> None:
     asyncio.run(body())
 
 
-def test_an_answer_about_a_former_topic() -> None:
+def test_a_policy_answer_in_flight_during_recreation_is_dropped() -> None:
     """Goal: an answer that was on its way when the topic was recreated does not count."""
 
     async def body() -> None:
@@ -183,7 +183,7 @@ def test_an_answer_about_a_former_topic() -> None:
     asyncio.run(body())
 
 
-def test_an_old_answer_does_not_outlive_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_expires_when_the_source_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: a source that does not answer any more explains nothing, as one that never did."""
     monkeypatch.setattr(source_policies, "MAX_AGE_S", 0.01)
 

@@ -10,7 +10,7 @@ from twinlog.engines.exact.spec import PartitionStage
 
 
 @scenario
-async def test_a_source_that_has_grown_past_the_mirror_again(world: World) -> None:
+async def test_a_truncated_source_that_grew_past_the_mirror_is_failed(world: World) -> None:
     """Goal: FAILED with both offsets and epochs, for good; none of the new records is mirrored."""
     await world.mirror()
     await world.elect()
@@ -31,7 +31,7 @@ async def test_a_source_that_has_grown_past_the_mirror_again(world: World) -> No
 
 
 @scenario
-async def test_a_source_that_is_shorter_now(world: World) -> None:
+async def test_a_truncated_source_is_failed_at_once(world: World) -> None:
     """Goal: the loss is detected at once, also before the source has grown again."""
     await world.mirror()
     world.write("a", "b")
@@ -42,7 +42,7 @@ async def test_a_source_that_is_shorter_now(world: World) -> None:
 
 
 @scenario
-async def test_clean_elections_lose_nothing(world: World) -> None:
+async def test_clean_elections_are_not_reported_as_truncation(world: World) -> None:
     """Goal: each epoch is sent with its own offsets: no clean election is taken for a lost end.
 
     The cases are epochs without a record, markers on either side of an election, and positions that
@@ -70,7 +70,7 @@ async def test_clean_elections_lose_nothing(world: World) -> None:
 
 
 @scenario
-async def test_what_is_only_queued_may_be_lost(world: World) -> None:
+async def test_queued_records_lost_by_the_source_are_dropped(world: World) -> None:
     """Goal: fetched records that were not sent are dropped, and the mirror continues."""
     await world.mirror()
     world.write("a", "b")
@@ -90,7 +90,7 @@ async def test_what_is_only_queued_may_be_lost(world: World) -> None:
 
 
 @scenario
-async def test_what_was_under_way_has_landed(world: World) -> None:
+async def test_a_batch_in_flight_during_truncation_counts_as_mirrored(world: World) -> None:
     """Goal: a batch that was in flight when the source lost it counts as mirrored."""
     await world.mirror()
     world.write("a", "b")
@@ -107,7 +107,7 @@ async def test_what_was_under_way_has_landed(world: World) -> None:
 
 
 @scenario
-async def test_a_position_that_is_read_again(world: World) -> None:
+async def test_truncation_is_detected_by_epoch_after_a_position_reread(world: World) -> None:
     """Goal: where both logs end in a control record, the epoch shows that they differ."""
     await world.mirror()
     world.write("a")
@@ -127,7 +127,7 @@ async def test_a_position_that_is_read_again(world: World) -> None:
 
 
 @scenario
-async def test_a_new_owner(world: World) -> None:
+async def test_truncation_is_detected_by_a_new_owner(world: World) -> None:
     """Goal: records that changed while no owner ran differ; from then on the epoch is known."""
     await world.mirror()
     world.write("a")

@@ -31,7 +31,7 @@ def twinlog(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Twinlog:
 
 
 @pytest.mark.broker
-def test_a_cluster_lives_until_it_is_taken_down(twinlog: Twinlog) -> None:
+def test_a_cluster_serves_until_cluster_down(twinlog: Twinlog) -> None:
     """It serves after `up` has ended, restarts after a kill, and `down` leaves nothing."""
     try:
         up = twinlog("cluster", "up", "one", "--config", "log.segment.bytes=1048576")
@@ -75,7 +75,9 @@ def of_the_page(heading: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.broker
-def test_a_cluster_that_asks_who_comes(twinlog: Twinlog, tmp_path: Path) -> None:
+def test_a_cluster_with_authentication_follows_the_documentation(
+    twinlog: Twinlog, tmp_path: Path
+) -> None:
     """As in docs/security.md: users connect to a listener of their own, with their ACLs' rights."""
     try:
         done = of_the_page("Rights and denials", tmp_path)
@@ -104,7 +106,9 @@ def test_a_cluster_that_asks_who_comes(twinlog: Twinlog, tmp_path: Path) -> None
 
 
 @pytest.mark.broker
-def test_a_mirror_over_tls(twinlog: Twinlog, tmp_path: Path) -> None:
+def test_a_mirror_over_tls_refuses_clients_without_certificate(
+    twinlog: Twinlog, tmp_path: Path
+) -> None:
     """As in docs/security.md; a client without the certificate is refused."""
     try:
         done = of_the_page("A mirror over TLS", tmp_path)
@@ -154,14 +158,14 @@ def test_errors_are_one_line(
     assert status == 2 or len(done.stderr.splitlines()) == 1
 
 
-def test_a_traceback_on_demand(twinlog: Twinlog) -> None:
+def test_debug_shows_a_traceback(twinlog: Twinlog) -> None:
     """--debug shows the origin of an error."""
     done = twinlog("--debug", "cluster", "down", "x")
     assert done.returncode == 1
     assert "Traceback" in done.stderr
 
 
-def test_an_empty_list(twinlog: Twinlog) -> None:
+def test_an_empty_cluster_list_prints_only_a_hint(twinlog: Twinlog) -> None:
     """Standard output is empty, and standard error has a hint."""
     done = twinlog("cluster", "list")
     assert (done.returncode, done.stdout) == (0, "")

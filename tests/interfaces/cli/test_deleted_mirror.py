@@ -18,7 +18,7 @@ class Admin:
         return DeleteMirrorResult(mirror=mirror, copied_acls=(ACL,))
 
 
-def test_rights_that_are_no_longer_removed_are_named(
+def test_delete_names_the_copied_acls_that_remain(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Goal: an operator and a program see the ACLs that stay (D11)."""

@@ -30,7 +30,7 @@ def start(folder: Path) -> "subprocess.Popen[str]":
         )
 
 
-def left(folder: Path) -> list[str]:
+def remaining_processes(folder: Path) -> list[str]:
     """Return the processes that name the demo's folder."""
     found = []
     for line in Path("/proc").glob("[0-9]*/cmdline"):
@@ -47,7 +47,7 @@ def left(folder: Path) -> list[str]:
 @pytest.mark.broker
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_the_demo(tmp_path: Path) -> None:
+def test_the_demo_ends_with_equal_logs_and_leaves_nothing_behind(tmp_path: Path) -> None:
     """With one broker on each side, the leader unreachable for a while, both logs are the same."""
     with start(tmp_path) as demo:
         output, _ = demo.communicate(timeout=580)
@@ -55,19 +55,19 @@ def test_the_demo(tmp_path: Path) -> None:
     assert "the same log in both clusters" in output
     assert "kill -9" in output
     assert list(tmp_path.glob("twinlog-demo-*")) == []
-    until(lambda: not left(tmp_path), what="the end of all processes")
+    until(lambda: not remaining_processes(tmp_path), what="the end of all processes")
 
 
 @pytest.mark.broker
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.timeout(300)
-def test_broken_off(tmp_path: Path, how: signal.Signals) -> None:
+def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path, how: signal.Signals) -> None:
     """However it is ended during its set-up, no process of it goes on."""
     with start(tmp_path) as demo:
         said = tmp_path / "said"
         until(lambda: "the load begins" in said.read_text(), 200, "the load")
-        assert left(tmp_path)
+        assert remaining_processes(tmp_path)
         demo.send_signal(how)
         demo.communicate(timeout=90)
     assert demo.returncode == (-how if how == signal.SIGKILL else 130)
-    until(lambda: not left(tmp_path), what="the end of all processes")
+    until(lambda: not remaining_processes(tmp_path), what="the end of all processes")

@@ -45,7 +45,7 @@ def segment(tmp_path: Path) -> Path:
     return tmp_path / "00000000000000000012.log"
 
 
-def test_what_the_kip_shows(segment: Path) -> None:
+def test_output_has_the_lines_of_the_kip(segment: Path) -> None:
     """The output has batch lines and record lines, with the decoder's JSON."""
     segment.write_bytes(
         batch(
@@ -84,7 +84,7 @@ def test_what_the_kip_shows(segment: Path) -> None:
     assert records[0].startswith("| offset: 12 CreateTime: 1000 keySize: ")
 
 
-def test_what_is_damaged_is_reported(segment: Path) -> None:
+def test_damaged_batches_and_segments_are_reported(segment: Path) -> None:
     """A wrong checksum, an invalid key, and an incomplete end of a segment are reported."""
     data = bytearray(batch([(MIRROR_PARTITION_STATE.to_bytes(2, "big"), b"")]))
     data[-1] ^= 1
@@ -96,7 +96,7 @@ def test_what_is_damaged_is_reported(segment: Path) -> None:
     assert dumped(segment).output.endswith("Found 200 bytes from position 0 that are not a batch\n")
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_files_that_are_no_segments_are_refused(tmp_path: Path) -> None:
     for name in ("00000000000000000000.log", "x.log"):
         file = tmp_path / name
         if name == "x.log":
@@ -107,7 +107,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         assert "segment" in done.output
 
 
-def test_a_records_text_writes_to_no_terminal(segment: Path) -> None:
+def test_terminal_escapes_in_records_are_escaped(segment: Path) -> None:
     """Goal: header names, characters that JSON does not escape and non-text bytes are escaped."""
     key, value = encode_state(PartitionState(PARTITION, State.FAILED, "\x9b2J\u202e"))
     headers = [("\x1b]0;title\x07", b""), ("\udcff", None)]
@@ -121,7 +121,7 @@ def test_a_records_text_writes_to_no_terminal(segment: Path) -> None:
     assert r'"reason":"\x9b2J\u202e"' in line
 
 
-def test_programs_get_an_object_for_each_line(segment: Path) -> None:
+def test_json_output_has_one_object_per_line(segment: Path) -> None:
     """Goal: `--json` has the same entries, damaged ones too."""
     record = encode_state(PartitionState(PARTITION, State.FAILED, "why"))
     segment.write_bytes(batch([record, (b"", b"")]) + b"\1" * 9)

@@ -109,7 +109,7 @@ def on(cluster: LocalCluster, action: Callable[[KafkaCluster], Awaitable[Any]]) 
     return asyncio.run(act())
 
 
-def topic_made(
+def create_topic(
     cluster: LocalCluster, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
 ) -> None:
     on(cluster, lambda c: make_topic(c, name, partitions, configs=configs))
@@ -137,10 +137,12 @@ def configs_of(cluster: LocalCluster, topic: str) -> dict[str, str | None]:
 # The main job
 
 
-def test_create_add_list_describe(commands: Commands, fresh_name: Callable[[str], str]) -> None:
+def test_create_add_list_and_describe_print_the_words_of_the_kip(
+    commands: Commands, fresh_name: Callable[[str], str]
+) -> None:
     """The KIP's four commands run one after the other, with the KIP's words."""
     name, topic = fresh_name("m"), fresh_name("t")
-    topic_made(commands.pair.source, topic, 3, {"cleanup.policy": "compact"})
+    create_topic(commands.pair.source, topic, 3, {"cleanup.policy": "compact"})
 
     created = commands.create(name)
     assert (created.status, created.out, created.err) == (0, f"Created mirror {name}\n", "")
@@ -191,13 +193,15 @@ def test_describe_shows_states_offsets_and_reasons(
     They are why a partition is FAILED, missing statuses, and an unreachable source.
     """
     name, topic = fresh_name("m"), fresh_name("t")
-    topic_made(commands.pair.source, topic, 2)
+    create_topic(commands.pair.source, topic, 2)
     assert commands.create(name).status == 0
     assert commands.add(name, topic).status == 0
 
     async def as_a_lane(cluster: KafkaCluster, time_ms: int) -> None:
         (owned,) = [
-            one for one in (await MirrorStore(cluster).snapshot()).topics if one.mirror == name
+            topic
+            for topic in (await MirrorStore(cluster).snapshot()).topics
+            if topic.mirror == name
         ]
         writer = TransactionalWriter(cluster, name)
         await writer.fence()
@@ -240,9 +244,11 @@ def test_describe_shows_states_offsets_and_reasons(
     ]
 
 
-def test_json_beside_each(commands: Commands, fresh_name: Callable[[str], str]) -> None:
+def test_every_command_has_json_output(
+    commands: Commands, fresh_name: Callable[[str], str]
+) -> None:
     name, topic = fresh_name("m"), fresh_name("t")
-    topic_made(commands.pair.source, topic)
+    create_topic(commands.pair.source, topic)
     config = commands.properties(ssl_key_password="secret")
     created = commands.json("--create", "--mirror", name, "--mirror-config", config)
     assert created["created"] == name
@@ -267,25 +273,25 @@ def test_regular_expressions_match_in_full(
     name, stem = fresh_name("m"), fresh_name("t")
     topics = [f"{stem}-a", f"{stem}-b", f"{stem}-b-not", f"__{stem}-a"]
     for topic in topics:
-        topic_made(commands.pair.source, topic)
+        create_topic(commands.pair.source, topic)
     assert commands.create(name).status == 0
     added = commands.add(name, f".*{stem}-.")
     assert added.out == f"Added 2 topic(s) to mirror {name}: [{stem}-a, {stem}-b]\n"
     assert commands.add(name, topics[3]).status == 0
 
 
-def test_a_name_is_a_name_before_it_is_an_expression(
+def test_a_topic_name_takes_precedence_over_an_expression(
     commands: Commands, fresh_name: Callable[[str], str]
 ) -> None:
     """A dot in a topic's name must not add similarly named topics."""
     name, stem = fresh_name("m"), fresh_name("t")
-    topic_made(commands.pair.source, f"{stem}.x")
-    topic_made(commands.pair.source, f"{stem}-x")
+    create_topic(commands.pair.source, f"{stem}.x")
+    create_topic(commands.pair.source, f"{stem}-x")
     assert commands.create(name).status == 0
     assert commands.add(name, f"{stem}.x").out.endswith(f"[{stem}.x]\n")
 
 
-def test_configurations_of_the_created_topic(
+def test_a_created_topic_has_the_source_configs_and_required_settings(
     commands: Commands, fresh_name: Callable[[str], str]
 ) -> None:
     """They are the source's own, without the excluded, and those that identical offsets need."""
@@ -298,7 +304,7 @@ def test_configurations_of_the_created_topic(
         "compression.type": "gzip",
         "max.message.bytes": "2000",
     }
-    topic_made(commands.pair.source, topic, 2, explicit)
+    create_topic(commands.pair.source, topic, 2, explicit)
     assert commands.create(name, mirror_topic_properties_exclude="segment.*").status == 0
     assert commands.add(name, topic).status == 0
     configs = configs_of(commands.pair.destination, topic)
@@ -311,13 +317,13 @@ def test_configurations_of_the_created_topic(
     assert configs["max.message.bytes"] == str(64 << 20)
 
 
-def test_an_empty_topic_of_equal_size_is_taken(
+def test_an_empty_destination_topic_of_equal_size_is_accepted(
     commands: Commands, fresh_name: Callable[[str], str]
 ) -> None:
     """It is configured as a created one would be."""
     name, topic = fresh_name("m"), fresh_name("t")
     for cluster in (commands.pair.source, commands.pair.destination):
-        topic_made(cluster, topic, 2)
+        create_topic(cluster, topic, 2)
     assert commands.create(name).status == 0
     assert commands.add(name, topic).status == 0
     configs = configs_of(commands.pair.destination, topic)
@@ -327,7 +333,7 @@ def test_an_empty_topic_of_equal_size_is_taken(
 # What is refused, with nothing changed
 
 
-def refused(ran: Ran, *words: str) -> None:
+def assert_refused(ran: Ran, *words: str) -> None:
     """Status 1, one line that has all these words, and nothing on standard output."""
     assert (ran.status, ran.out) == (1, ""), ran
     for word in words:
@@ -337,8 +343,8 @@ def refused(ran: Ran, *words: str) -> None:
 @pytest.mark.parametrize(
     "name", ["m.removed", "m.paused", "", "..", "a/b", "a b", "ü", "x" * 250, "a,b"]
 )
-def test_names_that_are_forbidden(commands: Commands, name: str) -> None:
-    refused(commands.create(name), "INVALID_MIRROR_NAME")
+def test_invalid_mirror_names_are_refused(commands: Commands, name: str) -> None:
+    assert_refused(commands.create(name), "INVALID_MIRROR_NAME")
 
 
 @pytest.mark.parametrize(
@@ -354,33 +360,35 @@ def test_names_that_are_forbidden(commands: Commands, name: str) -> None:
         ({"request_timeout_ms": "soon"}, ("request.timeout.ms", "'soon'", "whole number")),
     ],
 )
-def test_settings_that_are_wrong(
+def test_errors_of_invalid_settings_name_file_and_value(
     commands: Commands, fresh_name: Callable[[str], str], settings: dict[str, str], words: list[str]
 ) -> None:
     """The error names the file, the value and what is allowed, before any request to a cluster."""
     ran = commands.create(fresh_name("m"), **settings)
-    refused(ran, *words)
+    assert_refused(ran, *words)
     assert ran.error.startswith(f"{commands.folder / 'mirror.properties'}: ")
 
 
-def test_a_source_that_does_not_answer(
+def test_an_unreachable_source_is_named_and_no_mirror_is_created(
     commands: Commands, fresh_name: Callable[[str], str]
 ) -> None:
     """The error is one line with the address and the cause; the mirror is not created."""
     name = fresh_name("m")
     ran = commands.create(name, bootstrap_servers="127.0.0.1:1", default_api_timeout_ms="1000")
-    refused(ran, "cluster source", "127.0.0.1:1", "Connection refused", "bootstrap.servers")
+    assert_refused(ran, "cluster source", "127.0.0.1:1", "Connection refused", "bootstrap.servers")
     ran = commands.create(name, bootstrap_servers="no.such.host.invalid:9092")
-    refused(ran, "cluster source", "no.such.host.invalid:9092")
+    assert_refused(ran, "cluster source", "no.such.host.invalid:9092")
     assert name not in run(*commands.server, "--list").out
 
 
-def test_a_destination_that_does_not_answer() -> None:
+def test_an_unreachable_destination_is_named() -> None:
     ran = run("--bootstrap-server", "127.0.0.1:1", "--list")
-    refused(ran, "cluster destination", "127.0.0.1:1", "Connection refused")
+    assert_refused(ran, "cluster destination", "127.0.0.1:1", "Connection refused")
 
 
-def test_a_file_that_does_not_exist(commands: Commands, fresh_name: Callable[[str], str]) -> None:
+def test_a_missing_configuration_file_is_a_usage_error(
+    commands: Commands, fresh_name: Callable[[str], str]
+) -> None:
     missing = commands.folder / "missing.properties"
     create = (*commands.server, "--create", "--mirror", fresh_name("m"))
     config = commands.properties()
@@ -395,47 +403,53 @@ def test_a_file_that_does_not_exist(commands: Commands, fresh_name: Callable[[st
         assert str(files[-1]) in ran.error
 
 
-def test_source_and_destination_are_one(
+def test_the_same_cluster_as_source_and_destination_is_refused(
     commands: Commands, fresh_name: Callable[[str], str]
 ) -> None:
     name = fresh_name("m")
     itself = commands.pair.destination.bootstrap_servers
-    refused(commands.create(name, bootstrap_servers=itself), "the same cluster")
+    assert_refused(commands.create(name, bootstrap_servers=itself), "the same cluster")
     assert name not in run(*commands.server, "--list").out
 
 
-def test_a_mirror_that_exists(commands: Commands, fresh_name: Callable[[str], str]) -> None:
+def test_an_existing_mirror_is_not_created_again(
+    commands: Commands, fresh_name: Callable[[str], str]
+) -> None:
     name = fresh_name("m")
     assert commands.create(name).status == 0
-    refused(commands.create(name), "MIRROR_ALREADY_EXISTS", name)
+    assert_refused(commands.create(name), "MIRROR_ALREADY_EXISTS", name)
 
 
-def test_a_mirror_that_does_not_exist(commands: Commands, fresh_name: Callable[[str], str]) -> None:
+def test_an_unknown_mirror_is_refused(commands: Commands, fresh_name: Callable[[str], str]) -> None:
     name = fresh_name("m")
-    refused(commands.add(name, "t"), "UNKNOWN_MIRROR", name)
-    refused(run(*commands.server, "--describe", "--mirror", name), "UNKNOWN_MIRROR", name)
+    assert_refused(commands.add(name, "t"), "UNKNOWN_MIRROR", name)
+    assert_refused(run(*commands.server, "--describe", "--mirror", name), "UNKNOWN_MIRROR", name)
 
 
-def test_topics_that_cannot_be_added(commands: Commands, fresh_name: Callable[[str], str]) -> None:
+def test_no_topic_is_added_if_any_is_refused(
+    commands: Commands, fresh_name: Callable[[str], str]
+) -> None:
     """Missing, a bad expression, in a mirror already: none of the other topics is added either."""
     name, stem = fresh_name("m"), fresh_name("t")
     for suffix in "ab":
-        topic_made(commands.pair.source, f"{stem}-{suffix}")
+        create_topic(commands.pair.source, f"{stem}-{suffix}")
     assert commands.create(name).status == 0
-    refused(commands.add(name, f"{stem}-c"), "UNKNOWN_TOPIC_OR_PARTITION", f"{stem}-c")
-    refused(commands.add(name, "*"), "INVALID_REGULAR_EXPRESSION", "'*'")
+    assert_refused(commands.add(name, f"{stem}-c"), "UNKNOWN_TOPIC_OR_PARTITION", f"{stem}-c")
+    assert_refused(commands.add(name, "*"), "INVALID_REGULAR_EXPRESSION", "'*'")
     assert commands.add(name, f"{stem}-a").status == 0
-    refused(commands.add(name, f"{stem}-."), "TOPIC_ALREADY_IN_MIRROR", f"{stem}-a (in {name})")
+    assert_refused(
+        commands.add(name, f"{stem}-."), "TOPIC_ALREADY_IN_MIRROR", f"{stem}-a (in {name})"
+    )
     assert f"{stem}-b" not in all_topics(commands.pair.destination)
     assert [row["topic"] for row in commands.json("--describe", "--mirror", name)] == [f"{stem}-a"]
 
 
-def test_what_is_removed_is_kept_until_a_node_has_stopped_it(
+def test_a_removed_topic_stays_listed_until_a_node_has_stopped_it(
     commands: Commands, fresh_name: Callable[[str], str]
 ) -> None:
     """It is unknown whether a lane is about to start with it, and is just suspended."""
     name, other, topic = fresh_name("m"), fresh_name("other"), fresh_name("t")
-    topic_made(commands.pair.source, topic)
+    create_topic(commands.pair.source, topic)
     for mirror in (name, other):
         assert commands.create(mirror).status == 0
     assert commands.add(name, topic).status == 0
@@ -448,25 +462,25 @@ def test_what_is_removed_is_kept_until_a_node_has_stopped_it(
     assert "the removal is stored and continues" in waited.error
     hint = "wait until --describe shows STOPPED; a node (twinlog run) must be running"
     deleted = run(*commands.server, "--delete", *in_it)
-    refused(deleted, "MIRROR_NOT_EMPTY", f"{topic}-0 (UNKNOWN)", hint)
-    refused(commands.add(other, topic), "MIRROR_TOPIC_BEING_REMOVED", "is UNKNOWN", hint)
+    assert_refused(deleted, "MIRROR_NOT_EMPTY", f"{topic}-0 (UNKNOWN)", hint)
+    assert_refused(commands.add(other, topic), "MIRROR_TOPIC_BEING_REMOVED", "is UNKNOWN", hint)
     assert run(*commands.server, "--delete", "--mirror", other).status == 0
     assert commands.json("--describe", *in_it)[0]["wanted"] == "STOPPED"
 
 
-def test_topics_of_the_destination_that_are_in_the_way(
+def test_conflicting_destination_topics_are_named_and_nothing_is_created(
     commands: Commands, fresh_name: Callable[[str], str]
 ) -> None:
     """All that have another size or records are named, and nothing is created."""
     name, stem = fresh_name("m"), fresh_name("t")
     for suffix in ("full", "large", "new"):
-        topic_made(commands.pair.source, f"{stem}-{suffix}")
-    topic_made(commands.pair.destination, f"{stem}-full")
-    topic_made(commands.pair.destination, f"{stem}-large", 2)
+        create_topic(commands.pair.source, f"{stem}-{suffix}")
+    create_topic(commands.pair.destination, f"{stem}-full")
+    create_topic(commands.pair.destination, f"{stem}-large", 2)
     record = Entry(f"{stem}-full", 0, b"k", b"v")
     on(commands.pair.destination, lambda c: append(c, [record], acks=ALL))
     assert commands.create(name).status == 0
-    refused(
+    assert_refused(
         commands.add(name, f"{stem}-.*"),
         "TOPIC_ALREADY_EXISTS",
         f"{stem}-full-0 is not empty, its log end offset is 1",
@@ -476,21 +490,23 @@ def test_topics_of_the_destination_that_are_in_the_way(
     assert commands.json("--describe", "--mirror", name) == []
 
 
-def test_a_replication_factor_that_cannot_be(
+def test_an_invalid_replication_factor_creates_no_topic(
     commands: Commands, fresh_name: Callable[[str], str]
 ) -> None:
     """The broker's refusal comes before any topic is created."""
     name, stem = fresh_name("m"), fresh_name("t")
     for suffix in "ab":
-        topic_made(commands.pair.source, f"{stem}-{suffix}")
+        create_topic(commands.pair.source, f"{stem}-{suffix}")
     assert commands.create(name).status == 0
     ran = commands.add(name, f"{stem}-.", "--replication-factor", 3)
-    refused(ran, "INVALID_REPLICATION_FACTOR", "; nothing was added; set --replication-factor")
+    assert_refused(
+        ran, "INVALID_REPLICATION_FACTOR", "; nothing was added; set --replication-factor"
+    )
     assert not {f"{stem}-a", f"{stem}-b"} & all_topics(commands.pair.destination)
     assert commands.add(name, f"{stem}-.", "--replication-factor", 1).status == 0
 
 
-def test_a_source_that_is_another_cluster_now(
+def test_a_source_with_another_cluster_id_is_refused(
     commands: Commands, fresh_name: Callable[[str], str]
 ) -> None:
     """The mirror was created for another cluster id than the one that answers."""
@@ -498,14 +514,14 @@ def test_a_source_that_is_another_cluster_now(
     source = {"bootstrap.servers": commands.pair.source.bootstrap_servers}
     other = Mirror(name=name, source=source, source_cluster_id="another")
     on(commands.pair.destination, lambda c: MirrorStore(c).create_mirror(other))
-    refused(commands.add(name, ".*"), "expected another")
+    assert_refused(commands.add(name, ".*"), "expected another")
 
 
 @pytest.mark.parametrize(
     ("created_first", "refusal"),
     [(True, MirrorError.TOPIC_ALREADY_IN_MIRROR), (False, MirrorError.TOPIC_ALREADY_EXISTS)],
 )
-def test_created_topics_are_removed(
+def test_topics_created_by_an_add_that_failed_are_deleted(
     commands: Commands,
     fresh_name: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
@@ -515,7 +531,7 @@ def test_created_topics_are_removed(
     """Another command is faster: this one's created topics are deleted, without the other's."""
     name, stem = fresh_name("m"), fresh_name("t")
     for suffix in "ab":
-        topic_made(commands.pair.source, f"{stem}-{suffix}")
+        create_topic(commands.pair.source, f"{stem}-{suffix}")
     assert commands.create(name).status == 0
     assert commands.create(f"{name}.other").status == 0
     prepare = creation.prepare
@@ -552,19 +568,19 @@ def test_created_topics_are_removed(
         (("--restart", "--mirror", "m", "--topic", "t"), "No such option"),
     ],
 )
-def test_usage(arguments: tuple[str, ...], words: str) -> None:
+def test_usage_errors_exit_with_status_2(arguments: tuple[str, ...], words: str) -> None:
     """Wrong usage gives status 2, and names the right one."""
     ran = run("--bootstrap-server", "127.0.0.1:1", *arguments)
     assert ran.status == 2
     assert words in ran.error
 
 
-def test_usage_without_a_server() -> None:
+def test_a_missing_bootstrap_server_is_a_usage_error() -> None:
     ran = run("--list")
     assert (ran.status, "--bootstrap-server" in ran.error) == (2, True)
 
 
-def test_help_and_version() -> None:
+def test_help_and_version_have_the_words_of_the_kip() -> None:
     """The help has the KIP's words."""
     text = " ".join(run("--help").out.split())
     for words in (
@@ -589,7 +605,7 @@ def test_help_and_version() -> None:
     assert "twinlog" in run("--version").out
 
 
-def test_a_traceback_only_with_debug() -> None:
+def test_debug_shows_a_traceback() -> None:
     done = subprocess.run(
         [SCRIPT, "--bootstrap-server", "x", "--list", "--debug"],
         capture_output=True,
@@ -601,7 +617,7 @@ def test_a_traceback_only_with_debug() -> None:
     assert "Traceback" in done.stderr
 
 
-def test_an_unused_setting_of_the_destination_is_a_warning(commands: Commands) -> None:
+def test_an_unused_destination_setting_is_a_warning(commands: Commands) -> None:
     path = commands.folder / "client.properties"
     path.write_text("group.id=g\nmirror.topic.num.partitions=7\n")
     ran = run(*commands.server, "--list", "--command-config", path)
@@ -609,10 +625,12 @@ def test_an_unused_setting_of_the_destination_is_a_warning(commands: Commands) -
     assert ran.err == f"{path}: group.id is not used by twinlog\n"
     path.write_text("mirror.topic.num.partitions=many\n")
     ran = run(*commands.server, "--list", "--command-config", path)
-    refused(ran, "mirror.topic.num.partitions", "'many'", "whole number")
+    assert_refused(ran, "mirror.topic.num.partitions", "'many'", "whole number")
 
 
-def test_a_foreign_record_is_named(commands: Commands, fresh_name: Callable[[str], str]) -> None:
+def test_an_unreadable_control_record_is_named(
+    commands: Commands, fresh_name: Callable[[str], str]
+) -> None:
     """It is named on standard error; the table is printed."""
     name = fresh_name("m")
     assert commands.create(name).status == 0
@@ -625,7 +643,9 @@ def test_a_foreign_record_is_named(commands: Commands, fresh_name: Callable[[str
     assert f"cannot be read: __mirror_config-{good.partition}" in ran.err
 
 
-def test_a_format_that_is_not_known(commands: Commands, fresh_name: Callable[[str], str]) -> None:
+def test_an_unknown_mirror_version_is_refused(
+    commands: Commands, fresh_name: Callable[[str], str]
+) -> None:
     """`mirror.version` comes with the first mirror; one of level 2 refuses commands and nodes."""
     assert commands.create(fresh_name("m")).status == 0
     (key, value) = encode(Feature(name="mirror.version", level=1))
@@ -640,9 +660,9 @@ def test_a_format_that_is_not_known(commands: Commands, fresh_name: Callable[[st
     try:
         words = "UNSUPPORTED_VERSION: the control topics have mirror.version 2, expected 1"
         for arguments in (("--list",), ("--describe",)):
-            refused(run(*commands.server, *arguments), words)
-        refused(commands.create(fresh_name("other")), words)
-        refused(run("run", *commands.server, script=(TWINLOG,)), words)
+            assert_refused(run(*commands.server, *arguments), words)
+        assert_refused(commands.create(fresh_name("other")), words)
+        assert_refused(run("run", *commands.server, script=(TWINLOG,)), words)
     finally:
         level(1)
     assert run(*commands.server, "--list").status == 0

@@ -23,7 +23,9 @@ def typing(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     ("typed", "answer"),
     [("y\n", True), ("YES\n", True), ("n\n", False), ("\n", False), ("what?\ny\n", True)],
 )
-def test_answers(typing: int, typed: str, answer: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_yes_and_no_are_accepted_and_other_input_asks_again(
+    typing: int, typed: str, answer: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
     os.write(typing, typed.encode())
     assert asyncio.run(confirm("Sure?")) is answer
     asked = capsys.readouterr().err
@@ -31,7 +33,7 @@ def test_answers(typing: int, typed: str, answer: bool, capsys: pytest.CaptureFi
     assert ("Error: invalid input" in asked) == ("what" in typed)
 
 
-def test_the_last_line_may_have_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_without_line_end_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with `printf y |`."""
     reading, writing = os.pipe()
     os.write(writing, b"y")
@@ -41,13 +43,13 @@ def test_the_last_line_may_have_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
         assert asyncio.run(confirm("Sure?")) is True
 
 
-def test_a_closed_standard_input_is_no(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_standard_input_counts_as_no(monkeypatch: pytest.MonkeyPatch) -> None:
     with open(os.devnull) as nothing:
         monkeypatch.setattr("sys.stdin", nothing)
         assert asyncio.run(confirm("Sure?")) is False
 
 
-def test_the_loop_continues_and_the_question_can_be_cancelled(typing: int) -> None:
+def test_a_prompt_does_not_block_the_event_loop_and_can_be_cancelled(typing: int) -> None:
     del typing
 
     async def story() -> None:

@@ -16,7 +16,7 @@ finally:
 
 
 @pytest.mark.parametrize("command", ["kafka_mirrors", "twinlog"])
-def test_no_clients_of_kafka_python(command: str) -> None:
+def test_commands_do_not_import_the_clients_of_kafka_python(command: str) -> None:
     """kafka-python's messages are imported, its producer, consumer and admin client are not."""
     show = SHOW.format(command=command)
     done = subprocess.run(

@@ -46,7 +46,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, switchover: Callable[..., Awaitable[o
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_lets_it_take_back_what_it_has_denied(
+def test_a_signal_aborts_a_switchover_and_removes_its_denials(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second signal meanwhile changes nothing; the last line reports the result."""
@@ -81,7 +81,7 @@ def test_a_signal_lets_it_take_back_what_it_has_denied(
     assert f"Interrupted; {AS_IT_WAS}" in result.output
 
 
-def test_a_signal_that_the_shell_ignores_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_ignored_by_the_shell_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: nohup lets it go on when the terminal is closed."""
 
     async def switch_over(*_: Any, **__: Any) -> SwitchedOver:
@@ -97,7 +97,9 @@ def test_a_signal_that_the_shell_ignores_is_ignored(monkeypatch: pytest.MonkeyPa
         signal.signal(signal.SIGHUP, before)
 
 
-def test_an_error_before_the_first_step_is_the_last_object(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_output_ends_with_an_error_before_the_first_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Goal: with --json, each end has an object that says whether anything was changed."""
 
     async def switch_over(*_: Any, **__: Any) -> SwitchedOver:
@@ -113,7 +115,7 @@ def test_an_error_before_the_first_step_is_the_last_object(monkeypatch: pytest.M
     }
 
 
-def test_output_that_nobody_reads_changes_no_exit_status() -> None:
+def test_a_closed_output_pipe_does_not_change_the_exit_status() -> None:
     """Goal: a failover that is not complete ends with status 3, also into a closed pipe."""
     program = (
         "from twinlog.interfaces.cli import switchover as command\n"
@@ -148,7 +150,7 @@ UNKNOWN = "Unknown whether the source was written to during the failover: it cou
         (None, command.UNFINISHED, UNKNOWN, "UNFINISHED"),
     ],
 )
-def test_what_is_left_behind_is_reported(
+def test_unmirrored_records_are_reported_with_an_exit_status(
     monkeypatch: pytest.MonkeyPatch,
     left: tuple[LeftBehind, ...] | None,
     status: int,
@@ -174,7 +176,7 @@ def test_what_is_left_behind_is_reported(
     )
 
 
-def test_a_principal_writes_to_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_escapes_in_principals_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: a principal in the source's ACLs cannot hide itself from the operator who is asked."""
     why = "a deny ACL cannot exclude them: User:a, User:mallory\x1b[2K\rUser:b\n\x9b2J"
 
@@ -202,7 +204,7 @@ def test_a_principal_writes_to_no_terminal(monkeypatch: pytest.MonkeyPatch) -> N
         ),
     ],
 )
-def test_what_is_left_to_be_looked_at_is_no_success(
+def test_an_unfinished_switchover_is_not_reported_as_success(
     fields: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Producers may write to the old source, which no mirror copies any more, or groups skip."""

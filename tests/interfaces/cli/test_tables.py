@@ -10,7 +10,7 @@ from twinlog.operations.results import ChangedTopics
 from twinlog.text import printable
 
 
-def test_a_name_writes_to_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_escapes_in_a_table_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["TOPIC", "STATE"], [["a\x1b[1A\x1b[2K", "FAILED"], ["b\nc STOPPED", 1]])
     assert capsys.readouterr().out.splitlines() == [
         "TOPIC            STATE",
@@ -19,7 +19,7 @@ def test_a_name_writes_to_no_terminal(capsys: pytest.CaptureFixture[str]) -> Non
     ]
 
 
-def test_a_list_of_names_writes_to_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_escapes_in_a_topic_list_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     """A writer of `__mirror_config` may store any name."""
     _print_topics("Paused {} topic(s) in mirror")(ChangedTopics("m", "paused", ["a\x1b[2K", "b\r"]))
     assert capsys.readouterr().out == "Paused 2 topic(s) in mirror m: [a\\x1b[2K, b\\r]\n"

@@ -35,7 +35,7 @@ def absent(*answers: dict[str, int] | None) -> set[str]:
     return asyncio.run(absent_everywhere(Brokers(*answers), {"t", "u"}))  # type: ignore[arg-type]
 
 
-def test_every_broker_has_to_answer_so() -> None:
+def test_a_topic_is_absent_only_if_every_broker_reports_so() -> None:
     """A broker that has just started may not know a topic yet."""
     gone = {"t": UNKNOWN, "u": UNKNOWN}
     assert absent(gone, gone) == {"t", "u"}
@@ -44,6 +44,6 @@ def test_every_broker_has_to_answer_so() -> None:
     assert absent() == set()
 
 
-def test_silence_proves_nothing() -> None:
+def test_a_missing_answer_raises_an_error() -> None:
     with pytest.raises(Retriable):
         absent({"t": UNKNOWN, "u": UNKNOWN}, None)

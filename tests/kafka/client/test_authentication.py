@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kafka.protocol.sasl import SaslHandshakeRequest
-from leaks import told
+from leaks import exposed_text
 
 from twinlog.kafka.client import authentication
 from twinlog.kafka.client.authentication import authenticate
@@ -32,27 +32,27 @@ def _failed(sasl: Sasl, answer: bytes = b"") -> TwinlogError:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_a_password_that_is_no_text_is_the_users(mechanism: str) -> None:
+def test_a_password_that_is_not_utf_8_is_a_user_error(mechanism: str) -> None:
     """The environment gives such a password for one that is not UTF-8."""
     error = _failed(Sasl(mechanism=mechanism, username="a", password=f"{SECRET}\udcff"))
     assert type(error) is UserError
     assert error.message.startswith("sasl.jaas.config ")
-    assert SECRET not in told(error)
-    assert "udcff" not in told(error)
+    assert SECRET not in exposed_text(error)
+    assert "udcff" not in exposed_text(error)
 
 
 @pytest.mark.parametrize("content", [SECRET.encode() + b"\xff", SECRET.encode("utf-16")])
-def test_a_token_that_is_no_text_is_the_users(tmp_path: Path, content: bytes) -> None:
+def test_a_token_that_is_not_utf_8_is_a_user_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "token").write_bytes(content)
     error = _failed(Sasl(mechanism="OAUTHBEARER", token_url=(tmp_path / "token").as_uri()))
     assert type(error) is UserError
     assert TOKEN_URL in error.message
     assert "UTF-8" in error.message
-    assert SECRET not in told(error)
-    assert "xff" not in told(error)
+    assert SECRET not in exposed_text(error)
+    assert "xff" not in exposed_text(error)
 
 
-def test_a_token_path_that_is_too_long(tmp_path: Path) -> None:
+def test_a_token_path_that_is_too_long_is_a_user_error(tmp_path: Path) -> None:
     """Its path is longer than the system accepts."""
     url = (tmp_path / ("t" * 300)).as_uri()
     error = _failed(Sasl(mechanism="OAUTHBEARER", token_url=url))
@@ -65,7 +65,7 @@ def test_an_invalid_sasl_message_is_not_shown(answer: bytes) -> None:
     error = _failed(Sasl(mechanism="SCRAM-SHA-256", username="a", password=SECRET), answer)
     assert type(error) is ProtocolError
     assert error.message.startswith("invalid SASL message from the broker: ")
-    assert SECRET not in told(error)
+    assert SECRET not in exposed_text(error)
 
 
 def test_errors_of_twinlog_are_not_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,9 +96,7 @@ def test_errors_of_twinlog_are_not_wrapped(monkeypatch: pytest.MonkeyPatch) -> N
         (1_000_001, b"salt", "invalid SASL message"),
     ],
 )
-def test_a_broker_that_asks_for_a_proof_that_is_easily_guessed_from(
-    iterations: int, salt: bytes, reason: str
-) -> None:
+def test_weak_scram_parameters_are_refused(iterations: int, salt: bytes, reason: str) -> None:
     """A false broker gets no proof made with one round, nor without a salt."""
     sent: list[bytes] = []
 
@@ -116,7 +114,7 @@ def test_a_broker_that_asks_for_a_proof_that_is_easily_guessed_from(
     assert len(sent) == 1
 
 
-def test_a_foreign_nonce_gets_no_proof() -> None:
+def test_a_foreign_scram_nonce_is_refused() -> None:
     """A proof for a nonce of the broker's own choice could be replayed elsewhere."""
     sent: list[bytes] = []
 

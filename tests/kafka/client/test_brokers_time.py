@@ -55,12 +55,12 @@ def test_an_append_returns_the_brokers_time(
 
     async def run() -> None:
         async with client(any_kafka) as cluster:
-            ours = Clocks()
-            cluster.brokers_time = ours.time
+            clocks = Clocks()
+            cluster.brokers_time = clocks.time
             await make_topic(cluster, topic, 1, configs={"message.timestamp.type": kind})
             await append(cluster, [Entry(topic, 0, b"k", b"v")])
-            now_ms = ours.time.now_ms()
+            now_ms = clocks.time.now_ms()
             assert (abs(now_ms - time.time() * 1000) < MINUTE_MS) == told
-            assert (now_ms == ours.wall * 1000) != told
+            assert (now_ms == clocks.wall * 1000) != told
 
     asyncio.run(run())

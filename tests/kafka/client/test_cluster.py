@@ -118,7 +118,9 @@ def test_unreachable_bootstrap_servers_are_named_with_the_cause() -> None:
         ("PLAINTEXT", b"HTTP/1.1 400", "invalid frame length 1213486160 .*; compare bootstrap"),
     ],
 )
-def test_a_server_of_another_protocol(protocol: str, answer: bytes, said: str) -> None:
+def test_a_server_of_another_protocol_is_named_with_the_problem(
+    protocol: str, answer: bytes, said: str
+) -> None:
     """The error has the address, the problem, and what to do."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -136,7 +138,7 @@ def test_a_server_of_another_protocol(protocol: str, answer: bytes, said: str) -
     asyncio.run(run())
 
 
-def test_a_broker_that_hangs_does_not_hold_up_the_metadata(
+def test_a_hung_broker_does_not_delay_metadata(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All callers wait for it: another broker is asked soon, and first while this one is silent."""
@@ -179,7 +181,7 @@ def test_a_broker_that_hangs_does_not_hold_up_the_metadata(
     asyncio.run(run())
 
 
-def test_metadata_is_requested_from_changing_brokers() -> None:
+def test_metadata_is_requested_from_different_brokers() -> None:
     """Goal: a leader that is cut off from the other brokers, but not from the client, is detected.
 
     It still names itself as the leader, and answers that its log has no more records.
@@ -228,7 +230,7 @@ def test_metadata_is_requested_from_changing_brokers() -> None:
 
 
 @pytest.mark.broker
-def test_one_of_the_servers_is_enough(kafka: LocalCluster) -> None:
+def test_one_reachable_bootstrap_server_is_enough(kafka: LocalCluster) -> None:
     async def run() -> None:
         async with FakeBroker() as broker:
             port = broker.port
@@ -240,7 +242,7 @@ def test_one_of_the_servers_is_enough(kafka: LocalCluster) -> None:
 
 
 @pytest.mark.broker
-def test_refreshes_at_once_share_a_request(kafka: LocalCluster, topic: str) -> None:
+def test_concurrent_metadata_refreshes_share_a_request(kafka: LocalCluster, topic: str) -> None:
     async def test(cluster: KafkaCluster) -> None:
         await _topic(cluster, topic)
         before = cluster.counters.requests
@@ -254,7 +256,7 @@ def test_refreshes_at_once_share_a_request(kafka: LocalCluster, topic: str) -> N
 
 
 @pytest.mark.broker
-def test_the_first_refreshes_do_not_wait(kafka: LocalCluster) -> None:
+def test_the_first_metadata_refreshes_are_not_delayed(kafka: LocalCluster) -> None:
     """Goal: a command's few refreshes are immediate; more of them are slowed down."""
 
     async def run() -> None:
@@ -271,7 +273,9 @@ def test_the_first_refreshes_do_not_wait(kafka: LocalCluster) -> None:
 
 
 @pytest.mark.broker
-def test_positions_and_fences(any_kafka: LocalCluster, topic: str) -> None:
+def test_positions_producers_and_fences_agree_with_the_log(
+    any_kafka: LocalCluster, topic: str
+) -> None:
     """The append depends on them: log end offsets, producers, markers, epochs that fence."""
 
     async def test(cluster: KafkaCluster) -> None:
@@ -300,12 +304,12 @@ def test_positions_and_fences(any_kafka: LocalCluster, topic: str) -> None:
 
 
 @pytest.mark.broker
-def test_markers_and_deleted_records(any_kafka: LocalCluster, topic: str) -> None:
+def test_markers_are_written_and_records_deleted(any_kafka: LocalCluster, topic: str) -> None:
     async def test(cluster: KafkaCluster) -> None:
         partitions = await _topic(cluster, topic)
         node = next(iter(cluster.metadata.brokers))
         markers = [Marker(900 + i, 0, partitions) for i in range(5)]
-        written = await write_txn_markers(cluster, node, markers)
+        (written,) = await write_txn_markers(cluster, node, [markers])
         assert written == {900 + i: dict.fromkeys(partitions, 0) for i in range(5)}
         deleted = await delete_records(cluster, {partitions[0]: 3, partitions[1]: 99}, tries=1)
         assert deleted[partitions[0]] == 3
@@ -339,7 +343,7 @@ def test_an_error_of_one_partition_affects_no_other(any_kafka: LocalCluster, top
 
 
 @pytest.mark.broker
-def test_administration(any_kafka: LocalCluster, topic: str) -> None:
+def test_topics_are_created_configured_and_deleted(any_kafka: LocalCluster, topic: str) -> None:
     async def test(cluster: KafkaCluster) -> None:
         good = NewTopic(name=topic, partitions=2, configs={"retention.ms": "1000"})
         bad = NewTopic(name=f"{topic}.bad", configs={"no.such.config": "1"})
@@ -390,16 +394,18 @@ def test_coordinators_are_found_and_cached(any_kafka: LocalCluster, topic: str) 
 
 
 @pytest.mark.broker
-def test_another_broker_names_the_coordinator(trio: LocalCluster, topic: str) -> None:
+def test_the_coordinator_is_requested_from_another_broker_on_doubt(
+    trio: LocalCluster, topic: str
+) -> None:
     """Goal: no broker is believed for ever that it is the coordinator."""
 
     async def test(cluster: KafkaCluster) -> None:
         what = Coordinator.GROUP, topic
         await cluster.coordinators.doubt(*what)  # no coordinator is cached yet
-        assert not cluster.coordinators._known
+        assert not cluster.coordinators._node_ids
         node = await cluster.coordinators.find(*what)
         former = min(set(trio.node_ids) - {node})
-        cluster.coordinators._known[what] = former
+        cluster.coordinators._node_ids[what] = former
         await cluster.coordinators.doubt(*what)
         assert await cluster.coordinators.find(*what) == node
 
@@ -407,9 +413,7 @@ def test_another_broker_names_the_coordinator(trio: LocalCluster, topic: str) ->
 
 
 @pytest.mark.broker
-def test_a_leader_dies_and_its_partitions_are_asked_elsewhere(
-    trio: LocalCluster, topic: str
-) -> None:
+def test_requests_move_to_the_new_leader_after_a_kill(trio: LocalCluster, topic: str) -> None:
     """After a kill -9 of the leader the answer comes from the next one, in a newer epoch."""
 
     async def test(cluster: KafkaCluster) -> None:

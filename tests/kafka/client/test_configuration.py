@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from leaks import told
+from leaks import exposed_text
 
 from twinlog.kafka.client.configuration import Address, ClusterConfig, parse_config, read_properties
 from twinlog.kafka.client.jaas import parse_jaas
@@ -25,7 +25,7 @@ def config(**properties: str) -> ClusterConfig:
     return parse_config(BASE | named, {}).config
 
 
-def test_servers_alone_are_enough() -> None:
+def test_bootstrap_servers_alone_are_sufficient() -> None:
     parsed = parse_config({"bootstrap.servers": " kafka1:9092, [::1]:9093,PLAINTEXT://b:3 "}, {})
     assert parsed.config.bootstrap_servers == (
         Address("kafka1", 9092),
@@ -36,7 +36,7 @@ def test_servers_alone_are_enough() -> None:
     assert str(parsed.config.bootstrap_servers[1]) == "[::1]:9093"
 
 
-def test_numbers_have_kafkas_names_and_our_units() -> None:
+def test_numeric_settings_are_converted_to_seconds_and_bytes() -> None:
     parsed = config(
         request_timeout_ms="1500",
         metadata_max_age_ms="1000",
@@ -77,7 +77,7 @@ def test_a_password_in_clear_text_is_a_warning(
     }
     warnings = parse_config(BASE | properties, {}).warnings
     assert "ssl.cipher.suites is not used by twinlog" in warnings
-    assert any("clear text" in one for one in warnings) is warned
+    assert any("clear text" in warning for warning in warnings) is warned
     assert SECRET not in str(warnings)
 
 
@@ -94,7 +94,9 @@ def test_a_password_in_clear_text_is_a_warning(
         ("security.protocol", "TLS", "PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
     ],
 )
-def test_bad_values_are_named_with_what_is_allowed(key: str, value: str, allowed: str) -> None:
+def test_invalid_values_are_named_with_the_allowed_values(
+    key: str, value: str, allowed: str
+) -> None:
     with pytest.raises(UserError) as caught:
         parse_config(BASE | {key: value}, {})
     message = str(caught.value)
@@ -103,7 +105,7 @@ def test_bad_values_are_named_with_what_is_allowed(key: str, value: str, allowed
     assert allowed in message
 
 
-def test_secrets_by_reference(tmp_path: Path) -> None:
+def test_secrets_are_resolved_from_references(tmp_path: Path) -> None:
     secrets = tmp_path / "secrets.properties"
     secrets.write_text("pw=from file\n")
     (tmp_path / "name").write_text("alice\n")
@@ -122,7 +124,7 @@ def test_secrets_by_reference(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(parsed)) == parsed
 
 
-def test_a_reference_is_resolved_each_time(tmp_path: Path) -> None:
+def test_references_are_resolved_for_each_connection(tmp_path: Path) -> None:
     """Parsed properties and environment stay; a missing reference target may come back."""
     (tmp_path / "pw").write_text("one")
     environment = {"NAME": "alice"}
@@ -163,7 +165,7 @@ def test_literal_secrets_are_not_shown() -> None:
         ("${directory:HERE:key}", "HERE/key does not exist or is not a file"),
     ],
 )
-def test_references_that_lead_nowhere_are_named(reference: str, why: str, tmp_path: Path) -> None:
+def test_unresolvable_references_are_named(reference: str, why: str, tmp_path: Path) -> None:
     """The missing part is named: the file, or its content. Other values are not shown."""
     (tmp_path / "secrets").write_text("other=hidden\n")
     reference, why = (text.replace("HERE", str(tmp_path)) for text in (reference, why))
@@ -177,12 +179,12 @@ def test_references_that_lead_nowhere_are_named(reference: str, why: str, tmp_pa
     assert "before" not in message
 
 
-def _told(properties: dict[str, str], environment: dict[str, str] | None = None) -> str:
+def _exposed_text(properties: dict[str, str], environment: dict[str, str] | None = None) -> str:
     """Return all texts about invalid properties; the error's message comes first."""
     plain = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
     with pytest.raises(UserError) as caught:
         parse_config(BASE | plain | properties, environment or {})
-    return f"{caught.value}\n{told(caught.value)}"
+    return f"{caught.value}\n{exposed_text(caught.value)}"
 
 
 @pytest.mark.parametrize(
@@ -197,7 +199,7 @@ def _told(properties: dict[str, str], environment: dict[str, str] | None = None)
         ("${env:GONE}", "cannot resolve"),
     ],
 )
-def test_a_reference_that_cannot_be_read_is_the_users(
+def test_an_unreadable_reference_is_a_user_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reference: str, reason: str
 ) -> None:
     """The error names the setting and the cause, and nothing of the content."""
@@ -212,24 +214,26 @@ def test_a_reference_that_cannot_be_read_is_the_users(
         return opened(path, *arguments, **named)
 
     monkeypatch.setattr(Path, "open", guarded)
-    said = _told({"sasl.jaas.config": JAAS.format(reference.replace("FOLDER", str(tmp_path)))})
+    said = _exposed_text(
+        {"sasl.jaas.config": JAAS.format(reference.replace("FOLDER", str(tmp_path)))}
+    )
     assert said.startswith("sasl.jaas.config: ")
     assert reason in said
     assert SECRET not in said
 
 
-def test_certificates_that_are_not_ascii_are_the_users() -> None:
+def test_certificates_that_are_not_ascii_are_a_user_error() -> None:
     with pytest.raises(UserError, match=r"ssl\.truststore\.certificates: .* not ASCII"):
         Tls(trusted=f"# {SECRET} \xe9\n-----BEGIN CERTIFICATE-----").context()
 
 
-def test_a_secret_that_is_no_text_is_not_shown(tmp_path: Path) -> None:
+def test_a_secret_that_is_not_utf_8_is_not_shown(tmp_path: Path) -> None:
     """The secret is from the environment, from a file, or written out."""
     file = tmp_path / "secrets.properties"
     file.write_text(f"escape={SECRET}\\ud800\n")
     references = ("${env:PW}", f"${{file:{file}:escape}}", f"{SECRET}\ud800")
     for password in references:
-        said = _told({"sasl.jaas.config": JAAS.format(password)}, {"PW": f"{SECRET}\udcff"})
+        said = _exposed_text({"sasl.jaas.config": JAAS.format(password)}, {"PW": f"{SECRET}\udcff"})
         assert said.startswith(
             "sasl.jaas.config, or the value that it refers to, is not valid UTF-8"
         )
@@ -240,12 +244,12 @@ def test_a_secret_that_is_no_text_is_not_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"), [(b"\xff", "not valid UTF-8"), (b"\\u12zz", "InvalidUEscapeError")]
 )
-def test_a_file_that_is_not_of_properties_is_not_shown(
+def test_the_content_of_an_invalid_properties_file_is_not_shown(
     tmp_path: Path, content: bytes, reason: str
 ) -> None:
     file = tmp_path / "secrets.properties"
     file.write_bytes(b"pw=" + SECRET.encode() + content)
-    said = _told({"sasl.jaas.config": JAAS.format(f"${{file:{file}:pw}}")})
+    said = _exposed_text({"sasl.jaas.config": JAAS.format(f"${{file:{file}:pw}}")})
     assert f"cannot read properties from {file}: {reason}" in said
     for secret in (SECRET, "u12zz", "xff"):
         assert secret not in said
@@ -263,7 +267,7 @@ def test_a_file_that_is_not_of_properties_is_not_shown(
 )
 def test_a_secret_in_the_wrong_place_is_not_shown(key: str) -> None:
     """A bad value is named as written in the properties."""
-    said = _told({key: "${env:PW}"}, {"PW": SECRET})
+    said = _exposed_text({key: "${env:PW}"}, {"PW": SECRET})
     assert said.startswith(f"{key} is '${{env:PW}}': expected ")
     assert SECRET not in said
 
@@ -278,14 +282,14 @@ def test_a_secret_in_the_wrong_place_is_not_shown(key: str) -> None:
     ],
 )
 def test_a_secret_in_the_wrong_place_of_tls_is_not_shown(key: str, value: str) -> None:
-    said = _told({"security.protocol": "SSL", key: value}, {"PW": SECRET})
+    said = _exposed_text({"security.protocol": "SSL", key: value}, {"PW": SECRET})
     assert said.startswith(f"{key} is ")
     assert SECRET not in said
 
 
-def test_what_only_looks_like_a_reference_is_not_shown() -> None:
+def test_a_reference_with_an_unknown_provider_is_not_shown() -> None:
     """It may be a part of a password."""
-    said = _told({"sasl.jaas.config": JAAS.format(f"${{{SECRET}:x}}")})
+    said = _exposed_text({"sasl.jaas.config": JAAS.format(f"${{{SECRET}:x}}")})
     assert said.startswith(
         "sasl.jaas.config has a reference with an unknown provider: expected ${env:"
     )
@@ -294,12 +298,12 @@ def test_what_only_looks_like_a_reference_is_not_shown() -> None:
 
 def test_a_password_in_an_url_is_not_shown() -> None:
     properties = {"sasl.mechanism": "OAUTHBEARER", TOKEN_URL: f"https://a:{SECRET}@host/token"}
-    said = _told(properties)
+    said = _exposed_text(properties)
     assert said.startswith(TOKEN_URL)
     assert SECRET not in said
 
 
-def test_a_key_that_is_no_text_is_not_shown(tmp_path: Path) -> None:
+def test_a_key_that_is_not_utf_8_is_not_shown(tmp_path: Path) -> None:
     identity = tmp_path / "identity.pem"
     identity.write_text("-----BEGIN")
     for tls in (
@@ -308,11 +312,11 @@ def test_a_key_that_is_no_text_is_not_shown(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=r"ssl\.keystore") as caught:
             tls.context()
-        assert SECRET not in told(caught.value)
-        assert "udcff" not in told(caught.value)
+        assert SECRET not in exposed_text(caught.value)
+        assert "udcff" not in exposed_text(caught.value)
 
 
-def test_a_dollar_without_provider_stays() -> None:
+def test_a_dollar_without_provider_is_kept() -> None:
     assert config(client_id="a${b}c").client_id == "a${b}c"
 
 
@@ -325,7 +329,7 @@ def test_a_dollar_without_provider_stays() -> None:
         (f'{PLAIN}\n required\n username="a"\n;\n', {"username": "a"}),
     ],
 )
-def test_jaas_entries(text: str, options: dict[str, str]) -> None:
+def test_jaas_entries_are_parsed(text: str, options: dict[str, str]) -> None:
     assert parse_jaas(text, "PLAIN") == options
 
 
@@ -339,7 +343,7 @@ def test_jaas_entries(text: str, options: dict[str, str]) -> None:
         'a.ScramLoginModule required password="geheim";',
     ],
 )
-def test_bad_jaas_is_refused_without_its_secret(text: str) -> None:
+def test_invalid_jaas_is_refused_without_showing_secrets(text: str) -> None:
     with pytest.raises(UserError) as caught:
         parse_jaas(text, "PLAIN")
     assert "geheim" not in str(caught.value)
@@ -372,7 +376,7 @@ def _kerberos(options: str, **properties: str) -> Kerberos:
     return security.sasl.kerberos
 
 
-def test_kerberos_options_are_those_of_java() -> None:
+def test_kerberos_options_have_the_meaning_of_java() -> None:
     """The options give the tickets' origin and principal; other options have no effect."""
     keytab = 'useKeyTab=true storeKey=true keyTab="FILE:/etc/k" principal="m@R"'
     wanted = Kerberos(service="kafka", principal="m@R", keytab="/etc/k")
@@ -386,12 +390,12 @@ def test_kerberos_options_are_those_of_java() -> None:
 
 
 @pytest.mark.parametrize("options", ['keyTab="/etc/k"', 'principal="m@R"'])
-def test_a_keytab_needs_its_principal(options: str) -> None:
+def test_a_keytab_without_a_principal_is_refused(options: str) -> None:
     with pytest.raises(UserError, match="needs keyTab and principal for useKeyTab=true"):
         _kerberos(f"useKeyTab=True {options}")
 
 
-def test_oauth_token_comes_from_a_file_each_time(tmp_path: Path) -> None:
+def test_the_oauth_token_is_read_from_the_file_each_time(tmp_path: Path) -> None:
     token = tmp_path / "a token"
     token.write_text("one\n")
     parsed = parse_config(
@@ -423,7 +427,7 @@ def test_oauth_over_http_is_refused() -> None:
         )
 
 
-def test_stores_must_be_pem(tmp_path: Path) -> None:
+def test_stores_that_are_not_pem_are_refused(tmp_path: Path) -> None:
     jks = tmp_path / "trust.jks"
     jks.write_bytes(b"\xfe\xed\xfe\xed")
     for properties in (
@@ -438,7 +442,7 @@ def test_stores_must_be_pem(tmp_path: Path) -> None:
         parse_config(BASE | {"security.protocol": "SSL"} | missing, {})
 
 
-def test_tls_files_of_another_kind_are_refused(tmp_path: Path) -> None:
+def test_invalid_pem_files_are_refused(tmp_path: Path) -> None:
     fake = tmp_path / "fake.pem"
     fake.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
     with pytest.raises(UserError, match=r"ssl\.truststore"):
@@ -454,7 +458,7 @@ def test_hostnames_are_verified_unless_disabled() -> None:
     assert not parsed.security.tls.context().check_hostname
 
 
-def test_properties_are_javas(tmp_path: Path) -> None:
+def test_properties_files_are_read_as_by_java(tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
     path.write_text("# a comment\nbootstrap.servers = a:1,\\\n  b:2\n! another\nclient.id:x\n")
     parsed = parse_config(read_properties(path), {}).config

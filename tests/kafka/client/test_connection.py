@@ -73,7 +73,7 @@ def _raw(connection: Connection, *parts: bytes | memoryview) -> asyncio.Future[m
     return connection.send_raw(HEARTBEAT, 0, parts, flexible=False, timeout=5)
 
 
-def test_many_requests_are_answered_each_with_its_own() -> None:
+def test_many_requests_in_flight_get_matching_responses() -> None:
     async def run() -> None:
         async with FakeBroker() as broker:
             connection = await _open(broker, max_in_flight=200)
@@ -89,7 +89,7 @@ def test_many_requests_are_answered_each_with_its_own() -> None:
     asyncio.run(run())
 
 
-def test_parts_of_any_size_arrive_in_their_order() -> None:
+def test_request_parts_of_any_size_arrive_in_order() -> None:
     """Small parts are sent together, large ones separately."""
     sizes = (1, LARGE - 1, LARGE, 10, 3 << 20, 0, 1, LARGE + 1, LARGE)
     parts = [memoryview(random.Random(at).randbytes(size)) for at, size in enumerate(sizes)]
@@ -129,7 +129,7 @@ def test_in_flight_is_bounded_and_ready_waits() -> None:
     asyncio.run(run())
 
 
-def test_a_timeout_ends_all_as_unknown_and_closes() -> None:
+def test_a_timeout_closes_the_connection_with_unknown_outcomes() -> None:
     async def run() -> None:
         async with FakeBroker(_silent) as broker:
             connection = await _open(broker)
@@ -146,7 +146,7 @@ def test_a_timeout_ends_all_as_unknown_and_closes() -> None:
     asyncio.run(run())
 
 
-def test_a_lost_connection_ends_all_as_unknown() -> None:
+def test_a_lost_connection_gives_unknown_outcomes() -> None:
     async def run() -> None:
         async with FakeBroker(_silent) as broker:
             connection = await _open(broker)
@@ -166,7 +166,7 @@ def test_a_lost_connection_ends_all_as_unknown() -> None:
     asyncio.run(run())
 
 
-def test_an_answer_out_of_order_is_nonsense() -> None:
+def test_a_response_out_of_order_is_a_protocol_error() -> None:
     """The first in line gets the ProtocolError, the others an unknown outcome."""
 
     async def skip(request: Request) -> bytes:
@@ -185,7 +185,7 @@ def test_an_answer_out_of_order_is_nonsense() -> None:
     asyncio.run(run())
 
 
-def test_an_answer_to_no_request_closes_the_connection() -> None:
+def test_a_response_without_a_request_closes_the_connection() -> None:
     async def run() -> None:
         async with FakeBroker() as broker:
             connection = await _open(broker)
@@ -197,7 +197,7 @@ def test_an_answer_to_no_request_closes_the_connection() -> None:
 
 
 @given(garbage=st.binary(min_size=1, max_size=60), whole=st.booleans())
-def test_any_answer_is_a_response_or_a_documented_error(garbage: bytes, whole: bool) -> None:
+def test_any_bytes_give_a_response_or_a_documented_error(garbage: bytes, whole: bool) -> None:
     """Garbage is the body of a good frame, or the stream itself; then the server disconnects."""
 
     async def run() -> None:
@@ -219,7 +219,7 @@ def test_any_answer_is_a_response_or_a_documented_error(garbage: bytes, whole: b
     asyncio.run(run())
 
 
-def test_an_answer_without_records_may_not_be_as_long_as_one_with() -> None:
+def test_responses_without_records_have_a_smaller_length_limit() -> None:
     """Otherwise a broker could make the event loop decode 128 MiB for a heartbeat."""
 
     async def long(_request: Request) -> bytes:
@@ -235,7 +235,7 @@ def test_an_answer_without_records_may_not_be_as_long_as_one_with() -> None:
     asyncio.run(run())
 
 
-def test_an_answer_about_some_partitions_is_as_long_as_the_question() -> None:
+def test_the_response_length_limit_depends_on_the_partitions_requested() -> None:
     """Goal: a source's answer about log end offsets does not delay a lane's heartbeats."""
     partition = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
     topic = ListOffsetsRequest.ListOffsetsTopic(
@@ -258,7 +258,7 @@ def test_an_answer_about_some_partitions_is_as_long_as_the_question() -> None:
         asyncio.run(run(RANGES | {2: (1, version)}))
 
 
-def test_an_oversized_frame_closes_before_it_is_allocated() -> None:
+def test_an_oversized_frame_is_refused_before_allocation() -> None:
     async def huge(_request: Request) -> bytes:
         return struct.pack(">i", (1 << 31) - 1)
 
@@ -272,7 +272,7 @@ def test_an_oversized_frame_closes_before_it_is_allocated() -> None:
     asyncio.run(run())
 
 
-def test_a_malformed_body_closes() -> None:
+def test_a_malformed_response_body_closes_the_connection() -> None:
     async def short(request: Request) -> bytes:
         return framed(request.correlation_id, _heartbeat()[:-1], flexible=True)
 
@@ -286,7 +286,7 @@ def test_a_malformed_body_closes() -> None:
     asyncio.run(run())
 
 
-def test_a_throttle_is_obeyed_in_order() -> None:
+def test_requests_during_a_throttle_wait_in_order() -> None:
     """Requests sent meanwhile wait in order, whatever their timeout: a throttle is a wait."""
 
     async def throttled(request: Request) -> bytes:
@@ -315,7 +315,7 @@ def test_a_throttle_is_obeyed_in_order() -> None:
     asyncio.run(run())
 
 
-def test_requests_in_flight_wait_for_the_end_of_a_throttle() -> None:
+def test_timeouts_of_requests_in_flight_start_after_a_throttle() -> None:
     """The broker has muted the connection behind the first answer, and reads them afterwards."""
 
     async def throttled(request: Request) -> bytes:
@@ -341,7 +341,7 @@ def test_requests_in_flight_wait_for_the_end_of_a_throttle() -> None:
     asyncio.run(run())
 
 
-def test_a_closed_gate_that_is_no_throttle_has_a_deadline() -> None:
+def test_waiting_at_a_closed_gate_has_a_deadline_without_a_throttle() -> None:
     """One example is a session that is being renewed."""
 
     async def run() -> None:
@@ -361,7 +361,7 @@ def test_a_closed_gate_that_is_no_throttle_has_a_deadline() -> None:
     asyncio.run(run())
 
 
-def test_writing_waits_for_a_slow_broker() -> None:
+def test_sending_waits_for_a_slow_broker() -> None:
     """A broker that does not read closes the gate; nothing is lost when it reads again."""
 
     async def run() -> None:
@@ -378,7 +378,7 @@ def test_writing_waits_for_a_slow_broker() -> None:
     asyncio.run(run())
 
 
-def test_cancelling_one_leaves_the_others() -> None:
+def test_a_cancelled_request_does_not_affect_others() -> None:
     async def run() -> None:
         async with FakeBroker() as broker:
             connection = await _open(broker)
@@ -409,7 +409,7 @@ def test_versions_are_negotiated_with_old_brokers(highest: int) -> None:
     asyncio.run(run())
 
 
-def test_software_name_is_sent() -> None:
+def test_the_client_software_name_is_sent() -> None:
     async def run() -> None:
         async with FakeBroker() as broker:
             await (await _open(broker)).close()
@@ -418,7 +418,7 @@ def test_software_name_is_sent() -> None:
     asyncio.run(run())
 
 
-def test_sasl_wrong_password_is_the_users() -> None:
+def test_a_wrong_sasl_password_is_a_user_error() -> None:
     async def run() -> None:
         async with FakeBroker(password="other") as broker:
             with pytest.raises(UserError, match="wrong password") as caught:
@@ -428,7 +428,7 @@ def test_sasl_wrong_password_is_the_users() -> None:
     asyncio.run(run())
 
 
-def test_an_unsupported_sasl_mechanism_names_the_supported_ones() -> None:
+def test_error_for_an_unsupported_sasl_mechanism_names_the_supported() -> None:
     async def run() -> None:
         async with FakeBroker() as broker:
             scram = Security(sasl=Sasl(mechanism="SCRAM-SHA-256", username="a", password="b"))
@@ -438,7 +438,7 @@ def test_an_unsupported_sasl_mechanism_names_the_supported_ones() -> None:
     asyncio.run(run())
 
 
-def test_a_session_is_renewed_before_it_ends() -> None:
+def test_a_sasl_session_is_renewed_before_expiry() -> None:
     """Requests go on meanwhile, and none is sent between the exchange's own (KIP-368)."""
 
     async def run() -> None:
@@ -459,7 +459,7 @@ def test_a_session_is_renewed_before_it_ends() -> None:
     asyncio.run(run())
 
 
-def test_a_session_that_cannot_be_renewed_closes() -> None:
+def test_a_failed_reauthentication_closes_the_connection() -> None:
     async def run() -> None:
         async with FakeBroker(session_lifetime_ms=1000) as broker:
             connection = await _open(broker, PLAIN)
@@ -490,7 +490,7 @@ def _referring(file: Path, port: int) -> ClusterConfig:
     return parse_config(properties, {}).config
 
 
-def test_a_session_is_renewed_with_the_password_of_that_moment(tmp_path: Path) -> None:
+def test_a_sasl_session_is_renewed_with_the_current_password(tmp_path: Path) -> None:
     """A new connection uses it, too; the parsed configuration stays unchanged."""
     file = tmp_path / "secrets.properties"
     file.write_text("pw=first")
@@ -512,7 +512,7 @@ def test_a_session_is_renewed_with_the_password_of_that_moment(tmp_path: Path) -
     asyncio.run(run())
 
 
-def test_a_secret_that_cannot_be_read_now_is_tried_again(tmp_path: Path) -> None:
+def test_an_unreadable_secret_is_retried_by_the_next_connection(tmp_path: Path) -> None:
     """The connection that needs it is closed, and the next one opens once it is readable."""
     file = tmp_path / "secrets.properties"
     file.write_text("pw=secret")
@@ -536,7 +536,7 @@ def test_a_secret_that_cannot_be_read_now_is_tried_again(tmp_path: Path) -> None
     asyncio.run(run())
 
 
-def test_a_context_that_cannot_be_made_leaves_no_socket() -> None:
+def test_an_invalid_tls_context_leaves_no_open_socket() -> None:
     async def run() -> None:
         async with FakeBroker() as broker:
             with pytest.raises(UserError, match=r"ssl\.truststore"):
@@ -592,7 +592,7 @@ def test_connection_errors_are_one_line(
 
 
 @pytest.mark.broker
-def test_call_on_real_brokers(any_kafka: LocalCluster) -> None:
+def test_concurrent_calls_are_answered_by_real_brokers(any_kafka: LocalCluster) -> None:
     async def run() -> None:
         host, port = any_kafka.bootstrap_servers.split(",")[0].split(":")
         connection = await Connection.open(host, int(port))
@@ -607,7 +607,7 @@ def test_call_on_real_brokers(any_kafka: LocalCluster) -> None:
 
 
 @pytest.mark.broker
-def test_kill_9_with_requests_in_flight(tmp_path: Path) -> None:
+def test_requests_in_flight_at_a_kill_have_unknown_outcomes(tmp_path: Path) -> None:
     """All futures fail with an unknown outcome; a new connection works after the restart."""
 
     async def run(local: LocalCluster) -> None:

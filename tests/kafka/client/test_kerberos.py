@@ -15,11 +15,11 @@ def cache(principal: str, keytab: Path) -> str:
         NameType=SimpleNamespace(kerberos_principal=None),
         Credentials=lambda **asked: asked["store"]["ccache"],
     )
-    one = Kerberos(principal=principal, keytab=str(keytab))
-    return str(kerberos._credentials(library, one))
+    config = Kerberos(principal=principal, keytab=str(keytab))
+    return str(kerberos._credentials(library, config))
 
 
-def test_a_principals_name_alone_gives_no_access_to_its_tickets(tmp_path: Path) -> None:
+def test_ticket_caches_are_separate_per_principal_and_keytab(tmp_path: Path) -> None:
     """A mirror's properties name the node's principal, and some file that they may read.
 
     Goal: the tickets that the node has by its own keytab stay in a cache of their own. Existing

@@ -58,29 +58,31 @@ def _topic(
     )
 
 
-def _known(*topics: MetadataResponse.MetadataResponseTopic) -> Metadata:
-    return merge(EMPTY, _response(*topics), everything=False)
+def _metadata_of(*topics: MetadataResponse.MetadataResponseTopic) -> Metadata:
+    return merge(EMPTY, _response(*topics), all_topics=False)
 
 
-def test_leader_and_epoch() -> None:
-    metadata = _known(_topic(leader=2))
+def test_metadata_gives_leader_and_epoch() -> None:
+    metadata = _metadata_of(_topic(leader=2))
     assert metadata.leader(A0) == Leader(2, 5)
     assert metadata.by_id[ONE].name == "a"
     assert metadata.topics["a"].partitions[0].isr == (0,)
 
 
-def test_an_older_answer_does_not_bring_an_old_leader_back() -> None:
+def test_an_older_leader_epoch_is_ignored() -> None:
     """Brokers learn of a new leader one after the other (KIP-320)."""
     metadata = merge(
-        _known(_topic(leader=2, epoch=6)), _response(_topic(leader=1, epoch=5)), everything=False
+        _metadata_of(_topic(leader=2, epoch=6)),
+        _response(_topic(leader=1, epoch=5)),
+        all_topics=False,
     )
     assert metadata.leader(A0) == Leader(2, 6)
 
 
-def test_a_topic_that_may_not_be_seen_any_more_is_refused_and_not_gone() -> None:
+def test_a_topic_that_loses_its_describe_right_is_not_removed() -> None:
     """Brokers then name no id and no partitions: known values stay, and the code is kept."""
     denied = _response(_topic(error=29, topic_id=UUID(int=0)))
-    metadata = merge(_known(_topic(leader=2)), denied, everything=False)
+    metadata = merge(_metadata_of(_topic(leader=2)), denied, all_topics=False)
     assert metadata.leader(A0) == Refusal(29)
     assert metadata.topics["a"].topic_id == ONE
     assert list(metadata.topics["a"].partitions) == [0]
@@ -89,19 +91,21 @@ def test_a_topic_that_may_not_be_seen_any_more_is_refused_and_not_gone() -> None
 
 def test_a_recreated_topic_starts_with_new_leader_epochs() -> None:
     new = _response(_topic(leader=1, epoch=0, topic_id=TWO))
-    metadata = merge(_known(_topic(epoch=6)), new, everything=False)
+    metadata = merge(_metadata_of(_topic(epoch=6)), new, all_topics=False)
     assert metadata.leader(A0) == Leader(1, 0)
     assert ONE not in metadata.by_id
 
 
-def test_topics_that_were_not_asked_for_stay() -> None:
-    metadata = merge(_known(_topic("a"), _topic("b")), _response(_topic("b")), everything=False)
+def test_topics_not_requested_are_kept() -> None:
+    metadata = merge(
+        _metadata_of(_topic("a"), _topic("b")), _response(_topic("b")), all_topics=False
+    )
     assert set(metadata.topics) == {"a", "b"}
-    assert set(merge(metadata, _response(_topic("b")), everything=True).topics) == {"b"}
+    assert set(merge(metadata, _response(_topic("b")), all_topics=True).topics) == {"b"}
 
 
-def test_a_deleted_topic_leaves_the_metadata() -> None:
-    metadata = merge(_known(_topic()), _response(_topic(error=3)), everything=False)
+def test_a_deleted_topic_is_removed_from_the_metadata() -> None:
+    metadata = merge(_metadata_of(_topic()), _response(_topic(error=3)), all_topics=False)
     assert metadata.leader(A0) == Refusal(3, "the topic is not in the metadata")
 
 
@@ -113,35 +117,37 @@ def test_a_deleted_topic_leaves_the_metadata() -> None:
         (_topic(error=29), 29),
     ],
 )
-def test_why_there_is_no_leader(topic: MetadataResponse.MetadataResponseTopic, code: int) -> None:
-    refusal = _known(topic).leader(A0)
+def test_the_reason_for_a_missing_leader_is_given(
+    topic: MetadataResponse.MetadataResponseTopic, code: int
+) -> None:
+    refusal = _metadata_of(topic).leader(A0)
     assert isinstance(refusal, Refusal)
     assert refusal.code == code
 
 
-def test_a_partition_that_does_not_exist() -> None:
-    refusal = _known(_topic()).leader(TopicPartition("a", 7))
+def test_a_partition_beyond_the_partition_count_is_refused() -> None:
+    refusal = _metadata_of(_topic()).leader(TopicPartition("a", 7))
     assert isinstance(refusal, Refusal)
     assert "1 partitions" in refusal.message
 
 
-def test_another_cluster_is_refused() -> None:
+def test_metadata_of_another_cluster_id_is_refused() -> None:
     """Another cluster at the address must never be taken for the same log."""
     with pytest.raises(UserError, match="cluster id d, expected c"):
-        merge(_known(), _response(cluster_id="d"), everything=False)
+        merge(_metadata_of(), _response(cluster_id="d"), all_topics=False)
 
 
-def test_a_cluster_of_millions_is_none() -> None:
+def test_the_number_of_brokers_is_limited() -> None:
     """Goal: a source does not make a node connect to as many addresses as an answer can contain.
 
     Requests for groups and ACLs go to all brokers at the same time.
     """
-    merge(EMPTY, _response(nodes=MAX_BROKERS), everything=False)
+    merge(EMPTY, _response(nodes=MAX_BROKERS), all_topics=False)
     with pytest.raises(ProtocolError, match="contains 1001 brokers, expected at most 1000"):
-        merge(EMPTY, _response(nodes=MAX_BROKERS + 1), everything=False)
+        merge(EMPTY, _response(nodes=MAX_BROKERS + 1), all_topics=False)
 
 
-def test_another_cluster_at_the_addresses() -> None:
+def test_error_for_another_cluster_id_names_both_ids() -> None:
     """Goal: the one check that an address leads to the expected cluster, with both ids."""
     check_cluster_id("the source", "a", "a")
     with pytest.raises(UserError, match="of the source lead to cluster b, expected a"):

@@ -40,5 +40,5 @@ def test_the_principal_without_the_right_is_named() -> None:
         ),
     ],
 )
-def test_principals(security: Security, principal: str) -> None:
+def test_the_principal_of_a_configuration(security: Security, principal: str) -> None:
     assert security.principal == principal

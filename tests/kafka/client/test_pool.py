@@ -39,7 +39,7 @@ def test_concurrent_callers_share_one_connection() -> None:
     asyncio.run(run())
 
 
-def test_a_cancelled_caller_does_not_stop_the_dial_for_others() -> None:
+def test_a_cancelled_caller_does_not_cancel_the_shared_connection_attempt() -> None:
     async def run() -> None:
         async with FakeBroker() as broker:
             pool = _pool(broker.port)
@@ -54,7 +54,7 @@ def test_a_cancelled_caller_does_not_stop_the_dial_for_others() -> None:
     asyncio.run(run())
 
 
-def test_after_failures_the_next_attempt_waits() -> None:
+def test_connection_attempts_back_off_after_failures() -> None:
     async def run() -> None:
         async with FakeBroker() as broker:
             port = broker.port
@@ -71,7 +71,7 @@ def test_after_failures_the_next_attempt_waits() -> None:
     asyncio.run(run())
 
 
-def test_close_ends_a_dial_that_hangs() -> None:
+def test_close_cancels_a_hanging_connection_attempt() -> None:
     async def run() -> None:
         async with FakeBroker(mute=True) as broker:
             pool = _pool(broker.port)

@@ -74,7 +74,7 @@ def test_garbage_is_an_error_or_waits_for_more(
     assert len(sink.errors) <= 1
 
 
-def test_no_buffer_is_allocated_for_a_length_that_is_too_large() -> None:
+def test_no_buffer_is_allocated_for_an_excessive_length() -> None:
     sink = Sink()
     sink.feed(struct.pack(">i", MAX_FRAME + 1), [4])
     assert "expected 4 to" in str(sink.errors[0])

@@ -40,12 +40,12 @@ MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
         ("sasl.jaas.config", "${env:JAAS}", HIDDEN),
     ],
 )
-def test_what_is_shown(key: str, value: str, expected: str) -> None:
+def test_only_secret_values_are_redacted(key: str, value: str, expected: str) -> None:
     assert shown({key: value}) == {key: expected}
 
 
 @given(st.text(), st.text())
-def test_no_secret_of_a_login_module_is_shown(before: str, after: str) -> None:
+def test_secrets_of_login_modules_are_redacted(before: str, after: str) -> None:
     """The surroundings do not matter: an invalid entry is hidden as a whole."""
     entry = f'{MODULE} {before} password="geheim" {after};'
     assert "geheim" not in shown({"sasl.jaas.config": entry})["sasl.jaas.config"]

@@ -84,7 +84,9 @@ def _filled(properties: dict[str, str], folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("granted", [False, True])
-def test_an_attack_is_refused(attack: str, granted: bool, folder: Path) -> None:
+def test_references_that_are_not_granted_are_refused(
+    attack: str, granted: bool, folder: Path
+) -> None:
     """It is refused also if other paths are granted; the error has the setting, and no secret."""
     some = parse_grants(
         {
@@ -129,19 +131,19 @@ def test_granted_references_are_read(properties: dict[str, str], folder: Path) -
         assert sent.security_now() == found.config.security
 
 
-def test_the_grants_hold_for_each_later_connection(folder: Path) -> None:
+def test_grants_apply_to_each_later_connection(folder: Path) -> None:
     """Each connection resolves references again, with the grants of the first one."""
     properties = _filled(jaas("${directory:MIRRORS:pw}"), folder)
     grants = parse_grants({"mirror.allowed.paths": str(folder / "mirrors")})
     config = parse_source(properties, grants, ENVIRONMENT).config
-    assert config.written is not None
-    assert config.written.grants == grants
+    assert config.client_properties is not None
+    assert config.client_properties.grants == grants
     (folder / "mirrors" / "pw").unlink()
     with pytest.raises(Retriable, match="cannot resolve"):
         config.security_now()
 
 
-def test_a_mirror_grants_itself_nothing(folder: Path) -> None:
+def test_grants_in_the_properties_of_a_mirror_are_ignored(folder: Path) -> None:
     """The names of the grants count in a process's own configuration only."""
     own = {"mirror.allowed.paths": "/", "mirror.allowlist.pattern": ".*"}
     for grants in (NOTHING, EVERYTHING):
@@ -150,12 +152,12 @@ def test_a_mirror_grants_itself_nothing(folder: Path) -> None:
         parse_source(_filled(jaas("${directory:PRIVATE:pw}"), folder) | own, NOTHING, ENVIRONMENT)
 
 
-def test_a_process_reads_whatever_its_own_configuration_names(folder: Path) -> None:
+def test_a_process_resolves_all_references_of_its_own_configuration(folder: Path) -> None:
     for properties in ({"client.id": "${env:NODE_SECRET}"}, jaas("${directory:PRIVATE:pw}")):
         parse_config(_filled(properties, folder), ENVIRONMENT)
 
 
-def test_the_file_of_a_command_may_refer_to_what_the_operator_may_read(folder: Path) -> None:
+def test_the_configuration_file_of_a_command_may_use_any_reference(folder: Path) -> None:
     """The command is `--create`; a reference that nodes never resolve is refused there already."""
     parse_source(_filled(jaas("${directory:PRIVATE:pw}"), folder), EVERYTHING, ENVIRONMENT)
     with pytest.raises(UserError, match=r"client\.id of a mirror contains the reference"):
@@ -184,5 +186,5 @@ def test_a_path_behind_a_reference_is_not_shown(folder: Path) -> None:
     assert "/very/private" not in str(caught.value)
 
 
-def test_grants_are_nothing_by_default() -> None:
+def test_nothing_is_granted_by_default() -> None:
     assert parse_grants({}) == Grants() == parse_config(BASE, {}).config.grants == NOTHING

@@ -34,20 +34,20 @@ def _sasl(mechanism: str, password: str = PASSWORD) -> dict[str, str]:
     return sasl(mechanism, "alice" if mechanism == "PLAIN" else NAME, password)
 
 
-def test_tls(secured: Secured) -> None:
+def test_tls_connects_with_a_truststore(secured: Secured) -> None:
     reach(secured.cluster("TLS", secured.trust))
 
 
-def test_tls_with_certificates_in_the_properties(secured: Secured) -> None:
+def test_tls_connects_with_certificates_in_the_properties(secured: Secured) -> None:
     text = (secured.home / "ca.pem").read_text()
     reach(secured.cluster("TLS", {"ssl.truststore.certificates": text}))
 
 
-def test_tls_unknown_authority(secured: Secured) -> None:
+def test_a_certificate_of_an_unknown_authority_is_refused(secured: Secured) -> None:
     assert "certificate verify failed" in refused(secured.cluster("TLS", {}))
 
 
-def test_tls_wrong_name(secured: Secured) -> None:
+def test_a_certificate_for_another_hostname_is_refused(secured: Secured) -> None:
     """The certificate is for 127.0.0.1; `localhost` fails, unless names are not verified."""
     server = {"bootstrap.servers": secured.servers("TLS").replace("127.0.0.1", "localhost")}
     assert "certificate verify failed" in refused(secured.cluster("TLS", server | secured.trust))
@@ -55,7 +55,7 @@ def test_tls_wrong_name(secured: Secured) -> None:
     reach(secured.cluster("TLS", server | secured.trust | lax))
 
 
-def test_mutual_tls(secured: Secured) -> None:
+def test_mutual_tls_connects_with_a_client_certificate(secured: Secured) -> None:
     store = {"ssl.keystore.location": str(secured.home / "client.store")}
     reach(secured.cluster("MUTUAL", secured.trust | store))
     texts = {
@@ -65,7 +65,7 @@ def test_mutual_tls(secured: Secured) -> None:
     reach(secured.cluster("MUTUAL", secured.trust | texts))
 
 
-def test_plain_speech_to_a_tls_listener_is_named(secured: Secured) -> None:
+def test_error_for_plaintext_to_a_tls_listener_names_the_address(secured: Secured) -> None:
     properties = {"security.protocol": "PLAINTEXT", "default.api.timeout.ms": "2000"}
 
     async def run() -> None:
@@ -79,7 +79,7 @@ def test_plain_speech_to_a_tls_listener_is_named(secured: Secured) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_tls_to_a_listener_without_is_named(secured: Secured) -> None:
+def test_error_for_tls_to_a_plaintext_listener_names_the_address(secured: Secured) -> None:
     properties = {"security.protocol": "SSL", "default.api.timeout.ms": "2000"}
 
     async def run() -> None:
@@ -92,18 +92,18 @@ def test_tls_to_a_listener_without_is_named(secured: Secured) -> None:
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 @pytest.mark.parametrize("listener", ["WORD", "BOTH"])
-def test_sasl(secured: Secured, mechanism: str, listener: str) -> None:
+def test_sasl_connects_with_each_mechanism(secured: Secured, mechanism: str, listener: str) -> None:
     reach(secured.cluster(listener, secured.trust | _sasl(mechanism)))
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
-def test_sasl_wrong_password(secured: Secured, mechanism: str) -> None:
+def test_a_wrong_sasl_password_is_refused(secured: Secured, mechanism: str) -> None:
     message = refused(secured.cluster("WORD", _sasl(mechanism, "wrong")))
     assert "SASL_AUTHENTICATION_FAILED" in message
     assert "wrong" not in message
 
 
-def test_oauth_bearer(secured: Secured, tmp_path: Path) -> None:
+def test_an_expired_oauth_token_is_refused(secured: Secured, tmp_path: Path) -> None:
     """The token is in a file; an expired one is refused, and not retried."""
     file = tmp_path / "token"
     file.write_text(token("alice"))
@@ -115,7 +115,7 @@ def test_oauth_bearer(secured: Secured, tmp_path: Path) -> None:
     assert old not in message
 
 
-def test_a_password_that_is_changed_behind_its_reference(secured: Secured, tmp_path: Path) -> None:
+def test_a_password_changed_behind_a_reference_is_used(secured: Secured, tmp_path: Path) -> None:
     """A running client renews its sessions with the new one, and opens connections with it."""
     name, file = "rotated", tmp_path / "secrets.properties"
     asyncio.run(secured.set_password(name, "the-old-one"))
@@ -137,7 +137,9 @@ def test_a_password_that_is_changed_behind_its_reference(secured: Secured, tmp_p
     )
 
 
-def test_a_file_of_secrets_that_is_missing_temporarily(secured: Secured, tmp_path: Path) -> None:
+def test_operations_wait_while_a_file_of_secrets_is_missing(
+    secured: Secured, tmp_path: Path
+) -> None:
     """Operations that need it wait, and go on when it is readable again."""
     file = tmp_path / "secrets.properties"
     file.write_text(f"pw={PASSWORD}")

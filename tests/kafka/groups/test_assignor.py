@@ -48,7 +48,9 @@ def _settle(owned: dict[str, frozenset[int]]) -> dict[str, frozenset[int]]:
 
 
 @given(before=MEMBERS, after=MEMBERS)
-def test_members_come_and_go(before: list[str], after: list[str]) -> None:
+def test_partitions_stay_balanced_when_members_join_and_leave(
+    before: list[str], after: list[str]
+) -> None:
     """Each partition has one owner, evenly, within few rounds; remaining members keep most."""
     first = _settle(dict.fromkeys(before, frozenset()))
     second = _settle({member: first.get(member, frozenset()) for member in after})
@@ -61,32 +63,32 @@ def test_members_come_and_go(before: list[str], after: list[str]) -> None:
         assert kept == min(len(first[member]), len(second[member]))
 
 
-def _most(owned: dict[str, frozenset[int]], run: int) -> int:
+def _largest_share(owned: dict[str, frozenset[int]], run: int) -> int:
     """Return the largest number of partitions among `run` neighbours that one member has."""
     runs = [{(first + at) % COUNT for at in range(run)} for first in range(COUNT)]
-    return max(len(partitions & one) for partitions in owned.values() for one in runs)
+    return max(len(partitions & run) for partitions in owned.values() for run in runs)
 
 
-def test_neighbours_are_spread() -> None:
+def test_the_partitions_of_a_topic_are_spread_over_members() -> None:
     """A topic's partitions are neighbours: of eight, two members have four each.
 
     This holds if one had all when the other joined, and if both joined at the same time.
     """
     both = _settle({"a": frozenset(), "b": frozenset()})
-    assert _most(both, 8) == 4
+    assert _largest_share(both, 8) == 4
     again = _settle({"a": frozenset(range(COUNT)), "b": frozenset()})
-    assert _most(again, 8) == 4
-    assert _most(again, 13) <= 7
+    assert _largest_share(again, 8) == 4
+    assert _largest_share(again, 13) <= 7
     for two in (both, again):
         three = _settle({**two, "c": frozenset()})
-        assert _most(three, 8) <= 4
-        assert _most(three, 13) <= 6
+        assert _largest_share(three, 8) <= 4
+        assert _largest_share(three, 13) <= 6
     left = _settle({"a": three["a"], "b": three["b"]})
-    assert _most(left, 8) <= 5
+    assert _largest_share(left, 8) <= 5
 
 
 @given(history=st.lists(MEMBERS, min_size=1, max_size=8))
-def test_shares_stay_even_through_any_history(history: list[list[str]]) -> None:
+def test_shares_stay_nearly_even_through_any_history(history: list[list[str]]) -> None:
     """Nearly even: a remaining member does not give up all partitions that exact shares need."""
     owned: dict[str, frozenset[int]] = {}
     for members in history:
@@ -96,7 +98,7 @@ def test_shares_stay_even_through_any_history(history: list[list[str]]) -> None:
         assert max(sizes) - min(sizes) <= 2
 
 
-def test_the_newest_generation_is_believed() -> None:
+def test_the_claim_of_the_newest_generation_wins() -> None:
     """A member that rejoins with partitions of an old generation does not get them (KIP-792)."""
     everything = frozenset(range(COUNT))
     given = _round({"old": everything, "new": everything}, {"old": 3, "new": 7})
@@ -134,17 +136,17 @@ def test_a_partition_of_a_newer_owner_is_never_assigned_to_another_member(
 
 
 @given(st.frozensets(st.integers(0, 2**31 - 1), max_size=20))
-def test_an_assignment_is_decoded_as_it_was_encoded(partitions: frozenset[int]) -> None:
+def test_an_assignment_survives_encoding_and_decoding(partitions: frozenset[int]) -> None:
     assert decode_assignment(TOPIC, encode_assignment(TOPIC, partitions)) == partitions
     assert decode_assignment("other", encode_assignment(TOPIC, partitions)) == frozenset()
 
 
-def test_no_bytes_are_no_partitions() -> None:
+def test_an_empty_assignment_has_no_partitions() -> None:
     assert decode_assignment(TOPIC, b"") == frozenset()
 
 
 @given(st.binary(min_size=1, max_size=40))
-def test_any_bytes_are_an_assignment_or_a_protocol_error(data: bytes) -> None:
+def test_any_bytes_give_an_assignment_or_a_protocol_error(data: bytes) -> None:
     try:
         decode_assignment(TOPIC, data)
     except ProtocolError:
@@ -171,10 +173,13 @@ def _subscription(topics: list[str], user_data: bytes | None = b"", version: int
         (b"\0", "cannot decode its subscription: "),
     ],
 )
-def test_a_foreign_member_gets_nothing(foreign: bytes, reason: str) -> None:
+def test_a_foreign_member_gets_no_partitions(foreign: bytes, reason: str) -> None:
     """Lanes share all partitions, whatever else is in the group; a foreign member is named."""
-    ours = {"a": encode_subscription(TOPIC, (), 1), "z": encode_subscription(TOPIC, (), 1)}
-    given = assign(TOPIC, COUNT, {**ours, "m": foreign})
+    lane_subscriptions = {
+        "a": encode_subscription(TOPIC, (), 1),
+        "z": encode_subscription(TOPIC, (), 1),
+    }
+    given = assign(TOPIC, COUNT, {**lane_subscriptions, "m": foreign})
     assert {member: why.startswith(reason) for member, why in given.foreign.items()} == {"m": True}
     got = {member: decode_assignment(TOPIC, data) for member, data in given.assignments.items()}
     assert got["m"] == frozenset()
@@ -183,15 +188,15 @@ def test_a_foreign_member_gets_nothing(foreign: bytes, reason: str) -> None:
     # Java's consumer treats fewer than two bytes as an error of the leader's.
     assert ConsumerProtocolAssignment.decode(given.assignments["m"]).assigned_partitions == []
     assert foreign_reason(TOPIC, foreign).startswith(reason)
-    assert foreign_reason(TOPIC, ours["a"]) == ""
+    assert foreign_reason(TOPIC, lane_subscriptions["a"]) == ""
 
 
-def test_only_foreign_members() -> None:
+def test_a_group_of_only_foreign_members_gets_no_partitions() -> None:
     given = assign(TOPIC, COUNT, {"m": b""})
     assert given.assignments.keys() == given.foreign.keys() == {"m"}
 
 
-def test_what_a_foreign_member_claims_does_not_count() -> None:
+def test_claims_of_a_foreign_member_are_ignored() -> None:
     """The partition goes to a lane at once, whatever generation the claim has."""
     item = ConsumerProtocolSubscription.TopicPartition
     claim = ConsumerProtocolSubscription(

@@ -38,7 +38,7 @@ def test_without_suspension_it_equals_the_monotonic_clock() -> None:
         assert clocks.awake() == clocks.monotonic
 
 
-def test_a_suspended_machine() -> None:
+def test_the_duration_of_a_suspension_is_counted_once() -> None:
     """Goal: the time of the suspension has passed, once and permanently."""
     clocks = Clocks()
     clocks.run(2.0)
@@ -49,14 +49,14 @@ def test_a_suspended_machine() -> None:
     assert clocks.awake() == 1_063.0
 
 
-def test_a_paused_virtual_machine() -> None:
+def test_a_pause_is_detected_from_the_corrected_wall_clock() -> None:
     """Goal: the corrected wall clock shows the pause."""
     clocks = Clocks()
     clocks.wall += 30.0
     assert clocks.awake() == 1_030.0
 
 
-def test_a_wall_clock_that_is_set_back() -> None:
+def test_a_wall_clock_that_is_set_back_is_ignored() -> None:
     """Goal: the clock does not go back, and detects a later pause."""
     clocks = Clocks()
     clocks.wall -= 3_600.0
@@ -65,7 +65,7 @@ def test_a_wall_clock_that_is_set_back() -> None:
     assert clocks.awake() == 1_030.0
 
 
-def test_the_machines_own_clocks() -> None:
+def test_the_clocks_of_a_running_machine_do_not_diverge() -> None:
     """Goal: they do not diverge while a process runs."""
     clock = AwakeClock()
     first = clock()
@@ -83,7 +83,7 @@ class Idle:
 
 
 @pytest.mark.parametrize("clock", ["clock_gettime", "time"])
-def test_a_group_members_lease_ends_with_a_suspend(
+def test_a_suspension_ends_the_lease_of_a_group_member(
     clock: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: after a suspend, or a pause of its machine, nothing is written before a heartbeat (A5).

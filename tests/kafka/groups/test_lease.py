@@ -15,7 +15,7 @@ class _Clock:
         return self.now
 
 
-def test_a_lease_lasts_from_when_the_request_was_sent() -> None:
+def test_a_lease_starts_when_the_request_was_sent() -> None:
     """Goal: the answer's way does not count; nothing was answered, so nothing is held."""
     clock = _Clock()
     lease = Lease(CONFIG, clock)
@@ -47,7 +47,7 @@ def test_a_rebalance_limits_the_lease() -> None:
     assert lease.until == 1000.0 + LEASE * REBALANCE
 
 
-def test_a_lost_membership_needs_a_settled_generation_again() -> None:
+def test_after_lost_membership_a_lease_needs_a_settled_generation() -> None:
     lease = Lease(CONFIG, _Clock())
     lease.settle(1000.0)
     lease.end()
@@ -57,3 +57,30 @@ def test_a_lost_membership_needs_a_settled_generation_again() -> None:
     lease.reset()
     lease.extend(1000.0)
     assert not lease.holds
+
+
+def test_a_successful_heartbeat_confirms_the_ownership() -> None:
+    """Goal: the ownership is confirmed for when the request was sent, until the member is lost."""
+    lease = Lease(CONFIG, _Clock())
+    lease.settle(1000.0)
+    lease.extend(1002.0)
+    lease.extend(1001.0)
+    assert lease.confirmed_at == 1002.0
+    lease.end()
+    assert lease.confirmed_at == 1002.0
+    lease.reset()
+    assert lease.confirmed_at < 0
+
+
+def test_a_heartbeat_during_group_loading_only_keeps_a_lease() -> None:
+    """Goal: it neither revives a lease that has ended, nor confirms anything."""
+    clock = _Clock()
+    lease = Lease(CONFIG, clock)
+    lease.settle(1000.0)
+    clock.now = 1002.0
+    lease.keep(1001.0)
+    assert lease.until == 1001.0 + LEASE * SESSION
+    clock.now = lease.until
+    lease.keep(clock.now)
+    assert not lease.holds
+    assert lease.confirmed_at == 1000.0

@@ -1,6 +1,7 @@
 """Membership on real brokers: which member has which partitions, and for how long."""
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from twinlog.kafka.client.coordinators import Coordinator
 from twinlog.kafka.errors import Fenced, Refusal, UserError
 from twinlog.kafka.groups.group_config import GroupConfig
 from twinlog.kafka.groups.lease import LEASE
+from twinlog.kafka.groups.member_requests import MemberIdentity, RejoinError
 from twinlog.kafka.groups.membership import GroupMember
 from twinlog.kafka.requests.topics import NewTopic, create_topics
 from twinlog.local.cluster import LocalCluster
@@ -97,7 +99,7 @@ def _config(group: str, topic: str, instance: str | None = None, **times: float)
     return GroupConfig(group_id=group, topic=topic, instance_id=instance, **(defaults | times))
 
 
-def test_two_members_share_and_the_survivor_takes_over(
+def test_two_members_share_partitions_and_the_survivor_takes_over(
     any_kafka: LocalCluster, fresh_name: Fresh, topic: str
 ) -> None:
     """One move takes only what must move; after the other's death it has all, after the session."""
@@ -171,7 +173,9 @@ def test_a_foreign_consumer_gets_no_partitions(
     asyncio.run(run())
 
 
-def test_a_leave_hands_over_at_once(any_kafka: LocalCluster, fresh_name: Fresh, topic: str) -> None:
+def test_partitions_of_a_leaving_member_move_at_once(
+    any_kafka: LocalCluster, fresh_name: Fresh, topic: str
+) -> None:
     async def run() -> None:
         await _topic(any_kafka, topic)
         group = fresh_name("group")
@@ -250,7 +254,7 @@ def test_a_second_process_with_the_instance_id_fences_the_first(
     asyncio.run(run())
 
 
-def test_a_hung_loop_loses_its_partitions_and_its_lease_first(
+def test_the_lease_of_a_hung_member_ends_before_its_partitions_move(
     kafka: LocalCluster, fresh_name: Fresh, topic: str
 ) -> None:
     """A hung member is out of the group, and its own clock tells it before others may act."""
@@ -280,6 +284,44 @@ def test_a_hung_loop_loses_its_partitions_and_its_lease_first(
     asyncio.run(run())
 
 
+def test_ownership_is_confirmed_until_another_member_gets_the_partitions(
+    any_kafka: LocalCluster, fresh_name: Fresh, topic: str
+) -> None:
+    """Goal: a question is answered at once, or by no answer that came before it.
+
+    The group has another generation before the other member gets its partitions, and refuses the
+    heartbeats of the one before. So one that is cut off, within its lease, gets no confirmation.
+    """
+
+    async def run() -> None:
+        await _topic(any_kafka, topic)
+        config = _config(fresh_name("group"), topic, heartbeat_interval=2.0)
+        cut, other = Owner(any_kafka, config), Owner(any_kafka, config)
+        await cut.start()
+        await cut.owns(PARTITIONS)
+        asked = time.monotonic()
+        await asyncio.gather(*(cut.member.confirm() for _ in range(100)))
+        for _ in range(5):
+            await cut.member.confirm()
+        assert time.monotonic() - asked < 2.0, "it does not wait for the next heartbeat"
+        held = asyncio.Event()
+        requests = cut.member._requests
+        heartbeat, identity = requests.heartbeat, cut.member.identity
+        requests.heartbeat = _held(heartbeat, held)  # type: ignore[method-assign]
+        confirmed = asyncio.create_task(cut.member.confirm())
+        await other.start()
+        await other.owns(PARTITIONS, SESSION + 10)
+        assert await heartbeat(identity) in (22, 25)
+        assert not confirmed.done()
+        held.set()
+        await until_async(lambda: _has_lost(cut), 10, "the loss is noticed")
+        await asyncio.wait_for(confirmed, 10)
+        await cut.owns(25)
+        await asyncio.gather(cut.close(), other.close())
+
+    asyncio.run(run())
+
+
 def _held(ask: Callable[..., Awaitable[Any]], held: asyncio.Event) -> Callable[..., Awaitable[Any]]:
     async def wait(*arguments: Any) -> Any:
         await held.wait()
@@ -292,7 +334,7 @@ async def _has_lost(owner: Owner) -> bool:
     return ("lost", PARTITIONS) in owner.events
 
 
-def test_partitions_are_written_to_until_they_are_revoked(
+def test_the_lease_holds_until_partitions_are_revoked(
     kafka: LocalCluster, fresh_name: Fresh, topic: str
 ) -> None:
     """The other gets nothing before `on_revoked` has returned; the lease holds meanwhile."""
@@ -322,7 +364,9 @@ def test_partitions_are_written_to_until_they_are_revoked(
     asyncio.run(run())
 
 
-def test_giving_up_too_slowly_is_a_loss(kafka: LocalCluster, fresh_name: Fresh, topic: str) -> None:
+def test_partitions_revoked_too_slowly_are_lost(
+    kafka: LocalCluster, fresh_name: Fresh, topic: str
+) -> None:
     async def run() -> None:
         await _topic(kafka, topic)
         group = fresh_name("group")
@@ -342,7 +386,7 @@ def test_giving_up_too_slowly_is_a_loss(kafka: LocalCluster, fresh_name: Fresh, 
     asyncio.run(run())
 
 
-def test_the_coordinator_dies_and_comes_back(
+def test_a_restart_of_the_coordinator_loses_no_partitions(
     tmp_path_factory: pytest.TempPathFactory, fresh_name: Fresh, topic: str
 ) -> None:
     """No callback runs and nothing is lost; the lease expires meanwhile and is restored."""
@@ -374,7 +418,7 @@ async def _lease_holds(owner: Owner) -> bool:
     return owner.member.lease_until > time.monotonic()
 
 
-def test_the_coordinator_is_doubted_again_and_again() -> None:
+def test_an_unreachable_coordinator_is_looked_up_repeatedly() -> None:
     """It is doubted also if the other broker does not answer."""
 
     class Hanging:
@@ -404,12 +448,64 @@ def test_the_coordinator_is_doubted_again_and_again() -> None:
     asyncio.run(run())
 
 
-def test_times_that_do_not_suit_are_refused() -> None:
+@pytest.mark.parametrize("synced", [True, False])
+def test_a_heartbeat_during_group_loading_revives_no_lease(*, synced: bool) -> None:
+    """Goal: it answers 0 to any heartbeat, which proves nothing to a member that was away."""
+
+    class Loading:
+        loaded = False
+        asked = 0
+
+        async def heartbeat(self, identity: MemberIdentity) -> int:
+            del identity
+            self.asked += 1
+            return 0
+
+        async def sync_again(self, identity: MemberIdentity, protocol: str) -> None:
+            assert (identity.member_id, protocol) == ("m", "p")
+            if not self.loaded:
+                raise RejoinError("REBALANCE_IN_PROGRESS")
+
+    async def run() -> None:
+        now = 0.0
+        cluster = SimpleNamespace(
+            config=SimpleNamespace(retry_backoff=0.001, retry_backoff_max=0.001),
+            rng=random.Random(0),
+            metadata=SimpleNamespace(topics={}),
+        )
+        config = GroupConfig(group_id="g", topic="t")
+        member = GroupMember(cluster, config, None, clock=lambda: now)  # type: ignore[arg-type]
+        member._requests = requests = Loading()  # type: ignore[assignment]
+        member.identity, member._protocol = MemberIdentity("m", 1), "p"
+        member._synced = synced
+        member._lease.settle(0.0)
+        now = config.session_timeout
+        member._member.set()
+        beating = asyncio.create_task(member._beat())
+        confirmed = asyncio.create_task(member.confirm())
+        await asyncio.sleep(0)
+        now += 1.0
+
+        async def asked() -> bool:
+            return requests.asked > 2
+
+        await until_async(asked, 10, "it was asked again and again")
+        assert not member.holds_lease
+        assert not confirmed.done()
+        requests.loaded = member._synced = True
+        await asyncio.wait_for(confirmed, 10)
+        assert member.holds_lease
+        beating.cancel()
+
+    asyncio.run(run())
+
+
+def test_a_heartbeat_interval_above_a_third_of_the_session_is_refused() -> None:
     with pytest.raises(UserError, match="at most a third"):
         GroupConfig(group_id="g", topic="t", session_timeout=1, heartbeat_interval=0.5)
 
 
-def test_a_session_timeout_that_the_broker_refuses(
+def test_a_session_timeout_refused_by_the_broker_is_a_user_error(
     kafka: LocalCluster, fresh_name: Fresh, topic: str
 ) -> None:
     async def run() -> None:

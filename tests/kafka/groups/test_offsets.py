@@ -11,6 +11,7 @@ import pytest
 from clients import ClusterConfig, client
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
+from kafka.protocol.metadata import MetadataRequest
 from waiting import until
 
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -36,6 +37,8 @@ class Coordinators(KafkaCluster):
         self._error, self._code = error, code
         self._brokers = {node: Broker(node, "h", 1) for node in (1, 2)}
         self._snapshot = Metadata(brokers=self._brokers)
+        self.knowing: set[int] = set()
+        """The brokers that know topics which the snapshot does not have."""
 
     @property
     def metadata(self) -> Metadata:
@@ -54,9 +57,14 @@ class Coordinators(KafkaCluster):
         return self._snapshot
 
     async def call(self, request: Any, *, node: Any = None, **_: Any) -> Any:
-        del request
-        group = SimpleNamespace(group_id=f"g{node}", group_state="Empty", group_type="classic")
-        return SimpleNamespace(error_code=self._code, groups=[group])
+        if isinstance(request, MetadataRequest):
+            code = 0 if node in self.knowing else 3
+            topics = [SimpleNamespace(name=t.name, error_code=code) for t in request.topics]
+            return SimpleNamespace(topics=topics)
+        return SimpleNamespace(error_code=self._code, groups=[self.listed(node)])
+
+    def listed(self, node: int) -> SimpleNamespace:
+        return SimpleNamespace(group_id=f"g{node}", group_state="Empty", group_type="classic")
 
     def lists(self, *, whole: bool = True) -> set[str]:
         async def run() -> set[str]:
@@ -65,7 +73,7 @@ class Coordinators(KafkaCluster):
         return asyncio.run(run())
 
 
-def test_a_list_is_whole_while_every_group_has_its_coordinator(
+def test_groups_are_listed_only_if_every_coordinator_is_available(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No broker lists the groups of a partition without a leader. An election is waited for."""
@@ -79,22 +87,40 @@ def test_a_list_is_whole_while_every_group_has_its_coordinator(
         Coordinators((1, 2), (1, NOBODY)).lists()
     with pytest.raises(Retriable, match="coordinators changed"):
         Coordinators((1, 2), (2, 2)).lists()
+    with pytest.raises(Retriable, match="a coordinator is not in the metadata"):
+        Coordinators((1, 4), (1, 4)).lists()
     assert Coordinators((1, NOBODY)).lists(whole=False) == both
 
 
-def test_a_list_as_far_as_the_offsets_topic_may_be_seen() -> None:
+def test_groups_are_listed_without_describe_right_on_the_offsets_topic() -> None:
     """If it does not exist there are no groups; without the right to describe it, no leaders."""
     assert Coordinators().lists() == {"g1", "g2"}
+    stale = Coordinators()
+    stale.knowing.add(2)
+    with pytest.raises(Retriable, match="__consumer_offsets"):
+        stale.lists()
     assert Coordinators(error=29).lists() == {"g1", "g2"}
 
 
-def test_groups_that_are_being_loaded_are_an_error() -> None:
+@pytest.mark.parametrize("states", [("Empty", "Stable"), ("Stable", "Empty")])
+def test_a_group_that_two_brokers_list_counts_with_its_members(states: tuple[str, str]) -> None:
+    """One of them was its coordinator, and has not heard yet that it is no more."""
+
+    class Moved(Coordinators):
+        def listed(self, node: int) -> SimpleNamespace:
+            return SimpleNamespace(group_id="g", group_state=states[node - 1], group_type=None)
+
+    found = asyncio.run(list_groups(Moved((1, 2), (1, 2))))
+    assert not found["g"].idle
+
+
+def test_listing_groups_while_a_coordinator_loads_is_an_error() -> None:
     with pytest.raises(Retriable, match="COORDINATOR_LOAD_IN_PROGRESS"):
         Coordinators((1, 2), (1, 2), code=14).lists()
 
 
 @pytest.mark.broker
-def test_offsets_of_an_open_transaction(
+def test_offsets_of_an_open_transaction_are_pending(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
     """They are pending: a request for stable offsets waits, another gets the earlier ones."""

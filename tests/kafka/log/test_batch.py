@@ -35,11 +35,11 @@ def only(data: bytes) -> Header:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_headers_as_kafka_python_reads_them(name: str) -> None:
+def test_headers_are_read_as_by_kafka_python(name: str) -> None:
     """Goal: an independent reader finds the same batches with the same fields."""
     log = capture(name)
-    theirs = list(MemoryRecords(log.data))
-    for header, other in zip(log.headers, theirs, strict=True):
+    decoded = list(MemoryRecords(log.data))
+    for header, other in zip(log.headers, decoded, strict=True):
         assert other.validate_crc()
         assert (
             header.base_offset,
@@ -74,7 +74,7 @@ def test_headers_as_kafka_python_reads_them(name: str) -> None:
 
 
 @given(captures, st.data(), identities)
-def test_a_forwarded_batch_keeps_its_bytes(
+def test_a_forwarded_batch_keeps_all_bytes_behind_the_header(
     log: Capture, data: st.DataObject, identity: tuple[int, int, int]
 ) -> None:
     """Goal: behind the header nothing changes; the checksum is that of what is sent."""
@@ -111,7 +111,7 @@ def test_a_forwarded_batch_keeps_its_bytes(
 
 
 @given(captures, st.data())
-def test_an_answer_may_end_anywhere(log: Capture, data: st.DataObject) -> None:
+def test_a_buffer_may_end_within_a_batch(log: Capture, data: st.DataObject) -> None:
     """Goal: whole batches are found, the rest is left out."""
     cut = data.draw(st.integers(0, len(log.data)))
     found = list(batches(log.buffer[:cut]))
@@ -122,7 +122,9 @@ def test_an_answer_may_end_anywhere(log: Capture, data: st.DataObject) -> None:
     ("attributes", "forwardable"),
     [(0, True), (TRANSACTIONAL, True), (DELETE_HORIZON, True), (LOG_APPEND_TIME, False)],
 )
-def test_which_batches_are_forwarded_unchanged(attributes: int, forwardable: bool) -> None:
+def test_attributes_decide_whether_a_batch_is_forwarded_unchanged(
+    attributes: int, forwardable: bool
+) -> None:
     """Goal: LogAppendTime is not forwarded; bits that a broker refuses or sets are cleared."""
     made = batch([record(0), record(1)], Codec.NONE, attributes=attributes)
     header = only(made)
@@ -167,13 +169,13 @@ CORRUPT = {
 
 
 @pytest.mark.parametrize("data", CORRUPT.values(), ids=CORRUPT)
-def test_what_is_wrong_is_corrupt(data: bytes) -> None:
+def test_invalid_batches_are_reported_as_corrupt(data: bytes) -> None:
     """Goal: brokers do not check their answers; the offset is not even in the checksum."""
     with pytest.raises(CorruptBatch):
         list(batches(memoryview(data)))
 
 
-def test_a_batch_below_the_lowest_is_corrupt() -> None:
+def test_a_batch_below_the_expected_offset_is_corrupt() -> None:
     """Goal: a reader that goes on in a buffer gives the end of the batch before."""
     assert len(list(batches(memoryview(GOOD), 0, 7))) == 1
     with pytest.raises(CorruptBatch, match="expected offset 8 or above"):
@@ -181,7 +183,7 @@ def test_a_batch_below_the_lowest_is_corrupt() -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_older_formats_are_another_reader_s(magic: int) -> None:
+def test_older_formats_are_reported_with_their_position(magic: int) -> None:
     """Goal: the offset where older messages begin is reported, after the batches before it."""
     found = batches(memoryview(GOOD + altered(GOOD, magic=magic)))
     assert next(found).base_offset == 7
@@ -191,13 +193,13 @@ def test_older_formats_are_another_reader_s(magic: int) -> None:
 
 
 @pytest.mark.parametrize("base", [(1 << 31) - 1, 1 << 31, (1 << 53) + 1, (1 << 63) - 10])
-def test_large_offsets(base: int) -> None:
+def test_offsets_use_64_bits(base: int) -> None:
     """Goal: offsets are 64 bits, whatever else is 32 or a double elsewhere."""
     header = only(batch([record(base), record(base + 1)]))
     assert (header.base_offset, header.next_offset) == (base, base + 2)
 
 
-def test_timestamps_are_kept() -> None:
+def test_unusual_timestamps_are_kept() -> None:
     """Goal: -1 (none), before 1970, and a horizon in the base timestamp's place."""
     for base in (-1, -5, 0, THEN):
         made = altered(batch([record(0)]), base_timestamp=base, max_timestamp=base - 1)
@@ -209,7 +211,7 @@ def test_timestamps_are_kept() -> None:
         assert (again.base_timestamp, again.max_timestamp) == (base, base - 1)
 
 
-def test_a_new_header() -> None:
+def test_a_new_header_has_each_field_at_its_place() -> None:
     """Goal: each field is where the layout has it."""
     header = new_header(
         length=51,

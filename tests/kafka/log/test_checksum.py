@@ -24,7 +24,7 @@ forty = st.binary(min_size=40, max_size=40)
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 @pytest.mark.parametrize("module", [checksum, lone], ids=lambda module: module.__name__)
-def test_what_is_installed_is_compiled(module: ModuleType) -> None:
+def test_the_installed_modules_are_compiled(module: ModuleType) -> None:
     """Goal: no test or measurement uses a slower, or an older, form unnoticed."""
     built = Path(str(module.__file__))
     assert built != source(module), "not compiled: touch pyproject.toml; make setup"
@@ -42,7 +42,7 @@ def test_a_patched_checksum_equals_a_recomputed_one(
 
 @both
 @pytest.mark.parametrize("size", [(1 << 16) - 1, 1 << 20, 10_000_019])
-def test_long_messages(patched: Patched, size: int) -> None:
+def test_checksums_of_long_messages_are_patched(patched: Patched, size: int) -> None:
     """Goal: lengths of many bits."""
     rest = bytes(range(256)) * (size // 256 + 1)
     rest = rest[:size]

@@ -30,7 +30,7 @@ def test_compressed_data_decompresses_to_the_same_bytes(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_real_clients_and_brokers_wrote(name: str) -> None:
+def test_data_of_real_clients_and_brokers_is_decompressed(name: str) -> None:
     """Goal: librdkafka's and Java's framing of each codec."""
     log = capture(name)
     for header in log.headers:
@@ -50,13 +50,13 @@ def test_both_framings_of_snappy_are_in_the_captures() -> None:
     assert starts == {True, False}
 
 
-def test_gzip_as_the_standard_library_reads_it() -> None:
+def test_gzip_is_compatible_with_the_standard_library() -> None:
     """Goal: an independent decoder."""
     assert gzip.decompress(bytes(compress(Codec.GZIP, b"abc" * 999))) == b"abc" * 999
     assert back(Codec.GZIP, gzip.compress(b"abc" * 999)) == b"abc" * 999
 
 
-def test_lz4_blocks_that_do_not_get_shorter_are_stored() -> None:
+def test_incompressible_lz4_blocks_are_stored() -> None:
     """Goal: noise of several blocks, and of a broken one."""
     noise = random.Random(1).randbytes(200_001)
     assert back(Codec.LZ4, bytes(compress(Codec.LZ4, noise))) == noise
@@ -64,7 +64,7 @@ def test_lz4_blocks_that_do_not_get_shorter_are_stored() -> None:
 
 
 @pytest.mark.parametrize("codec", CODED)
-def test_bombs_are_refused(codec: Codec) -> None:
+def test_decompression_bombs_are_refused_at_the_bound(codec: Codec) -> None:
     """Goal: small data that grows is refused at the bound; just below it is read."""
     bomb = bytes(compress(codec, bytes(3_000_000)))
     with pytest.raises(TooLong, match="decompresses to"):
@@ -72,7 +72,7 @@ def test_bombs_are_refused(codec: Codec) -> None:
     assert len(back(codec, bomb, 3_000_000)) == 3_000_000
 
 
-def test_a_snappy_block_that_lies_about_its_size_is_refused() -> None:
+def test_a_snappy_block_with_an_excessive_size_is_refused() -> None:
     """Goal: 4 GB are not allocated because five bytes say so."""
     with pytest.raises(TooLong):
         decompress(Codec.SNAPPY, memoryview(b"\xff\xff\xff\xff\x0fabc"))
@@ -81,7 +81,7 @@ def test_a_snappy_block_that_lies_about_its_size_is_refused() -> None:
 
 @pytest.mark.parametrize("codec", CODED)
 @pytest.mark.parametrize("data", [b"", b"\0", b"nonsense", b"\xff" * 50, bytes(50)])
-def test_nonsense_is_corrupt(codec: Codec, data: bytes) -> None:
+def test_arbitrary_bytes_are_reported_as_corrupt(codec: Codec, data: bytes) -> None:
     """Goal: nonsense gives one documented error, or nothing for no data."""
     try:
         assert back(codec, data) in (b"", bytes(len(data)))
@@ -93,7 +93,7 @@ def test_nonsense_is_corrupt(codec: Codec, data: bytes) -> None:
     "blocks",
     [b"\0\0", b"\0\0\0\0", b"\xff\xff\xff\xff", b"\0\0\0\x09abc", b"\0\0\0\x03\xff\xff\xff"],
 )
-def test_snappy_blocks_that_are_wrong_are_corrupt(blocks: bytes) -> None:
+def test_invalid_snappy_block_lengths_are_corrupt(blocks: bytes) -> None:
     """Goal: the framing's own lengths are checked before they are used."""
     framed = bytes(compress(Codec.SNAPPY, b"abc")) + blocks
     with pytest.raises(CorruptBatch, match="snappy"):
@@ -101,7 +101,7 @@ def test_snappy_blocks_that_are_wrong_are_corrupt(blocks: bytes) -> None:
 
 
 @pytest.mark.parametrize("codec", CODED)
-def test_data_that_is_cut_off_is_corrupt(codec: Codec) -> None:
+def test_truncated_data_is_corrupt(codec: Codec) -> None:
     """Goal: cut data does not give the part that was there."""
     data = bytes(compress(codec, random.Random(2).randbytes(5000)))
     for cut in (len(data) - 1, len(data) // 2, 20):
@@ -109,7 +109,7 @@ def test_data_that_is_cut_off_is_corrupt(codec: Codec) -> None:
             back(codec, data[:cut])
 
 
-def test_none_is_not_copied() -> None:
+def test_uncompressed_data_is_not_copied() -> None:
     """Goal: uncompressed data stays in its buffer."""
     data = memoryview(b"abc")
     assert decompress(Codec.NONE, data) is data

@@ -17,51 +17,51 @@ def learned(*reads: tuple[int, int]) -> SourceEpochs:
     return epochs
 
 
-def known(epochs: SourceEpochs, upto: int) -> list[int]:
+def known_epochs(epochs: SourceEpochs, upto: int) -> list[int]:
     """Return the epoch before each offset."""
     return [epochs.before(Offset(offset)) for offset in range(upto)]
 
 
 def test_no_epoch_is_known_before_the_first_read() -> None:
     """Before the first read no epoch is known."""
-    assert known(SourceEpochs(), 3) == [-1, -1, -1]
+    assert known_epochs(SourceEpochs(), 3) == [-1, -1, -1]
 
 
-def test_between_two_reads_of_one_epoch_there_is_no_other() -> None:
+def test_offsets_between_two_reads_of_one_epoch_have_that_epoch() -> None:
     """Epochs only grow along a log: offsets between two of the same epoch have it too."""
-    assert known(learned((2, 5), (5, 5)), 7) == [-1, -1, 5, 5, 5, 5, -1]
+    assert known_epochs(learned((2, 5), (5, 5)), 7) == [-1, -1, 5, 5, 5, 5, -1]
 
 
-def test_where_epochs_change_only_what_was_seen_is_known() -> None:
+def test_offsets_between_different_epochs_are_unknown() -> None:
     """The answer that ends in another epoch began in one that was not seen."""
-    assert known(learned((2, 5), (6, 7)), 8) == [-1, -1, 5, -1, -1, -1, 7, -1]
+    assert known_epochs(learned((2, 5), (6, 7)), 8) == [-1, -1, 5, -1, -1, -1, 7, -1]
 
 
 def test_a_message_without_epoch_leaves_the_position_unknown() -> None:
     """Formats v0 and v1 have none; the next batch has one."""
     epochs = learned((2, 5), (4, -1))
-    assert known(epochs, 5) == [-1, -1, 5, -1, -1]
+    assert known_epochs(epochs, 5) == [-1, -1, 5, -1, -1]
     epochs.learn(Offset(6), LeaderEpoch(5))
     assert epochs.before(Offset(6)) == 5
 
 
-def test_a_position_forgets_what_lies_behind_it() -> None:
+def test_a_position_discards_epochs_of_later_offsets() -> None:
     """Records that were read, but not appended, prove nothing about a later read of them."""
     epochs = learned((1, 5), (4, 5), (6, 7))
     epochs.place(Offset(3), LeaderEpoch(9))
-    assert known(epochs, 8) == [-1, 5, 5, 5, -1, -1, -1, -1]
+    assert known_epochs(epochs, 8) == [-1, 5, 5, 5, -1, -1, -1, -1]
 
 
 def test_an_unknown_position_takes_the_epoch_of_the_source() -> None:
     """A new owner asks the source; so does one whose position is where an epoch began."""
     epochs = learned((2, 5), (6, 7))
     epochs.place(Offset(4), LeaderEpoch(6))
-    assert known(epochs, 6) == [-1, -1, 5, -1, 6, -1]
+    assert known_epochs(epochs, 6) == [-1, -1, 5, -1, 6, -1]
     epochs.place(Offset(1), UNKNOWN_EPOCH)
-    assert known(epochs, 6) == [-1] * 6
+    assert known_epochs(epochs, 6) == [-1] * 6
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_the_number_of_stored_epochs_is_bounded() -> None:
     """The oldest epochs are forgotten."""
     epochs = learned(*((10 * epoch, epoch) for epoch in range(1, MAX_RUNS + 3)))
     assert [epochs.before(Offset(10 * epoch)) for epoch in (1, 2, 3)] == [-1, -1, 3]
@@ -74,7 +74,9 @@ LOGS = st.lists(
 
 
 @given(LOGS, st.data())
-def test_reported_epochs_are_right(log: list[tuple[int, int, int]], data: st.DataObject) -> None:
+def test_reported_epochs_are_correct_or_unknown(
+    log: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
     """After any reads, in any steps, and at any position: an epoch is right, or not given."""
     truth, epochs = [UNKNOWN_EPOCH], SourceEpochs()  # truth[n]: the epoch before offset n
     epoch, read, ends = 0, 0, []
@@ -103,7 +105,7 @@ def _around(truth: list[LeaderEpoch | None], offset: int) -> set[LeaderEpoch]:
     return {before} if before is not None and before == after else set()
 
 
-def test_the_epoch_of_an_offset_is_its_batchs() -> None:
+def test_the_epoch_of_an_offset_is_that_of_its_batch() -> None:
     """It is known within a batch, and not in a hole between two, nor after the last."""
     headers, buffer = joined(
         altered(batch([record(0), record(1)]), leader_epoch=3),
@@ -114,7 +116,7 @@ def test_the_epoch_of_an_offset_is_its_batchs() -> None:
 
 
 @given(captures)
-def test_real_batches_bear_an_epoch(log: Capture) -> None:
+def test_real_batches_have_a_leader_epoch(log: Capture) -> None:
     """These are batches that real brokers have sent: each batch has an epoch of 0 or more."""
     for header in log.headers:
         assert epoch_at(log.buffer, header.base_offset) == header.leader_epoch >= 0

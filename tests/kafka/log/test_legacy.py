@@ -88,7 +88,7 @@ def moved(messages: Sequence[Message], by: int) -> list[Message]:
     return [(offset + by, timestamp, key, value) for offset, timestamp, key, value in messages]
 
 
-def seen(data: bytes, position: int = 0) -> list[Message]:
+def planned_messages(data: bytes, position: int = 0) -> list[Message]:
     """Return the messages of a plan of this data."""
     pieces = plan(memoryview(data), Offset(position))
     check_cover(pieces, position)
@@ -101,38 +101,38 @@ def timeless(messages: Sequence[Message]) -> list[Message]:
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-def test_what_kafka_python_wrote(magic: int, codec: Codec) -> None:
+def test_message_sets_of_kafka_python_are_read(magic: int, codec: Codec) -> None:
     """Goal: an independent encoder's messages, as its own decoder reads them."""
     data = message_set(magic, THREE, codec)
-    theirs = [
+    expected = [
         (r.offset, -1 if r.timestamp is None else r.timestamp, r.key, r.value)
         for group in MemoryRecords(data)
         for r in group
     ]
     if codec is Codec.NONE or magic == 0:
         # It does not set the offset of a wrapper, which the broker does.
-        assert seen(data) == theirs == (list(THREE) if magic else timeless(THREE))
+        assert planned_messages(data) == expected == (list(THREE) if magic else timeless(THREE))
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
 @pytest.mark.parametrize("base", [0, 5, 1 << 31, 1 << 53])
-def test_wrappers(codec: Codec, base: int) -> None:
+def test_wrapped_offsets_are_absolute_in_v0_and_relative_in_v1(codec: Codec, base: int) -> None:
     """Goal: v0 wraps offsets as they are, v1 relative ones, whose last is the wrapper's."""
     old = wrapper(0, moved(THREE, base), codec, base + 2)
     new = wrapper(1, THREE, codec, base + 2)
-    assert seen(old, base) == timeless(moved(THREE, base))
-    assert seen(new, base) == moved(THREE, base)
+    assert planned_messages(old, base) == timeless(moved(THREE, base))
+    assert planned_messages(new, base) == moved(THREE, base)
 
 
-def test_a_wrapper_that_compaction_has_thinned() -> None:
+def test_a_compacted_wrapper_keeps_its_offsets() -> None:
     """Goal: relative offsets have holes then, and the first need not be 0."""
     left = [THREE[1], (5, THEN, None, b"five")]
     data = wrapper(1, left, Codec.GZIP, 105)
-    assert seen(data, 90) == moved(left, 100)
+    assert planned_messages(data, 90) == moved(left, 100)
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_a_wrapper_is_unwrapped_in_steps(magic: int) -> None:
+def test_a_large_wrapper_is_unwrapped_in_steps(magic: int) -> None:
     """Goal: B5: a lane is not held up, however many messages a wrapper contains."""
     count = 4 * STEP_MESSAGES + 1
     base = 7_000 if magic else 0
@@ -149,7 +149,7 @@ def test_a_wrapper_is_unwrapped_in_steps(magic: int) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_a_plan_that_is_full_within_a_wrapper(magic: int) -> None:
+def test_a_plan_that_is_full_within_a_wrapper_loses_no_records(magic: int) -> None:
     """Goal: the rest of it is fetched again. It became a gap, before the next wrapper.
 
     Sets of 1,000 offsets of which compaction has left every second record: a piece for each.
@@ -168,7 +168,7 @@ def test_a_plan_that_is_full_within_a_wrapper(magic: int) -> None:
     assert [one.offset for one in records_of(pieces)] == list(range(1, count * size, 2))
 
 
-def test_a_plan_that_is_full_before_long_wrappers() -> None:
+def test_a_plan_that_is_full_before_long_wrappers_has_no_gap() -> None:
     """Goal: a log without holes has no gap in its plan."""
     data = b"".join(message(1, at, b"x") for at in range(MAX_PIECES - 1))
     for base in range(MAX_PIECES - 1, MAX_PIECES + 10_000, 5000):
@@ -177,58 +177,58 @@ def test_a_plan_that_is_full_before_long_wrappers() -> None:
     assert not [one for one in plan(memoryview(data), Offset(0)) if isinstance(one, Gap)]
 
 
-def test_log_append_time() -> None:
+def test_log_append_time_of_the_wrapper_applies_to_its_messages() -> None:
     """Goal: the wrapper's timestamp applies to all; a message's own is its own."""
     data = wrapper(1, THREE, Codec.GZIP, 2, attributes=LOG_APPEND_TIME, timestamp=77)
     data += message(1, 3, b"v", attributes=LOG_APPEND_TIME, timestamp=88)
-    assert [one[1] for one in seen(data)] == [77, 77, 77, 88]
+    assert [one[1] for one in planned_messages(data)] == [77, 77, 77, 88]
 
 
-def test_the_lz4_of_old_clients_is_read() -> None:
+def test_lz4_frames_of_old_clients_are_read() -> None:
     """Goal: KAFKA-3160's wrong header checksum, with a content size and without."""
     sized = bytes(cramjam.lz4.compress(message_set(0, THREE)))
     plain = bytes(compress(Codec.LZ4, message_set(0, THREE)))
     for frame, checksum_at in ((plain, 6), (sized, 14 if sized[4] & 8 else 6)):
         for checksum in (0, 1, 255, frame[checksum_at]):
             old = frame[:checksum_at] + bytes((checksum,)) + frame[checksum_at + 1 :]
-            assert seen(message(0, 2, old, attributes=3)) == timeless(THREE)
+            assert planned_messages(message(0, 2, old, attributes=3)) == timeless(THREE)
     wrong = plain[:6] + bytes((plain[6] ^ 1,)) + plain[7:]
     with pytest.raises(CorruptBatch, match="lz4"):
-        seen(message(1, 2, wrong, attributes=3))
+        planned_messages(message(1, 2, wrong, attributes=3))
 
 
 @pytest.mark.parametrize(
     ("data", "expected"), [(b"", 0x02CC5D05), (b"abc", 0x32D153FF), (b"\x60\x40", 0x82)]
 )
-def test_xxh32(data: bytes, expected: int) -> None:
+def test_xxh32_gives_the_published_values(data: bytes, expected: int) -> None:
     """Goal: two published values, and the byte that every LZ4 frame of 64 KB blocks has."""
     found = _xxh32(memoryview(data))
     assert expected in (found, found >> 8 & 0xFF)
 
 
-def test_formats_follow_each_other() -> None:
+def test_a_log_of_mixed_formats_is_read() -> None:
     """Goal: a log that went through all three, as upgrades leave it, and back again."""
     data = message_set(0, moved(THREE, 0))
     data += wrapper(1, THREE, Codec.SNAPPY, 5)
     data += batch([record(6), record(7)])
     data += message_set(1, moved(THREE, 8))
     data += batch([record(11)])
-    assert [one[0] for one in seen(data)] == list(range(12))
+    assert [one[0] for one in planned_messages(data)] == list(range(12))
     for position in range(12):
-        assert [one[0] for one in seen(data, position)] == list(range(position, 12))
+        assert [one[0] for one in planned_messages(data, position)] == list(range(position, 12))
 
 
 @given(st.integers(0, 400))
-def test_a_set_may_end_anywhere(cut: int) -> None:
+def test_a_message_set_may_end_within_a_message(cut: int) -> None:
     """Goal: a fetch of old messages ends within one, and the cut message is left out."""
     data = message_set(1, THREE) + wrapper(1, THREE, Codec.GZIP, 5)
-    found = seen(data[:cut])
+    found = planned_messages(data[:cut])
     assert found == [*THREE, *moved(THREE, 3)][: len(found)]
     assert len(found) in (0, 1, 2, 3, 6)
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_a_wrapper_that_decompresses_to_more_than_allowed(magic: int) -> None:
+def test_a_wrapper_that_decompresses_beyond_the_limit_is_refused(magic: int) -> None:
     """Goal: it is refused with its size, as a present-day batch is (B8)."""
     data = memoryview(wrapper(magic, [(0, THEN, None, bytes(10_000))], Codec.GZIP, 0))
     assert len(data) < 1_000
@@ -252,7 +252,7 @@ def test_a_plan_yields_between_old_messages(codec: Codec) -> None:
     assert yielded >= len(sets) - 1
 
 
-def test_what_is_re_encoded_is_a_batch_of_today() -> None:
+def test_re_encoded_messages_form_a_forwardable_batch() -> None:
     """Goal: it has the same codec, is dense, and of CreateTime."""
     [piece] = plan(memoryview(wrapper(1, THREE, Codec.LZ4, 2)), Offset(0))
     assert isinstance(piece, Data)
@@ -297,7 +297,7 @@ for _name in ("checksum", "key past the end"):
 
 
 @pytest.mark.parametrize("data", CORRUPT.values(), ids=CORRUPT)
-def test_what_is_wrong_is_corrupt(data: bytes) -> None:
+def test_invalid_messages_are_reported_as_corrupt(data: bytes) -> None:
     """Goal: the one documented error."""
     with pytest.raises(CorruptBatch):
         plan(memoryview(data), Offset(0))
@@ -311,7 +311,7 @@ def test_a_v1_message_too_short_for_its_timestamp_is_corrupt() -> None:
         list(legacy_records(memoryview(struct.pack(">qi", 0, len(body)) + body + bytes(9)), 0))
 
 
-def test_the_batch_reader_hands_over() -> None:
+def test_the_batch_reader_reports_the_position_of_legacy_messages() -> None:
     """Goal: it reports the position, and the first offset."""
     data = memoryview(batch([record(3)]) + ONE)
     found = batches(data)

@@ -24,7 +24,7 @@ both = pytest.mark.parametrize("merge_lone", FORMS.values(), ids=FORMS)
 
 @both
 @given(data=runs())
-def test_lone_records_as_the_oracle_has_them(merge_lone: MergeLone, data: bytes) -> None:
+def test_merged_lone_records_equal_the_oracle(merge_lone: MergeLone, data: bytes) -> None:
     """Goal: what is merged in one go is what the oracle makes of the same batches, byte by byte."""
     headers, buffer = joined(data)
     merged, end = merge_lone(buffer, 0)
@@ -70,7 +70,7 @@ OTHERS = {
 
 @both
 @pytest.mark.parametrize("last", OTHERS.values(), ids=OTHERS)
-def test_a_run_ends_where_a_batch_is_of_another_kind(merge_lone: MergeLone, last: bytes) -> None:
+def test_a_run_of_lone_records_ends_at_any_other_batch(merge_lone: MergeLone, last: bytes) -> None:
     """Goal: a batch of any other kind is left for `batches` to judge."""
     made = lones(20)[:-1]
     buffer = memoryview(b"".join((*made, last)))
@@ -82,7 +82,9 @@ def test_a_run_ends_where_a_batch_is_of_another_kind(merge_lone: MergeLone, last
 
 @both
 @pytest.mark.parametrize("size", [0, 1, 56, 57, 58, 59, 60, 61, 62, 63, 64, 8183, 8184, 8185, 8186])
-def test_lengths_of_one_and_two_bytes(merge_lone: MergeLone, size: int) -> None:
+def test_records_at_the_limits_of_length_fields_are_merged(
+    merge_lone: MergeLone, size: int
+) -> None:
     """Goal: each length around the places where a length takes a byte more."""
     headers, buffer = joined(*(batch([record(at, value=bytes(size))]) for at in range(20)))
     merged, _ = merge_lone(buffer, 0)
@@ -100,7 +102,7 @@ def test_few_lone_records_are_not_merged(merge_lone: MergeLone) -> None:
 
 @both
 @pytest.mark.parametrize("deltas", [(0, -1), (0, 16_383, 16_384), (0, 1 << 40, -(1 << 40))])
-def test_timestamps_far_from_the_first(merge_lone: MergeLone, deltas: tuple[int, ...]) -> None:
+def test_any_timestamp_deltas_are_merged(merge_lone: MergeLone, deltas: tuple[int, ...]) -> None:
     """Goal: deltas of any length and sign, and the newest timestamp in the header."""
     times = (THEN + delta for delta in deltas * 16)
     headers, buffer = joined(*(batch([record(at, time)]) for at, time in enumerate(times)))
@@ -109,7 +111,7 @@ def test_timestamps_far_from_the_first(merge_lone: MergeLone, deltas: tuple[int,
 
 
 @both
-def test_offsets_where_64_bits_end(merge_lone: MergeLone) -> None:
+def test_offsets_that_would_overflow_are_not_merged(merge_lone: MergeLone) -> None:
     """Goal: offsets that would overflow are left to `batches`."""
     for base in (-1, (1 << 63) - 3):
         made = [altered(each, base_offset=base) for each in lones(20)]
@@ -117,7 +119,7 @@ def test_offsets_where_64_bits_end(merge_lone: MergeLone) -> None:
 
 
 @both
-def test_a_long_run_is_cut(merge_lone: MergeLone) -> None:
+def test_a_long_run_is_split(merge_lone: MergeLone) -> None:
     """Goal: a merged batch stays below every usual max.message.bytes."""
     buffer = memoryview(b"".join(batch([record(at, value=bytes(5000))]) for at in range(200)))
     at, offset = 0, 0
@@ -131,7 +133,7 @@ def test_a_long_run_is_cut(merge_lone: MergeLone) -> None:
 
 
 @both
-def test_batches_are_left_for_the_reader_to_judge(merge_lone: MergeLone) -> None:
+def test_a_corrupt_batch_ends_a_run_and_is_reported_by_the_reader(merge_lone: MergeLone) -> None:
     """Goal: a wrong checksum ends a lone run, and the next read reports it."""
     made = lones(30)
     made[20] = made[20][:-1] + b"?"

@@ -13,13 +13,13 @@ from twinlog.kafka.log.merge import MERGED_DECOMPRESSED, alone, merge, merge_by_
 from twinlog.kafka.log.records import Encoded, RawRecord, raw_records
 
 
-def content(made: Encoded) -> tuple[Header, list[RawRecord]]:
+def content(encoded: Encoded) -> tuple[Header, list[RawRecord]]:
     """A batch's header but for its length, and its records."""
-    return made.header._replace(length=0), raw_records(made.header, made.records)
+    return encoded.header._replace(length=0), raw_records(encoded.header, encoded.records)
 
 
 @given(runs())
-def test_a_run_as_the_oracle_has_it(data: bytes) -> None:
+def test_a_merged_run_equals_the_oracle(data: bytes) -> None:
     """Goal: record by record the same, in bytes too where nothing is compressed."""
     headers, buffer = joined(data)
     [merged] = merge(headers, buffer)
@@ -30,7 +30,7 @@ def test_a_run_as_the_oracle_has_it(data: bytes) -> None:
 
 
 @given(captures, st.data())
-def test_real_batches_as_the_oracle_has_them(log: Capture, data: st.DataObject) -> None:
+def test_merged_real_batches_equal_the_oracle(log: Capture, data: st.DataObject) -> None:
     """Goal: any stretch of dense batches of one codec in a real log."""
     start = data.draw(st.integers(0, len(log.headers) - 1))
     run: list[Header] = []
@@ -58,7 +58,7 @@ def test_well_compressed_batches_are_merged_up_to_a_bound() -> None:
     assert MERGED_DECOMPRESSED > 7 * 100_000
 
 
-def test_what_does_not_hold_its_records_is_corrupt() -> None:
+def test_batches_with_wrong_record_lengths_are_corrupt() -> None:
     """Goal: wrong lengths, counts and offsets, with a right checksum."""
     good = batch([record(0), record(1)])
     body = good[61:]
@@ -80,7 +80,7 @@ def test_what_does_not_hold_its_records_is_corrupt() -> None:
                 list(merge(headers, buffer))
 
 
-def test_alone() -> None:
+def test_a_single_batch_is_forwarded_unless_it_has_log_append_time() -> None:
     """Goal: a batch is forwarded as it is, unless its readers see another time than it has."""
     headers, buffer = joined(
         batch([record(0)]), batch([record(1), record(2, THEN + 5)], attributes=0x08)

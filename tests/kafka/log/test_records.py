@@ -43,31 +43,31 @@ def read(data: bytes) -> list[RawRecord]:
 
 
 @given(longs)
-def test_a_number_as_kafka_python_writes_it(value: int) -> None:
+def test_varints_are_encoded_as_by_kafka_python(value: int) -> None:
     """Goal: zigzag, in the same bytes, read back by both."""
-    theirs = bytearray()
-    their_encode(value, theirs.append)
-    ours = encode_varint(value)
-    assert ours == theirs == varint(value)
-    assert decode_varint(memoryview(b"??" + ours + b"??"), 2) == (value, 2 + len(ours))
-    assert their_decode(bytearray(ours)) == (value, len(ours))
+    expected = bytearray()
+    their_encode(value, expected.append)
+    encoded = encode_varint(value)
+    assert encoded == expected == varint(value)
+    assert decode_varint(memoryview(b"??" + encoded + b"??"), 2) == (value, 2 + len(encoded))
+    assert their_decode(bytearray(encoded)) == (value, len(encoded))
 
 
-def test_the_table_of_small_numbers() -> None:
+def test_the_table_of_small_varints_is_correct() -> None:
     assert tuple(map(encode_varint, range(1 << 14))) == SMALL_VARINTS
 
 
 @pytest.mark.parametrize(
     ("value", "expected"), [(BIG + 1, -BIG - 1), (-BIG - 2, BIG), (1 << 64, 0), (-1, -1)]
 )
-def test_a_number_wraps_as_java_s_long(value: int, expected: int) -> None:
+def test_numbers_wrap_at_64_bits_as_in_java(value: int, expected: int) -> None:
     """Goal: the difference of two timestamps may need 65 bits; Java's has 64."""
     assert wrapped(value) == expected
     assert encode_varint(value) == encode_varint(expected)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80", b"\xff" * 9, b"\x80" * 10 + b"\0"])
-def test_a_number_that_does_not_end_is_corrupt(data: bytes) -> None:
+def test_an_unterminated_varint_is_corrupt(data: bytes) -> None:
     """Goal: cut off, or of more than ten bytes."""
     with pytest.raises(CorruptBatch):
         decode_varint(memoryview(data), 0)
@@ -77,7 +77,7 @@ def test_a_number_that_does_not_end_is_corrupt(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_records_as_the_consumer_was_given_them(name: str) -> None:
+def test_records_are_decoded_as_by_librdkafka(name: str) -> None:
     """Goal: librdkafka decodes each record of a real log as we do, in every codec."""
     log = capture(name)
     seen = {one.offset: one for one in log.seen}
@@ -92,19 +92,21 @@ def test_records_as_the_consumer_was_given_them(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_records_as_kafka_python_decodes_them(name: str) -> None:
+def test_records_are_decoded_as_by_kafka_python(name: str) -> None:
     """Goal: a second decoder for uncompressed and gzip batches; markers too."""
     log = capture(name)
-    for header, theirs in zip(log.headers, MemoryRecords(log.data), strict=True):
+    for header, expected in zip(log.headers, MemoryRecords(log.data), strict=True):
         if header.codec in (Codec.NONE, Codec.GZIP) and header.num_records:
-            ours = [decode(raw) for raw in raw_records(header, header.records(log.buffer))]
-            assert [(r.offset, r.timestamp, r.key, r.value, list(r.headers)) for r in ours] == [
-                (t.offset, t.timestamp, t.key, t.value, t.headers) for t in theirs
+            decoded = [decode(raw) for raw in raw_records(header, header.records(log.buffer))]
+            assert [(r.offset, r.timestamp, r.key, r.value, list(r.headers)) for r in decoded] == [
+                (t.offset, t.timestamp, t.key, t.value, t.headers) for t in expected
             ]
 
 
 @given(captures, st.data(), codecs)
-def test_real_records_built_again(log: Capture, data: st.DataObject, codec: Codec) -> None:
+def test_rebuilt_batches_of_real_records_are_equal(
+    log: Capture, data: st.DataObject, codec: Codec
+) -> None:
     """Goal: records taken from a batch and put into another are the same."""
     header = data.draw(st.sampled_from([h for h in log.headers if h.is_dense]))
     records = raw_records(header, header.records(log.buffer))
@@ -123,7 +125,7 @@ def test_real_records_built_again(log: Capture, data: st.DataObject, codec: Code
     codecs,
     st.lists(st.tuples(st.text(max_size=5), contents), max_size=3),
 )
-def test_build_and_read(
+def test_built_batches_are_read_unchanged(
     made: list[tuple[int, bytes | None, bytes | None]],
     base: int,
     codec: Codec,
@@ -137,13 +139,13 @@ def test_build_and_read(
     built = build(records, codec)
     data = whole(built)
     assert read(data) == [r._replace(offset=r.offset - base) for r in records]
-    [theirs] = MemoryRecords(data)
-    assert theirs.validate_crc()
+    [expected] = MemoryRecords(data)
+    assert expected.validate_crc()
     for raw, (timestamp, key, value) in zip(records, made, strict=True):
         assert decode(raw) == (raw.offset, timestamp, key, value, tuple(headers))
 
 
-def test_a_record_of_several_megabytes() -> None:
+def test_a_record_of_several_megabytes_is_read() -> None:
     """Goal: lengths of four bytes, in each codec."""
     value = bytes(range(256)) * 20_000
     for codec in Codec:
@@ -151,14 +153,14 @@ def test_a_record_of_several_megabytes() -> None:
         assert decode(raw).value == value
 
 
-def test_log_append_time() -> None:
+def test_log_append_time_replaces_the_timestamps_of_records() -> None:
     """Goal: readers see the batch's max timestamp on every record, not the records' own."""
     made = batch([record(0, 5), record(1, 9)], attributes=LOG_APPEND_TIME)
     made = altered(made, max_timestamp=77)
     assert [r.timestamp for r in read(made)] == [77, 77]
 
 
-def test_a_delete_horizon() -> None:
+def test_timestamps_are_relative_to_the_delete_horizon() -> None:
     """Goal: with bit 6 the base timestamp is the horizon, and the deltas are relative to it.
 
     MemoryRecordsBuilder takes the horizon for its base timestamp, and DefaultRecordBatch adds
@@ -172,7 +174,7 @@ def test_a_delete_horizon() -> None:
         assert max(r.timestamp for r in found) == header.max_timestamp < header.base_timestamp
 
 
-def test_the_attributes_of_what_is_built() -> None:
+def test_a_built_batch_has_the_given_attributes_and_producer() -> None:
     """Goal: a transaction's or control batch for the tests' brokers, with its producer."""
     made = whole(
         build([record(0)], Codec.ZSTD),
@@ -205,7 +207,7 @@ CORRUPT = {
 
 
 @pytest.mark.parametrize("body", CORRUPT.values(), ids=CORRUPT)
-def test_records_that_do_not_fill_their_batch_are_corrupt(body: bytes) -> None:
+def test_records_that_do_not_match_the_batch_length_are_corrupt(body: bytes) -> None:
     """Goal: the checksum may be right and the producer wrong."""
     with pytest.raises(CorruptBatch):
         read(altered(TWO, body=body))
@@ -228,20 +230,20 @@ def test_records_that_do_not_fill_their_batch_are_corrupt(body: bytes) -> None:
         b"\x01\x01" + b"\xfe\xff\xff\xff\x0f",
     ],
 )
-def test_a_tail_that_is_wrong_is_corrupt(tail: bytes) -> None:
+def test_an_invalid_record_tail_is_corrupt(tail: bytes) -> None:
     """Goal: lengths and counts past the end, a header without name, bytes behind the last."""
     with pytest.raises(CorruptBatch):
         decode(RawRecord(0, 0, 0, memoryview(tail)))
 
 
-def test_header_names_that_are_no_text() -> None:
+def test_header_names_that_are_not_utf_8_are_kept() -> None:
     """Goal: names are bytes in the end; invalid UTF-8 comes out unchanged."""
     name = b"\xff\xfe".decode("utf-8", "surrogateescape")
     raw = RawRecord(0, 0, 0, memoryview(encode_tail(None, None, [(name, None)])))
     assert decode(raw).headers == ((name, None),)
 
 
-def test_a_batch_without_records() -> None:
+def test_an_empty_batch_has_no_records() -> None:
     """Goal: the rest that compaction leaves of a producer's last batch has no records."""
     log = capture("compacted")
     empty = [h for h in log.headers if h.num_records == 0]
@@ -250,6 +252,6 @@ def test_a_batch_without_records() -> None:
     assert isinstance(empty[0], Header)
 
 
-def test_then_is_a_usual_time() -> None:
+def test_the_time_of_synthetic_batches_needs_a_long_varint() -> None:
     """Goal: the synthetic batches' time needs a long varint."""
     assert encode_varint(THEN) == varint(THEN)

@@ -12,7 +12,7 @@ from twinlog.kafka.protocol import compact
 
 
 @given(st.integers(0, (1 << 32) - 1))
-def test_varint_is_kafkas(value: int) -> None:
+def test_varints_are_encoded_as_by_kafka_python(value: int) -> None:
     """Same bytes as the oracle, and back."""
     encoded = compact.unsigned_varint(value)
     assert encoded == UnsignedVarInt32.encode(value)
@@ -20,7 +20,7 @@ def test_varint_is_kafkas(value: int) -> None:
 
 
 @given(st.text() | st.none())
-def test_string_round_trip(value: str | None) -> None:
+def test_strings_survive_encoding_and_decoding(value: str | None) -> None:
     """A string comes back; null as an empty one."""
     encoded = compact.compact_string(value)
     assert compact.read_string(memoryview(encoded), 0) == (value or "", len(encoded))

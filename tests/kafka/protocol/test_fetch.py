@@ -56,7 +56,7 @@ POSITIONS = st.builds(FetchPosition, INT64, INT32, INT32)
 
 
 @given(VERSIONS, st.dictionaries(PARTITIONS, POSITIONS), st.sets(PARTITIONS), INT32, INT32)
-def test_the_request_has_all_fields(
+def test_the_request_is_encoded_as_by_the_oracle(
     version: int,
     partitions: dict[TopicPartition, FetchPosition],
     forgotten: set[TopicPartition],
@@ -155,7 +155,7 @@ def respond(
 
 
 @given(VERSIONS, st.dictionaries(PARTITIONS, FETCHED, max_size=8), st.booleans(), st.booleans())
-def test_response_is_read_as_the_oracle_wrote_it(
+def test_a_response_of_the_oracle_is_decoded(
     version: int,
     partitions: dict[TopicPartition, fetch.Fetched],
     null: bool,
@@ -167,7 +167,7 @@ def test_response_is_read_as_the_oracle_wrote_it(
     assert response == (1, 2, 3, partitions)
 
 
-def test_records_are_slices_of_the_body() -> None:
+def test_records_are_not_copied_from_the_response() -> None:
     """Nothing is copied: a write into the body is seen in the records."""
     fetched = fetch.Fetched(0, 1, 1, 0, (), memoryview(b"records"))
     body = memoryview(bytearray(respond(17, {TopicPartition("orders", 0): fetched})))
@@ -182,7 +182,7 @@ def test_records_are_slices_of_the_body() -> None:
     st.booleans(),
     st.data(),
 )
-def test_damaged_response_is_read_or_refused(
+def test_a_damaged_response_is_decoded_or_refused(
     version: int,
     partitions: dict[TopicPartition, fetch.Fetched],
     hints: bool,
@@ -198,7 +198,7 @@ def test_damaged_response_is_read_or_refused(
 
 
 @given(VERSIONS, st.binary(max_size=200))
-def test_any_bytes_are_read_or_refused(version: int, data: bytes) -> None:
+def test_any_bytes_are_decoded_or_refused(version: int, data: bytes) -> None:
     """Bytes that were never a response."""
     read_or_refused(version, data)
     read_or_refused(version, b"\0" * 10 + data)
@@ -222,13 +222,13 @@ def test_a_topic_that_was_not_requested_is_refused() -> None:
         fetch.decode_fetch(17, {}, memoryview(body))
 
 
-def test_bytes_behind_the_response_are_refused() -> None:
+def test_trailing_bytes_of_a_response_are_refused() -> None:
     """A response fills its frame."""
     with pytest.raises(ProtocolError, match="ends at"):
         fetch.decode_fetch(17, names(17), memoryview(respond(17, {}) + b"\0"))
 
 
-def test_aborted_transactions_without_end_are_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_aborted_transactions_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: no answer blocks an event loop for longer than a session: 128 MiB had 7.9 million.
 
     This holds for one partition and for several.

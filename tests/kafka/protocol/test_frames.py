@@ -25,11 +25,11 @@ I32 = st.integers(0, frames.MAX_CORRELATION_ID)
     flexible=st.booleans(),
     body=st.binary(max_size=50),
 )
-def test_request_header_is_that_of_kafka_python(
+def test_the_request_header_is_encoded_as_by_kafka_python(
     numbers: tuple[int, int, int], client_id: str, flexible: bool, body: bytes
 ) -> None:
     api_key, version, correlation_id = numbers
-    ours = frames.encode_request_header(
+    encoded = frames.encode_request_header(
         api_key,
         version,
         correlation_id,
@@ -37,31 +37,31 @@ def test_request_header_is_that_of_kafka_python(
         flexible=flexible,
         body_size=len(body),
     )
-    theirs = RequestHeader(
+    expected = RequestHeader(
         request_api_key=api_key,
         request_api_version=version,
         correlation_id=correlation_id,
         client_id=client_id,
     ).encode(flexible=flexible)
-    assert ours[4:] == theirs
-    assert frames.LENGTH.unpack_from(ours) == (len(theirs) + len(body),)
+    assert encoded[4:] == expected
+    assert frames.LENGTH.unpack_from(encoded) == (len(expected) + len(body),)
 
 
 @given(correlation_id=I32, flexible=st.booleans(), body=st.binary(max_size=50))
-def test_response_header_is_read(correlation_id: int, flexible: bool, body: bytes) -> None:
+def test_the_response_header_is_decoded(correlation_id: int, flexible: bool, body: bytes) -> None:
     head = ResponseHeader(correlation_id=correlation_id).encode(flexible=flexible)
     frame = memoryview(bytes(head) + body)
     assert frames.parse_response_header(frame, flexible=flexible) == (correlation_id, len(head))
 
 
-def test_response_header_with_tags_is_skipped() -> None:
+def test_tags_of_a_response_header_are_skipped() -> None:
     """Unknown tags are no error (KIP-482)."""
     head = b"\0\0\0\7" + b"\2" + b"\0\3abc" + b"\x81\1\0"
     assert frames.parse_response_header(memoryview(head + b"body"), flexible=True) == (7, len(head))
 
 
 @given(st.binary(max_size=40), st.booleans())
-def test_any_bytes_are_a_header_or_a_protocol_error(data: bytes, flexible: bool) -> None:
+def test_any_bytes_give_a_header_or_a_protocol_error(data: bytes, flexible: bool) -> None:
     try:
         _, body_at = frames.parse_response_header(memoryview(data), flexible=flexible)
     except ProtocolError:
@@ -70,23 +70,23 @@ def test_any_bytes_are_a_header_or_a_protocol_error(data: bytes, flexible: bool)
 
 
 @pytest.mark.parametrize("length", [4, 5, 1000])
-def test_length_within_bounds(length: int) -> None:
+def test_frame_lengths_within_bounds_are_accepted(length: int) -> None:
     assert frames.frame_length(frames.LENGTH.pack(length), 1000) == length
 
 
 @pytest.mark.parametrize("length", [-(1 << 31), -1, 0, 3, 1001, (1 << 31) - 1])
-def test_length_out_of_bounds(length: int) -> None:
+def test_frame_lengths_out_of_bounds_are_refused(length: int) -> None:
     with pytest.raises(ProtocolError, match="expected 4 to 1000"):
         frames.frame_length(frames.LENGTH.pack(length), 1000)
 
 
-def test_an_answer_in_tls_is_named() -> None:
+def test_a_tls_alert_is_reported_as_tls() -> None:
     """A TLS listener answers a plain request with an alert; its first bytes are no length."""
     with pytest.raises(ProtocolError, match="uses TLS"):
         frames.frame_length(b"\x15\x03\x03\x00\x02\x02\x46")
 
 
-def test_which_versions_are_flexible() -> None:
+def test_flexible_versions_are_known() -> None:
     assert not frames.request_flexible(FetchRequest, 11)
     assert frames.request_flexible(FetchRequest, 12)
     assert frames.response_flexible(3, MetadataRequest, 9)
@@ -99,14 +99,14 @@ def _metadata() -> bytes:
     return bytes(MetadataResponse(brokers=[broker], topics=[], cluster_id="c").encode(version=12))
 
 
-def test_body_is_decoded() -> None:
+def test_a_response_body_is_decoded() -> None:
     decoded = frames.decode_body(frames.response_class(3), 12, memoryview(_metadata()))
     assert isinstance(decoded, MetadataResponse)
     assert decoded.cluster_id == "c"
 
 
 @given(st.data())
-def test_a_body_cut_anywhere_is_a_protocol_error(data: st.DataObject) -> None:
+def test_a_truncated_body_is_a_protocol_error(data: st.DataObject) -> None:
     """kafka-python alone would accept a cut string as a whole one."""
     body = _metadata()
     end = data.draw(st.integers(0, len(body) - 1))
@@ -124,14 +124,16 @@ def test_bytes_after_the_body_are_a_protocol_error() -> None:
     version=st.integers(0, 4),
     body=st.binary(max_size=200),
 )
-def test_any_body_decodes_or_is_a_protocol_error(message: type, version: int, body: bytes) -> None:
+def test_any_body_gives_a_message_or_a_protocol_error(
+    message: type, version: int, body: bytes
+) -> None:
     try:
         frames.decode_body(message, version, memoryview(body))
     except ProtocolError:
         return
 
 
-def test_api_versions_with_an_error_is_version_0() -> None:
+def test_api_versions_responses_with_an_error_use_version_0() -> None:
     """A broker that does not have the requested version answers in version 0 (KIP-511)."""
     key = ApiVersionsResponse.ApiVersion(api_key=18, min_version=0, max_version=2)
     body = bytes(ApiVersionsResponse(error_code=35, api_keys=[key]).encode(version=0))
@@ -143,7 +145,7 @@ def test_response_classes_are_found_by_api_key() -> None:
     assert frames.response_class(12) is HeartbeatResponse
 
 
-def test_how_long_an_answer_may_be() -> None:
+def test_response_length_limits_depend_on_the_api() -> None:
     """Goal: records need room, lists of a large cluster some, and unauthenticated peers little."""
     limits = {key: frames.longest_response(key, 10_000_000) for key in range(100)}
     assert limits.pop(FetchRequest.API_KEY) == 128 << 20

@@ -41,7 +41,7 @@ def int64(value: int) -> bytes:
     return struct.pack(">q", value)
 
 
-def test_a_share_group_is_described() -> None:
+def test_describe_share_group_offsets_follows_the_schema() -> None:
     """Goal: all partitions of a group are asked for, and the answer's start offsets are read."""
     group = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
     request = DescribeShareGroupOffsetsRequest(groups=[group(group_id="g", topics=None)])
@@ -57,7 +57,7 @@ def test_a_share_group_is_described() -> None:
     assert (of_partition.leader_epoch, of_partition.error_code) == (2, 0)
 
 
-def test_a_share_group_s_offsets_are_altered() -> None:
+def test_alter_share_group_offsets_follows_the_schema() -> None:
     """Goal: a start offset is written, and a refused partition is read."""
     topic = AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestTopic
     partition = topic.AlterShareGroupOffsetsRequestPartition
@@ -77,7 +77,7 @@ def test_a_share_group_s_offsets_are_altered() -> None:
     assert (of_partition.error_code, of_partition.error_message) == (68, "busy")
 
 
-def test_a_group_of_the_consumer_protocol_is_described() -> None:
+def test_consumer_group_describe_follows_the_schema() -> None:
     """Goal: the partitions that a member has, and those that it is to have, are told apart."""
     request = ConsumerGroupDescribeRequest(group_ids=["g"], include_authorized_operations=False)
     assert request.encode(version=0) == array(compact("g")) + b"\0" + TAGS

@@ -25,22 +25,24 @@ RESULTS = st.dictionaries(INT64, st.dictionaries(PARTITIONS, EPOCH, max_size=5),
 
 
 @given(st.lists(MARKERS, max_size=5))
-def test_the_request_has_all_fields(wanted: list[Marker]) -> None:
+def test_the_request_is_encoded_as_by_kafka_python(wanted: list[Marker]) -> None:
     """Goal: kafka-python reads what was written, topics grouped."""
     data = encode_write_txn_markers(wanted)
     request = WriteTxnMarkersRequest.decode(data, version=markers.VERSION)
     assert request.encode() == data
     assert [
         Marker(
-            one.producer_id,
-            one.producer_epoch,
+            marker.producer_id,
+            marker.producer_epoch,
             frozenset(
-                TopicPartition(t.name, index) for t in one.topics for index in t.partition_indexes
+                TopicPartition(t.name, index)
+                for t in marker.topics
+                for index in t.partition_indexes
             ),
-            one.transaction_result,
-            one.coordinator_epoch,
+            marker.transaction_result,
+            marker.coordinator_epoch,
         )
-        for one in request.markers
+        for marker in request.markers
     ] == [one._replace(partitions=frozenset(one.partitions)) for one in wanted]
 
 
@@ -69,7 +71,7 @@ def response(results: dict[int, dict[TopicPartition, int]]) -> bytes:
 
 
 @given(RESULTS)
-def test_the_response(results: dict[int, dict[TopicPartition, int]]) -> None:
+def test_the_response_is_decoded(results: dict[int, dict[TopicPartition, int]]) -> None:
     """Goal: each producer's partitions have their error codes."""
     assert decode_write_txn_markers(memoryview(response(results))) == results
 
@@ -88,7 +90,7 @@ def test_a_truncated_response_is_refused(
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes(data: bytes) -> None:
+def test_any_bytes_give_results_or_a_protocol_error(data: bytes) -> None:
     """Goal: what is no response is refused, whatever counts it claims."""
     try:
         decode_write_txn_markers(memoryview(data))

@@ -47,7 +47,7 @@ RECORDS = st.sampled_from((0, 1, 65, 66, 67, 127, 128, 16321, 16322, 16323, 2097
     st.dictionaries(PARTITIONS, st.tuples(HEADER, RECORDS), min_size=1, max_size=6),
     st.text(max_size=9) | st.none(),
 )
-def test_the_request_has_all_fields_and_bytes(
+def test_the_request_is_encoded_as_by_the_oracle(
     version: int,
     batches: dict[TopicPartition, tuple[bytes, bytes]],
     transactional_id: str | None,
@@ -72,7 +72,7 @@ def test_the_request_has_all_fields_and_bytes(
     assert sent == {partition: head + tail for partition, (head, tail) in batches.items()}
 
 
-def test_records_are_not_copied() -> None:
+def test_records_are_not_copied_into_the_request() -> None:
     """The given view itself is among the pieces."""
     records = memoryview(b"records")
     parts = produce.encode_produce(
@@ -134,7 +134,7 @@ def respond(
 
 
 @given(VERSIONS, st.dictionaries(PARTITIONS, PRODUCED, max_size=8), st.booleans())
-def test_response_is_read_as_the_oracle_wrote_it(
+def test_a_response_of_the_oracle_is_decoded(
     version: int, partitions: dict[TopicPartition, produce.ProducedPartition], hints: bool
 ) -> None:
     """All fields, with and without messages and tags."""
@@ -150,7 +150,7 @@ def test_response_is_read_as_the_oracle_wrote_it(
         ("", [None], ""),
     ],
 )
-def test_a_refusal_has_the_brokers_message(
+def test_a_refusal_contains_the_message_of_the_broker(
     message: str, record_errors: list[str | None], expected: str
 ) -> None:
     """The batch's message, else the first of its records' messages."""
@@ -167,7 +167,7 @@ def test_a_refusal_has_the_brokers_message(
     st.booleans(),
     st.data(),
 )
-def test_damaged_response_is_read_or_refused(
+def test_a_damaged_response_is_decoded_or_refused(
     version: int,
     partitions: dict[TopicPartition, produce.ProducedPartition],
     hints: bool,
@@ -183,7 +183,7 @@ def test_damaged_response_is_read_or_refused(
 
 
 @given(VERSIONS, st.binary(max_size=200))
-def test_any_bytes_are_read_or_refused(version: int, data: bytes) -> None:
+def test_any_bytes_are_decoded_or_refused(version: int, data: bytes) -> None:
     """Bytes that were never a response."""
     read_or_refused(version, data)
 
@@ -196,7 +196,7 @@ def read_or_refused(version: int, data: bytes) -> None:
         return
 
 
-def test_a_topic_that_nothing_was_sent_to_is_refused() -> None:
+def test_a_topic_that_was_not_in_the_request_is_refused() -> None:
     """It answers another request: the connection is not usable any more."""
     body = respond(12, {TopicPartition("orders", 0): produce.ProducedPartition(0, 0, 0)})
     with pytest.raises(ProtocolError, match="a topic that was not requested"):

@@ -15,7 +15,7 @@ from twinlog.local.cluster import LocalCluster
 pytestmark = pytest.mark.broker
 
 
-def test_made_described_removed(secured_pair: tuple[Secured, Secured]) -> None:
+def test_acls_are_created_described_and_deleted(secured_pair: tuple[Secured, Secured]) -> None:
     """ACLs of every kind, each twice; an ACL that only resembles a removed one stays."""
     name = "test_acls"
     kinds = [kind for kind in ResourceType if kind is not ResourceType.CLUSTER]
@@ -73,7 +73,7 @@ def test_made_described_removed(secured_pair: tuple[Secured, Secured]) -> None:
     asyncio.run(run())
 
 
-def test_no_authorizer(kafka: LocalCluster) -> None:
+def test_describing_acls_without_an_authorizer_is_no_error(kafka: LocalCluster) -> None:
     """The absence of ACLs is no error of the caller."""
 
     async def run() -> None:

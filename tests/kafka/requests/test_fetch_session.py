@@ -10,59 +10,69 @@ A, B, C = (TopicPartition("topic", index) for index in range(3))
 POSITIONS = st.builds(FetchPosition, st.integers(0, 3), st.integers(0, 1), st.integers(0, 1))
 
 
-def at(offset: int) -> FetchPosition:
+def position_at(offset: int) -> FetchPosition:
     """A position of which only the offset is known."""
     return FetchPosition(offset)
 
 
-def test_the_table_of_the_module() -> None:
+def test_full_and_incremental_requests_follow_the_table_of_the_module() -> None:
     """The order is: all, then changes, then all again."""
     session = FetchSession()
-    assert session.ask({A: at(0), B: at(0)}, 9) == Ask(0, 0, {A: at(0), B: at(0)}, ())
+    assert session.ask({A: position_at(0), B: position_at(0)}, 9) == Ask(
+        0, 0, {A: position_at(0), B: position_at(0)}, ()
+    )
     session.answered(77)
-    assert session.ask({A: at(5), B: at(0)}, 9) == Ask(77, 1, {A: at(5)}, ())
+    assert session.ask({A: position_at(5), B: position_at(0)}, 9) == Ask(
+        77, 1, {A: position_at(5)}, ()
+    )
     session.answered(77)
-    assert session.ask({A: at(5), C: at(0)}, 9) == Ask(77, 2, {C: at(0)}, (B,))
+    assert session.ask({A: position_at(5), C: position_at(0)}, 9) == Ask(
+        77, 2, {C: position_at(0)}, (B,)
+    )
     session.answered(77)
-    assert session.ask({A: at(5), C: at(0)}, 9) == Ask(77, 3, {}, ())
+    assert session.ask({A: position_at(5), C: position_at(0)}, 9) == Ask(77, 3, {}, ())
     session.renew()
-    assert session.ask({A: at(5), C: at(0)}, 9) == Ask(77, 0, {A: at(5), C: at(0)}, ())
+    assert session.ask({A: position_at(5), C: position_at(0)}, 9) == Ask(
+        77, 0, {A: position_at(5), C: position_at(0)}, ()
+    )
     session.answered(78)
-    assert session.ask({A: at(5), C: at(0)}, 8) == Ask(78, 1, {A: at(5), C: at(0)}, ())
+    assert session.ask({A: position_at(5), C: position_at(0)}, 8) == Ask(
+        78, 1, {A: position_at(5), C: position_at(0)}, ()
+    )
 
 
-def test_without_a_session_all_is_sent() -> None:
+def test_every_request_is_full_without_a_session() -> None:
     """A broker whose session cache is full gives none, and may evict one."""
     session = FetchSession()
     for _ in range(2):
-        assert session.ask({A: at(0)}, 9) == Ask(0, 0, {A: at(0)}, ())
+        assert session.ask({A: position_at(0)}, 9) == Ask(0, 0, {A: position_at(0)}, ())
         session.answered(0)
-    session.ask({A: at(0)}, 9)
+    session.ask({A: position_at(0)}, 9)
     session.answered(77)
-    session.ask({A: at(1)}, 9)
+    session.ask({A: position_at(1)}, 9)
     session.answered(0)
-    assert session.ask({A: at(1)}, 9) == Ask(0, 0, {A: at(1)}, ())
+    assert session.ask({A: position_at(1)}, 9) == Ask(0, 0, {A: position_at(1)}, ())
 
 
-def test_epochs_wrap_to_one() -> None:
+def test_session_epochs_wrap_to_one() -> None:
     """0 and -1 mean something else."""
     session = FetchSession()
-    session.ask({A: at(0)}, 9)
+    session.ask({A: position_at(0)}, 9)
     session.answered(77)
     session._epoch = (1 << 31) - 1
-    session.ask({A: at(0)}, 9)
+    session.ask({A: position_at(0)}, 9)
     session.answered(77)
-    assert session.ask({A: at(0)}, 9).epoch == 1
+    assert session.ask({A: position_at(0)}, 9).epoch == 1
 
 
-def test_what_is_wanted_may_change_while_it_is_asked_for() -> None:
+def test_wanted_positions_may_change_during_a_request() -> None:
     """The caller may change its own mapping."""
     session = FetchSession()
-    wanted = {A: at(0)}
+    wanted = {A: position_at(0)}
     session.ask(wanted, 9)
-    wanted[A] = at(5)
+    wanted[A] = position_at(5)
     session.answered(77)
-    assert session.ask(wanted, 9).partitions == {A: at(5)}
+    assert session.ask(wanted, 9).partitions == {A: position_at(5)}
 
 
 class Broker:
@@ -99,7 +109,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_the_broker_fetches_what_is_wanted(
+def test_the_broker_fetches_exactly_the_wanted_positions(
     steps: list[tuple[dict[TopicPartition, FetchPosition], str]],
 ) -> None:
     """Whatever is lost: an answered request fetched exactly the wanted positions."""

@@ -74,12 +74,16 @@ async def _rounds(local: LocalCluster, name: str, *, wait: bool) -> list[set[int
         ]
 
 
-def test_once_where_the_end_of_the_transaction_was_awaited(trio: LocalCluster, topic: str) -> None:
+def test_a_marker_is_written_once_if_the_transaction_end_was_awaited(
+    trio: LocalCluster, topic: str
+) -> None:
     """After CompleteCommit no coordinator sends a marker again."""
     assert asyncio.run(_rounds(trio, topic, wait=True)) == [{1}] * ROUNDS
 
 
-def test_more_than_once_where_the_coordinator_moves_before(trio: LocalCluster, topic: str) -> None:
+def test_a_marker_may_be_repeated_if_the_coordinator_moves_before_the_end(
+    trio: LocalCluster, topic: str
+) -> None:
     """EndTxn is answered, the coordinator is restarted as operators do, and logs are too long."""
     found = asyncio.run(_rounds(trio, topic, wait=False))
     assert max(max(ends) for ends in found) > 1, found

@@ -56,7 +56,7 @@ def cluster(**changes: Any) -> KafkaCluster:
     return cast(KafkaCluster, _Cluster(**changes))
 
 
-def test_a_hung_broker_stops_only_its_own_partitions() -> None:
+def test_a_hung_broker_delays_only_its_own_partitions() -> None:
     """The others' answers come; its own partitions are refused, and not requested again."""
 
     async def run() -> None:
@@ -78,7 +78,7 @@ def test_a_hung_broker_stops_only_its_own_partitions() -> None:
 
 
 @pytest.mark.parametrize("patience", [None, 10.0])
-def test_a_late_answer_is_waited_for(patience: float | None) -> None:
+def test_a_late_answer_within_the_patience_is_awaited(patience: float | None) -> None:
     """A late answer is waited for without patience, and within it."""
 
     async def run() -> None:
@@ -92,7 +92,7 @@ def test_a_late_answer_is_waited_for(patience: float | None) -> None:
     asyncio.run(run())
 
 
-def test_a_broker_that_is_asked_alone_has_its_time() -> None:
+def test_a_single_broker_gets_the_full_timeout() -> None:
     """It has its full time, whatever is known of it: no other answer is delayed."""
 
     async def run() -> None:
@@ -106,7 +106,7 @@ def test_a_broker_that_is_asked_alone_has_its_time() -> None:
     asyncio.run(run())
 
 
-def test_a_broker_that_is_known_to_hang_costs_no_time() -> None:
+def test_a_known_hung_broker_gets_no_request() -> None:
     """It gets no request until it has answered the former one."""
 
     async def run() -> None:
@@ -139,7 +139,7 @@ def test_an_error_of_the_whole_request_is_raised() -> None:
     asyncio.run(run())
 
 
-def test_a_lost_connection_is_asked_again() -> None:
+def test_a_request_is_retried_after_a_lost_connection() -> None:
     """Only the affected partitions are retried, a bounded number of times."""
 
     async def run() -> None:

@@ -35,6 +35,6 @@ def test_topics_are_named_by_ids_unless_the_broker_has_none(
     topics = [topic("seen", UUID(int=7)), other]
     response: Any = SimpleNamespace(cluster_id="c", controller_id=1, brokers=[], topics=topics)
     keys = TopicKeys()
-    keys.learn(merge(EMPTY, response, everything=False))
+    keys.learn(merge(EMPTY, response, all_topics=False))
     connection: Any = SimpleNamespace(negotiate=lambda _, lowest, highest: (lowest, highest)[1])
     assert keys.version(connection, 1, 4, 18, BY_ID) == version

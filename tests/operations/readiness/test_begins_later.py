@@ -38,7 +38,9 @@ def configs(policy: str = "delete", ms: int = -1, size: int = -1) -> dict[str, S
         (Refusal(29), 0),
     ],
 )
-def test_what_a_retention_keeps(found: dict[str, SourceConfig] | Refusal, since: int) -> None:
+def test_the_retention_gives_the_oldest_kept_timestamp(
+    found: dict[str, SourceConfig] | Refusal, since: int
+) -> None:
     """A time keeps young records; no retention or an unreadable one keeps all; a size: unknown."""
     assert kept_since(found, NOW) == since
 
@@ -60,8 +62,8 @@ class World:
         self.asked.append(timestamps)
         first = self.first
         return {
-            one: first if isinstance(first, Refusal) else ListedOffset(first, -1, -1)
-            for one in timestamps
+            timestamp: first if isinstance(first, Refusal) else ListedOffset(first, -1, -1)
+            for timestamp in timestamps
         }
 
     def find(self, log: SourceLog, start: int | None) -> tuple[int, int] | None:
@@ -88,7 +90,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
         (None, 30, None),
     ],
 )
-def test_without_retention(
+def test_without_retention_all_missing_source_offsets_are_reported(
     world: World, start: int | None, destination: int | None, below: Below | None
 ) -> None:
     """The missing range is all that the source has below the destination's log start offset."""
@@ -107,7 +109,7 @@ def test_without_retention(
         (Refusal(6), Below(10, 30)),
     ],
 )
-def test_what_has_expired_on_the_source_is_not_counted(
+def test_records_expired_on_the_source_are_not_counted(
     world: World, first: int | Refusal, below: Below | None
 ) -> None:
     """Expired records are not counted: each cluster deletes whole segments, cut elsewhere."""
@@ -116,6 +118,6 @@ def test_what_has_expired_on_the_source_is_not_counted(
     assert len(world.asked) == 1
 
 
-def test_a_retention_by_size(world: World) -> None:
+def test_retention_by_size_gives_no_missing_offsets(world: World) -> None:
     world.configs = configs(size=1 << 30)
     assert world.find(SourceLog(0, 100, 100), 30) is None

@@ -96,12 +96,15 @@ def _cluster(factory: pytest.TempPathFactory, name: str, brokers: int) -> Iterat
 
 def findings(found: Mapping[str, Any]) -> dict[Reason, str]:
     """Return the findings of a printed readiness result, with their texts."""
-    every = [*found["findings"], *(one for topic in found["topics"] for one in topic["findings"])]
-    return {Reason[one["reason"]]: one["text"] for one in every}
+    every = [
+        *found["findings"],
+        *(finding for topic in found["topics"] for finding in topic["findings"]),
+    ]
+    return {Reason[finding["reason"]]: finding["text"] for finding in every}
 
 
 async def await_findings(
-    one: Scene,
+    setup: Scene,
     expected: Collection[Reason],
     *topics: MirrorTopic,
     state: State = State.MIRRORING,
@@ -110,8 +113,8 @@ async def await_findings(
 
     async def found() -> dict[str, Any]:
         for topic in topics:
-            await one.report(topic, state)
-        as_object: Any = json_data(await one.readiness())
+            await setup.report(topic, state)
+        as_object: Any = json_data(await setup.readiness())
         return as_object
 
     deadline = time.monotonic() + SECONDS
@@ -130,37 +133,37 @@ def of_topic(found: Mapping[str, Any], name: str) -> dict[Reason, str]:
 # ---- logs --------------------------------------------------------------------------------------
 
 
-def test_the_source_deletes_what_is_not_mirrored(clusters: Pair, topic: str) -> None:
+def test_purged_names_offsets_deleted_before_they_were_mirrored(clusters: Pair, topic: str) -> None:
     """Goal: PURGED names the offsets; the lag counts the records that are left."""
 
     async def run() -> None:
-        async with scene(clusters, f"mirror.{topic}") as one:
-            mirrored = await one.mirrored(topic)
-            await await_findings(one, NONE, mirrored)
-            librdkafka_tools.write_same(one.servers[0], topic, 0, RECORDS, RECORDS + 10)
-            found = await await_findings(one, {Reason.LAG}, mirrored)
+        async with scene(clusters, f"mirror.{topic}") as setup:
+            mirrored = await setup.mirrored(topic)
+            await await_findings(setup, NONE, mirrored)
+            librdkafka_tools.write_same(setup.servers[0], topic, 0, RECORDS, RECORDS + 10)
+            found = await await_findings(setup, {Reason.LAG}, mirrored)
             assert (found["lag"], found["lag_is_all"]) == (10, True)
             partition = TopicPartition(topic, 0)
-            answer = await delete_records(one.source, {partition: RECORDS + 4})
+            answer = await delete_records(setup.source, {partition: RECORDS + 4})
             assert answer == {partition: RECORDS + 4}
-            found = await await_findings(one, {Reason.LAG, Reason.PURGED}, mirrored)
+            found = await await_findings(setup, {Reason.LAG, Reason.PURGED}, mirrored)
             assert f"[{RECORDS}, {RECORDS + 4})" in findings(found)[Reason.PURGED]
             assert (found["lag"], found["lag_is_all"]) == (6, False)
 
     asyncio.run(run())
 
 
-def test_another_client_writes_to_the_destination(clusters: Pair, topic: str) -> None:
+def test_diverged_names_both_log_end_offsets(clusters: Pair, topic: str) -> None:
     """Goal: DIVERGED is reported of a reachable source, with both log end offsets."""
 
     async def run() -> None:
-        async with scene(clusters, f"mirror.{topic}") as one:
-            mirrored = await one.mirrored(topic)
-            await await_findings(one, NONE, mirrored)
+        async with scene(clusters, f"mirror.{topic}") as setup:
+            mirrored = await setup.mirrored(topic)
+            await await_findings(setup, NONE, mirrored)
             librdkafka_tools.write(
-                one.servers[1], topic, librdkafka_tools.simple(3, text="foreign")
+                setup.servers[1], topic, librdkafka_tools.simple(3, text="foreign")
             )
-            found = await await_findings(one, {Reason.DIVERGED}, mirrored)
+            found = await await_findings(setup, {Reason.DIVERGED}, mirrored)
             text = findings(found)[Reason.DIVERGED]
             assert f"the destination ends at {RECORDS + 3}, the source at {RECORDS}" in text
             assert (found["lag"], found["lag_is_all"]) == (0, False)
@@ -175,7 +178,7 @@ def _lists_offsets_as(replica_id: int, request: bytes) -> bool:
     return api == LIST_OFFSETS and struct.unpack_from(">i", request, body) == (replica_id,)
 
 
-def test_a_leader_that_does_not_answer_one_question(
+def test_the_lag_without_log_end_offsets_uses_the_high_watermark(
     source: Secured, destination: Secured, clusters: Pair, topic: str
 ) -> None:
     """Goal: without the log end offset the high watermark counts; without that the lag is unknown.
@@ -187,17 +190,17 @@ def test_a_leader_that_does_not_answer_one_question(
     async def run(proxies: Proxies) -> None:
         servers = {"bootstrap.servers": proxies.bootstrap_servers}
         async with (
-            scene(clusters, f"mirror.{topic}", servers) as one,
+            scene(clusters, f"mirror.{topic}", servers) as setup,
             scene(back, f"mirror.{topic}.back", replication_factor=1),
         ):
-            mirrored = await one.mirrored(topic)
+            mirrored = await setup.mirrored(topic)
             for replica_id, reason, lag, beside in (
                 (DEBUGGING, Reason.LOG_END_UNREADABLE, 0, NONE),
                 (CONSUMER, Reason.SOURCE_UNREADABLE, None, {Reason.ACL_UNREADABLE}),
             ):
-                await await_findings(one, NONE, mirrored)
+                await await_findings(setup, NONE, mirrored)
                 proxies.set(Faults(cut_at=partial(_lists_offsets_as, replica_id)))
-                found = await await_findings(one, {reason, *beside}, mirrored)
+                found = await await_findings(setup, {reason, *beside}, mirrored)
                 assert "partition 0" in findings(found)[reason]
                 assert (found["lag"], found["lag_is_all"]) == (lag, False)
                 proxies.clear()
@@ -206,7 +209,7 @@ def test_a_leader_that_does_not_answer_one_question(
         asyncio.run(run(proxies))
 
 
-def test_partitions_without_a_leader(
+def test_leaderless_partitions_are_reported_as_unreadable(
     source: Secured, destination: Secured, clusters: Pair, topic: str
 ) -> None:
     """Goal: SOURCE_UNREADABLE and DESTINATION_UNREADABLE name only the leaderless partitions.
@@ -214,20 +217,20 @@ def test_partitions_without_a_leader(
     Two mirrors, one in each direction, have partitions on a broker that stops.
     """
     back, name = Pair(destination.local, source.local), f"mirror.{topic}"
-    there, here = f"{topic}-there", f"{topic}-here"
+    outbound, inbound = f"{topic}-there", f"{topic}-here"
 
     async def run() -> None:
         async with (
-            scene(clusters, name) as one,
+            scene(clusters, name) as setup,
             scene(back, f"{name}.back", replication_factor=1) as other,
         ):
-            mirrored = await one.mirrored(there, 2)
-            mirrored_back = await other.mirrored(here, 2)
-            await await_findings(one, NONE, mirrored)
+            mirrored = await setup.mirrored(outbound, 2)
+            mirrored_back = await other.mirrored(inbound, 2)
+            await await_findings(setup, NONE, mirrored)
             await await_findings(other, NONE, mirrored_back)
             leaders = [
-                await one.source.leaders([TopicPartition(name, at) for at in (0, 1)])
-                for name in (there, here)
+                await setup.source.leaders([TopicPartition(name, at) for at in (0, 1)])
+                for name in (outbound, inbound)
             ]
             [lost, lost_back] = [
                 [at.partition for at, leader in some.items() if leader.node_id == 2]  # type: ignore[union-attr]
@@ -235,7 +238,7 @@ def test_partitions_without_a_leader(
             ]
             source.local.shut_down(2)
             try:
-                found = await await_findings(one, {Reason.SOURCE_UNREADABLE}, mirrored)
+                found = await await_findings(setup, {Reason.SOURCE_UNREADABLE}, mirrored)
                 assert f"(partition {lost[0]})" in findings(found)[Reason.SOURCE_UNREADABLE]
                 assert (len(lost), found["lag"]) == (1, None)
                 unreadable = {Reason.DESTINATION_UNREADABLE}
@@ -245,7 +248,7 @@ def test_partitions_without_a_leader(
                 assert (len(lost_back), found["lag"]) == (1, None)
             finally:
                 source.local.start_broker(2)
-            await await_findings(one, NONE, mirrored)
+            await await_findings(setup, NONE, mirrored)
             await await_findings(other, NONE, mirrored_back)
 
     asyncio.run(run())
@@ -254,7 +257,7 @@ def test_partitions_without_a_leader(
 # ---- topics ------------------------------------------------------------------------------------
 
 
-async def _gone(cluster: KafkaCluster, topic: str) -> None:
+async def delete_and_await(cluster: KafkaCluster, topic: str) -> None:
     """Delete a topic, and wait until all brokers report it as deleted."""
     await delete_topics(cluster, [topic])
 
@@ -264,33 +267,33 @@ async def _gone(cluster: KafkaCluster, topic: str) -> None:
     await until_async(gone)
 
 
-def test_the_source_topic_is_deleted_and_recreated(clusters: Pair, topic: str) -> None:
+def test_a_deleted_and_recreated_source_topic_is_reported(clusters: Pair, topic: str) -> None:
     """Goal: TOPIC_GONE, then TOPIC_MADE_AGAIN, without a lag computed from the new log."""
 
     async def run() -> None:
-        async with scene(clusters, f"mirror.{topic}") as one:
-            mirrored = await one.mirrored(topic)
-            await await_findings(one, NONE, mirrored)
-            await _gone(one.source, topic)
-            found = await await_findings(one, {Reason.TOPIC_GONE}, mirrored)
+        async with scene(clusters, f"mirror.{topic}") as setup:
+            mirrored = await setup.mirrored(topic)
+            await await_findings(setup, NONE, mirrored)
+            await delete_and_await(setup.source, topic)
+            found = await await_findings(setup, {Reason.TOPIC_GONE}, mirrored)
             assert (found["lag"], found["lag_is_all"]) == (None, False)
-            await make_topic(one.source, topic)
-            librdkafka_tools.write_same(one.servers[0], topic, 0, 0, RECORDS)
-            found = await await_findings(one, {Reason.TOPIC_MADE_AGAIN}, mirrored)
+            await make_topic(setup.source, topic)
+            librdkafka_tools.write_same(setup.servers[0], topic, 0, 0, RECORDS)
+            found = await await_findings(setup, {Reason.TOPIC_MADE_AGAIN}, mirrored)
             assert (found["lag"], found["lag_is_all"]) == (None, False)
 
     asyncio.run(run())
 
 
-def test_the_source_topic_grows(clusters: Pair, topic: str) -> None:
+def test_new_source_partitions_are_reported(clusters: Pair, topic: str) -> None:
     """Goal: NEW_PARTITIONS has both counts, and the lag is not complete."""
 
     async def run() -> None:
-        async with scene(clusters, f"mirror.{topic}") as one:
-            mirrored = await one.mirrored(topic)
-            await await_findings(one, NONE, mirrored)
-            librdkafka_tools.grow_topic(one.servers[0], topic, 3)
-            found = await await_findings(one, {Reason.NEW_PARTITIONS}, mirrored)
+        async with scene(clusters, f"mirror.{topic}") as setup:
+            mirrored = await setup.mirrored(topic)
+            await await_findings(setup, NONE, mirrored)
+            librdkafka_tools.grow_topic(setup.servers[0], topic, 3)
+            found = await await_findings(setup, {Reason.NEW_PARTITIONS}, mirrored)
             text = findings(found)[Reason.NEW_PARTITIONS]
             assert "the source has 3 partitions, 1 are mirrored" in text
             assert (found["lag"], found["lag_is_all"]) == (0, False)
@@ -304,40 +307,42 @@ async def _retain(cluster: KafkaCluster, topic: str, milliseconds: int) -> None:
     assert set(answers.values()) == {None}
 
 
-def test_configurations_that_differ(clusters: Pair, topic: str) -> None:
+def test_different_configurations_are_reported(clusters: Pair, topic: str) -> None:
     """Goal: CONFIGURATION names what changed on either side, until both sides are equal."""
 
     async def run() -> None:
-        async with scene(clusters, f"mirror.{topic}") as one:
-            mirrored = await one.mirrored(topic)
-            await await_findings(one, NONE, mirrored)
-            await _retain(one.source, topic, 7_200_000)
-            found = await await_findings(one, {Reason.CONFIGURATION}, mirrored)
+        async with scene(clusters, f"mirror.{topic}") as setup:
+            mirrored = await setup.mirrored(topic)
+            await await_findings(setup, NONE, mirrored)
+            await _retain(setup.source, topic, 7_200_000)
+            found = await await_findings(setup, {Reason.CONFIGURATION}, mirrored)
             assert findings(found)[Reason.CONFIGURATION].endswith(": retention.ms")
-            await _retain(one.destination, topic, 7_200_000)
-            await await_findings(one, NONE, mirrored)
-            await _retain(one.destination, topic, 3_600_000)
-            found = await await_findings(one, {Reason.CONFIGURATION}, mirrored)
+            await _retain(setup.destination, topic, 7_200_000)
+            await await_findings(setup, NONE, mirrored)
+            await _retain(setup.destination, topic, 3_600_000)
+            found = await await_findings(setup, {Reason.CONFIGURATION}, mirrored)
             assert found["topics"][0]["configurations"] == ["retention.ms"]
 
     asyncio.run(run())
 
 
-def test_what_is_not_compared_with_a_dead_source(clusters: Pair, topic: str) -> None:
+def test_comparisons_skipped_because_the_source_is_dead_are_reported(
+    clusters: Pair, topic: str
+) -> None:
     """Goal: configurations and ACLs that an unreachable source leaves uncompared are named."""
 
     async def run() -> None:
-        async with scene(clusters, f"mirror.{topic}") as one:
-            mirrored = await one.mirrored(topic)
-            await await_findings(one, NONE, mirrored)
-            await one.source_dies()
+        async with scene(clusters, f"mirror.{topic}") as setup:
+            mirrored = await setup.mirrored(topic)
+            await await_findings(setup, NONE, mirrored)
+            await setup.source_dies()
             unreadable = {
                 Reason.SOURCE_UNREACHABLE,
                 Reason.GROUP_UNREADABLE,
                 Reason.CONFIGURATION_UNREADABLE,
                 Reason.ACL_UNREADABLE,
             }
-            await await_findings(one, unreadable, mirrored)
+            await await_findings(setup, unreadable, mirrored)
 
     asyncio.run(run())
 
@@ -345,18 +350,18 @@ def test_what_is_not_compared_with_a_dead_source(clusters: Pair, topic: str) -> 
 # ---- groups, nodes -----------------------------------------------------------------------------
 
 
-def test_a_group_that_is_ahead_of_the_mirror(clusters: Pair, topic: str) -> None:
+def test_a_group_ahead_of_the_mirror_is_reported(clusters: Pair, topic: str) -> None:
     """Goal: GROUP_AHEAD counts the records that it has read and the destination lacks."""
 
     async def run() -> None:
-        async with scene(clusters, f"mirror.{topic}") as one:
-            mirrored = await one.mirrored(topic)
-            for servers in one.servers:
+        async with scene(clusters, f"mirror.{topic}") as setup:
+            mirrored = await setup.mirrored(topic)
+            for servers in setup.servers:
                 librdkafka_tools.commit(servers, f"group.{topic}", topic, {0: RECORDS})
-            await await_findings(one, NONE, mirrored)
-            librdkafka_tools.write_same(one.servers[0], topic, 0, RECORDS, RECORDS + 10)
-            librdkafka_tools.commit(one.servers[0], f"group.{topic}", topic, {0: RECORDS + 7})
-            found = await await_findings(one, {Reason.LAG, Reason.GROUP_AHEAD}, mirrored)
+            await await_findings(setup, NONE, mirrored)
+            librdkafka_tools.write_same(setup.servers[0], topic, 0, RECORDS, RECORDS + 10)
+            librdkafka_tools.commit(setup.servers[0], f"group.{topic}", topic, {0: RECORDS + 7})
+            found = await await_findings(setup, {Reason.LAG, Reason.GROUP_AHEAD}, mirrored)
             text = findings(found)[Reason.GROUP_AHEAD]
             assert text == f"group group.{topic} has read 7 offsets that are not mirrored yet"
             assert [group["ahead"] for group in found["topics"][0]["groups"]] == [7]
@@ -364,39 +369,39 @@ def test_a_group_that_is_ahead_of_the_mirror(clusters: Pair, topic: str) -> None
     asyncio.run(run())
 
 
-def test_no_node_runs(clusters: Pair, topic: str) -> None:
+def test_no_node_is_reported_without_fresh_status_or_members(clusters: Pair, topic: str) -> None:
     """Goal: NO_NODE where no status is fresh, and where the lanes' group has no member."""
 
     async def run() -> None:
-        async with scene(clusters, f"mirror.{topic}") as one:
-            mirrored = await one.mirrored(topic)
+        async with scene(clusters, f"mirror.{topic}") as setup:
+            mirrored = await setup.mirrored(topic)
             paused = {Reason.PAUSED}
-            await await_findings(one, paused, mirrored, state=State.PAUSED)
-            await one.report(mirrored, State.PAUSED, age_s=3600)
-            found = await await_findings(one, paused | {Reason.NO_NODE})
+            await await_findings(setup, paused, mirrored, state=State.PAUSED)
+            await setup.report(mirrored, State.PAUSED, age_s=3600)
+            found = await await_findings(setup, paused | {Reason.NO_NODE})
             assert "no node is running" in findings(found)[Reason.NO_NODE]
-            await await_findings(one, paused, mirrored, state=State.PAUSED)
-            librdkafka_tools.commit(one.servers[1], LANES_GROUP, topic, {0: 1})
+            await await_findings(setup, paused, mirrored, state=State.PAUSED)
+            librdkafka_tools.commit(setup.servers[1], LANES_GROUP, topic, {0: 1})
             try:
                 expected = paused | {Reason.NO_NODE}
-                await await_findings(one, expected, mirrored, state=State.PAUSED)
+                await await_findings(setup, expected, mirrored, state=State.PAUSED)
             finally:
-                delete_lanes_group(one.servers[1])
-            await await_findings(one, paused, mirrored, state=State.PAUSED)
+                delete_lanes_group(setup.servers[1])
+            await await_findings(setup, paused, mirrored, state=State.PAUSED)
 
     asyncio.run(run())
 
 
-def test_a_foreign_member_is_no_node(clusters: Pair, topic: str) -> None:
+def test_no_node_is_reported_if_the_only_member_is_foreign(clusters: Pair, topic: str) -> None:
     """Goal: NO_NODE although the lanes' group has a member: a foreign one runs no failover."""
 
     async def run() -> None:
-        async with scene(clusters, f"mirror.{topic}") as one:
-            await write_state(one.destination, await one.mirrored(topic), State.PAUSED)
+        async with scene(clusters, f"mirror.{topic}") as setup:
+            await write_state(setup.destination, await setup.mirrored(topic), State.PAUSED)
             expected = {Reason.PAUSED, Reason.FOREIGN_MEMBER, Reason.NO_NODE}
             for protocol in ("classic", "consumer"):
-                with foreign_member(one, topic, protocol):
-                    await await_findings(one, expected)
+                with foreign_member(setup, topic, protocol):
+                    await await_findings(setup, expected)
 
     asyncio.run(run())
 
@@ -414,7 +419,7 @@ def rights(principal: str, where: str, *topics: str) -> frozenset[Acl]:
 
 
 @asynccontextmanager
-async def given(cluster: Secured, acls: frozenset[Acl]) -> AsyncIterator[None]:
+async def granted_acls(cluster: Secured, acls: frozenset[Acl]) -> AsyncIterator[None]:
     """Grant rights for the duration of a test."""
     await cluster.give(acls)
     try:
@@ -429,19 +434,21 @@ def user(cluster: Secured, name: str) -> dict[str, str]:
 
 
 async def topics_with_rights(
-    one: Scene, cluster: Secured, acls: Collection[Acl], closed: str, opened: str, *found: Reason
+    setup: Scene, cluster: Secured, acls: Collection[Acl], closed: str, opened: str, *found: Reason
 ) -> None:
     """Yield two topics without findings, then revoke the rights on one of them."""
-    mirrored = [await one.mirrored(name) for name in (closed, opened)]
-    before = await await_findings(one, NONE, *mirrored)
+    mirrored = [await setup.mirrored(name) for name in (closed, opened)]
+    before = await await_findings(setup, NONE, *mirrored)
     assert before["lag"] == 0
     await cluster.take([acl for acl in acls if acl.resource_name == closed])
-    after = await await_findings(one, found, *mirrored)
+    after = await await_findings(setup, found, *mirrored)
     assert of_topic(after, closed).keys() == set(found)
     assert {topic["topic"]: topic["lag"] for topic in after["topics"]} == {closed: None, opened: 0}
 
 
-def test_a_source_topic_that_may_not_be_read(source: Secured, clusters: Pair, topic: str) -> None:
+def test_a_source_topic_without_read_right_is_reported(
+    source: Secured, clusters: Pair, topic: str
+) -> None:
     """Goal: SOURCE_UNREADABLE names the topic on which the mirror's principal has no right."""
     names = [f"{topic}-closed", f"{topic}-open"]
     acls = rights("User:mirror", "source", *names)
@@ -449,15 +456,15 @@ def test_a_source_topic_that_may_not_be_read(source: Secured, clusters: Pair, to
 
     async def run() -> None:
         async with (
-            given(source, acls),
-            scene(clusters, f"mirror.{topic}", properties) as one,
+            granted_acls(source, acls),
+            scene(clusters, f"mirror.{topic}", properties) as setup,
         ):
-            await topics_with_rights(one, source, acls, *names, Reason.SOURCE_UNREADABLE)
+            await topics_with_rights(setup, source, acls, *names, Reason.SOURCE_UNREADABLE)
 
     asyncio.run(run())
 
 
-def test_a_destination_topic_that_may_not_be_read(
+def test_a_destination_topic_without_read_right_is_reported(
     destination: Secured, clusters: Pair, topic: str
 ) -> None:
     """Goal: DESTINATION_UNREADABLE names the topic on which the user has no right."""
@@ -465,16 +472,19 @@ def test_a_destination_topic_that_may_not_be_read(
     acls = rights("User:switchover", "destination", *names)
 
     async def run() -> None:
-        async with given(destination, acls), scene(clusters, f"mirror.{topic}", NO_ACLS) as one:
-            one.user = user(destination, "switchover")
+        async with (
+            granted_acls(destination, acls),
+            scene(clusters, f"mirror.{topic}", NO_ACLS) as setup,
+        ):
+            setup.user = user(destination, "switchover")
             found = (Reason.DESTINATION_UNREADABLE, Reason.CONFIGURATION_UNREADABLE)
-            await topics_with_rights(one, destination, acls, *names, *found)
+            await topics_with_rights(setup, destination, acls, *names, *found)
 
     asyncio.run(run())
 
 
 @pytest.mark.parametrize("side", ["source", "destination"])
-def test_acls_that_may_not_be_read(
+def test_acls_without_describe_right_are_reported_as_unreadable(
     source: Secured, destination: Secured, clusters: Pair, topic: str, side: str
 ) -> None:
     """Goal: ACL_UNREADABLE, and no claim of equal ACLs, without DESCRIBE on a cluster.
@@ -497,13 +507,16 @@ def test_acls_that_may_not_be_read(
     after = {Reason.ACL_UNREADABLE} | ({Reason.GROUP_UNREADABLE} if side == "source" else NONE)
 
     async def run() -> None:
-        async with given(cluster, acls), scene(clusters, f"mirror.{topic}", properties) as one:
+        async with (
+            granted_acls(cluster, acls),
+            scene(clusters, f"mirror.{topic}", properties) as setup,
+        ):
             if side == "destination":
-                one.user = user(destination, "switchover")
-            mirrored = await one.mirrored(topic)
-            await await_findings(one, before, mirrored)
+                setup.user = user(destination, "switchover")
+            mirrored = await setup.mirrored(topic)
+            await await_findings(setup, before, mirrored)
             await cluster.take(see)
-            found = await await_findings(one, after, mirrored)
+            found = await await_findings(setup, after, mirrored)
             text = findings(found)[Reason.ACL_UNREADABLE]
             assert "CLUSTER_AUTHORIZATION_FAILED" in text
             assert not any(found["acls"].values())

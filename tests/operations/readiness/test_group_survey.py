@@ -60,7 +60,7 @@ class World:
         return {} if found is None else {A: Committed(found)}
 
     async def log_bounds(self, _: KafkaCluster, partitions: Any, _same: Translation) -> Bounds:
-        known = [one for one in partitions if one not in self.refused]
+        known = [partition for partition in partitions if partition not in self.refused]
         return Bounds(dict.fromkeys(known, Log(0, 100)), self.refused)
 
     async def read_groups(self, _: KafkaCluster, _mirror: str) -> Remembered:
@@ -80,8 +80,8 @@ class World:
 
 def _texts(found: tuple[ByTopic, tuple[Finding, ...]]) -> tuple[ByTopic, list[str]]:
     by_topic, findings = found
-    assert all(one.reason is Reason.GROUP_UNREADABLE for one in findings)
-    return by_topic, [one.text for one in findings]
+    assert all(finding.reason is Reason.GROUP_UNREADABLE for finding in findings)
+    return by_topic, [finding.text for finding in findings]
 
 
 @pytest.fixture
@@ -89,12 +89,12 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
 
 
-def seen(group: str, source: int, copied: int) -> dict[str, GroupMemory]:
+def group_memory(group: str, source: int, copied: int) -> dict[str, GroupMemory]:
     rows = {A: PartitionMemory(source, copied)}
     return {group: GroupMemory(mirror="m", group=group, kind="classic", partitions=rows)}
 
 
-def test_groups_that_may_not_be_seen_are_no_groups_that_do_not_exist(world: World) -> None:
+def test_an_incomplete_list_of_groups_is_reported(world: World) -> None:
     """Brokers leave groups without DESCRIBE out of their lists without an error."""
     assert world.live() == ({}, [])
     world.lists_all = False
@@ -102,9 +102,9 @@ def test_groups_that_may_not_be_seen_are_no_groups_that_do_not_exist(world: Worl
     assert "User:ANONYMOUS DESCRIBE on the cluster" in text
 
 
-def test_a_group_that_is_not_listed_is_asked_for(world: World) -> None:
+def test_a_remembered_group_missing_from_the_list_is_requested(world: World) -> None:
     """The node has seen the group: its coordinator may be unreachable; it would repeat records."""
-    world.remembered = Remembered(groups=seen("g", 90, 20))
+    world.remembered = Remembered(groups=group_memory("g", 90, 20))
     world.offsets[SOURCE]["g"], world.offsets[DESTINATION]["g"] = 90, 20
     world.hidden.add("g")
     by_topic, findings = world.live()
@@ -125,7 +125,7 @@ def test_a_group_that_is_not_listed_is_asked_for(world: World) -> None:
         (Remembered(), ""),
     ],
 )
-def test_what_was_copied_and_cannot_be_read(world: World, remembered: object, why: str) -> None:
+def test_unreadable_group_records_are_reported(world: World, remembered: object, why: str) -> None:
     """An unreadable memory counts with a reachable source, too: only it knows deleted groups."""
     world.remembered = cast("Remembered | Exception", remembered)
     world.offsets[SOURCE]["g"] = world.offsets[DESTINATION]["g"] = 90
@@ -136,7 +136,7 @@ def test_what_was_copied_and_cannot_be_read(world: World, remembered: object, wh
     ] * bool(why)
 
 
-def test_one_group_that_cannot_be_read_hides_no_other(world: World) -> None:
+def test_an_unreadable_group_does_not_hide_others(world: World) -> None:
     """One unreadable group is a finding; where all offsets have to be final, it is an error."""
     world.offsets[SOURCE] |= {"g": 90, "h": 90}
     world.broken.add("g")
@@ -147,11 +147,13 @@ def test_one_group_that_cannot_be_read_hides_no_other(world: World) -> None:
         world.live(stable=True)
 
 
-def test_a_log_that_is_not_known_is_reported(world: World) -> None:
+def test_unknown_log_bounds_of_a_group_are_reported(world: World) -> None:
     """Without the log bounds a group's place is unknown, so a switchover waits."""
     world.offsets[SOURCE] |= {"g": 90, "none": 0}
     world.offsets[DESTINATION] |= {"g": 90}
-    world.remembered = Remembered(check=LastCheck(mirror="m", time_ms=0), groups=seen("g", 90, 90))
+    world.remembered = Remembered(
+        check=LastCheck(mirror="m", time_ms=0), groups=group_memory("g", 90, 90)
+    )
     world.refused = {A: Refusal(6)}
     by_topic, findings = world.live()
     assert not by_topic
@@ -163,11 +165,11 @@ def test_a_log_that_is_not_known_is_reported(world: World) -> None:
     assert "offsets of g: cannot read the log bounds of t-0 on the destination" in unknown
 
 
-def test_a_dead_source(world: World) -> None:
+def test_offsets_of_the_last_check_are_used_for_a_dead_source(world: World) -> None:
     """The source offsets of the last check are compared with the destination's present ones."""
     world.remembered = Remembered(
         check=LastCheck(mirror="m", time_ms=1000, failed=("h",)),
-        groups=seen("g", 90, 20),
+        groups=group_memory("g", 90, 20),
         unreadable=("record 7",),
     )
     world.offsets[DESTINATION]["g"] = 20
@@ -181,7 +183,9 @@ def test_a_dead_source(world: World) -> None:
 
 
 @pytest.mark.parametrize("here", [20, 25])
-def test_a_group_that_was_deleted_before_the_source_died(world: World, here: int) -> None:
+def test_a_group_deleted_before_the_source_died_resumes_from_copies(
+    world: World, here: int
+) -> None:
     """The group resumes from copied offsets; an offset it has committed itself is no finding."""
     rows = {A: PartitionMemory(NO_OFFSET, 20, deleted=1)}
     groups = {"g": GroupMemory(mirror="m", group="g", kind="classic", partitions=rows)}
@@ -192,19 +196,22 @@ def test_a_group_that_was_deleted_before_the_source_died(world: World, here: int
     assert found == ([Standing(A, 20)] if here == 20 else [])
 
 
-def test_what_was_not_looked_at_is_not_deleted(world: World) -> None:
+def test_a_partition_without_source_offset_is_no_deleted_group(world: World) -> None:
     """A paused partition is in no check, and is remembered without a source offset."""
     check = LastCheck(mirror="m", time_ms=0)
-    world.remembered = Remembered(groups=seen("g", NO_OFFSET, 20), check=check)
+    world.remembered = Remembered(groups=group_memory("g", NO_OFFSET, 20), check=check)
     world.offsets[DESTINATION]["g"] = 20
     by_topic, _ = world.dead()
     assert not by_topic
 
 
 @pytest.mark.parametrize(
-    "remembered", [Remembered(), Remembered(groups=seen("g", 90, 20)), UserError("no right")]
+    "remembered",
+    [Remembered(), Remembered(groups=group_memory("g", 90, 20)), UserError("no right")],
 )
-def test_a_dead_source_and_nothing_known(world: World, remembered: object) -> None:
+def test_without_a_complete_check_the_offsets_of_a_dead_source_are_unknown(
+    world: World, remembered: object
+) -> None:
     """Without a complete check, remembered groups prove nothing about the others."""
     world.remembered = cast("Remembered | Exception", remembered)
     by_topic, [text] = world.dead()

@@ -38,9 +38,9 @@ def test_every_finding_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row.what[:40])
-def test_a_row(row: Row) -> None:
+def test_each_row_has_the_weight_of_its_finding_and_an_existing_test(row: Row) -> None:
     """Each row has a finding of the same weight, and its test exists."""
     assert row.findings
-    assert {WEIGHTS[one] for one in row.findings} == {row.verdict}
+    assert {WEIGHTS[finding] for finding in row.findings} == {row.verdict}
     path, _, name = row.test.partition("::")
     assert re.search(rf"^def {name}\(", (ROOT / "tests" / path).read_text(), re.MULTILINE), row.test

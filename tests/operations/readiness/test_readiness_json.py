@@ -135,6 +135,6 @@ EXPECTED = {
 }
 
 
-def test_programs_find_what_they_found() -> None:
+def test_the_json_form_is_stable() -> None:
     """Goal: names, order and form of the JSON stay as they are."""
     assert json.dumps(json_data(RESULT)) == json.dumps(EXPECTED)

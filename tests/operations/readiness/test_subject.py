@@ -69,14 +69,14 @@ def row(lane: str, heard_s: float | None, *, ahead_s: float = 0.0, fresh: bool =
 
 
 @pytest.mark.parametrize("ahead_s", [0.0, 3600.0, -3600.0])
-def test_when_the_source_was_heard_of_by_a_lane_whose_clock_is_wrong(ahead_s: float) -> None:
+def test_the_source_age_ignores_a_wrong_lane_clock(ahead_s: float) -> None:
     """The status was seen to change, so its age is known despite the lane's wrong clock: 2 s."""
     found = subject(row("a", 40.0, ahead_s=ahead_s), ages={"a": 0.0})
     assert source_age_ms(found) == pytest.approx(42_000, abs=1000)
     assert status_age_ms(found) == pytest.approx(2_000, abs=1000)
 
 
-def test_the_partition_that_was_heard_of_least_counts() -> None:
+def test_the_source_age_is_that_of_the_stalest_partition() -> None:
     """The stalest partition counts, without stale statuses and sources that never answered."""
     found = subject(
         row("a", 5.0),
@@ -90,6 +90,6 @@ def test_the_partition_that_was_heard_of_least_counts() -> None:
     assert source_age_ms(subject(row("d", None), ages={"d": 1.0})) is None
 
 
-def test_a_clock_that_is_ahead_makes_nothing_younger() -> None:
+def test_a_clock_that_is_ahead_does_not_reduce_the_age() -> None:
     found = subject(row("a", 5.0), ages={"a": -10.0})
     assert source_age_ms(found) == pytest.approx(7_000, abs=1000)

@@ -87,7 +87,7 @@ def compared(part_s: float | None = None, **more: Any) -> SyncFacts:
     return asyncio.run(compare_syncs(context, part_s))
 
 
-def test_a_sync_that_readiness_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remarks_of_any_registered_sync_are_findings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: what differs, and what could not be read, is a finding; neither of a topic is lost."""
     remarks = [
         Remark("one is to be set"),
@@ -110,7 +110,7 @@ def test_a_sync_that_readiness_does_not_know(monkeypatch: pytest.MonkeyPatch) ->
     assert compared(topics=[]).findings == {}
 
 
-def test_a_sync_that_cannot_compare(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_and_timeouts_of_a_sync_are_findings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: an error, and no answer in time, are findings; the other syncs are compared."""
     good, bad = Quotas(Remark("differs")), Quotas(error=Retriable("no broker"))
     registered(monkeypatch, bad, Slow(), good)
@@ -123,7 +123,7 @@ def test_a_sync_that_cannot_compare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("topics", "follow"), [([TOPIC], True), ([TOPIC], False), ([], True)])
-def test_a_dead_source(
+def test_syncs_not_compared_with_a_dead_source_are_findings(
     monkeypatch: pytest.MonkeyPatch, topics: list[MirrorTopic], follow: bool
 ) -> None:
     """Goal: what is not compared is a finding, unless the destination cannot have it."""
@@ -134,7 +134,7 @@ def test_a_dead_source(
     assert asyncio.run(not_compared(NOBODY, subject)) == expected
 
 
-def test_configurations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_configurations_are_findings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: a topic whose configurations cannot be read is a finding, never one without any."""
     different = ConfigDifference({"retention.ms": "5"}, {"cleanup.policy": "compact"}, ())
     found = {
@@ -163,7 +163,7 @@ def acl(name: str) -> Acl:
     return Acl(kind, name, pattern, "User:a", "*", Operation.READ, Permission.ALLOW)
 
 
-def test_acls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acl_changes_and_uncopied_acls_are_findings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: what is to be done, and what is not copied, with the names beside the findings."""
     make, (z, d, m, w) = [acl(name) for name in "abcdefg"], [acl(name) for name in "zdmw"]
     changes = AclChanges(remember=NONE, make=frozenset(make), remove=frozenset({z}), forget=NONE)
@@ -178,8 +178,8 @@ def test_acls(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     registered(monkeypatch, finding(monkeypatch, AclSync(NOBODY, NOBODY, NOBODY), difference))
     facts = compared(settings=parse_settings({ACLS: "*"}))
-    assert [one.reason for one in facts.findings[None]] == [Reason.ACL] * 5
-    assert [one.text for one in facts.findings[None]] == [
+    assert [finding.reason for finding in facts.findings[None]] == [Reason.ACL] * 5
+    assert [finding.text for finding in facts.findings[None]] == [
         f"7 ACL(s) are not created yet: {', '.join(map(str, make[:5]))} and 2 more",
         f"1 ACL(s) are not removed yet: {z}",
         (
@@ -204,7 +204,9 @@ def test_acls(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_acls_that_do_not_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acls_give_no_findings_without_an_authorizer_or_a_rule(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Goal: without an authorizer, or without a rule, nothing is to be done."""
     sync = AclSync(NOBODY, NOBODY, NOBODY)
     registered(monkeypatch, finding(monkeypatch, sync, NoAuthorizer("source")))

@@ -36,8 +36,8 @@ def of_topic(topic: TopicFacts) -> Readiness:
     return judge(replace(MIRROR, topics=(topic,)))
 
 
-def of_partition(one: PartitionFacts) -> Readiness:
-    return of_topic(replace(TOPIC, partitions=(one,)))
+def of_partition(partition: PartitionFacts) -> Readiness:
+    return of_topic(replace(TOPIC, partitions=(partition,)))
 
 
 def of_log(start: int | None, end: int, stable: int, destination: int) -> Readiness:
@@ -46,10 +46,10 @@ def of_log(start: int | None, end: int, stable: int, destination: int) -> Readin
 
 
 def reasons(found: Readiness) -> dict[Reason, str]:
-    return {one.reason: one.text for one in found.all_findings()}
+    return {finding.reason: finding.text for finding in found.all_findings()}
 
 
-def test_nothing_to_lose() -> None:
+def test_a_mirror_without_lag_is_ready() -> None:
     found = judge(MIRROR)
     assert (found.verdict, found.lag, reasons(found)) == (Verdict.READY, 0, {})
     assert (found.topics[0].verdict, found.topics[0].lag_ms) == (Verdict.READY, 0)
@@ -74,9 +74,9 @@ def test_every_reason_has_a_weight() -> None:
         (replace(MIRROR, not_mirrored={"u": "occupied"}), Reason.NOT_MIRRORED),
     ],
 )
-def test_what_concerns_the_mirror_concerns_its_topics(facts: MirrorFacts, reason: Reason) -> None:
+def test_a_finding_of_the_mirror_counts_for_its_topics(facts: MirrorFacts, reason: Reason) -> None:
     found = judge(facts)
-    assert [one.reason for one in found.findings] == [reason]
+    assert [finding.reason for finding in found.findings] == [reason]
     assert found.verdict is found.topics[0].verdict is WEIGHTS[reason]
 
 
@@ -93,12 +93,12 @@ def test_what_concerns_the_mirror_concerns_its_topics(facts: MirrorFacts, reason
         (State.FAILED, Reason.NOT_MIRRORING),
     ],
 )
-def test_states(state: State, reason: Reason | None) -> None:
+def test_each_state_gives_the_expected_reason(state: State, reason: Reason | None) -> None:
     found = of_partition(replace(GOOD, state=state))
     assert list(reasons(found)) == ([] if reason is None else [reason])
 
 
-def test_why_partitions_failed_is_said_once() -> None:
+def test_the_reason_of_failed_partitions_is_given_once() -> None:
     failed = [
         replace(GOOD, partition=at, state=State.FAILED, reason="the logs differ") for at in (0, 3)
     ]
@@ -122,7 +122,7 @@ def test_why_partitions_failed_is_said_once() -> None:
         ((None, 100, 100, 90), 10, 0, [Reason.LAG]),
     ],
 )
-def test_logs(
+def test_the_lag_is_what_the_source_has_and_the_destination_lacks(
     log: tuple[int | None, int, int, int], lag: int, undecided: int, named: list[Reason]
 ) -> None:
     """The loss is what the source still has and the destination does not have."""
@@ -131,14 +131,14 @@ def test_logs(
     assert found.verdict is (Verdict.WARNING if named else Verdict.READY)
 
 
-def test_a_destination_that_begins_later() -> None:
+def test_a_later_log_start_of_the_destination_is_a_warning() -> None:
     """Both logs end at the same offset: no lag counts what was deleted."""
     found = of_partition(replace(GOOD, lacks=(10, 30)))
     assert (found.verdict, found.lag, found.lag_is_all) == (Verdict.WARNING, 0, False)
     assert "the destination has deleted offsets [10, 30)" in reasons(found)[Reason.BEGINS_LATER]
 
 
-def test_who_holds_a_transaction_open_is_named() -> None:
+def test_holders_of_open_transactions_are_named_once() -> None:
     """Each holder is named once, and only for partitions that its transaction holds up."""
     log = SourceLog(0, 100, 95, 100)
     some = [
@@ -150,7 +150,7 @@ def test_who_holds_a_transaction_open_is_named() -> None:
     assert reasons(found)[Reason.OPEN_TRANSACTION].endswith("(2 partitions: 0, 1), of a, b")
 
 
-def test_acls_that_are_not_the_sources() -> None:
+def test_different_acls_are_a_warning() -> None:
     """The names go with the findings; tests/operations/readiness/test_sync_survey.py has both."""
     acls = AclFacts(to_make=tuple("abcdefg"), to_remove=("z",))
     findings = (Finding(Reason.ACL, "7"), Finding(Reason.ACL, "1"))
@@ -159,7 +159,7 @@ def test_acls_that_are_not_the_sources() -> None:
     assert (found.verdict, found.acls) == (Verdict.WARNING, acls)
 
 
-def test_an_old_status_does_not_diverge() -> None:
+def test_an_old_source_end_is_not_reported_as_divergence() -> None:
     """The destination's end is current; the source's is as old as its last contact."""
     ahead = replace(GOOD, source=SourceLog(None, 90, 90), reported_end=100)
     facts = replace(
@@ -180,8 +180,8 @@ def test_an_old_status_does_not_diverge() -> None:
 
 def dead(**change: object) -> Readiness:
     """Return the readiness of a source that does not answer, with one partition."""
-    one = replace(GOOD, source=SourceLog(None, 100, 100), reported_end=100)
-    changed = replace(one, **change)  # type: ignore[arg-type]
+    partition = replace(GOOD, source=SourceLog(None, 100, 100), reported_end=100)
+    changed = replace(partition, **change)  # type: ignore[arg-type]
     topic = replace(TOPIC, on_source=SourceTopic.UNKNOWN, partitions=(changed,))
     return judge(replace(MIRROR, topics=(topic,), source_trouble="dead"))
 
@@ -200,7 +200,9 @@ def dead(**change: object) -> Readiness:
         ),
     ],
 )
-def test_a_dead_source(change: dict[str, object], lag: int | None, named: list[Reason]) -> None:
+def test_unreported_values_of_a_dead_source_are_unknown(
+    change: dict[str, object], lag: int | None, named: list[Reason]
+) -> None:
     """What fresh statuses do not report is unknown, and never 0."""
     found = dead(**change)
     assert found.lag == lag
@@ -208,11 +210,11 @@ def test_a_dead_source(change: dict[str, object], lag: int | None, named: list[R
     assert not found.lag_is_all
 
 
-def test_a_paused_partition_that_another_client_wrote_to() -> None:
+def test_foreign_records_in_a_paused_partition_are_reported() -> None:
     """Foreign records are found also while the source is reachable and its log end is higher."""
     log = SourceLog(0, 200, 200, 200)
-    one = replace(GOOD, state=State.PAUSED, source=log, destination_end=103, reported_end=100)
-    assert list(reasons(of_partition(one))) == [
+    partition = replace(GOOD, state=State.PAUSED, source=log, destination_end=103, reported_end=100)
+    assert list(reasons(of_partition(partition))) == [
         Reason.PAUSED,
         Reason.LAG,
         Reason.FOREIGN_RECORDS,
@@ -229,7 +231,7 @@ def test_a_paused_partition_that_another_client_wrote_to() -> None:
         (None, 100, 0, [Reason.LOG_END_UNREADABLE]),
     ],
 )
-def test_records_that_the_source_has_not_replicated(
+def test_records_above_the_high_watermark_count_as_lag(
     log_end: int | None, destination: int, lag: int, named: list[Reason]
 ) -> None:
     """Producers with acks=1 have had them acknowledged, so they count as lag."""
@@ -240,7 +242,7 @@ def test_records_that_the_source_has_not_replicated(
 
 
 @pytest.mark.parametrize("reason", Reason)
-def test_no_record_would_be_lost_only_where_all_was_seen(reason: Reason) -> None:
+def test_the_summary_claims_no_loss_only_without_doubtful_findings(reason: Reason) -> None:
     """The last sentence claims nothing that a finding puts in doubt."""
     found = judge(replace(MIRROR, unknown=(Finding(reason, "x"),)))
     said = _sentence(found)
@@ -250,7 +252,7 @@ def test_no_record_would_be_lost_only_where_all_was_seen(reason: Reason) -> None
     )
 
 
-def test_what_the_sentence_rests_on() -> None:
+def test_the_summary_gives_the_age_of_its_data() -> None:
     found = judge(replace(MIRROR, age_ms=2_100, status_age_ms=3_400))
     assert _sentence(found) == (
         "Mirror m can be failed over: nothing would be lost (destination read 2.1 s ago, last "
@@ -262,7 +264,7 @@ def test_what_the_sentence_rests_on() -> None:
     assert "last contact with the source unknown time ago" in _sentence(lost)
 
 
-def test_what_is_not_known_is_no_zero() -> None:
+def test_an_unknown_lag_is_not_0() -> None:
     found = of_partition(replace(GOOD, source=None))
     assert (found.lag, list(reasons(found))) == (None, [Reason.SOURCE_UNREADABLE])
     found = of_partition(replace(GOOD, destination_end=None))
@@ -286,30 +288,30 @@ def test_what_is_not_known_is_no_zero() -> None:
         ({"synced": (Finding(Reason.CONFIGURATION, "x"),)}, Reason.CONFIGURATION),
     ],
 )
-def test_topics(change: dict[str, object], reason: Reason) -> None:
+def test_each_topic_difference_gives_a_warning(change: dict[str, object], reason: Reason) -> None:
     found = of_topic(replace(TOPIC, **change))  # type: ignore[arg-type]
     assert (list(reasons(found)), found.verdict) == ([reason], Verdict.WARNING)
 
 
-def test_a_group_that_has_not_read_everything_is_no_reason() -> None:
+def test_unread_records_of_a_group_are_no_finding() -> None:
     assert of_topic(replace(TOPIC, groups=(replace(GROUP, unread=9),))).verdict is Verdict.READY
 
 
-def test_the_worst_topic_counts() -> None:
+def test_the_verdict_is_that_of_the_worst_topic() -> None:
     other = replace(TOPIC, topic="u", synced=(Finding(Reason.CONFIGURATION, "x"),))
     found = judge(replace(MIRROR, topics=(TOPIC, other)))
     assert [topic.verdict for topic in found.topics] == [Verdict.READY, Verdict.WARNING]
     assert found.verdict is Verdict.WARNING
 
 
-def test_what_a_group_has_committed() -> None:
+def test_group_offsets_behind_ahead_and_unread_are_counted() -> None:
     """The facts count offsets behind the destination, ahead of it, and unread on the source."""
     zero, one, two = (TopicPartition("t", at) for at in range(3))
     logs = dict.fromkeys((zero, one, two), SourceLog(0, 100, 100))
     bounds = {zero: Log(0, 100), one: Log(20, 40), two: Log(0, 100)}
-    there = {zero: Committed(90), one: Committed(50), TopicPartition("x", 0): Committed(1)}
-    here = {zero: Committed(60)}
-    found = offset_facts("g", logs, bounds, there, here)
+    on_source = {zero: Committed(90), one: Committed(50), TopicPartition("x", 0): Committed(1)}
+    on_destination = {zero: Committed(60)}
+    found = offset_facts("g", logs, bounds, on_source, on_destination)
     assert found == {
         "t": GroupFacts(
             group="g",
@@ -322,10 +324,10 @@ def test_what_a_group_has_committed() -> None:
         ),
     }
     done = {zero: Committed(95), one: Committed(40), two: Committed(3)}
-    assert offset_facts("g", logs, bounds, there, done)["t"].due == 0
+    assert offset_facts("g", logs, bounds, on_source, done)["t"].due == 0
 
 
-def test_offsets_that_the_source_has_no_more() -> None:
+def test_offsets_deleted_on_the_source_are_reported() -> None:
     """The mirror copies no deletion; an offset that the group committed itself is its own."""
     zero, one, two = (TopicPartition("t", at) for at in range(3))
     logs = dict.fromkeys((zero, one, two), SourceLog(0, 100, 100))
@@ -338,7 +340,7 @@ def test_offsets_that_the_source_has_no_more() -> None:
     assert "t-0 (60)" in found[Reason.GROUP_DELETED]
 
 
-def test_a_rewound_group_would_skip() -> None:
+def test_a_rewound_group_that_would_skip_is_reported() -> None:
     """The finding has both offsets; an offset that the mirror committed follows the source."""
     zero, one = TopicPartition("t", 0), TopicPartition("t", 1)
     logs = dict.fromkeys((zero, one), SourceLog(0, 100, 100))
@@ -378,7 +380,7 @@ def test_a_group_that_is_not_copied_is_a_finding(facts: GroupFacts, words: list[
     assert not reasons(of_topic(replace(TOPIC, groups=(equal,))))
 
 
-def test_what_a_share_group_has_acknowledged_is_not_copied() -> None:
+def test_unread_records_of_a_share_group_are_reported() -> None:
     share = GroupFacts(group="g", kind="share", unread=7)
     found = reasons(of_topic(replace(TOPIC, groups=(share,))))
     assert "7 offsets" in found[Reason.GROUP_NOT_COPIED]

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import cast
 from uuid import UUID
 
@@ -17,7 +18,8 @@ from waiting import until_async
 from conftest import Pair
 from twinlog.kafka.acls import Acl, Guard, Operation, PatternType, Permission, ResourceType
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.errors import UserError
+from twinlog.kafka.errors import Retriable, UserError
+from twinlog.kafka.requests import acls as acl_requests
 from twinlog.kafka.requests.acls import create_acls, delete_acls, describe_acls
 from twinlog.lifecycle.changes import delete_mirror
 from twinlog.lifecycle.creation import add_named, create_mirror
@@ -78,7 +80,7 @@ def denial(name: str, principal: str) -> Acl:
         ),
     ],
 )
-def test_whom_the_operator_has_to_see_to(found: Guard, beyond: list[str]) -> None:
+def test_principals_that_cannot_be_denied_are_named(found: Guard, beyond: list[str]) -> None:
     """They are principals that are allowed and not denied, and writers without any ACL."""
     outlook = outlook_of(found, ["a", "b"])
     assert outlook.denials == found.denials
@@ -86,11 +88,57 @@ def test_whom_the_operator_has_to_see_to(found: Guard, beyond: list[str]) -> Non
     assert all(text in outlook.beyond for text in beyond)
 
 
+def each_lists(monkeypatch: pytest.MonkeyPatch, *brokers: frozenset[Acl] | None) -> KafkaCluster:
+    """Return a source whose brokers list these ACLs; None: the broker has no authorizer."""
+
+    async def describe(_: object, node: int = 0) -> frozenset[Acl] | None:
+        return brokers[node]
+
+    async def refresh(_: object) -> SimpleNamespace:
+        return SimpleNamespace(brokers=range(len(brokers)))
+
+    async def may_alter(_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(acl_requests, "describe_acls", describe)
+    monkeypatch.setattr(denials_module, "may_alter_acls", may_alter)
+    return cast(KafkaCluster, SimpleNamespace(refresh=refresh))
+
+
+def test_a_producer_that_one_broker_does_not_list_is_denied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broker that is asked first is behind: the others let the producer write."""
+    old = acl("a", "User:p")
+    source = each_lists(monkeypatch, frozenset({old}), frozenset({old, acl("a", "User:new")}))
+    denials = ProducerDenials(source, source, "m", ["a"])
+    found = asyncio.run(denials.outlook())
+    assert found.denials == {denial("a", "User:p"), denial("a", "User:new")}
+    asked = Outlook(denials=STANDING)
+    assert asyncio.run(denials.missing(asked)).denials == found.denials
+
+
+def test_a_denial_that_one_broker_does_not_list_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broker that is behind lets the producer write."""
+    source = each_lists(monkeypatch, STANDING | {acl("a", "User:p")}, frozenset())
+    denials = ProducerDenials(source, source, "m", ["a"])
+    assert asyncio.run(denials.missing(Outlook(denials=STANDING))).denials == STANDING
+
+
+def test_no_broker_at_all_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise denials would count as made, or removed, on every broker."""
+    source = each_lists(monkeypatch)
+    with pytest.raises(Retriable, match="no broker"):
+        asyncio.run(ProducerDenials(source, source, "m", ["a"])._each_lists())
+
+
 STANDING = frozenset({denial("a", "User:p")})
 
 
 @pytest.mark.parametrize(
-    ("there", "missing", "beyond"),
+    ("existing", "missing", "beyond"),
     [
         (STANDING | {acl("a", "User:p"), acl("*", "User:any")}, set(), ""),
         (STANDING | {acl("*", "User:any")}, set(), ""),
@@ -102,18 +150,13 @@ STANDING = frozenset({denial("a", "User:p")})
         (None, STANDING, "no authorizer"),
     ],
 )
-def test_what_is_missing_by_now(
-    monkeypatch: pytest.MonkeyPatch, there: set[Acl] | None, missing: set[Acl], beyond: str
+def test_missing_denials_include_principals_allowed_since(
+    monkeypatch: pytest.MonkeyPatch, existing: set[Acl] | None, missing: set[Acl], beyond: str
 ) -> None:
     """It includes principals allowed since, except those the operator has confirmed."""
-
-    async def describe(_: object) -> frozenset[Acl] | None:
-        return None if there is None else frozenset(there)
-
-    monkeypatch.setattr(denials_module, "describe_acls", describe)
+    source = each_lists(monkeypatch, None if existing is None else frozenset(existing))
     asked = Outlook(denials=STANDING, open_to=frozenset({"User:any"}))
-    nobody = cast(KafkaCluster, None)
-    found = asyncio.run(ProducerDenials(nobody, nobody, "m", ["a"]).missing(asked))
+    found = asyncio.run(ProducerDenials(source, source, "m", ["a"]).missing(asked))
     assert (set(found.denials), bool(found.beyond)) == (set(missing), bool(beyond))
     assert beyond in found.beyond
 
@@ -173,55 +216,57 @@ class Both:
             *(snapshot.made_acls(mirror, MadeFor.SOURCE) for mirror in self.mirrors)
         )
 
-        async def there() -> bool:
+        async def existing() -> bool:
             return made <= await self.acls(self.destination)
 
-        await until_async(there)
+        await until_async(existing)
 
     async def add(self, topic: MirrorTopic) -> None:
         await self.store.change(lambda _: [topic])
 
 
 @asynccontextmanager
-async def both(pair: tuple[Secured, Secured], name: str) -> AsyncIterator[Both]:
+async def linked_clusters(pair: tuple[Secured, Secured], name: str) -> AsyncIterator[Both]:
     async with pair[0].root() as source, pair[1].root() as destination:
-        it = Both(name, source, destination, pair[0].local.bootstrap_servers)
-        await it.create()
-        yield it
+        clusters = Both(name, source, destination, pair[0].local.bootstrap_servers)
+        await clusters.create()
+        yield clusters
 
 
 @pytest.mark.broker
-def test_denied_and_allowed_again(secured_pair: tuple[Secured, Secured], topic: str) -> None:
+def test_only_denials_of_the_switchover_are_created_and_removed(
+    secured_pair: tuple[Secured, Secured], topic: str
+) -> None:
     """Only its own denials are created or removed; they are remembered apart, and never copied."""
 
     async def run() -> None:
-        async with both(secured_pair, topic) as it:
+        async with linked_clusters(secured_pair, topic) as clusters:
             alice, bob = acl(topic, "User:alice"), acl(topic, "User:bob", pattern=PREFIXED)
             foreign, reader = denial(topic, "User:carol"), acl(topic, "User:carol")
-            await it.give(alice, bob, foreign, reader)
-            before = await it.acls(it.source)
-            denials = it.denials()
+            await clusters.give(alice, bob, foreign, reader)
+            before = await clusters.acls(clusters.source)
+            denials = clusters.denials()
             outlook = await denials.outlook()
             assert outlook.beyond == ""
-            ours = {denial(topic, "User:alice"), denial(topic, "User:bob")}
-            assert outlook.denials == ours | {foreign}
+            own_denials = {denial(topic, "User:alice"), denial(topic, "User:bob")}
+            assert outlook.denials == own_denials | {foreign}
             here = MadeAcl(
                 mirror=topic, acl=denial(topic, "User:alice"), made_for=MadeFor.READ_ONLY
             )
-            await it.store.change(lambda _: [here])
+            await clusters.store.change(lambda _: [here])
             for _ in range(2):  # as after a crash
                 await denials.deny(outlook.denials)
-                assert await it.acls(it.source) == before | ours
-                assert await it.denials().made() == ours
+                assert await clusters.acls(clusters.source) == before | own_denials
+                assert await clusters.denials().made() == own_denials
                 assert await denials.missing(outlook) == Outlook()
-            await it.sync()
-            assert await it.acls(it.destination) == before, "without ours"
-            await it.give(acl(topic, "User:dave"))
+            await clusters.sync()
+            assert await clusters.acls(clusters.destination) == before, "without ours"
+            await clusters.give(acl(topic, "User:dave"))
             assert (await denials.missing(outlook)).denials == {denial(topic, "User:dave")}
             assert await denials.strayed() == frozenset()
-            assert await it.denials().allow() == ours
-            assert await it.acls(it.source) == before | {acl(topic, "User:dave")}
-            snapshot = await it.store.snapshot()
+            assert await clusters.denials().allow() == own_denials
+            assert await clusters.acls(clusters.source) == before | {acl(topic, "User:dave")}
+            snapshot = await clusters.store.snapshot()
             assert snapshot.made_acls(topic, MadeFor.SWITCHOVER) == frozenset()
             assert snapshot.made_acls(topic, MadeFor.READ_ONLY) == {here.acl}
 
@@ -229,29 +274,29 @@ def test_denied_and_allowed_again(secured_pair: tuple[Secured, Secured], topic: 
 
 
 @pytest.mark.broker
-def test_an_interrupted_switchover_leaves_the_denials_of_a_running_one(
+def test_an_interrupted_switchover_keeps_the_denials_of_a_running_one(
     secured_pair: tuple[Secured, Secured], topic: str
 ) -> None:
     """It removes only denials that it has created, and reports only those that existed."""
 
     async def run() -> None:
-        async with both(secured_pair, topic) as it:
-            await it.give(acl(topic, "User:alice"))
-            first, second = it.denials(), it.denials()
+        async with linked_clusters(secured_pair, topic) as clusters:
+            await clusters.give(acl(topic, "User:alice"))
+            first, second = clusters.denials(), clusters.denials()
             await first.deny((await first.outlook()).denials)
-            await it.give(acl(topic, "User:dave"))
+            await clusters.give(acl(topic, "User:dave"))
             await second.deny((await second.outlook()).denials)
             assert await second.take_back() == {denial(topic, "User:dave")}
             assert await second.made() == {denial(topic, "User:alice")}
-            assert denial(topic, "User:alice") in await it.acls(it.source)
-            assert await it.denials().take_back() == frozenset()
-            await delete_acls(it.source, [denial(topic, "User:alice")])
+            assert denial(topic, "User:alice") in await clusters.acls(clusters.source)
+            assert await clusters.denials().take_back() == frozenset()
+            await delete_acls(clusters.source, [denial(topic, "User:alice")])
 
             async def gone() -> bool:
-                return denial(topic, "User:alice") not in await it.acls(it.source)
+                return denial(topic, "User:alice") not in await clusters.acls(clusters.source)
 
             await until_async(gone)
-            taken = await allow_producers(it.destination, topic, topic)
+            taken = await allow_producers(clusters.destination, topic, topic)
             assert taken == Allowed(), "none was left"
             assert await first.made() == frozenset()
 
@@ -259,26 +304,26 @@ def test_an_interrupted_switchover_leaves_the_denials_of_a_running_one(
 
 
 @pytest.mark.broker
-def test_a_denial_that_was_copied_is_seen(
+def test_a_copied_denial_is_removed_by_the_next_sync(
     secured_pair: tuple[Secured, Secured], topic: str
 ) -> None:
     """A copied denial is seen, whatever has copied it; the next sync removes it."""
 
     async def run() -> None:
-        async with both(secured_pair, topic) as it:
-            await it.give(acl(topic, "User:alice"))
-            denials = it.denials()
+        async with linked_clusters(secured_pair, topic) as clusters:
+            await clusters.give(acl(topic, "User:alice"))
+            denials = clusters.denials()
             await denials.deny((await denials.outlook()).denials)
             one = denial(topic, "User:alice")
-            copied = MadeAcl(mirror=it.mirrors[1], acl=one, made_for=MadeFor.SOURCE)
-            await it.store.change(lambda _: [copied])
-            await create_acls(it.destination, [one])
+            copied = MadeAcl(mirror=clusters.mirrors[1], acl=one, made_for=MadeFor.SOURCE)
+            await clusters.store.change(lambda _: [copied])
+            await create_acls(clusters.destination, [one])
             assert await denials.strayed() == {one}
-            await it.sync()
+            await clusters.sync()
             assert await denials.strayed() == frozenset()
 
             async def gone() -> bool:
-                return await it.acls(it.destination) == {acl(topic, "User:alice")}
+                return await clusters.acls(clusters.destination) == {acl(topic, "User:alice")}
 
             await until_async(gone)
             await denials.allow()
@@ -287,23 +332,25 @@ def test_a_denial_that_was_copied_is_seen(
 
 
 @pytest.mark.broker
-def test_taking_back_by_hand(secured_pair: tuple[Secured, Secured], topic: str) -> None:
+def test_the_allow_command_removes_denials_of_the_chosen_topics(
+    secured_pair: tuple[Secured, Secured], topic: str
+) -> None:
     """Only the chosen topics are allowed again; not while the source mirrors them; or forgotten."""
 
     async def run() -> None:
-        async with both(secured_pair, topic) as it:
+        async with linked_clusters(secured_pair, topic) as clusters:
             first, second = f"{topic}-1", f"{topic}-2"
-            await it.give(acl(first, "User:alice"), acl(second, "User:alice"))
-            both_topics = it.denials(first, second)
+            await clusters.give(acl(first, "User:alice"), acl(second, "User:alice"))
+            both_topics = clusters.denials(first, second)
             await both_topics.deny((await both_topics.outlook()).denials)
             refused = "ACLs created by a switchover of mirror .* still deny"
             with pytest.raises(MirrorRefused, match=refused):
-                await delete_mirror(it.destination, topic)
-            assert await allow_producers(it.destination, topic, f"{topic}-none") == Allowed()
-            taken = await allow_producers(it.destination, topic, first)
+                await delete_mirror(clusters.destination, topic)
+            assert await allow_producers(clusters.destination, topic, f"{topic}-none") == Allowed()
+            taken = await allow_producers(clusters.destination, topic, first)
             assert taken == Allowed({denial(first, "User:alice")})
-            assert denial(first, "User:alice") not in await it.acls(it.source)
-            back = Both(f"{topic}-back", it.destination, it.source, "")
+            assert denial(first, "User:alice") not in await clusters.acls(clusters.source)
+            back = Both(f"{topic}-back", clusters.destination, clusters.source, "")
             await back.create()
             mirrored = MirrorTopic(
                 mirror=back.name, topic=second, topic_id=UUID(int=1), partitions=1
@@ -312,8 +359,8 @@ def test_taking_back_by_hand(secured_pair: tuple[Secured, Secured], topic: str) 
             with pytest.raises(
                 UserError, match=f"mirrors these topics from this cluster.*{second}"
             ):
-                await allow_producers(it.destination, topic, ".*")
-            assert denial(second, "User:alice") in await it.acls(it.source)
+                await allow_producers(clusters.destination, topic, ".*")
+            assert denial(second, "User:alice") in await clusters.acls(clusters.source)
             stopped = MirrorTopic(
                 mirror=back.name,
                 topic=second,
@@ -322,42 +369,48 @@ def test_taking_back_by_hand(secured_pair: tuple[Secured, Secured], topic: str) 
                 wanted=Wanted.STOPPED,
             )
             await back.add(stopped)
-            await write_state(it.source, stopped, State.STOPPED)
+            await write_state(clusters.source, stopped, State.STOPPED)
             for mirror in back.mirrors:
-                await delete_mirror(it.source, mirror)
-            forgotten = await forget_denials(it.destination, topic, ".*")
+                await delete_mirror(clusters.source, mirror)
+            forgotten = await forget_denials(clusters.destination, topic, ".*")
             assert forgotten.denials == {denial(second, "User:alice")}
-            assert denial(second, "User:alice") in await it.acls(it.source)
+            assert denial(second, "User:alice") in await clusters.acls(clusters.source)
             assert await both_topics.made() == frozenset()
-            await delete_mirror(it.destination, topic)
+            await delete_mirror(clusters.destination, topic)
 
     asyncio.run(run())
 
 
 @pytest.mark.broker
-def test_taken_over_on_the_way_back(secured_pair: tuple[Secured, Secured], topic: str) -> None:
+def test_a_mirror_in_the_other_direction_takes_over_the_denials(
+    secured_pair: tuple[Secured, Secured], topic: str
+) -> None:
     """The mirror back takes over the denials, and removes them without this switchover."""
 
     async def run() -> None:
-        async with both(secured_pair, topic) as it:
-            for cluster in (it.source, it.destination):
+        async with linked_clusters(secured_pair, topic) as clusters:
+            for cluster in (clusters.source, clusters.destination):
                 await make_topic(cluster, topic)
-            await it.give(acl(topic, "User:alice"))
-            denials, ours = it.denials(), {denial(topic, "User:alice")}
+            await clusters.give(acl(topic, "User:alice"))
+            denials, own_denials = clusters.denials(), {denial(topic, "User:alice")}
             await denials.deny((await denials.outlook()).denials)
-            forth = Both(f"{topic}-forth", it.destination, it.source, "")
+            forth = Both(f"{topic}-forth", clusters.destination, clusters.source, "")
             await forth.create()
-            await it.destination.refresh([topic])
-            theirs = await read_their_mirrors(it.destination, it.source)
-            await add_named(it.source, it.destination, forth.name, [topic], theirs)
+            await clusters.destination.refresh([topic])
+            source_mirrors = await read_their_mirrors(clusters.destination, clusters.source)
+            await add_named(
+                clusters.source, clusters.destination, forth.name, [topic], source_mirrors
+            )
             taken = (await forth.store.snapshot()).made_acls(forth.name, MadeFor.READ_ONLY)
-            assert taken == ours
-            found = await allow_producers(it.destination, topic, ".*")
-            assert found == Allowed(left=ours)
-            assert ours <= await it.acls(it.source), "they keep the topic read-only"
+            assert taken == own_denials
+            found = await allow_producers(clusters.destination, topic, ".*")
+            assert found == Allowed(left=own_denials)
+            assert own_denials <= await clusters.acls(clusters.source), (
+                "they keep the topic read-only"
+            )
             assert await denials.made() == frozenset()
-            for mirror in it.mirrors:
-                await delete_mirror(it.destination, mirror)
+            for mirror in clusters.mirrors:
+                await delete_mirror(clusters.destination, mirror)
             for mirror in forth.mirrors:
                 await forth.store.delete_mirror(mirror, lambda *_: None)
 
@@ -365,7 +418,9 @@ def test_taken_over_on_the_way_back(secured_pair: tuple[Secured, Secured], topic
 
 
 @pytest.mark.broker
-def test_without_the_right(secured_pair: tuple[Secured, Secured], pair: Pair, topic: str) -> None:
+def test_without_the_alter_right_no_denial_is_attempted(
+    secured_pair: tuple[Secured, Secured], pair: Pair, topic: str
+) -> None:
     """Without the right, or an authorizer, nothing is tried; the operator has to deny writes."""
     weak = sasl("SCRAM-SHA-256", topic, "weak-secret")
     see = Acl(
@@ -376,17 +431,17 @@ def test_without_the_right(secured_pair: tuple[Secured, Secured], pair: Pair, to
     async def run() -> None:
         await secured_pair[0].set_password(topic, "weak-secret")
         async with (
-            both(secured_pair, topic) as it,
+            linked_clusters(secured_pair, topic) as clusters,
             secured_pair[0].cluster("WORD", weak) as source,
         ):
-            denials = ProducerDenials(source, it.destination, topic, [topic])
-            await it.give(acl(topic, "User:alice"))
+            denials = ProducerDenials(source, clusters.destination, topic, [topic])
+            await clusters.give(acl(topic, "User:alice"))
             outlook = await denials.outlook()
             assert outlook.denials == frozenset()
             refused = "CLUSTER_AUTHORIZATION_FAILED (31): needs DESCRIBE on the cluster"
             assert refused in outlook.beyond
             assert outlook.forbidden
-            await create_acls(it.source, [see])
+            await create_acls(clusters.source, [see])
 
             async def described() -> bool:
                 found = await denials.outlook()
@@ -403,7 +458,7 @@ def test_without_the_right(secured_pair: tuple[Secured, Secured], pair: Pair, to
 
 
 @pytest.mark.broker
-def test_an_open_transaction_can_be_ended(
+def test_a_denied_principal_can_end_an_open_transaction(
     secured_pair: tuple[Secured, Secured], topic: str
 ) -> None:
     """A denied principal may end it: EndTxn needs the transactional id alone; it opens no other."""
@@ -423,8 +478,8 @@ def test_an_open_transaction_can_be_ended(
         assert producer.flush(librdkafka_tools.SECONDS) == 0
 
     async def run() -> None:
-        async with both(secured_pair, topic) as it:
-            await it.give(acl(topic, "User:alice"), of_id)
+        async with linked_clusters(secured_pair, topic) as clusters:
+            await clusters.give(acl(topic, "User:alice"), of_id)
             producer = Producer(
                 {
                     "bootstrap.servers": secured_pair[0].servers("WORD"),
@@ -437,7 +492,7 @@ def test_an_open_transaction_can_be_ended(
             )
             await asyncio.to_thread(producer.init_transactions, librdkafka_tools.SECONDS)
             write(producer, "before")
-            denials = it.denials()
+            denials = clusters.denials()
             await denials.deny((await denials.outlook()).denials)
             await asyncio.to_thread(producer.commit_transaction, librdkafka_tools.SECONDS)
             assert not failures
@@ -452,7 +507,7 @@ def test_an_open_transaction_can_be_ended(
 
 
 @pytest.mark.broker
-def test_a_source_whose_mirrors_may_not_be_read(
+def test_an_add_reports_that_source_mirrors_could_not_be_checked(
     secured_pair: tuple[Secured, Secured], topic: str
 ) -> None:
     """Goal: D14: the command that adds a topic reports that loops and failovers were not checked.

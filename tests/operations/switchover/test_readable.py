@@ -46,7 +46,7 @@ class Scripted:
         return asyncio.run(readable.between(Standing(PLACE, 4), 10))
 
 
-def test_an_empty_answer_proves_nothing() -> None:
+def test_two_equal_empty_answers_prove_absence_in_a_compacted_topic() -> None:
     """Two equal answers, some seconds apart, prove it on a compacted topic; no third is fetched."""
     log = Scripted()
     readable = Readable(log, lambda: log.now)
@@ -67,7 +67,7 @@ def test_an_empty_answer_proves_nothing() -> None:
         {"error": 6},
     ],
 )
-def test_what_explains_an_empty_answer(change: dict[str, int]) -> None:
+def test_an_explained_empty_answer_is_no_evidence(change: dict[str, int]) -> None:
     """An explained empty answer is no evidence, however often it comes, and is then forgotten."""
     log = Scripted()
     readable = Readable(log, lambda: log.now)
@@ -81,7 +81,7 @@ def test_what_explains_an_empty_answer(change: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("field", [{"compacts": False}, {"compacts": None}, {"local_start": 5}])
-def test_where_an_empty_answer_is_never_evidence(field: dict[str, Any]) -> None:
+def test_an_empty_answer_without_compaction_is_no_evidence(field: dict[str, Any]) -> None:
     """Without compaction every offset has bytes; remote storage may be slow."""
     log = Scripted()
     log.answer = log.answer._replace(**field)
@@ -89,7 +89,7 @@ def test_where_an_empty_answer_is_never_evidence(field: dict[str, Any]) -> None:
     assert all(log.found(readable, LOOK_INTERVAL_S) for _ in range(5))
 
 
-def test_another_leader_starts_from_the_beginning() -> None:
+def test_a_new_leader_epoch_restarts_the_check() -> None:
     log = Scripted()
     readable = Readable(log, lambda: log.now)
     assert log.found(readable)
@@ -99,7 +99,7 @@ def test_another_leader_starts_from_the_beginning() -> None:
 
 
 @pytest.mark.broker
-def test_markers_and_aborted_records_are_nothing(kafka: LocalCluster, topic: str) -> None:
+def test_markers_and_aborted_records_are_not_readable(kafka: LocalCluster, topic: str) -> None:
     """Offsets: 0 a record, 1 its marker, 2 to 4 aborted, 5 their marker, 6 a record."""
     servers = kafka.bootstrap_servers
     librdkafka_tools.make_topic(servers, topic)

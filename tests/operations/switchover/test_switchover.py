@@ -46,7 +46,7 @@ from twinlog.store.state_records import LastMirrored
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def test_silent_for_some_seconds() -> None:
+def test_silence_is_counted_from_the_last_write() -> None:
     """Silence is counted from the last poll that has seen a log end offset move."""
     silence = Silence(5.0)
     logs = {ZERO: SourceEnd(10, 10), ONE: SourceEnd(20, 20)}
@@ -59,7 +59,7 @@ def test_silent_for_some_seconds() -> None:
     assert silence.ends == {ZERO: 10, ONE: 21}
 
 
-def test_an_open_transaction_is_no_silence() -> None:
+def test_an_open_transaction_counts_as_a_write() -> None:
     """Nor are unreplicated records silence: the last stable offset is below the log end offset."""
     silence = Silence(5.0)
     logs = {ZERO: SourceEnd(10, 8)}
@@ -74,7 +74,7 @@ def test_an_open_transaction_is_no_silence() -> None:
 
 
 @pytest.mark.parametrize("reason", Reason)
-def test_what_stands_against_it(reason: Reason) -> None:
+def test_each_finding_blocks_a_switchover_unless_harmless(reason: Reason) -> None:
     """Every reason prevents it, except those that waiting resolves and those without loss."""
     finding = Finding(reason, "")
     found = Readiness(mirror="m", verdict=finding.verdict, findings=(finding,), topics=())
@@ -86,7 +86,7 @@ def test_what_stands_against_it(reason: Reason) -> None:
 
 
 @pytest.mark.parametrize("step", Step)
-def test_each_step_says_whether_one_can_go_back(step: Step) -> None:
+def test_errors_of_each_step_state_whether_anything_changed(step: Step) -> None:
     assert step.can_go_back is (step is not Step.FAILOVER)
     back = str(SwitchoverFailed(step, "why", gone_back=True))
     what = "nothing was changed" if step is Step.READINESS else "everything is as before"
@@ -96,7 +96,7 @@ def test_each_step_says_whether_one_can_go_back(step: Step) -> None:
     )
 
 
-def test_what_is_still_denied_is_reported() -> None:
+def test_remaining_denials_are_reported_with_the_command_to_remove() -> None:
     """The report has the command that removes the denials, and claims no complete undo."""
     error = DenialsStay(Step.SILENCE, "why")
     assert not error.gone_back
@@ -146,8 +146,10 @@ class Stored:
         return SimpleNamespace(
             mirror=SimpleNamespace(name="m"),
             topics=topics,
-            names=[one.topic for one in topics],
-            partitions=[TopicPartition(*one[1:]) for t in topics for one in t.mirror_partitions],
+            names=[topic.topic for topic in topics],
+            partitions=[
+                TopicPartition(*partition[1:]) for t in topics for partition in t.mirror_partitions
+            ],
             expression=".*",
             settings=SimpleNamespace(groups_include=()),
             translation=SAME,
@@ -168,7 +170,9 @@ class Stored:
 
     async def list_offsets(self, _: Any, partitions: Any, **_settings: Any) -> Any:
         ends = self.ends | (self.source_ends if self.removed else {})
-        return {one: SimpleNamespace(offset=ends.get(one, 7)) for one in partitions}
+        return {
+            partition: SimpleNamespace(offset=ends.get(partition, 7)) for partition in partitions
+        }
 
     async def remove_topics(self, *_: Any) -> None:
         if self.refused:
@@ -179,7 +183,7 @@ class Stored:
     @property
     def removed(self) -> bool:
         """Return whether the failover has begun."""
-        return all(one.wanted is Wanted.STOPPED for one in self.topics.values())
+        return all(topic.wanted is Wanted.STOPPED for topic in self.topics.values())
 
     async def snapshot(self) -> Any:
         topics = list(self.topics.values())
@@ -201,7 +205,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> Stored:
 
 
 @pytest.mark.parametrize("change", [{"partitions": 2}, {"topic_id": UUID(int=2)}])
-def test_a_topic_that_has_changed_meanwhile_is_not_failed_over(
+def test_a_topic_changed_since_the_start_is_not_failed_over(
     stored: Stored, change: dict[str, Any]
 ) -> None:
     """The switchover has not waited for its new partitions, nor checked its new log."""
@@ -211,7 +215,7 @@ def test_a_topic_that_has_changed_meanwhile_is_not_failed_over(
     assert caught.value.gone_back
 
 
-def test_who_is_allowed_since_the_denials_and_cannot_be_denied(stored: Stored) -> None:
+def test_a_principal_allowed_since_the_denials_blocks_the_failover(stored: Stored) -> None:
     """A new writer may write during the failover, so the failover is not begun."""
     known = Outlook(open_to=frozenset({"User:any"}))
 
@@ -221,14 +225,14 @@ def test_who_is_allowed_since_the_denials_and_cannot_be_denied(stored: Stored) -
 
     denials: Any = SimpleNamespace(missing=missing)
     step = stored.steps.producers
-    step._denials, step._denied, step._outlook = denials, frozenset(), known
+    step._denials, step._denied_acls, step._outlook = denials, frozenset(), known
     with pytest.raises(SwitchoverFailed, match="cannot exclude them: User:new") as caught:
         stored.fail_over()
     assert caught.value.gone_back
     assert stored.topics["t"].wanted is Wanted.MIRRORING
 
 
-def test_a_topic_that_grows_after_the_last_check(stored: Stored) -> None:
+def test_the_failover_waits_for_partitions_added_after_the_last_check(stored: Stored) -> None:
     """The failover ends when the new partition is STOPPED, too; the records in it are named."""
     stored.stopped = {*stored.ends}
     with pytest.raises(SwitchoverFailed, match="not STOPPED yet: t-1"):
@@ -248,7 +252,9 @@ def test_a_topic_that_grows_after_the_last_check(stored: Stored) -> None:
         (None, 5),
     ],
 )
-def test_what_is_left_behind(stored: Stored, mirrored: int | None, start: int) -> None:
+def test_unmirrored_records_start_at_the_last_mirrored_end(
+    stored: Stored, mirrored: int | None, start: int
+) -> None:
     """Goal: D1: it begins where the mirror's own records end, not where the source was silent."""
     stored.stopped = {*stored.ends, ONE}
     stored.source_ends = {ZERO: 8, ONE: 0}
@@ -256,7 +262,7 @@ def test_what_is_left_behind(stored: Stored, mirrored: int | None, start: int) -
     assert stored.fail_over().left_behind == (LeftBehind(ZERO, start, 8),)
 
 
-def test_late_records_that_were_mirrored_are_not_left_behind(stored: Stored) -> None:
+def test_late_records_that_were_mirrored_are_not_reported(stored: Stored) -> None:
     """Goal: D1: the last mirrored end counts them, although they came after the last poll."""
     stored.stopped = {*stored.ends, ONE}
     stored.source_ends = {ZERO: 8, ONE: 0}
@@ -264,7 +270,7 @@ def test_late_records_that_were_mirrored_are_not_left_behind(stored: Stored) -> 
     assert stored.fail_over().left_behind == ()
 
 
-def test_what_cannot_be_asked_is_not_nothing(
+def test_unmirrored_records_of_an_unreachable_source_are_unknown(
     stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: D1: with a source that became unreachable, the records left behind are unknown."""
@@ -280,7 +286,7 @@ def test_what_cannot_be_asked_is_not_nothing(
     assert stored.fail_over().left_behind is None
 
 
-def test_a_removal_that_is_refused(stored: Stored) -> None:
+def test_error_of_a_refused_removal_names_topics_already_removed(stored: Stored) -> None:
     """A topic that another command has removed does not mean that the others are removed."""
     stored.refused = UserError("no right")
     with pytest.raises(SwitchoverFailed, match="no right") as caught:
@@ -297,7 +303,7 @@ def test_a_removal_that_is_refused(stored: Stored) -> None:
 @pytest.mark.parametrize(
     "error", [SwitchoverFailed(Step.SILENCE, "why", gone_back=True), asyncio.CancelledError()]
 )
-def test_denials_stay_where_another_hand_has_failed_over(
+def test_denials_stay_if_another_command_has_failed_over(
     stored: Stored, error: BaseException
 ) -> None:
     """Otherwise producers would write to the old source again, and no mirror would copy that."""
@@ -311,7 +317,7 @@ def test_denials_stay_where_another_hand_has_failed_over(
         return frozenset()
 
     denials: Any = SimpleNamespace(take_back=take_back, made=made)
-    stored.steps.producers._denials, stored.steps.producers._denied = denials, frozenset()
+    stored.steps.producers._denials, stored.steps.producers._denied_acls = denials, frozenset()
     stored.alter("u", wanted=Wanted.STOPPED)
     with pytest.raises(
         DenialsStay, match=r"stay denied; another .* has removed topics from the mirror: u"
@@ -320,14 +326,14 @@ def test_denials_stay_where_another_hand_has_failed_over(
     assert "--allow-producers" not in str(caught.value)
     assert not taken
     stored.alter("u", wanted=Wanted.MIRRORING)
-    stored.steps.producers._denied = frozenset()
+    stored.steps.producers._denied_acls = frozenset()
     asyncio.run(stored.steps.producers.go_back(error))
     assert taken == ["all"]
 
 
 @pytest.mark.parametrize(("step", "gone_back"), [(Step.GROUPS, True), (Step.FAILOVER, False)])
 @pytest.mark.parametrize("error", [UserError("no right"), AssertionError()])
-def test_any_error_says_whether_the_failover_has_begun(
+def test_every_error_states_whether_the_failover_has_started(
     stored: Stored, step: Step, gone_back: bool, error: Exception
 ) -> None:
     """Goal: an error that no step expected is no `nothing was changed` once topics are removed."""
@@ -374,12 +380,12 @@ class Denied:
 def with_denials(stored: Stored) -> Denied:
     denials = Denied(frozenset({"one"}))
     stored.steps.producers._denials = cast(Any, denials)
-    stored.steps.producers._denied = cast(Any, denials.standing)
+    stored.steps.producers._denied_acls = cast(Any, denials.standing)
     return denials
 
 
 @pytest.mark.parametrize("refused", [None, UserError("no right")])
-def test_a_failover_by_another_hand_while_denials_are_removed(
+def test_denials_are_restored_if_another_command_fails_over(
     stored: Stored, refused: UserError | None
 ) -> None:
     """The removal follows the check for a failover, so the removed denials are created again."""
@@ -398,7 +404,7 @@ def test_a_failover_by_another_hand_while_denials_are_removed(
 
 
 @pytest.mark.parametrize("refused", [None, UserError("no right")])
-def test_denials_that_are_removed_behind_the_last_check(
+def test_denials_removed_after_the_last_check_are_restored(
     stored: Stored, refused: UserError | None
 ) -> None:
     """Another switchover that created them has removed them, without knowing of this failover."""
@@ -423,7 +429,7 @@ def test_denials_that_are_removed_behind_the_last_check(
         ),
     ],
 )
-def test_groups_that_commit_behind_the_last_check(
+def test_groups_that_commit_after_the_last_check_are_named(
     stored: Stored, groups: list[GroupFacts] | Exception, behind: str
 ) -> None:
     """They are named: on the destination they would read records again, or skip some."""
@@ -434,7 +440,9 @@ def test_groups_that_commit_behind_the_last_check(
     assert bool(found) is bool(behind)
 
 
-def test_what_is_passed_over_is_reported(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_ignored_finding_is_reported_once(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each is reported once, also where it appears between the first check and the last one."""
     texts = ["begins later"]
     told: list[tuple[Step, str]] = []
@@ -455,7 +463,9 @@ def test_what_is_passed_over_is_reported(stored: Stored, monkeypatch: pytest.Mon
     ]
 
 
-def test_a_topic_that_comes_up_meanwhile(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_created_meanwhile_blocks_the_failover(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The failover would end its pattern; a topic that was already reported is passed over."""
 
     async def judge(_self: Any, _: Any) -> Readiness:
@@ -499,37 +509,37 @@ class Asked:
         raise AssertionError("nothing was denied, so nothing is looked for")
 
 
-def _asked(stored: Stored, operator: Asked) -> None:
+def _ask_operator(stored: Stored, operator: Asked) -> None:
     stored.steps.producers._denials = operator  # type: ignore[assignment]
     asyncio.run(stored.steps.producers.deny(Producers(ask=operator.ask)))
 
 
-def test_the_operator_answers_in_the_middle(stored: Stored) -> None:
+def test_a_switchover_continues_after_the_answer_of_the_operator(stored: Stored) -> None:
     """The switchover goes on where it is."""
     operator = Asked(Outlook(beyond="User:a"))
-    _asked(stored, operator)
+    _ask_operator(stored, operator)
     assert operator.questions == ["User:a"]
 
 
-def test_what_has_changed_while_the_question_was_open_is_asked_again(stored: Stored) -> None:
+def test_the_operator_is_asked_again_if_the_principals_have_changed(stored: Stored) -> None:
     """Goal: the operator confirms what holds now, however long the answer took."""
     first, second = Outlook(beyond="User:a"), Outlook(beyond="User:a, User:new")
     operator = Asked(first, second)
-    _asked(stored, operator)
+    _ask_operator(stored, operator)
     assert operator.questions == ["User:a", "User:a, User:new"]
 
 
-def test_producers_that_are_not_stopped(stored: Stored) -> None:
+def test_nothing_changes_if_producers_are_not_stopped(stored: Stored) -> None:
     """Nothing was changed, and there is nothing to undo."""
     operator = Asked(Outlook(beyond="User:a"), answers=False)
     with pytest.raises(ProducersNotStopped, match="they are not stopped") as caught:
-        _asked(stored, operator)
+        _ask_operator(stored, operator)
     asyncio.run(stored.steps.producers.go_back(caught.value))
     with pytest.raises(ProducersNotStopped, match="User:a"):
         asyncio.run(stored.steps.producers.deny(Producers()))
 
 
-def test_the_last_look_is_by_the_operator_s_expression(
+def test_the_last_check_uses_the_topic_expression_of_the_operator(
     stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: a topic that was added to the mirror since the beginning is named, not left behind."""
@@ -555,12 +565,14 @@ class NamedAcl(NamedTuple):
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_report_that_cannot_be_written(stored: Stored, before: bool) -> None:
+def test_a_closed_output_pipe_ends_a_switchover_without_denials(
+    stored: Stored, before: bool
+) -> None:
     """Goal: a closed pipe ends the switchover and keeps no denial; later reports are dropped."""
     denials = with_denials(stored)
     denied = NamedAcl("User:one")
     denials.standing = frozenset({cast(Any, denied)})
-    stored.steps.producers._denied = cast(Any, denials.standing)
+    stored.steps.producers._denied_acls = cast(Any, denials.standing)
     course = stored.steps._course
     course.denied = True
 

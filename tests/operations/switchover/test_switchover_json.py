@@ -87,12 +87,12 @@ RESULT = {
         (ForgottenDenials(TWO), {"forgotten": TEXTS}),
     ],
 )
-def test_programs_find_what_they_found(report: object, expected: object) -> None:
+def test_the_json_form_is_stable(report: object, expected: object) -> None:
     """Goal: names, order and form of the JSON stay as they are."""
     assert json.dumps(json_data(report)) == json.dumps(expected)
 
 
-def test_an_interruption_after_the_failover_began_is_not_undone() -> None:
+def test_an_interruption_after_the_failover_started_is_not_undone() -> None:
     """Goal: nobody is told that all is as it was."""
     found = SwitchoverInterrupted(can_go_back=False)
     assert not found.gone_back

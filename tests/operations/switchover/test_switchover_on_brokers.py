@@ -94,7 +94,7 @@ class Switch:
             )
 
     def has_told(self, step: Step) -> bool:
-        return any(one.step is step for one in self.told)
+        return any(report.step is step for report in self.told)
 
     @asynccontextmanager
     async def _lane(self) -> AsyncIterator[None]:
@@ -107,8 +107,8 @@ class Switch:
                 await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
             yield
         finally:
-            for one in (task, waiting):
-                one.cancel()
+            for pending in (task, waiting):
+                pending.cancel()
             await asyncio.gather(task, waiting, return_exceptions=True)
 
     async def _report(self, reported: asyncio.Event) -> None:
@@ -169,7 +169,7 @@ async def switch(
         yield Switch(pair, source, destination, mirror)
 
 
-def test_the_expression_that_topics_were_added_by_ends(
+def test_a_failover_ends_the_topic_pattern_of_the_topics(
     pair: Pair, fresh_name: Callable[[str], str]
 ) -> None:
     """Goal: D14: no refresh adds a topic to a mirror whose topics of that name were failed over.
@@ -180,22 +180,22 @@ def test_the_expression_that_topics_were_added_by_ends(
     first, late, expression = f"{stem}-1", f"{stem}-2", f"{stem}-.*"
 
     async def run() -> None:
-        async with switch(pair, fresh_name("mirror")) as one:
-            await one.make(first, kept)
-            await one.add(expression)
-            await one.add(f"(?:{kept})")
-            before = await one.store.snapshot()
-            assert before.mirrors[one.mirror].topic_patterns == (expression, f"(?:{kept})")
-            found = await one.switch_over(expression)
+        async with switch(pair, fresh_name("mirror")) as setup:
+            await setup.make(first, kept)
+            await setup.add(expression)
+            await setup.add(f"(?:{kept})")
+            before = await setup.store.snapshot()
+            assert before.mirrors[setup.mirror].topic_patterns == (expression, f"(?:{kept})")
+            found = await setup.switch_over(expression)
             assert found.topics == (first,)
-            await one.make(late)
-            snapshot = await one.store.snapshot()
-            mirror = snapshot.mirrors[one.mirror]
+            await setup.make(late)
+            snapshot = await setup.store.snapshot()
+            mirror = snapshot.mirrors[setup.mirror]
             context = sync_context(
-                *(one.source, one.destination, one.store, one.mirror), snapshot=snapshot
+                *(setup.source, setup.destination, setup.store, setup.mirror), snapshot=snapshot
             )
             await run_sync(NewTopics(), context)
-            topics = {t.topic: t for t in (await one.store.snapshot()).topics}
+            topics = {t.topic: t for t in (await setup.store.snapshot()).topics}
             assert late not in topics
             assert topics[kept].wanted is Wanted.MIRRORING
             assert mirror.topic_patterns == (f"(?:{kept})",), "the other one goes on"
@@ -203,7 +203,7 @@ def test_the_expression_that_topics_were_added_by_ends(
     asyncio.run(run())
 
 
-def test_groups_that_do_not_follow_are_named(
+def test_groups_that_are_not_copied_are_named(
     pair: Pair, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
     """Goal: D6: streams groups and excluded groups are named before any principal is denied."""
@@ -216,15 +216,17 @@ def test_groups_that_do_not_follow_are_named(
         assert not any(answers.values())
 
     async def run() -> None:
-        async with switch(pair, mirror, {"mirror.groups.include": f"{mirror}-(in|streams)"}) as one:
-            await one.make(topic)
-            await one.add(topic)
+        async with switch(
+            pair, mirror, {"mirror.groups.include": f"{mirror}-(in|streams)"}
+        ) as setup:
+            await setup.make(topic)
+            await setup.add(topic)
             await asyncio.to_thread(make_streams_group, pair.source, streams, {partition: 5})
-            await commit(one.source, outside_, 16)
-            await commit(one.source, followed, 18)
-            await one.switch_over(topic)
-            ready = [told.text for told in one.told if told.step is Step.READINESS]
-            assert not one.told[len(ready)].done, "all of it is told before the next step begins"
+            await commit(setup.source, outside_, 16)
+            await commit(setup.source, followed, 18)
+            await setup.switch_over(topic)
+            ready = [told.text for told in setup.told if told.step is Step.READINESS]
+            assert not setup.told[len(ready)].done, "all of it is told before the next step begins"
             aside = [text for text in ready if text.startswith(f"passed over: {topic}: group ")]
             assert len(aside) == 2, ready
             assert any(
@@ -236,14 +238,16 @@ def test_groups_that_do_not_follow_are_named(
                 for text in aside
             )
             for group, copied in ((followed, {partition: Committed(18)}), (outside_, {})):
-                assert await committed_offsets(one.destination, group) == copied
-            groups = [told.text for told in one.told if told.step is Step.GROUPS and told.done]
+                assert await committed_offsets(setup.destination, group) == copied
+            groups = [told.text for told in setup.told if told.step is Step.GROUPS and told.done]
             assert groups == [f"1 group(s): [{followed}]"]
 
     asyncio.run(run())
 
 
-def test_what_came_too_late_is_left_behind(pair: Pair, fresh_name: Callable[[str], str]) -> None:
+def test_unmirrored_records_start_where_mirroring_ended(
+    pair: Pair, fresh_name: Callable[[str], str]
+) -> None:
     """Goal: D1: the rest starts where mirroring ended, whatever else the destination holds.
 
     One topic was mirrored beyond the last check of the source. In the other topic, a foreign record
@@ -253,20 +257,20 @@ def test_what_came_too_late_is_left_behind(pair: Pair, fresh_name: Callable[[str
     further, foreign = f"{stem}-further", f"{stem}-foreign"
 
     async def run() -> None:
-        async with switch(pair, fresh_name("mirror")) as one:
-            await one.make(further, foreign)
-            await one.add(f"{stem}-.*")
+        async with switch(pair, fresh_name("mirror")) as setup:
+            await setup.make(further, foreign)
+            await setup.add(f"{stem}-.*")
 
             def late() -> None:
                 for topic in (further, foreign):
-                    librdkafka_tools.write_same(one.servers[0], topic, 0, RECORDS, RECORDS + 3)
-                librdkafka_tools.write_same(one.servers[1], further, 0, RECORDS, RECORDS + 1)
-                one.mirrored[further] += 1
+                    librdkafka_tools.write_same(setup.servers[0], topic, 0, RECORDS, RECORDS + 3)
+                librdkafka_tools.write_same(setup.servers[1], further, 0, RECORDS, RECORDS + 1)
+                setup.mirrored[further] += 1
                 librdkafka_tools.write(
-                    one.servers[1], foreign, librdkafka_tools.simple(2, 0, "foreign")
+                    setup.servers[1], foreign, librdkafka_tools.simple(2, 0, "foreign")
                 )
 
-            found = await one.switch_over(f"{stem}-.*", late)
+            found = await setup.switch_over(f"{stem}-.*", late)
             assert found.left_behind is not None
             assert sorted(found.left_behind) == [
                 LeftBehind(TopicPartition(foreign, 0), RECORDS, RECORDS + 3),

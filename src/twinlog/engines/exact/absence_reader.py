@@ -77,8 +77,8 @@ class Absences:
     def suspect(self, partition: ExactPartition) -> None:
         """Add a partition whose source has offsets above its plan, but answers without records."""
         position = partition.append.planned_end
-        known = self._suspects.get(partition)
-        if known is None or known.position != position:
+        entry = self._suspects.get(partition)
+        if entry is None or entry.position != position:
             self._suspects[partition] = _Suspect(position, self._plane.now() + SUSPECT_S)
             if not self._running:
                 self._running = True
@@ -98,16 +98,16 @@ class Absences:
             self._wake.clear()
             now = self._plane.now()
             reading = sum(suspect.reading for suspect in self._suspects.values())
-            waiting = [(s.due, p) for p, s in self._suspects.items() if not s.reading]
+            candidates = [(s.due, p) for p, s in self._suspects.items() if not s.reading]
             for _, partition in sorted(
-                ((due, p) for due, p in waiting if due <= now), key=lambda one: one[0]
+                ((due, p) for due, p in candidates if due <= now), key=lambda pair: pair[0]
             )[: _AT_ONCE - reading]:
                 self._suspects[partition].reading = True
                 self._plane.start(
                     self._read(partition, self._suspects[partition]), about=[partition]
                 )
-            later = [due for due, p in waiting if due > now]
-            pause = min(later) - now if later else None
+            due_times = [due for due, p in candidates if due > now]
+            pause = min(due_times) - now if due_times else None
             try:
                 async with asyncio.timeout(pause):
                     await self._wake.wait()
@@ -138,9 +138,9 @@ class Absences:
         suspect.due = self._plane.now() + _UNPROVEN_S
         if not self._fetcher.may_read_alone(partition):
             return
-        started, asked_at = self._fetcher.clock, self._plane.now()
+        clock, asked_at = self._fetcher.clock, self._plane.now()
         try:
-            found = await self._plane.source.read_alone(
+            answer = await self._plane.source.read_alone(
                 partition.key,
                 suspect.position,
                 max_wait_ms=self._plane.settings.fetch_max_wait_ms,
@@ -149,18 +149,18 @@ class Absences:
         except TwinlogError as error:
             log.info("%s: a read of this partition alone failed: %s", partition, error)
             return
-        if not self._is_current(partition, suspect) or partition.touched > started:
+        if not self._is_current(partition, suspect) or partition.touched > clock:
             return
-        fetched = found.fetched
+        fetched = answer.fetched
         if fetched.error:
             if code_of(fetched.error).reaction is Reaction.METADATA:
                 self._plane.emit(partition, LeadersDoubted())
         elif len(fetched.records):
-            await self._fetcher.take_alone(partition, fetched, started)
+            await self._fetcher.take_alone(partition, fetched, clock)
             if self._is_current(partition, suspect):
                 self._explain(partition, Unproven("the source answers with less than one batch"))
         else:
-            self._judge(partition, suspect, _reading(found, suspect.position, asked_at))
+            self._judge(partition, suspect, _reading(answer, suspect.position, asked_at))
 
     def _judge(self, partition: ExactPartition, suspect: _Suspect, second: Reading) -> None:
         first, suspect.first = suspect.first, second
@@ -191,14 +191,14 @@ class Absences:
         self._plane.emit(partition, HeldBack(verdict.reason))
 
 
-def _reading(found: ReadAlone, offset: Offset, asked_at: float) -> Reading:
+def _reading(answer: ReadAlone, offset: Offset, asked_at: float) -> Reading:
     return Reading(
         at=asked_at,
         offset=offset,
-        last_stable=Offset(found.fetched.last_stable),
-        throttle_ms=found.throttle_ms,
-        preferred_replica=found.fetched.preferred_replica,
-        leader_epoch=LeaderEpoch(found.leader_epoch),
-        local_start=found.local_start,
-        compacts=found.compacts,
+        last_stable=Offset(answer.fetched.last_stable),
+        throttle_ms=answer.throttle_ms,
+        preferred_replica=answer.fetched.preferred_replica,
+        leader_epoch=LeaderEpoch(answer.leader_epoch),
+        local_start=answer.local_start,
+        compacts=answer.compacts,
     )

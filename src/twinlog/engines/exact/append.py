@@ -21,6 +21,8 @@ Invariants:
 
 - the pieces in flight and in the queue are contiguous from `log_end` to `planned_end`;
 - a gap is never in flight together with data;
+- a gap that bytes of the source do not prove is filled only if the lane has confirmed, since it was
+  planned, that it owns the partition (confirmations.py);
 - `sequence` belongs to `sent_end`;
 - the first batch after a position is in flight alone, and so is a batch behind an old one.
 
@@ -62,6 +64,14 @@ class Position:
     known: bool = True
     fresh_after_ms: int = 0
 
+    def guards(self, data: Data) -> bool:
+        """Whether the batch can land only at its own offset, even if it is in flight twice.
+
+        The broker detects the duplicate while it remembers the producer, which is as long as the
+        timestamps of the first one are fresh.
+        """
+        return self.guarded and data.header.max_timestamp >= self.fresh_after_ms
+
 
 def position_of(
     log_end: Offset,
@@ -84,15 +94,15 @@ def position_of(
             (producer.id.expiration.ms).
         of_several_ids: whether data of the mirror may carry another producer id.
     """
-    for known in producers:
-        if known.producer_id == data_producer:
+    for producer in producers:
+        if producer.producer_id == data_producer:
             return Position(
                 log_end=log_end,
                 producer_id=data_producer,
-                epoch=ProducerEpoch(known.epoch),
-                sequence=advance(Sequence(known.last_sequence), 1),
-                guarded=known.last_timestamp >= fresh_after_ms
-                and not (of_several_ids and known.last_sequence < 0),
+                epoch=ProducerEpoch(producer.epoch),
+                sequence=advance(Sequence(producer.last_sequence), 1),
+                guarded=producer.last_timestamp >= fresh_after_ms
+                and not (of_several_ids and producer.last_sequence < 0),
                 fresh_after_ms=fresh_after_ms,
             )
     return Position(
@@ -120,14 +130,21 @@ class Phase(enum.Enum):
     FAILED = enum.auto()
 
 
+class Plan(NamedTuple):
+    """What is planned at a moment: up to this offset, from this position."""
+
+    position: Position | None
+    end: Offset
+
+
 class Outgoing(NamedTuple):
-    """A batch to send, with its producer id, epoch and sequence, and whether a gap follows it."""
+    """A batch to send, with its producer id, epoch and sequence, and what is queued behind it."""
 
     data: Data
     producer_id: ProducerId
     epoch: ProducerEpoch
     sequence: Sequence
-    before_gap: bool
+    next_piece: Piece | None
 
 
 class Misplaced(NamedTuple):
@@ -141,18 +158,20 @@ class PartitionAppend:
     """The append machine of one partition."""
 
     __slots__ = (
+        "_confirmed_end",
         "_in_flight",
         "_placed_at",
-        "_position",
         "_queue",
         "_remembered_ms",
         "_sequence",
         "_unanswered",
+        "_unseen_end",
         "filled_offsets",
         "log_end",
         "own_end",
         "phase",
         "planned_end",
+        "position",
         "queued_bytes",
         "unguarded_from",
     )
@@ -167,7 +186,8 @@ class PartitionAppend:
         self.unguarded_from = unguarded_from
         self.filled_offsets = [0] * len(Absence)  # by reason, since this machine began
         self._unanswered = owned_before  # whether an unanswered batch may still land
-        self._position: Position | None = None
+        self._unseen_end = self._confirmed_end = Offset(0)
+        self.position: Position | None = None  # as it was last read; None while it is unknown
         self._placed_at = 0.0
         self._sequence = Sequence(0)
         self._remembered_ms: int | None = None  # max timestamp of the last batch taken since
@@ -175,14 +195,14 @@ class PartitionAppend:
         self._in_flight: deque[Data] = deque()
 
     @property
-    def position(self) -> Position | None:
-        """The position as it was last read; None while it is unknown."""
-        return self._position
-
-    @property
     def idle(self) -> bool:
         """Whether all that was planned has been appended."""
         return not self._queue and not self._in_flight
+
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether a gap is planned that has to be confirmed, and is not yet (`confirm`)."""
+        return self.phase is Phase.APPENDING and self._unseen_end > self._confirmed_end
 
     @property
     def in_flight(self) -> int:
@@ -197,20 +217,11 @@ class PartitionAppend:
     @property
     def waits_for_lease(self) -> bool:
         """Whether it needs a position that is read after `unguarded_from` (`gap_to_fill`)."""
-        position = self._position
+        position = self.position
         if position is None or not self._queue or self._alone:
             return False
         head = self._queue[0]
-        return isinstance(head, Gap) or not self._guarded(head, position)
-
-    def _guarded(self, data: Data, position: Position) -> bool:
-        """Whether the batch can land only at its own offset, even if it is in flight twice.
-
-        The broker detects the duplicate while it remembers the producer, which is as long as the
-        timestamps of the first one are fresh.
-        """
-        fresh = data.header.max_timestamp >= position.fresh_after_ms
-        return self._alone or (position.guarded and fresh)
+        return isinstance(head, Gap) or not position.guards(head)
 
     @property
     def _alone(self) -> bool:
@@ -227,11 +238,12 @@ class PartitionAppend:
         """
         assert self.phase is Phase.PLACING
         assert self.idle
-        self._position = position
+        self.position = position
         self._placed_at = read_at
         self._sequence = position.sequence
         self._remembered_ms = None
         self.log_end = self.planned_end = position.log_end
+        self._unseen_end = self._confirmed_end = position.log_end
         self.own_end = position.log_end if compared else min(self.own_end, position.log_end)
         self.phase = Phase.APPENDING
 
@@ -243,6 +255,13 @@ class PartitionAppend:
             self.planned_end = piece.end
             if isinstance(piece, Data):
                 self.queued_bytes += piece.held
+            elif not piece.seen:
+                self._unseen_end = piece.end
+
+    def confirm(self, plan: Plan) -> None:
+        """Note that the lane owned the partition after this had been planned."""
+        if plan.position is self.position:
+            self._confirmed_end = max(self._confirmed_end, plan.end)
 
     def take(self, fresh_after_ms: int) -> Outgoing | None:
         """Return the next batch to send, if one may be sent now. It counts as sent.
@@ -250,7 +269,7 @@ class PartitionAppend:
         Args:
             fresh_after_ms: the oldest timestamp that is now not near its expiry.
         """
-        position = self._position
+        position = self.position
         if (
             self.phase is not Phase.APPENDING
             or not self._queue
@@ -259,12 +278,12 @@ class PartitionAppend:
         ):
             return None
         data = self._queue[0]
-        if isinstance(data, Gap) or not self._guarded(data, position):
+        if isinstance(data, Gap) or not (self._alone or position.guards(data)):
             return None
         self._queue.popleft()
         self._in_flight.append(data)
-        before_gap = bool(self._queue) and isinstance(self._queue[0], Gap)
-        outgoing = Outgoing(data, position.producer_id, position.epoch, self._sequence, before_gap)
+        next_piece = self._queue[0] if self._queue else None
+        outgoing = Outgoing(data, position.producer_id, position.epoch, self._sequence, next_piece)
         self._sequence = advance(self._sequence, data.header.num_records)
         return outgoing
 
@@ -330,7 +349,9 @@ class PartitionAppend:
         if self.phase is not Phase.APPENDING or self._in_flight or not self._queue:
             return None
         gap = self._queue[0]
-        return gap if isinstance(gap, Gap) and self._alone else None
+        if not isinstance(gap, Gap) or not self._alone:
+            return None
+        return gap if gap.seen or gap.end <= self._confirmed_end else None
 
     @property
     def fences_data_first(self) -> bool:
@@ -358,7 +379,7 @@ class PartitionAppend:
             self.fail()
             return Misplaced(gap.end, log_end)
         self.log_end = log_end
-        if self._position is not None and not self._position.known and self._remembered_ms is None:
+        if self.position is not None and not self.position.known and self._remembered_ms is None:
             # The first batch must equal the one that an owner would send after reading the
             # position at this end.
             self._sequence = advance(Sequence(0), log_end)
@@ -392,6 +413,11 @@ class PartitionAppend:
             self.phase = Phase.PLACING
 
     def _forget_plan(self) -> None:
-        self._position = None
+        self.position = None
         self._queue.clear()
         self.queued_bytes = sum(data.held for data in self._in_flight)
+
+
+def plan_of(append: PartitionAppend) -> Plan:
+    """What is planned now, for `PartitionAppend.confirm`."""
+    return Plan(append.position, append.planned_end)

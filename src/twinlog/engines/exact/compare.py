@@ -68,16 +68,22 @@ def comparing(
         TooLong: a batch decompresses to more.
         CorruptBatch: a batch is corrupt at or before the last of its records that is compared.
     """
-    theirs = _Cursor(source, max_decoded)
-    ours = _Cursor(destination, max_decoded)
+    source_cursor = _Cursor(source, max_decoded)
+    destination_cursor = _Cursor(destination, max_decoded)
     at = start
     while at < end:
-        left, right = theirs.at(at), ours.at(at)
-        if left is not None and right is not None and _same_batch(left, right):
-            at = Offset(min(left.end, right.end, end))
+        source_piece, destination_piece = source_cursor.at(at), destination_cursor.at(at)
+        if (
+            source_piece is not None
+            and destination_piece is not None
+            and _same_batch(source_piece, destination_piece)
+        ):
+            at = Offset(min(source_piece.end, destination_piece.end, end))
             continue
-        stop = Offset(min(_end(left, end), _end(right, end), end))
-        yield from _compare_records(theirs, ours, at, stop, compacted=compacted)
+        stop = Offset(min(_end(source_piece, end), _end(destination_piece, end), end))
+        yield from _compare_records(
+            source_cursor, destination_cursor, at, stop, compacted=compacted
+        )
         at = stop
 
 
@@ -85,58 +91,58 @@ def _end(piece: Piece | None, end: Offset) -> Offset:
     return end if piece is None else piece.end
 
 
-def _same_batch(left: Piece, right: Piece) -> bool:
+def _same_batch(original: Piece, copy: Piece) -> bool:
     """Whether no records need to be compared: two gaps, or a batch that was forwarded unchanged."""
-    if isinstance(left, Gap) or isinstance(right, Gap):
-        return isinstance(left, Gap) and isinstance(right, Gap)
+    if isinstance(original, Gap) or isinstance(copy, Gap):
+        return isinstance(original, Gap) and isinstance(copy, Gap)
     return (
-        left.start == right.start
-        and left.end == right.end
-        and left.header.codec is right.header.codec
-        and left.header.base_timestamp == right.header.base_timestamp
-        and left.header.max_timestamp == right.header.max_timestamp
-        and bytes(left.records) == bytes(right.records)  # comparing views takes 3 times as long
+        original.start == copy.start
+        and original.end == copy.end
+        and original.header.codec is copy.header.codec
+        and original.header.base_timestamp == copy.header.base_timestamp
+        and original.header.max_timestamp == copy.header.max_timestamp
+        and bytes(original.records) == bytes(copy.records)  # comparing views takes 3 times as long
     )
 
 
 def _compare_records(
-    theirs: "_Cursor", ours: "_Cursor", start: Offset, end: Offset, *, compacted: bool
+    source: "_Cursor", destination: "_Cursor", start: Offset, end: Offset, *, compacted: bool
 ) -> Iterator[Difference | None]:
     """Compare record by record; adjacent offsets with the same reason are one difference."""
-    found: Difference | None = None
+    difference: Difference | None = None
     for offset in range(start, end):
         if (offset - start) % _STEP == _STEP - 1:
             yield None
-        reason = _differs(theirs, ours, Offset(offset), compacted=compacted)
-        if found is not None and reason == found.reason:
-            found = Difference(found.start, Offset(offset + 1), found.reason)
+        reason = _differs(source, destination, Offset(offset), compacted=compacted)
+        if difference is not None and reason == difference.reason:
+            difference = Difference(difference.start, Offset(offset + 1), difference.reason)
             continue
-        if found is not None:
-            yield found
-        found = Difference(Offset(offset), Offset(offset + 1), reason) if reason else None
-    if found is not None:
-        yield found
+        if difference is not None:
+            yield difference
+        difference = Difference(Offset(offset), Offset(offset + 1), reason) if reason else None
+    if difference is not None:
+        yield difference
 
 
 def _differs(
-    theirs: "_Cursor", ours: "_Cursor", offset: Offset, *, compacted: bool
+    source: "_Cursor", destination: "_Cursor", offset: Offset, *, compacted: bool
 ) -> Mismatch | None:
-    left, right = theirs.at(offset), ours.at(offset)
-    expected, actual = theirs.record(offset), ours.record(offset)
-    if expected is None:
-        if actual is None:
+    source_piece, destination_piece = source.at(offset), destination.at(offset)
+    original, copy = source.record(offset), destination.record(offset)
+    if original is None:
+        if copy is None:
             return None
         return (
             Mismatch.SKIPPED
-            if isinstance(left, Gap) and _is_skipped(left, offset)
+            if isinstance(source_piece, Gap) and _is_skipped(source_piece, offset)
             else Mismatch.EXTRA
         )
-    if actual is None:
-        cleaned = compacted and isinstance(right, Gap) and not right.seen
+    if copy is None:
+        cleaned = compacted and isinstance(destination_piece, Gap) and not destination_piece.seen
         return None if cleaned else Mismatch.MISSING
-    if expected.tail != actual.tail:
+    if original.tail != copy.tail:
         return Mismatch.CONTENT
-    return None if expected.timestamp == actual.timestamp else Mismatch.TIMESTAMP
+    return None if original.timestamp == copy.timestamp else Mismatch.TIMESTAMP
 
 
 def _is_skipped(gap: Gap, offset: Offset) -> bool:
@@ -175,5 +181,5 @@ class _Cursor:
             self._decoded = piece
         while self._record is not None and self._record.offset < offset:
             self._record = next(self._records, None)
-        found = self._record
-        return found if found is not None and found.offset == offset else None
+        record = self._record
+        return record if record is not None and record.offset == offset else None

@@ -48,7 +48,7 @@ class DataId:
         """The producer ids that the id is known to have had."""
         # The epoch of the last fence, if its outcome is known; the partitions without its marker.
         self._epoch: ProducerIdentity | None = None
-        self._refused: set[TopicPartition] = set()
+        self._refusals: set[TopicPartition] = set()
 
     async def open(self) -> None:
         """Learn the producer id.
@@ -87,27 +87,27 @@ class DataId:
         All markers of earlier epochs are written. The last epoch is used again only if each of
         these partitions has refused its marker (see the module).
         """
-        last, self._epoch = self._epoch, None
-        if last is not None and self._refused.issuperset(partitions):
-            return last
+        previous, self._epoch = self._epoch, None
+        if previous is not None and self._refusals.issuperset(partitions):
+            return previous
         return await self._destination.init_producer(self._id)
 
     def note_fences(
         self,
         identity: ProducerIdentity,
         partitions: Collection[TopicPartition],
-        refused: Collection[TopicPartition],
+        refusals: Collection[TopicPartition],
     ) -> None:
         """Note the outcome of a fence.
 
         Args:
             identity: the epoch afterwards.
             partitions: what was to be fenced.
-            refused: those of them that have refused their marker.
+            refusals: those of them that have refused their marker.
         """
         self._epoch = identity
-        self._refused -= set(partitions)
-        self._refused |= set(refused)
+        self._refusals -= set(partitions)
+        self._refusals |= set(refusals)
 
     async def put_fences(
         self, identity: ProducerIdentity, after: Mapping[TopicPartition, int]
@@ -125,7 +125,7 @@ class DataId:
         return await self.put_markers(identity, after)
 
     async def put_markers(
-        self, identity: ProducerIdentity, after: Mapping[TopicPartition, int]
+        self, identity: ProducerIdentity, ends: Mapping[TopicPartition, int]
     ) -> tuple[dict[TopicPartition, Offset], Mapping[TopicPartition, int], ProducerIdentity]:
         """Write a marker of this epoch to logs that end at these offsets.
 
@@ -133,9 +133,9 @@ class DataId:
             The offset of each marker, once the transaction is complete; none if it is late. The
             error codes of the partitions. And the id's epoch afterwards.
         """
-        codes = await self._destination.empty_transaction(identity, after) if after else {}
-        put = {p: end for p, end in after.items() if not codes[p]}
-        stand, identity = await self._completed(put, identity)
+        codes = await self._destination.empty_transaction(identity, ends) if ends else {}
+        accepted_ends = {p: end for p, end in ends.items() if not codes[p]}
+        stand, identity = await self._completed(accepted_ends, identity)
         return stand, codes, identity
 
     async def _completed(
@@ -154,31 +154,31 @@ class DataId:
         return stand, await self.renew()
 
     async def _markers(
-        self, after: Mapping[TopicPartition, int], identity: ProducerIdentity
+        self, ends: Mapping[TopicPartition, int], identity: ProducerIdentity
     ) -> dict[TopicPartition, Offset]:
         """The offset of the first marker of this producer and epoch, once it is in the log.
 
         Args:
-            after: the partitions, and where their logs ended before it was written. A former
+            ends: the partitions, and where their logs ended before it was written. A former
                 owner's batches may lie between that end and the marker.
             identity: the producer.
         """
         polls = MarkerPolls(self._settings.marker_deadline_s)
-        waiting = dict(after)
-        found: dict[TopicPartition, Offset] = {}
-        while waiting and not polls.expired:
+        positions = dict(ends)
+        offsets: dict[TopicPartition, Offset] = {}
+        while positions and not polls.expired:
             size = self._settings.partition_fetch_bytes
-            answers = await self._destination.read(waiting, partition_max_bytes=size)
+            answers = await self._destination.read(positions, partition_max_bytes=size)
             for partition, fetched in answers.items():
                 for header in batches(fetched.records):
-                    waiting[partition] = header.next_offset
+                    positions[partition] = header.next_offset
                     if header.is_control and _is_by(header, identity):
-                        found[partition] = Offset(header.base_offset)
-                        del waiting[partition]
+                        offsets[partition] = Offset(header.base_offset)
+                        del positions[partition]
                         break
-            if waiting:
+            if positions:
                 await polls.pause()
-        return found
+        return offsets
 
 
 def _is_by(header: Header, producer: ProducerIdentity) -> bool:

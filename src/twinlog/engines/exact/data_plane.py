@@ -11,6 +11,7 @@ action, and report what happens as events:
       ├── absence reader  ◄── SUSPECT     │   reads alone what stays without records
       ├── sender          ◄── SEND, PUMP  │   one batch of many partitions in a request
       ├── gap filler      ◄── FILL        │   control records in place of absent offsets
+      ├── confirmations   ◄── CONFIRM     │   of the ownership, before some gaps are filled
       ├── leaders         ◄── REFRESH     │   of both clusters
       └── timers          ◄── At, After ◄─┘
 
@@ -24,13 +25,14 @@ may not write any more: it ends `run`.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from random import Random
 
 from twinlog.engines.exact.absence_reader import Absences
 from twinlog.engines.exact.append import PartitionAppend
+from twinlog.engines.exact.confirmations import Confirmations
 from twinlog.engines.exact.events import (
     LOOK,
     Action,
@@ -76,6 +78,7 @@ class DataPlane:
         random: for jitter.
         observe: called at each change of a partition's stage.
         brokers_time_ms: the time that the destination's brokers compare timestamps with.
+        confirm_ownership: see `LaneContext`.
     """
 
     def __init__(
@@ -87,8 +90,10 @@ class DataPlane:
         observe: Callable[[ExactPartition], None],
         *,
         brokers_time_ms: Callable[[], int],
+        confirm_ownership: Callable[[], Awaitable[None]],
     ) -> None:
         self._brokers_time_ms = brokers_time_ms
+        self.confirm_ownership = confirm_ownership
         self._source = source
         self.destination = destination
         self.settings = settings
@@ -99,6 +104,7 @@ class DataPlane:
         self._shards: dict[int, Shard] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: asyncio.Future[None] | None = None
+        self._clock: Callable[[], float] = _loop_time
         self._closed = False
         self._ended_for = ""
         self._news: set[int] = set()
@@ -109,6 +115,7 @@ class DataPlane:
         self.log_starts = LogStartFollower(self)
         self.sender = Sender(self)
         self.gap_filler = GapFiller(self)
+        self.confirmations = Confirmations(self)
         self.fetcher = Fetcher(self, self.policies)
         self.absences = Absences(self, self.fetcher)
         self.placer = Placer(self, self.leaders, self.policies)
@@ -124,6 +131,7 @@ class DataPlane:
             Do.UNSEND: self.sender.forget,
             Do.PUMP: lambda partition: self.pump(partition.destination_node),
             Do.FILL: self.gap_filler.want,
+            Do.CONFIRM: self.confirmations.want,
             Do.TRIM: self.log_starts.want,
             Do.REFRESH: lambda partition: self.leaders.refresh(partition.key.topic),
             Do.REPORT: observe,
@@ -165,14 +173,14 @@ class DataPlane:
         Returns when everything in flight is answered, or when the engine has ended.
         """
         leaving = [self.partitions.pop(key) for key in specs if key in self.partitions]
-        due = self.log_starts.due(leaving)
+        starts = self.log_starts.due(leaving)
         for partition in leaving:
             del self.by_shard[partition.spec.shard][partition.key]
             self.emit(partition, Gone())
         while not self._closed and any(p.append.in_flight or p.filling for p in leaving):
             await asyncio.sleep(self.settings.position_pause_s)
-        if due and not self._closed:
-            await self.log_starts.move_last(due)
+        if starts and not self._closed:
+            await self.log_starts.move_last(starts)
 
     async def close(self) -> None:
         """End all tasks, without waiting for the network."""
@@ -212,8 +220,8 @@ class DataPlane:
         match action:
             case Do():
                 self._carry_out[action](partition)
-            case At(when, event):
-                asyncio.get_running_loop().call_at(when, self.emit, partition, event)
+            case At(moment, event):
+                asyncio.get_running_loop().call_at(moment, self.emit, partition, event)
             case After(delay, event):
                 asyncio.get_running_loop().call_later(delay, self.emit, partition, event)
             case Note(level, text, attempt):
@@ -226,6 +234,7 @@ class DataPlane:
         self.log_starts.forget(partition)
         self.sender.forget(partition)
         self.gap_filler.forget(partition)
+        self.confirmations.forget(partition)
 
     def _look_soon(self, partition: ExactPartition) -> None:
         asyncio.get_running_loop().call_soon(self.emit, partition, LOOK)
@@ -283,7 +292,9 @@ class DataPlane:
         Raises:
             Fenced: this lane may not write any more.
         """
-        self._failure = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._clock = loop.time  # each event asks for the time; finding the loop is a system call
+        self._failure = loop.create_future()
         self.start(self.leaders.run())
         self.start(self.log_starts.run())
         self.start(self.policies.run(self.source))
@@ -305,7 +316,7 @@ class DataPlane:
         if self._closed:
             coroutine.close()
             return
-        task = asyncio.ensure_future(coroutine)
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, about))
 
@@ -365,7 +376,10 @@ class DataPlane:
         """Exponential, with jitter: partitions of a lost broker do not all retry at once."""
         return self.settings.backoff.delay(failures, self._random.random())
 
-    @staticmethod
-    def now() -> float:
+    def now(self) -> float:
         """The loop's clock, in seconds."""
-        return asyncio.get_running_loop().time()
+        return self._clock()
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()

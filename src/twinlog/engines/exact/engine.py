@@ -8,7 +8,7 @@ A topic has the same name on both sides, so the data plane knows a partition by 
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Final
@@ -77,6 +77,7 @@ class ExactEngines:
             settings=self.settings,
             random=self._lane.random,
             brokers_time_ms=self._lane.destination.brokers_time.now_ms,
+            confirm_ownership=self._lane.confirm_ownership,
         )
         self._planes.add(engine.plane)
         return engine
@@ -87,11 +88,11 @@ class ExactEngines:
         A broker may have been restarted with another setting. Without an answer the last known
         value stays, which is Kafka's default at first.
         """
-        told, known = await expirations(self._lane.destination), self.settings
+        expiration, settings = await expirations(self._lane.destination), self.settings
         self.settings = replace(
-            known,
-            producer_expiration_ms=told.producer_ms or known.producer_expiration_ms,
-            ids_expiration_ms=told.transactional_ms or known.ids_expiration_ms,
+            settings,
+            producer_expiration_ms=expiration.producer_ms or settings.producer_expiration_ms,
+            ids_expiration_ms=expiration.transactional_ms or settings.ids_expiration_ms,
         )
         for plane in self._planes:
             plane.settings = self.settings
@@ -141,33 +142,37 @@ class ExactWriters:
         """
         if not partitions:
             return {}
-        keys = {one.destination: name for name, one in partitions.items()}
-        known = {one.destination.topic: one.topic_id for one in partitions.values()}
-        topic_ids = {topic: one for topic, one in known.items() if one is not None}
-        found = await self.shard.fence(keys, topic_ids)
-        fences = {key: end for key, end in found.items() if not isinstance(end, Refusal)}
-        ours = self.shard.data_producers
+        keys = {sealing.destination: name for name, sealing in partitions.items()}
+        stored_ids = {
+            sealing.destination.topic: sealing.topic_id for sealing in partitions.values()
+        }
+        topic_ids = {
+            topic: topic_id for topic, topic_id in stored_ids.items() if topic_id is not None
+        }
+        results = await self.shard.fence(keys, topic_ids)
+        fences = {key: end for key, end in results.items() if not isinstance(end, Refusal)}
+        producers = self.shard.data_producers
         foreign = await self.shard.foreign(
             {
-                key: Searched(last.end, fence, {*last.producers, *ours})
+                key: Searched(last_mirrored.end, fence, {*last_mirrored.producers, *producers})
                 for key, fence in fences.items()
-                for last in [partitions[keys[key]].last]
+                for last_mirrored in [partitions[keys[key]].last]
             }
         )
         sealed: dict[MirrorPartition, Sealed | Refusal] = {
-            keys[key]: end for key, end in found.items() if isinstance(end, Refusal)
+            keys[key]: end for key, end in results.items() if isinstance(end, Refusal)
         }
         # A fenced partition whose log cannot be read now is left out: it is sealed again.
-        for key, one in foreign.items():
+        for key, result in foreign.items():
             name = keys[key]
             sealed[name] = (
-                one
-                if isinstance(one, Refusal)
-                else self._sealed(fences[key], one, partitions[name])
+                result
+                if isinstance(result, Refusal)
+                else self._sealed(fences[key], result, partitions[name])
             )
         return sealed
 
-    def _sealed(self, fence: Offset, foreign: Foreign | None, known: Sealing) -> Sealed:
+    def _sealed(self, fence: Offset, foreign: Foreign | None, sealing: Sealing) -> Sealed:
         """The end of the mirrored data of a fenced partition.
 
         Foreign control records cannot be told from the mirror's (foreign.py). They shift what the
@@ -176,8 +181,8 @@ class ExactWriters:
         """
         if foreign is not None:
             return Sealed(Offset(foreign.start), str(foreign))
-        if known.differs and known.last.end != UNKNOWN_OFFSET:
-            return Sealed(min(fence, known.last.end))
+        if sealing.differs and sealing.last.end != UNKNOWN_OFFSET:
+            return Sealed(min(fence, sealing.last.end))
         return Sealed(fence)
 
 
@@ -192,6 +197,7 @@ class ExactEngine:
         settings: the limits.
         random: for jitter.
         brokers_time_ms: see `DataPlane`.
+        confirm_ownership: see `LaneContext`.
     """
 
     def __init__(
@@ -204,6 +210,7 @@ class ExactEngine:
         settings: LaneSettings,
         random: Random,
         brokers_time_ms: Callable[[], int],
+        confirm_ownership: Callable[[], Awaitable[None]],
     ) -> None:
         self._mirror = mirror
         self._observe = observe
@@ -214,6 +221,7 @@ class ExactEngine:
             random,
             self._observed,
             brokers_time_ms=brokers_time_ms,
+            confirm_ownership=confirm_ownership,
         )
 
     @property
@@ -241,8 +249,10 @@ class ExactEngine:
         assert isinstance(writers, ExactWriters)
         shard = writers.shard
         if not lease_s:
-            shard.markers.first_owned({one.destination for one in assignments})
-        self.plane.own(shard, [_spec(one, writers.id) for one in assignments], lease_s)
+            shard.markers.first_owned({assignment.destination for assignment in assignments})
+        self.plane.own(
+            shard, [_spec(assignment, writers.id) for assignment in assignments], lease_s
+        )
 
     async def stop(self, names: Collection[MirrorPartition]) -> None:
         """Stop mirroring these; on return nothing is in flight for them."""
@@ -260,12 +270,12 @@ class ExactEngine:
         """The rows of all partitions of these state partitions; None: of all partitions."""
         now, by_shard = self.plane.now(), self.plane.by_shard
         if state_partitions is None:
-            return [self._row(one, now) for one in self.plane.partitions.values()]
+            return [self._row(partition, now) for partition in self.plane.partitions.values()]
         return [
-            self._row(one, now)
+            self._row(partition, now)
             for number in state_partitions
             if number in by_shard
-            for one in by_shard[number].values()
+            for partition in by_shard[number].values()
         ]
 
     def limit(self, throttle: Throttle, *, lanes: int, log_start_delay_s: float) -> None:
@@ -302,16 +312,16 @@ class ExactEngine:
         append = partition.append
         if append.position is None or partition.source_high_watermark == UNKNOWN_OFFSET:
             return None
-        since = partition.source_ends.since(append.log_end)
-        if since is not None:
-            return int((now - since) * 1000)
+        began_at = partition.source_ends.since(append.log_end)
+        if began_at is not None:
+            return int((now - began_at) * 1000)
         patience = _SOURCE_SILENT_S + self.plane.settings.fetch_max_wait_ms / 1000
         return 0 if answered_at is not None and now < answered_at + patience else None
 
     def _row(self, partition: ExactPartition, now: float) -> PartitionProgress:
         append = partition.append
-        answered = self.plane.fetcher.answered_at(partition)
-        age_ns = 0 if answered is None else int((now - answered) * 1e9)
+        answered_at = self.plane.fetcher.answered_at(partition)
+        age_ns = 0 if answered_at is None else int((now - answered_at) * 1e9)
         end = append.log_end if append.position else UNKNOWN_OFFSET
         return PartitionProgress(
             name=MirrorPartition(self._mirror, *partition.key),
@@ -325,8 +335,8 @@ class ExactEngine:
             destination_end=end,
             records=partition.records_moved,
             bytes=partition.bytes_moved,
-            lag_ms=self._lag_ms(partition, now, answered),
-            source_time_ms=None if answered is None else (time.time_ns() - age_ns) // 1_000_000,
+            lag_ms=self._lag_ms(partition, now, answered_at),
+            source_time_ms=None if answered_at is None else (time.time_ns() - age_ns) // 1_000_000,
             filled=tuple(append.filled_offsets),
             gap_ms=int(partition.gap_seconds * 1000),
             epoch=partition.mirrored_epoch,
@@ -337,13 +347,13 @@ class ExactEngine:
         )
 
 
-def _spec(one: Assignment, data_producer: int) -> PartitionSpec:
-    assert one.source == one.destination == one.name.source
+def _spec(assignment: Assignment, data_producer: int) -> PartitionSpec:
+    assert assignment.source == assignment.destination == assignment.name.source
     return PartitionSpec(
-        partition=one.destination,
-        source_topic_id=one.source_topic_id,
-        shard=one.state_partition,
-        compacted=one.compacted,
-        destination_topic_id=one.destination_topic_id,
-        of_several_ids=bool(one.former_writers - {data_producer}),
+        partition=assignment.destination,
+        source_topic_id=assignment.source_topic_id,
+        shard=assignment.state_partition,
+        compacted=assignment.compacted,
+        destination_topic_id=assignment.destination_topic_id,
+        of_several_ids=bool(assignment.former_writers - {data_producer}),
     )

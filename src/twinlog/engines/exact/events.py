@@ -8,7 +8,7 @@ import enum
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
-from twinlog.engines.exact.append import Position
+from twinlog.engines.exact.append import Plan, Position
 from twinlog.engines.exact.ports import Appended, LeaderReport, LogEnd
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.types import EpochEnd, LeaderEpoch, LogBounds, Offset
@@ -182,6 +182,15 @@ class DataFenced(NamedTuple):
     """Data of earlier epochs is fenced."""
 
 
+# The confirmations.
+
+
+class Confirmed(NamedTuple):
+    """The lane owned the partition after this had been planned."""
+
+    plan: Plan
+
+
 # The leaders.
 
 
@@ -226,6 +235,7 @@ Event: TypeAlias = (
     | GapAnswered
     | MarkersLost
     | DataFenced
+    | Confirmed
     | SourceLed
     | DestinationLed
     | LeadersDoubted
@@ -247,6 +257,7 @@ class Do(enum.Enum):
     SEND = "send its next batch, when the broker's turn comes"
     UNSEND = "do not send its next batch to the former leader"
     PUMP = "send the ready batches of its broker"
+    CONFIRM = "confirm that the lane owns it"
     FILL = "fill its gap"
     TRIM = "let the destination's log start offset follow"
     REFRESH = "refresh the leaders of its topic"

@@ -51,43 +51,47 @@ class FenceSearch:
 
         Logs that cannot be read now are left out.
         """
-        ends = {p: one.high_watermark for p, one in bounds.items()}
-        last = await self._read({p: max(one.start, ends[p] - 1) for p, one in bounds.items()}, ends)
-        found: dict[TopicPartition, Offset | Refusal | None] = {}
-        ended = []
-        for partition, stored in last.items():
-            if isinstance(stored, list) and stored and self._is_fence(stored[-1]):
-                ended.append(partition)
+        ends = {p: bound.high_watermark for p, bound in bounds.items()}
+        last_batches = await self._read(
+            {p: max(bound.start, ends[p] - 1) for p, bound in bounds.items()}, ends
+        )
+        results: dict[TopicPartition, Offset | Refusal | None] = {}
+        fenced = []
+        for partition, tail in last_batches.items():
+            if isinstance(tail, list) and tail and self._is_fence(tail[-1]):
+                fenced.append(partition)
             else:
-                found[partition] = stored if isinstance(stored, Refusal) else None
+                results[partition] = tail if isinstance(tail, Refusal) else None
         step = _FENCES
-        while ended:
-            starts = {p: max(bounds[p].start, ends[p] - step) for p in ended}
+        while fenced:
+            starts = {p: max(bounds[p].start, ends[p] - step) for p in fenced}
             tails = await self._read(starts, ends)
             # Each attempt leaves a fence: if a tail has only fences, there may be more below it.
-            ended = [
+            fenced = [
                 p
-                for p, stored in tails.items()
-                if isinstance(stored, list)
+                for p, tail in tails.items()
+                if isinstance(tail, list)
                 and starts[p] > bounds[p].start
-                and all(map(self._is_fence, stored))
+                and all(map(self._is_fence, tail))
             ]
-            found |= {p: self._first_fence(one) for p, one in tails.items() if p not in ended}
+            results |= {p: self._first_fence(tail) for p, tail in tails.items() if p not in fenced}
             step *= 8
-        return found
+        return results
 
-    def _first_fence(self, stored: "list[_Stored] | Refusal") -> Offset | Refusal | None:
+    def _first_fence(self, tail: "list[_Stored] | Refusal") -> Offset | Refusal | None:
         """The offset of the data id's first fence among the fences at the log's end."""
-        if isinstance(stored, Refusal):
-            return stored
-        fences = list(takewhile(self._is_fence, reversed(stored)))
+        if isinstance(tail, Refusal):
+            return tail
+        fences = list(takewhile(self._is_fence, reversed(tail)))
         data = [
-            one.header.base_offset for one in fences if one.header.producer_id in self._data_ids
+            fence.header.base_offset
+            for fence in fences
+            if fence.header.producer_id in self._data_ids
         ]
         return Offset(data[-1]) if data else None
 
-    def _is_fence(self, stored: "_Stored") -> bool:
-        header, commits = stored
+    def _is_fence(self, batch: "_Stored") -> bool:
+        header, commits = batch
         return header.is_control and (
             header.producer_id in self._data_ids
             or (commits and header.producer_id in self._marker_ids)
@@ -100,27 +104,27 @@ class FenceSearch:
 
         Partitions that cannot be read now are left out.
         """
-        found: dict[TopicPartition, list[_Stored]] = {p: [] for p in starts}
+        tails: dict[TopicPartition, list[_Stored]] = {p: [] for p in starts}
         errors: dict[TopicPartition, int] = {}
-        waiting = {p: start for p, start in starts.items() if start < ends[p]}
-        while waiting:
-            answers = await self._destination.read(waiting, partition_max_bytes=self._read_bytes)
+        positions = {p: start for p, start in starts.items() if start < ends[p]}
+        while positions:
+            answers = await self._destination.read(positions, partition_max_bytes=self._read_bytes)
             for partition, fetched in answers.items():
-                stored = [_stored(one, fetched.records) for one in batches(fetched.records)]
-                if stored:
-                    found[partition] += stored
-                    waiting[partition] = stored[-1].header.next_offset
+                part = [_stored(header, fetched.records) for header in batches(fetched.records)]
+                if part:
+                    tails[partition] += part
+                    positions[partition] = part[-1].header.next_offset
                 else:
                     errors[partition] = fetched.error
-                    del found[partition], waiting[partition]
-            waiting = {p: at for p, at in waiting.items() if at < ends[p]}
-        return found | refusals(errors)
+                    del tails[partition], positions[partition]
+            positions = {p: at for p, at in positions.items() if at < ends[p]}
+        return tails | refusals(errors)
 
 
 def refusals(codes: Mapping[TopicPartition, int]) -> dict[TopicPartition, Refusal]:
     """The refusals that a retry does not resolve."""
-    refused = {p: Refusal(code) for p, code in codes.items() if code}
-    return {p: one for p, one in refused.items() if not one.reaction.retriable}
+    answers = {p: Refusal(code) for p, code in codes.items() if code}
+    return {p: refusal for p, refusal in answers.items() if not refusal.reaction.retriable}
 
 
 class _Stored(NamedTuple):

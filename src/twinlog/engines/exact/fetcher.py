@@ -1,4 +1,4 @@
-"""Reads the source: for each of its brokers a fetch session with all partitions that it leads.
+"""Reads the source: for each of its brokers fetch sessions with all partitions that it leads.
 
 Backpressure: a partition with a full queue is left out of fetches until its queue has drained, and
 no fetch is sent while the lane's buffer is full. While a partition is left out, fetches of the
@@ -25,7 +25,6 @@ import logging
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Final
-from zlib import crc32
 
 from twinlog.engines.exact.append import Phase
 from twinlog.engines.exact.events import (
@@ -38,6 +37,7 @@ from twinlog.engines.exact.events import (
     Read,
     SourceBounds,
 )
+from twinlog.engines.exact.fetch_loops import FetchLoops, LoopKey, is_throttled
 from twinlog.engines.exact.jumps import believe
 from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.plane import Plane
@@ -50,8 +50,6 @@ from twinlog.mirror.plan import Planned, Planning, planning_sound
 from twinlog.mirror.throttle import TokenBucket, whole_bytes
 
 log = logging.getLogger(__name__)
-
-_Key = tuple[int, int]  # source broker, fetcher
 
 _STEP_S: Final = 0.003
 """How long a plan may block the event loop."""
@@ -101,11 +99,14 @@ class Fetcher:
     def __init__(self, plane: Plane, policies: SourcePolicies) -> None:
         self._plane = plane
         self._policies = policies
-        self._keys: dict[ExactPartition, _Key] = {}  # the loop of each that is fetched or left out
-        self._wanted: defaultdict[_Key, dict[TopicPartition, FetchPosition]] = defaultdict(dict)
-        self._left_out: defaultdict[_Key, set[ExactPartition]] = defaultdict(set)
-        self._wake: dict[_Key, asyncio.Event] = {}
-        self._answered: dict[_Key, float] = {}  # when the last answered fetch was sent
+        self._keys: dict[ExactPartition, LoopKey] = {}  # of what is fetched or left out
+        self._positions: defaultdict[LoopKey, dict[TopicPartition, FetchPosition]] = defaultdict(
+            dict
+        )
+        self._left_out: defaultdict[LoopKey, set[ExactPartition]] = defaultdict(set)
+        self._wake: dict[LoopKey, asyncio.Event] = {}
+        self._loops = FetchLoops(plane.settings)
+        self._answer_times: dict[LoopKey, float] = {}  # when the last answered fetch was sent
         self._counts_from: dict[ExactPartition, float] = {}  # see `answered_at`
         self._room = asyncio.Event()
         self._clock = 0
@@ -134,19 +135,19 @@ class Fetcher:
             return
         if partition.source_replica >= 0 and self._plane.now() >= partition.redirect_at:
             self.return_to_leader(partition)
-        key = self._key(partition)
+        key = self._loops.key(partition)
         if self._keys.get(partition, key) != key:
             self.leave(partition)
         self._keys[partition] = key
         if append.queued_bytes >= self._plane.settings.partition_queue_bytes:
             partition.source_heard_at = self.answered_at(partition)
-            self._wanted[key].pop(partition.key, None)
+            self._positions[key].pop(partition.key, None)
             self._left_out[key].add(partition)
             return
         self._left_out[key].discard(partition)
-        if partition.key not in self._wanted[key]:
+        if partition.key not in self._positions[key]:
             self._counts_from[partition] = self._plane.now()
-        self._wanted[key][partition.key] = partition.fetch_position
+        self._positions[key][partition.key] = partition.fetch_position
         if key not in self._wake:
             self._wake[key] = asyncio.Event()
             self._plane.start(self._loop(key))
@@ -156,7 +157,7 @@ class Fetcher:
         """Stop fetching a partition."""
         if (key := self._keys.get(partition)) is not None:
             partition.source_heard_at = self.answered_at(partition)
-            self._wanted[key].pop(partition.key, None)
+            self._positions[key].pop(partition.key, None)
             self._left_out[key].discard(partition)
             del self._keys[partition]
             self._counts_from.pop(partition, None)
@@ -168,12 +169,12 @@ class Fetcher:
         for one that has joined the loop since, and not for one that it refuses.
         """
         key = self._keys.get(partition)
-        if key is None or partition.key not in self._wanted.get(key, ()):
+        if key is None or partition.key not in self._positions.get(key, ()):
             return partition.source_heard_at
-        answered = self._answered.get(key)
-        if answered is None or answered < self._counts_from[partition]:
+        asked_at = self._answer_times.get(key)
+        if asked_at is None or asked_at < self._counts_from[partition]:
             return partition.source_heard_at
-        return answered
+        return asked_at
 
     def set_rate(self, rate: float) -> None:
         """Set the rate of throttled partitions, in bytes per second."""
@@ -187,35 +188,31 @@ class Fetcher:
         """Wake fetches that wait for room: the lane holds less than before."""
         self._room.set()
 
-    def _key(self, partition: ExactPartition) -> _Key:
-        fetchers = self._plane.settings.fetchers_per_broker
-        own = fetchers if partition.throttled else 0
-        if fetchers == 1:
-            return partition.read_node, own
-        topic, index = partition.key  # the topic too: topics of one partition are spread as well
-        return partition.read_node, own + (crc32(topic.encode()) + index) % fetchers
-
-    def _bucket(self, key: _Key) -> TokenBucket | None:
+    def _bucket(self, key: LoopKey) -> TokenBucket | None:
         """The rate limit of a fetch loop."""
-        return self.bucket if key[1] >= self._plane.settings.fetchers_per_broker else None
+        return self.bucket if is_throttled(key) else None
 
     def _max_bytes(self, bucket: TokenBucket | None) -> int:
         """The size limit of an answer; the throttled loops share the rate equally."""
         most = self._plane.settings.fetch_max_bytes
         if bucket is None:
             return most
-        loops = sum(1 for key, wanted in self._wanted.items() if wanted and self._bucket(key))
+        loops = sum(
+            1 for key, positions in self._positions.items() if positions and self._bucket(key)
+        )
         return max(1, min(most, bucket.share // max(loops, 1)))
 
     # ---- one loop ------------------------------------------------------------------------------
 
-    async def _loop(self, key: _Key) -> None:
+    async def _loop(self, key: LoopKey) -> None:
         node, fetcher = key
         settings = self._plane.settings
         failures = 0
         while True:
             await self._something_to_do(key)
-            started = self._clock
+            if self._is_found_distant(node):
+                continue
+            clock = self._clock
             asked_at = self._plane.now()
             bucket = self._bucket(key)
             counts = self.counts[node]
@@ -226,10 +223,12 @@ class Fetcher:
             try:
                 result = await self._plane.source.fetch(
                     node,
-                    dict(self._wanted[key]),
+                    dict(self._positions[key]),
                     max_wait_ms=wait_ms,
                     max_bytes=self._max_bytes(bucket),
-                    partition_max_bytes=settings.partition_fetch_bytes,
+                    partition_max_bytes=self._loops.partition_max_bytes(
+                        key, len(self._positions[key])
+                    ),
                     fetcher=fetcher,
                 )
             except (Retriable, ProtocolError) as error:
@@ -240,6 +239,7 @@ class Fetcher:
                 await asyncio.sleep(self._plane.backoff(failures + 1))
                 continue
             failures = 0
+            self._loops.fetched(node, self._plane.now() - asked_at)
             if not result.throttle_ms:  # otherwise partitions with news may be left out
                 self._note_answer(key, result, asked_at)
             size = sum(len(fetched.records) for fetched in result.partitions.values())
@@ -248,24 +248,35 @@ class Fetcher:
                 whole = sum(whole_bytes(fetched.records) for fetched in result.partitions.values())
                 bucket.spend(whole, self._plane.now())
                 self.throttled_bytes += whole
-            await self._take_all(result, started)
+            await self._take_all(result, clock)
             if result.size < settings.fetch_small_bytes and not self._left_out[key]:
                 await asyncio.sleep(settings.fetch_pace_s - (self._plane.now() - asked_at))
 
-    def _note_answer(self, key: _Key, result: FetchResult, asked_at: float) -> None:
+    def _is_found_distant(self, node: int) -> bool:
+        """Whether the broker is now known to be distant: its partitions get other fetch loops."""
+        if not self._loops.is_new_distant(node, self._plane.source.round_trip_s(node)):
+            return False
+        for partition in [partition for partition, key in self._keys.items() if key[0] == node]:
+            # The answer of the loop that it leaves is dropped: the new loop fetches the same.
+            self.leave(partition)
+            self.touch(partition)
+            self._plane.emit(partition, LOOK)
+        return True
+
+    def _note_answer(self, key: LoopKey, result: FetchResult, asked_at: float) -> None:
         """Note when the source was last heard of; a partition that it refuses was not."""
         for name, fetched in result.partitions.items():
             partition = self._plane.partitions.get(name)
             if fetched.error and partition is not None and self._keys.get(partition) == key:
                 partition.source_heard_at = self.answered_at(partition)
                 self._counts_from[partition] = self._plane.now()
-        self._answered[key] = asked_at
+        self._answer_times[key] = asked_at
 
-    async def _something_to_do(self, key: _Key) -> None:
+    async def _something_to_do(self, key: LoopKey) -> None:
         """Wait for partitions to fetch, for room for the answer, and for the rate."""
         settings = self._plane.settings
         while True:
-            if not self._wanted[key]:
+            if not self._positions[key]:
                 self._wake[key].clear()
                 await self._wake[key].wait()
             elif self._plane.held_bytes + settings.fetch_max_bytes > settings.buffer_bytes:
@@ -277,8 +288,8 @@ class Fetcher:
             else:
                 return
 
-    def _leaders_may_have_moved(self, key: _Key) -> None:
-        for name in list(self._wanted[key]):
+    def _leaders_may_have_moved(self, key: LoopKey) -> None:
+        for name in list(self._positions[key]):
             partition = self._plane.partitions.get(name)
             if partition is not None:
                 self.return_to_leader(partition)
@@ -286,25 +297,25 @@ class Fetcher:
 
     # ---- answers -------------------------------------------------------------------------------
 
-    async def _take_all(self, result: FetchResult, started: int) -> None:
+    async def _take_all(self, result: FetchResult, clock: int) -> None:
         steps = Steps()
         nodes = set()
         for name, fetched in result.partitions.items():
             await steps.pause()
             partition = self._plane.partitions.get(name)
-            if partition is not None and self._belongs(partition, started):
+            if partition is not None and self._belongs(partition, clock):
                 with self._plane.guard([partition]):
                     nodes.add(partition.destination_node)
                     follower = partition.source_replica >= 0
-                    await self._take(partition, fetched, started, steps, follower=follower)
+                    await self._take(partition, fetched, clock, steps, follower=follower)
         for node in nodes:  # not after each partition: a Produce holds batches of many
             self._plane.pump(node)
 
-    def _belongs(self, partition: ExactPartition, started: int) -> bool:
+    def _belongs(self, partition: ExactPartition, clock: int) -> bool:
         """Whether the answer to a fetch of that time still applies to the partition."""
         return (
             not partition.gone
-            and partition.touched <= started
+            and partition.touched <= clock
             and partition.append.phase is Phase.APPENDING
         )
 
@@ -312,7 +323,7 @@ class Fetcher:
         self,
         partition: ExactPartition,
         fetched: Fetched,
-        started: int,
+        clock: int,
         steps: "Steps",
         *,
         follower: bool,
@@ -331,12 +342,12 @@ class Fetcher:
             bounds = Offset(fetched.high_watermark), Offset(fetched.last_stable)
             emit(partition, SourceBounds(*bounds, fetched.log_start, from_follower=follower))
             if len(fetched.records):
-                await self._take_records(partition, fetched, started, steps)
+                await self._take_records(partition, fetched, clock, steps)
             else:
                 self._take_none(partition, fetched)
 
     async def _take_records(
-        self, partition: ExactPartition, fetched: Fetched, started: int, steps: "Steps"
+        self, partition: ExactPartition, fetched: Fetched, clock: int, steps: "Steps"
     ) -> None:
         """Plan the records of an answer, in steps between which other tasks run."""
         position = partition.append.planned_end
@@ -346,16 +357,16 @@ class Fetcher:
                 planning_sound(fetched.records, position, fetched.aborted, limit)
             )
         except CorruptBatch as error:
-            if self._belongs(partition, started):
+            if self._belongs(partition, clock):
                 self._plane.emit(partition, CorruptRead(str(error)))
             return
-        if not self._belongs(partition, started) or partition.append.planned_end != position:
+        if not self._belongs(partition, clock) or partition.append.planned_end != position:
             return
         whole = bool(planned.pieces)
         if whole:
             self._believe(partition, planned)
-        behind = fetched.last_stable > position
-        self._plane.emit(partition, Read(sound=True, explained=whole, behind=behind))
+        lagging = fetched.last_stable > position
+        self._plane.emit(partition, Read(sound=True, explained=whole, behind=lagging))
 
     def _believe(self, partition: ExactPartition, planned: Planned) -> None:
         """Queue a plan; unexplained skipped offsets are read twice (jumps.py)."""
@@ -378,10 +389,10 @@ class Fetcher:
 
     def _take_none(self, partition: ExactPartition, fetched: Fetched) -> None:
         """Take an answer without records, which proves nothing (mirror/absence.py)."""
-        behind = fetched.last_stable > partition.append.planned_end
-        if behind:
+        lagging = fetched.last_stable > partition.append.planned_end
+        if lagging:
             self._redirect(partition, fetched.preferred_replica)
-        self._plane.emit(partition, Read(sound=False, explained=not behind, behind=behind))
+        self._plane.emit(partition, Read(sound=False, explained=not lagging, behind=lagging))
 
     # ---- one partition alone -------------------------------------------------------------------
 
@@ -390,20 +401,20 @@ class Fetcher:
         settings = self._plane.settings
         if self._plane.held_bytes + settings.partition_fetch_bytes > settings.buffer_bytes:
             return False
-        bucket = self._bucket(self._key(partition))
+        bucket = self._bucket(self._loops.key(partition))
         return bucket is None or not bucket.wait(self._plane.now())
 
-    async def take_alone(self, partition: ExactPartition, fetched: Fetched, started: int) -> None:
+    async def take_alone(self, partition: ExactPartition, fetched: Fetched, clock: int) -> None:
         """Take the answer to a request for this partition alone.
 
         The partition is touched: answers of session fetches in flight are older.
         """
-        bucket = self._bucket(self._key(partition))
+        bucket = self._bucket(self._loops.key(partition))
         if bucket is not None:
             size = whole_bytes(fetched.records)
             bucket.spend(size, self._plane.now())
             self.throttled_bytes += size
-        await self._take(partition, fetched, started, Steps(), follower=False)
+        await self._take(partition, fetched, clock, Steps(), follower=False)
         self._plane.pump(partition.destination_node)
         self.touch(partition)
 

@@ -61,15 +61,15 @@ class FillerIds:
         self._busy: frozenset[int] = frozenset()  # ids that a round uses; they are not cleaned
         self._turns = asyncio.Lock()  # guards the ids: several engines share the shard
         self._cleaning: asyncio.Task[None] | None = None
-        self._ahead: asyncio.Task[None] | None = None
+        self._next_cleaning: asyncio.Task[None] | None = None
 
     def open(self) -> None:
         """Clean the ids in the background."""
-        self._ahead = asyncio.create_task(self._clean_ahead())
+        self._next_cleaning = asyncio.create_task(self._clean_ahead())
 
     async def close(self) -> None:
         """End the background tasks."""
-        for task in (self._ahead, self._cleaning):
+        for task in (self._next_cleaning, self._cleaning):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -117,17 +117,17 @@ class FillerIds:
     async def _fill(self, gaps: Mapping[TopicPartition, Gap]) -> Mapping[TopicPartition, LogEnd]:
         """Fill the gaps that are not held up, from the log end offsets."""
         free = [partition for partition in gaps if not self.held_up(partition)]
-        found = dict(await self._destination.log_ends(free)) if free else {}
-        now = {
+        ends = dict(await self._destination.log_ends(free)) if free else {}
+        current_gaps = {
             p: gaps[p].after(Offset(end.log_end))
-            for p, end in found.items()
+            for p, end in ends.items()
             if not end.error and gaps[p].start <= end.log_end < gaps[p].end
         }
-        if now and self._clean:
-            for partition in now:
-                del found[partition]
-            found |= await self._round(now)
-        return found
+        if current_gaps and self._clean:
+            for partition in current_gaps:
+                del ends[partition]
+            ends |= await self._round(current_gaps)
+        return ends
 
     async def _round(self, gaps: Mapping[TopicPartition, Gap]) -> Mapping[TopicPartition, LogEnd]:
         """Fill gaps that start at the log end offsets, with the clean ids."""
@@ -140,10 +140,10 @@ class FillerIds:
         self._dirty.update(used)
         self._busy = frozenset(used)
         try:
-            refused = await self._transact(identities, used)
-            coming = Counter(chain.from_iterable(used.values()))
-            expected = {p: gaps[p].start + count for p, count in coming.items()}
-            arrived = await self._arrived(expected) if expected else {}
+            codes = await self._transact(identities, used)
+            counts = Counter(chain.from_iterable(used.values()))
+            target_ends = {p: gaps[p].start + count for p, count in counts.items()}
+            arrived = await self._arrived(target_ends) if target_ends else {}
         finally:
             self._busy = frozenset()
         for index, needing in used.items():
@@ -151,7 +151,7 @@ class FillerIds:
                 self._clean[index] = identities[index]
                 del self._dirty[index]
         return {p: end for p, end in arrived.items() if not self.held_up(p)} | {
-            p: LogEnd(code, -1, -1) for p, code in refused.items() if p not in coming
+            p: LogEnd(code, -1, -1) for p, code in codes.items() if p not in counts
         }
 
     async def _transact(
@@ -167,19 +167,21 @@ class FillerIds:
             *(self._destination.empty_transaction(identities[i], used[i]) for i in used),
             return_exceptions=True,
         )
-        refused: dict[TopicPartition, int] = {}
+        codes: dict[TopicPartition, int] = {}
         for index, result in zip(list(used), results, strict=True):
             if isinstance(result, BaseException):
                 raise result
             errors = {p: code for p, code in result.items() if code}
             used[index] = used[index].difference(errors)
             self._dirty[index] = used[index]
-            refused |= errors
-        return refused
+            codes |= errors
+        return codes
 
     def held_up(self, partition: TopicPartition) -> bool:
         """Whether a marker of a filler id may still land on this partition."""
-        return any(where is None or partition in where for where in self._dirty.values())
+        return any(
+            partitions is None or partition in partitions for partitions in self._dirty.values()
+        )
 
     def start_cleaning(self) -> None:
         """Start to clean the dirty ids, if no task does yet; the caller polls `held_up`.
@@ -187,10 +189,10 @@ class FillerIds:
         Raises:
             TwinlogError: as `fill`, if the last attempt has failed; another one has started.
         """
-        last = self._cleaning
+        previous = self._cleaning
         self._clean_dirty()
-        if last is not None and last is not self._cleaning and not last.cancelled():
-            error = last.exception()
+        if previous is not None and previous is not self._cleaning and not previous.cancelled():
+            error = previous.exception()
             if error is not None:
                 raise error
 
@@ -233,7 +235,7 @@ class FillerIds:
                 raise result
 
     async def _arrived(
-        self, expected: Mapping[TopicPartition, int]
+        self, target_ends: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, LogEnd]:
         """The log ends that have reached the expected offsets; waits for all, up to the deadline.
 
@@ -242,21 +244,23 @@ class FillerIds:
         """
         polls = MarkerPolls(self._settings.marker_deadline_s)
         arrived: dict[TopicPartition, LogEnd] = {}
-        waiting = set(expected)
+        pending = set(target_ends)
         while True:
-            ends = await self._destination.log_ends(waiting)
-            there = [p for p, one in ends.items() if not one.error and one.log_end >= expected[p]]
-            bounds = await self._destination.bounds(there) if there else {}
+            ends = await self._destination.log_ends(pending)
+            grown = [
+                p for p, end in ends.items() if not end.error and end.log_end >= target_ends[p]
+            ]
+            bounds = await self._destination.bounds(grown) if grown else {}
             arrived |= {
-                p: ends[p] for p, one in bounds.items() if one.high_watermark >= expected[p]
+                p: ends[p] for p, bound in bounds.items() if bound.high_watermark >= target_ends[p]
             }
-            waiting = {p for p in waiting - arrived.keys() if not ends[p].error}
-            if not waiting:
+            pending = {p for p in pending - arrived.keys() if not ends[p].error}
+            if not pending:
                 return arrived
             if polls.expired:
                 log.warning(
                     "filler markers are late",
-                    extra={"shard": self._number, "partitions": sorted(map(str, waiting))},
+                    extra={"shard": self._number, "partitions": sorted(map(str, pending))},
                 )
                 return arrived
             await polls.pause()

@@ -80,7 +80,7 @@ class Foreign(NamedTuple):
     """Their producer ids; -1 for a producer without idempotence."""
 
     def __str__(self) -> str:
-        names = ", ".join("none" if one < 0 else str(one) for one in self.producers)
+        names = ", ".join("none" if producer < 0 else str(producer) for producer in self.producers)
         return (
             f"{self.records} record(s) at offsets {self.start} to {self.end - 1} were written by "
             f"other producers (producer id {names}) before the fence; the source does not have "
@@ -89,14 +89,14 @@ class Foreign(NamedTuple):
 
 
 async def find_foreign(
-    log: DestinationLogs, partition: TopicPartition, where: Searched, bounds: LogBounds
+    log: DestinationLogs, partition: TopicPartition, searched: Searched, bounds: LogBounds
 ) -> Foreign | Refusal | None:
     """Find the foreign records of a partition above its known end.
 
     Args:
         log: the destination's.
         partition: the partition; it is fenced, so the mirror writes nothing to it any more.
-        where: see `Searched`.
+        searched: see `Searched`.
         bounds: recent bounds of the log.
 
     Returns:
@@ -107,33 +107,33 @@ async def find_foreign(
     """
     if bounds.error:
         return _refusal(bounds.error, partition)
-    known = where.known if where.known <= where.fence else 0
-    floor = min(max(known, bounds.start), where.fence)
-    step = NEAR if where.fence - floor <= NEAR else ENOUGH
-    upto, data = where.fence, list[Header]()
+    known_end = searched.known if searched.known <= searched.fence else 0
+    floor = min(max(known_end, bounds.start), searched.fence)
+    step = NEAR if searched.fence - floor <= NEAR else ENOUGH
+    upto, data = searched.fence, list[Header]()
     while upto > floor:
         start = max(floor, upto - step)
         headers = await _headers(log, partition, start, upto)
         if isinstance(headers, Refusal):
             return headers
-        data = [one for one in headers if not one.is_control] + data
-        ours = list(takewhile(lambda one: one.producer_id in where.producers, data))
-        if len(ours) >= ENOUGH:
+        data = [header for header in headers if not header.is_control] + data
+        own_batches = list(takewhile(lambda header: header.producer_id in searched.producers, data))
+        if len(own_batches) >= ENOUGH:
             break
-        if not data and where.fence - start > MOST_CONTROL:
+        if not data and searched.fence - start > MOST_CONTROL:
             break
-        upto = min([start, *(one.base_offset for one in headers[:1])])
+        upto = min([start, *(header.base_offset for header in headers[:1])])
         step *= FURTHER
-    found = [one for one in data if one.producer_id not in where.producers]
-    return _named(found) if found else None
+    foreign_batches = [header for header in data if header.producer_id not in searched.producers]
+    return _named(foreign_batches) if foreign_batches else None
 
 
-def _named(found: Sequence[Header]) -> Foreign:
+def _named(headers: Sequence[Header]) -> Foreign:
     return Foreign(
-        found[0].base_offset,
-        found[-1].next_offset,
-        sum(one.num_records for one in found),
-        tuple(sorted({one.producer_id for one in found})),
+        headers[0].base_offset,
+        headers[-1].next_offset,
+        sum(header.num_records for header in headers),
+        tuple(sorted({header.producer_id for header in headers})),
     )
 
 
@@ -141,7 +141,7 @@ async def _headers(
     log: DestinationLogs, partition: TopicPartition, start: int, upto: int
 ) -> list[Header] | Refusal:
     """The batches that hold offsets of `[start, upto)`; the log continues above `upto`."""
-    found: list[Header] = []
+    all_headers: list[Header] = []
     empty = 0
     while start < upto:
         answer = (await log.read({partition: start}, partition_max_bytes=READ_BYTES))[partition]
@@ -153,13 +153,13 @@ async def _headers(
             return _refusal(answer.error, partition)
         elif headers:
             empty, start = 0, headers[-1].next_offset
-            found += headers
+            all_headers += headers
             continue
         empty += 1
         if empty > READ_TRIES:
             raise Retriable(f"{partition} cannot be read at offset {start} of the destination")
         await asyncio.sleep(READ_PAUSE_S)
-    return [one for one in found if one.base_offset < upto]
+    return [header for header in all_headers if header.base_offset < upto]
 
 
 def _refusal(code: int, partition: TopicPartition) -> Refusal:

@@ -46,13 +46,13 @@ class GapFiller:
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
-        self._waiting: defaultdict[_Round, set[ExactPartition]] = defaultdict(set)
+        self._queues: defaultdict[_Round, set[ExactPartition]] = defaultdict(set)
         self._running: set[_Round] = set()
 
     def want(self, partition: ExactPartition) -> None:
         """Fill its gap in the next round."""
         key = self._key(partition)
-        self._waiting[key].add(partition)
+        self._queues[key].add(partition)
         if key not in self._running:
             self._running.add(key)
             self._plane.start(self._fill(key))
@@ -68,8 +68,8 @@ class GapFiller:
 
     def forget(self, partition: ExactPartition) -> None:
         """Drop a partition from the next rounds."""
-        for waiting in self._waiting.values():
-            waiting.discard(partition)
+        for partitions in self._queues.values():
+            partitions.discard(partition)
 
     async def _fill(self, key: _Round) -> None:
         """Fill gaps of one kind of round, round by round, until none is left.
@@ -77,9 +77,9 @@ class GapFiller:
         Each round takes the shards anew: a state partition may have been taken over again.
         """
         failures = 0
-        waiting = self._waiting[key]
+        partitions = self._queues[key]
         try:
-            while waiting:
+            while partitions:
                 if key[0] == _ALL_SHARDS:
                     await self._plane.gather_gaps(key[1])
                 gaps = self._due(key)
@@ -93,7 +93,7 @@ class GapFiller:
                         self.want(partition)
                 if progressed:
                     failures = 0
-                elif waiting:
+                elif partitions:
                     failures += 1
                     await asyncio.sleep(self._plane.backoff(failures))
         finally:
@@ -101,18 +101,18 @@ class GapFiller:
 
     def _due(self, key: _Round) -> dict[ExactPartition, Gap]:
         """Take the gaps that wait for this round; those that need another one by now wait there."""
-        waiting = list(self._waiting[key])
-        self._waiting[key].clear()
-        due: dict[ExactPartition, Gap] = {}
-        for partition in waiting:
+        partitions = list(self._queues[key])
+        self._queues[key].clear()
+        gaps: dict[ExactPartition, Gap] = {}
+        for partition in partitions:
             # A gap that is being filled had another leader; its round queues it again.
             if partition.filling or (gap := partition.append.gap_to_fill) is None:
                 continue
             if self._key(partition) == key:
-                due[partition] = gap
+                gaps[partition] = gap
             else:
                 self.want(partition)
-        return due
+        return gaps
 
     async def _round(self, gaps: _Gaps, key: _Round) -> bool:
         """Run one round; if data has to be fenced first, only that. Whether a log end moved."""
@@ -121,9 +121,9 @@ class GapFiller:
         gaps = fencing or gaps
         for partition in gaps:
             emit(partition, RoundBegan())
-        found: Mapping[TopicPartition, LogEnd] = {}
+        answers: Mapping[TopicPartition, LogEnd] = {}
         try:
-            found = await self._filled(gaps, key, fences=bool(fencing))
+            answers = await self._filled(gaps, key, fences=bool(fencing))
         except Disconnected as error:
             for partition in gaps:
                 emit(partition, MarkersLost(str(error)))
@@ -136,15 +136,15 @@ class GapFiller:
         finally:
             for partition in gaps:
                 emit(partition, RoundEnded())
-        ends = {partition: found.get(partition.key) for partition in gaps}
-        moved = [self._answer(partition, end) for partition, end in ends.items()]
+        ends = {partition: answers.get(partition.key) for partition in gaps}
+        progress = [self._answer(partition, end) for partition, end in ends.items()]
         for partition in fencing:
             end = ends[partition]
             if end is not None and not end.error:
                 emit(partition, DataFenced())
         for node in {partition.destination_node for partition in gaps}:
             self._plane.pump(node)  # once: a Produce holds batches of many
-        return any(moved)
+        return any(progress)
 
     async def _filled(
         self, gaps: _Gaps, key: _Round, *, fences: bool
@@ -155,10 +155,10 @@ class GapFiller:
             by_shard[self._plane.shard(partition)][partition.key] = gap
         number, node = key
         if number == _ALL_SHARDS:
-            parts = {shard.markers: its for shard, its in by_shard.items()}
+            parts = {shard.markers: shard_gaps for shard, shard_gaps in by_shard.items()}
             return await write_all(parts, self._plane.destination, node)
-        ((shard, its),) = by_shard.items()
-        return await (shard.fence_data(its) if fences else shard.fill_gaps(its))
+        ((shard, shard_gaps),) = by_shard.items()
+        return await (shard.fence_data(shard_gaps) if fences else shard.fill_gaps(shard_gaps))
 
     def _answer(self, partition: ExactPartition, end: LogEnd | None) -> bool:
         """Report the log end offset after a round; whether it is above the one before."""

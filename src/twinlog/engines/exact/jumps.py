@@ -45,22 +45,22 @@ def believe(pieces: list[Piece], doubted: Collection[Jump]) -> Believed:
     """
     if not any(map(_skips, pieces)):
         return Believed(pieces, (), ())
-    taken: list[Piece] = []
-    left = iter(pieces)
+    believed: list[Piece] = []
+    iterator = iter(pieces)
     unexplained: list[Jump] = []
-    for piece in left:
+    for piece in iterator:
         jumps = list(_jumps(piece))
-        new = next((jump for jump in jumps if jump not in doubted), None)
-        unexplained += [j for j in jumps if new is None or j.end <= new.start]
-        if new is None:
-            taken.append(_explained(piece))
+        first_jump = next((jump for jump in jumps if jump not in doubted), None)
+        unexplained += [j for j in jumps if first_jump is None or j.end <= first_jump.start]
+        if first_jump is None:
+            believed.append(_explained(piece))
             continue
-        if isinstance(piece, Gap) and piece.start < new.start:
-            taken.append(_explained(_until(piece, new.start)))
-        later = [jump for other in left for jump in _jumps(other)]
-        in_doubt = (*(j for j in jumps if j.start >= new.start), *later)
-        return Believed(taken, in_doubt, tuple(unexplained))
-    return Believed(taken, (), tuple(unexplained))
+        if isinstance(piece, Gap) and piece.start < first_jump.start:
+            believed.append(_explained(_until(piece, first_jump.start)))
+        later_jumps = [jump for other in iterator for jump in _jumps(other)]
+        in_doubt = (*(j for j in jumps if j.start >= first_jump.start), *later_jumps)
+        return Believed(believed, in_doubt, tuple(unexplained))
+    return Believed(believed, (), tuple(unexplained))
 
 
 def _skips(piece: Piece) -> bool:

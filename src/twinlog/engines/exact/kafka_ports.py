@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from twinlog.engines.exact.node_writer import Answers, NodeWriter
 from twinlog.engines.exact.ports import (
+    ANSWERED_EACH,
     WHOLE_TOPIC,
     ActiveProducers,
     Batch,
@@ -88,7 +89,7 @@ class KafkaSource:
     async def fetch(
         self,
         node: int,
-        wanted: Mapping[TopicPartition, FetchPosition],
+        positions: Mapping[TopicPartition, FetchPosition],
         *,
         max_wait_ms: int,
         max_bytes: int,
@@ -96,27 +97,33 @@ class KafkaSource:
         fetcher: int = 0,
     ) -> FetchResult:
         """Read each wanted partition from its position, up to its last stable offset."""
-        gone = await self._requests.unknown(wanted)
-        if gone:
-            wanted = {p: position for p, position in wanted.items() if p not in gone}
+        topic_errors = await self._requests.unknown(positions)
+        if topic_errors:
+            positions = {p: position for p, position in positions.items() if p not in topic_errors}
             max_wait_ms = 0  # missing partitions are reported at once
-        if not wanted:
+        if not positions:
             await asyncio.sleep(max_wait_ms / 1000)
-            return FetchResult(gone, 0)
+            return FetchResult(topic_errors, 0)
         limits = Limits(READ_COMMITTED, max_wait_ms, max_bytes, partition_max_bytes)
         for _ in range(_TRIES):
-            response, size = await self._fetch(node, fetcher, wanted, limits)
+            response, size = await self._fetch(node, fetcher, positions, limits)
             if response.error not in SESSION_ERRORS:
                 break
         check(response.error, f"fetch from node {node}")
         news = response.partitions
-        return FetchResult({**news, **gone} if gone else news, size, response.throttle_ms)
+        return FetchResult(
+            {**news, **topic_errors} if topic_errors else news, size, response.throttle_ms
+        )
+
+    def round_trip_s(self, node: int) -> float:
+        """Seconds of a round trip to this broker; 0 if none is known."""
+        return self._cluster.round_trip_s(node)
 
     async def _fetch(
         self,
         node: int,
         fetcher: int,
-        wanted: Mapping[TopicPartition, FetchPosition],
+        positions: Mapping[TopicPartition, FetchPosition],
         limits: Limits,
     ) -> tuple[FetchResponse, int]:
         """Send one request in the session. After any error the next request begins a new one."""
@@ -124,18 +131,18 @@ class KafkaSource:
         await connection.ready()
         if self._generation != self._requests.generation:
             self._generation = self._requests.generation
-            for each in self._sessions.values():
-                each.renew()
+            for other in self._sessions.values():
+                other.renew()
         session = self._sessions.setdefault((node, fetcher), FetchSession())
-        ask = session.ask(wanted, limits.partition_max_bytes)
-        answered = False
+        ask = session.ask(positions, limits.partition_max_bytes)
+        success = False
         try:
             response, size = await self._requests.exchange(
                 connection, ask.partitions, ask.forgotten, (ask.session_id, ask.epoch), limits
             )
-            answered = not response.error
+            success = not response.error
         finally:
-            if answered:
+            if success:
                 session.answered(response.session_id)
             else:
                 session.renew()
@@ -175,7 +182,7 @@ class KafkaDestination:
     """`DestinationPort` on a started cluster.
 
     `may_write` is called before each request that writes; if it returns False, the request ends in
-    Fenced, and nothing was sent.
+    Fenced, and it was not sent.
 
     Batches carry the topic id of the last answer of `leaders` (Kafka 4.1; older brokers know topics
     by name only), so a recreated topic refuses them. Requests that read use the newest metadata.
@@ -184,7 +191,7 @@ class KafkaDestination:
     def __init__(self, cluster: KafkaCluster, may_write: Callable[[], bool]) -> None:
         self._cluster = cluster
         self._may_write = may_write
-        self._written = TopicKeys()
+        self._topic_keys = TopicKeys()
         requests = FetchRequests(cluster, pinned=False)
         self._logs = ClusterLogs(cluster, requests, Isolation.READ_UNCOMMITTED)
         self._writers: dict[int, NodeWriter] = {}
@@ -192,7 +199,7 @@ class KafkaDestination:
     async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, LeaderReport]:
         """Refresh and return the leaders of these topics; `produce` uses the ids of this answer."""
         metadata = await self._cluster.refresh(topics)
-        self._written.learn(metadata, topics)
+        self._topic_keys.learn(metadata, topics)
         return _leaders(metadata, topics)
 
     def produce(self, node: int, batches: Sequence[Batch]) -> asyncio.Future[Answers]:
@@ -200,10 +207,10 @@ class KafkaDestination:
 
         Call `leaders` for the topics first: a topic that the metadata does not have is refused.
         """
-        self._written.learn(self._cluster.metadata, ())
+        self._topic_keys.learn(self._cluster.metadata, ())
         writer = self._writers.get(node)
         if writer is None:
-            writer = NodeWriter(self._cluster, node, self._written, self._permit)
+            writer = NodeWriter(self._cluster, node, self._topic_keys, self._permit)
             self._writers[node] = writer
         return writer.send(batches)
 
@@ -211,9 +218,9 @@ class KafkaDestination:
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, LogEnd]:
         """Log end offsets (ListOffsets as replica -2, of the leaders)."""
-        asked = list(partitions)  # a mapping would be taken for one of timestamps
+        partition_list = list(partitions)  # a mapping would be taken for one of timestamps
         answers = await questions.list_offsets(
-            self._cluster, asked, replica_id=DEBUGGING, patience=PATIENCE
+            self._cluster, partition_list, replica_id=DEBUGGING, patience=PATIENCE
         )
         return {
             p: LogEnd(answer.code, -1, -1)
@@ -271,12 +278,12 @@ class KafkaDestination:
             UserError, Retriable: it was refused for all, and no control record will be written.
         """
         codes = dict.fromkeys(partitions, 0)
-        while left := [p for p, code in codes.items() if not code]:
-            refused = await self._add(producer, left)
-            if not refused:
+        while pending := [p for p, code in codes.items() if not code]:
+            refusals = await self._add(producer, pending)
+            if not refusals:
                 await self._commit(producer)
                 break
-            codes |= refused
+            codes |= refusals
         return codes
 
     async def _add(
@@ -314,25 +321,28 @@ class KafkaDestination:
         13 NETWORK_EXCEPTION: how many were written is unknown. 35 UNSUPPORTED_VERSION: the brokers
         do not have WriteTxnMarkers, and none was written.
         """
-        wanted = {
+        plans = {
             partition: _Wanted(request.producer, *markers)
             for request in requests
             for partition, markers in request.partitions.items()
         }
         if node is not None:
-            moved = {p for p in wanted if not self._leads(node, p)}
-            its = {p: one for p, one in wanted.items() if p not in moved}
-            found = await self._write_markers(node, its, committed) if its else {}
-            return {**found, **dict.fromkeys(moved, int(ErrorCode.NOT_LEADER_OR_FOLLOWER))}
+            misrouted = {p for p in plans if not self._leads(node, p)}
+            node_plans = {p: plan for p, plan in plans.items() if p not in misrouted}
+            codes = await self._write_markers(node, node_plans, committed) if node_plans else {}
+            return {**codes, **dict.fromkeys(misrouted, int(ErrorCode.NOT_LEADER_OR_FOLLOWER))}
 
-        async def ask(node: int, asked: questions.Asked[_Wanted]) -> questions.Answers[int]:
-            found = await self._write_markers(
-                node, {p: one for p, (_, one) in asked.items()}, committed
+        async def ask(node: int, part: questions.Asked[_Wanted]) -> questions.Answers[int]:
+            codes = await self._write_markers(
+                node, {p: plan for p, (_, plan) in part.items()}, committed
             )
-            return dict(found)
+            return dict(codes)
 
-        answers = await questions.by_leader(self._cluster, wanted, ask, tries=1)
-        return {p: one.code if isinstance(one, Refusal) else one for p, one in answers.items()}
+        answers = await questions.by_leader(self._cluster, plans, ask, tries=1)
+        return {
+            p: result.code if isinstance(result, Refusal) else result
+            for p, result in answers.items()
+        }
 
     def _leads(self, node: int, partition: TopicPartition) -> bool:
         """Whether this broker leads the partition, by the newest metadata."""
@@ -340,32 +350,71 @@ class KafkaDestination:
         return isinstance(leader, Leader) and leader.node_id == node
 
     async def _write_markers(
-        self, node: int, wanted: dict[TopicPartition, "_Wanted"], committed: bool
+        self, node: int, plans: dict[TopicPartition, "_Wanted"], committed: bool
     ) -> Mapping[TopicPartition, int]:
-        """Send requests of a bounded size in sequence; a refused partition gets no more."""
-        codes = dict.fromkeys(wanted, 0)
+        """Send the markers of `ANSWERED_EACH` or fewer in requests of their own (`ports.py`)."""
+        few = {p: plan for p, plan in plans.items() if plan.number <= ANSWERED_EACH}
+        many = {p: plan for p, plan in plans.items() if plan.number > ANSWERED_EACH}
+        codes: dict[TopicPartition, int] = {}
         try:
-            while left := [p for p, one in wanted.items() if one.number > 0 and not codes[p]]:
-                asked, room = left, MAX_MARKERS
-                markers: list[Marker] = []
-                while left and (room >= len(left) or not markers):
-                    markers += _one_marker_each({p: wanted[p] for p in left}, committed)
-                    room -= len(left)
-                    for p in left:
-                        wanted[p] = wanted[p]._replace(number=wanted[p].number - 1)
-                    left = [p for p in left if wanted[p].number > 0]
-                found = await transactions.write_txn_markers(
-                    self._cluster, node, markers, lane=_MARKERS_LANE, before_send=self._permit
-                )
-                for p in asked:
-                    results = found.get(wanted[p].producer.producer_id, {})
-                    codes[p] = results.get(p, LEFT_OUT.code)
+            if few:
+                codes |= await self._write_each(node, few, committed)
+            if many:
+                codes |= await self._write_many(node, many, committed)
         except (Retriable, ProtocolError):
-            return dict.fromkeys(wanted, int(ErrorCode.NETWORK_EXCEPTION))
+            return dict.fromkeys(plans, int(ErrorCode.NETWORK_EXCEPTION))
         except UserError as error:
             if error.code != ErrorCode.UNSUPPORTED_VERSION:
                 raise
-            return dict.fromkeys(wanted, int(ErrorCode.UNSUPPORTED_VERSION))
+            return dict.fromkeys(plans, int(ErrorCode.UNSUPPORTED_VERSION))
+        return codes
+
+    async def _write_each(
+        self, node: int, plans: dict[TopicPartition, "_Wanted"], committed: bool
+    ) -> dict[TopicPartition, int]:
+        """Send one marker of each partition in a request, all requests at once."""
+        rounds: list[dict[TopicPartition, _Wanted]] = []
+        while plans:
+            rounds.append(plans)
+            plans = {
+                p: plan._replace(number=plan.number - 1)
+                for p, plan in plans.items()
+                if plan.number > 1
+            }
+        answers = await transactions.write_txn_markers(
+            self._cluster,
+            node,
+            [_one_marker_each(wanted, committed) for wanted in rounds],
+            lane=_MARKERS_LANE,
+            before_send=self._permit,
+        )
+        codes: dict[TopicPartition, int] = {}
+        for wanted, answer in zip(rounds, answers, strict=True):
+            for p, plan in wanted.items():
+                code = answer.get(plan.producer.producer_id, {}).get(p, LEFT_OUT.code)
+                codes[p] = codes.get(p) or code
+        return codes
+
+    async def _write_many(
+        self, node: int, plans: dict[TopicPartition, "_Wanted"], committed: bool
+    ) -> dict[TopicPartition, int]:
+        """Send requests of a bounded size in sequence; a refused partition gets no more."""
+        codes = dict.fromkeys(plans, 0)
+        while pending := [p for p, plan in plans.items() if plan.number > 0 and not codes[p]]:
+            batch, room = pending, MAX_MARKERS
+            markers: list[Marker] = []
+            while pending and (room >= len(pending) or not markers):
+                markers += _one_marker_each({p: plans[p] for p in pending}, committed)
+                room -= len(pending)
+                for p in pending:
+                    plans[p] = plans[p]._replace(number=plans[p].number - 1)
+                pending = [p for p in pending if plans[p].number > 0]
+            (answers,) = await transactions.write_txn_markers(
+                self._cluster, node, [markers], lane=_MARKERS_LANE, before_send=self._permit
+            )
+            for p in batch:
+                results = answers.get(plans[p].producer.producer_id, {})
+                codes[p] = results.get(p, LEFT_OUT.code)
         return codes
 
     async def delete_records(
@@ -394,11 +443,11 @@ def _leaders(metadata: Metadata, topics: Collection[str]) -> Mapping[TopicPartit
             leaders[whole] = LeaderReport(-1, -1, topic.topic_id, topic.error)
         for index in topic.partitions:
             partition = TopicPartition(name, index)
-            known = metadata.leader(partition)
-            if isinstance(known, Leader):
-                leaders[partition] = LeaderReport(known.node_id, known.epoch, topic.topic_id)
+            leader = metadata.leader(partition)
+            if isinstance(leader, Leader):
+                leaders[partition] = LeaderReport(leader.node_id, leader.epoch, topic.topic_id)
             else:
-                leaders[partition] = LeaderReport(-1, -1, topic.topic_id, known.code)
+                leaders[partition] = LeaderReport(-1, -1, topic.topic_id, leader.code)
     return leaders
 
 
@@ -411,12 +460,12 @@ class _Wanted(NamedTuple):
     last: int
 
 
-def _one_marker_each(wanted: Mapping[TopicPartition, _Wanted], committed: bool) -> list[Marker]:
+def _one_marker_each(plans: Mapping[TopicPartition, _Wanted], committed: bool) -> list[Marker]:
     """One control record for each partition, grouped by producer and coordinator epoch."""
     groups: defaultdict[tuple[ProducerIdentity, int], list[TopicPartition]] = defaultdict(list)
-    for partition, one in wanted.items():
-        epoch = one.before if one.number > 1 else one.last
-        groups[one.producer, epoch].append(partition)
+    for partition, plan in plans.items():
+        epoch = plan.before if plan.number > 1 else plan.last
+        groups[plan.producer, epoch].append(partition)
     return [
         Marker(producer.producer_id, producer.epoch, group, committed, epoch)
         for (producer, epoch), group in groups.items()
@@ -434,8 +483,8 @@ def _refused(answers: Mapping[TopicPartition, Refusal | None]) -> dict[TopicPart
     or none; such a refusal is raised.
     """
     codes = {p: answer.code for p, answer in answers.items() if answer is not None}
-    own = {p: code for p, code in codes.items() if code != ErrorCode.OPERATION_NOT_ATTEMPTED}
-    each_alone = len(own) < len(codes) or _OF_A_TOPIC.issuperset(own.values())
-    if codes and not (own and each_alone):
-        Refusal(min((own or codes).values())).fail("add partitions to a transaction")
-    return own
+    refusals = {p: code for p, code in codes.items() if code != ErrorCode.OPERATION_NOT_ATTEMPTED}
+    each_alone = len(refusals) < len(codes) or _OF_A_TOPIC.issuperset(refusals.values())
+    if codes and not (refusals and each_alone):
+        Refusal(min((refusals or codes).values())).fail("add partitions to a transaction")
+    return refusals

@@ -25,13 +25,13 @@ class Leaders:
         self._stale_source: set[str] = set()
         self._stale_destination: set[str] = set()
         self._asked_destination: set[str] = set()
-        self._wanted = asyncio.Event()
+        self._request = asyncio.Event()
 
     def refresh(self, topic: str) -> None:
         """Refresh the leaders of this topic on both clusters."""
         self._stale_source.add(topic)
         self._stale_destination.add(topic)
-        self._wanted.set()
+        self._request.set()
 
     def knows_topic(self, partition: ExactPartition) -> bool:
         """Whether the destination's leaders were refreshed since they were last found stale.
@@ -40,21 +40,21 @@ class Leaders:
         where no topic id is known to compare it with.
         """
         topic = partition.key.topic
-        asked = topic in self._stale_destination or topic in self._asked_destination
-        return partition.spec.destination_topic_id is None or not asked
+        pending = topic in self._stale_destination or topic in self._asked_destination
+        return partition.spec.destination_topic_id is None or not pending
 
     async def run(self) -> None:
         """Refresh leaders until cancelled."""
-        self._wanted.set()
+        self._request.set()
         while True:
             try:
                 async with asyncio.timeout(self._plane.settings.leaders_max_age_s):
-                    await self._wanted.wait()
+                    await self._request.wait()
             except TimeoutError:
                 topics = {key.topic for key in self._plane.partitions}
                 self._stale_source |= topics
                 self._stale_destination |= topics
-            self._wanted.clear()
+            self._request.clear()
             source, self._stale_source = self._stale_source, set()
             destination, self._stale_destination = self._stale_destination, set()
             self._asked_destination = destination
@@ -78,7 +78,7 @@ class Leaders:
         except Retriable as error:
             log.info("leaders cannot be refreshed now; retrying: %s", error)
             (self._stale_source if of_source else self._stale_destination).update(topics)
-            asyncio.get_running_loop().call_later(self._plane.backoff(3), self._wanted.set)
+            asyncio.get_running_loop().call_later(self._plane.backoff(3), self._request.set)
             return
         for partition in [p for p in self._plane.partitions.values() if p.key.topic in topics]:
             whole = leaders.get(TopicPartition(partition.key.topic, WHOLE_TOPIC))

@@ -54,12 +54,12 @@ class LogStarts:
             delay: how long a start has to be known.
             at_once: starts up to this offset are not delayed.
         """
-        found = None
+        highest = None
         for start, at in self._moves:
             if start > at_once and now < at + delay:
                 break
-            found = start
-        return found
+            highest = start
+        return highest
 
     def followed(self, start: int) -> None:
         """Note the destination's log start offset."""

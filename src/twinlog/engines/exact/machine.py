@@ -45,6 +45,7 @@ from twinlog.engines.exact.events import (
     BatchAnswered,
     BatchLost,
     BatchNotSent,
+    Confirmed,
     CorruptRead,
     DataFenced,
     DestinationLed,
@@ -131,6 +132,9 @@ def step(  # noqa: C901, PLR0911, PLR0912 - the one table of all events
         case DataFenced():
             partition.append.data_fenced()
             return _look(partition, moment)
+        case Confirmed(plan):
+            partition.append.confirm(plan)
+            return _look(partition, moment)
         case Located():
             return _located(partition, event, moment)
         case Unsettled():
@@ -185,6 +189,8 @@ def _look(partition: ExactPartition, moment: Moment) -> list[Action]:
     if append.phase is not Phase.APPENDING:
         return [Do.LEAVE]
     actions = _prepare(partition)
+    if append.unconfirmed:
+        actions.append(Do.CONFIRM)
     if append.waits_for_lease:
         actions.append(_after_lease(partition, moment.now))
     elif append.gap_to_fill is not None:
@@ -229,30 +235,30 @@ def _trouble(partition: ExactPartition, trouble: Trouble, moment: Moment) -> lis
     """Retry after a backoff, by reading the position again; or fail."""
     if partition.gone:
         return []
-    what, code = trouble
+    text, code = trouble
     reaction = code_of(code).reaction if code else Reaction.RETRY
     refresh: list[Action] = [Do.REFRESH] if reaction is Reaction.METADATA else []
-    what = f"{what}: {Refusal(code)}" if code else what
+    text = f"{text}: {Refusal(code)}" if code else text
     if reaction in _NOT_RETRIED_SOON or partition.attempts >= moment.settings.attempts:
-        return refresh + _fail(partition, Failure(what, transient=True), moment)
+        return refresh + _fail(partition, Failure(text, transient=True), moment)
     partition.attempts += 1
     partition.retry_at = moment.now + moment.backoff(partition.attempts)
     partition.append.replace()
-    note = Note(logging.INFO, f"{partition}: {what}; trying again", partition.attempts)
+    note = Note(logging.INFO, f"{partition}: {text}; trying again", partition.attempts)
     return [*refresh, note, *_look(partition, moment)]
 
 
 def _fail(partition: ExactPartition, failure: Failure, moment: Moment) -> list[Action]:
     """Stop this partition only. A transient failure is retried later."""
-    already = partition.append.phase is Phase.FAILED
+    was_failed = partition.append.phase is Phase.FAILED
     partition.append.fail()
     if partition.gone:
-        return [] if already else [Note(logging.ERROR, f"{partition}: {failure.reason}")]
+        return [] if was_failed else [Note(logging.ERROR, f"{partition}: {failure.reason}")]
     partition.held_back = ""
     # A partition that is FAILED for good stays so, whatever fails afterwards.
-    partition.transient = failure.transient and (partition.transient or not already)
+    partition.transient = failure.transient and (partition.transient or not was_failed)
     actions = [*_set_stage(partition, PartitionStage.FAILED, failure.reason), Do.FORGET]
-    if failure.transient and not already:
+    if failure.transient and not was_failed:
         actions.append(_retry_later(partition, moment))
     return actions
 
@@ -276,13 +282,13 @@ def _retry(partition: ExactPartition, moment: Moment) -> list[Action]:
 # ---- the position --------------------------------------------------------------------------
 
 
-def _located(partition: ExactPartition, found: Located, moment: Moment) -> list[Action]:
+def _located(partition: ExactPartition, located: Located, moment: Moment) -> list[Action]:
     """Place the append machine; schedule the offsets below the source's log start offset."""
-    position, source, append = found.position, found.source, partition.append
+    position, source, append = located.position, located.source, partition.append
     if partition.gone or append.phase is not Phase.PLACING:
         return []
-    append.place(position, found.read_at, compared=found.compared)
-    partition.source_epochs.place(position.log_end, found.epoch)
+    append.place(position, located.read_at, compared=located.compared)
+    partition.source_epochs.place(position.log_end, located.epoch)
     partition.unsettled = 0
     partition.gap_since = 0.0
     partition.source_high_watermark = Offset(source.high_watermark)
@@ -290,17 +296,17 @@ def _located(partition: ExactPartition, found: Located, moment: Moment) -> list[
     partition.source_stable = Offset(source.last_stable)
     actions = _source_starts_at(partition, source.start, moment.now)
     start = Offset(source.start)
-    if position.log_end < start and found.takes_bulk:
+    if position.log_end < start and located.takes_bulk:
         # The partition stays PREPARING until the last bulk batch is appended.
         partition.bulk_until = start
     elif position.log_end < start:
         spans = (AbsentSpan(Absence.LOG_START, start),)
         append.offer([Gap(position.log_end, start, seen=False, spans=spans)])
-        lost = (
+        message = (
             f"{partition}: the source has deleted records before they were mirrored: its log "
             f"starts at offset {start}, the destination's ends at {position.log_end}"
         )
-        actions.append(Note(logging.WARNING, lost))
+        actions.append(Note(logging.WARNING, message))
     actions.append(Do.TOUCH)
     if append.log_end >= partition.bulk_until:
         actions += _set_stage(partition, PartitionStage.MIRRORING)
@@ -315,7 +321,7 @@ def _unsettled(partition: ExactPartition, moment: Moment) -> list[Action]:
     return _look(partition, moment)
 
 
-def _ahead(partition: ExactPartition, found: Ahead, moment: Moment) -> list[Action]:
+def _ahead(partition: ExactPartition, ahead: Ahead, moment: Moment) -> list[Action]:
     """Wait for a source that may catch up.
 
     It is behind for a moment after a clean failover, until its high watermark has caught up. If
@@ -325,8 +331,8 @@ def _ahead(partition: ExactPartition, found: Ahead, moment: Moment) -> list[Acti
     if moment.now - partition.ahead_since <= moment.settings.ahead_patience_s:
         return _unsettled(partition, moment)
     reason = (
-        f"the destination's log ends at {found.log_end}, above the source's last stable offset "
-        f"{found.last_stable}: the source has lost records, or its log is another one"
+        f"the destination's log ends at {ahead.log_end}, above the source's last stable offset "
+        f"{ahead.last_stable}: the source has lost records, or its log is another one"
     )
     return _fail(partition, Failure(reason, transient=True), moment)
 
@@ -334,8 +340,8 @@ def _ahead(partition: ExactPartition, found: Ahead, moment: Moment) -> list[Acti
 # ---- the source's answers ------------------------------------------------------------------
 
 
-def _bounded(partition: ExactPartition, found: SourceBounds, now: float) -> list[Action]:
-    high_watermark, stable, start, from_follower = found
+def _bounded(partition: ExactPartition, bounds: SourceBounds, now: float) -> list[Action]:
+    high_watermark, stable, start, from_follower = bounds
     if from_follower:
         high_watermark = max(high_watermark, partition.source_high_watermark)
         stable = max(stable, partition.source_stable)
@@ -359,17 +365,17 @@ def _source_starts_at(partition: ExactPartition, start: int, now: float) -> list
 def _read(partition: ExactPartition, answer: Read, moment: Moment) -> list[Action]:
     if answer.sound:
         partition.corrupt_reads = 0
-    known: list[Action] = []
+    actions: list[Action] = []
     if partition.refused_fetches:
         partition.refused_fetches, partition.held_back = 0, ""
     if answer.explained:
         partition.held_back = ""
-        known.append(Do.CLEAR)
+        actions.append(Do.CLEAR)
     elif answer.behind:
-        known.append(Do.SUSPECT)
+        actions.append(Do.SUSPECT)
     if partition.append.idle:
         partition.attempts = 0  # all that was planned is appended, so nothing is left to retry
-    return known + _look(partition, moment)
+    return actions + _look(partition, moment)
 
 
 def _held_back(partition: ExactPartition, reason: str, moment: Moment) -> list[Action]:
@@ -403,8 +409,8 @@ def _diverged(partition: ExactPartition, source: EpochEnd, moment: Moment) -> li
     """
     append = partition.append
     if not append.idle and append.log_end <= source.end_offset:
-        lost = f"the source has lost records from offset {source.end_offset} on"
-        return _trouble(partition, Trouble(lost), moment)
+        cause = f"the source has lost records from offset {source.end_offset} on"
+        return _trouble(partition, Trouble(cause), moment)
     reason = (
         f"the source has lost records that were mirrored: mirrored up to offset "
         f"{append.log_end} of leader epoch {partition.fetch_position.last_epoch}; on the source, "
@@ -434,8 +440,8 @@ def _answered(partition: ExactPartition, answer: Appended, moment: Moment) -> li
     appending = append.phase is Phase.APPENDING
     if answer.error:
         append.refused()
-        what = f"an append was refused{': ' if answer.message else ''}{answer.message}"
-        return _not_appended(partition, appending, Trouble(what, answer.error), moment)
+        text = f"an append was refused{': ' if answer.message else ''}{answer.message}"
+        return _not_appended(partition, appending, Trouble(text, answer.error), moment)
     data = append.oldest_in_flight
     misplaced = append.answered(answer.base_offset)
     if misplaced is not None:
@@ -533,27 +539,27 @@ def _source_led(
     if leader.error and not code_of(leader.error).reaction.retriable:
         reason = f"the source refuses: {Refusal(leader.error)}"
         return _fail(partition, Failure(reason, transient=True), moment)
-    moved: list[Action] = []
+    actions: list[Action] = []
     if partition.source_node != leader.node:
         partition.source_node = leader.node
-        moved = [Do.LEADER, Do.LEAVE]
+        actions = [Do.LEADER, Do.LEAVE]
     partition.source_leader_epoch = LeaderEpoch(leader.epoch)
-    return moved + _led(partition, moment)
+    return actions + _led(partition, moment)
 
 
 def _destination_led(
     partition: ExactPartition, leader: LeaderReport | None, moment: Moment
 ) -> list[Action]:
-    lost = partition.spec.topic_loss(leader)
-    was_lost, partition.topic_lost = partition.topic_lost, bool(lost)
-    if leader is None or lost:
-        return _fail(partition, Failure(lost, transient=True), moment)
-    found = _retry(partition, moment) if was_lost else []
+    loss = partition.spec.topic_loss(leader)
+    was_lost, partition.topic_lost = partition.topic_lost, bool(loss)
+    if leader is None or loss:
+        return _fail(partition, Failure(loss, transient=True), moment)
+    actions = _retry(partition, moment) if was_lost else []
     if leader.error and not code_of(leader.error).reaction.retriable:
         reason = f"the destination refuses: {Refusal(leader.error)}"
-        return found + _fail(partition, Failure(reason, transient=True), moment)
+        return actions + _fail(partition, Failure(reason, transient=True), moment)
     if partition.destination_node != leader.node:
-        found.append(Do.UNSEND)
+        actions.append(Do.UNSEND)
         partition.destination_node = leader.node
     if 0 <= partition.destination_epoch < leader.epoch:
         # The new leader may not remember the producer. With nothing in flight, no answer would
@@ -561,7 +567,7 @@ def _destination_led(
         partition.append.replace()
     if leader.epoch >= 0:
         partition.destination_epoch = LeaderEpoch(leader.epoch)
-    return found + _led(partition, moment)
+    return actions + _led(partition, moment)
 
 
 def _led(partition: ExactPartition, moment: Moment) -> list[Action]:

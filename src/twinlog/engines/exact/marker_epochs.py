@@ -54,19 +54,21 @@ NO_MARKER: Final = LastMarker(-1, 0)
 """Stands for no marker of the producer; any marker is above it."""
 
 
-def settled(last: LastMarker, epoch: int) -> bool:
+def settled(marker: LastMarker, epoch: int) -> bool:
     """Whether no attempt of an owner before `epoch` can land, and none of its own is unanswered."""
-    return last.epoch == epoch
+    return marker.epoch == epoch
 
 
-def disputed(last: LastMarker, epoch: int) -> int:
+def disputed(marker: LastMarker, epoch: int) -> int:
     """The coordinator epoch of a marker that may compete with other attempts.
 
     Args:
-        last: the last marker in the partition, of a lower producer epoch.
+        marker: the last marker in the partition, of a lower producer epoch.
         epoch: the producer epoch of this attempt.
     """
-    return min(last.coordinator_epoch + max(STEP - (epoch - last.epoch), 0), LAST_COORDINATOR_EPOCH)
+    return min(
+        marker.coordinator_epoch + max(STEP - (epoch - marker.epoch), 0), LAST_COORDINATOR_EPOCH
+    )
 
 
 def common(lasts: Iterable[LastMarker]) -> tuple[int, int]:
@@ -74,10 +76,10 @@ def common(lasts: Iterable[LastMarker]) -> tuple[int, int]:
 
     All of them get one pair, so that a request has one entry for many partitions.
     """
-    before = max((last.coordinator_epoch for last in lasts), default=0)
+    before = max((marker.coordinator_epoch for marker in lasts), default=0)
     return before, min(before + STEP, LAST_COORDINATOR_EPOCH)
 
 
-def used_up(last: LastMarker) -> bool:
+def used_up(marker: LastMarker) -> bool:
     """Whether the coordinator epochs are used up, so that another producer id is needed."""
-    return last.coordinator_epoch > LAST_COORDINATOR_EPOCH - 2 * STEP
+    return marker.coordinator_epoch > LAST_COORDINATOR_EPOCH - 2 * STEP

@@ -14,9 +14,9 @@ deleted now, the log end offset is read each time: another owner may have writte
     of the own producer epoch             as many as the gap needs
     none, or of a lower producer epoch    one, which excludes every other attempt at this offset
 
-If several markers were sent to a partition, or one that may have had competitors, the log end
-offset is read, never computed: a broker may answer 0 although some markers are missing, and a
-refused marker means that another attempt has landed.
+If many markers were sent to a partition (`ANSWERED_EACH`), or one that may have had competitors,
+the log end offset is read, never computed: a broker may answer 0 although some markers are missing,
+and a refused marker means that another attempt has landed.
 
 A *fence* is one committed marker of the own producer epoch. Markers of lower epochs are refused
 behind it. It is left out where the last marker is of the own epoch, or where no marker was ever
@@ -37,6 +37,7 @@ from twinlog.engines.exact.marker_epochs import (
     used_up,
 )
 from twinlog.engines.exact.ports import (
+    ANSWERED_EACH,
     ActiveProducers,
     DestinationPort,
     LogEnd,
@@ -106,15 +107,15 @@ class MarkerWriter:
 
     def ready(self, partition: TopicPartition, gap: Gap) -> bool:
         """Whether this gap is small, and markers may be sent into it without any wait."""
-        identity, last = self._identity, self._lasts.get(partition)
+        identity, marker = self._identity, self._lasts.get(partition)
         return (
             gap.seen
             and gap.end - gap.start <= SHARED_GAP
             and not self._renewing.locked()
             and identity is not None
             and identity.producer_id != self._used_up
-            and last is not None
-            and settled(last, identity.epoch)
+            and marker is not None
+            and settled(marker, identity.epoch)
         )
 
     async def prepare(self, gaps: Mapping[TopicPartition, Gap]) -> "Prepared":
@@ -128,23 +129,23 @@ class MarkerWriter:
             Retriable: the last markers are not known.
         """
         identity = await self._epoch()
-        lasts, found = await self._find_lasts(gaps, identity)
-        if new := [p for p in lasts if p not in self._lasts or not gaps[p].seen]:
-            ends = await self._destination.log_ends(new)
-            moved = {p: e for p, e in ends.items() if e.error or e.log_end != gaps[p].start}
-            lasts = {p: last for p, last in lasts.items() if p not in moved}
-            found |= moved
-        own = {p for p, last in lasts.items() if settled(last, identity.epoch)}
-        before, end = common(lasts[p] for p in own)
-        wanted: dict[TopicPartition, Markers] = {}
-        for partition, last in lasts.items():
-            if partition in own:
+        lasts, answers = await self._find_lasts(gaps, identity)
+        if unproven := [p for p in lasts if p not in self._lasts or not gaps[p].seen]:
+            ends = await self._destination.log_ends(unproven)
+            grown = {p: e for p, e in ends.items() if e.error or e.log_end != gaps[p].start}
+            lasts = {p: marker for p, marker in lasts.items() if p not in grown}
+            answers |= grown
+        settled_partitions = {p for p, marker in lasts.items() if settled(marker, identity.epoch)}
+        before, end = common(lasts[p] for p in settled_partitions)
+        markers: dict[TopicPartition, Markers] = {}
+        for partition, marker in lasts.items():
+            if partition in settled_partitions:
                 count = min(gaps[partition].end - gaps[partition].start, self._at_once)
-                wanted[partition] = Markers(count, before, end)
+                markers[partition] = Markers(count, before, end)
             else:
-                only = disputed(last, identity.epoch)
-                wanted[partition] = Markers(1, only, only)
-        return Prepared(MarkerRequest(identity, wanted), found, own)
+                epoch = disputed(marker, identity.epoch)
+                markers[partition] = Markers(1, epoch, epoch)
+        return Prepared(MarkerRequest(identity, markers), answers, settled_partitions)
 
     async def write(self, gaps: Mapping[TopicPartition, Gap]) -> Mapping[TopicPartition, LogEnd]:
         """Write markers into these gaps alone (`write_all`)."""
@@ -163,19 +164,19 @@ class MarkerWriter:
         if not open_ones or not self.allowed:
             return fenced
         identity = await self._epoch()
-        lasts, found = await self._find_lasts(open_ones, identity)
-        wanted = {
-            p: Markers(1, last.coordinator_epoch, last.coordinator_epoch)
-            for p, last in lasts.items()
-            if not settled(last, identity.epoch)
+        lasts, answers = await self._find_lasts(open_ones, identity)
+        markers = {
+            p: Markers(1, marker.coordinator_epoch, marker.coordinator_epoch)
+            for p, marker in lasts.items()
+            if not settled(marker, identity.epoch)
         }
         codes: Mapping[TopicPartition, int] = {}
-        if wanted:
-            request = MarkerRequest(identity, wanted)
+        if markers:
+            request = MarkerRequest(identity, markers)
             codes = await send([(self, request)], self._destination, committed=True)
         if _FORBIDDEN.intersection(codes.values()):
             return fenced  # the broker refuses late markers for the same reason
-        errors = {p: end.error for p, end in found.items()} | dict(codes)
+        errors = {p: end.error for p, end in answers.items()} | dict(codes)
         return fenced | {
             p: ErrorCode.NETWORK_EXCEPTION if e in _OUTRUN else e for p, e in errors.items()
         }
@@ -217,8 +218,8 @@ class MarkerWriter:
         """The last marker of each partition, read where it is unknown; errors of the others."""
         lasts = {p: self._lasts[p] for p in partitions if p in self._lasts}
         errors: dict[TopicPartition, LogEnd] = {}
-        if unknown := [p for p in partitions if p not in lasts]:
-            for partition, answer in (await self._destination.producers(unknown)).items():
+        if unread := [p for p in partitions if p not in lasts]:
+            for partition, answer in (await self._destination.producers(unread)).items():
                 if answer.error:
                     errors[partition] = LogEnd(answer.error, -1, -1)
                 else:
@@ -231,7 +232,7 @@ class MarkerWriter:
 
     def answered(self, request: MarkerRequest, codes: Mapping[TopicPartition, int]) -> None:
         """Note the last markers after a request, as far as they are known."""
-        identity, wanted = request
+        identity, markers = request
         if _FORBIDDEN.intersection(codes.values()):
             self._forbid()
         if _NEXT_EPOCH.intersection(codes.values()):
@@ -239,14 +240,22 @@ class MarkerWriter:
         for partition, code in codes.items():
             self._lasts.pop(partition, None)
             if not code and identity.producer_id == self._producer_id:
-                self._lasts[partition] = last = LastMarker(identity.epoch, wanted[partition].last)
-                if used_up(last):
+                self._lasts[partition] = marker = LastMarker(
+                    identity.epoch, markers[partition].last
+                )
+                if used_up(marker):
                     self._used_up = identity.producer_id
 
-    def must_read(self, partition: TopicPartition, code: int, sent: Prepared) -> bool:
-        """Whether the log end offset cannot be computed from what was sent, and its answer."""
-        several = sent.request.partitions[partition].number > 1
-        return code in _OUTRUN or (not code and (several or partition not in sent.own))
+    def must_read(
+        self, partition: TopicPartition, code: int, prepared: Prepared, *, seen: bool
+    ) -> bool:
+        """Whether the log end offset cannot be computed from what was sent, and its answer.
+
+        Where the gap is not `seen`, another owner's data may have landed between two markers.
+        """
+        number = prepared.request.partitions[partition].number
+        several = number > (ANSWERED_EACH if seen else 1)
+        return code in _OUTRUN or (not code and (several or partition not in prepared.own))
 
     def lost(self, request: MarkerRequest) -> None:
         """Note a request of unknown outcome: the next one has a newer epoch."""
@@ -283,21 +292,23 @@ async def write_all(
         Retriable: nothing was sent.
     """
     prepared = [(writer, await writer.prepare(gaps)) for writer, gaps in parts.items()]
-    codes = await send([(writer, one.request) for writer, one in prepared], destination, node=node)
-    found: dict[TopicPartition, LogEnd] = {}
+    codes = await send(
+        [(writer, part.request) for writer, part in prepared], destination, node=node
+    )
+    results: dict[TopicPartition, LogEnd] = {}
     to_read: list[TopicPartition] = []
-    for writer, one in prepared:
-        its = {p: codes[p] for p in one.request.partitions if p in codes}
-        if _FORBIDDEN.intersection(its.values()):
+    for writer, part in prepared:
+        part_codes = {p: codes[p] for p in part.request.partitions if p in codes}
+        if _FORBIDDEN.intersection(part_codes.values()):
             continue
-        found |= one.found
-        for partition, code in its.items():
-            number = one.request.partitions[partition].number
+        results |= part.found
+        for partition, code in part_codes.items():
+            number = part.request.partitions[partition].number
             end = -1 if code else parts[writer][partition].start + number
-            found[partition] = LogEnd(code, end, -1)
-            if writer.must_read(partition, code, one):
+            results[partition] = LogEnd(code, end, -1)
+            if writer.must_read(partition, code, part, seen=parts[writer][partition].seen):
                 to_read.append(partition)
-    return {**found, **await destination.log_ends(to_read)} if to_read else found
+    return {**results, **await destination.log_ends(to_read)} if to_read else results
 
 
 async def send(

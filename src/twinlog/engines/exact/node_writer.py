@@ -61,8 +61,8 @@ class NodeWriter:
         self._node = node
         self._keys = keys
         self._permit = permit
-        self._waiting: deque[_Given] = deque()
-        self._last: asyncio.Future[Answers] | None = None
+        self._queue: deque[_Given] = deque()
+        self._last_answer: asyncio.Future[Answers] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._timeout = cluster.config.request_timeout
 
@@ -72,16 +72,16 @@ class NodeWriter:
         Cancelling the future withdraws a request that still waits, but not one that was sent.
         """
         answer: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
-        given = _Given(batches, answer, self._keys.generation, self._last)
-        self._last = answer
+        request = _Given(batches, answer, self._keys.generation, self._last_answer)
+        self._last_answer = answer
         connection = self._cluster.connected(self._node, LANE)
-        if not self._waiting and connection is not None and connection.can_send:
-            self._transmit(connection, given)
-        elif len(self._waiting) >= MAX_WAITING:
-            _refuse(given, self._unsent("too many Produce requests are queued"))
+        if not self._queue and connection is not None and connection.can_send:
+            self._transmit(connection, request)
+        elif len(self._queue) >= MAX_WAITING:
+            _refuse(request, self._unsent("too many Produce requests are queued"))
         else:
-            self._waiting.append(given)
-            if len(self._waiting) == 1:
+            self._queue.append(request)
+            if len(self._queue) == 1:
                 self._spawn(self._send_waiting(connection))
         return answer
 
@@ -92,9 +92,9 @@ class NodeWriter:
             if connection is None:
                 async with asyncio.timeout(self._timeout):
                     connection = await self._cluster.connection(self._node, LANE)
-            while self._waiting:
+            while self._queue:
                 await connection.ready(self._timeout)
-                self._transmit(connection, self._waiting.popleft())
+                self._transmit(connection, self._queue.popleft())
         except TimeoutError:
             failure = self._unsent(f"no connection within {self._timeout:g} s")
         except Retriable as error:
@@ -102,19 +102,19 @@ class NodeWriter:
         except TwinlogError as error:
             failure = error
         finally:
-            while self._waiting:
-                _refuse(self._waiting.popleft(), copy(failure))
+            while self._queue:
+                _refuse(self._queue.popleft(), copy(failure))
 
-    def _transmit(self, connection: Connection, given: _Given) -> None:
+    def _transmit(self, connection: Connection, request: _Given) -> None:
         """Hand a request over. An error is its answer.
 
         A cancelled request is not sent: its engine has ended, and another owner may have its
         partitions, even if this lane holds a lease again.
         """
-        if given.answer.cancelled():
+        if request.answer.cancelled():
             return
-        if given.generation != self._keys.generation:
-            _refuse(given, self._unsent("a topic was recreated in the meantime"))
+        if request.generation != self._keys.generation:
+            _refuse(request, self._unsent("a topic was recreated in the meantime"))
             return
         try:
             version = self._keys.version(
@@ -126,46 +126,46 @@ class NodeWriter:
             )
             keys, names = self._keys.maps(by_id=version >= produce.BY_ID)
             milliseconds = int(self._timeout * _BROKER_SHARE * 1000)
-            parts = produce.encode_produce(keys, given.batches, timeout_ms=milliseconds)
+            parts = produce.encode_produce(keys, request.batches, timeout_ms=milliseconds)
             self._permit()
             body = connection.send_raw(produce.API_KEY, version, parts, flexible=True)
         except KeyError as error:
-            _refuse(given, self._unsent(f"the metadata has no topic {error}"))
+            _refuse(request, self._unsent(f"the metadata has no topic {error}"))
         except Retriable as error:
-            _refuse(given, self._unsent(str(error)))
+            _refuse(request, self._unsent(str(error)))
         except TwinlogError as error:
-            _refuse(given, error)
+            _refuse(request, error)
         else:
             decode = partial(produce.decode_produce, version, names)
-            body.add_done_callback(partial(self._answered, connection, given, decode))
+            body.add_done_callback(partial(self._answered, connection, request, decode))
 
     def _answered(
         self,
         connection: Connection,
-        given: _Given,
+        request: _Given,
         decode: Callable[[memoryview], produce.ProduceResponse],
         body: asyncio.Future[memoryview],
     ) -> None:
         """Take the response, or its absence. A response that cannot be decoded counts as none."""
         try:
             response = decode(body.result())
-            answers = _answers(response, given.batches)
+            answers = _answers(response, request.batches)
         except ProtocolError as error:
             self._spawn(connection.close())
-            _refuse(given, self._unknown(error))
+            _refuse(request, self._unknown(error))
         except TwinlogError as error:
-            _refuse(given, self._unknown(error))
+            _refuse(request, self._unknown(error))
         else:
             connection.throttle(response.throttle_ms)
-            _in_turn(given, partial(given.answer.set_result, answers))
+            _in_turn(request, partial(request.answer.set_result, answers))
 
     def _unsent(self, why: str) -> Retriable:
         return Retriable(f"not sent: {why}", cluster=self._cluster.name, node=self._node)
 
     def _unknown(self, error: TwinlogError) -> Disconnected:
-        unknown = Disconnected(str(error), cluster=self._cluster.name, node=self._node)
-        unknown.__cause__ = error
-        return unknown
+        disconnect = Disconnected(str(error), cluster=self._cluster.name, node=self._node)
+        disconnect.__cause__ = error
+        return disconnect
 
     def _spawn(self, coroutine: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -186,19 +186,19 @@ def _answers(response: produce.ProduceResponse, batches: Sequence[Batch]) -> Ans
     return answers
 
 
-def _refuse(given: _Given, error: TwinlogError) -> None:
+def _refuse(request: _Given, error: TwinlogError) -> None:
     """End a request with an error, which may never be retrieved: its engine may have ended."""
 
     def refuse() -> None:
-        given.answer.set_exception(error)
-        given.answer.exception()  # otherwise asyncio logs that it was never retrieved
+        request.answer.set_exception(error)
+        request.answer.exception()  # otherwise asyncio logs that it was never retrieved
 
-    _in_turn(given, refuse)
+    _in_turn(request, refuse)
 
 
-def _in_turn(given: _Given, settle: Callable[[], None]) -> None:
+def _in_turn(request: _Given, settle: Callable[[], None]) -> None:
     """Settle an answer after those before it: answers of a partition follow its batches' order."""
-    if given.before is not None and not given.before.done():
-        given.before.add_done_callback(lambda _: _in_turn(given, settle))
-    elif not given.answer.done():
+    if request.before is not None and not request.before.done():
+        request.before.add_done_callback(lambda _: _in_turn(request, settle))
+    elif not request.answer.done():
         settle()

@@ -56,8 +56,8 @@ class _Found(NamedTuple):
 
     def takes_bulk(self, partition: ExactPartition) -> bool:
         """Whether the offsets below the source's log start are used up in bulk."""
-        behind = self.position.log_end < self.source.start
-        return behind and self.fresh and not partition.spec.compacted
+        is_below = self.position.log_end < self.source.start
+        return is_below and self.fresh and not partition.spec.compacted
 
     def located(self, partition: ExactPartition, read_at: float) -> Located:
         """The event for the partition's machine; `read_at`: when the request was sent."""
@@ -72,7 +72,7 @@ class Placer:
         self._plane = plane
         self._leaders = leaders
         self._policies = policies
-        self._due: dict[ExactPartition, None] = {}
+        self._queue: dict[ExactPartition, None] = {}
         self._turns: defaultdict[tuple[int, int], asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(_AT_ONCE)
         )
@@ -82,21 +82,21 @@ class Placer:
     def want(self, partition: ExactPartition) -> None:
         """Queue a partition; the engine is called when its position is read."""
         if partition not in self._placing:
-            self._due[partition] = None
+            self._queue[partition] = None
             if not self._scheduled:
                 self._scheduled = True
                 asyncio.get_running_loop().call_soon(self._flush)
 
     def forget(self, partition: ExactPartition) -> None:
         """Remove a partition from the queue."""
-        self._due.pop(partition, None)
+        self._queue.pop(partition, None)
 
     def _flush(self) -> None:
         self._scheduled = False
-        due, self._due = self._due, {}
+        partitions, self._queue = self._queue, {}
         # A broker that does not answer delays its own partitions only.
         groups: defaultdict[tuple[int, int], list[ExactPartition]] = defaultdict(list)
-        for partition in due:
+        for partition in partitions:
             groups[partition.source_node, partition.destination_node].append(partition)
         size = self._plane.settings.read_partitions_at_once
         for brokers, group in groups.items():
@@ -106,15 +106,15 @@ class Placer:
                 self._plane.start(self._place(batch, self._turns[brokers]), about=batch)
 
     async def _place(self, batch: list[ExactPartition], turns: asyncio.Semaphore) -> None:
-        found: dict[ExactPartition, _Found] = {}
+        readings: dict[ExactPartition, _Found] = {}
         trouble = ""
         read_at = self._plane.now()
         try:
             async with turns:
                 read_at = self._plane.now()
-                found = await self._read(batch)
-                await self._prove(found)
-                self._await_fillers(found)
+                readings = await self._read(batch)
+                await self._prove(readings)
+                self._await_fillers(readings)
         except Retriable as error:
             trouble = str(error)
         finally:
@@ -128,10 +128,10 @@ class Placer:
             if trouble:
                 self._plane.emit(partition, Trouble(f"the position cannot be read: {trouble}"))
                 self._plane.emit(partition, LeadersDoubted())
-            elif partition in found and not self._leaders.knows_topic(partition):
+            elif partition in readings and not self._leaders.knows_topic(partition):
                 self._give_up(partition, Unsettled())
-            elif partition in found:
-                self._plane.emit(partition, found[partition].located(partition, read_at))
+            elif partition in readings:
+                self._plane.emit(partition, readings[partition].located(partition, read_at))
 
     # ---- reading -------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class Placer:
             self._plane.source.bounds(keys),
         )
         after = await destination.log_ends(keys)
-        found = {}
+        readings = {}
         for partition in batch:
             key = partition.key
             if partition.gone:
@@ -155,11 +155,11 @@ class Placer:
             answers = (before[key], producers[key], bounds[key], after[key])
             code = next((answer.error for answer in answers if answer.error), 0)
             if code:
-                what = "the destination's position cannot be read"
-                self._give_up(partition, Trouble(what, code))
+                reason = "the destination's position cannot be read"
+                self._give_up(partition, Trouble(reason, code))
             elif source[key].error:
-                what = "the source's bounds cannot be read"
-                self._give_up(partition, Trouble(what, source[key].error))
+                reason = "the source's bounds cannot be read"
+                self._give_up(partition, Trouble(reason, source[key].error))
             elif before[key] != after[key] or bounds[key].high_watermark != after[key].log_end:
                 self._give_up(partition, Unsettled())
             else:
@@ -171,17 +171,17 @@ class Placer:
                     self._plane.fresh_after_ms(),
                     of_several_ids=partition.spec.of_several_ids,
                 )
-                found[partition] = _Found(position, source[key], partition in fillers)
-        return {p: f for p, f in found.items() if not self._ahead(p, f)}
+                readings[partition] = _Found(position, source[key], partition in fillers)
+        return {p: f for p, f in readings.items() if not self._ahead(p, f)}
 
     def _give_up(self, partition: ExactPartition, event: Event) -> None:
         """Leave a partition out of its batch, so that the position can be read again."""
         self._placing.pop(partition, None)
         self._plane.emit(partition, event)
 
-    def _ahead(self, partition: ExactPartition, found: _Found) -> bool:
+    def _ahead(self, partition: ExactPartition, reading: _Found) -> bool:
         """Whether the destination's log ends above the source's last stable offset."""
-        log_end, last_stable = found.position.log_end, Offset(found.source.last_stable)
+        log_end, last_stable = reading.position.log_end, Offset(reading.source.last_stable)
         if last_stable >= log_end:
             self._plane.emit(partition, NotAhead())
             return False
@@ -190,8 +190,8 @@ class Placer:
 
     # ---- proving -------------------------------------------------------------------------------
 
-    async def _prove(self, found: dict[ExactPartition, _Found]) -> None:
-        """Drop from `found` the logs that do not end as the source's; they fail, or are retried."""
+    async def _prove(self, readings: dict[ExactPartition, _Found]) -> None:
+        """Drop from `readings` logs that do not end as the source's; they fail, or are retried."""
         claims = {
             p.key: Claim(
                 log_end=f.position.log_end,
@@ -200,36 +200,36 @@ class Placer:
                 compacted=p.spec.compacted,
                 epoch=p.source_epochs.before(f.position.log_end),
             )
-            for p, f in found.items()
+            for p, f in readings.items()
         }
         limit = self._plane.settings.buffer_bytes
         ports = self._plane.source, self._plane.destination
         results = await prove(*ports, claims, limit, self._policies.compacts)
-        for partition, before in list(found.items()):
+        for partition, reading in list(readings.items()):
             result = results[partition.key]
             if isinstance(result, Proven):
-                found[partition] = before._replace(
+                readings[partition] = reading._replace(
                     fresh=result.fresh, compared=result.compared, epoch=result.epoch
                 )
                 continue
-            del found[partition]
+            del readings[partition]
             if isinstance(result, Differs):
                 self._give_up(partition, Failure(result.reason, transient=not result.lasting))
             else:
-                what = f"the last batch cannot be compared: {result.reason}"
-                self._give_up(partition, Trouble(what))
+                reason = f"the last batch cannot be compared: {result.reason}"
+                self._give_up(partition, Trouble(reason))
 
     # ---- bulk ----------------------------------------------------------------------------------
 
-    def _await_fillers(self, found: dict[ExactPartition, _Found]) -> None:
-        """Drop from `found` partitions that need bulk records while an earlier filler may land.
+    def _await_fillers(self, readings: dict[ExactPartition, _Found]) -> None:
+        """Drop from `readings` partitions that need bulk records while an earlier filler may land.
 
         Bulk records may begin where a former owner was filling a gap. Its filler would land among
         them, or shift the data behind them. For written markers, the wait for the lease is enough.
         """
-        for partition, one in list(found.items()):
-            if one.fillers and one.takes_bulk(partition):
-                del found[partition]
+        for partition, reading in list(readings.items()):
+            if reading.fillers and reading.takes_bulk(partition):
+                del readings[partition]
                 self._placing.pop(partition, None)
                 self._end_fillers(partition)
 

@@ -1,6 +1,6 @@
 """What the parts of a data plane may use of it, and of each other: this, and nothing else."""
 
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -68,6 +68,11 @@ class Plane(Protocol):
         """Wait for a moment, if batches are in flight to this broker that gaps follow."""
         ...
 
+    @property
+    def confirm_ownership(self) -> Callable[[], Awaitable[None]]:
+        """Return when the lane is known to have owned its partitions after the call."""
+        ...
+
     def answered(self) -> None:
         """Let fetches that wait for room go on: batches were answered."""
         ...
@@ -84,7 +89,6 @@ class Plane(Protocol):
         """The pause in seconds after a number of failures, with jitter."""
         ...
 
-    @staticmethod
-    def now() -> float:
+    def now(self) -> float:
         """The loop's clock, in seconds."""
         ...

@@ -78,6 +78,10 @@ class ProducerIdentity(NamedTuple):
     epoch: int
 
 
+ANSWERED_EACH: Final = 3
+"""Markers of one partition in a call of `write_markers` that are answered one by one."""
+
+
 class Markers(NamedTuple):
     """Control records to write on one partition, and the coordinator epochs that they carry.
 
@@ -120,7 +124,7 @@ class SourcePort(Protocol):
     async def fetch(
         self,
         node: int,
-        wanted: Mapping[TopicPartition, FetchPosition],
+        positions: Mapping[TopicPartition, FetchPosition],
         *,
         max_wait_ms: int,
         max_bytes: int,
@@ -130,9 +134,13 @@ class SourcePort(Protocol):
         """Read each wanted partition from its position, up to its last stable offset.
 
         There is one call at a time for each node and fetcher. The port keeps a fetch session for
-        each such pair, on a connection of its own, so that only changes of `wanted` between calls
-        are sent. It returns as soon as there is data, or after `max_wait_ms`.
+        each such pair, on a connection of its own, so that only changes of `positions` between
+        calls are sent. It returns as soon as there is data, or after `max_wait_ms`.
         """
+        ...
+
+    def round_trip_s(self, node: int) -> float:
+        """Seconds of a round trip to this broker; 0 if none is known."""
         ...
 
     async def read(
@@ -250,9 +258,10 @@ class DestinationPort(Protocol):
         Each partition is in one of `requests`, and each producer id as well. This needs the right
         CLUSTER_ACTION (else 31 CLUSTER_AUTHORIZATION_FAILED) and brokers that have the API (else 35
         UNSUPPORTED_VERSION). A partition refuses a producer epoch below that of the producer's last
-        marker in it (47), and a coordinator epoch below that one's (52). For several markers on one
-        partition the broker may answer 0 although some are missing: the log end offset shows how
-        many landed.
+        marker in it (47), and a coordinator epoch below that one's (52). For more than
+        `ANSWERED_EACH` markers on one partition the broker may answer 0 although some are missing:
+        the log end offset shows how many landed. For as many or fewer, 0 means that all have
+        landed.
         """
         ...
 

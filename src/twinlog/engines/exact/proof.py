@@ -126,11 +126,11 @@ async def prove(
     steps = Steps()
     results: dict[TopicPartition, Result] = {}
     tails: dict[TopicPartition, _Tail] = {}
-    for partition, found in (await _tails(destination, claims, steps, max_bytes)).items():
-        if isinstance(found, _Tail):
-            tails[partition] = found
+    for partition, result in (await _tails(destination, claims, steps, max_bytes)).items():
+        if isinstance(result, _Tail):
+            tails[partition] = result
         else:
-            results[partition] = found
+            results[partition] = result
     starts = {}
     for partition, tail in tails.items():
         claim = claims[partition]
@@ -171,20 +171,20 @@ async def _tails(
     max_bytes: int,
 ) -> dict[TopicPartition, _Tail | Proven | Unread]:
     """The end of each log; the result of an empty log."""
-    asked = {p: c.log_end - 1 for p, c in claims.items() if c.log_end > c.destination_start}
-    answers = await destination.read(asked, partition_max_bytes=TAIL_BYTES) if asked else {}
-    found: dict[TopicPartition, _Tail | Proven | Unread] = {}
+    offsets = {p: c.log_end - 1 for p, c in claims.items() if c.log_end > c.destination_start}
+    answers = await destination.read(offsets, partition_max_bytes=TAIL_BYTES) if offsets else {}
+    results: dict[TopicPartition, _Tail | Proven | Unread] = {}
     control: dict[TopicPartition, _Tail] = {}
     for partition, claim in claims.items():
-        if partition not in asked:
+        if partition not in offsets:
             empty = claim.log_end == 0
-            found[partition] = Proven(fresh=empty, compared=empty)
+            results[partition] = Proven(fresh=empty, compared=empty)
             continue
         tail = await _tail(destination, partition, claim, answers.get(partition))
-        found[partition] = tail
+        results[partition] = tail
         if isinstance(tail, _Tail) and tail.header.is_control:
             control[partition] = tail
-    return found | await _with_data(destination, control, claims, steps, max_bytes)
+    return results | await _with_data(destination, control, claims, steps, max_bytes)
 
 
 async def _tail(
@@ -201,8 +201,8 @@ async def _tail(
         if answer is not None and (tail := _last_batch(answer, claim.log_end)) is not None:
             return tail
         start = max(claim.log_end - distance, claim.destination_start)
-        found = await destination.read({partition: start}, partition_max_bytes=TAIL_BYTES)
-        answer = found.get(partition)
+        answers = await destination.read({partition: start}, partition_max_bytes=TAIL_BYTES)
+        answer = answers.get(partition)
         if answer is None or answer.error or len(answer.records):
             continue
         if not claim.compacted:
@@ -221,10 +221,10 @@ def _last_batch(answer: Fetched, log_end: Offset) -> _Tail | None:
     headers = _sound(answer, log_end)
     if not headers:
         return None
-    last = headers[-1]
-    end = Offset(min(last.next_offset, log_end))
-    whole = answer.records[last.position : last.end]
-    return _Tail(next(batches(whole)), whole, Offset(last.base_offset), end)
+    header = headers[-1]
+    end = Offset(min(header.next_offset, log_end))
+    whole = answer.records[header.position : header.end]
+    return _Tail(next(batches(whole)), whole, Offset(header.base_offset), end)
 
 
 async def _with_data(
@@ -238,24 +238,24 @@ async def _with_data(
 
     A partition without one within `LOOK_BACK` is left out: its log was filled, or is empty.
     """
-    found: dict[TopicPartition, _Tail | Unread] = {}
-    left, distance = dict(control), _FIRST_LOOK
-    while left:
-        starts = {p: max(t.end - distance, claims[p].destination_start) for p, t in left.items()}
-        ends = {p: tail.end for p, tail in left.items()}
+    results: dict[TopicPartition, _Tail | Unread] = {}
+    pending, distance = dict(control), _FIRST_LOOK
+    while pending:
+        starts = {p: max(t.end - distance, claims[p].destination_start) for p, t in pending.items()}
+        ends = {p: tail.end for p, tail in pending.items()}
         for partition, records in (await _whole(destination, starts, ends)).items():
             longer = (
                 Unread("reads of the destination's last batches returned no records")
                 if records is None
-                else await _from_data(records, left[partition].end, steps, max_bytes)
+                else await _from_data(records, pending[partition].end, steps, max_bytes)
             )
             if longer is not None:
-                found[partition] = longer
+                results[partition] = longer
             elif starts[partition] > claims[partition].destination_start and distance < LOOK_BACK:
                 continue
-            del left[partition]
+            del pending[partition]
         distance *= _FURTHER
-    return found
+    return results
 
 
 async def _from_data(
@@ -274,8 +274,8 @@ async def _from_data(
     if not data:
         return None
     first = next(header for header in headers if header.next_offset > data[-1])
-    kept = memoryview(bytes(records[first.position :]))
-    return _Tail(next(batches(kept)), kept, Offset(first.base_offset), end)
+    tail_records = memoryview(bytes(records[first.position :]))
+    return _Tail(next(batches(tail_records)), tail_records, Offset(first.base_offset), end)
 
 
 async def _pieces(records: memoryview, start: Offset, steps: Steps, max_bytes: int) -> list[Piece]:
@@ -296,7 +296,7 @@ async def _whole(
     ends: Mapping[TopicPartition, Offset],
 ) -> dict[TopicPartition, memoryview | None]:
     """The whole batches that hold the offsets `[starts, ends)`; None if they cannot be read."""
-    found: dict[TopicPartition, memoryview | None] = dict.fromkeys(starts)
+    results: dict[TopicPartition, memoryview | None] = dict.fromkeys(starts)
     parts: dict[TopicPartition, list[bytes]] = {partition: [] for partition in starts}
     at = dict(starts)
     for _ in range(_READS):
@@ -306,15 +306,15 @@ async def _whole(
             if answer.error:
                 del at[partition]
             elif _is_legacy(answer):
-                found[partition] = memoryview(b"")
+                results[partition] = memoryview(b"")
                 del at[partition]
             elif headers:
                 parts[partition].append(bytes(answer.records[: headers[-1].end]))
                 at[partition] = headers[-1].next_offset
             if at.get(partition, -1) >= ends[partition]:
-                found[partition] = memoryview(b"".join(parts[partition]))
+                results[partition] = memoryview(b"".join(parts[partition]))
                 del at[partition]
-    return found
+    return results
 
 
 def _is_legacy(answer: Fetched) -> bool:
@@ -330,10 +330,10 @@ def _is_legacy(answer: Fetched) -> bool:
 
 def _sound(answer: Fetched, end: Offset) -> list[Header]:
     """The whole batches of an answer below `end`, up to the first corrupt or legacy one."""
-    found: list[Header] = []
+    headers: list[Header] = []
     with suppress(CorruptBatch, LegacyBatch):
-        found.extend(takewhile(lambda header: header.base_offset < end, batches(answer.records)))
-    return found
+        headers.extend(takewhile(lambda header: header.base_offset < end, batches(answer.records)))
+    return headers
 
 
 # ---- the source ------------------------------------------------------------------------------
@@ -357,10 +357,10 @@ async def _deleted(
     its high watermark.
     """
     if answer is None:
-        alone = await source.read_alone(
+        reading = await source.read_alone(
             partition, claim.source_start, max_wait_ms=0, partition_max_bytes=TAIL_BYTES
         )
-        answer = alone.fetched
+        answer = reading.fetched
     if answer.error:
         return Unread(
             f"the source refuses the read at its log start offset: {Refusal(answer.error)}"
@@ -422,9 +422,9 @@ def _holds_last_data(source: Iterable[Piece], destination: Sequence[Piece]) -> b
 
     A piece may be several small batches, of which only the first were compared.
     """
-    last = next((piece for piece in reversed(destination) if isinstance(piece, Data)), None)
-    return last is not None and any(
-        isinstance(piece, Data) and piece.start < last.end <= piece.end for piece in source
+    last_piece = next((piece for piece in reversed(destination) if isinstance(piece, Data)), None)
+    return last_piece is not None and any(
+        isinstance(piece, Data) and piece.start < last_piece.end <= piece.end for piece in source
     )
 
 
@@ -440,23 +440,23 @@ async def _stretch(
 ) -> _Stretch | Unread:
     """Continue to read the source after the answer for many partitions, for this one alone."""
     pieces: list[Piece] = []
-    held, most = 0, max_bytes + 2 * len(tail.records)
+    read_bytes, most = 0, max_bytes + 2 * len(tail.records)
     covered, epoch = max(tail.start, claim.source_start), UNKNOWN_EPOCH
     size = max(TAIL_BYTES, 2 * len(tail.records))
     for _ in range(_READS):
         if answer is None or not (answer.error or len(answer.records)):
-            alone = await source.read_alone(
+            reading = await source.read_alone(
                 partition, covered, max_wait_ms=0, partition_max_bytes=size
             )
-            answer = alone.fetched
+            answer = reading.fetched
             if not (answer.error or len(answer.records)):
-                if claim.compacted and _is_gone(alone, covered, tail.end):
+                if claim.compacted and _is_gone(reading, covered, tail.end):
                     return _Stretch(pieces, covered, epoch)
                 return Unread("the source has answered without records")
         if answer.error:
             return Unread(f"the source refuses the read: {Refusal(answer.error)}")
-        held += len(answer.records)
-        if held > most:
+        read_bytes += len(answer.records)
+        if read_bytes > most:
             return Unread(f"the source answers with more than {most} bytes")
         planning = planning_sound(answer.records, covered, answer.aborted, max_bytes)
         planned = await steps.finish(planning)
@@ -470,23 +470,23 @@ async def _stretch(
     return Unread(f"the source does not answer up to offset {tail.end}")
 
 
-def _is_gone(alone: ReadAlone, offset: Offset, end: Offset) -> bool:
+def _is_gone(reading: ReadAlone, offset: Offset, end: Offset) -> bool:
     """Whether an answer without records means that compaction has removed them."""
     return (
-        alone.compacts is True
-        and not alone.throttle_ms
-        and alone.fetched.preferred_replica < 0
-        and 0 <= alone.local_start <= offset
-        and alone.fetched.last_stable >= end
+        reading.compacts is True
+        and not reading.throttle_ms
+        and reading.fetched.preferred_replica < 0
+        and 0 <= reading.local_start <= offset
+        and reading.fetched.last_stable >= end
     )
 
 
 def _of_epoch(claim: Claim, tail: _Tail, epoch: LeaderEpoch) -> Differs | None:
     """The difference, if the last record's leader epoch is not the one that was mirrored."""
-    known = claim.epoch if tail.end == claim.log_end else UNKNOWN_EPOCH
-    if UNKNOWN_EPOCH not in (known, epoch) and known != epoch:
+    mirrored_epoch = claim.epoch if tail.end == claim.log_end else UNKNOWN_EPOCH
+    if UNKNOWN_EPOCH not in (mirrored_epoch, epoch) and mirrored_epoch != epoch:
         return Differs(
             f"the source has lost records that were mirrored: offset {tail.end - 1} was of "
-            f"leader epoch {known}, on the source it is of epoch {epoch} now"
+            f"leader epoch {mirrored_epoch}, on the source it is of epoch {epoch} now"
         )
     return None

@@ -17,6 +17,7 @@ from twinlog.engines.exact.ports import Appended, Batch
 from twinlog.kafka.errors import Disconnected, Fenced, Retriable
 from twinlog.kafka.log.batch import patched_header
 from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.plan import Data
 
 GATHER_S: Final = 0.002
 """Seconds that gaps wait for others whose batches are in flight: about one answer of a broker that
@@ -32,7 +33,7 @@ class Sender:
         self._ready: defaultdict[int, dict[ExactPartition, None]] = defaultdict(dict)
         self._in_flight: defaultdict[int, int] = defaultdict(int)
         self._before_gaps: defaultdict[int, int] = defaultdict(int)  # those with such a batch
-        self._answered: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
+        self._answer_events: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
 
     def want(self, partition: ExactPartition) -> None:
         """Send its next batch when its broker's turn comes."""
@@ -62,12 +63,12 @@ class Sender:
         They share the next request for control records then. Without that, two groups of partitions
         take turns, one with data and one with gaps in flight, and each request has half of them.
         """
-        answered = self._answered[node]
+        event = self._answer_events[node]
         with suppress(TimeoutError):
             async with asyncio.timeout(GATHER_S):
                 while self._before_gaps[node]:
-                    answered.clear()
-                    await answered.wait()
+                    event.clear()
+                    await event.wait()
 
     def _next_request(
         self, ready: dict[ExactPartition, None]
@@ -86,9 +87,10 @@ class Sender:
             outgoing = partition.append.take(fresh_after_ms)
             if outgoing is None:
                 continue
-            ready[partition] = None
-            data, producer_id, epoch, sequence, before_gap = outgoing
-            if before_gap:
+            data, producer_id, epoch, sequence, next_piece = outgoing
+            if isinstance(next_piece, Data):
+                ready[partition] = None
+            elif next_piece is not None:
                 before_gaps = True
                 partition.gap_begins(self._plane.now())
             header = patched_header(data.header, data.records, producer_id, epoch, sequence)
@@ -129,12 +131,12 @@ class Sender:
         else:
             for partition in owners:
                 answer = answers.get(partition.key)
-                lost = BatchLost("the Produce response does not contain this partition")
-                emit(partition, lost if answer is None else BatchAnswered(answer))
+                outcome = BatchLost("the Produce response does not contain this partition")
+                emit(partition, outcome if answer is None else BatchAnswered(answer))
         finally:
             self._in_flight[node] -= 1
             self._before_gaps[node] -= before_gap
-            self._answered[node].set()
+            self._answer_events[node].set()
         self._plane.answered()
         self.pump(node)
         if fenced is not None:

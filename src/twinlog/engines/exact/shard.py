@@ -56,7 +56,7 @@ class Shard:
         self.markers = MarkerWriter(f"{self._id}.marker", destination, settings.markers_at_once)
         self._data = DataId(self._id, destination, settings)
         recent_s = settings.lease_s + 2 * settings.backoff_max_s
-        self._others = Sightings(settings.lease_s, recent_s)
+        self._recreations = Sightings(settings.lease_s, recent_s)
         self._absent = Sightings(settings.lease_s, recent_s)
         self._keeping: asyncio.Task[None] | None = None
         self._marker_ids: set[int] = set()  # known producer ids of the marker id
@@ -170,33 +170,37 @@ class Shard:
     ) -> dict[TopicPartition, Offset | Refusal]:
         identity = await self._data.next_epoch(partitions)
         bounds = await self._destination.bounds(partitions)
-        others = await self._made_again(partitions, topic_ids)
+        recreated = await self._made_again(partitions, topic_ids)
         # A broker with stale metadata does not know a new topic yet, or has the one before it.
         absent = {
-            p for p, one in bounds.items() if one.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            p for p, bound in bounds.items() if bound.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         }
-        lost = self._others.last(partitions, others) | self._absent.last(partitions, absent)
-        found: dict[TopicPartition, Offset | Refusal] = dict.fromkeys(lost, Offset(-1))
-        asked = {p: one for p, one in bounds.items() if p not in others | absent}
-        found |= refusals({p: one.error for p, one in asked.items()})
-        there = {p: one for p, one in asked.items() if not one.error}
-        before = await self._fenced_before(there)
-        found |= {p: one for p, one in before.items() if isinstance(one, Refusal)}
-        ends = {p: there[p].high_watermark for p in before.keys() - found.keys()}
+        lost_partitions = self._recreations.last(partitions, recreated) | self._absent.last(
+            partitions, absent
+        )
+        results: dict[TopicPartition, Offset | Refusal] = dict.fromkeys(lost_partitions, Offset(-1))
+        candidates = {p: bound for p, bound in bounds.items() if p not in recreated | absent}
+        results |= refusals({p: bound.error for p, bound in candidates.items()})
+        readable = {p: bound for p, bound in candidates.items() if not bound.error}
+        previous = await self._fenced_before(readable)
+        results |= {p: result for p, result in previous.items() if isinstance(result, Refusal)}
+        ends = {p: readable[p].high_watermark for p in previous.keys() - results.keys()}
         if ends:
-            put, refused, identity = await self._data.put_fences(identity, ends)
-            found |= refusals(refused)
-            found |= put
+            fences, fence_codes, identity = await self._data.put_fences(identity, ends)
+            results |= refusals(fence_codes)
+            results |= fences
         # Data sent in the epoch of an earlier fence may still arrive: such a partition is fenced
         # again, and keeps the end of the first fence.
-        found |= {
-            p: one for p, one in before.items() if one is not None and isinstance(found.get(p), int)
+        results |= {
+            p: result
+            for p, result in previous.items()
+            if result is not None and isinstance(results.get(p), int)
         }
-        refusing = [p for p, one in found.items() if isinstance(one, Refusal)]
+        refusing = [p for p, result in results.items() if isinstance(result, Refusal)]
         self._data.note_fences(identity, partitions, refusing)
-        codes = await self.markers.fence([p for p in there if isinstance(found.get(p), int)])
-        late = {p for p, code in codes.items() if code}
-        return {p: one for p, one in found.items() if p not in late} | refusals(codes)
+        codes = await self.markers.fence([p for p in readable if isinstance(results.get(p), int)])
+        unfenced = {p for p, code in codes.items() if code}
+        return {p: result for p, result in results.items() if p not in unfenced} | refusals(codes)
 
     async def fence_data(
         self, gaps: Mapping[TopicPartition, Gap]
@@ -231,10 +235,14 @@ class Shard:
             stand, codes, _ = await self._data.put_markers(identity, free)
         # Where the log does not end at the gap's start, a retriable code lets the engine read the
         # position again.
-        moved = {p: LogEnd(e.error or ErrorCode.REQUEST_TIMED_OUT, -1, -1) for p, e in ends.items()}
-        refused = {p: LogEnd(code, -1, -1) for p, code in codes.items() if code}
-        found = {p: LogEnd(0, offset + 1, -1) for p, offset in stand.items()}
-        return {p: end for p, end in moved.items() if p not in free} | refused | found
+        grown_ends = {
+            p: LogEnd(e.error or ErrorCode.REQUEST_TIMED_OUT, -1, -1) for p, e in ends.items()
+        }
+        refused_ends = {p: LogEnd(code, -1, -1) for p, code in codes.items() if code}
+        fence_ends = {p: LogEnd(0, offset + 1, -1) for p, offset in stand.items()}
+        return (
+            {p: end for p, end in grown_ends.items() if p not in free} | refused_ends | fence_ends
+        )
 
     async def foreign(
         self, searched: Mapping[TopicPartition, Searched]
@@ -245,34 +253,36 @@ class Shard:
             None if there are none, or no offsets to search; partitions that cannot be read now are
             left out.
         """
-        there = {p: one for p, one in searched.items() if one.fence not in {-1, one.known}}
-        bounds = await self._destination.bounds(there)
+        targets = {
+            p: target for p, target in searched.items() if target.fence not in {-1, target.known}
+        }
+        bounds = await self._destination.bounds(targets)
         searching = asyncio.Semaphore(_SEARCHES)
 
         async def search(partition: TopicPartition) -> Foreign | Refusal | None:
             async with searching:
-                where, its = there[partition], bounds[partition]
-                return await find_foreign(self._destination, partition, where, its)
+                target, bound = targets[partition], bounds[partition]
+                return await find_foreign(self._destination, partition, target, bound)
 
-        results = await asyncio.gather(*map(search, there), return_exceptions=True)
-        found: dict[TopicPartition, Foreign | Refusal | None] = dict.fromkeys(
-            searched.keys() - there.keys()
+        results = await asyncio.gather(*map(search, targets), return_exceptions=True)
+        findings: dict[TopicPartition, Foreign | Refusal | None] = dict.fromkeys(
+            searched.keys() - targets.keys()
         )
-        for partition, result in zip(there, results, strict=True):
+        for partition, result in zip(targets, results, strict=True):
             if isinstance(result, Retriable):
                 log.warning("shard %d: %s", self.number, result)
             elif isinstance(result, BaseException):
                 raise result
             else:
-                found[partition] = result
-        return found
+                findings[partition] = result
+        return findings
 
     async def _made_again(
         self, partitions: Collection[TopicPartition], topic_ids: Mapping[str, UUID]
     ) -> set[TopicPartition]:
         """The partitions whose topics were recreated, according to one broker."""
-        asked = {p.topic for p in partitions} & topic_ids.keys()
-        leaders = await self._destination.leaders(asked) if asked else {}
+        names = {p.topic for p in partitions} & topic_ids.keys()
+        leaders = await self._destination.leaders(names) if names else {}
         return {
             p
             for p in partitions

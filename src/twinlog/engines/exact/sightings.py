@@ -21,11 +21,11 @@ class Sightings:
     def __init__(self, lease_s: float, recent_s: float) -> None:
         self._lease_s = lease_s
         self._recent_s = recent_s
-        self._since: dict[TopicPartition, float] = {}
-        self._until: dict[TopicPartition, float] = {}
+        self._first_times: dict[TopicPartition, float] = {}
+        self._last_times: dict[TopicPartition, float] = {}
 
     def last(
-        self, asked: Collection[TopicPartition], told: Collection[TopicPartition]
+        self, partitions: Collection[TopicPartition], positives: Collection[TopicPartition]
     ) -> set[TopicPartition]:
         """The partitions whose checks have agreed for long enough; these are then forgotten.
 
@@ -33,18 +33,18 @@ class Sightings:
         may have had another state in between.
 
         Args:
-            asked: the partitions of this check.
-            told: those of them that are in this state.
+            partitions: the partitions of this check.
+            positives: those of them that are in this state.
         """
         now = asyncio.get_running_loop().time()
-        for partition in asked:
-            recent = now < self._until.get(partition, 0.0) + self._recent_s
-            if partition not in told or not recent:
-                self._since.pop(partition, None)
+        for partition in partitions:
+            recent = now < self._last_times.get(partition, 0.0) + self._recent_s
+            if partition not in positives or not recent:
+                self._first_times.pop(partition, None)
         lasting = set()
-        for partition in told:
-            self._until[partition] = now
-            if self._since.setdefault(partition, now) + self._lease_s <= now:
+        for partition in positives:
+            self._last_times[partition] = now
+            if self._first_times.setdefault(partition, now) + self._lease_s <= now:
                 lasting.add(partition)
-                del self._since[partition], self._until[partition]
+                del self._first_times[partition], self._last_times[partition]
         return lasting

@@ -41,7 +41,7 @@ class SourcePolicies:
         self._partitions = partitions
         self._backoff = backoff
         self._answers: dict[str, bool | None] = {}
-        self._asked: set[str] = set()
+        self._topics: set[str] = set()
         self._forgotten: set[str] = set()  # since the last request was sent
         self._wake = asyncio.Event()
 
@@ -52,13 +52,13 @@ class SourcePolicies:
 
     def ask(self, topic: str) -> None:
         """Ask the source about this topic soon, if it was not asked before."""
-        if topic not in self._asked:
-            self._asked.add(topic)
+        if topic not in self._topics:
+            self._topics.add(topic)
             self._wake.set()
 
     def forget(self, topic: str) -> None:
         """Drop the answer about a topic, which may have been recreated since."""
-        self._asked.discard(topic)
+        self._topics.discard(topic)
         self._forgotten.add(topic)
         self._answers.pop(topic, None)
 
@@ -67,11 +67,11 @@ class SourcePolicies:
         failures = 0
         while True:
             self._wake.clear()
-            self._asked &= {key.topic for key in self._partitions}
+            self._topics &= {key.topic for key in self._partitions}
             try:
-                if self._asked:
+                if self._topics:
                     self._forgotten.clear()
-                    answers = await source.compacts(set(self._asked))
+                    answers = await source.compacts(set(self._topics))
                     # An answer that was on its way when a topic was forgotten is about the former.
                     self._answers = {t: a for t, a in answers.items() if t not in self._forgotten}
                 failures = 0

@@ -32,12 +32,13 @@ class PartitionSpec:
         """Why the destination does not have the mirror's topic; empty if it does, or if unknown."""
         if leader is None or leader.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return "the destination does not have this partition"
-        known = self.destination_topic_id
-        if known is None or not is_another(known, leader.topic_id):
+        topic_id = self.destination_topic_id
+        if topic_id is None or not is_another(topic_id, leader.topic_id):
             return ""
         return (
             f"the destination's topic was deleted and recreated: it has the id "
-            f"{topic_id_text(leader.topic_id)}, the mirror's was {topic_id_text(known)}; remove it "
+            f"{topic_id_text(leader.topic_id)}, the mirror's was {topic_id_text(topic_id)}; remove "
+            "it "
             f"from the mirror, delete it there, and add it again"
         )
 

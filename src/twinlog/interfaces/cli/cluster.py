@@ -60,7 +60,11 @@ def _check_keystores(listeners: Mapping[str, str], config: Mapping[str, str]) ->
     """Require a certificate for TLS listeners: without one, the broker starts but serves none."""
     for name, protocol in listeners.items():
         prefixes = ("", f"listener.name.{name.lower()}.")
-        stores = {f"{one}ssl.keystore.{what}" for one in prefixes for what in ("location", "key")}
+        stores = {
+            f"{prefix}ssl.keystore.{setting}"
+            for prefix in prefixes
+            for setting in ("location", "key")
+        }
         if protocol.endswith("SSL") and not stores & config.keys():
             raise click.UsageError(
                 f"--listener {name}={protocol} needs a certificate: --config ssl.keystore.type=PEM "
@@ -99,12 +103,12 @@ def up(
 ) -> None:
     """Start cluster NAME and print its bootstrap servers."""
     _check_keystores(listeners, config)
-    started = named.up(name, brokers, kafka_version, config=config, heap=heap, listeners=listeners)
-    click.echo(started.bootstrap_servers)
+    cluster = named.up(name, brokers, kafka_version, config=config, heap=heap, listeners=listeners)
+    click.echo(cluster.bootstrap_servers)
     for listener, protocol in listeners.items():
-        click.echo(f"{listener} ({protocol}): {started.listener(listener)}", err=True)
+        click.echo(f"{listener} ({protocol}): {cluster.listener(listener)}", err=True)
     nodes = "1 broker" if brokers == 1 else f"{brokers} brokers"
-    click.echo(f"Kafka {kafka_version}, {nodes}, in {started.directory}", err=True)
+    click.echo(f"Kafka {kafka_version}, {nodes}, in {cluster.directory}", err=True)
     click.echo(f"to remove it: twinlog cluster down {name}", err=True)
 
 
@@ -115,8 +119,8 @@ def down(name: str | None, every: bool) -> None:
     """End cluster NAME and remove its data."""
     if (name is None) != every:
         raise click.UsageError("specify a cluster name or --all")
-    for each in named.names() if name is None else [name]:
-        named.down(each)
+    for cluster_name in named.names() if name is None else [name]:
+        named.down(cluster_name)
 
 
 @cluster.command()
@@ -162,7 +166,7 @@ def _cell(value: object) -> str:
 
 def _row(name: str) -> dict[str, object]:
     try:
-        found = named.find(name)
+        cluster = named.find(name)
     except LocalError:
         return {
             "name": name,
@@ -172,22 +176,24 @@ def _row(name: str) -> dict[str, object]:
             "listeners": {},
             "nodes": {},
         }
-    nodes = {node_id: node_id in found.living for node_id in found.node_ids}
+    nodes = {node_id: node_id in cluster.living for node_id in cluster.node_ids}
     return {
         "name": name,
-        "state": _state(found),
-        "version": found.version,
-        "bootstrap_servers": found.bootstrap_servers,
-        "listeners": {one: found.listener(one) for one in found.settings.listeners},
+        "state": _state(cluster),
+        "version": cluster.version,
+        "bootstrap_servers": cluster.bootstrap_servers,
+        "listeners": {
+            listener: cluster.listener(listener) for listener in cluster.settings.listeners
+        },
         "nodes": {node_id: "up" if alive else "down" for node_id, alive in nodes.items()},
-        "directory": str(found.directory),
+        "directory": str(cluster.directory),
     }
 
 
-def _state(found: LocalCluster) -> str:
-    missing = sorted(set(found.node_ids) - set(found.living))
+def _state(cluster: LocalCluster) -> str:
+    missing = sorted(set(cluster.node_ids) - set(cluster.living))
     if not missing:
         return "up"
-    if not found.living:
+    if not cluster.living:
         return "not running"
     return f"up, without node {', '.join(map(str, missing))}"

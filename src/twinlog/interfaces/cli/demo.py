@@ -102,15 +102,15 @@ class Show:
     """The demo's output: a line for each event, and the lag on a line that is overwritten."""
 
     def __init__(self) -> None:
-        self._started = time.monotonic()
+        self._start = time.monotonic()
         self._live = sys.stderr.isatty()
         self._shown = False
-        self._last = 0.0
+        self._printed_at = 0.0
 
     @property
     def seconds(self) -> float:
         """Seconds since the start."""
-        return time.monotonic() - self._started
+        return time.monotonic() - self._start
 
     def say(self, text: str) -> None:
         """Print an event."""
@@ -130,8 +130,8 @@ class Show:
             width = os.get_terminal_size(sys.stderr.fileno()).columns
             click.echo(f"\r{line[: width - 1]:<{width - 1}}", nl=False, err=True)
             self._shown = True
-        elif time.monotonic() - self._last >= 2.0:
-            self._last = time.monotonic()
+        elif time.monotonic() - self._printed_at >= 2.0:
+            self._printed_at = time.monotonic()
             click.echo(line, err=True)
 
 
@@ -145,10 +145,10 @@ class Story:
     max_lag: int = 0
     offsets: int = 0
 
-    def saw(self, seen: DestinationProgress) -> None:
+    def saw(self, progress: DestinationProgress) -> None:
         """Note one measurement."""
-        self.max_lag = max(self.max_lag, seen.lag)
-        self.offsets = seen.offsets
+        self.max_lag = max(self.max_lag, progress.lag)
+        self.offsets = progress.offsets
 
 
 def _run(
@@ -197,7 +197,7 @@ def _begin(
     while node.last().get("waiting", 1):
         _look(show, stage)
         if not node.alive or time.monotonic() > deadline:
-            node.wait_for(lambda said: not said["waiting"], "all partitions are mirroring", 0)
+            node.wait_for(lambda report: not report["waiting"], "all partitions are mirroring", 0)
         time.sleep(0.5)
 
 
@@ -208,27 +208,27 @@ def _of(brokers: int) -> str:
 def _look(show: Show, stage: Stage, note: str = "") -> DestinationProgress | None:
     """Show the lag; return None if it cannot be measured now."""
     try:
-        seen = stage.progress()
+        progress = stage.progress()
     except LocalError:
         show.lag(f"cannot measure the lag{note}")
         return None
-    show.lag(_text(stage, seen) + note)
-    return seen
+    show.lag(_text(stage, progress) + note)
+    return progress
 
 
-def _text(stage: Stage, seen: DestinationProgress) -> str:
-    said = stage.nodes["node"].last()
+def _text(stage: Stage, progress: DestinationProgress) -> str:
+    report = stage.nodes["node"].last()
     return (
-        f"lag {seen.lag:,} offsets; {seen.offsets:,} mirrored; "
-        f"{said.get('mirroring', 0)} partitions mirroring, {said.get('failed', 0)} failed"
+        f"lag {progress.lag:,} offsets; {progress.offsets:,} mirrored; "
+        f"{report.get('mirroring', 0)} partitions mirroring, {report.get('failed', 0)} failed"
     )
 
 
 def _watch(show: Show, stage: Stage, story: Story, seconds: float, note: str = "") -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if (seen := _look(show, stage, note)) is not None:
-            story.saw(seen)
+        if (progress := _look(show, stage, note)) is not None:
+            story.saw(progress)
         if not stage.nodes["node"].alive:
             stage.nodes["node"].wait_for(lambda _: False, "it runs", 0)
         time.sleep(0.5)
@@ -257,23 +257,23 @@ def _prove(show: Show, stage: Stage, story: Story) -> bool:
     totals = stage.stop_load()
     show.say("the load has ended")
 
-    def look(seen: DestinationProgress) -> None:
-        story.saw(seen)
-        show.lag(_text(stage, seen))
+    def look(progress: DestinationProgress) -> None:
+        story.saw(progress)
+        show.lag(_text(stage, progress))
 
     stage.await_no_lag(look=look)
     show.say("caught up: the lag is 0")
     show.command(f"twinlog verify --bootstrap-server {stage.destination.bootstrap_servers}")
     verified = stage.verify()
-    said = (verified.output or verified.errors).strip()
-    for line in said.splitlines()[:20]:
+    text = (verified.output or verified.errors).strip()
+    for line in text.splitlines()[:20]:
         show.say(f"  {line}")
     show.say("the independent checker: librdkafka consumers on both clusters, read_committed")
     report = stage.check()
     for problem in report.problems:
         show.say(f"  {problem}")
     good = verified.status == 0 and report.good
-    _summary(show, totals, story, report, said, good=good)
+    _summary(show, totals, story, report, text, good=good)
     return good
 
 

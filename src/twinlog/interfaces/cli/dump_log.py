@@ -74,27 +74,28 @@ def _line(entry: DumpEntry) -> str:
             assert_never(entry)
 
 
-def _batch(one: DumpedBatch) -> str:
-    at = one.delete_horizon_ms
+def _batch(batch: DumpedBatch) -> str:
+    at = batch.delete_horizon_ms
     horizon = "OptionalLong.empty" if at is None else f"OptionalLong[{at}]"
     return (
-        f"baseOffset: {one.base_offset} lastOffset: {one.last_offset} "
-        f"count: {one.count} baseSequence: {one.base_sequence} lastSequence: {one.last_sequence} "
-        f"producerId: {one.producer_id} producerEpoch: {one.producer_epoch} "
-        f"partitionLeaderEpoch: {one.leader_epoch} "
-        f"isTransactional: {_java(one.is_transactional)} isControl: {_java(one.is_control)} "
-        f"deleteHorizonMs: {horizon} position: {one.position} "
-        f"{one.timestamp_type}: {one.max_timestamp} size: {one.size} "
-        f"magic: {one.magic} compresscodec: {one.codec} crc: {one.crc} "
-        f"isvalid: {_java(one.is_valid)}"
+        f"baseOffset: {batch.base_offset} lastOffset: {batch.last_offset} "
+        f"count: {batch.count} baseSequence: {batch.base_sequence} lastSequence: "
+        f"{batch.last_sequence} "
+        f"producerId: {batch.producer_id} producerEpoch: {batch.producer_epoch} "
+        f"partitionLeaderEpoch: {batch.leader_epoch} "
+        f"isTransactional: {_java(batch.is_transactional)} isControl: {_java(batch.is_control)} "
+        f"deleteHorizonMs: {horizon} position: {batch.position} "
+        f"{batch.timestamp_type}: {batch.max_timestamp} size: {batch.size} "
+        f"magic: {batch.magic} compresscodec: {batch.codec} crc: {batch.crc} "
+        f"isvalid: {_java(batch.is_valid)}"
     )
 
 
-def _record(one: DumpedRecord) -> str:
+def _record(record: DumpedRecord) -> str:
     return (
-        f"| offset: {one.offset} {one.timestamp_type}: {one.timestamp} "
-        f"keySize: {one.key_size} valueSize: {one.value_size} sequence: {one.sequence} "
-        f"headerKeys: [{','.join(one.header_keys)}] {_content(one.content)}"
+        f"| offset: {record.offset} {record.timestamp_type}: {record.timestamp} "
+        f"keySize: {record.key_size} valueSize: {record.value_size} sequence: {record.sequence} "
+        f"headerKeys: [{','.join(record.header_keys)}] {_content(record.content)}"
     )
 
 

@@ -163,17 +163,17 @@ async def _remove(admin: MirrorAdmin, arguments: Arguments) -> _Removed:
     topics = await admin.remove_topics_from_mirror(arguments.mirror, arguments.topic)
     if not arguments.wait_seconds:
         return _Removed(topics)
-    stopped = await admin.await_stopped(
+    stopped_partitions = await admin.await_stopped(
         arguments.mirror, topics, timeout_s=arguments.wait_seconds, tell=say
     )
-    return _Removed(topics, stopped)
+    return _Removed(topics, stopped_partitions)
 
 
-def _say_reasons(removed: _Removed) -> None:
+def _say_reasons(result: _Removed) -> None:
     """Print the reasons stored with STOPPED: foreign records, or that nothing was fenced."""
-    for _, topic, one in removed.stopped:
-        if one.reason:
-            say(f"{topic.topic}-{one.partition} is STOPPED: {one.reason}")
+    for _, topic, partition in result.stopped:
+        if partition.reason:
+            say(f"{topic.topic}-{partition.partition} is STOPPED: {partition.reason}")
 
 
 def _print_topics(sentence: str) -> Callable[[ChangedTopics], None]:
@@ -199,8 +199,8 @@ def _print_deleted(result: DeleteMirrorResult) -> None:
 
 def _print_list(result: ListMirrorsResult) -> None:
     rows = [
-        (one.mirror, one.topics, one.source_cluster_id, one.source_bootstrap)
-        for one in result.mirrors
+        (mirror.mirror, mirror.topics, mirror.source_cluster_id, mirror.source_bootstrap)
+        for mirror in result.mirrors
     ]
     print_table(LIST_COLUMNS, rows)
 
@@ -212,56 +212,56 @@ async def _describe(admin: MirrorAdmin, arguments: Arguments) -> DescribeMirrors
 def _print_description(result: DescribeMirrorsResult) -> None:
     rows = result.partitions
     print_table(DESCRIBE_COLUMNS, map(_columns, rows))
-    for mirror, topic, one in rows:
-        if one.reason is not None and (one.fresh or one.state not in NEEDS_OWNER):
-            name = f"{mirror.mirror}/{topic.topic}-{one.partition}"
-            say(f"{name} is {one.state.name}: {one.reason}")
+    for mirror, topic, partition in rows:
+        if partition.reason is not None and (partition.fresh or partition.state not in NEEDS_OWNER):
+            name = f"{mirror.mirror}/{topic.topic}-{partition.partition}"
+            say(f"{name} is {partition.state.name}: {partition.reason}")
     _warn_old(rows)
     _warn_silent(rows)
 
 
 def _columns(row: DescribedPartition) -> tuple[object, ...]:
     """The KIP's columns."""
-    mirror, topic, one = row
-    offsets = (one.source_offset, one.destination_offset, one.lag)
-    return (mirror.mirror, topic.topic, one.partition, *offsets, one.state.name)
+    mirror, topic, partition = row
+    offsets = (partition.source_offset, partition.destination_offset, partition.lag)
+    return (mirror.mirror, topic.topic, partition.partition, *offsets, partition.state.name)
 
 
 def _warn_old(rows: Sequence[DescribedPartition]) -> None:
     """Warn of partitions that need an owner and have no fresh status: their offsets are stale."""
     silent = [row for row in rows if row.one.state in NEEDS_OWNER and not row.one.fresh]
     if silent:
-        mirror, topic, one = silent[0]
+        mirror, topic, partition = silent[0]
         say(
             f"{len(silent)} of {len(rows)} partitions have no status from the last {FRESH_S:g} s: "
             "check that a node is running (twinlog run). For example "
-            f"{mirror.mirror}/{topic.topic}-{one.partition}: {one.reason}"
+            f"{mirror.mirror}/{topic.topic}-{partition.partition}: {partition.reason}"
         )
 
 
 def _warn_incomplete(result: ListMirrorsResult | DescribeMirrorsResult) -> None:
     """Warn of topics that are not mirrored, and of records that cannot be read."""
-    for one in (mirror.not_mirrored for mirror in result.mirrors):
-        for topic, reason in one.topics:
-            say(f"{one.mirror}: source topic {topic} is not mirrored: {reason}")
-        if one.total > len(one.topics):
-            say(f"{one.mirror}: {one.total} source topics are not mirrored")
+    for not_mirrored in (mirror.not_mirrored for mirror in result.mirrors):
+        for topic, reason in not_mirrored.topics:
+            say(f"{not_mirrored.mirror}: source topic {topic} is not mirrored: {reason}")
+        if not_mirrored.total > len(not_mirrored.topics):
+            say(f"{not_mirrored.mirror}: {not_mirrored.total} source topics are not mirrored")
     for trouble in result.unreadable:
         say(f"cannot be read: {trouble}")
 
 
 def _warn_silent(rows: Iterable[DescribedPartition]) -> None:
     """Warn of sources that have not answered: the shown offsets of their partitions are stale."""
-    heard: dict[str, list[int]] = {}
-    for mirror, _, one in rows:
-        if one.source_time_ms is not None and one.status_time_ms is not None:
-            silent_ms = one.status_time_ms - one.source_time_ms
-            if one.state is State.MIRRORING and silent_ms > FRESH_S * 1000:
-                heard.setdefault(mirror.mirror, []).append(one.source_time_ms)
-    for name, times in heard.items():
-        since = time.time() - min(times) / 1000
+    contacts: dict[str, list[int]] = {}
+    for mirror, _, partition in rows:
+        if partition.source_time_ms is not None and partition.status_time_ms is not None:
+            silent_ms = partition.status_time_ms - partition.source_time_ms
+            if partition.state is State.MIRRORING and silent_ms > FRESH_S * 1000:
+                contacts.setdefault(mirror.mirror, []).append(partition.source_time_ms)
+    for name, times in contacts.items():
+        silence_s = time.time() - min(times) / 1000
         say(
-            f"{name}: the source has not responded for {since:.0f} s for {len(times)} "
+            f"{name}: the source has not responded for {silence_s:.0f} s for {len(times)} "
             "partition(s); SOURCE-OFFSET and LAG are as of then (see twinlog readiness)"
         )
 
@@ -333,13 +333,15 @@ ACTIONS: Final[Mapping[str, Action[Any]]] = {
 
 def _with_actions(command: click.Command) -> click.Command:
     """Add the actions' flags; those before `--json` are in order of the alphabet."""
-    names = [one.name for one in command.params]
+    names = [parameter.name for parameter in command.params]
     at = names.index("as_json")
     flags = [
         click.Option([f"--{name}", name], is_flag=True, help=action.help)
         for name, action in ACTIONS.items()
     ]
-    command.params[:at] = sorted([*flags, *command.params[:at]], key=lambda one: one.opts[0])
+    command.params[:at] = sorted(
+        [*flags, *command.params[:at]], key=lambda parameter: parameter.opts[0]
+    )
     return command
 
 
@@ -439,21 +441,21 @@ def _parse(options: Mapping[str, Any], *, as_json: bool) -> tuple[str, Arguments
     Raises:
         click.UsageError: none or several actions, or a missing or surplus argument.
     """
-    chosen = [name for name in ACTIONS if options[name]]
-    if len(chosen) != 1:
+    actions = [name for name in ACTIONS if options[name]]
+    if len(actions) != 1:
         flags = ", ".join(f"--{name}" for name in ACTIONS)
         raise click.UsageError(f"Command must include exactly one action: {flags}")
-    action = ACTIONS[chosen[0]]
-    given = {name: options[name] for name in OF_ACTIONS if options[name] is not None}
+    action = ACTIONS[actions[0]]
+    values = {name: options[name] for name in OF_ACTIONS if options[name] is not None}
     for name in action.needs:
-        if name not in given:
-            raise click.UsageError(f"--{chosen[0]} needs {_flag(name)}")
-    for name in given:
+        if name not in values:
+            raise click.UsageError(f"--{actions[0]} needs {_flag(name)}")
+    for name in values:
         if name not in action.needs + action.may_have:
-            raise click.UsageError(f"{_flag(name)} cannot be used with --{chosen[0]}")
-    if "save_tail" in given and not given.get("rebuild"):
+            raise click.UsageError(f"{_flag(name)} cannot be used with --{actions[0]}")
+    if "save_tail" in values and not values.get("rebuild"):
         raise click.UsageError("--save-tail needs --rebuild")
-    return chosen[0], Arguments(as_json=as_json, **given)
+    return actions[0], Arguments(as_json=as_json, **values)
 
 
 def _flag(name: str) -> str:

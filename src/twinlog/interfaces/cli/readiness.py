@@ -39,20 +39,20 @@ def readiness(
     4: not ready. (1, 2: an error, there is no verdict.)
     """
     properties = destination_properties(bootstrap_server, command_config)
-    found = call(properties, lambda admin: admin.readiness(mirror, topic))
+    report = call(properties, lambda admin: admin.readiness(mirror, topic))
     if as_json:
-        print_json(found, indent=1)
+        print_json(report, indent=1)
     else:
-        print_readiness(found)
-    sys.exit(STATUSES[found.verdict])
+        print_readiness(report)
+    sys.exit(STATUSES[report.verdict])
 
 
-def print_readiness(found: Readiness) -> None:
+def print_readiness(report: Readiness) -> None:
     """Print a table of topics, the findings, and the verdict."""
-    print_table(COLUMNS, [_columns(found.mirror, topic) for topic in found.topics])
-    for finding in found.all_findings():
+    print_table(COLUMNS, [_columns(report.mirror, topic) for topic in report.topics])
+    for finding in report.all_findings():
         click.echo(printable(f"{finding.verdict.name}: {finding.text}"))
-    click.echo(_sentence(found))
+    click.echo(_sentence(report))
 
 
 def _columns(mirror: str, topic: TopicReadiness) -> tuple[object, ...]:
@@ -64,30 +64,30 @@ def _or_unknown(number: int | None) -> str:
     return "-" if number is None else str(number)
 
 
-def _sentence(found: Readiness) -> str:
-    if found.verdict is Verdict.NOT_READY:
-        return f"Mirror {found.mirror} is not ready for a failover"
-    return f"Mirror {found.mirror} can be failed over: {_loss(found)} ({_rests_on(found)})"
+def _sentence(report: Readiness) -> str:
+    if report.verdict is Verdict.NOT_READY:
+        return f"Mirror {report.mirror} is not ready for a failover"
+    return f"Mirror {report.mirror} can be failed over: {_loss(report)} ({_rests_on(report)})"
 
 
-def _loss(found: Readiness) -> str:
+def _loss(report: Readiness) -> str:
     """What a failover would lose; "nothing" only if everything was seen."""
-    if found.verdict is Verdict.READY:
+    if report.verdict is Verdict.READY:
         return "nothing would be lost"
-    if found.lag_is_all:
-        lost = f"{found.lag} offsets would be lost" if found.lag else "no record would be lost"
-        skips = any(one.reason in SKIPPING for one in found.all_findings())
-        return f"{lost}, and groups would skip records" if skips else lost
-    if found.lag:
-        return f"at least {found.lag} offsets would be lost"
+    if report.lag_is_all:
+        loss = f"{report.lag} offsets would be lost" if report.lag else "no record would be lost"
+        skips = any(finding.reason in SKIPPING for finding in report.all_findings())
+        return f"{loss}, and groups would skip records" if skips else loss
+    if report.lag:
+        return f"at least {report.lag} offsets would be lost"
     return "unknown what would be lost"
 
 
-def _rests_on(found: Readiness) -> str:
+def _rests_on(report: Readiness) -> str:
     """The age of the facts that the verdict is based on."""
-    facts = f"destination read {_seconds(found.age_ms)} ago"
-    facts += f", last contact with the source {_seconds(found.source_age_ms)} ago"
-    return f"{facts}, statuses up to {_seconds(found.status_age_ms)} old"
+    facts = f"destination read {_seconds(report.age_ms)} ago"
+    facts += f", last contact with the source {_seconds(report.source_age_ms)} ago"
+    return f"{facts}, statuses up to {_seconds(report.status_age_ms)} old"
 
 
 def _seconds(milliseconds: int | None) -> str:

@@ -118,7 +118,7 @@ class _Display:
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
         self._terminal = sys.stderr.isatty()
-        self._last = ""
+        self._last_text = ""
 
     def show(self, progress: NodeProgress) -> None:
         """Show the progress."""
@@ -138,9 +138,9 @@ class _Display:
             f"{progress.waiting} waiting; lag {progress.lag}; {progress.records} records, "
             f"{progress.bytes / 1e6:.1f} MB"
         )
-        if text == self._last:
+        if text == self._last_text:
             return
-        self._last = text
+        self._last_text = text
         if self._terminal:
             width = os.get_terminal_size(sys.stderr.fileno()).columns
             click.echo(f"\r{text[: width - 1]:<{width - 1}}", nl=False, err=True)

@@ -183,8 +183,8 @@ def _release(
     if as_json:
         print_json(released)
         return
-    for what, acls in texts:
-        click.echo(f"{what}: {len(acls)} denial(s)")
+    for label, acls in texts:
+        click.echo(f"{label}: {len(acls)} denial(s)")
         for text in sorted(map(str, acls)):
             click.echo(printable(text))
 
@@ -234,17 +234,17 @@ class _Show:
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
-        self._known = SwitchoverInterrupted()
+        self._interruption = SwitchoverInterrupted()
 
-    def progress(self, told: Progress) -> None:
+    def progress(self, report: Progress) -> None:
         """Show that a step begins, goes on, or is done."""
-        self._known = SwitchoverInterrupted(told.step.can_go_back, told.denied)
+        self._interruption = SwitchoverInterrupted(report.step.can_go_back, report.denied)
         if self._as_json:
-            print_json(told)
+            print_json(report)
         else:
-            back = "" if told.step.can_go_back else " (cannot be undone)"
-            mark = "done" if told.done else "    "
-            say(f"{told.step.name:<10}{mark}  {told.text}{back}")
+            note = "" if report.step.can_go_back else " (cannot be undone)"
+            mark = "done" if report.done else "    "
+            say(f"{report.step.name:<10}{mark}  {report.text}{note}")
 
     @unread_output_ignored()
     def failed(self, error: SwitchoverFailed) -> None:
@@ -257,14 +257,14 @@ class _Show:
     def interrupted(self) -> None:
         """Show that Ctrl-C, SIGTERM or SIGHUP has interrupted the switchover."""
         if self._as_json:
-            print_json(self._known)
-        click.echo(f"Interrupted; {self._known}", err=True)
+            print_json(self._interruption)
+        click.echo(f"Interrupted; {self._interruption}", err=True)
 
     @unread_output_ignored()
     def switched_over(self, result: SwitchedOver) -> None:
         """Show the result."""
         names = ", ".join(result.topics)
-        late = result.left_behind
+        leftovers = result.left_behind
         if self._as_json:
             print_json(result)
         else:
@@ -280,7 +280,7 @@ class _Show:
                 f"--mirror {result.mirror} --allow-producers",
                 err=True,
             )
-        if late is None:
+        if leftovers is None:
             click.echo(
                 "Unknown whether the source was written to during the failover: "
                 "it could not be read",
@@ -288,9 +288,10 @@ class _Show:
             )
         if result.groups_behind:
             say(f"GROUPS {result.groups_behind}")
-        for one in late or ():
+        for leftover in leftovers or ():
             click.echo(
-                f"NOT MIRRORED {one.partition} [{one.start}, {one.end}): written to the source by "
+                f"NOT MIRRORED {leftover.partition} [{leftover.start}, {leftover.end}): written to "
+                "the source by "
                 "a producer that was not stopped",
                 err=True,
             )

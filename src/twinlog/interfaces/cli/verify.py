@@ -86,20 +86,22 @@ def verify(
 
 
 def _as_text(result: Verification) -> str:
-    lines = [f"DIFFERS {_range(one)}" for one in result.differences]
-    lines += [f"NOT SEEN {_range(one)}" for one in result.unseen]
-    lines += [f"NOT SEEN what this unreadable record describes: {one}" for one in result.unreadable]
-    lines += [f"{one.partition}: {_counted(one.counts)}" for one in result.logs]
-    behind = result.counts.behind
-    later = f"; {behind} offsets are not mirrored yet" if behind else ""
+    lines = [f"DIFFERS {_range(difference)}" for difference in result.differences]
+    lines += [f"NOT SEEN {_range(difference)}" for difference in result.unseen]
+    lines += [
+        f"NOT SEEN what this unreadable record describes: {record}" for record in result.unreadable
+    ]
+    lines += [f"{report.partition}: {_counted(report.counts)}" for report in result.logs]
+    lag = result.counts.behind
+    lag_note = f"; {lag} offsets are not mirrored yet" if lag else ""
     lines.append(
-        f"{len(result.logs)} partitions, {_counted(result.counts)}: {_verdict(result)}{later}"
+        f"{len(result.logs)} partitions, {_counted(result.counts)}: {_verdict(result)}{lag_note}"
     )
     return "\n".join(map(printable, lines))
 
 
-def _range(one: RangeDifference) -> str:
-    return f"{one.partition} [{one.start}, {one.end}): {one.reason}"
+def _range(difference: RangeDifference) -> str:
+    return f"{difference.partition} [{difference.start}, {difference.end}): {difference.reason}"
 
 
 def _verdict(result: Verification) -> str:
@@ -114,8 +116,8 @@ def _verdict(result: Verification) -> str:
 
 def _counted(counts: Counts) -> str:
     """The counts of all classes; their sum is the first number."""
-    found = counts.absent_by_reason
-    absent = ", ".join(f"{reason} {count}" for reason, count in found.items() if count)
+    reasons = counts.absent_by_reason
+    absent = ", ".join(f"{reason} {count}" for reason, count in reasons.items() if count)
     return (
         f"{counts.length} offsets = {counts.compared} compared + {counts.differs} differing + "
         f"{sum(counts.absent.values())} absent{f' ({absent})' if absent else ''} + "
@@ -128,15 +130,15 @@ class _Reporter:
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
-        self._next = time.monotonic() + LINE_S
+        self._next_at = time.monotonic() + LINE_S
 
     def __call__(self, progress: JobProgress) -> None:
         """Show the progress."""
         text = f"verify: {progress.done} of {progress.total} tasks done"
         if self._terminal:
             click.echo(f"\r{text}", err=True, nl=False)
-        elif time.monotonic() >= self._next:
-            self._next = time.monotonic() + LINE_S
+        elif time.monotonic() >= self._next_at:
+            self._next_at = time.monotonic() + LINE_S
             click.echo(text, err=True)
 
     def end(self) -> None:

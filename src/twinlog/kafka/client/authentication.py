@@ -54,9 +54,10 @@ async def authenticate(exchange: Exchange, sasl: Sasl, host: str) -> float:
     """
     handshake = await exchange(SaslHandshakeRequest(mechanism=sasl.mechanism, min_version=1))
     if handshake.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-        offered = few(handshake.mechanisms)
+        mechanisms = few(handshake.mechanisms)
         raise UserError(
-            f"the listener does not support sasl.mechanism {sasl.mechanism}: it offers {offered}",
+            f"the listener does not support sasl.mechanism {sasl.mechanism}: it offers "
+            f"{mechanisms}",
             code=ErrorCode.UNSUPPORTED_SASL_MECHANISM,
         )
     if handshake.error_code:

@@ -33,9 +33,9 @@ class BrokerOrder:
         return sorted(self._shuffled(brokers), key=self._reluctance)
 
     def _shuffled(self, brokers: Iterable[int]) -> list[int]:
-        shuffled = list(brokers)
-        self._rng.shuffle(shuffled)
-        return shuffled
+        order = list(brokers)
+        self._rng.shuffle(order)
+        return order
 
     def _reluctance(self, node_id: int) -> tuple[int, bool]:
         """Sort key: brokers that are unreachable or do not answer come last."""

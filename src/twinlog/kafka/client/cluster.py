@@ -70,7 +70,7 @@ class KafkaCluster:
         self.turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By transactional id: a task that fences and writes under an id holds its lock. Without
         it, two tasks of this process would fence each other."""
-        self._borrowed: set[int] = set()
+        self._borrowed_lanes: set[int] = set()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -101,10 +101,12 @@ class KafkaCluster:
             Retriable: none answered in time; the message has each address and why.
             UserError: the first server that answered refuses the client.
         """
-        whole = self.config.api_timeout if timeout is None else timeout
-        each = whole / (len(self.config.bootstrap_servers) + 1)
+        total_timeout = self.config.api_timeout if timeout is None else timeout
+        server_timeout = total_timeout / (len(self.config.bootstrap_servers) + 1)
         try:
-            await self.persist(lambda: self._refresher.bootstrap(each=each), whole)
+            await self.persist(
+                lambda: self._refresher.bootstrap(server_timeout=server_timeout), total_timeout
+            )
         except BaseException:
             await self.close()
             raise
@@ -132,11 +134,11 @@ class KafkaCluster:
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, Leader | Refusal]:
         """Leaders of partitions; topics without one in the snapshot are refreshed once."""
-        wanted = list(partitions)
-        missing = {p.topic for p in wanted if isinstance(self.leader(p), Refusal)}
-        if missing:
-            await self.refresh(missing)
-        return {p: self.leader(p) for p in wanted}
+        partition_list = list(partitions)
+        missing_topics = {p.topic for p in partition_list if isinstance(self.leader(p), Refusal)}
+        if missing_topics:
+            await self.refresh(missing_topics)
+        return {p: self.leader(p) for p in partition_list}
 
     # Connections
 
@@ -165,21 +167,27 @@ class KafkaCluster:
         """Whether a broker has not answered for `patience` seconds while requests are in flight."""
         return self._pool.hangs(Key(node_id, lane), patience)
 
+    def round_trip_s(self, node_id: int) -> float:
+        """The shortest round trip to a broker that opened a connection; 0 without a connection."""
+        return self._pool.round_trip_s(node_id)
+
     def borrow_lane(self) -> Lane:
         """Return a lane that is the caller's alone until `return_lane`; its connections stay open.
 
         For short-lived users: there are as many lanes as there are users at the same time.
         """
-        number = next(number for number in itertools.count() if number not in self._borrowed)
-        self._borrowed.add(number)
+        number = next(number for number in itertools.count() if number not in self._borrowed_lanes)
+        self._borrowed_lanes.add(number)
         return f"borrowed {number}"
 
     async def return_lane(self, lane: Lane) -> None:
         """Release a lane for the next user, without connections on which it would have to wait."""
         try:
-            await self._pool.close_where(lambda key, its: key.lane == lane and its.in_flight > 0)
+            await self._pool.close_where(
+                lambda key, connection: key.lane == lane and connection.in_flight > 0
+            )
         finally:
-            self._borrowed.discard(int(str(lane).rpartition(" ")[2]))
+            self._borrowed_lanes.discard(int(str(lane).rpartition(" ")[2]))
 
     async def close_lanes(self, lanes: Collection[Lane]) -> None:
         """Close the connections of lanes that are no longer used."""

@@ -69,7 +69,7 @@ class ClusterConfig:
     client_id: str = "twinlog"
     security: Security = PLAINTEXT
     """The credentials as resolved at parsing; a connection uses `security_now`."""
-    written: ClientProperties | None = field(default=None, hash=False)
+    client_properties: ClientProperties | None = field(default=None, hash=False)
     """The properties that `security` was made of. None: `security` is fixed."""
     grants: Grants = NOTHING
     """What the properties of mirrors may read, if this is the process's own configuration."""
@@ -92,7 +92,7 @@ class ClusterConfig:
     @property
     def foreign(self) -> bool:
         """Whether it is the configuration of a mirror's source, which is not trusted."""
-        return self.written is not None and self.written.grants is not None
+        return self.client_properties is not None and self.client_properties.grants is not None
 
     def security_now(self) -> Security:
         """Resolve the credentials again.
@@ -100,10 +100,10 @@ class ClusterConfig:
         Raises:
             Retriable: a reference cannot be resolved. It could be before, so it is being changed.
         """
-        if self.written is None:
+        if self.client_properties is None:
             return self.security
         try:
-            return _security(_Reader(self.written))
+            return _security(_Reader(self.client_properties))
         except UserError as error:
             raise Retriable(error.message, hint=error.hint) from error
 
@@ -205,9 +205,9 @@ def parse_source(
     return _parse(ClientProperties(dict(properties), environment, grants))
 
 
-def _parse(written: ClientProperties) -> Parsed:
-    properties = written.properties
-    reader = _Reader(written)
+def _parse(client_properties: ClientProperties) -> Parsed:
+    properties = client_properties.properties
+    reader = _Reader(client_properties)
     times = {name: reader.milliseconds(key) for key, name in _MILLISECONDS.items()}
     sizes: dict[str, int | None] = {}
     for key, name in _BYTES.items():
@@ -216,7 +216,7 @@ def _parse(written: ClientProperties) -> Parsed:
     config = ClusterConfig(
         bootstrap_servers=_bootstrap(reader),
         security=_security(reader),
-        written=written,
+        client_properties=client_properties,
         grants=reader.granted(),
         **_given({"client_id": client_id}),
         **_given(times),
@@ -239,14 +239,16 @@ def _given(values: Mapping[str, object]) -> dict[str, Any]:
 class _Reader:
     """Properties by name, references resolved; remembers which were read."""
 
-    def __init__(self, written: ClientProperties) -> None:
-        self._properties = written.properties
-        self._environment = os.environ if written.environment is None else written.environment
-        self._grants = written.grants
-        self._used: set[str] = set()
+    def __init__(self, client_properties: ClientProperties) -> None:
+        self._properties = client_properties.properties
+        self._environment = (
+            os.environ if client_properties.environment is None else client_properties.environment
+        )
+        self._grants = client_properties.grants
+        self._used_keys: set[str] = set()
 
     def text(self, key: str) -> str | None:
-        self._used.add(key)
+        self._used_keys.add(key)
         value = self._properties.get(key)
         if value is None:
             return None
@@ -256,28 +258,28 @@ class _Reader:
         """What mirrors' properties may read; a mirror's own properties grant nothing."""
         if self._grants is not None:
             return NOTHING
-        named = {key: self.text(key) for key in (ALLOWED_PATHS, ALLOWLIST_PATTERN)}
-        return parse_grants({key: value for key, value in named.items() if value is not None})
+        values = {key: self.text(key) for key in (ALLOWED_PATHS, ALLOWLIST_PATTERN)}
+        return parse_grants({key: value for key, value in values.items() if value is not None})
 
     def check_path(self, key: str, path: str) -> None:
         """Refuse a file that these properties may not read."""
         if self._grants is not None:
-            written = self._properties.get(key, "")
+            raw_value = self._properties.get(key, "")
             # A path that comes from a reference is not shown, and neither is the text around it.
-            self._grants.check_path(key, path, repr(path) if path in written else "its file")
+            self._grants.check_path(key, path, repr(path) if path in raw_value else "its file")
 
     def check_system_tickets(self, key: str) -> None:
         """Refuse the Kerberos tickets of the user that runs this process."""
         if self._grants is not None:
-            shown = f"without keyTab and ticketCache it uses ${SYSTEM_TICKETS}, which"
-            self._grants.check_variable(key, SYSTEM_TICKETS, shown)
+            display_name = f"without keyTab and ticketCache it uses ${SYSTEM_TICKETS}, which"
+            self._grants.check_variable(key, SYSTEM_TICKETS, display_name)
 
-    def choice(self, key: str, allowed: tuple[str, ...], default: str) -> str:
+    def choice(self, key: str, choices: tuple[str, ...], default: str) -> str:
         value = self.text(key)
         if value is None:
             return default
-        if value not in allowed:
-            raise self.bad(key, value, f"one of {', '.join(allowed)}")
+        if value not in choices:
+            raise self.bad(key, value, f"one of {', '.join(choices)}")
         return value
 
     def milliseconds(self, key: str) -> float | None:
@@ -287,17 +289,17 @@ class _Reader:
     def size(self, key: str) -> int | None:
         return self._number(key, -1, _MAX_BYTES)
 
-    def bad(self, key: str, value: str, allowed: str) -> UserError:
+    def bad(self, key: str, value: str, expectation: str) -> UserError:
         """The error for a value, or a part of one, that is not allowed."""
-        return UserError(f"{key} is {self.shown(key, value)}: expected {allowed}")
+        return UserError(f"{key} is {self.shown(key, value)}: expected {expectation}")
 
     def shown(self, key: str, value: str) -> str:
         """The value as written: a resolved one may be a secret, by mistake."""
-        written = self._properties.get(key, "").strip()
-        return repr(value if value in written else written)
+        raw_value = self._properties.get(key, "").strip()
+        return repr(value if value in raw_value else raw_value)
 
     def unused(self) -> tuple[str, ...]:
-        unused = sorted(self._properties.keys() - self._used)
+        unused = sorted(self._properties.keys() - self._used_keys)
         return tuple(unused)
 
     def _number(self, key: str, lowest: int, highest: int) -> int | None:
@@ -383,10 +385,10 @@ def _from_environment(name: str, environment: Mapping[str, str]) -> str:
 
 def _from_file(argument: str, _environment: Mapping[str, str]) -> str:
     path, _, key = argument.rpartition(":")
-    found = read_properties(_there(path, Path(path)))
-    if key not in found:
+    properties = read_properties(_there(path, Path(path)))
+    if key not in properties:
         raise LookupError(f"the file has no key {key!r}")
-    return found[key]
+    return properties[key]
 
 
 def _from_directory(argument: str, _environment: Mapping[str, str]) -> str:
@@ -444,8 +446,8 @@ def _sasl(reader: _Reader) -> Sasl:
     if mechanism == "OAUTHBEARER":
         if not token_url.startswith("file:///"):
             # Not shown: a URL may contain a name and a password.
-            allowed = "file:///PATH of a file that contains a current token"
-            raise UserError(f"{TOKEN_URL}: expected {allowed}")
+            expectation = "file:///PATH of a file that contains a current token"
+            raise UserError(f"{TOKEN_URL}: expected {expectation}")
         reader.check_path(TOKEN_URL, unquote(urlsplit(token_url).path))
         return Sasl(mechanism=mechanism, token_url=token_url)
     options = {} if jaas is None else parse_jaas(jaas, mechanism)
@@ -516,11 +518,11 @@ def _pem_file(reader: _Reader, store: str) -> str | None:
     if _PEM in location:
         raise UserError(f"{key} is PEM text: expected the path of a PEM file")
     reader.check_path(key, location)
-    shown = f"{key} is {reader.shown(key, location)}"
+    location_text = f"{key} is {reader.shown(key, location)}"
     try:
         text = Path(location).read_bytes()
     except (OSError, ValueError) as error:
-        raise UserError(f"{shown}: {why(error)}") from None
+        raise UserError(f"{location_text}: {why(error)}") from None
     if _PEM.encode() not in text:
-        raise UserError(f"{shown}: the file is not PEM", hint=f"convert it: {_CONVERT}")
+        raise UserError(f"{location_text}: the file is not PEM", hint=f"convert it: {_CONVERT}")
     return location

@@ -62,9 +62,8 @@ log = logging.getLogger(__name__)
 Buffer = bytes | bytearray | memoryview
 
 MAX_THROTTLE: Final = 3600.0
-"""Seconds: a throttle is never obeyed for longer. Brokers compute it from the excess over the quota
-and do not limit it: 4 MiB under a quota of 10 KB/s are about 400 s. Sending earlier gains nothing,
-since the broker has muted the connection."""
+"""Seconds: no throttle is obeyed for longer. Brokers do not limit it: 4 MiB under a quota of 10
+KB/s are about 400 s. Sending earlier gains nothing, since the broker has muted the connection."""
 LONG_THROTTLE: Final = 10.0
 """Seconds: a throttle of this length or more is logged."""
 WRITE_HIGH: Final = 4 << 20
@@ -95,7 +94,7 @@ class _Request:
     api_version: int
     flexible: bool
     future: asyncio.Future[memoryview]
-    began: float
+    start_time: float
     """When it was submitted; once it is in flight, when it was sent."""
     timer: asyncio.TimerHandle | None = None
     correlation_id: int = -1
@@ -132,7 +131,7 @@ class Connection:
         self._receiver = Receiver(
             self._longest, self._on_frame, self._on_nonsense, self._gate, self._on_lost
         )
-        self._counted_in = 0
+        self._counted_bytes = 0
         self._in_flight: deque[_Request] = deque()
         self._outbox: deque[_Request] = deque()
         self._gates: set[str] = set()
@@ -143,13 +142,13 @@ class Connection:
         self._alert: ssl.SSLError | None = None
         """The TLS error that ended the connection, if any: with TLS 1.3 a client's certificate is
         refused only after the handshake."""
-        self._lost: asyncio.Future[None] = self._loop.create_future()
+        self._loss: asyncio.Future[None] = self._loop.create_future()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._throttled_until = 0.0
         self._renewal: asyncio.Task[None] | None = None
         self._broker_versions: Any = None
         self.last_used = self._loop.time()
-        self._answered_at = 0.0
+        self._answered_at = self.round_trip_s = 0.0  # round trip: of ApiVersions, answered at once
 
     @classmethod
     async def open(
@@ -183,10 +182,10 @@ class Connection:
         )
         try:
             async with asyncio.timeout(options.setup_timeout):
-                now = security()
-                await self._connect(now)
+                credentials = security()
+                await self._connect(credentials)
                 await self._negotiate()
-                await self._authenticate(now)
+                await self._authenticate(credentials)
         except TimeoutError as error:
             await self.close()
             raise Retriable(
@@ -233,7 +232,7 @@ class Connection:
             return 0.0
         return max(
             self._loop.time()
-            - max(self._in_flight[0].began, self._answered_at, self._throttled_until),
+            - max(self._in_flight[0].start_time, self._answered_at, self._throttled_until),
             0.0,
         )
 
@@ -268,16 +267,16 @@ class Connection:
             Disconnected: the connection is closed.
             Retriable: it could not be written within `timeout`.
         """
-        began = self._loop.time()
+        start = self._loop.time()
         while not self.can_send:
             self._raise_if_closed()
             self._room.clear()
             try:
-                async with asyncio.timeout_at(timeout and self._limit(began, timeout)):
+                async with asyncio.timeout_at(timeout and self._limit(start, timeout)):
                     await self._room.wait()
             except TimeoutError as error:
                 assert timeout is not None
-                if self._limit(began, timeout) <= self._loop.time():
+                if self._limit(start, timeout) <= self._loop.time():
                     raise Retriable(f"{self.address}: not sent within {timeout:g} s") from error
 
     async def call(self, request: Any, *, timeout: float | None = None) -> Any:
@@ -333,11 +332,11 @@ class Connection:
         if self._renewal is not None and self._renewal is not asyncio.current_task():
             await asyncio.wait({self._renewal}, timeout=CLOSE_TIMEOUT)
         if self._transport is not None:
-            await asyncio.wait({self._lost}, timeout=CLOSE_TIMEOUT)
+            await asyncio.wait({self._loss}, timeout=CLOSE_TIMEOUT)
 
     async def wait_closed(self) -> TwinlogError:
         """Wait until the connection is closed; return why."""
-        await asyncio.shield(self._lost)
+        await asyncio.shield(self._loss)
         assert self._error is not None
         return self._error
 
@@ -375,6 +374,7 @@ class Connection:
                 client_software_name="twinlog", client_software_version=__version__
             )
             response = await self._exchange(request, version, None, urgent=True)
+            self.round_trip_s = self._loop.time() - self.last_used
             ranges = {k.api_key: (k.min_version, k.max_version) for k in response.api_keys}
             if response.error_code != ErrorCode.UNSUPPORTED_VERSION:
                 break
@@ -426,7 +426,7 @@ class Connection:
         self, request: Any, version: int, timeout: float | None, *, urgent: bool = False
     ) -> Any:
         timeout = self._options.request_timeout if timeout is None else timeout
-        began = self._loop.time()
+        start = self._loop.time()
         if not urgent:
             await self.ready(timeout)
         body = request.encode(version=version)
@@ -435,7 +435,7 @@ class Connection:
             version,
             (body,),
             flexible=frames.request_flexible(request, version),
-            timeout=max(self._limit(began, timeout) - self._loop.time(), 0.0),
+            timeout=max(self._limit(start, timeout) - self._loop.time(), 0.0),
             urgent=urgent,
         )
         try:
@@ -463,7 +463,7 @@ class Connection:
         request = _Request(api_key, api_version, flexible, future, self._loop.time(), parts=parts)
         timeout = self._options.request_timeout if timeout is None else timeout
         request.timer = self._loop.call_later(
-            timeout, self._timed_out, request, request.began, timeout
+            timeout, self._timed_out, request, request.start_time, timeout
         )
         if urgent or not self._gates:
             self._transmit(request)
@@ -486,7 +486,7 @@ class Connection:
             body_size=size,
         )
         self._in_flight.append(request)
-        self.last_used = request.began = self._loop.time()
+        self.last_used = request.start_time = self._loop.time()
         self.counters.requests += 1
         self.counters.bytes_out += len(header) + size
         self._write([header, *parts])
@@ -498,25 +498,25 @@ class Connection:
         kernel does not accept all at once.
         """
         assert self._transport is not None
-        small: list[Buffer] = []
+        small_parts: list[Buffer] = []
         for part in parts:
             if len(part) < LARGE:
-                small.append(part)
+                small_parts.append(part)
                 continue
-            if small:
-                self._transport.write(b"".join(small))
-                small = []
+            if small_parts:
+                self._transport.write(b"".join(small_parts))
+                small_parts = []
             self._transport.write(part)
-        if small:
-            self._transport.write(b"".join(small))
+        if small_parts:
+            self._transport.write(b"".join(small_parts))
 
     def _longest(self) -> int:
         """The maximum length of the next response, which answers the oldest request."""
         if not self._in_flight:
             raise ProtocolError(f"{self.address}: a response that matches no request in flight")
         request = self._in_flight[0]
-        longest = frames.longest_response(request.api_key, request.size)
-        return min(self._options.max_frame, longest)
+        max_length = frames.longest_response(request.api_key, request.size)
+        return min(self._options.max_frame, max_length)
 
     def _on_frame(self, frame: memoryview) -> None:
         request = self._in_flight[0]
@@ -536,14 +536,14 @@ class Connection:
             request.future.set_result(frame[body_at:])
         self._make_room()
 
-    def _limit(self, began: float, timeout: float) -> float:
-        """The time at which a wait that began at `began` is over."""
-        return max(began, self._throttled_until) + timeout
+    def _limit(self, start: float, timeout: float) -> float:
+        """The time at which a wait that began at `start` is over."""
+        return max(start, self._throttled_until) + timeout
 
-    def _timed_out(self, request: _Request, began: float, timeout: float) -> None:
-        limit = self._limit(began, timeout)
+    def _timed_out(self, request: _Request, start: float, timeout: float) -> None:
+        limit = self._limit(start, timeout)
         if limit > self._loop.time():  # the broker throttled meanwhile
-            request.timer = self._loop.call_at(limit, self._timed_out, request, began, timeout)
+            request.timer = self._loop.call_at(limit, self._timed_out, request, start, timeout)
             return
         if request.correlation_id < 0:
             self._outbox.remove(request)
@@ -576,14 +576,14 @@ class Connection:
             self._room.set()
 
     def _timer(self, name: str, delay: float, action: Callable[[], None]) -> None:
-        old = self._timers.pop(name, None)
-        if old is not None:
-            old.cancel()
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
         self._timers[name] = self._loop.call_later(delay, action)
 
     def _count_in(self) -> None:
-        self.counters.bytes_in += self._receiver.received - self._counted_in
-        self._counted_in = self._receiver.received
+        self.counters.bytes_in += self._receiver.received - self._counted_bytes
+        self._counted_bytes = self._receiver.received
 
     def _raise_if_closed(self) -> None:
         if self._error is not None:
@@ -594,8 +594,8 @@ class Connection:
             self._alert = exc
         reason = "the broker closed the connection" if exc is None else str(exc)
         self._fail(Disconnected(f"{self.address}: {reason}"))
-        if not self._lost.done():
-            self._lost.set_result(None)
+        if not self._loss.done():
+            self._loss.set_result(None)
 
     def _on_nonsense(self, error: TwinlogError) -> None:
         """Close: the data is no valid answer. The parser does not know the peer, so add it."""
@@ -616,10 +616,10 @@ class Connection:
             self._renewal.cancel()
         if self._transport is not None:
             self._transport.abort()
-        pending = [*self._in_flight, *self._outbox]
+        requests = [*self._in_flight, *self._outbox]
         self._in_flight.clear()
         self._outbox.clear()
-        for index, request in enumerate(pending):
+        for index, request in enumerate(requests):
             _stop_timer(request)
             if not request.future.done():
                 request.future.set_exception(_for_request(error, first=index == 0))
@@ -634,6 +634,6 @@ def _stop_timer(request: _Request) -> None:
 def _for_request(error: TwinlogError, *, first: bool) -> TwinlogError:
     """A separate exception for each request: one instance must not be raised in two places."""
     cls = ProtocolError if first and isinstance(error, ProtocolError) else Disconnected
-    own = cls(error.message, hint=error.hint)
-    own.__cause__ = error
-    return own
+    separate = cls(error.message, hint=error.hint)
+    separate.__cause__ = error
+    return separate

@@ -41,7 +41,7 @@ class Coordinators:
         self._brokers = brokers
         self._retries = retries
         self._rng = rng
-        self._known: dict[tuple[Coordinator, str], int] = {}
+        self._node_ids: dict[tuple[Coordinator, str], int] = {}
 
     async def find(self, kind: Coordinator, key: str, *, timeout: float | None = None) -> int:
         """Find the broker that coordinates a group or a transactional id (cached).
@@ -55,14 +55,14 @@ class Coordinators:
             Retriable: there is none within `timeout`.
             UserError: no right to the group or the id.
         """
-        known = self._known.get((kind, key))
-        if known is not None:
-            return known
+        cached_node = self._node_ids.get((kind, key))
+        if cached_node is not None:
+            return cached_node
         return await self._retries.persist(lambda: self._ask(kind, key), timeout)
 
     def forget(self, kind: Coordinator, key: str) -> None:
         """Drop the cached coordinator: it has moved, or does not answer."""
-        self._known.pop((kind, key), None)
+        self._node_ids.pop((kind, key), None)
 
     async def doubt(self, kind: Coordinator, key: str) -> None:
         """Ask another broker than the cached coordinator, and trust it if it names another one.
@@ -70,11 +70,11 @@ class Coordinators:
         A broker that is cut off from all but its clients continues to answer as coordinator. If no
         other broker answers, nothing changes.
         """
-        known = self._known.get((kind, key))
-        others = [node for node in self._brokers.metadata.brokers if node != known]
-        if known is not None and others:
+        cached_node = self._node_ids.get((kind, key))
+        other_nodes = [node for node in self._brokers.metadata.brokers if node != cached_node]
+        if cached_node is not None and other_nodes:
             with suppress(TwinlogError):
-                await self._ask(kind, key, self._rng.choice(others))
+                await self._ask(kind, key, self._rng.choice(other_nodes))
 
     async def call(
         self,
@@ -106,7 +106,7 @@ class Coordinators:
             Retriable: no success within `timeout`.
             Disconnected: without `resend`, the answer was lost.
         """
-        lost: Disconnected | None = None
+        loss: Disconnected | None = None
 
         async def attempt() -> Any:
             node = await self.find(kind, key)
@@ -119,8 +119,8 @@ class Coordinators:
                 self.forget(kind, key)
                 if resend or not isinstance(error, Disconnected):
                     raise
-                nonlocal lost
-                lost = error
+                nonlocal loss
+                loss = error
                 return None
             number = response.error_code if code is None else code(response)
             if code_of(number).reaction is Reaction.COORDINATOR:
@@ -130,16 +130,16 @@ class Coordinators:
             return response
 
         response = await self._retries.persist(attempt, timeout)
-        if lost is not None:
-            raise lost
+        if loss is not None:
+            raise loss
         return response
 
     async def _ask(self, kind: Coordinator, key: str, node: int | None = None) -> int:
         request = FindCoordinatorRequest(key=key, key_type=int(kind), coordinator_keys=[key])
         connection = await self._brokers.connection(self._brokers.select(node))
         response = await connection.call(request)
-        found = response.coordinators[0] if response.coordinators else response
-        what = f"find the coordinator of {kind.name.lower()} {key}"
-        check(found.error_code, what, found.error_message)
-        self._known[kind, key] = found.node_id
-        return int(found.node_id)
+        coordinator = response.coordinators[0] if response.coordinators else response
+        action = f"find the coordinator of {kind.name.lower()} {key}"
+        check(coordinator.error_code, action, coordinator.error_message)
+        self._node_ids[kind, key] = coordinator.node_id
+        return int(coordinator.node_id)

@@ -32,9 +32,11 @@ def parse_jaas(text: str, mechanism: str) -> dict[str, str]:
         UserError: it is not one entry of that form. The text, which has secrets, is not repeated.
     """
     module, _, rest = _entry(text)
-    needed = _MODULES[mechanism]
-    if module.rpartition(".")[2] != needed:
-        raise UserError(f"sasl.jaas.config names {module}: expected {needed} for {mechanism}")
+    required_module = _MODULES[mechanism]
+    if module.rpartition(".")[2] != required_module:
+        raise UserError(
+            f"sasl.jaas.config names {module}: expected {required_module} for {mechanism}"
+        )
     return _options(rest)
 
 

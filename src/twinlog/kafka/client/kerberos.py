@@ -122,13 +122,13 @@ def _credentials(gssapi: Any, kerberos: Kerberos) -> Any:
 
 def _no_ticket(service: str, error: Any) -> TwinlogError:
     """The error with the text of Kerberos (the minor status): that of GSS has no information."""
-    said = error.get_all_statuses(error.min_code or error.maj_code, not error.min_code)
+    status_texts = error.get_all_statuses(error.min_code or error.maj_code, not error.min_code)
     refusal = Refusal(
         ErrorCode.SASL_AUTHENTICATION_FAILED,
-        f"cannot get a ticket for {service}: {'; '.join(said)}",
+        f"cannot get a ticket for {service}: {'; '.join(status_texts)}",
     )
-    found = refusal.error("authenticate")
-    found.hint = (
+    ticket_error = refusal.error("authenticate")
+    ticket_error.hint = (
         "check keyTab and principal in sasl.jaas.config, krb5.conf, and that the KDC is reachable"
     )
-    return found
+    return ticket_error

@@ -91,16 +91,16 @@ class Metadata:
 EMPTY = Metadata()
 
 
-def is_another(known: UUID | None, found: UUID) -> bool:
+def is_another(known_id: UUID | None, topic_id: UUID) -> bool:
     """Whether a topic was recreated under its name, as far as its ids are known.
 
     A broker may temporarily not report an id; brokers before 2.8 never do.
     """
-    return known not in {None, NO_TOPIC_ID, found} and found != NO_TOPIC_ID
+    return known_id not in {None, NO_TOPIC_ID, topic_id} and topic_id != NO_TOPIC_ID
 
 
-def merge(old: Metadata, response: Any, *, everything: bool) -> Metadata:
-    """`old` updated by a MetadataResponse; with `everything` it lists all topics there are.
+def merge(metadata: Metadata, response: Any, *, all_topics: bool) -> Metadata:
+    """`metadata` updated by a MetadataResponse; with `all_topics` it lists all topics there are.
 
     Raises:
         UserError: the answer comes from another cluster than the earlier ones.
@@ -111,21 +111,21 @@ def merge(old: Metadata, response: Any, *, everything: bool) -> Metadata:
             f"a Metadata response contains {len(response.brokers)} brokers, expected at most "
             f"{MAX_BROKERS}"
         )
-    if old.cluster_id is not None and response.cluster_id not in (None, old.cluster_id):
+    if metadata.cluster_id is not None and response.cluster_id not in (None, metadata.cluster_id):
         raise UserError(
-            f"the brokers report cluster id {response.cluster_id}, expected {old.cluster_id}",
+            f"the brokers report cluster id {response.cluster_id}, expected {metadata.cluster_id}",
             hint="check bootstrap.servers and the brokers' advertised.listeners",
             code=ErrorCode.INCONSISTENT_CLUSTER_ID,
         )
-    topics: dict[str, Topic] = {} if everything else dict(old.topics)
+    topics: dict[str, Topic] = {} if all_topics else dict(metadata.topics)
     for item in response.topics:
         if item.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             topics.pop(item.name, None)
         else:
-            topics[item.name] = _topic(item, old.topics.get(item.name))
+            topics[item.name] = _topic(item, metadata.topics.get(item.name))
     brokers = {b.node_id: Broker(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
     return Metadata(
-        cluster_id=response.cluster_id or old.cluster_id,
+        cluster_id=response.cluster_id or metadata.cluster_id,
         controller_id=response.controller_id,
         brokers=MappingProxyType(brokers),
         topics=MappingProxyType(topics),
@@ -133,40 +133,51 @@ def merge(old: Metadata, response: Any, *, everything: bool) -> Metadata:
     )
 
 
-def _topic(item: Any, old: Topic | None) -> Topic:
+def _topic(item: Any, known_topic: Topic | None) -> Topic:
     topic_id = item.topic_id or NO_TOPIC_ID
-    if item.error_code and topic_id == NO_TOPIC_ID and old is not None:
-        topic_id = old.topic_id  # the right to describe it was withdrawn: no id, no partitions
-    known = old.partitions if old is not None and old.topic_id == topic_id else {}
+    if item.error_code and topic_id == NO_TOPIC_ID and known_topic is not None:
+        topic_id = (
+            known_topic.topic_id
+        )  # the right to describe it was withdrawn: no id, no partitions
+    known_partitions = (
+        known_topic.partitions
+        if known_topic is not None and known_topic.topic_id == topic_id
+        else {}
+    )
     partitions: dict[int, Partition] = {}
     for p in item.partitions:
-        new = Partition(
+        partition = Partition(
             p.leader_id, p.leader_epoch, tuple(p.replica_nodes), tuple(p.isr_nodes), p.error_code
         )
-        before = known.get(p.partition_index)
-        stale = before is not None and 0 <= new.leader_epoch < before.leader_epoch
-        partitions[p.partition_index] = before if before is not None and stale else new
-    if item.error_code and old is not None and not partitions:
-        partitions = dict(known)
+        known_partition = known_partitions.get(p.partition_index)
+        stale = (
+            known_partition is not None
+            and 0 <= partition.leader_epoch < known_partition.leader_epoch
+        )
+        partitions[p.partition_index] = (
+            known_partition if known_partition is not None and stale else partition
+        )
+    if item.error_code and known_topic is not None and not partitions:
+        partitions = dict(known_partitions)
     return Topic(
         item.name, topic_id, item.is_internal, MappingProxyType(partitions), item.error_code
     )
 
 
-def check_cluster_id(name: str, found: str, expected: str) -> None:
+def check_cluster_id(name: str, reported_id: str, expected_id: str) -> None:
     """Check that a cluster is the expected one: an address may lead to another one at any time.
 
     Args:
         name: the cluster's name in the message.
-        found: the id that its brokers report.
-        expected: the id that it had.
+        reported_id: the id that its brokers report.
+        expected_id: the id that it had.
 
     Raises:
         UserError: it is another cluster.
     """
-    if found != expected:
+    if reported_id != expected_id:
         raise UserError(
-            f"bootstrap.servers of {name} lead to cluster {found}, expected {expected}",
+            f"bootstrap.servers of {name} lead to cluster {reported_id}, expected {expected_id}",
             hint="correct bootstrap.servers; for another source cluster, create another mirror",
             code=ErrorCode.INCONSISTENT_CLUSTER_ID,
         )

@@ -83,6 +83,15 @@ class Pool:
         connection = self.peek(key)
         return connection is not None and connection.silent_s >= patience
 
+    def round_trip_s(self, node_id: int) -> float:
+        """The shortest round trip to a broker that opened a connection; 0 without a connection."""
+        open_connections = [
+            slot.connection
+            for key, slot in self._slots.items()
+            if key.node_id == node_id and slot.connection is not None
+        ]
+        return min((connection.round_trip_s for connection in open_connections), default=0.0)
+
     async def get(self, key: Key, address: Address) -> Connection:
         """Return an open connection, after the backoff that earlier failures demand.
 
@@ -111,11 +120,11 @@ class Pool:
             rng=self._rng,
         )
 
-    async def close_where(self, unwanted: Callable[[Key, Connection], bool]) -> None:
-        """Close the connections that `unwanted` selects; forget keys without a connection."""
+    async def close_where(self, condition: Callable[[Key, Connection], bool]) -> None:
+        """Close the connections that `condition` selects; forget keys without a connection."""
         for key, slot in list(self._slots.items()):
             connection = slot.connection
-            if connection is not None and unwanted(key, connection):
+            if connection is not None and condition(key, connection):
                 slot.connection = None
                 await connection.close()
             if slot.spent and self._slots.get(key) is slot:
@@ -136,9 +145,9 @@ class Pool:
         await self.close_where(lambda _key, _connection: True)
 
     def _idle(self, _key: Key, connection: Connection) -> bool:
-        since = asyncio.get_running_loop().time() - connection.last_used
+        idle_s = asyncio.get_running_loop().time() - connection.last_used
         busy = connection.in_flight or connection.throttled
-        return not busy and since > self._config.max_idle
+        return not busy and idle_s > self._config.max_idle
 
     async def _dial(self, slot: _Slot, address: Address) -> Connection:
         try:

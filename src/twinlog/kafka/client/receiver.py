@@ -27,21 +27,21 @@ class Receiver(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        longest: Callable[[], int],
+        max_length: Callable[[], int],
         on_frame: Callable[[memoryview], None],
         on_error: Callable[[TwinlogError], None],
         on_gate: Callable[[str, bool], None],
         on_lost: Callable[[Exception | None], None],
     ) -> None:
-        self._longest = longest  # the maximum length of the next frame
+        self._max_length = max_length  # the maximum length of the next frame
         self._on_frame = on_frame
         self._on_error = on_error
         self._on_gate = on_gate
         self._on_lost = on_lost
         self._staging = memoryview(bytearray(STAGING))
-        self._staged = 0
+        self._staged_bytes = 0
         self._frame: memoryview | None = None
-        self._filled = 0
+        self._filled_bytes = 0
         self.stopped = False
         self.received = 0
 
@@ -49,44 +49,44 @@ class Receiver(asyncio.BufferedProtocol):
         """The buffer for the next bytes; never empty."""
         frame = self._frame
         if frame is None:
-            return self._staging[self._staged :]
-        return frame[self._filled :]
+            return self._staging[self._staged_bytes :]
+        return frame[self._filled_bytes :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Handle `nbytes` that were written to the buffer of `get_buffer`."""
         self.received += nbytes
         frame = self._frame
         if frame is None:
-            self._staged += nbytes
+            self._staged_bytes += nbytes
             self._unstage()
             return
-        self._filled += nbytes
-        if self._filled == len(frame):
+        self._filled_bytes += nbytes
+        if self._filled_bytes == len(frame):
             self._frame = None
             self._deliver(frame)
 
     def _unstage(self) -> None:
         """Copy the frames out of staging; an incomplete last frame gets its own buffer."""
-        staging, at, end = self._staging, 0, self._staged
+        staging, at, end = self._staging, 0, self._staged_bytes
         while end - at >= frames.LENGTH_SIZE and not self.stopped:
             try:
                 prefix = staging[at : at + frames.LENGTH_SIZE]
-                length = frames.frame_length(prefix, self._longest())
+                length = frames.frame_length(prefix, self._max_length())
             except ProtocolError as error:
                 self._on_error(error)
                 return
             at += frames.LENGTH_SIZE
             frame = memoryview(bytearray(length))
-            have = min(length, end - at)
-            frame[:have] = staging[at : at + have]
-            at += have
-            if have < length:
-                self._frame, self._filled = frame, have
+            size = min(length, end - at)
+            frame[:size] = staging[at : at + size]
+            at += size
+            if size < length:
+                self._frame, self._filled_bytes = frame, size
                 break
             self._deliver(frame)
         rest = end - at
         staging[:rest] = staging[at:end]
-        self._staged = rest
+        self._staged_bytes = rest
 
     def _deliver(self, frame: memoryview) -> None:
         try:

@@ -40,7 +40,7 @@ class Grants:
 
     paths: tuple[PurePosixPath, ...] = ()
     variables: Pattern[str] | None = None
-    everything: bool = False
+    all_references: bool = False
     """Whether the operator has just given these properties; they were not stored."""
 
     def check_reference(self, key: str, reference: str) -> None:
@@ -56,45 +56,45 @@ class Grants:
                 hint="write the value itself",
             )
 
-    def check_path(self, key: str, path: str, shown: str) -> None:
+    def check_path(self, key: str, path: str, display_name: str) -> None:
         """Refuse a file that no allowed path covers; it is neither opened nor searched for.
 
         Args:
             key: the setting that names it.
             path: the file.
-            shown: how messages name it.
+            display_name: how messages name it.
 
         Raises:
             UserError: it is not allowed.
         """
-        if self.everything:
+        if self.all_references:
             return
         file = PurePosixPath(path)
         plain = file.is_absolute() and ".." not in file.parts
-        if not plain or not any(file.is_relative_to(allowed) for allowed in self.paths):
+        if not plain or not any(file.is_relative_to(allowed_path) for allowed_path in self.paths):
             raise UserError(
-                f"{key} of a mirror: {shown} is not within {ALLOWED_PATHS}",
+                f"{key} of a mirror: {display_name} is not within {ALLOWED_PATHS}",
                 hint=f"{_where(ALLOWED_PATHS)}: absolute paths, separated by commas",
             )
 
-    def check_variable(self, key: str, name: str, shown: str) -> None:
+    def check_variable(self, key: str, name: str, display_name: str) -> None:
         """Refuse an environment variable that the pattern does not match.
 
         Raises:
             UserError: it is not allowed.
         """
-        if self.everything:
+        if self.all_references:
             return
         if self.variables is None or not self.variables.fullmatch(name):
             raise UserError(
-                f"{key} of a mirror: {shown} does not match {ALLOWLIST_PATTERN}",
+                f"{key} of a mirror: {display_name} does not match {ALLOWLIST_PATTERN}",
                 hint=f"{_where(ALLOWLIST_PATTERN)}: a regular expression for names of environment "
                 "variables",
             )
 
 
 NOTHING: Final = Grants()
-EVERYTHING: Final = Grants(everything=True)
+EVERYTHING: Final = Grants(all_references=True)
 
 
 def _where(name: str) -> str:

@@ -75,7 +75,7 @@ class MetadataRefresher:
         self._rng = rng
         self._clock = clock
         self._next_round: _RefreshRound | None = None
-        self._refreshing = asyncio.Lock()  # guards the order of metadata requests
+        self._refresh_lock = asyncio.Lock()  # guards the order of metadata requests
         self._refreshed_at = float("-inf")
         self._paid_until = float("-inf")  # the time up to which the requests so far would be spread
 
@@ -90,12 +90,12 @@ class MetadataRefresher:
         """
         if self._tasks.closed:
             raise Disconnected("the cluster is closed", cluster=self._name)
-        following = self._next_round
-        if following is None:
-            following = self._next_round = _RefreshRound()
-            following.task = self._tasks.spawn(self._run(following))
-        following.add(topics)
-        return await asyncio.shield(following.task)
+        refresh_round = self._next_round
+        if refresh_round is None:
+            refresh_round = self._next_round = _RefreshRound()
+            refresh_round.task = self._tasks.spawn(self._run(refresh_round))
+        refresh_round.add(topics)
+        return await asyncio.shield(refresh_round.task)
 
     async def refresh_stale(self) -> None:
         """Refresh all known topics if the metadata is older than metadata.max.age.ms."""
@@ -107,9 +107,9 @@ class MetadataRefresher:
             log.warning("cannot refresh the metadata, the cached metadata stays in use: %s", error)
 
     async def bootstrap(
-        self, topics: Collection[str] | None = (), each: float | None = None
+        self, topics: Collection[str] | None = (), server_timeout: float | None = None
     ) -> Metadata:
-        """Get metadata from the first bootstrap server that answers within `each` seconds.
+        """Get metadata from the first bootstrap server that answers in `server_timeout` seconds.
 
         Raises:
             Retriable: none answered; the message has each address and why.
@@ -121,14 +121,14 @@ class MetadataRefresher:
         self._rng.shuffle(servers)
         for address in servers:
             try:
-                async with asyncio.timeout(each):
+                async with asyncio.timeout(server_timeout):
                     connection = await self._pool.open(address)
                     try:
                         return await self._request(connection, topics)
                     finally:
                         await connection.close()
             except TimeoutError:
-                failures.append(f"{address}: no response within {each:g} s")
+                failures.append(f"{address}: no response within {server_timeout:g} s")
             except (Retriable, ProtocolError) as error:
                 failures.append(error.message)
                 hints += [error.hint] if error.hint else []
@@ -139,13 +139,13 @@ class MetadataRefresher:
             or "compare bootstrap.servers and security.protocol with the brokers' listeners",
         )
 
-    async def _run(self, following: _RefreshRound) -> Metadata:
-        async with self._refreshing:
+    async def _run(self, refresh_round: _RefreshRound) -> Metadata:
+        async with self._refresh_lock:
             pause = self._config.retry_backoff
             await asyncio.sleep(max(self._paid_until - (BURST - 1) * pause - self._clock(), 0))
             self._next_round = None
             try:
-                return await self._retries.persist(lambda: self._fetch(following.topics))
+                return await self._retries.persist(lambda: self._fetch(refresh_round.topics))
             finally:
                 self._paid_until = max(self._paid_until, self._clock()) + pause
 
@@ -171,14 +171,18 @@ class MetadataRefresher:
 
     async def _request(self, connection: Connection, topics: Collection[str] | None) -> Metadata:
         item = MetadataRequest.MetadataRequestTopic
-        named = None if topics is None else [item(name=name) for name in sorted(topics)]
-        request = MetadataRequest(topics=named, allow_auto_topic_creation=False, min_version=4)
+        topic_items = None if topics is None else [item(name=name) for name in sorted(topics)]
+        request = MetadataRequest(
+            topics=topic_items, allow_auto_topic_creation=False, min_version=4
+        )
         response = await connection.call(request)
         check(response.error_code, "get metadata")
-        old = self.metadata
-        self.metadata = merge(old, response, everything=topics is None)
+        last_metadata = self.metadata
+        self.metadata = merge(last_metadata, response, all_topics=topics is None)
         self._refreshed_at = self._clock()
-        moved = {n for n, b in old.brokers.items() if self.metadata.brokers.get(n) != b}
-        if moved:
-            await self._pool.close_where(lambda key, _: key.node_id in moved)
+        moved_nodes = {
+            n for n, b in last_metadata.brokers.items() if self.metadata.brokers.get(n) != b
+        }
+        if moved_nodes:
+            await self._pool.close_where(lambda key, _: key.node_id in moved_nodes)
         return self.metadata

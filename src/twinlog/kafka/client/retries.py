@@ -70,8 +70,8 @@ class Retries:
                 async with asyncio.timeout_at(deadline):
                     return await attempt()
             except TimeoutError as error:
-                late = Retriable(f"timed out after {timeout:g} s", cluster=self._name)
-                raise (failure or late) from error
+                timeout_error = Retriable(f"timed out after {timeout:g} s", cluster=self._name)
+                raise (failure or timeout_error) from error
             except TwinlogError as error:
                 failure = self.named(error)
                 if not _once_more(error, tries):

@@ -96,9 +96,10 @@ def encode_subscription(topic: str, owned: Iterable[int], generation: int) -> by
 def encode_assignment(topic: str, partitions: Iterable[int]) -> bytes:
     """A member's assignment."""
     item = ConsumerProtocolAssignment.TopicPartition
-    given = sorted(partitions)
+    indexes = sorted(partitions)
     assignment = ConsumerProtocolAssignment(
-        assigned_partitions=[item(topic=topic, partitions=given)] if given else [], user_data=b""
+        assigned_partitions=[item(topic=topic, partitions=indexes)] if indexes else [],
+        user_data=b"",
     )
     return bytes(assignment.encode(version=_ASSIGNMENT_VERSION))
 
@@ -109,7 +110,9 @@ def decode_assignment(topic: str, data: bytes) -> frozenset[int]:
     Raises:
         ProtocolError: the bytes are no assignment.
     """
-    return frozenset(one.partition for one in decode_partitions(data) if one.topic == topic)
+    return frozenset(
+        partition.partition for partition in decode_partitions(data) if partition.topic == topic
+    )
 
 
 def decode_partitions(data: bytes) -> frozenset[TopicPartition]:
@@ -123,9 +126,9 @@ def decode_partitions(data: bytes) -> frozenset[TopicPartition]:
     try:
         assignment = ConsumerProtocolAssignment.decode(data)
         return frozenset(
-            TopicPartition(one.topic, index)
-            for one in assignment.assigned_partitions
-            for index in one.partitions
+            TopicPartition(entry.topic, index)
+            for entry in assignment.assigned_partitions
+            for index in entry.partitions
         )
     except Exception as error:  # any bytes may arrive; the exceptions they cause are unspecified
         raise ProtocolError(f"cannot decode the group assignment: {error!r}") from error
@@ -143,33 +146,45 @@ def assign(topic: str, count: int, subscriptions: Mapping[str, bytes]) -> Assign
             claims[member] = _claims(topic, data)
         except ProtocolError as error:
             foreign[member] = error.message
-    given: dict[str, list[int]] = {member: [] for member in subscriptions}
+    indexes_by_member: dict[str, list[int]] = {member: [] for member in subscriptions}
     if claims:
         for index, owner in enumerate(_owners(count, claims)):
             if owner is not None:
-                given[owner].append(index)
+                indexes_by_member[owner].append(index)
     return Assigned(
-        {member: encode_assignment(topic, indexes) for member, indexes in given.items()}, foreign
+        {
+            member: encode_assignment(topic, indexes)
+            for member, indexes in indexes_by_member.items()
+        },
+        foreign,
     )
 
 
 def _owners(count: int, claims: Mapping[str, _Claims]) -> list[str | None]:
     """The new owner of each partition; None while a partition that moves has its former owner."""
     claimants = [
-        [(one.generation, member) for member, one in claims.items() if index in one.partitions]
+        [
+            (claim.generation, member)
+            for member, claim in claims.items()
+            if index in claim.partitions
+        ]
         for index in range(count)
     ]
-    owners = [max(some)[1] if some else None for some in claimants]
+    owners = [
+        max(partition_claims)[1] if partition_claims else None for partition_claims in claimants
+    ]
     return [
-        member if owner in (None, member) and not _disputed(some) else None
-        for member, owner, some in zip(shared(owners, list(claims)), owners, claimants, strict=True)
+        member if owner in (None, member) and not _disputed(partition_claims) else None
+        for member, owner, partition_claims in zip(
+            shared(owners, list(claims)), owners, claimants, strict=True
+        )
     ]
 
 
 def shared(owners: Sequence[str | None], members: Sequence[str]) -> list[str]:
     """The member that each partition should go to, so that each run of partitions is balanced.
 
-    Along the partitions, each member's deficit (`due`) grows by an equal part of each partition,
+    Along the partitions, each member's deficit grows by an equal part of each partition,
     and shrinks by a whole one for each partition that it gets. An unowned partition goes to the
     member with the largest deficit; ties go to the member that owns fewest.
 
@@ -181,18 +196,18 @@ def shared(owners: Sequence[str | None], members: Sequence[str]) -> list[str]:
         owners: of partitions 0, 1, ...; None: unowned. An owner that is no member counts as None.
         members: at least one.
     """
-    whole = len(members)  # one partition in units in which each member's equal part of it is 1
-    due = dict.fromkeys(members, 0)
-    has = Counter(owners)
+    unit = len(members)  # one partition in units in which each member's equal part of it is 1
+    deficits = dict.fromkeys(members, 0)
+    owned_counts = Counter(owners)
     result = []
     for owner in owners:
         for member in members:
-            due[member] += 1
-        neediest = max(members, key=lambda member: (due[member], -has[member]))
-        more = 2 * whole if has[neediest] else whole
-        keeps = owner in due and due[neediest] - due[owner] < more
+            deficits[member] += 1
+        neediest = max(members, key=lambda member: (deficits[member], -owned_counts[member]))
+        margin = 2 * unit if owned_counts[neediest] else unit
+        keeps = owner in deficits and deficits[neediest] - deficits[owner] < margin
         result.append(owner if owner is not None and keeps else neediest)
-        due[result[-1]] -= whole
+        deficits[result[-1]] -= unit
     return result
 
 
@@ -215,8 +230,12 @@ def _claims(topic: str, data: bytes) -> _Claims:
         subscription = ConsumerProtocolSubscription.decode(data)
         version = int.from_bytes(data[:2], "big")
         topics, mark = list(subscription.topics), bytes(subscription.user_data or b"")
-        owned = [t.partitions for t in subscription.owned_partitions or () if t.topic == topic]
-        claims = _Claims(frozenset(p for some in owned for p in some), subscription.generation_id)
+        owned_lists = [
+            t.partitions for t in subscription.owned_partitions or () if t.topic == topic
+        ]
+        claims = _Claims(
+            frozenset(p for indexes in owned_lists for p in indexes), subscription.generation_id
+        )
     except Exception as error:  # any bytes may arrive; the exceptions they cause are unspecified
         raise ProtocolError(f"cannot decode its subscription: {error!r}") from error
     if topics != [topic]:

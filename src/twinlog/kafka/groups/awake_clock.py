@@ -51,23 +51,23 @@ class AwakeClock:
     def __init__(
         self,
         monotonic: Clock = time.monotonic,
-        others: Sequence[Clock] = (_boot_time, _wall_time),
+        other_clocks: Sequence[Clock] = (_boot_time, _wall_time),
     ) -> None:
         self._monotonic = monotonic
-        self._others = others
-        self._missed = 0.0
+        self._other_clocks = other_clocks
+        self._missed_s = 0.0
         self._leads = self._read(monotonic())
 
     def __call__(self) -> float:
         """Seconds since some time in the past."""
         now = self._monotonic()
         leads = self._read(now)
-        gains = (new - old for new, old in zip(leads, self._leads, strict=True))
+        gains = (lead - last_lead for lead, last_lead in zip(leads, self._leads, strict=True))
         gain = max(gains, default=0.0)
         if gain > TOLERANCE_S:
-            self._missed += gain
+            self._missed_s += gain
         self._leads = leads
-        return now + self._missed
+        return now + self._missed_s
 
     def _read(self, now: float) -> list[float]:
-        return [clock() - now for clock in self._others]
+        return [clock() - now for clock in self._other_clocks]

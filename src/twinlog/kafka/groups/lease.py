@@ -10,6 +10,10 @@ A member also loses its partitions if it does not rejoin within the rebalance ti
 answered with 27 means that a rebalance is in progress, which began after the last heartbeat that
 was answered with 0. So 27 extends the lease at most to `LEASE * rebalance timeout` after that one.
 
+A coordinator that is loading the group answers 0 whoever asks. Such an answer keeps a lease that
+has not ended when it arrives (`keep`): the coordinator before had not removed the member then, and
+the new one gives every member a whole session timeout after it has loaded the group.
+
 The lease is safe only if the coordinator is the one that the other brokers know: see
 `membership.py`.
 """
@@ -34,6 +38,9 @@ class Lease:
         self._clock = clock
         self._until = _NEVER
         self._settled_at = _NEVER  # when the last request that was answered with 0 was sent
+        self.confirmed_at = _NEVER
+        """When the last request was sent whose answer knew the member: no other member owned its
+        partitions then."""
 
     @property
     def until(self) -> float:
@@ -45,14 +52,23 @@ class Lease:
         """Whether no other member can own the partitions now."""
         return self._clock() < self._until
 
-    def settle(self, sent: float) -> None:
-        """Extend the lease: no rebalance was in progress when the request of `sent` arrived."""
-        self._settled_at = max(self._settled_at, sent)
-        self.extend(sent)
+    def settle(self, sent_at: float) -> None:
+        """Extend the lease: no rebalance was in progress when the request of `sent_at` arrived."""
+        self._settled_at = max(self._settled_at, sent_at)
+        self.extend(sent_at)
 
-    def extend(self, sent: float) -> None:
-        """Extend the lease by any answer that knows the member, to what was sent at `sent`."""
-        by_session = sent + LEASE * self._session_timeout
+    def extend(self, sent_at: float) -> None:
+        """Extend the lease by any answer that knows the member, to what was sent at `sent_at`."""
+        self.confirmed_at = max(self.confirmed_at, sent_at)
+        self._prolong(sent_at)
+
+    def keep(self, sent_at: float) -> None:
+        """Extend the lease, unless it has ended, by an answer that may not know the member."""
+        if self.holds:
+            self._prolong(sent_at)
+
+    def _prolong(self, sent_at: float) -> None:
+        by_session = sent_at + LEASE * self._session_timeout
         by_rebalance = self._settled_at + LEASE * self._rebalance_timeout
         self._until = max(self._until, min(by_session, by_rebalance))
 
@@ -62,4 +78,4 @@ class Lease:
 
     def reset(self) -> None:
         """End the lease, and forget when no rebalance was in progress: the membership is lost."""
-        self._until = self._settled_at = _NEVER
+        self._until = self._settled_at = self.confirmed_at = _NEVER

@@ -72,7 +72,7 @@ class MemberRequests:
         self.has_joined = False
         self._cluster = cluster
         self._config = config
-        self._refused = ""
+        self._refusal_text = ""
 
     async def join(self, identity: MemberIdentity, owned: Collection[int]) -> Any:
         """Send a JoinGroup; return the response, whose error code the caller checks."""
@@ -92,7 +92,13 @@ class MemberRequests:
         return await self._send(request, _JOIN, self._join_timeout)
 
     async def sync(
-        self, identity: MemberIdentity, protocol_name: str, assignments: list[Any]
+        self,
+        identity: MemberIdentity,
+        protocol_name: str,
+        assignments: list[Any],
+        *,
+        purpose: str = _JOIN,
+        timeout: float | None = None,
     ) -> bytes:
         """Send a SyncGroup, with all members' assignments if the member leads; return its own."""
         request = SyncGroupRequest(
@@ -104,12 +110,21 @@ class MemberRequests:
             protocol_name=protocol_name,
             assignments=assignments,
         )
-        response = await self._send(request, _JOIN, self._join_timeout)
+        response = await self._send(request, purpose, timeout or self._join_timeout)
         self.check(response.error_code, "get the group's assignment")
         return bytes(response.assignment)
 
+    async def sync_again(self, identity: MemberIdentity, protocol_name: str) -> None:
+        """Check that the group is stable in the generation that this member has synced in.
+
+        The answer does not wait for other members. Unlike a heartbeat's, it is not 0 while the
+        coordinator is loading the group (14 or 27; 3.9.1 and 4.3.1).
+        """
+        timeout = self._config.session_timeout / 3
+        await self.sync(identity, protocol_name, [], purpose=_BEAT, timeout=timeout)
+
     async def heartbeat(self, identity: MemberIdentity) -> int:
-        """Send a heartbeat; return the response's error code."""
+        """Send a heartbeat; return the response's error code: 0 also while the group is loaded."""
         request = HeartbeatRequest(
             group_id=self._config.group_id,
             generation_id=identity.generation,
@@ -137,7 +152,7 @@ class MemberRequests:
         """Close the connections."""
         await self._cluster.close_lanes({self._lane(_JOIN), self._lane(_BEAT)})
 
-    def check(self, code: int, what: str) -> None:
+    def check(self, code: int, action: str) -> None:
         """Raise the exception that an error code of the coordinator means for a member."""
         if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
             raise MembershipLostError(code)
@@ -145,9 +160,9 @@ class MemberRequests:
         if reaction is Reaction.COORDINATOR:
             self._cluster.coordinators.forget(Coordinator.GROUP, self._config.group_id)
         if reaction.retriable:
-            raise RejoinError(f"cannot {what}: {code_of(code).name}")
+            raise RejoinError(f"cannot {action}: {code_of(code).name}")
         try:
-            check(code, f"{what} {self._config.group_id}")
+            check(code, f"{action} {self._config.group_id}")
         except UserError as error:
             raise self._refusal(error) from error
 
@@ -176,7 +191,7 @@ class MemberRequests:
         """The exception for a refusal that an operator must end; retriable once joined."""
         if not self.has_joined:
             return error
-        if str(error) != self._refused:
-            self._refused = str(error)
+        if str(error) != self._refusal_text:
+            self._refusal_text = str(error)
             log.warning("group %s: %s", self._config.group_id, error)
         return RejoinError(str(error))

@@ -24,10 +24,14 @@ it owned, even where it is assigned the same partitions again: another member ma
 them.
 
 **The lease** (`lease.py`) is the time for which no other member can own the partitions; answered
-heartbeats extend it. It is safe only if the coordinator is the one that the other brokers know. A
-coordinator that is cut off from the other brokers, but not from its clients, would answer 0
-forever, while the new coordinator gives the partitions away. So another broker is asked which
-broker coordinates the group, `WITNESSES` times in a session timeout.
+heartbeats extend it. A coordinator that is loading the group answers 0 to any heartbeat, of any
+member and generation. So an answer of 0 counts only together with one to a SyncGroup, which that
+coordinator refuses. A stable group answers it at once.
+
+The lease is safe only if the coordinator is the one that the other brokers know. A coordinator that
+is cut off from the other brokers, but not from its clients, would answer 0 forever, while the new
+coordinator gives the partitions away. So another broker is asked which broker coordinates the
+group, `WITNESSES` times in a session timeout.
 
 The clock continues while the machine is suspended (`AwakeClock`).
 """
@@ -58,6 +62,8 @@ from twinlog.kafka.groups.member_requests import (
 
 log = logging.getLogger(__name__)
 
+CONFIRM_PAUSE_S: Final = 0.02
+"""The shortest time between two heartbeats that `confirm` asks for."""
 WITNESSES: Final = 4
 """How often in a session timeout another broker is asked which broker coordinates the group."""
 
@@ -106,16 +112,19 @@ class GroupMember:
         self._requests = MemberRequests(cluster, config)
         self._lease = Lease(config, self._clock)
         self._joining = False
+        self._protocol = ""  # as the last JoinGroup's answer names it
         self._synced = False  # whether this generation's assignment has been received
-        self._counted = 0  # partitions of the topic at the last assignment as leader
-        self._lost: MembershipLostError | None = None
+        self._partition_count = 0  # partitions of the topic at the last assignment as leader
+        self._loss: MembershipLostError | None = None
         self._wake = asyncio.Event()
         self._member = asyncio.Event()  # set while there is a generation to heartbeat in
+        self._confirm_requests = asyncio.Event()  # set while `confirm` waits
+        self._heartbeats = asyncio.Condition()  # notified after each one's answer
         self._stop = asyncio.Event()
         self._ended = asyncio.Event()
         self._started = False
         self._leave: bool | None = None
-        self._foreign: frozenset[str] = frozenset()  # members that were warned about
+        self._foreign_members: frozenset[str] = frozenset()  # members that were warned about
 
     @property
     def lease_until(self) -> float:
@@ -126,6 +135,20 @@ class GroupMember:
     def holds_lease(self) -> bool:
         """Whether no other member can own its partitions now. Check before writing."""
         return self._lease.holds
+
+    async def confirm(self) -> None:
+        """Return when the coordinator has confirmed that no other member owned the partitions.
+
+        It has then answered a request that was sent after this call. The coordinator gives the
+        partitions to another member only in a later generation, or under a new member id of the
+        same instance; both end the answers to this one. Callers at the same time share a heartbeat.
+        This waits as long as there is no such answer.
+        """
+        asked_at = self._clock()
+        async with self._heartbeats:
+            while self._lease.confirmed_at <= asked_at:
+                self._confirm_requests.set()
+                await self._heartbeats.wait()
 
     async def run(self) -> None:
         """Be a member until `close`.
@@ -141,19 +164,19 @@ class GroupMember:
         assert not self._started, "a group member runs only once"
         self._started = True
         create = asyncio.get_running_loop().create_task
-        living, beating = create(self._live()), create(self._beat())
-        doubting, stopping = create(self._doubt()), create(self._stop.wait())
-        tasks = (living, beating, doubting)
+        live_task, beat_task = create(self._live()), create(self._beat())
+        doubt_task, stop_task = create(self._doubt()), create(self._stop.wait())
+        tasks = (live_task, beat_task, doubt_task)
         try:
-            await asyncio.wait({*tasks, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            await _cancel(living, stopping)
-            failed = [t for t in tasks if t.done() and not t.cancelled()]
-            if failed:
+            await asyncio.wait({*tasks, stop_task}, return_when=asyncio.FIRST_COMPLETED)
+            await _cancel(live_task, stop_task)
+            done_tasks = [t for t in tasks if t.done() and not t.cancelled()]
+            if done_tasks:
                 await self._lose(ErrorCode.UNKNOWN_MEMBER_ID)
-                failed[0].result()
+                done_tasks[0].result()
             await self._release()
         finally:
-            await _cancel(*tasks, stopping)
+            await _cancel(*tasks, stop_task)
             self._lease.end()
             self._ended.set()
             await self._requests.close()
@@ -175,27 +198,27 @@ class GroupMember:
     async def _live(self) -> None:
         failures = 0
         while True:
-            self._lost = None
+            self._loss = None
             self._wake.clear()
             try:
-                again = await self._round()
+                needs_round = await self._round()
                 failures = 0
-                if not again:
+                if not needs_round:
                     await self._wake.wait()
-                if self._lost is not None:
-                    raise self._lost
+                if self._loss is not None:
+                    raise self._loss
             except RejoinError as error:
                 failures += 1
                 log.debug("group %s: %s", self.config.group_id, error)
                 await asyncio.sleep(self._backoff.delay(failures, self._cluster.rng.random()))
-            except MembershipLostError as lost:
-                await self._lose(lost.code)
+            except MembershipLostError as loss:
+                await self._lose(loss.code)
 
     async def _round(self) -> bool:
         """Join, sync, apply. Return whether another round has to follow at once."""
-        joined = await self._join()
-        given = await self._sync(joined)
-        return await self._apply(given)
+        join_response = await self._join()
+        assigned_partitions = await self._sync(join_response)
+        return await self._apply(assigned_partitions)
 
     async def _join(self) -> Any:
         for _ in range(2):
@@ -212,55 +235,60 @@ class GroupMember:
                 self._joining = False
         raise RejoinError("the coordinator keeps refusing the member id with MEMBER_ID_REQUIRED")
 
-    async def _enter(self, new: MemberIdentity) -> None:
+    async def _enter(self, identity: MemberIdentity) -> None:
         """Enter a new generation; if one was missed, drop what is owned first."""
-        if self.owned and new.generation != self.identity.generation + 1:
+        if self.owned and identity.generation != self.identity.generation + 1:
             await self._lose(ErrorCode.ILLEGAL_GENERATION)
-        self.identity = new
+        self.identity = identity
         self._synced = False
         self.rounds += 1
         self._requests.has_joined = True
         self._member.set()
 
-    async def _sync(self, joined: Any) -> frozenset[int]:
-        leads = joined.leader == self.identity.member_id and not joined.skip_assignment
-        assignments = await self._assignments(joined) if leads else []
-        sent = self._clock()
-        given = await self._requests.sync(self.identity, joined.protocol_name, assignments)
+    async def _sync(self, join_response: Any) -> frozenset[int]:
+        is_leader = (
+            join_response.leader == self.identity.member_id and not join_response.skip_assignment
+        )
+        assignments = await self._assignments(join_response) if is_leader else []
+        sent_at = self._clock()
+        assignment_bytes = await self._requests.sync(
+            self.identity, join_response.protocol_name, assignments
+        )
+        self._protocol = join_response.protocol_name
         self._synced = True
-        self._lease.settle(sent)
-        return assignment.decode_assignment(self.config.topic, given)
+        self._lease.settle(sent_at)
+        return assignment.decode_assignment(self.config.topic, assignment_bytes)
 
-    async def _assignments(self, joined: Any) -> list[Any]:
+    async def _assignments(self, join_response: Any) -> list[Any]:
         """Compute the assignments as leader. The topic's partitions are counted again."""
         topic = self.config.topic
         try:
-            found = (await self._cluster.refresh([topic])).topics.get(topic)
+            topic_metadata = (await self._cluster.refresh([topic])).topics.get(topic)
         except (Retriable, ProtocolError, UserError) as error:
             raise RejoinError(str(error)) from error
-        if found is None or not found.partitions:
+        if topic_metadata is None or not topic_metadata.partitions:
             raise RejoinError(f"topic {topic} does not exist or has no partitions")
-        self._counted = len(found.partitions)
-        subscriptions = {m.member_id: bytes(m.metadata) for m in joined.members}
-        given = assignment.assign(topic, self._counted, subscriptions)
-        self._report_foreign(given.foreign)
+        self._partition_count = len(topic_metadata.partitions)
+        subscriptions = {m.member_id: bytes(m.metadata) for m in join_response.members}
+        result = assignment.assign(topic, self._partition_count, subscriptions)
+        self._report_foreign(result.foreign)
         item = SyncGroupRequest.SyncGroupRequestAssignment
-        return [item(member_id=m, assignment=data) for m, data in given.assignments.items()]
+        return [item(member_id=m, assignment=data) for m, data in result.assignments.items()]
 
     def _report_foreign(self, foreign: Mapping[str, str]) -> None:
         """Warn of each foreign member once; only the leader sees subscriptions."""
         for member, reason in foreign.items():
-            if member not in self._foreign:
+            if member not in self._foreign_members:
                 log.warning(
                     "group %s: member %s is not a twinlog lane and gets no partitions: %s; "
                     "stop it, or give it another group.id",
                     *(self.config.group_id, member, reason),
                 )
-        self._foreign = frozenset(foreign)
+        self._foreign_members = frozenset(foreign)
 
-    async def _apply(self, given: frozenset[int]) -> bool:
+    async def _apply(self, partitions: frozenset[int]) -> bool:
         """Revoke what was taken, then add what was given. Return whether anything was revoked."""
-        revoked, added = self.owned - given, given - self.owned
+        revoked, added = self.owned - partitions, partitions - self.owned
         if revoked:
             await self._revoke(revoked)
         if added:
@@ -288,18 +316,18 @@ class GroupMember:
         self.identity = MemberIdentity(
             "" if code == ErrorCode.UNKNOWN_MEMBER_ID else self.identity.member_id
         )
-        lost, self.owned = self.owned, frozenset()
-        if lost:
-            log.warning("group %s: lost %s", self.config.group_id, sorted(lost))
-            await self._callbacks.on_lost(set(lost))
+        lost_partitions, self.owned = self.owned, frozenset()
+        if lost_partitions:
+            log.warning("group %s: lost %s", self.config.group_id, sorted(lost_partitions))
+            await self._callbacks.on_lost(set(lost_partitions))
 
     async def _release(self) -> None:
         """End in order: revoke all while heartbeats continue, then leave the group."""
         if self.owned:
             try:
                 await self._revoke(self.owned)
-            except MembershipLostError as lost:
-                await self._lose(lost.code)
+            except MembershipLostError as loss:
+                await self._lose(loss.code)
         leave = self.config.instance_id is None if self._leave is None else self._leave
         if not leave or not self.identity.member_id:
             return
@@ -319,18 +347,35 @@ class GroupMember:
         failures = 0
         while True:
             await self._member.wait()
-            sent, identity = self._clock(), self.identity
+            self._confirm_requests.clear()
+            sent_at, identity = self._clock(), self.identity
             try:
-                code = await self._requests.heartbeat(identity)
-                self._heard(code, identity, sent)
+                self._heard(await self._heartbeat(identity), identity, sent_at)
             except RejoinError as error:
                 failures += 1
                 log.debug("group %s: heartbeat failed: %s", self.config.group_id, error)
                 pause = self._backoff.delay(failures, self._cluster.rng.random())
-            else:
-                failures = 0
-                pause = sent + self.config.heartbeat_interval - self._clock()
-            await asyncio.sleep(min(max(pause, 0), self.config.heartbeat_interval))
+                await asyncio.sleep(min(pause, self.config.heartbeat_interval))
+                continue
+            failures = 0
+            async with self._heartbeats:
+                self._heartbeats.notify_all()
+            await asyncio.sleep(CONFIRM_PAUSE_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(
+                    sent_at + self.config.heartbeat_interval - self._clock()
+                ):
+                    await self._confirm_requests.wait()
+
+    async def _heartbeat(self, identity: MemberIdentity) -> int:
+        """Send a heartbeat; return the answer's error code, which is 0 only if it is not blind."""
+        code = await self._requests.heartbeat(identity)
+        if code == 0 and self._synced and identity == self.identity:
+            try:
+                await self._requests.sync_again(identity, self._protocol)
+            except MembershipLostError as loss:
+                return loss.code
+        return code
 
     async def _doubt(self) -> None:
         """Check that heartbeats go to the coordinator that other brokers know (see the module)."""
@@ -341,7 +386,7 @@ class GroupMember:
                 async with asyncio.timeout(pause):
                     await self._cluster.coordinators.doubt(Coordinator.GROUP, self.config.group_id)
 
-    def _heard(self, code: int, identity: MemberIdentity, sent: float) -> None:
+    def _heard(self, code: int, identity: MemberIdentity, sent_at: float) -> None:
         """Act on a heartbeat's answer, unless it is about an earlier generation.
 
         While a JoinGroup is in flight, its own answer decides: the coordinator may be in the next
@@ -351,26 +396,26 @@ class GroupMember:
             return
         if code == 0 and not self._synced:
             # The coordinator expels a member that does not sync within the rebalance timeout, and
-            # answers 0 until then.
-            self._lease.extend(sent)
+            # answers 0 until then. It may be loading the group (see the module).
+            self._lease.keep(sent_at)
         elif code == 0:
-            self._lease.settle(sent)
-            if self._counted not in (0, self._count_now()):
+            self._lease.settle(sent_at)
+            if self._partition_count not in (0, self._count_now()):
                 self._wake.set()
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
-            self._lease.extend(sent)
+            self._lease.extend(sent_at)
             if not self._joining:
                 self._wake.set()
         elif code not in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID):
             self._requests.check(code, "send a heartbeat to the group")
         elif not self._joining:
             self._lease.end()
-            self._lost = MembershipLostError(code)
+            self._loss = MembershipLostError(code)
             self._wake.set()
 
     def _count_now(self) -> int:
         topic = self._cluster.metadata.topics.get(self.config.topic)
-        return self._counted if topic is None else len(topic.partitions)
+        return self._partition_count if topic is None else len(topic.partitions)
 
 
 async def _cancel(*tasks: asyncio.Task[Any]) -> None:

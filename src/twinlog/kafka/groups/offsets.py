@@ -35,6 +35,7 @@ from twinlog.kafka.protocol.group_messages import (
     ConsumerGroupDescribeRequest,
     DescribeShareGroupOffsetsRequest,
 )
+from twinlog.kafka.requests.topics import confirm_absent
 from twinlog.kafka.types import TopicPartition
 
 _DEAD: Final = "Dead"
@@ -87,6 +88,9 @@ async def list_groups(cluster: KafkaCluster, *, whole: bool = True) -> dict[str,
     list, without an error. So the list counts as complete only if each partition had the same
     leader before and after, as far as the client may describe these topics.
 
+    A broker that does not know yet that it is no coordinator any more lists the group as it was: of
+    two answers, the one with members counts.
+
     Args:
         cluster: whose groups.
         whole: False: groups whose coordinator is unreachable may be missing.
@@ -95,23 +99,37 @@ async def list_groups(cluster: KafkaCluster, *, whole: bool = True) -> dict[str,
         Retriable: some broker does not answer, loads its groups, or is not elected yet.
         UserError: a right is missing.
     """
-    before = await cluster.persist(lambda: _coordinators(cluster), ELECTION_S) if whole else None
+    coordinators = (
+        await cluster.persist(lambda: _coordinators(cluster), ELECTION_S) if whole else None
+    )
     brokers = cluster.metadata.brokers
+    # An answer of a broker that is behind may name too few brokers; known leaders stay.
+    if any(leader.node_id not in brokers for leader in (coordinators or {}).values()):
+        raise Retriable(
+            "the list of groups may be incomplete: a coordinator is not in the metadata"
+        )
     answers = await asyncio.gather(*(_list(cluster, node) for node in brokers))
-    if whole and await _coordinators(cluster) != before:
+    if whole and await _coordinators(cluster) != coordinators:
         raise Retriable("group coordinators changed while the groups were listed")
-    return {group.name: group for groups in answers for group in groups}
+    groups_by_name: dict[str, Group] = {}
+    for group in (group for groups in answers for group in groups):
+        if group.name not in groups_by_name or groups_by_name[group.name].idle:
+            groups_by_name[group.name] = group
+    return groups_by_name
 
 
 async def _coordinators(cluster: KafkaCluster) -> dict[TopicPartition, Leader]:
     """The leaders of the partitions that hold groups.
 
     Raises:
-        Retriable: one of them has no leader.
+        Retriable: one of them has no leader, or not every broker knows the topic.
     """
-    known = (await cluster.refresh(_COORDINATED)).topics
-    found: dict[TopicPartition, Leader] = {}
-    for topic in (known[name] for name in _COORDINATED if name in known):
+    topics = (await cluster.refresh(_COORDINATED)).topics
+    for name in _COORDINATED:
+        if name not in topics:
+            await confirm_absent(cluster, name)
+    leaders: dict[TopicPartition, Leader] = {}
+    for topic in (topics[name] for name in _COORDINATED if name in topics):
         if topic.error in DENIED:
             continue
         check(topic.error, "list all groups: find their coordinators")
@@ -120,8 +138,8 @@ async def _coordinators(cluster: KafkaCluster) -> dict[TopicPartition, Leader]:
             leader = cluster.leader(partition)
             if isinstance(leader, Refusal):
                 raise Retriable(f"the list of groups may be incomplete: {partition} has no leader")
-            found[partition] = leader
-    return found
+            leaders[partition] = leader
+    return leaders
 
 
 async def lists_all_groups(cluster: KafkaCluster) -> bool:
@@ -168,14 +186,17 @@ async def group_members(cluster: KafkaCluster, group: str) -> tuple[Member, ...]
         Retriable: the coordinator does not answer.
         UserError: a right is missing.
     """
-    found = await _described(cluster, group)
-    if found.group_state != _STABLE:
+    description = await _described(cluster, group)
+    if description.group_state != _STABLE:
         return ()
     return tuple(
         Member(
-            one.member_id, one.group_instance_id, one.client_host, bytes(one.member_metadata or b"")
+            member.member_id,
+            member.group_instance_id,
+            member.client_host,
+            bytes(member.member_metadata or b""),
         )
-        for one in found.members
+        for member in description.members
     )
 
 
@@ -186,9 +207,9 @@ async def static_members(cluster: KafkaCluster, group: str) -> frozenset[str]:
         Retriable: the coordinator does not answer.
         UserError: a right is missing.
     """
-    found = await _described(cluster, group)
+    description = await _described(cluster, group)
     return frozenset(
-        member.group_instance_id for member in found.members if member.group_instance_id
+        member.group_instance_id for member in description.members if member.group_instance_id
     )
 
 
@@ -197,12 +218,12 @@ async def _described(cluster: KafkaCluster, group: str) -> Any:
         groups=[group], include_authorized_operations=False, min_version=4, max_version=5
     )
     response = await cluster.coordinators.call(
-        Coordinator.GROUP, group, request, code=lambda told: told.groups[0].error_code
+        Coordinator.GROUP, group, request, code=lambda answer: answer.groups[0].error_code
     )
-    [found] = response.groups
+    [description] = response.groups
     with cluster.needing("DESCRIBE", f"the group {group}"):
-        check(found.error_code, f"describe group {group}")
-    return found
+        check(description.error_code, f"describe group {group}")
+    return description
 
 
 async def assigned(cluster: KafkaCluster, group: Group) -> frozenset[TopicPartition]:
@@ -219,15 +240,17 @@ async def assigned(cluster: KafkaCluster, group: Group) -> frozenset[TopicPartit
         return await _assigned_by_the_broker(cluster, group.name)
     if group.kind != CLASSIC:
         return frozenset()
-    found = await _described(cluster, group.name)
-    if found.group_state == _DEAD:
+    description = await _described(cluster, group.name)
+    if description.group_state == _DEAD:
         # Brokers describe a group that is not (or no longer) classic like this, without an error.
         raise Retriable(f"group {group.name} is no longer a classic group")
-    if found.protocol_type != PROTOCOL_TYPE or found.group_state in _EMPTY:
+    if description.protocol_type != PROTOCOL_TYPE or description.group_state in _EMPTY:
         return frozenset()
-    _check_stable(group.name, found.group_state)
-    each = (decode_partitions(bytes(one.member_assignment or b"")) for one in found.members)
-    return frozenset().union(*each)
+    _check_stable(group.name, description.group_state)
+    partition_sets = (
+        decode_partitions(bytes(member.member_assignment or b"")) for member in description.members
+    )
+    return frozenset().union(*partition_sets)
 
 
 def _check_stable(group: str, state: str) -> None:
@@ -241,19 +264,19 @@ async def _assigned_by_the_broker(cluster: KafkaCluster, group: str) -> frozense
         group_ids=[group], include_authorized_operations=False, max_version=1
     )
     response = await cluster.coordinators.call(
-        Coordinator.GROUP, group, request, code=lambda told: told.groups[0].error_code
+        Coordinator.GROUP, group, request, code=lambda answer: answer.groups[0].error_code
     )
-    [found] = response.groups
-    if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+    [description] = response.groups
+    if description.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
         raise Retriable(f"group {group} is no longer a consumer group")
     with cluster.needing("DESCRIBE", f"the group {group} and its topics"):
-        check(found.error_code, f"describe group {group}", found.error_message)
-    _check_stable(group, found.group_state)
+        check(description.error_code, f"describe group {group}", description.error_message)
+    _check_stable(group, description.group_state)
     return frozenset(
         TopicPartition(topic.topic_name, index)
-        for member in found.members
-        for one in (member.assignment, member.target_assignment)
-        for topic in one.topic_partitions
+        for member in description.members
+        for assignment in (member.assignment, member.target_assignment)
+        for topic in assignment.topic_partitions
         for index in topic.partitions
     )
 
@@ -281,28 +304,31 @@ async def committed_offsets(
         Retriable: the coordinator does not answer, or offsets are not loaded yet, or not stable.
         UserError: a right is missing.
     """
-    named: defaultdict[str, list[int]] = defaultdict(list)
-    for one in partitions or ():
-        named[one.topic].append(one.partition)
+    indexes_by_topic: defaultdict[str, list[int]] = defaultdict(list)
+    for partition in partitions or ():
+        indexes_by_topic[partition.topic].append(partition.partition)
     topic_type = OffsetFetchRequest.OffsetFetchRequestTopic
     request = OffsetFetchRequest(
         group_id=group,
         topics=None
         if partitions is None
-        else [topic_type(name=name, partition_indexes=some) for name, some in named.items()],
+        else [
+            topic_type(name=name, partition_indexes=indexes)
+            for name, indexes in indexes_by_topic.items()
+        ],
         require_stable=stable,
         min_version=7,  # Kafka 2.8 has it
         max_version=7,
     )
-    what = f"fetch the offsets of group {group}"
+    action = f"fetch the offsets of group {group}"
     with cluster.needing("DESCRIBE", f"the group {group}"):
         response = await cluster.coordinators.call(Coordinator.GROUP, group, request)
-        check(response.error_code, what)
+        check(response.error_code, action)
     for topic in response.topics:
         for part in topic.partitions:
             # An error does not mean "no offset", unless the partition's topic is deleted.
             if part.error_code and part.error_code not in TOPIC_GONE:
-                Refusal(part.error_code).fail(what, topic=topic.name)
+                Refusal(part.error_code).fail(action, topic=topic.name)
     return {
         TopicPartition(topic.name, part.partition_index): Committed(
             part.committed_offset, part.metadata or "", part.committed_leader_epoch
@@ -314,21 +340,21 @@ async def committed_offsets(
 
 
 def in_parts(
-    group: str, offsets: Mapping[TopicPartition, Committed], most: int = MAX_COMMIT
+    group: str, offsets: Mapping[TopicPartition, Committed], max_bytes: int = MAX_COMMIT
 ) -> Iterator[dict[TopicPartition, Committed]]:
     """Split offsets into what one request may commit, at least one partition each.
 
     Args:
         group: the group's name, which is in each record.
         offsets: by partition.
-        most: bytes of one part.
+        max_bytes: bytes of one part.
     """
     part: dict[TopicPartition, Committed] = {}
     size = 0
     for partition, committed in offsets.items():
         names = (group, partition.topic, committed.metadata)
-        record = _RECORD + sum(len(one.encode("utf-8", "surrogatepass")) for one in names)
-        if part and size + record > most:
+        record = _RECORD + sum(len(name.encode("utf-8", "surrogatepass")) for name in names)
+        if part and size + record > max_bytes:
             yield part
             part, size = {}, 0
         part[partition] = committed
@@ -354,8 +380,8 @@ async def commit_offsets(
         response = await cluster.coordinators.call(
             Coordinator.GROUP, group, request, code=_about_all, timeout=COMMIT_S
         )
-        if denied := _all_codes(response) & {ErrorCode.GROUP_AUTHORIZATION_FAILED}:
-            check(denied.pop(), f"commit for group {group}")
+        if denial_codes := _all_codes(response) & {ErrorCode.GROUP_AUTHORIZATION_FAILED}:
+            check(denial_codes.pop(), f"commit for group {group}")
     return {
         TopicPartition(topic.name, part.partition_index): Refusal(part.error_code)
         if part.error_code
@@ -415,25 +441,25 @@ async def start_offsets(cluster: KafkaCluster, group: str) -> dict[TopicPartitio
         Retriable: the coordinator does not answer.
         UserError: a right is missing, or the brokers know no share groups.
     """
-    asked = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
+    group_type = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
     request = DescribeShareGroupOffsetsRequest(
-        groups=[asked(group_id=group, topics=None)], max_version=0
+        groups=[group_type(group_id=group, topics=None)], max_version=0
     )
-    what = f"describe the offsets of share group {group}"
+    action = f"describe the offsets of share group {group}"
     with cluster.needing("DESCRIBE", f"the group {group}"):
         response = await cluster.coordinators.call(
-            Coordinator.GROUP, group, request, code=lambda found: found.groups[0].error_code
+            Coordinator.GROUP, group, request, code=lambda answer: answer.groups[0].error_code
         )
-        [found] = response.groups
-        if found.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
-            check(found.error_code, what)
-    for topic in found.topics:
+        [description] = response.groups
+        if description.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+            check(description.error_code, action)
+    for topic in description.topics:
         for part in topic.partitions:
             if part.error_code and part.error_code not in TOPIC_GONE:
-                Refusal(part.error_code).fail(what, topic=topic.topic_name)
+                Refusal(part.error_code).fail(action, topic=topic.topic_name)
     return {
         TopicPartition(topic.topic_name, part.partition_index): Committed(part.start_offset)
-        for topic in found.topics
+        for topic in description.topics
         for part in topic.partitions
         if part.start_offset >= 0
     }
@@ -465,8 +491,8 @@ async def set_start_offsets(
         response = await cluster.coordinators.call(
             Coordinator.GROUP, group, request, timeout=COMMIT_S
         )
-        what = f"set the offsets of share group {group}"
-        check(response.error_code, what, response.error_message)
+        action = f"set the offsets of share group {group}"
+        check(response.error_code, action, response.error_message)
     return {
         TopicPartition(topic.topic_name, part.partition_index): Refusal(part.error_code)
         if part.error_code

@@ -209,7 +209,7 @@ def patched_header(
         epoch: the producer epoch of the destination's partition.
         sequence: of the batch's first record.
     """
-    checked = _AFTER_CRC.pack(
+    covered_bytes = _AFTER_CRC.pack(
         header.attributes & _KEPT_ATTRIBUTES,
         header.last_offset_delta,
         header.base_timestamp,
@@ -220,10 +220,10 @@ def patched_header(
         header.num_records,
     )
     if header.crc == NO_CRC:
-        checksum = crc32c(records, crc32c(checked))
+        checksum = crc32c(records, crc32c(covered_bytes))
     else:
-        checksum = patched(header.crc, _AFTER_CRC.pack(*header[6:]), checked, len(records))
-    return _start(header.length, checksum) + checked
+        checksum = patched(header.crc, _AFTER_CRC.pack(*header[6:]), covered_bytes, len(records))
+    return _start(header.length, checksum) + covered_bytes
 
 
 def new_header(
@@ -240,7 +240,7 @@ def new_header(
     records: memoryview | bytes,
 ) -> bytes:
     """A 61-byte batch header for these records, at base offset 0, checksum included."""
-    checked = _AFTER_CRC.pack(
+    covered_bytes = _AFTER_CRC.pack(
         attributes,
         last_offset_delta,
         base_timestamp,
@@ -250,7 +250,7 @@ def new_header(
         sequence,
         count,
     )
-    return _start(length, crc32c(records, crc32c(checked))) + checked
+    return _start(length, crc32c(records, crc32c(covered_bytes))) + covered_bytes
 
 
 def _start(length: int, checksum: int) -> bytes:

@@ -21,24 +21,24 @@ _LENGTHS: Final = 63
 """Bits of a length."""
 
 
-def patched(crc: int, before: bytes, after: bytes, behind: int) -> int:
+def patched(crc: int, old_prefix: bytes, new_prefix: bytes, suffix_size: int) -> int:
     """The checksum of a message whose first bytes have changed.
 
     Args:
         crc: the old checksum.
-        before: the old first bytes.
-        after: the new first bytes, of the same length.
-        behind: the number of bytes after them, which are unchanged.
+        old_prefix: the old first bytes.
+        new_prefix: the new first bytes, of the same length.
+        suffix_size: the number of bytes after them, which are unchanged.
     """
-    moved: i64 = crc32c(before) ^ crc32c(after)
-    left: i64 = behind
+    difference: i64 = crc32c(old_prefix) ^ crc32c(new_prefix)
+    size: i64 = suffix_size
     bit: i64 = 0
-    while left:
-        if left & 1:
-            moved = _product(moved, _ZEROS[bit])
-        left >>= 1
+    while size:
+        if size & 1:
+            difference = _product(difference, _ZEROS[bit])
+        size >>= 1
         bit += 1
-    return crc ^ moved
+    return crc ^ difference
 
 
 def _product(first: i64, second: i64) -> i64:

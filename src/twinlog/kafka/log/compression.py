@@ -93,14 +93,14 @@ _INTO: Final[dict[Codec, Callable[[memoryview, bytearray], int]]] = {
 
 
 def _bounded(
-    into: Callable[[memoryview, bytearray], int], data: memoryview, limit: int
+    decoder: Callable[[memoryview, bytearray], int], data: memoryview, limit: int
 ) -> memoryview:
     """Decompress into a buffer that grows fourfold until the data fits, up to the bound."""
     size = min(max(4 * len(data), _SMALLEST_BUFFER), limit)
     while True:
         out = bytearray(size)
         try:
-            return memoryview(out)[: into(data, out)]
+            return memoryview(out)[: decoder(data, out)]
         except cramjam.DecompressionError as error:
             if "whole buffer" not in str(error):
                 raise
@@ -150,10 +150,10 @@ def _snappy(data: memoryview) -> bytes:
 def _lz4(data: memoryview) -> bytes:
     parts = [_LZ4_HEADER]
     for start in range(0, len(data), _LZ4_BLOCK):
-        plain = data[start : start + _LZ4_BLOCK]
-        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
-        if len(block) < len(plain):
+        chunk = data[start : start + _LZ4_BLOCK]
+        block = bytes(cramjam.lz4.compress_block(chunk, store_size=False))
+        if len(block) < len(chunk):
             parts += (_LZ4_LENGTH.pack(len(block)), block)
         else:
-            parts += (_LZ4_LENGTH.pack(len(plain) | _LZ4_STORED), bytes(plain))
+            parts += (_LZ4_LENGTH.pack(len(chunk) | _LZ4_STORED), bytes(chunk))
     return b"".join((*parts, _LZ4_END))

@@ -63,16 +63,16 @@ class SourceEpochs:
             runs.append(_Run(Offset(end - 1), end, epoch))
             del runs[:-MAX_RUNS]
 
-    def place(self, end: Offset, told: LeaderEpoch) -> None:
+    def place(self, end: Offset, source_epoch: LeaderEpoch) -> None:
         """Continue at another position; what was read beyond it is dropped.
 
         Args:
             end: the position.
-            told: the epoch that the source has before it now, used if none is known; or -1.
+            source_epoch: the epoch that the source has before it now, used if none is known; or -1.
         """
         self._runs = [run._replace(end=min(run.end, end)) for run in self._runs if run.start < end]
         if self.before(end) == UNKNOWN_EPOCH:
-            self.learn(end, told)
+            self.learn(end, source_epoch)
 
 
 def epoch_at(records: memoryview, offset: int) -> LeaderEpoch:
@@ -84,8 +84,8 @@ def epoch_at(records: memoryview, offset: int) -> LeaderEpoch:
     try:
         for header in batches(records):
             if offset < header.next_offset:
-                known = offset >= header.base_offset
-                return LeaderEpoch(header.leader_epoch) if known else UNKNOWN_EPOCH
+                in_batch = offset >= header.base_offset
+                return LeaderEpoch(header.leader_epoch) if in_batch else UNKNOWN_EPOCH
     except LegacyBatch:
         pass  # these messages have no epoch, and brokers cannot write them any more
     return UNKNOWN_EPOCH

@@ -168,19 +168,19 @@ def _with_right_checksum(frame: memoryview) -> memoryview:
     )
     if len(frame) <= checksum_at:
         return frame
-    right = bytearray(frame)
-    right[checksum_at] = (_xxh32(frame[_LZ4_FLAGS_AT:checksum_at]) >> 8) & 0xFF
-    return memoryview(right)
+    corrected_frame = bytearray(frame)
+    corrected_frame[checksum_at] = (_xxh32(frame[_LZ4_FLAGS_AT:checksum_at]) >> 8) & 0xFF
+    return memoryview(corrected_frame)
 
 
 def _xxh32(data: memoryview) -> int:
     """XXH32 with seed 0 of less than 16 bytes."""
     value = _XXH_5 + len(data)
-    whole = len(data) - len(data) % 4
-    for at in range(0, whole, 4):
+    word_bytes = len(data) - len(data) % 4
+    for at in range(0, word_bytes, 4):
         word = int.from_bytes(data[at : at + 4], "little")
         value = _rotated(value + word * _XXH_3, 17) * _XXH_4
-    for byte in data[whole:]:
+    for byte in data[word_bytes:]:
         value = _rotated(value + byte * _XXH_5, 11) * _XXH_1
     value &= _MASK
     value = (value ^ value >> 15) * _XXH_2 & _MASK

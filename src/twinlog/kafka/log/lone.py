@@ -94,8 +94,8 @@ def merge_lone(buffer: memoryview, position: int) -> tuple[Encoded | None, int]:
     if not 0 <= base_offset < _USUAL:
         return None, position
     first_bytes, tails = _by_size()
-    new_starts, small = _NEW_STARTS, SMALL_VARINTS
-    limit: i64 = len(small)
+    new_starts, small_varints = _NEW_STARTS, SMALL_VARINTS
+    limit: i64 = len(small_varints)
     newest: i64 = base_timestamp
     out = BytesWriter()
     at: i64 = 0
@@ -121,8 +121,8 @@ def merge_lone(buffer: memoryview, position: int) -> tuple[Encoded | None, int]:
             break
         tail: i64 = at + tails[size]
         delta: i64 = timestamp - base_timestamp
-        timestamp_delta = small[delta] if 0 <= delta < limit else varint(delta)
-        offset_delta = small[count]
+        timestamp_delta = small_varints[delta] if 0 <= delta < limit else varint(delta)
+        offset_delta = small_varints[count]
         deltas: i64 = len(timestamp_delta) + len(offset_delta)
         out.write(new_starts[1 + deltas + end - tail])
         out.write(timestamp_delta)

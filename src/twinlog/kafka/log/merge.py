@@ -119,8 +119,8 @@ def _append(
     out: bytearray, header: Header, data: memoryview, base_offset: int, base_timestamp: int
 ) -> int:
     """Append a dense batch's records; return their newest timestamp."""
-    small = SMALL_VARINTS
-    limit = len(small)
+    small_varints = SMALL_VARINTS
+    limit = len(small_varints)
     stamped = header.is_log_append_time
     batch_timestamp = header.max_timestamp if stamped else header.base_timestamp
     newest = _OLDEST
@@ -128,7 +128,7 @@ def _append(
     position = 0
     size = len(data)
     try:
-        for expected in range(header.num_records):
+        for index in range(header.num_records):
             # Nearly all of these numbers take one byte, or two.
             length = data[position]
             body = position + 1
@@ -143,19 +143,19 @@ def _append(
                 delta, at = decode_varint(data, body + 1)
             else:
                 delta = (delta >> 1) ^ -(delta & 1)
-            if expected < _ONE_BYTE:
-                in_order = data[at] == expected << 1
+            if index < _ONE_BYTE:
+                in_order = data[at] == index << 1
                 at += 1
             else:
                 offset_delta, at = decode_varint(data, at)
-                in_order = offset_delta == expected
+                in_order = offset_delta == index
             if not in_order or not at <= position <= size:
                 raise _corrupt(header)
             timestamp = batch_timestamp if stamped else wrapped(batch_timestamp + delta)
             if timestamp > newest:  # noqa: PLR1730 (as above)
                 newest = timestamp
             delta = timestamp - base_timestamp
-            deltas = (small[delta] if 0 <= delta < limit else varint(delta)) + varint(nth)
+            deltas = (small_varints[delta] if 0 <= delta < limit else varint(delta)) + varint(nth)
             nth += 1
             out += varint(1 + len(deltas) + position - at)
             out.append(data[body])

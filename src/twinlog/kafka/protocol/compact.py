@@ -58,12 +58,12 @@ def topic_key(name: str, topic_id: UUID | None) -> bytes:
 
 
 @contextmanager
-def reading(what: str, size: int) -> Iterator[None]:
+def reading(subject: str, size: int) -> Iterator[None]:
     """Turn the errors that a truncated message causes into a ProtocolError."""
     try:
         yield
     except (IndexError, struct.error, UnicodeDecodeError) as error:
-        raise ProtocolError(f"cannot decode a {what} of {size} bytes: {error}") from error
+        raise ProtocolError(f"cannot decode a {subject} of {size} bytes: {error}") from error
 
 
 def read_unsigned_varint(view: memoryview, at: int) -> tuple[int, int]:

@@ -111,7 +111,7 @@ def encode_fetch(
     version: int,
     topic_keys: Mapping[str, bytes],
     partitions: Mapping[TopicPartition, FetchPosition],
-    forgotten: Iterable[TopicPartition] = (),
+    forgotten_partitions: Iterable[TopicPartition] = (),
     *,
     session_id: int,
     session_epoch: int,
@@ -127,7 +127,7 @@ def encode_fetch(
         version: 12 to 18.
         topic_keys: `compact.topic_key` of each topic, as `version` wants it.
         partitions: the fetch position of each partition that the session does not know.
-        forgotten: what the session knows and is no longer wanted.
+        forgotten_partitions: what the session knows and is no longer wanted.
         session_id: of the session, or 0.
         session_epoch: 0 asks for a new session, `NO_SESSION` for none.
         isolation: `READ_COMMITTED` or `READ_UNCOMMITTED`.
@@ -139,17 +139,17 @@ def encode_fetch(
     topics: dict[str, list[bytes]] = {}
     pack = _ASKED.pack
     for (topic, index), (offset, last_epoch, leader_epoch) in partitions.items():
-        asked = pack(index, leader_epoch, offset, last_epoch, -1, partition_max_bytes, 0)
-        topics.setdefault(topic, []).append(asked)
-    dropped: dict[str, list[bytes]] = {}
-    for topic, index in forgotten:
-        dropped.setdefault(topic, []).append(_INDEX.pack(index))
+        entry = pack(index, leader_epoch, offset, last_epoch, -1, partition_max_bytes, 0)
+        topics.setdefault(topic, []).append(entry)
+    forgotten_topics: dict[str, list[bytes]] = {}
+    for topic, index in forgotten_partitions:
+        forgotten_topics.setdefault(topic, []).append(_INDEX.pack(index))
     return b"".join(
         (
             b"" if version >= _REPLICA_IS_A_TAG else _CONSUMER,
             _HEAD.pack(max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch),
             _encode_topics(topic_keys, topics),
-            _encode_topics(topic_keys, dropped),
+            _encode_topics(topic_keys, forgotten_topics),
             EMPTY,  # the rack
             NO_TAGS,
         )
@@ -179,7 +179,7 @@ def decode_fetch(version: int, topics: Mapping[bytes, str], body: memoryview) ->
     with reading(f"Fetch response v{version}", len(body)):
         throttle_ms, error, session_id = _TOP.unpack_from(body)
         count, at = read_count(body, _TOP.size)
-        left = [MAX_ABORTED]
+        budget = [MAX_ABORTED]
         for _ in range(count):
             key, at = read_topic_key(body, at, by_id=version >= BY_ID)
             topic = topics.get(key)
@@ -187,7 +187,7 @@ def decode_fetch(version: int, topics: Mapping[bytes, str], body: memoryview) ->
                 raise ProtocolError(
                     f"a Fetch response contains a topic that was not requested: {key.hex()}"
                 )
-            at = _decode_partitions(body, at, topic, partitions, left)
+            at = _decode_partitions(body, at, topic, partitions, budget)
         at = skip_tags(body, at)
     if at != len(body):
         raise ProtocolError(
@@ -197,11 +197,11 @@ def decode_fetch(version: int, topics: Mapping[bytes, str], body: memoryview) ->
 
 
 def _decode_partitions(
-    body: memoryview, at: int, topic: str, into: dict[TopicPartition, Fetched], left: list[int]
+    body: memoryview, at: int, topic: str, results: dict[TopicPartition, Fetched], budget: list[int]
 ) -> int:
     """Decode one topic's partitions; return the position after the topic.
 
-    `left` has how many aborted transactions the response may still list.
+    `budget` has how many aborted transactions the response may still list.
     """
     unpack, new = _PARTITION.unpack_from, tuple.__new__  # half the time of a NamedTuple's own
     read_replica = _PREFERRED_REPLICA.unpack_from
@@ -211,7 +211,7 @@ def _decode_partitions(
         at += _PARTITION.size
         aborted = _NONE_ABORTED
         if mark > 1:
-            aborted, at = _decode_aborted(body, at - 1, left)
+            aborted, at = _decode_aborted(body, at - 1, budget)
         (preferred,) = read_replica(body, at)
         at += _PREFERRED_REPLICA.size
         size = body[at]
@@ -226,7 +226,7 @@ def _decode_partitions(
         else:
             at = end + 1
         partition = new(TopicPartition, (topic, index))
-        into[partition] = new(
+        results[partition] = new(
             Fetched,
             (error, high_watermark, last_stable, log_start, aborted, records, diverging, preferred),
         )
@@ -236,7 +236,7 @@ def _decode_partitions(
 def _decode_tags(body: memoryview, at: int) -> tuple[EpochEnd | None, int]:
     """Decode a partition's tags: the diverging epoch, and the position after them."""
     diverging = None
-    behind = skip_tags(body, at)
+    tags_end = skip_tags(body, at)
     count, at = read_unsigned_varint(body, at)
     for _ in range(count):
         tag, at = read_unsigned_varint(body, at)
@@ -244,15 +244,15 @@ def _decode_tags(body: memoryview, at: int) -> tuple[EpochEnd | None, int]:
         if tag == _DIVERGING_TAG:
             diverging = EpochEnd._make(_EPOCH_END.unpack_from(body[at : at + size]))
         at += size
-    return diverging, behind
+    return diverging, tags_end
 
 
 def _decode_aborted(
-    body: memoryview, at: int, left: list[int]
+    body: memoryview, at: int, budget: list[int]
 ) -> tuple[tuple[AbortedTransaction, ...], int]:
     count, at = read_count(body, at)
-    left[0] -= count
-    if left[0] < 0:
+    budget[0] -= count
+    if budget[0] < 0:
         raise ProtocolError(f"a Fetch response lists more than {MAX_ABORTED} aborted transactions")
     aborted = []
     for _ in range(count):

@@ -49,12 +49,12 @@ def tags(fields: Mapping[int, bytes]) -> bytes:
 class FieldReader:
     """Reads fields from the front of some bytes. `what` names them in errors."""
 
-    __slots__ = ("_at", "_data", "_what")
+    __slots__ = ("_at", "_data", "_subject")
 
-    def __init__(self, data: bytes, what: str) -> None:
+    def __init__(self, data: bytes, subject: str) -> None:
         self._data = data
         self._at = 0
-        self._what = what
+        self._subject = subject
 
     @property
     def done(self) -> bool:
@@ -136,4 +136,4 @@ class FieldReader:
         return size
 
     def _error(self, trouble: str) -> ProtocolError:
-        return ProtocolError(f"{self._what} {trouble}")
+        return ProtocolError(f"{self._subject} {trouble}")

@@ -93,12 +93,12 @@ def frame_length(prefix: memoryview | bytes | bytearray, maximum: int = MAX_FRAM
     raise ProtocolError(f"invalid frame length {length} (expected {MIN_RESPONSE} to {maximum})")
 
 
-def longest_response(api_key: int, asked: int) -> int:
-    """The maximum length of a response to a request of this API with a body of `asked` bytes."""
+def longest_response(api_key: int, request_size: int) -> int:
+    """The maximum length of a response to a request of this API with `request_size` body bytes."""
     if api_key in _BEFORE_AUTHENTICATION:
         return MAX_UNTRUSTED
     if api_key in _ONE_BY_ONE:
-        return min(_SMALL + _LONGER * asked, MAX_DECODED)
+        return min(_SMALL + _LONGER * request_size, MAX_DECODED)
     return MAX_FRAME if api_key == _FETCH else MAX_DECODED
 
 

@@ -73,21 +73,21 @@ def decode_write_txn_markers(body: memoryview) -> dict[int, dict[TopicPartition,
     Raises:
         ProtocolError: the body is not a response of this version.
     """
-    found: dict[int, dict[TopicPartition, int]] = {}
+    results: dict[int, dict[TopicPartition, int]] = {}
     with reading(f"WriteTxnMarkers response v{VERSION}", len(body)):
         producers, at = read_count(body, 0)
         for _ in range(producers):
             (producer_id,) = _PRODUCER_ID.unpack_from(body, at)
-            at = _decode_topics(body, at + _PRODUCER_ID.size, found.setdefault(producer_id, {}))
+            at = _decode_topics(body, at + _PRODUCER_ID.size, results.setdefault(producer_id, {}))
         at = skip_tags(body, at)
     if at != len(body):
         raise ProtocolError(
             f"a WriteTxnMarkers response has {len(body)} bytes, but its content ends at {at}"
         )
-    return found
+    return results
 
 
-def _decode_topics(body: memoryview, at: int, into: dict[TopicPartition, int]) -> int:
+def _decode_topics(body: memoryview, at: int, results: dict[TopicPartition, int]) -> int:
     """Decode the results of one producer id; return the position after them."""
     topics, at = read_count(body, at)
     for _ in range(topics):
@@ -95,7 +95,7 @@ def _decode_topics(body: memoryview, at: int, into: dict[TopicPartition, int]) -
         partitions, at = read_count(body, at)
         for _ in range(partitions):
             index, error = _RESULT.unpack_from(body, at)
-            into[TopicPartition(topic, index)] = error
+            results[TopicPartition(topic, index)] = error
             at = skip_tags(body, at + _RESULT.size)
         at = skip_tags(body, at)
     return skip_tags(body, at)

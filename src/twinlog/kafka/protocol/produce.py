@@ -146,7 +146,7 @@ def decode_produce(version: int, topics: Mapping[bytes, str], body: memoryview) 
 
 
 def _decode_partitions(
-    body: memoryview, at: int, topic: str, into: dict[TopicPartition, ProducedPartition]
+    body: memoryview, at: int, topic: str, results: dict[TopicPartition, ProducedPartition]
 ) -> int:
     """Decode one topic's partitions; return the position after the topic."""
     unpack, new = _PARTITION.unpack_from, tuple.__new__  # half the time of a NamedTuple's own
@@ -158,7 +158,7 @@ def _decode_partitions(
         if errors > 1 or note or tags:
             message, at = _decode_details(body, at - _DETAILS)
         partition = new(TopicPartition, (topic, index))
-        into[partition] = new(
+        results[partition] = new(
             ProducedPartition, (error, base_offset, log_start, message, stamped_ms)
         )
     return skip_tags(body, at)

@@ -4,6 +4,7 @@ Creating an ACL that exists and deleting one that does not change nothing, so ea
 carried out twice.
 """
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -19,7 +20,7 @@ from twinlog.kafka.client.brokers import CONTROLLER
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.pool import SLOW
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Refusal, check
+from twinlog.kafka.errors import Refusal, Retriable, check
 from twinlog.kafka.requests.topics import refusal_of
 
 CHUNK: Final = 1000
@@ -64,6 +65,34 @@ async def describe_acls(cluster: KafkaCluster, node: int | None = None) -> froze
     )
 
 
+async def describe_acls_everywhere(cluster: KafkaCluster) -> dict[int, frozenset[Acl] | None]:
+    """The ACLs that each broker lists, by its id; None: it has no authorizer.
+
+    One that is behind, or cut off from the controllers, lists too few. Without any broker in the
+    cluster's metadata the result is empty: nothing is known then.
+
+    Raises:
+        UserError, Retriable: as `describe_acls`, for any of the brokers.
+    """
+    brokers = list((await cluster.refresh([])).brokers)
+    listings = await asyncio.gather(*(describe_acls(cluster, node) for node in brokers))
+    return dict(zip(brokers, listings, strict=True))
+
+
+async def acls_of_any_broker(cluster: KafkaCluster) -> frozenset[Acl] | None:
+    """The ACLs that at least one broker lists; None: no broker has an authorizer.
+
+    Raises:
+        Retriable: a broker does not answer, or no broker is known.
+        UserError: as `describe_acls`.
+    """
+    lists = await describe_acls_everywhere(cluster)
+    if not lists:
+        raise Retriable("the ACLs cannot be read: the cluster's metadata names no broker")
+    known = [listing for listing in lists.values() if listing is not None]
+    return frozenset[Acl]().union(*known) if known else None
+
+
 async def may_alter_acls(cluster: KafkaCluster) -> bool:
     """Whether the client may create and delete ACLs (ALTER on the cluster), as a broker reports.
 
@@ -83,7 +112,7 @@ async def create_acls(cluster: KafkaCluster, acls: Iterable[Acl]) -> dict[Acl, R
         Retriable: the cluster does not answer.
     """
     answers: dict[Acl, Refusal | None] = {}
-    for some in _chunks(acls):
+    for chunk in _chunks(acls):
         item = CreateAclsRequest.AclCreation
         request = CreateAclsRequest(
             creations=[
@@ -96,11 +125,11 @@ async def create_acls(cluster: KafkaCluster, acls: Iterable[Acl]) -> dict[Acl, R
                     operation=int(acl.operation),
                     permission_type=int(acl.permission),
                 )
-                for acl in some
+                for acl in chunk
             ]
         )
         response = await cluster.call(request, node=CONTROLLER, lane=SLOW)
-        answers |= dict(zip(some, map(refusal_of, response.results), strict=True))
+        answers |= dict(zip(chunk, map(refusal_of, response.results), strict=True))
     return answers
 
 
@@ -111,7 +140,7 @@ async def delete_acls(cluster: KafkaCluster, acls: Iterable[Acl]) -> dict[Acl, R
         Retriable: the cluster does not answer.
     """
     answers: dict[Acl, Refusal | None] = {}
-    for some in _chunks(acls):
+    for chunk in _chunks(acls):
         item = DeleteAclsRequest.DeleteAclsFilter
         request = DeleteAclsRequest(
             filters=[
@@ -124,17 +153,17 @@ async def delete_acls(cluster: KafkaCluster, acls: Iterable[Acl]) -> dict[Acl, R
                     operation=int(acl.operation),
                     permission_type=int(acl.permission),
                 )
-                for acl in some
+                for acl in chunk
             ]
         )
         response = await cluster.call(request, node=CONTROLLER, lane=SLOW)
-        for acl, result in zip(some, response.filter_results, strict=True):
-            refused = [refusal_of(one) for one in (result, *result.matching_acls)]
-            answers[acl] = next((one for one in refused if one is not None), None)
+        for acl, result in zip(chunk, response.filter_results, strict=True):
+            refusals = [refusal_of(answer) for answer in (result, *result.matching_acls)]
+            answers[acl] = next((refusal for refusal in refusals if refusal is not None), None)
     return answers
 
 
 def _chunks(acls: Iterable[Acl]) -> Iterable[Sequence[Acl]]:
     """Split into requests of at most `CHUNK` ACLs."""
-    everything = sorted(acls)
-    return (everything[start : start + CHUNK] for start in range(0, len(everything), CHUNK))
+    ordered_acls = sorted(acls)
+    return (ordered_acls[start : start + CHUNK] for start in range(0, len(ordered_acls), CHUNK))

@@ -53,8 +53,8 @@ def shortest(brokers: Iterable[Mapping[str, ConfigValue]]) -> Expirations:
     """The shortest expirations of brokers, from their configurations."""
     producers, ids = list[int](), list[int]()
     for entries in brokers:
-        for names, told in (((PRODUCER, TRANSACTIONAL), producers), ((TRANSACTIONAL,), ids)):
+        for names, values in (((PRODUCER, TRANSACTIONAL), producers), ((TRANSACTIONAL,), ids)):
             entry = next((entries[name] for name in names if name in entries), None)
             if entry is not None and entry.value is not None:
-                told.append(int(entry.value))
+                values.append(int(entry.value))
     return Expirations(min(producers, default=None), min(ids, default=None))

@@ -63,8 +63,8 @@ class FetchRequests:
     async def exchange(
         self,
         connection: Connection,
-        wanted: Mapping[TopicPartition, FetchPosition],
-        forgotten: Collection[TopicPartition],
+        positions: Mapping[TopicPartition, FetchPosition],
+        forgotten_partitions: Collection[TopicPartition],
         session: tuple[int, int],
         limits: Limits,
     ) -> tuple[fetch.FetchResponse, int]:
@@ -80,8 +80,8 @@ class FetchRequests:
         request = fetch.encode_fetch(
             version,
             keys,
-            wanted,
-            forgotten,
+            positions,
+            forgotten_partitions,
             session_id=session[0],
             session_epoch=session[1],
             isolation=limits.isolation,
@@ -102,15 +102,17 @@ class FetchRequests:
         connection.throttle(response.throttle_ms)
         return response, len(body)
 
-    async def unknown(self, wanted: Collection[TopicPartition]) -> Mapping[TopicPartition, Fetched]:
+    async def unknown(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Fetched]:
         """The partitions whose topic is not in the metadata, even after a refresh; usually none."""
         self.learn()
-        missing = {p.topic for p in wanted if p.topic not in self._keys}
-        if not missing:
+        missing_topics = {p.topic for p in partitions if p.topic not in self._keys}
+        if not missing_topics:
             return {}
-        self._keys.learn(await self.cluster.refresh(missing), self._renew)
-        gone = failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return {p: gone for p in wanted if p.topic not in self._keys}
+        self._keys.learn(await self.cluster.refresh(missing_topics), self._renew)
+        failure = failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return {p: failure for p in partitions if p.topic not in self._keys}
 
 
 def failed(code: int) -> Fetched:

@@ -55,33 +55,39 @@ class FetchSession:
     def __init__(self) -> None:
         self._id = 0
         self._epoch = _ALL
-        self._known: dict[TopicPartition, FetchPosition] = {}  # what the broker remembers
-        self._known_bytes = 0  # ... and the bytes that it may return for each
-        self._asked: dict[TopicPartition, FetchPosition] = {}
+        self._session_positions: dict[
+            TopicPartition, FetchPosition
+        ] = {}  # what the broker remembers
+        self._session_bytes = 0  # ... and the bytes that it may return for each
+        self._request_positions: dict[TopicPartition, FetchPosition] = {}
 
-    def ask(self, wanted: Mapping[TopicPartition, FetchPosition], partition_max_bytes: int) -> Ask:
+    def ask(
+        self, positions: Mapping[TopicPartition, FetchPosition], partition_max_bytes: int
+    ) -> Ask:
         """What to send so that the broker continues at exactly these positions."""
-        known = self._known
-        self._asked = changed = dict(wanted)
-        if self._epoch != _ALL and partition_max_bytes == self._known_bytes:
-            changed = {p: at for p, at in wanted.items() if known.get(p) != at}
-        forgotten: tuple[TopicPartition, ...] = ()
-        if self._epoch != _ALL and not known.keys() <= wanted.keys():
-            forgotten = tuple(known.keys() - wanted.keys())
-        self._known_bytes = partition_max_bytes
-        return Ask(self._id, self._epoch, changed, forgotten)
+        session_positions = self._session_positions
+        self._request_positions = changed_positions = dict(positions)
+        if self._epoch != _ALL and partition_max_bytes == self._session_bytes:
+            changed_positions = {
+                p: at for p, at in positions.items() if session_positions.get(p) != at
+            }
+        forgotten_partitions: tuple[TopicPartition, ...] = ()
+        if self._epoch != _ALL and not session_positions.keys() <= positions.keys():
+            forgotten_partitions = tuple(session_positions.keys() - positions.keys())
+        self._session_bytes = partition_max_bytes
+        return Ask(self._id, self._epoch, changed_positions, forgotten_partitions)
 
     def answered(self, session_id: int) -> None:
         """Record that the request was carried out; `session_id` of the answer, 0 for none."""
         if session_id == 0:
-            self._id, self._epoch, self._known = 0, _ALL, {}
+            self._id, self._epoch, self._session_positions = 0, _ALL, {}
             return
         self._id = session_id
         # Epoch 0 would ask for a new session, so epochs wrap to 1, as in the broker (KIP-227).
         self._epoch = 1 if self._epoch == _MAX_EPOCH else self._epoch + 1
-        self._known = self._asked
+        self._session_positions = self._request_positions
 
     def renew(self) -> None:
         """Replace the session with the next request."""
         self._epoch = _ALL
-        self._known = {}
+        self._session_positions = {}

@@ -94,9 +94,11 @@ async def by_leader(
     pending = dict(questions)
     backoff = Backoff(cluster.config.retry_backoff, cluster.config.retry_backoff_max)
     for number in range(1, tries + 1):
-        found, hung = await _round(cluster, pending, ask, patience)
-        answers.update(found)
-        pending = {p: questions[p] for p in pending if p not in hung and _again(answers[p])}
+        round_answers, hung_partitions = await _round(cluster, pending, ask, patience)
+        answers.update(round_answers)
+        pending = {
+            p: questions[p] for p in pending if p not in hung_partitions and _again(answers[p])
+        }
         if not pending or number == tries:
             break
         await asyncio.sleep(backoff.delay(number, cluster.rng.random()))
@@ -124,7 +126,7 @@ async def list_offsets(
     topic, item = ListOffsetsRequest.ListOffsetsTopic, None
     item = topic.ListOffsetsPartition
 
-    async def ask(node: int, asked: Asked[int]) -> Answers[ListedOffset]:
+    async def ask(node: int, questions: Asked[int]) -> Answers[ListedOffset]:
         topics = [
             topic(
                 name=name,
@@ -133,7 +135,7 @@ async def list_offsets(
                     for i, (leader, timestamp) in group
                 ],
             )
-            for name, group in _by_topic(asked)
+            for name, group in _by_topic(questions)
         ]
         request = ListOffsetsRequest(
             replica_id=replica_id,
@@ -163,16 +165,16 @@ async def describe_producers(
 ) -> Answers[tuple[ProducerState, ...]]:
     """The producers that each partition's leader remembers (DescribeProducers, Kafka 2.8)."""
 
-    def told(found: Any) -> ProducerState:
+    def decode(producer: Any) -> ProducerState:
         return ProducerState(
-            found.producer_id,
-            found.producer_epoch,
-            found.last_sequence,
-            found.last_timestamp,
-            found.coordinator_epoch,
+            producer.producer_id,
+            producer.producer_epoch,
+            producer.last_sequence,
+            producer.last_timestamp,
+            producer.coordinator_epoch,
         )
 
-    return await _describe_producers(cluster, partitions, told, tries, patience)
+    return await _describe_producers(cluster, partitions, decode, tries, patience)
 
 
 class OpenTransaction(NamedTuple):
@@ -187,48 +189,48 @@ async def open_transactions(
 ) -> Answers[tuple[OpenTransaction, ...]]:
     """The open transactions of each partition, as its leader knows them (DescribeProducers)."""
 
-    def told(found: Any) -> OpenTransaction:
-        return OpenTransaction(found.producer_id, found.current_txn_start_offset)
+    def decode(producer: Any) -> OpenTransaction:
+        return OpenTransaction(producer.producer_id, producer.current_txn_start_offset)
 
-    found = await _describe_producers(cluster, partitions, told, tries)
+    answers = await _describe_producers(cluster, partitions, decode, tries)
     return {
         partition: answer
         if isinstance(answer, Refusal)
-        else tuple(sorted(one for one in answer if one.first_offset >= 0))
-        for partition, answer in found.items()
+        else tuple(sorted(transaction for transaction in answer if transaction.first_offset >= 0))
+        for partition, answer in answers.items()
     }
 
 
 async def _describe_producers(
     cluster: KafkaCluster,
     partitions: Collection[TopicPartition],
-    told: Callable[[Any], T],
+    decode: Callable[[Any], T],
     tries: int,
     patience: float | None = None,
 ) -> Answers[tuple[T, ...]]:
     topic = DescribeProducersRequest.TopicRequest
 
-    async def ask(node: int, asked: Asked[None]) -> Answers[tuple[T, ...]]:
+    async def ask(node: int, questions: Asked[None]) -> Answers[tuple[T, ...]]:
         topics = [
             topic(name=name, partition_indexes=[i for i, _ in group])
-            for name, group in _by_topic(asked)
+            for name, group in _by_topic(questions)
         ]
         response = await _send(cluster, node, DescribeProducersRequest(topics=topics))
         return {
             TopicPartition(t.name, p.partition_index): Refusal(p.error_code, p.error_message or "")
             if p.error_code
-            else tuple(map(told, p.active_producers))
+            else tuple(map(decode, p.active_producers))
             for t in response.topics
             for p in t.partitions
         }
 
-    asked = dict.fromkeys(partitions)
-    return await by_leader(cluster, asked, ask, tries=tries, patience=patience)
+    questions = dict.fromkeys(partitions)
+    return await by_leader(cluster, questions, ask, tries=tries, patience=patience)
 
 
 async def delete_records(
     cluster: KafkaCluster,
-    before: Mapping[TopicPartition, int],
+    offsets: Mapping[TopicPartition, int],
     *,
     tries: int = TRIES,
     patience: float | None = None,
@@ -237,7 +239,7 @@ async def delete_records(
     """Move log start offsets up to these offsets; the low watermark of each. Idempotent."""
     topic = DeleteRecordsRequest.DeleteRecordsTopic
 
-    async def ask(node: int, asked: Asked[int]) -> Answers[int]:
+    async def ask(node: int, questions: Asked[int]) -> Answers[int]:
         topics = [
             topic(
                 name=name,
@@ -246,7 +248,7 @@ async def delete_records(
                     for i, (_, offset) in group
                 ],
             )
-            for name, group in _by_topic(asked)
+            for name, group in _by_topic(questions)
         ]
         request = DeleteRecordsRequest(topics=topics, timeout_ms=_milliseconds(cluster))
         response = await _send(cluster, node, request, before_send, SLOW)
@@ -258,7 +260,7 @@ async def delete_records(
             for p in t.partitions
         }
 
-    return await by_leader(cluster, before, ask, tries=tries, patience=patience)
+    return await by_leader(cluster, offsets, ask, tries=tries, patience=patience)
 
 
 async def offset_for_leader_epoch(
@@ -268,7 +270,7 @@ async def offset_for_leader_epoch(
     topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
     item = topic.OffsetForLeaderPartition
 
-    async def ask(node: int, asked: Asked[int]) -> Answers[EpochEnd]:
+    async def ask(node: int, questions: Asked[int]) -> Answers[EpochEnd]:
         topics = [
             topic(
                 topic=name,
@@ -277,7 +279,7 @@ async def offset_for_leader_epoch(
                     for i, (leader, epoch) in group
                 ],
             )
-            for name, group in _by_topic(asked)
+            for name, group in _by_topic(questions)
         ]
         request = OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=topics, min_version=3)
         response = await _send(cluster, node, request)
@@ -312,11 +314,13 @@ async def _round(
             answers[partition] = leader
         else:
             nodes[leader.node_id][partition] = (leader, questions[partition])
-    hanging = {node for node in nodes if patience is not None and cluster.hangs(node, patience)}
+    hanging_nodes = {
+        node for node in nodes if patience is not None and cluster.hangs(node, patience)
+    }
     tasks = {
-        asyncio.create_task(_ask_node(node, asked, ask)): node
-        for node, asked in nodes.items()
-        if node not in hanging or len(hanging) == len(nodes)
+        asyncio.create_task(_ask_node(node, node_questions, ask)): node
+        for node, node_questions in nodes.items()
+        if node not in hanging_nodes or len(hanging_nodes) == len(nodes)
     }
     try:
         for task in await _answered(tasks, patience):
@@ -325,12 +329,12 @@ async def _round(
     finally:
         for task in tasks:
             task.cancel()
-    hung = {p: node for node, asked in nodes.items() for p in asked}
+    hung_leaders = {p: node for node, node_questions in nodes.items() for p in node_questions}
     answers.update(
         (p, Refusal(ErrorCode.NETWORK_EXCEPTION, f"node {node} does not respond, other brokers do"))
-        for p, node in hung.items()
+        for p, node in hung_leaders.items()
     )
-    return answers, set(hung)
+    return answers, set(hung_leaders)
 
 
 async def _answered(
@@ -341,13 +345,13 @@ async def _answered(
     pending = set(tasks)
     while pending:
         limit = patience if done else None
-        news, pending = await asyncio.wait(
+        finished_tasks, pending = await asyncio.wait(
             pending, timeout=limit, return_when=asyncio.FIRST_COMPLETED
         )
-        if not news:
+        if not finished_tasks:
             break
-        done |= news
-        if any(task.exception() for task in news):
+        done |= finished_tasks
+        if any(task.exception() for task in finished_tasks):
             break
     return done
 
@@ -355,18 +359,18 @@ async def _answered(
 async def _leaders(
     cluster: KafkaCluster, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, Leader | Refusal]:
-    wanted = list(partitions)
+    partition_list = list(partitions)
     try:
-        return await cluster.leaders(wanted)
+        return await cluster.leaders(partition_list)
     except (Retriable, ProtocolError) as error:
-        return dict.fromkeys(wanted, Refusal(ErrorCode.NETWORK_EXCEPTION, str(error)))
+        return dict.fromkeys(partition_list, Refusal(ErrorCode.NETWORK_EXCEPTION, str(error)))
 
 
-async def _ask_node(node: int, asked: Asked[Q], ask: Ask[Q, T]) -> Answers[T]:
+async def _ask_node(node: int, questions: Asked[Q], ask: Ask[Q, T]) -> Answers[T]:
     try:
-        return await ask(node, asked)
+        return await ask(node, questions)
     except (Retriable, ProtocolError) as error:
-        return dict.fromkeys(asked, Refusal(ErrorCode.NETWORK_EXCEPTION, str(error)))
+        return dict.fromkeys(questions, Refusal(ErrorCode.NETWORK_EXCEPTION, str(error)))
 
 
 async def _send(
@@ -399,9 +403,9 @@ def _again(answer: object) -> bool:
     )
 
 
-def _by_topic(asked: Mapping[TopicPartition, T]) -> Iterator[tuple[str, list[tuple[int, T]]]]:
+def _by_topic(questions: Mapping[TopicPartition, T]) -> Iterator[tuple[str, list[tuple[int, T]]]]:
     groups: defaultdict[str, list[tuple[int, T]]] = defaultdict(list)
-    for partition, value in asked.items():
+    for partition, value in questions.items():
         groups[partition.topic].append((partition.partition, value))
     return iter(groups.items())
 

@@ -17,28 +17,28 @@ class TopicKeys:
     def __init__(self) -> None:
         self._by_name: tuple[dict[str, bytes], dict[bytes, str]] = {}, {}
         self._by_id: tuple[dict[str, bytes], dict[bytes, str]] = {}, {}
-        self._learned = EMPTY
+        self._last_metadata = EMPTY
         self._without_ids = False
         self.generation = 0
         """Counts how often a topic was found to have another id than before."""
 
-    def learn(self, metadata: Metadata, renew: Collection[str] | None = None) -> None:
+    def learn(self, metadata: Metadata, renewals: Collection[str] | None = None) -> None:
         """Add the topics of a snapshot.
 
         Args:
             metadata: the snapshot.
-            renew: topics that may have another id than before; None is all of them.
+            renewals: topics that may have another id than before; None is all of them.
         """
-        if metadata is self._learned and not renew:
+        if metadata is self._last_metadata and not renewals:
             return
-        self._learned = metadata
+        self._last_metadata = metadata
         # A topic that may not be described has no id either, and proves nothing about the broker.
         self._without_ids = any(
             topic.topic_id == NO_TOPIC_ID and not topic.error for topic in metadata.topics.values()
         )
         renewed = False
         for name, topic in metadata.topics.items():
-            if renew is not None and name in self and name not in renew:
+            if renewals is not None and name in self and name not in renewals:
                 continue
             key = topic.topic_id.bytes
             renewed |= self._by_id[0].get(name, key) != key

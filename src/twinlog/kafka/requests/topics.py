@@ -2,7 +2,8 @@
 
 All requests go to the controller; KRaft brokers forward them. Each may be carried out twice (see
 `cluster.py`), so a careful caller expects what exists already: 36 TOPIC_ALREADY_EXISTS and 37
-INVALID_PARTITIONS are returned as a `Refusal` like any other.
+INVALID_PARTITIONS are returned as a `Refusal` like any other. What an answer leaves out is refused
+with NETWORK_EXCEPTION: nothing is known about it.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID
 from twinlog.kafka.client.pool import SLOW
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import LEFT_OUT, Refusal
+from twinlog.kafka.errors import LEFT_OUT, Refusal, Retriable
 
 _BROKER_DEFAULT = -1
 
@@ -69,6 +70,16 @@ async def absent_everywhere(cluster: KafkaCluster, names: Collection[str]) -> se
         }
 
     return set(names).intersection(*await asyncio.gather(*map(absent, brokers)))
+
+
+async def confirm_absent(cluster: KafkaCluster, name: str) -> None:
+    """Return if every broker reports that a topic does not exist.
+
+    Raises:
+        Retriable: a broker knows the topic, or does not answer.
+    """
+    if not await absent_everywhere(cluster, [name]):
+        raise Retriable("the topic is not yet known to every broker", topic=name)
 
 
 class ConfigResourceType(IntEnum):
@@ -163,7 +174,8 @@ async def create_topics(
         validate_only=validate_only,
     )
     response = await cluster.call(request, node=CONTROLLER, timeout=timeout, lane=SLOW)
-    return {t.name: refusal_of(t) or t.topic_id for t in response.topics}
+    answers: dict[str, UUID | Refusal] = {t.name: LEFT_OUT for t in topics}
+    return answers | {t.name: refusal_of(t) or t.topic_id for t in response.topics}
 
 
 async def create_partitions(
@@ -177,7 +189,8 @@ async def create_partitions(
         validate_only=False,
     )
     response = await cluster.call(request, node=CONTROLLER, timeout=timeout, lane=SLOW)
-    return {r.name: refusal_of(r) for r in response.results}
+    answers: dict[str, Refusal | None] = dict.fromkeys(counts, LEFT_OUT)
+    return answers | {r.name: refusal_of(r) for r in response.results}
 
 
 async def delete_topics(
@@ -199,18 +212,19 @@ async def delete_topics(
         timeout: seconds.
     """
     item = DeleteTopicsRequest.DeleteTopicState
-    known = {name: (ids or {}).get(name, NO_TOPIC_ID) for name in names}
+    topic_ids = {name: (ids or {}).get(name, NO_TOPIC_ID) for name in names}
     request = DeleteTopicsRequest(
         topics=[
             item(name=name if topic_id == NO_TOPIC_ID else None, topic_id=topic_id)
-            for name, topic_id in known.items()
+            for name, topic_id in topic_ids.items()
         ],
         topic_names=list(names),
         timeout_ms=_milliseconds(cluster),
     )
     response = await cluster.call(request, node=CONTROLLER, timeout=timeout, lane=SLOW, once=once)
-    by_id = {topic_id: name for name, topic_id in known.items()}
-    return {r.name or by_id[r.topic_id]: refusal_of(r) for r in response.responses}
+    by_id = {topic_id: name for name, topic_id in topic_ids.items()}
+    answers: dict[str, Refusal | None] = dict.fromkeys(names, LEFT_OUT)
+    return answers | {r.name or by_id[r.topic_id]: refusal_of(r) for r in response.responses}
 
 
 async def describe_configs(
@@ -218,15 +232,16 @@ async def describe_configs(
     resources: Collection[Resource],
     names: Collection[str] | None = None,
     *,
+    node: int | None = None,
     timeout: float | None = None,
 ) -> dict[Resource, dict[str, ConfigEntry] | Refusal]:
     """Configurations of resources: all, or those with these names.
 
-    A broker's own are requested from that broker, the rest from any. What an answer leaves out is
-    refused with NETWORK_EXCEPTION: nothing is known about it.
+    A broker's own are requested from that broker, the rest from `node`, or from any. A topic's
+    that are not set on the topic are the answering broker's own.
     """
     answers: dict[Resource, dict[str, ConfigEntry] | Refusal] = dict.fromkeys(resources, LEFT_OUT)
-    for node, group in _by_node(resources).items():
+    for owner, group in _by_node(resources).items():
         item = DescribeConfigsRequest.DescribeConfigsResource
         keys = None if names is None else list(names)
         request = DescribeConfigsRequest(
@@ -237,7 +252,8 @@ async def describe_configs(
             include_synonyms=False,
             include_documentation=False,
         )
-        response = await cluster.call(request, node=node, timeout=timeout)
+        asked = node if owner is None else owner
+        response = await cluster.call(request, node=asked, timeout=timeout)
         for r in response.results:
             entries = {
                 c.name: ConfigEntry(c.value, c.config_source, c.read_only, c.is_sensitive)
@@ -260,7 +276,7 @@ async def incremental_alter_configs(
     SET and DELETE may be carried out twice without harm. So may APPEND and SUBTRACT, as Kafka's
     lists contain each entry once.
     """
-    answers: dict[Resource, Refusal | None] = {}
+    answers: dict[Resource, Refusal | None] = dict.fromkeys(changes, LEFT_OUT)
     for node, group in _by_node(changes).items():
         item = IncrementalAlterConfigsRequest.AlterConfigsResource
         request = IncrementalAlterConfigsRequest(
@@ -290,11 +306,11 @@ def _by_node(resources: Collection[Resource]) -> dict[int | None, list[Resource]
     """Resources by the broker that has to be asked (None: any)."""
     groups: dict[int | None, list[Resource]] = {}
     for resource in resources:
-        own = (
+        needs_broker = (
             resource.kind in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER)
             and resource.name
         )
-        groups.setdefault(int(resource.name) if own else None, []).append(resource)
+        groups.setdefault(int(resource.name) if needs_broker else None, []).append(resource)
     return groups
 
 

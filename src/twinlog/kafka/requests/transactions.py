@@ -21,7 +21,15 @@ from twinlog.kafka.client.coordinators import Coordinator
 from twinlog.kafka.client.pool import CONTROL, Lane
 from twinlog.kafka.client.retries import BeforeSend, nothing
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Disconnected, ProtocolError, Reaction, Refusal, check, code_of
+from twinlog.kafka.errors import (
+    Disconnected,
+    ProtocolError,
+    Reaction,
+    Refusal,
+    Retriable,
+    check,
+    code_of,
+)
 from twinlog.kafka.protocol import markers as protocol
 from twinlog.kafka.protocol.markers import Marker
 from twinlog.kafka.types import TopicPartition
@@ -189,24 +197,25 @@ async def transactional_ids(cluster: KafkaCluster, producer_ids: Collection[int]
     for answer in answers:
         check(answer.error_code, "list the transactions")
     return {
-        one.producer_id: one.transactional_id
+        transaction.producer_id: transaction.transactional_id
         for answer in answers
-        for one in answer.transaction_states
+        for transaction in answer.transaction_states
     }
 
 
 async def write_txn_markers(
     cluster: KafkaCluster,
     node: int,
-    markers: Sequence[Marker],
+    requests: Sequence[Sequence[Marker]],
     *,
     lane: Lane = CONTROL,
     before_send: BeforeSend = nothing,
-) -> dict[int, dict[TopicPartition, int]]:
+) -> list[dict[int, dict[TopicPartition, int]]]:
     """Send control records to the leader `node`; for each producer id, its partitions' error codes.
 
-    Needs the right CLUSTER_ACTION; nothing fences it. The answer names producer ids only: if one is
-    in several markers, the last one's result hides the others. Sent once: after a Disconnected it
+    The requests are sent at once, and carried out one after the other. Needs the right
+    CLUSTER_ACTION; nothing fences it. An answer names producer ids only: if one is in several
+    markers of a request, the last one's result hides the others. Sent once: after a Disconnected it
     is unknown what was written.
 
     Raises:
@@ -214,16 +223,27 @@ async def write_txn_markers(
         UserError: the broker does not have the API (35).
     """
     connection = await cluster.connection(node, lane)
-    await connection.ready()
-    connection.negotiate(protocol.API_KEY, protocol.VERSION, protocol.VERSION)
-    before_send()
-    body = protocol.encode_write_txn_markers(markers)
-    answer = await connection.send_raw(protocol.API_KEY, protocol.VERSION, [body], flexible=True)
+    answers: list[asyncio.Future[memoryview]] = []
     try:
-        return protocol.decode_write_txn_markers(answer)
+        for markers in requests:
+            await connection.ready()
+            connection.negotiate(protocol.API_KEY, protocol.VERSION, protocol.VERSION)
+            before_send()
+            body = protocol.encode_write_txn_markers(markers)
+            answers.append(
+                connection.send_raw(protocol.API_KEY, protocol.VERSION, [body], flexible=True)
+            )
+        return [protocol.decode_write_txn_markers(await answer) for answer in answers]
     except ProtocolError as error:
         await connection.close()
         raise Disconnected(str(error), cluster=cluster.name, node=node) from error
+    except Retriable as error:
+        if not answers or isinstance(error, Disconnected):
+            raise
+        raise Disconnected(str(error), cluster=cluster.name, node=node) from error
+    finally:
+        for answer in answers:
+            answer.cancel()
 
 
 async def _coordinated(

@@ -50,8 +50,10 @@ async def log_starts(
     translation: Translation = SAME,
 ) -> dict[TopicPartition, int]:
     """Where the destination's logs begin, in the source's offsets, of those that can be read."""
-    found = await list_translated_offsets(destination, partitions, OffsetSpec.EARLIEST, translation)
-    return {one: at for one, at in found.items() if not isinstance(at, Refusal)}
+    offsets = await list_translated_offsets(
+        destination, partitions, OffsetSpec.EARLIEST, translation
+    )
+    return {partition: at for partition, at in offsets.items() if not isinstance(at, Refusal)}
 
 
 async def begins_later(
@@ -69,26 +71,26 @@ async def begins_later(
     Raises:
         Retriable: the source is unreachable.
     """
-    found = {
-        one: Below(log.start, min(starts[one], log.end))
-        for one, log in logs.items()
-        if log.start is not None and one in starts and log.start < min(starts[one], log.end)
+    ranges = {
+        p: Below(log.start, min(starts[p], log.end))
+        for p, log in logs.items()
+        if log.start is not None and p in starts and log.start < min(starts[p], log.end)
     }
-    if not found:
+    if not ranges:
         return {}
     now_ms = time.time_ns() // 1_000_000
-    configs = await source_configs(source, sorted({one.topic for one in found}))
-    since = {one: kept_since(configs[one.topic], now_ms) for one in found}
-    timed = {one: at for one, at in since.items() if at is not None and at > 0}
+    configs = await source_configs(source, sorted({partition.topic for partition in ranges}))
+    since_ms = {partition: kept_since(configs[partition.topic], now_ms) for partition in ranges}
+    timed = {partition: at for partition, at in since_ms.items() if at is not None and at > 0}
     firsts = await list_offsets(source, timed) if timed else {}
-    for one in [one for one in found if since[one] is None]:
-        del found[one]
-    for one, first in firsts.items():
+    for partition in [partition for partition in ranges if since_ms[partition] is None]:
+        del ranges[partition]
+    for partition, first in firsts.items():
         # A partition that cannot be read now is counted in full.
         if not isinstance(first, Refusal):
-            start = found[one].end if first.offset == _NO_OFFSET else first.offset
-            found[one] = Below(max(start, found[one].start), found[one].end)
-    return {one: below for one, below in found.items() if below.start < below.end}
+            start = ranges[partition].end if first.offset == _NO_OFFSET else first.offset
+            ranges[partition] = Below(max(start, ranges[partition].start), ranges[partition].end)
+    return {partition: below for partition, below in ranges.items() if below.start < below.end}
 
 
 def kept_since(configs: Mapping[str, SourceConfig] | Refusal, now_ms: int) -> int | None:

@@ -151,7 +151,7 @@ class GroupFacts:
     @property
     def pending(self) -> bool:
         """Whether the next check copies something."""
-        return self.followed and (self.due > 0 or any(one.follows for one in self.skips))
+        return self.followed and (self.due > 0 or any(skip.follows for skip in self.skips))
 
     def as_json(self) -> Mapping[str, object]:
         """What a failover means for it."""
@@ -167,8 +167,8 @@ class GroupFacts:
             "ahead": self.ahead,
             "skips": self.skips,
             "deleted": [
-                {"partition": gone.partition.partition, "destination": gone.offset}
-                for gone in self.deleted
+                {"partition": standing.partition.partition, "destination": standing.offset}
+                for standing in self.deleted
             ],
             "unread": self.unread,
         }

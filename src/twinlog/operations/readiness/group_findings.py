@@ -48,16 +48,16 @@ def of_group(group: GroupFacts) -> Iterator[Finding]:
             f"destination: its offsets are not copied",
         )
         return
-    if rewound := [one for one in group.skips if one.follows]:
+    if rewound := [skip for skip in group.skips if skip.follows]:
         yield Finding(
             Reason.GROUP_REWOUND,
             f"{name} was rewound on the source; until the next check copies its offsets, it would "
             f"skip records of {_places(rewound)}",
         )
-    if kept := [one for one in group.skips if not one.follows]:
+    if unfollowed := [skip for skip in group.skips if not skip.follows]:
         yield Finding(
             Reason.GROUP_SKIPS,
-            f"{name} would skip records of {_places(kept)}, unless it has read them on the "
+            f"{name} would skip records of {_places(unfollowed)}, unless it has read them on the "
             f"destination; the mirror did not commit these offsets and does not lower them: reset "
             f"them on the destination (kafka-consumer-groups --reset-offsets)",
         )
@@ -74,7 +74,7 @@ def _deleted(group: GroupFacts, name: str) -> Finding:
 
 
 def _places(skips: Iterable[Skip]) -> str:
-    return few([str(one) for one in skips])
+    return few([str(skip) for skip in skips])
 
 
 def _reset(group: GroupFacts) -> str:

@@ -84,15 +84,19 @@ async def group_facts(
     """
     if not logs:
         return {}, ()
-    known, unreadable = await _known(destination, mirror)
-    listed = await list_groups(source)
+    memories, unreadable = await _known(destination, mirror)
+    source_groups = await list_groups(source)
     groups = [
-        *listed.values(),
-        *(Group(one.group, "", one.kind) for one in known.values() if one.group not in listed),
+        *source_groups.values(),
+        *(
+            Group(memory.group, "", memory.kind)
+            for memory in memories.values()
+            if memory.group not in source_groups
+        ),
     ]
     if stable:
         groups = served(groups, include)
-    here = await list_groups(destination)
+    destination_groups = await list_groups(destination)
     bounds = await log_bounds(destination, list(logs), translation)
     limit = asyncio.Semaphore(AT_ONCE)
 
@@ -107,8 +111,8 @@ async def group_facts(
     async def facts(group: Group) -> list[tuple[str, GroupFacts]]:
         async with limit:
             try:
-                copy = _as_there(group, here)
-                found, committed = await read_offsets(
+                copy = _as_there(group, destination_groups)
+                destination_offsets, committed = await read_offsets(
                     source, destination, group, translation, copy=copy, stable=stable
                 )
             except TwinlogError as error:
@@ -116,17 +120,17 @@ async def group_facts(
                     raise
                 unreadable.append(_unreadable(f"offsets of {group.name}: {error}"))
                 return []
-        if unknown := bounds.unknown(committed.keys()):
+        if problem := bounds.unknown(committed.keys()):
             if stable:
-                raise Retriable(f"group {group.name}: {unknown}")
-            unreadable.append(_unreadable(f"offsets of {group.name}: {unknown}"))
-        own = own_offsets(found, known.get(group.name))
-        idle = group.name not in here or here[group.name].idle
+                raise Retriable(f"group {group.name}: {problem}")
+            unreadable.append(_unreadable(f"offsets of {group.name}: {problem}"))
+        own = own_offsets(destination_offsets, memories.get(group.name))
+        idle = group.name not in destination_groups or destination_groups[group.name].idle
         return [
             (
                 topic,
                 replace(
-                    one,
+                    topic_facts,
                     kind=group.kind,
                     followed=is_served(group, include),
                     # A group without a state has offsets there, so it may have members, too.
@@ -134,8 +138,8 @@ async def group_facts(
                     idle_on_destination=idle,
                 ),
             )
-            for topic, one in offset_facts(
-                group.name, logs, bounds.logs, committed, found, own=own
+            for topic, topic_facts in offset_facts(
+                group.name, logs, bounds.logs, committed, destination_offsets, own=own
             ).items()
         ]
 
@@ -163,18 +167,22 @@ async def uncommitted(
     """
     limit = asyncio.Semaphore(AT_ONCE)
 
-    async def one(group: Group) -> frozenset[TopicPartition]:
+    async def uncommitted_of(group: Group) -> frozenset[TopicPartition]:
         async with limit:
             committed = await committed_offsets(
                 source, group.name, stable=True, partitions=sorted(partitions)
             )
-            theirs = frozenset[TopicPartition]() if group.idle else await assigned(source, group)
-            return theirs.intersection(partitions) - committed.keys()
+            assignment = (
+                frozenset[TopicPartition]() if group.idle else await assigned(source, group)
+            )
+            return assignment.intersection(partitions) - committed.keys()
 
-    listed = await list_groups(source)
-    groups = [group for group in served(sorted(listed.values()), include) if group.kind != SHARE]
-    found = await asyncio.gather(*map(one, groups))
-    return {group.name: some for group, some in zip(groups, found, strict=True) if some}
+    source_groups = await list_groups(source)
+    groups = [
+        group for group in served(sorted(source_groups.values()), include) if group.kind != SHARE
+    ]
+    answers = await asyncio.gather(*map(uncommitted_of, groups))
+    return {group.name: missing for group, missing in zip(groups, answers, strict=True) if missing}
 
 
 async def remembered_facts(
@@ -198,10 +206,10 @@ async def remembered_facts(
         if remembered.check is None:
             why = f"{GROUPS_TOPIC} has no complete check of the groups"
             return {}, (_unreadable(f"their source offsets are unknown: {why}"),)
-        by_topic, unknown = await _remembered(destination, remembered, partitions, translation)
+        by_topic, findings = await _remembered(destination, remembered, partitions, translation)
     except TwinlogError as error:
         return {}, (_unreadable(f"their source offsets are unknown: {error}"),)
-    return by_topic, (*_not_known(remembered, now_ms), *unknown)
+    return by_topic, (*_not_known(remembered, now_ms), *findings)
 
 
 def _not_known(remembered: Remembered, now_ms: int) -> list[Finding]:
@@ -210,19 +218,20 @@ def _not_known(remembered: Remembered, now_ms: int) -> list[Finding]:
     assert check is not None, "the caller has looked"
     # A difference of the node's clock and this one, of which one may be wrong.
     age = (now_ms - check.time_ms) / 1000
-    when = f"{age:.0f} s ago" if age >= 0 else f"{-age:.0f} s ahead of this machine's clock"
-    found = [
+    age_text = f"{age:.0f} s ago" if age >= 0 else f"{-age:.0f} s ahead of this machine's clock"
+    findings = [
         _unreadable(
-            f"{len(remembered.groups)} were last checked on the source {when}; later commits, and "
-            "groups that are not copied, are unknown"
+            f"{len(remembered.groups)} were last checked on the source {age_text}, and partitions "
+            "that were not MIRRORING then, earlier; later commits, and groups that are not copied, "
+            "are unknown"
         )
     ]
     if check.failed:
         text = f"their offsets could not be read in the last check: {few(check.failed)}"
-        found.append(_unreadable(text))
+        findings.append(_unreadable(text))
     if remembered.unreadable:
-        found.append(_unreadable(f"unreadable records: {few(remembered.unreadable)}"))
-    return found
+        findings.append(_unreadable(f"unreadable records: {few(remembered.unreadable)}"))
+    return findings
 
 
 def _unreadable(text: str) -> Finding:
@@ -236,40 +245,42 @@ async def _remembered(
     translation: Translation,
 ) -> tuple[ByTopic, list[Finding]]:
     bounds = await log_bounds(destination, partitions, translation)
-    here = await list_groups(destination)
+    destination_groups = await list_groups(destination)
     limit = asyncio.Semaphore(AT_ONCE)
-    unknown: list[Finding] = []
+    findings: list[Finding] = []
 
     async def facts(memory: GroupMemory) -> list[tuple[str, GroupFacts]]:
         committed = {
-            partition: Committed(one.source)
-            for partition, one in memory.partitions.items()
-            if one.source != NO_OFFSET
+            partition: Committed(offsets.source)
+            for partition, offsets in memory.partitions.items()
+            if offsets.source != NO_OFFSET
         }
-        deleted = {partition for partition, one in memory.partitions.items() if one.deleted}
+        deleted = {partition for partition, offsets in memory.partitions.items() if offsets.deleted}
         if text := bounds.unknown(committed.keys() | deleted):
-            unknown.append(_unreadable(f"offsets of {memory.group}: {text}"))
-        committed = {one: at for one, at in committed.items() if one in bounds.logs}
+            findings.append(_unreadable(f"offsets of {memory.group}: {text}"))
+        committed = {p: at for p, at in committed.items() if p in bounds.logs}
         if not committed and not deleted:
             return []
         async with limit:
             group = Group(memory.group, "", memory.kind)
-            found = await destination_offsets(destination, _as_there(group, here), translation)
+            copies = await destination_offsets(
+                destination, _as_there(group, destination_groups), translation
+            )
         # A partition without an offset that is not noted as deleted was not checked.
-        own = own_offsets(found, memory) & (committed.keys() | deleted)
+        own = own_offsets(copies, memory) & (committed.keys() | deleted)
         # What the source holds above the group's offset is unknown here; the logs' facts have it.
-        logs = {one: SourceLog(None, at.offset, at.offset) for one, at in committed.items()}
-        idle = memory.group not in here or here[memory.group].idle
+        logs = {p: SourceLog(None, at.offset, at.offset) for p, at in committed.items()}
+        idle = memory.group not in destination_groups or destination_groups[memory.group].idle
         return [
-            (topic, replace(one, kind=memory.kind, idle_on_destination=idle))
-            for topic, one in offset_facts(
-                memory.group, logs, bounds.logs, committed, found, own=own
+            (topic, replace(topic_facts, kind=memory.kind, idle_on_destination=idle))
+            for topic, topic_facts in offset_facts(
+                memory.group, logs, bounds.logs, committed, copies, own=own
             ).items()
         ]
 
     groups = [remembered.groups[name] for name in sorted(remembered.groups)]
     by_topic = _by_topic(await asyncio.gather(*map(facts, groups)))
-    return by_topic, unknown
+    return by_topic, findings
 
 
 async def _known(
@@ -281,26 +292,26 @@ async def _known(
     """
     text = "unknown which copied offsets no longer exist on the source"
     try:
-        found = await read_groups(destination, mirror)
+        stored_groups = await read_groups(destination, mirror)
     except TwinlogError as error:
         return {}, [_unreadable(f"{text}: {error}")]
-    if not found.unreadable:
-        return found.groups, []
-    why = f"unreadable records: {few(found.unreadable)}"
-    return found.groups, [_unreadable(f"{text}; {why}")]
+    if not stored_groups.unreadable:
+        return stored_groups.groups, []
+    why = f"unreadable records: {few(stored_groups.unreadable)}"
+    return stored_groups.groups, [_unreadable(f"{text}; {why}")]
 
 
-def _as_there(group: Group, here: Mapping[str, Group]) -> Group:
+def _as_there(group: Group, destination_groups: Mapping[str, Group]) -> Group:
     """A group as the destination's coordinator knows it: one of another kind may have its name."""
-    return group if (one := here.get(group.name)) is None else one
+    return group if (other_kind := destination_groups.get(group.name)) is None else other_kind
 
 
-def _by_topic(found: Collection[list[tuple[str, GroupFacts]]]) -> ByTopic:
+def _by_topic(answers: Collection[list[tuple[str, GroupFacts]]]) -> ByTopic:
     by_topic: defaultdict[str, list[GroupFacts]] = defaultdict(list)
-    for facts in found:
-        for topic, one in facts:
-            by_topic[topic].append(one)
-    return {topic: tuple(some) for topic, some in by_topic.items()}
+    for facts in answers:
+        for topic, group_facts in facts:
+            by_topic[topic].append(group_facts)
+    return {topic: tuple(facts_of_groups) for topic, facts_of_groups in by_topic.items()}
 
 
 def offset_facts(
@@ -322,46 +333,46 @@ def offset_facts(
         destination: what it has committed on the destination.
         own: those whose offset on the destination is the mirror's own.
     """
-    due = due_offsets(source, destination, bounds, own)
-    ahead = {
-        one
-        for one, (start, _) in bounds.items()
-        if one in source
-        and one in destination
-        and destination[one].offset > max(source[one].offset, start)
+    due_copies = due_offsets(source, destination, bounds, own)
+    rewound = {
+        partition
+        for partition, (start, _) in bounds.items()
+        if partition in source
+        and partition in destination
+        and destination[partition].offset > max(source[partition].offset, start)
     }
     partitions: defaultdict[str, list[TopicPartition]] = defaultdict(list)
-    for one in sorted(source.keys() & logs.keys() & bounds.keys()):
-        partitions[one.topic].append(one)
+    for partition in sorted(source.keys() & logs.keys() & bounds.keys()):
+        partitions[partition.topic].append(partition)
     deleted: defaultdict[str, list[Standing]] = defaultdict(list)
-    for one in sorted(own & bounds.keys() - source.keys()):
-        if destination[one].offset > bounds[one].start:
-            deleted[one.topic].append(Standing(one, destination[one].offset))
+    for partition in sorted(own & bounds.keys() - source.keys()):
+        if destination[partition].offset > bounds[partition].start:
+            deleted[partition.topic].append(Standing(partition, destination[partition].offset))
     return {
         topic: GroupFacts(
             group=group,
-            due=sum(one in due for one in some if one not in ahead),
+            due=sum(partition in due_copies for partition in committed if partition not in rewound),
             behind=sum(
-                due[one].offset
-                - (destination[one].offset if one in destination else bounds[one].start)
-                for one in some
-                if one in due and one not in ahead
+                due_copies[p].offset
+                - (destination[p].offset if p in destination else bounds[p].start)
+                for p in committed
+                if p in due_copies and p not in rewound
             ),
-            missing=sum(one not in destination for one in some),
-            ahead=sum(max(source[one].offset - bounds[one].end, 0) for one in some),
+            missing=sum(partition not in destination for partition in committed),
+            ahead=sum(max(source[p].offset - bounds[p].end, 0) for p in committed),
             skips=tuple(
-                Skip(one, source[one].offset, destination[one].offset, follows=one in due)
-                for one in some
-                if one in ahead
+                Skip(p, source[p].offset, destination[p].offset, follows=p in due_copies)
+                for p in committed
+                if p in rewound
             ),
-            unread=sum(max(logs[one].high_watermark - source[one].offset, 0) for one in some),
+            unread=sum(max(logs[p].high_watermark - source[p].offset, 0) for p in committed),
             unread_from=tuple(
-                Standing(one, source[one].offset)
-                for one in some
-                if source[one].offset < logs[one].high_watermark
+                Standing(partition, source[partition].offset)
+                for partition in committed
+                if source[partition].offset < logs[partition].high_watermark
             ),
             deleted=tuple(deleted[topic]),
         )
         for topic in partitions.keys() | deleted.keys()
-        for some in [partitions[topic]]
+        for committed in [partitions[topic]]
     }

@@ -78,8 +78,8 @@ class Subject:
     def behind_ms(self, topic: str) -> int:
         """For how long (ms) a compacted topic was behind, if that was too long; else 0."""
         now_ms = time.time_ns() // 1_000_000
-        (one,) = (one for one in self.topics if one.topic == topic)
-        return topic_behind_ms(self.snapshot, one, now_ms) or 0
+        (description,) = (description for description in self.topics if description.topic == topic)
+        return topic_behind_ms(self.snapshot, description, now_ms) or 0
 
     def with_reports(self, reports: Reports) -> "Subject":
         """The same subject with other statuses."""
@@ -93,8 +93,12 @@ class Subject:
 def _described(
     snapshot: Snapshot, states: States, reports: Reports, mirror: str, names: Collection[str]
 ) -> MirrorDescription:
-    (found,) = describe(snapshot, states, reports.statuses.values(), [mirror], ages=reports.ages)
-    return replace(found, topics=tuple(one for one in found.topics if one.topic in names))
+    (description,) = describe(
+        snapshot, states, reports.statuses.values(), [mirror], ages=reports.ages
+    )
+    return replace(
+        description, topics=tuple(topic for topic in description.topics if topic.topic in names)
+    )
 
 
 async def subject_of(destination: KafkaCluster, mirror: str, topics: Topics) -> Subject:
@@ -107,40 +111,40 @@ async def subject_of(destination: KafkaCluster, mirror: str, topics: Topics) -> 
     """
     store = MirrorStore(destination)
     snapshot = await store.snapshot()
-    chosen = choose(
+    selection = choose(
         snapshot,
         mirror,
         topics,
-        lambda one: (
-            MirrorError.MIRROR_TOPIC_BEING_REMOVED if one.wanted is Wanted.STOPPED else None
+        lambda topic: (
+            MirrorError.MIRROR_TOPIC_BEING_REMOVED if topic.wanted is Wanted.STOPPED else None
         ),
     )
     read_at = time.monotonic()
     groups = await list_groups(destination, whole=False)
     lanes = groups.get(LANES_GROUP)
-    reports = await read_reports(store, alive=lanes is None or not lanes.idle)
+    reports = await read_reports(store, has_lanes=lanes is None or not lanes.idle)
     states = await store.states()
-    names = {topic.topic for topic in chosen}
+    names = {topic.topic for topic in selection}
     foreign = await foreign_members(destination, groups)
     if lanes is not None and lanes.kind == CLASSIC:
-        node_runs = not lanes.idle and not foreign.only
+        node_runs = not lanes.idle and not foreign.all_foreign
     else:
         # The group is missing, or another kind of group has its name: the nodes' statuses decide.
         node_runs = any(map(is_fresh, reports.ages.values()))
     unreadable = (*snapshot.unreadable.values(), *states.unreadable.values(), *reports.unreadable)
     return Subject(
         mirror=snapshot.mirrors[mirror],
-        topics=tuple(chosen),
+        topics=tuple(selection),
         described=_described(snapshot, states, reports, mirror, names),
         node_runs=node_runs,
         snapshot=snapshot,
         states=states,
         reports=reports,
         expression=topics,
-        findings=tuple(_of_control(unreadable, foreign.named)),
+        findings=tuple(_of_control(unreadable, foreign.descriptions)),
         read_at=read_at,
         translation=await kind_named(snapshot.mirrors[mirror].kind).translation(
-            destination, chosen
+            destination, selection
         ),
     )
 
@@ -152,8 +156,8 @@ def _of_control(unreadable: Sequence[str], foreign: Sequence[str]) -> Iterator[F
             f"{len(unreadable)} record(s) of the control topics cannot be read: "
             f"{few(unreadable, '; ')}",
         )
-    for one in foreign:
-        yield Finding(Reason.FOREIGN_MEMBER, one)
+    for member in foreign:
+        yield Finding(Reason.FOREIGN_MEMBER, member)
 
 
 async def confirmed(
@@ -164,11 +168,11 @@ async def confirmed(
     The mirror has not written what such a status does not report.
     """
     longer = {
-        TopicPartition(topic.topic, one.partition)
+        TopicPartition(topic.topic, p.partition)
         for topic in subject.described.topics
-        for one in topic.partitions
-        if one.fresh
-        and 0 <= one.mirrored_offset < ends.get(TopicPartition(topic.topic, one.partition), 0)
+        for p in topic.partitions
+        if p.fresh
+        and 0 <= p.mirrored_offset < ends.get(TopicPartition(topic.topic, p.partition), 0)
     }
     numbers = {
         number
@@ -195,25 +199,25 @@ def source_age_ms(subject: Subject) -> int | None:
     which may be wrong by any time. The status's own age is a difference of two clocks, unless it
     was read again: it counts only while it seems to be at most `FRESH_S` old (statuses.py).
     """
-    heard = [
-        age + one.status_time_ms - one.source_time_ms
-        for one, age in _reported(subject)
-        if one.source_time_ms is not None and one.status_time_ms is not None
+    ages = [
+        age + partition.status_time_ms - partition.source_time_ms
+        for partition, age in _reported(subject)
+        if partition.source_time_ms is not None and partition.status_time_ms is not None
     ]
-    return int(max(heard)) if heard else None
+    return int(max(ages)) if ages else None
 
 
 def _reported(subject: Subject) -> list[tuple[PartitionDescription, float]]:
     """The partitions that have a fresh status, with its present age in ms."""
-    since = time.monotonic() - subject.read_at
+    elapsed_s = time.monotonic() - subject.read_at
     ages: dict[tuple[str | None, int | None], float] = {}
     for number, status in subject.reports.statuses.items():
-        known = ages.get((status.lane, status.time_ms), 0.0)
+        known_age = ages.get((status.lane, status.time_ms), 0.0)
         # A lane's clock that is ahead makes no status younger than 0.
-        ages[status.lane, status.time_ms] = max(known, subject.reports.ages[number])
+        ages[status.lane, status.time_ms] = max(known_age, subject.reports.ages[number])
     return [
-        (one, (ages[one.lane, one.status_time_ms] + since) * 1000)
+        (partition, (ages[partition.lane, partition.status_time_ms] + elapsed_s) * 1000)
         for topic in subject.described.topics
-        for one in topic.partitions
-        if one.fresh and (one.lane, one.status_time_ms) in ages
+        for partition in topic.partitions
+        if partition.fresh and (partition.lane, partition.status_time_ms) in ages
     ]

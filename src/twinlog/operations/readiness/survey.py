@@ -110,20 +110,20 @@ async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
     except TimeoutError:
         trouble = f"the source does not respond within {PATIENCE_S:g} s"
     subject = await confirmed(destination, subject, ends)
-    here = await _destination_topics(destination, subject)
-    groups, unknown = await remembered_facts(
+    destination_topics = await _destination_topics(destination, subject)
+    groups, findings = await remembered_facts(
         destination,
         subject.mirror.name,
         subject.partitions,
         int(time.time() * 1000),
         subject.translation,
     )
-    facts = _as_reported(subject, ends, here, trouble)
-    unknown += await not_compared(destination, subject)
+    facts = _as_reported(subject, ends, destination_topics, trouble)
+    findings += await not_compared(destination, subject)
     return replace(
         facts,
         age_ms=int((time.monotonic() - began) * 1000),
-        unknown=(*facts.unknown, *unknown),
+        unknown=(*facts.unknown, *findings),
         topics=tuple(replace(topic, groups=groups.get(topic.topic, ())) for topic in facts.topics),
     )
 
@@ -131,20 +131,24 @@ async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
 async def _destination_topics(destination: KafkaCluster, subject: Subject) -> dict[str, Topic]:
     """Those of the topics that the destination has, by their names on the source."""
     names = {name: subject.translation.topic(name) for name in subject.names}
-    found = (await destination.refresh(list(names.values()))).topics
-    return {name: found[theirs] for name, theirs in names.items() if theirs in found}
+    topics = (await destination.refresh(list(names.values()))).topics
+    return {
+        name: topics[destination_name]
+        for name, destination_name in names.items()
+        if destination_name in topics
+    }
 
 
 def _count(topic: Topic | None) -> int | None:
     return None if topic is None else len(topic.partitions)
 
 
-def _is_recreated(subject: Subject, topic: str, here: Mapping[str, Topic]) -> bool:
+def _is_recreated(subject: Subject, topic: str, destination_topics: Mapping[str, Topic]) -> bool:
     """Whether the destination's copy of this topic is not the mirror's any more."""
-    return topic in here and any(
-        is_another(one.destination_topic_id, here[topic].topic_id)
-        for one in subject.topics
-        if one.topic == topic
+    return topic in destination_topics and any(
+        is_another(description.destination_topic_id, destination_topics[topic].topic_id)
+        for description in subject.topics
+        if description.topic == topic
     )
 
 
@@ -171,18 +175,20 @@ async def survey_live(
     """
     began = time.monotonic()
     starts = await log_starts(destination, subject.partitions, subject.translation)
-    ends = {one: end for one, end in ends.items() if one in starts}
+    ends = {partition: end for partition, end in ends.items() if partition in starts}
     missed = await _not_mirrored(source, destination, subject, part_s)
-    there = (await source.refresh(subject.names)).topics
-    here = await _destination_topics(destination, subject)
-    found = {topic.topic: _on_source(topic, there.get(topic.topic)) for topic in subject.topics}
-    same = [topic for topic in subject.topics if found[topic.topic] is SourceTopic.SAME]
+    source_topics = (await source.refresh(subject.names)).topics
+    destination_topics = await _destination_topics(destination, subject)
+    on_source = {
+        topic.topic: _on_source(topic, source_topics.get(topic.topic)) for topic in subject.topics
+    }
+    unchanged = [topic for topic in subject.topics if on_source[topic.topic] is SourceTopic.SAME]
     logs = await source_logs(
-        source, [one for one in subject.partitions if found[one.topic] is SourceTopic.SAME]
+        source, [p for p in subject.partitions if on_source[p.topic] is SourceTopic.SAME]
     )
     lacking = await begins_later(source, logs, starts)
-    names = [topic.topic for topic in same]
-    unknown: list[Finding] = []
+    names = [topic.topic for topic in unchanged]
+    findings: list[Finding] = []
     groups: ByTopic = {}
     try:
         async with bounded(part_s):
@@ -190,9 +196,9 @@ async def survey_live(
                 *(source, destination, subject.mirror.name, subject.settings.groups_include, logs),
                 translation=subject.translation,
             )
-        unknown += unreadable
+        findings += unreadable
     except TwinlogError as error:
-        unknown.append(Finding(Reason.GROUP_UNREADABLE, f"groups: {error}"))
+        findings.append(Finding(Reason.GROUP_UNREADABLE, f"groups: {error}"))
     context = SyncContext(
         destination=destination,
         store=MirrorStore(destination),
@@ -201,39 +207,49 @@ async def survey_live(
         source=source,
         settings=subject.settings,
         topics=subject.topics,
-        same=[topic for topic in same if not _is_recreated(subject, topic.topic, here)],
-        there=there,
-        here=here,
+        same=[
+            topic
+            for topic in unchanged
+            if not _is_recreated(subject, topic.topic, destination_topics)
+        ],
+        there=source_topics,
+        here=destination_topics,
         latest=lambda: subject.snapshot,
     )
     synced = await compare_syncs(context, part_s)
-    held = await holders(source, [one for one, log in logs.items() if log.is_open])
+    holders_by_partition = await holders(source, [p for p, log in logs.items() if log.is_open])
     return MirrorFacts(
         mirror=subject.mirror.name,
         node_runs=subject.node_runs,
         not_mirrored=missed,
         age_ms=int((time.monotonic() - began) * 1000),
         status_age_ms=status_age_ms(subject),
-        unknown=(*subject.findings, *unknown, *synced.unknown),
+        unknown=(*subject.findings, *findings, *synced.unknown),
         acls=synced.acls,
         synced=synced.findings.get(None, ()),
         topics=tuple(
             TopicFacts(
                 topic=topic.topic,
                 behind_ms=subject.behind_ms(topic.topic),
-                on_source=found[topic.topic],
+                on_source=on_source[topic.topic],
                 source_partitions=(
-                    len(there[topic.topic].partitions) if topic.topic in names else None
+                    len(source_topics[topic.topic].partitions) if topic.topic in names else None
                 ),
-                destination_partitions=_count(here.get(topic.topic)),
-                destination_recreated=_is_recreated(subject, topic.topic, here),
+                destination_partitions=_count(destination_topics.get(topic.topic)),
+                destination_recreated=_is_recreated(subject, topic.topic, destination_topics),
                 partitions=tuple(
                     replace(
-                        _partition(one, ends.get(key), logs.get(key), held.get(key, ()), live=True),
+                        _partition(
+                            p,
+                            ends.get(key),
+                            logs.get(key),
+                            holders_by_partition.get(key, ()),
+                            live=True,
+                        ),
                         lacks=lacking.get(key),
                     )
-                    for one in topic.partitions
-                    for key in [TopicPartition(topic.topic, one.partition)]
+                    for p in topic.partitions
+                    for key in [TopicPartition(topic.topic, p.partition)]
                 ),
                 groups=groups.get(topic.topic, ()),
                 configurations=synced.configurations(topic.topic),
@@ -249,16 +265,16 @@ async def _not_mirrored(
 ) -> dict[str, str]:
     """The source's topics that the mirror does not mirror, with the reason as far as known."""
     mirror, snapshot = subject.mirror, subject.snapshot
-    there = (await source.refresh(None)).topics
-    found = not_mirrored(mirror, snapshot, there, ())
-    if found:
-        theirs = await _their_mirrors(source, destination, part_s)
-        found = not_mirrored(mirror, snapshot, there, theirs.loops)
-        found = {name: why or theirs.unsure(name) for name, why in found.items()}
-    stored = dict(snapshot.not_mirrored(mirror.name).topics)
+    source_topics = (await source.refresh(None)).topics
+    reasons = not_mirrored(mirror, snapshot, source_topics, ())
+    if reasons:
+        their_mirrors = await _their_mirrors(source, destination, part_s)
+        reasons = not_mirrored(mirror, snapshot, source_topics, their_mirrors.loops)
+        reasons = {name: why or their_mirrors.unsure(name) for name, why in reasons.items()}
+    stored_reasons = dict(snapshot.not_mirrored(mirror.name).topics)
     return {
-        name: why or stored.get(name, _UNDISCOVERED)
-        for name, why in found.items()
+        name: why or stored_reasons.get(name, _UNDISCOVERED)
+        for name, why in reasons.items()
         if subject.named(name)
     }
 
@@ -273,45 +289,48 @@ async def _their_mirrors(
     except Retriable as error:
         if part_s is None:
             raise
-        unknown = f"cannot read __mirror_config of the source: {error}"
-        return TheirMirrors({}, frozenset(), {}, unknown=unknown)
+        reason = f"cannot read __mirror_config of the source: {error}"
+        return TheirMirrors({}, frozenset(), {}, unknown=reason)
 
 
-def _on_source(topic: MirrorTopic, found: Topic | None) -> SourceTopic:
-    if found is None:
+def _on_source(topic: MirrorTopic, metadata: Topic | None) -> SourceTopic:
+    if metadata is None:
         return SourceTopic.GONE
-    if found.error:
+    if metadata.error:
         return SourceTopic.UNKNOWN
-    return SourceTopic.SAME if found.topic_id == topic.topic_id else SourceTopic.MADE_AGAIN
+    return SourceTopic.SAME if metadata.topic_id == topic.topic_id else SourceTopic.MADE_AGAIN
 
 
 def _as_reported(
-    subject: Subject, ends: Mapping[TopicPartition, int], here: Mapping[str, Topic], trouble: str
+    subject: Subject,
+    ends: Mapping[TopicPartition, int],
+    destination_topics: Mapping[str, Topic],
+    trouble: str,
 ) -> MirrorFacts:
     """The facts of a source that does not answer: what it held at last contact."""
-    stored = dict(subject.snapshot.not_mirrored(subject.mirror.name).topics)
+    stored_reasons = dict(subject.snapshot.not_mirrored(subject.mirror.name).topics)
     return MirrorFacts(
         mirror=subject.mirror.name,
         node_runs=subject.node_runs,
         source_trouble=trouble,
         known_until_ms=source_age_ms(subject),
-        not_mirrored={name: why for name, why in stored.items() if subject.named(name)},
+        not_mirrored={name: why for name, why in stored_reasons.items() if subject.named(name)},
         status_age_ms=status_age_ms(subject),
         unknown=subject.findings,
         topics=tuple(
             TopicFacts(
                 topic=topic.topic,
                 behind_ms=subject.behind_ms(topic.topic),
-                destination_partitions=_count(here.get(topic.topic)),
-                destination_recreated=_is_recreated(subject, topic.topic, here),
+                destination_partitions=_count(destination_topics.get(topic.topic)),
+                destination_recreated=_is_recreated(subject, topic.topic, destination_topics),
                 partitions=tuple(
                     _partition(
-                        one,
-                        ends.get(TopicPartition(topic.topic, one.partition)),
-                        _reported_source(one),
+                        partition,
+                        ends.get(TopicPartition(topic.topic, partition.partition)),
+                        _reported_source(partition),
                         live=False,
                     )
-                    for one in topic.partitions
+                    for partition in topic.partitions
                 ),
             )
             for topic in subject.described.topics
@@ -319,20 +338,24 @@ def _as_reported(
     )
 
 
-def _reported_source(one: PartitionDescription) -> SourceLog | None:
+def _reported_source(partition: PartitionDescription) -> SourceLog | None:
     """What the source held at the last contact of a partition's owner.
 
     None for a partition that no lane fetches: its status is of the time of the pause, of the
     failure, or of an owner that is gone.
     """
-    watched = one.state is State.MIRRORING and one.fresh and one.source_time_ms is not None
-    if not watched or one.source_offset < 0:
+    watched = (
+        partition.state is State.MIRRORING
+        and partition.fresh
+        and partition.source_time_ms is not None
+    )
+    if not watched or partition.source_offset < 0:
         return None
-    return SourceLog(None, one.source_offset, one.source_last_stable_offset)
+    return SourceLog(None, partition.source_offset, partition.source_last_stable_offset)
 
 
 def _partition(
-    one: PartitionDescription,
+    partition: PartitionDescription,
     end: int | None,
     source: SourceLog | None,
     held_by: tuple[str, ...] = (),
@@ -340,25 +363,27 @@ def _partition(
     live: bool,
 ) -> PartitionFacts:
     return PartitionFacts(
-        partition=one.partition,
-        state=one.state,
-        reason=one.reason,
+        partition=partition.partition,
+        state=partition.state,
+        reason=partition.reason,
         source=source,
         destination_end=end,
-        lag_ms=one.lag_ms,
+        lag_ms=partition.lag_ms,
         held_by=held_by,
-        reported_end=_reported_end(one, live=live),
+        reported_end=_reported_end(partition, live=live),
     )
 
 
-def _reported_end(one: PartitionDescription, *, live: bool) -> int | None:
+def _reported_end(partition: PartitionDescription, *, live: bool) -> int | None:
     """The end of the mirror's records by a status that is not older than the destination's end.
 
     None for a partition that is mirrored from a source that answers. None is needed: the source's
     own end shows it.
     """
-    counts = one.state is State.PAUSED or (one.state is State.MIRRORING and one.fresh and not live)
-    return one.mirrored_offset if counts and one.mirrored_offset >= 0 else None
+    counts = partition.state is State.PAUSED or (
+        partition.state is State.MIRRORING and partition.fresh and not live
+    )
+    return partition.mirrored_offset if counts and partition.mirrored_offset >= 0 else None
 
 
 async def destination_ends(
@@ -370,8 +395,8 @@ async def destination_ends(
 
     They are the destination's high watermarks, in the source's offsets.
     """
-    found = await list_translated_offsets(destination, partitions, OffsetSpec.LATEST, translation)
-    return {one: end for one, end in found.items() if not isinstance(end, Refusal)}
+    answers = await list_translated_offsets(destination, partitions, OffsetSpec.LATEST, translation)
+    return {partition: end for partition, end in answers.items() if not isinstance(end, Refusal)}
 
 
 async def source_logs(source: KafkaCluster, partitions: Collection[TopicPartition]) -> Logs:
@@ -388,15 +413,15 @@ async def source_logs(source: KafkaCluster, partitions: Collection[TopicPartitio
     ends = await list_offsets(source, partitions, OffsetSpec.LATEST)
     log_ends = await list_offsets(source, partitions, OffsetSpec.LATEST, replica_id=DEBUGGING)
     logs = {}
-    for one in partitions:
-        start, last_stable, end = starts[one], stable[one], ends[one]
+    for partition in partitions:
+        start, last_stable, end = starts[partition], stable[partition], ends[partition]
         if (
             not isinstance(start, Refusal)
             and not isinstance(last_stable, Refusal)
             and not isinstance(end, Refusal)
         ):
-            log_end = _log_end(log_ends[one], end.offset)
-            logs[one] = SourceLog(start.offset, end.offset, last_stable.offset, log_end)
+            log_end = _log_end(log_ends[partition], end.offset)
+            logs[partition] = SourceLog(start.offset, end.offset, last_stable.offset, log_end)
     return logs
 
 
@@ -417,18 +442,24 @@ async def holders(
     """
     if not partitions:
         return {}
-    told = await open_transactions(source, partitions)
-    found = {one: answer for one, answer in told.items() if not isinstance(answer, Refusal)}
+    answers = await open_transactions(source, partitions)
+    transactions_by_partition = {
+        p: answer for p, answer in answers.items() if not isinstance(answer, Refusal)
+    }
     names: dict[int, str] = {}
     with suppress(TwinlogError):
-        producer_ids = {each.producer_id for some in found.values() for each in some}
+        producer_ids = {
+            transaction.producer_id
+            for transactions in transactions_by_partition.values()
+            for transaction in transactions
+        }
         names = await transactional_ids(source, producer_ids)
     return {
-        one: tuple(
-            f"transactional id {names[each.producer_id]}"
-            if each.producer_id in names
-            else f"producer id {each.producer_id}"
-            for each in some
+        partition: tuple(
+            f"transactional id {names[transaction.producer_id]}"
+            if transaction.producer_id in names
+            else f"producer id {transaction.producer_id}"
+            for transaction in some
         )
-        for one, some in found.items()
+        for partition, some in transactions_by_partition.items()
     }

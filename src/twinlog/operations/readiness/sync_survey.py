@@ -50,21 +50,21 @@ class SyncFacts:
 
     def configurations(self, topic: str) -> tuple[str, ...]:
         """Names of a topic's configurations that are not what they have to be."""
-        found = self.differences.get(ConfigSync, {}).get(topic)
-        return found.names if isinstance(found, ConfigDifference) else ()
+        difference = self.differences.get(ConfigSync, {}).get(topic)
+        return difference.names if isinstance(difference, ConfigDifference) else ()
 
     @property
     def acls(self) -> AclFacts:
         """What has to be changed in ACLs; nothing if they do not follow."""
-        found = self.differences.get(AclSync)
-        if not isinstance(found, AclDifference):
+        difference = self.differences.get(AclSync)
+        if not isinstance(difference, AclDifference):
             return AclFacts()
         return AclFacts(
-            to_make=_named(found.changes.make),
-            to_remove=_named(found.changes.remove),
-            denying=_named(found.denying),
-            missed=_named(found.missed),
-            withheld=_named(found.withheld),
+            to_make=_named(difference.changes.make),
+            to_remove=_named(difference.changes.remove),
+            denying=_named(difference.denying),
+            missed=_named(difference.missed),
+            withheld=_named(difference.withheld),
         )
 
 
@@ -75,7 +75,7 @@ async def compare_syncs(context: SyncContext, part_s: float | None) -> SyncFacts
         context: the mirror.
         part_s: seconds for each sync; None: it takes what it takes.
     """
-    unknown: list[Finding] = []
+    problems: list[Finding] = []
     differences: dict[type[Sync[Any]], Any] = {}
     findings: defaultdict[str | None, list[Finding]] = defaultdict(list)
     names = {topic.topic for topic in context.topics}
@@ -87,7 +87,7 @@ async def compare_syncs(context: SyncContext, part_s: float | None) -> SyncFacts
             async with bounded(part_s):
                 difference = await sync.compare(context)
         except TwinlogError as error:
-            unknown.append(Finding(reasons.unreadable, f"{sync.name}: {error}"))
+            problems.append(Finding(reasons.unreadable, f"{sync.name}: {error}"))
             continue
         differences[type(sync)] = difference
         for remark in sync.describe(difference):
@@ -95,9 +95,9 @@ async def compare_syncs(context: SyncContext, part_s: float | None) -> SyncFacts
             topic = remark.topic if remark.topic in names else None
             findings[topic].append(Finding(reason, remark.text))
     return SyncFacts(
-        unknown=tuple(unknown),
+        unknown=tuple(problems),
         differences=differences,
-        findings={topic: tuple(some) for topic, some in findings.items()},
+        findings={topic: tuple(topic_findings) for topic, topic_findings in findings.items()},
     )
 
 

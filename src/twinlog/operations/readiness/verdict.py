@@ -80,15 +80,15 @@ class Readiness:
     def lag_is_all(self) -> bool:
         """Whether `lag` counts all records that a failover may lose, as far as known."""
         return self.lag is not None and not any(
-            one.reason in BEYOND_LAG for one in self.all_findings()
+            finding.reason in BEYOND_LAG for finding in self.all_findings()
         )
 
     def all_findings(self) -> Iterator[Finding]:
         """The mirror's findings, and those of its topics with the topic's name."""
         yield from self.findings
         for topic in self.topics:
-            for one in topic.findings:
-                yield Finding(one.reason, f"{topic.topic}: {one.text}")
+            for finding in topic.findings:
+                yield Finding(finding.reason, f"{topic.topic}: {finding.text}")
 
     def as_json(self) -> Mapping[str, object]:
         """The whole result."""
@@ -125,57 +125,62 @@ def judge(facts: MirrorFacts) -> Readiness:
     )
 
 
-def lag_of(one: PartitionFacts) -> int | None:
+def lag_of(partition: PartitionFacts) -> int | None:
     """Offsets that the source has and the destination lacks; None: unknown.
 
     Offsets that the source has deleted meanwhile do not count.
     """
-    if one.source is None or one.destination_end is None:
+    if partition.source is None or partition.destination_end is None:
         return None
-    return max(one.source.end - max(one.destination_end, one.source.start or 0), 0)
+    return max(
+        partition.source.end - max(partition.destination_end, partition.source.start or 0), 0
+    )
 
 
-def unreplicated_of(one: PartitionFacts) -> int:
+def unreplicated_of(partition: PartitionFacts) -> int:
     """Offsets of the lag that are above the source's high watermark.
 
     No consumer can read them, and the source itself loses them with its leader.
     """
-    if one.source is None or one.destination_end is None:
+    if partition.source is None or partition.destination_end is None:
         return 0
-    return max(one.source.end - max(one.source.high_watermark, one.destination_end), 0)
+    return max(
+        partition.source.end - max(partition.source.high_watermark, partition.destination_end), 0
+    )
 
 
-def undecided_of(one: PartitionFacts) -> int:
+def undecided_of(partition: PartitionFacts) -> int:
     """Offsets of the lag that are above the source's last stable offset."""
-    if one.source is None or one.destination_end is None:
+    if partition.source is None or partition.destination_end is None:
         return 0
-    decided = max(one.source.last_stable, one.destination_end)
-    return max(one.source.high_watermark - decided, 0)
+    decided = max(partition.source.last_stable, partition.destination_end)
+    return max(partition.source.high_watermark - decided, 0)
 
 
 def _worst(findings: Iterable[Finding]) -> Verdict:
-    return max((one.verdict for one in findings), default=Verdict.READY)
+    return max((finding.verdict for finding in findings), default=Verdict.READY)
 
 
 def _of_mirror(facts: MirrorFacts) -> Iterator[Finding]:
     if not facts.node_runs:
         yield Finding(Reason.NO_NODE, "no node is running, and a failover needs one (twinlog run)")
     if facts.source_trouble is not None:
-        known = (
+        last_contact = (
             "time of last contact is unknown"
             if facts.known_until_ms is None
             else f"last contact {facts.known_until_ms / 1000:.0f} s ago"
         )
         yield Finding(
             Reason.SOURCE_UNREACHABLE,
-            f"{facts.source_trouble}; {known}; later records, and those that are not replicated, "
+            f"{facts.source_trouble}; {last_contact}; later records, and those that are not "
+            "replicated, "
             "are unknown",
         )
     if facts.not_mirrored:
-        named = [f"{topic} ({why})" for topic, why in sorted(facts.not_mirrored.items())]
+        topics = [f"{topic} ({why})" for topic, why in sorted(facts.not_mirrored.items())]
         yield Finding(
             Reason.NOT_MIRRORED,
-            f"{len(named)} source topic(s) are not mirrored: {few(named, '; ')}",
+            f"{len(topics)} source topic(s) are not mirrored: {few(topics, '; ')}",
         )
     yield from facts.unknown
     yield from facts.synced
@@ -190,13 +195,13 @@ def _judge_topic(topic: TopicFacts, mirror: MirrorFacts, common: Verdict) -> Top
         *_of_reports(topic, live=live),
         *_of_followers(topic),
     )
-    lags = [lag_of(one) for one in topic.partitions]
-    ages = [0 if lag == 0 else one.lag_ms for one, lag in zip(topic.partitions, lags, strict=True)]
+    lags = [lag_of(partition) for partition in topic.partitions]
+    ages = [0 if lag == 0 else p.lag_ms for p, lag in zip(topic.partitions, lags, strict=True)]
     return TopicReadiness(
         topic=topic.topic,
         verdict=max(common, _worst(findings)),
         lag=None if None in lags else sum(lag for lag in lags if lag is not None),
-        undecided=sum(undecided_of(one) for one in topic.partitions),
+        undecided=sum(undecided_of(partition) for partition in topic.partitions),
         lag_ms=None if None in ages else max((age for age in ages if age is not None), default=0),
         findings=findings,
         facts=topic,
@@ -238,81 +243,85 @@ def _of_topic(topic: TopicFacts) -> Iterator[Finding]:
             "with --remove, then --add --rebuild)",
         )
     for state in State:
-        found = [one for one in topic.partitions if one.state is state]
-        if found and state is not State.MIRRORING:
+        partitions = [partition for partition in topic.partitions if partition.state is state]
+        if partitions and state is not State.MIRRORING:
             paused = state in {State.PAUSING, State.PAUSED}
-            reasons = "; ".join(dict.fromkeys(one.reason for one in found if one.reason))
+            reasons = "; ".join(dict.fromkeys(p.reason for p in partitions if p.reason))
             yield Finding(
                 Reason.PAUSED if paused else Reason.NOT_MIRRORING,
-                f"{state.name} ({_partitions(found)}){f': {reasons}' if reasons else ''}",
+                f"{state.name} ({_partitions(partitions)}){f': {reasons}' if reasons else ''}",
             )
 
 
 def _of_logs(topic: TopicFacts, *, live: bool) -> Iterator[Finding]:
     """Findings about what either log lacks of the other."""
-    if found := [one for one in topic.partitions if one.destination_end is None]:
+    if partitions := [p for p in topic.partitions if p.destination_end is None]:
         yield Finding(
             Reason.DESTINATION_UNREADABLE,
-            f"the destination's log cannot be read ({_partitions(found)})",
+            f"the destination's log cannot be read ({_partitions(partitions)})",
         )
     if topic.on_source in {SourceTopic.GONE, SourceTopic.MADE_AGAIN}:
         return  # offsets of another log mean nothing
-    if found := [one for one in topic.partitions if one.source is None]:
+    if partitions := [partition for partition in topic.partitions if partition.source is None]:
         yield Finding(
             Reason.SOURCE_UNREADABLE,
-            f"the source's log cannot be read ({_partitions(found)})",
+            f"the source's log cannot be read ({_partitions(partitions)})",
         )
-    if live and (found := [one for one in topic.partitions if _log_end_unknown(one)]):
+    if live and (partitions := [p for p in topic.partitions if _log_end_unknown(p)]):
         yield Finding(
             Reason.LOG_END_UNREADABLE,
-            f"the source's log end offset cannot be read ({_partitions(found)}): records above the "
+            f"the source's log end offset cannot be read ({_partitions(partitions)}): records "
+            "above the "
             f"high watermark, which acks=1 acknowledges, are not counted",
         )
-    if unreplicated := sum(unreplicated_of(one) for one in topic.partitions):
-        found = [one for one in topic.partitions if unreplicated_of(one)]
+    if unreplicated := sum(unreplicated_of(partition) for partition in topic.partitions):
+        partitions = [partition for partition in topic.partitions if unreplicated_of(partition)]
         yield Finding(
             Reason.UNREPLICATED,
             f"{unreplicated} offsets are above the source's high watermark "
-            f"({_partitions(found)}): they may have been acknowledged with acks=1, and cannot be "
+            f"({_partitions(partitions)}): they may have been acknowledged with acks=1, and cannot "
+            "be "
             "read yet",
         )
-    if lag := sum(lag_of(one) or 0 for one in topic.partitions):
-        found = [one for one in topic.partitions if lag_of(one)]
-        yield Finding(Reason.LAG, f"{lag} offsets are not mirrored yet ({_partitions(found)})")
-    if undecided := sum(undecided_of(one) for one in topic.partitions):
-        found = [one for one in topic.partitions if undecided_of(one)]
-        held_by = list(dict.fromkeys(name for one in found for name in one.held_by))
+    if lag := sum(lag_of(partition) or 0 for partition in topic.partitions):
+        partitions = [partition for partition in topic.partitions if lag_of(partition)]
+        yield Finding(Reason.LAG, f"{lag} offsets are not mirrored yet ({_partitions(partitions)})")
+    if undecided := sum(undecided_of(partition) for partition in topic.partitions):
+        partitions = [partition for partition in topic.partitions if undecided_of(partition)]
+        held_by = list(dict.fromkeys(name for p in partitions for name in p.held_by))
         of = f", of {few(held_by)}" if held_by else ""
         yield Finding(
             Reason.OPEN_TRANSACTION,
-            f"{undecided} of them belong to open transactions ({_partitions(found)}){of}",
+            f"{undecided} of them belong to open transactions ({_partitions(partitions)}){of}",
         )
-    for one in topic.partitions:
-        if one.source is None or one.destination_end is None:
+    for partition in topic.partitions:
+        if partition.source is None or partition.destination_end is None:
             continue
-        if one.destination_end < (one.source.start or 0):
+        if partition.destination_end < (partition.source.start or 0):
             yield Finding(
                 Reason.PURGED,
-                f"partition {one.partition}: the source has deleted offsets "
-                f"[{one.destination_end}, {one.source.start}) before they were mirrored",
+                f"partition {partition.partition}: the source has deleted offsets "
+                f"[{partition.destination_end}, {partition.source.start}) before they were "
+                "mirrored",
             )
         # Only for a live source: a status may be older than the destination's log.
-        if live and one.destination_end > one.source.high_watermark:
+        if live and partition.destination_end > partition.source.high_watermark:
             yield Finding(
                 Reason.DIVERGED,
-                f"partition {one.partition}: the destination ends at {one.destination_end}, "
-                f"the source at {one.source.high_watermark}",
+                f"partition {partition.partition}: the destination ends at "
+                f"{partition.destination_end}, "
+                f"the source at {partition.source.high_watermark}",
             )
 
 
 def _of_starts(topic: TopicFacts) -> Iterator[Finding]:
     """Findings about what the destination does not have any more."""
-    for one in topic.partitions:
-        if one.lacks is not None:
-            start, end = one.lacks
+    for partition in topic.partitions:
+        if partition.lacks is not None:
+            start, end = partition.lacks
             yield Finding(
                 Reason.BEGINS_LATER,
-                f"partition {one.partition}: the destination has deleted offsets [{start}, "
+                f"partition {partition.partition}: the destination has deleted offsets [{start}, "
                 f"{end}), which the source keeps; groups that have not read them would skip them",
             )
 
@@ -322,27 +331,29 @@ def _of_reports(topic: TopicFacts, *, live: bool) -> Iterator[Finding]:
 
     These need no source: they cover paused partitions, and all partitions if the source is dead.
     """
-    for one in topic.partitions:
-        if one.destination_end is None or one.reported_end is None:
+    for partition in topic.partitions:
+        if partition.destination_end is None or partition.reported_end is None:
             continue
-        if one.destination_end > one.reported_end:
+        if partition.destination_end > partition.reported_end:
             yield Finding(
                 Reason.FOREIGN_RECORDS,
-                f"partition {one.partition}: the destination ends at {one.destination_end}, its "
-                f"owner reports {one.reported_end}: another client has written to it",
+                f"partition {partition.partition}: the destination ends at "
+                f"{partition.destination_end}, its "
+                f"owner reports {partition.reported_end}: another client has written to it",
             )
     mirrored = {State.MIRRORING, State.PAUSED}
-    found = [one for one in topic.partitions if one.state in mirrored and one.reported_end is None]
-    if found and not live:
+    partitions = [p for p in topic.partitions if p.state in mirrored and p.reported_end is None]
+    if partitions and not live:
         yield Finding(
             Reason.NOT_COMPARED,
-            f"no status reports the end of the mirror's records ({_partitions(found)}): unknown "
+            f"no status reports the end of the mirror's records ({_partitions(partitions)}): "
+            "unknown "
             "whether another client has written to the destination",
         )
 
 
-def _log_end_unknown(one: PartitionFacts) -> bool:
-    return one.source is not None and one.source.log_end is None
+def _log_end_unknown(partition: PartitionFacts) -> bool:
+    return partition.source is not None and partition.source.log_end is None
 
 
 def _of_followers(topic: TopicFacts) -> Iterator[Finding]:
@@ -352,8 +363,8 @@ def _of_followers(topic: TopicFacts) -> Iterator[Finding]:
     yield from topic.synced
 
 
-def _partitions(found: Sequence[PartitionFacts]) -> str:
+def _partitions(partitions: Sequence[PartitionFacts]) -> str:
     """`partition 3`, or `2 partitions: 0, 1`."""
-    if len(found) == 1:
-        return f"partition {found[0].partition}"
-    return f"{len(found)} partitions: {few([str(one.partition) for one in found])}"
+    if len(partitions) == 1:
+        return f"partition {partitions[0].partition}"
+    return f"{len(partitions)} partitions: {few([str(p.partition) for p in partitions])}"

@@ -80,19 +80,19 @@ class Course:
             SwitchoverFailed: it takes too long, or fails.
         """
         clock = asyncio.get_running_loop().time
-        deadline, told = clock() + self._timeout_s, clock()
+        deadline, reported_at = clock() + self._timeout_s, clock()
         while True:
             with at(step, gone_back=gone_back):
-                waiting = await _look(look)
-            if not waiting:
+                problem = await _look(look)
+            if not problem:
                 return
             if clock() > deadline:
                 raise SwitchoverFailed(
-                    step, f"timed out after {self._timeout_s:g} s: {waiting}", gone_back=gone_back
+                    step, f"timed out after {self._timeout_s:g} s: {problem}", gone_back=gone_back
                 )
-            if clock() - told >= TELL_S:
-                told = clock()
-                self.say(step, waiting)
+            if clock() - reported_at >= TELL_S:
+                reported_at = clock()
+                self.say(step, problem)
             await asyncio.sleep(LOOK_S)
 
 

@@ -15,10 +15,12 @@ and no ACL is ever removed that no switchover of this mirror has made. A switcho
 its failover removes only what it has made itself: what it found may be another running
 switchover's. After the failover the denials stay: the old source must take no writes.
 
+Who may write is what any broker of the source lists, and a denial exists if all of them list it:
+one that is behind, or cut off, knows too few ACLs.
+
 An open transaction can be ended by its producer, whose right to the transactional id stays.
 """
 
-import asyncio
 from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -29,7 +31,7 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.references import EVERYTHING, Grants
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Retriable, UserError
-from twinlog.kafka.requests.acls import describe_acls, may_alter_acls
+from twinlog.kafka.requests.acls import describe_acls_everywhere, may_alter_acls
 from twinlog.lifecycle.creation import compiled, connected_source
 from twinlog.lifecycle.failback import read_their_mirrors
 from twinlog.operations.switchover.records import Allowed, ForgottenDenials
@@ -60,11 +62,13 @@ class Outlook:
     """Topics for which there is no principal to be denied."""
 
 
-def outlook_of(found: Guard, topics: Collection[str]) -> Outlook:
+def outlook_of(assessment: Guard, topics: Collection[str]) -> Outlook:
     """What a guard of WRITE on these topics would do."""
-    guarded = {acl.resource_name for acl in found.denials}
+    guarded = {acl.resource_name for acl in assessment.denials}
     return _outlook(
-        found.denials, found.open_to | found.everywhere, frozenset(topics).difference(guarded)
+        assessment.denials,
+        assessment.open_to | assessment.wildcard_principals,
+        frozenset(topics).difference(guarded),
     )
 
 
@@ -82,19 +86,19 @@ def _outlook(
     return Outlook(denials=denials, beyond="; ".join(parts), open_to=open_to, unguarded=unguarded)
 
 
-def missing_of(before: Outlook, now: Outlook, there: frozenset[Acl]) -> Outlook:
+def missing_of(previous: Outlook, current: Outlook, acls: frozenset[Acl]) -> Outlook:
     """Which of the made denials are missing, and which principals they do not keep out any more.
 
     Args:
-        before: the outlook by which the denials were made.
-        now: the outlook by the present ACLs.
-        there: the present ACLs.
+        previous: the outlook by which the denials were made.
+        current: the outlook by the present ACLs.
+        acls: the present ACLs.
     """
-    guarded = {acl.resource_name for acl in before.denials & there}
+    guarded = {acl.resource_name for acl in previous.denials & acls}
     return _outlook(
-        now.denials - there,
-        now.open_to - before.open_to,
-        (now.unguarded - before.unguarded).difference(guarded),
+        current.denials - acls,
+        current.open_to - previous.open_to,
+        (current.unguarded - previous.unguarded).difference(guarded),
     )
 
 
@@ -108,7 +112,8 @@ class ProducerDenials:
         self._store = MirrorStore(destination)
         self._mirror = mirror
         self._topics = frozenset(topics)
-        self._own: frozenset[Acl] = _NONE  # those that were not remembered before this switchover
+        # Those that were not remembered before this switchover.
+        self._own_denials: frozenset[Acl] = _NONE
 
     async def outlook(self) -> Outlook:
         """Find out what denials would do; change nothing.
@@ -117,17 +122,17 @@ class ProducerDenials:
             Retriable: the source is unreachable.
         """
         try:
-            there = await describe_acls(self._source)
+            acls = _any_lists(await self._each_lists())
         except UserError as error:
             if error.code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
                 raise
             return Outlook(beyond=error.message, forbidden=True)
-        if there is None:
+        if acls is None:
             return Outlook(beyond=NO_AUTHORIZER)
         if not await may_alter_acls(self._source):
             text = "no right to alter the source's ACLs (ALTER on the cluster)"
             return Outlook(beyond=text, forbidden=True)
-        return outlook_of(self._guard(there), self._topics)
+        return outlook_of(self._guard(acls), self._topics)
 
     async def deny(self, denials: frozenset[Acl]) -> None:
         """Make denials; when this returns, every broker of the source applies them.
@@ -137,24 +142,27 @@ class ProducerDenials:
             UserError: a right is missing.
             Retriable: a cluster is unreachable.
         """
-        there = await describe_acls(self._source) or _NONE
-        changes = acl_changes(denials, there, await self.made())
+        lists = await self._each_lists()
+        changes = acl_changes(denials, _any_lists(lists) or _NONE, await self.made())
         # Denials that are not needed any more are removed later, with the rest.
-        changes = changes._replace(remove=_NONE, forget=_NONE)
-        self._own |= changes.remember
+        make = denials - _all_list(lists)
+        changes = changes._replace(make=make, remove=_NONE, forget=_NONE)
+        self._own_denials |= changes.remember
         await self._carry_out(changes, "be created on the source")
-        await self._until(denials, there=True)
+        await self._until(denials, present=True)
 
-    async def missing(self, before: Outlook) -> Outlook:
-        """What has to be denied now and is not, and what cannot be, beyond `before`.
+    async def missing(self, previous: Outlook) -> Outlook:
+        """What has to be denied now and is not, and what cannot be, beyond `previous`.
 
         Raises:
             UserError, Retriable: as `deny`.
         """
-        there = await describe_acls(self._source)
-        if there is None:
-            return Outlook(denials=before.denials, beyond=NO_AUTHORIZER)
-        return missing_of(before, outlook_of(self._guard(there), self._topics), there)
+        lists = await self._each_lists()
+        acls = _any_lists(lists)
+        if acls is None:
+            return Outlook(denials=previous.denials, beyond=NO_AUTHORIZER)
+        current = outlook_of(self._guard(acls), self._topics)
+        return missing_of(previous, current, _all_list(lists))
 
     async def strayed(self) -> frozenset[Acl]:
         """Denials that ACL synchronisation has copied as the source's own (acls.py).
@@ -163,11 +171,11 @@ class ProducerDenials:
             UserError, Retriable: the destination is unreachable, or refuses.
         """
         snapshot = await self._store.snapshot()
-        made = self._made(snapshot)
+        denials = self._made(snapshot)
         return frozenset(
             acl
             for mirror in snapshot.mirrors
-            for acl in made & snapshot.made_acls(mirror, MadeFor.SOURCE)
+            for acl in denials & snapshot.made_acls(mirror, MadeFor.SOURCE)
         )
 
     async def allow(self) -> frozenset[Acl]:
@@ -188,23 +196,24 @@ class ProducerDenials:
         Raises:
             UserError, Retriable: as `allow`.
         """
-        return await self._take_back(await self.made() & self._own)
+        return await self._take_back(await self.made() & self._own_denials)
 
-    async def _take_back(self, made: frozenset[Acl]) -> frozenset[Acl]:
-        if not made:
+    async def _take_back(self, denials: frozenset[Acl]) -> frozenset[Acl]:
+        if not denials:
             return _NONE
-        found = _NONE.union(*(one or _NONE for one in (await self._each_lists()).values()))
+        present = _NONE.union(*(acls or _NONE for acls in (await self._each_lists()).values()))
         # A broker may not list one yet, so all are removed.
-        await self._carry_out(AclChanges(_NONE, _NONE, made, _NONE), "be removed on the source")
-        await self._until(made, there=False)
-        await self._carry_out(AclChanges(_NONE, _NONE, _NONE, made), "be forgotten")
-        return made & found
+        await self._carry_out(AclChanges(_NONE, _NONE, denials, _NONE), "be removed on the source")
+        await self._until(denials, present=False)
+        await self._carry_out(AclChanges(_NONE, _NONE, _NONE, denials), "be forgotten")
+        return denials & present
 
     async def _each_lists(self) -> dict[int, frozenset[Acl] | None]:
         """The ACLs that each broker of the source lists."""
-        brokers = list((await self._source.refresh([])).brokers)
-        told = await asyncio.gather(*(describe_acls(self._source, node) for node in brokers))
-        return dict(zip(brokers, told, strict=True))
+        lists = await describe_acls_everywhere(self._source)
+        if not lists:
+            raise Retriable("the source's metadata contains no broker")
+        return lists
 
     async def forget(self) -> frozenset[Acl]:
         """Forget the denials without removing them; return them.
@@ -212,9 +221,9 @@ class ProducerDenials:
         Raises:
             UserError, Retriable: the destination is unreachable, or refuses.
         """
-        made = await self.made()
-        await self._carry_out(AclChanges(_NONE, _NONE, _NONE, made), "be forgotten")
-        return made
+        denials = await self.made()
+        await self._carry_out(AclChanges(_NONE, _NONE, _NONE, denials), "be forgotten")
+        return denials
 
     async def made(self) -> frozenset[Acl]:
         """The denials that are remembered for these topics.
@@ -231,35 +240,54 @@ class ProducerDenials:
             if acl.resource_name in self._topics
         )
 
-    def _guard(self, there: frozenset[Acl]) -> Guard:
-        return guard(there, self._topics, STATE_TOPIC, (Operation.WRITE,))
+    def _guard(self, acls: frozenset[Acl]) -> Guard:
+        return guard(acls, self._topics, STATE_TOPIC, (Operation.WRITE,))
 
-    async def _carry_out(self, changes: AclChanges, what: str) -> None:
+    async def _carry_out(self, changes: AclChanges, action: str) -> None:
         made_for = MadeFor.SWITCHOVER
-        failed = await carry_out(self._source, self._store, self._mirror, changes, made_for)
-        if failed:
+        failures = await carry_out(self._source, self._store, self._mirror, changes, made_for)
+        if failures:
             raise UserError(
-                f"{failed} denial(s) cannot {what}",
+                f"{failures} denial(s) cannot {action}",
                 hint="the credentials need ALTER on the source's cluster (--source-config)",
             )
 
-    async def _until(self, acls: frozenset[Acl], *, there: bool) -> None:
+    async def _until(self, acls: frozenset[Acl], *, present: bool) -> None:
         """Wait until every broker of the source lists all of these ACLs, or none of them."""
         if not acls:
             return
 
         async def settled() -> None:
-            late = [
+            lagging = [
                 str(node)
-                for node, found in (await self._each_lists()).items()
-                if not (acls <= (found or _NONE) if there else acls.isdisjoint(found or _NONE))
+                for node, listing in (await self._each_lists()).items()
+                if not (
+                    acls <= (listing or _NONE) if present else acls.isdisjoint(listing or _NONE)
+                )
             ]
-            if late:
+            if lagging:
                 raise Retriable(
-                    f"broker(s) {', '.join(late)} of the source do not list the changed ACLs yet"
+                    f"broker(s) {', '.join(lagging)} of the source do not list the changed ACLs yet"
                 )
 
         await self._source.persist(settled)
+
+
+def _any_lists(lists: Mapping[int, frozenset[Acl] | None]) -> frozenset[Acl] | None:
+    """The ACLs that any broker lists; None if one has no authorizer, and so refuses nobody.
+
+    A broker authorizes by the ACLs that it knows. One that is behind lists too few of them, and a
+    producer that it does not list may write on the others.
+    """
+    if None in lists.values():
+        return None
+    return _NONE.union(*(acls or _NONE for acls in lists.values()))
+
+
+def _all_list(lists: Mapping[int, frozenset[Acl] | None]) -> frozenset[Acl]:
+    """The ACLs that every broker lists."""
+    first, *others = (acls or _NONE for acls in lists.values())
+    return first.intersection(*others)
 
 
 def acl_source(
@@ -310,10 +338,10 @@ async def allow_producers(
     grants = destination.config.grants
     async with acl_source(snapshot.mirrors[mirror], source_config, grants) as source:
         async with connected_source(snapshot.mirrors[mirror], grants) as readable:
-            theirs = await _taken_over(readable, destination, snapshot, mirror, names)
-        left = await ProducerDenials(source, destination, mirror, theirs).forget()
-        taken_back = await ProducerDenials(source, destination, mirror, names - theirs).allow()
-        return Allowed(taken_back, left)
+            taken_over = await _taken_over(readable, destination, snapshot, mirror, names)
+        leftovers = await ProducerDenials(source, destination, mirror, taken_over).forget()
+        taken_back = await ProducerDenials(source, destination, mirror, names - taken_over).allow()
+        return Allowed(taken_back, leftovers)
 
 
 async def forget_denials(destination: KafkaCluster, mirror: str, topics: str) -> ForgottenDenials:
@@ -356,24 +384,24 @@ async def _taken_over(
         UserError: it has not taken the denials over, or its mirrors may not be read.
         Retriable: it does not answer.
     """
-    theirs = await read_their_mirrors(source, destination)
-    if theirs.forbidden:
+    their_mirrors = await read_their_mirrors(source, destination)
+    if their_mirrors.forbidden:
         raise UserError(
             "cannot determine whether the source mirrors these topics from this cluster: "
-            f"{theirs.unknown}",
+            f"{their_mirrors.unknown}",
             hint="nothing was changed; the mirror's principal needs READ on its control topics",
         )
-    theirs.refuse_unsure(topics, "here", "nothing was changed")
-    removed = [one for name in topics for one in theirs.failed_over.get(name, ())]
-    states = await MirrorStore(source).states() if removed else None
+    their_mirrors.refuse_unsure(topics, "here", "nothing was changed")
+    removed_topics = [topic for name in topics for topic in their_mirrors.failed_over.get(name, ())]
+    states = await MirrorStore(source).states() if removed_topics else None
     busy = {
         topic.topic
-        for topic in removed
+        for topic in removed_topics
         if states is not None and not states.stopped(topic.mirror_partitions)
     }
-    busy |= theirs.loops & frozenset(topics)
-    kept = snapshot.made_acls(mirror, MadeFor.SWITCHOVER) - theirs.read_only
-    if not_taken := busy & {acl.resource_name for acl in kept}:
+    busy |= their_mirrors.loops & frozenset(topics)
+    denials = snapshot.made_acls(mirror, MadeFor.SWITCHOVER) - their_mirrors.read_only
+    if not_taken := busy & {acl.resource_name for acl in denials}:
         raise UserError(
             "the source mirrors these topics from this cluster and keeps them read-only: "
             f"{few(sorted(not_taken))}",

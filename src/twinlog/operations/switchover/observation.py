@@ -52,22 +52,22 @@ class Observation:
         Raises:
             Retriable: one cannot be read.
         """
-        asked = self.partitions
+        partitions = self.partitions
         stable, ends = await asyncio.gather(
-            list_offsets(self._source, asked, isolation=Isolation.READ_COMMITTED),
-            list_offsets(self._source, asked, replica_id=DEBUGGING),
+            list_offsets(self._source, partitions, isolation=Isolation.READ_COMMITTED),
+            list_offsets(self._source, partitions, replica_id=DEBUGGING),
         )
         logs = {}
-        for one in asked:
-            last_stable, log_end = stable[one], ends[one]
+        for partition in partitions:
+            last_stable, log_end = stable[partition], ends[partition]
             if isinstance(last_stable, Refusal) or isinstance(log_end, Refusal):
-                raise Retriable(f"cannot read the log end offset of {one} on the source")
-            logs[one] = SourceEnd(log_end.offset, last_stable.offset)
+                raise Retriable(f"cannot read the log end offset of {partition} on the source")
+            logs[partition] = SourceEnd(log_end.offset, last_stable.offset)
         return logs
 
     async def group_facts(self, ends: Mapping[TopicPartition, int]) -> list[GroupFacts]:
         """The groups whose offsets are copied; no offset may be part of an open transaction."""
-        logs = {one: SourceLog(0, end, end) for one, end in ends.items()}
+        logs = {partition: SourceLog(0, end, end) for partition, end in ends.items()}
         include = self._subject.settings.groups_include
         by_topic, _ = await group_facts(
             *(self._source, self._destination, self._subject.mirror.name, include, logs),
@@ -85,8 +85,8 @@ class Observation:
             facts = await self.group_facts(ends)
         except TwinlogError as error:
             return f"unknown whether all groups' offsets equal those on the source: {error}"
-        behind = sorted({one.group for one in facts if one.pending})
-        return f"offsets differ from the source: {few(behind)}" if behind else ""
+        names = sorted({group.group for group in facts if group.pending})
+        return f"offsets differ from the source: {few(names)}" if names else ""
 
     async def reads(self, group: GroupFacts, ends: Mapping[TopicPartition, int]) -> bool:
         """Whether anything is left on the source for a group to read."""
@@ -102,20 +102,24 @@ class Observation:
             Retriable: it cannot be determined now, or offsets are part of an open transaction.
             ProtocolError, UserError: it cannot be determined.
         """
-        found = await uncommitted(self._source, self._subject.settings.groups_include, ends)
-        asked = sorted(set().union(*found.values()))
-        starts = await list_offsets(self._source, asked, OffsetSpec.EARLIEST) if asked else {}
+        by_group = await uncommitted(self._source, self._subject.settings.groups_include, ends)
+        partitions = sorted(set().union(*by_group.values()))
+        starts = (
+            await list_offsets(self._source, partitions, OffsetSpec.EARLIEST) if partitions else {}
+        )
         readable = set[TopicPartition]()
-        for one in asked:
-            start = starts[one]
+        for partition in partitions:
+            start = starts[partition]
             if isinstance(start, Refusal):
-                raise Retriable(f"cannot read the log start offset of {one} on the source: {start}")
-            if await self._readable.between(Standing(one, start.offset), ends[one]):
-                readable.add(one)
+                raise Retriable(
+                    f"cannot read the log start offset of {partition} on the source: {start}"
+                )
+            if await self._readable.between(Standing(partition, start.offset), ends[partition]):
+                readable.add(partition)
         return [
-            f"{group} ({few(left)})"
-            for group, some in found.items()
-            if (left := sorted(some & readable))
+            f"{group} ({few(pending)})"
+            for group, candidates in by_group.items()
+            if (pending := sorted(candidates & readable))
         ]
 
     async def removed(self) -> list[str]:
@@ -124,32 +128,32 @@ class Observation:
 
     def stopped(self, snapshot: Snapshot) -> set[str]:
         """Those of the topics that were removed from the mirror."""
-        return {one.topic for one in self.of_mirror(snapshot) if one.wanted is Wanted.STOPPED}
+        return {topic.topic for topic in self.of_mirror(snapshot) if topic.wanted is Wanted.STOPPED}
 
     def of_mirror(self, snapshot: Snapshot) -> list[MirrorTopic]:
         """The switchover's topics with their present desired state."""
         name, names = self._subject.mirror.name, self._subject.names
-        return [one for one in snapshot.topics_of(name) if one.topic in names]
+        return [topic for topic in snapshot.topics_of(name) if topic.topic in names]
 
     async def not_stopped(self) -> str:
         """The partitions that are not STOPPED yet, as text; empty if there are none."""
         store = MirrorStore(self._destination)
         # A topic may have grown after the last check, and before it was removed.
-        removed = self.of_mirror(await store.snapshot())
+        topics = self.of_mirror(await store.snapshot())
         states = await store.states()
         grown = {
             TopicPartition(topic.topic, index)
-            for topic in removed
+            for topic in topics
             for index in range(topic.partitions)
         }
         self.partitions = sorted(grown.union(self.partitions))
         name = self._subject.mirror.name
-        left = [
-            one
-            for one in self.partitions
-            if states.state(MirrorPartition(name, *one)) is not State.STOPPED
+        pending = [
+            partition
+            for partition in self.partitions
+            if states.state(MirrorPartition(name, *partition)) is not State.STOPPED
         ]
-        return f"not STOPPED yet: {few(left)}" if left else ""
+        return f"not STOPPED yet: {few(pending)}" if pending else ""
 
     async def left_behind(
         self, ends: Mapping[TopicPartition, int]
@@ -165,12 +169,12 @@ class Observation:
             logs = await self.source_ends()
         except TwinlogError:
             return None
-        found = []
-        for one, log in logs.items():
-            last = epochs.get(MirrorPartition(name, *one))
-            mirrored = ends.get(one, 0)
-            if last is not None and last.end >= 0:
-                mirrored = self._subject.translation.offsets(one).to_source(last.end)
+        tails = []
+        for partition, log in logs.items():
+            last_mirrored = epochs.get(MirrorPartition(name, *partition))
+            mirrored = ends.get(partition, 0)
+            if last_mirrored is not None and last_mirrored.end >= 0:
+                mirrored = self._subject.translation.offsets(partition).to_source(last_mirrored.end)
             if log.log_end > mirrored:
-                found.append(LeftBehind(one, mirrored, log.log_end))
-        return tuple(found)
+                tails.append(LeftBehind(partition, mirrored, log.log_end))
+        return tuple(tails)

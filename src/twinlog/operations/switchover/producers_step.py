@@ -42,13 +42,13 @@ class ProducersStep:
         self._topics = topics
         self._course = course
         self._observation = observation
-        self._denied: frozenset[Acl] | None = None  # the denials to make, once that has begun
+        self._denied_acls: frozenset[Acl] | None = None  # the denials to make, once that has begun
         self._outlook = Outlook()
 
     @property
     def denied(self) -> frozenset[Acl]:
         """The denials that were made."""
-        return self._denied or frozenset()
+        return self._denied_acls or frozenset()
 
     async def deny(self, producers: Producers) -> None:
         """Deny producers WRITE, once the operator has confirmed that the others are stopped.
@@ -58,15 +58,17 @@ class ProducersStep:
             SwitchoverFailed: a right is missing, or a cluster is unreachable.
         """
         self._course.begin(Step.PRODUCERS)
-        found = await self._confirmed(producers)
+        outlook = await self._confirmed(producers)
         with at(Step.PRODUCERS):
-            if self._denials is not None and found.denials:
-                self._denied, self._outlook = found.denials, found
+            if self._denials is not None and outlook.denials:
+                self._denied_acls, self._outlook = outlook.denials, outlook
                 self._course.denied = True
-                await _to_its_end(self._denials.deny(found.denials))
-        says = [f"confirmed as stopped by the operator ({found.beyond})"] if found.beyond else []
-        if found.denials:
-            says.insert(0, f"denied WRITE: {_principals(found.denials)}")
+                await _to_its_end(self._denials.deny(outlook.denials))
+        says = (
+            [f"confirmed as stopped by the operator ({outlook.beyond})"] if outlook.beyond else []
+        )
+        if outlook.denials:
+            says.insert(0, f"denied WRITE: {_principals(outlook.denials)}")
         self._course.done(Step.PRODUCERS, "; ".join(says))
 
     async def _confirmed(self, producers: Producers) -> Outlook:
@@ -78,19 +80,19 @@ class ProducersStep:
         confirmed: Outlook | None = None
         names = self._topics
         while True:
-            found = Outlook(beyond="ACLs are not changed")
+            outlook = Outlook(beyond="ACLs are not changed")
             if self._denials is not None:
                 with at(Step.PRODUCERS):
-                    found = await self._denials.outlook()
-            if found.forbidden and producers.source_config is not None:
-                raise SwitchoverFailed(Step.PRODUCERS, found.beyond, gone_back=True)
-            if not found.beyond or producers.stopped or found == confirmed:
-                return found
+                    outlook = await self._denials.outlook()
+            if outlook.forbidden and producers.source_config is not None:
+                raise SwitchoverFailed(Step.PRODUCERS, outlook.beyond, gone_back=True)
+            if not outlook.beyond or producers.stopped or outlook == confirmed:
+                return outlook
             if producers.ask is None:
-                raise ProducersNotStopped(names, found.beyond)
-            if not await producers.ask(names, found.beyond):
+                raise ProducersNotStopped(names, outlook.beyond)
+            if not await producers.ask(names, outlook.beyond):
                 raise ProducersNotStopped(names, "they are not stopped")
-            confirmed = found
+            confirmed = outlook
 
     async def check(self) -> None:
         """Check that the denials exist, and that the destination has none of them.
@@ -98,15 +100,15 @@ class ProducersStep:
         Raises:
             SwitchoverFailed: they do not, or it has some.
         """
-        if self._denials is None or self._denied is None:
+        if self._denials is None or self._denied_acls is None:
             return
         denials = self._denials
-        missing = await denials.missing(self._outlook)
-        if missing.denials:
-            text = f"no longer denied WRITE: {_principals(missing.denials)}"
+        shortfall = await denials.missing(self._outlook)
+        if shortfall.denials:
+            text = f"no longer denied WRITE: {_principals(shortfall.denials)}"
             raise SwitchoverFailed(Step.FAILOVER, text, gone_back=True)
-        if missing.beyond:
-            text = f"since producers were denied WRITE, {missing.beyond}"
+        if shortfall.beyond:
+            text = f"since producers were denied WRITE, {shortfall.beyond}"
             raise SwitchoverFailed(Step.FAILOVER, text, gone_back=True)
         if strayed := await denials.strayed():
             raise SwitchoverFailed(
@@ -124,9 +126,9 @@ class ProducersStep:
         Returns:
             Why some may still be missing; empty: none is.
         """
-        if self._denials is None or not self._denied:
+        if self._denials is None or not self._denied_acls:
             return ""
-        return await _deny_again(self._denials, self._denied)
+        return await _deny_again(self._denials, self._denied_acls)
 
     async def go_back(self, error: BaseException) -> None:
         """Remove this switchover's denials, unless the failover has begun.
@@ -137,13 +139,13 @@ class ProducersStep:
             DenialsStay: they cannot be removed, or others are left.
         """
         step = self._course.step
-        begun = step is Step.FAILOVER
+        failing_over = step is Step.FAILOVER
         if isinstance(error, SwitchoverFailed):
-            step, begun = error.step, not error.gone_back
+            step, failing_over = error.step, not error.gone_back
         asks = isinstance(error, ProducersNotStopped)
-        if begun or asks or self._denials is None:
+        if failing_over or asks or self._denials is None:
             return
-        if self._denied is None and not await _has_any(self._denials):
+        if self._denied_acls is None and not await _has_any(self._denials):
             return
         with suppress(SwitchoverFailed):  # that it cannot be reported keeps no denial
             self._course.begin(Step.PRODUCERS, "removing the denials")
@@ -151,39 +153,40 @@ class ProducersStep:
         if isinstance(error, SwitchoverFailed):
             why = error.why
         try:
-            removed, allowed = await self._observation.removed(), frozenset[Acl]()
-            if not removed:
-                allowed = await self._denials.take_back()
+            removed_topics, allowed_acls = await self._observation.removed(), frozenset[Acl]()
+            if not removed_topics:
+                allowed_acls = await self._denials.take_back()
                 # Another switchover may have seen the denials before, and removed its topics.
-                removed = await self._observation.removed() if allowed else []
-            left = await self._denials.made()
-        except TwinlogError as refused:
-            text = f"{why}; cannot remove the denials: {refused}"
+                removed_topics = await self._observation.removed() if allowed_acls else []
+            leftovers = await self._denials.made()
+        except TwinlogError as failure:
+            text = f"{why}; cannot remove the denials: {failure}"
             raise DenialsStay(step, text) from error
-        if removed:
-            denied = "stay denied"
-            if allowed:
-                denied = "could write for a moment, and are denied WRITE again"
-                if trouble := await _deny_again(self._denials, allowed):
-                    denied = (
+        if removed_topics:
+            producers_state = "stay denied"
+            if allowed_acls:
+                producers_state = "could write for a moment, and are denied WRITE again"
+                if trouble := await _deny_again(self._denials, allowed_acls):
+                    producers_state = (
                         "may be able to write, because they could not be denied WRITE again: "
                         f"{trouble}"
                     )
             text = (
-                f"{why}; producers {denied}; another switchover or command has removed topics "
-                f"from the mirror: {few(removed)}"
+                f"{why}; producers {producers_state}; another switchover or command has removed "
+                "topics "
+                f"from the mirror: {few(removed_topics)}"
             )
             raise DenialsStay(step, text, FAILED_OVER) from error
-        if left:
+        if leftovers:
             text = (
                 f"{why}; denials of another switchover, which may be running, are kept: "
-                f"{_principals(left)}"
+                f"{_principals(leftovers)}"
             )
             raise DenialsStay(step, text) from error
-        self._denied, self._course.denied = None, False
+        self._denied_acls, self._course.denied = None, False
         if isinstance(error, SwitchoverFailed):
             error.hint = AS_IT_WAS
-        self._course.done(Step.PRODUCERS, f"may write again: {_principals(allowed)}")
+        self._course.done(Step.PRODUCERS, f"may write again: {_principals(allowed_acls)}")
 
 
 async def _has_any(denials: ProducerDenials) -> bool:
@@ -194,14 +197,14 @@ async def _has_any(denials: ProducerDenials) -> bool:
         return False  # the error that ended the switchover is reported
 
 
-async def _deny_again(denials: ProducerDenials, denied: frozenset[Acl]) -> str:
+async def _deny_again(denials: ProducerDenials, acls: frozenset[Acl]) -> str:
     """Make those that are missing, after topics were removed; return why some may still be missing.
 
     Of two switchovers of the same topics, one removes its denials and then checks whether topics
     were removed, the other removes topics and then calls this. So one of the two sees the other.
     """
     try:
-        await denials.deny(denied)
+        await denials.deny(acls)
     except TwinlogError as error:
         return str(error)
     return ""

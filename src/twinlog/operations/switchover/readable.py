@@ -53,7 +53,7 @@ class Readable:
     def __init__(self, reader: Reader, clock: Callable[[], float] = time.monotonic) -> None:
         self._reader = reader
         self._clock = clock
-        self._known: dict[tuple[Standing, int], bool] = {}
+        self._results: dict[tuple[Standing, int], bool] = {}
         self._empty: dict[TopicPartition, Reading] = {}
 
     @classmethod
@@ -68,12 +68,12 @@ class Readable:
             Retriable, UserError: the cluster is unreachable, or refuses.
         """
         key = begin, end
-        if key not in self._known:
-            found = await self._look(begin, end)
-            if found is None:
+        if key not in self._results:
+            is_readable = await self._look(begin, end)
+            if is_readable is None:
                 return True
-            self._known[key] = found
-        return self._known[key]
+            self._results[key] = is_readable
+        return self._results[key]
 
     async def _look(self, begin: Standing, end: int) -> bool | None:
         """As `between`; None: it is unknown."""
@@ -83,16 +83,16 @@ class Readable:
             if at >= end:
                 return False
             asked_at = self._clock()
-            found = await self._reader.read_alone(
+            answer = await self._reader.read_alone(
                 partition, at, max_wait_ms=0, partition_max_bytes=READ_BYTES
             )
-            if found.fetched.error:
+            if answer.fetched.error:
                 return None
-            pieces = plan(found.fetched.records, Offset(at), found.fetched.aborted)
+            pieces = plan(answer.fetched.records, Offset(at), answer.fetched.aborted)
             if any(isinstance(piece, Data) and piece.start < end for piece in pieces):
                 return True
             if not pieces:
-                return self._judge(partition, _reading(found, at, asked_at), end)
+                return self._judge(partition, _reading(answer, at, asked_at), end)
             at = pieces[-1].end
         return None
 
@@ -109,14 +109,14 @@ class Readable:
         return False if isinstance(verdict, Absent) and verdict.end >= end else None
 
 
-def _reading(found: ReadAlone, offset: int, asked_at: float) -> Reading:
+def _reading(answer: ReadAlone, offset: int, asked_at: float) -> Reading:
     return Reading(
         at=asked_at,
         offset=Offset(offset),
-        last_stable=Offset(found.fetched.last_stable),
-        throttle_ms=found.throttle_ms,
-        preferred_replica=found.fetched.preferred_replica,
-        leader_epoch=LeaderEpoch(found.leader_epoch),
-        local_start=found.local_start,
-        compacts=found.compacts,
+        last_stable=Offset(answer.fetched.last_stable),
+        throttle_ms=answer.throttle_ms,
+        preferred_replica=answer.fetched.preferred_replica,
+        leader_epoch=LeaderEpoch(answer.leader_epoch),
+        local_start=answer.local_start,
+        compacts=answer.compacts,
     )

@@ -23,18 +23,18 @@ class Silence:
         self.open: list[TopicPartition] = []
         """Partitions with an open transaction, if that is what is waited for."""
         self._seconds = seconds
-        self._since = 0.0
+        self._silent_since = 0.0
 
     def look(self, logs: Mapping[TopicPartition, SourceEnd], now: float) -> str:
         """Check at time `now`; return what is still waited for, empty when it is silent."""
         ends = {partition: log.log_end for partition, log in logs.items()}
         self.open = []
         if ends != self.ends:
-            moved = [one for one in ends if ends[one] != self.ends.get(one, ends[one])]
-            self.ends, self._since = ends, now
-            return f"written to: {few(moved)}" if moved else "first check"
-        if found := [one for one, log in logs.items() if log.last_stable < log.log_end]:
-            self.open = found
-            return f"with an open transaction: {few(found)}"
-        passed = now - self._since
-        return "" if passed >= self._seconds else f"no writes for {passed:.0f} s so far"
+            grown = [p for p in ends if ends[p] != self.ends.get(p, ends[p])]
+            self.ends, self._silent_since = ends, now
+            return f"written to: {few(grown)}" if grown else "first check"
+        if open_partitions := [p for p, log in logs.items() if log.last_stable < log.log_end]:
+            self.open = open_partitions
+            return f"with an open transaction: {few(open_partitions)}"
+        elapsed = now - self._silent_since
+        return "" if elapsed >= self._seconds else f"no writes for {elapsed:.0f} s so far"

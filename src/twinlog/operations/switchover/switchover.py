@@ -90,14 +90,14 @@ PASSING: Final = HARMLESS | {
 waits."""
 
 
-def standing_against(found: Readiness) -> list[Finding]:
+def standing_against(readiness: Readiness) -> list[Finding]:
     """The findings that block the start of a switchover."""
-    return [one for one in found.all_findings() if one.reason not in PASSING]
+    return [finding for finding in readiness.all_findings() if finding.reason not in PASSING]
 
 
-def harmless(found: Readiness) -> list[Finding]:
+def harmless(readiness: Readiness) -> list[Finding]:
     """The findings that are reported and passed over: the switchover ends none of them."""
-    return [one for one in found.all_findings() if one.reason in HARMLESS]
+    return [finding for finding in readiness.all_findings() if finding.reason in HARMLESS]
 
 
 async def switch_over(
@@ -151,11 +151,11 @@ async def switch_over(
             await steps.groups(ends)
             return await steps.fail_over(ends)
         except BaseException as error:
-            ended = steps.ended(error)
-            await steps.producers.go_back(ended)
-            if ended is error:
+            outcome = steps.ended(error)
+            await steps.producers.go_back(outcome)
+            if outcome is error:
                 raise
-            raise ended from error
+            raise outcome from error
 
 
 class _Switchover:
@@ -175,7 +175,7 @@ class _Switchover:
         self._destination = destination
         self._subject = subject
         self._passed_over: frozenset[str] = frozenset()  # reported topics that are not mirrored
-        self._told: set[Finding] = set()
+        self._reported: set[Finding] = set()
         self._course = Course(timeout_s=timeout_s, tell=tell)
         self._observation = Observation(source, destination, subject)
         self.producers = ProducersStep(denials, subject.names, self._course, self._observation)
@@ -193,12 +193,12 @@ class _Switchover:
     async def ready(self) -> None:
         self._course.begin(Step.READINESS)
         with at(Step.READINESS):
-            found = await self._observation.judge(self._subject)
-        if against := standing_against(found):
-            text = "; ".join(one.text for one in against)
+            readiness = await self._observation.judge(self._subject)
+        if against := standing_against(readiness):
+            text = "; ".join(finding.text for finding in against)
             raise SwitchoverFailed(Step.READINESS, text, gone_back=True)
-        self._passed_over = frozenset(found.not_mirrored)
-        self._tell_harmless(Step.READINESS, found)
+        self._passed_over = frozenset(readiness.not_mirrored)
+        self._tell_harmless(Step.READINESS, readiness)
         names = self._subject.names
         self._course.done(Step.READINESS, f"{len(names)} topic(s): {few(names)}")
 
@@ -207,12 +207,12 @@ class _Switchover:
         silence = Silence(seconds)
 
         async def look() -> str:
-            waiting = silence.look(
+            problem = silence.look(
                 await self._observation.source_ends(), asyncio.get_running_loop().time()
             )
-            held = await holders(self._source, silence.open[:SHOWN])
-            names = list(dict.fromkeys(name for some in held.values() for name in some))
-            return f"{waiting} ({few(names)})" if names else waiting
+            producers = await holders(self._source, silence.open[:SHOWN])
+            names = list(dict.fromkeys(name for holders in producers.values() for name in holders))
+            return f"{problem} ({few(names)})" if names else problem
 
         self._course.begin(Step.SILENCE)
         await self._course.until(Step.SILENCE, look)
@@ -221,19 +221,21 @@ class _Switchover:
 
     async def no_lag(self, ends: Mapping[TopicPartition, int]) -> None:
         async def look() -> str:
-            ours = await destination_ends(self._destination, list(ends), self._subject.translation)
-            if unknown := [one for one in ends if one not in ours]:
-                return f"cannot read the log end offsets on the destination: {few(unknown)}"
-            if beyond := [one for one in ends if ours[one] > ends[one]]:
+            log_ends = await destination_ends(
+                self._destination, list(ends), self._subject.translation
+            )
+            if unreadable := [partition for partition in ends if partition not in log_ends]:
+                return f"cannot read the log end offsets on the destination: {few(unreadable)}"
+            if beyond := [partition for partition in ends if log_ends[partition] > ends[partition]]:
                 raise SwitchoverFailed(
                     Step.LAG,
                     "the destination ends above the source's end offset of step SILENCE, so that "
                     f"one of them was written to: {few(beyond)}",
                     gone_back=True,
                 )
-            behind = [one for one in ends if ours[one] < ends[one]]
-            lag = sum(ends[one] - ours[one] for one in behind)
-            return f"{lag} offsets of {few(behind)}" if behind else ""
+            lagging = [partition for partition in ends if log_ends[partition] < ends[partition]]
+            lag = sum(ends[partition] - log_ends[partition] for partition in lagging)
+            return f"{lag} offsets of {few(lagging)}" if lagging else ""
 
         self._course.begin(Step.LAG)
         await self._course.until(Step.LAG, look)
@@ -242,7 +244,7 @@ class _Switchover:
     async def groups(self, ends: Mapping[TopicPartition, int]) -> None:
         include = self._subject.settings.groups_include
         mirrored = {topic.topic: topic.topic_id for topic in self._subject.topics}
-        topic_ids = {one: mirrored[one.topic] for one in ends}
+        topic_ids = {partition: mirrored[partition.topic] for partition in ends}
         served: set[str] = set()
 
         async def look() -> str:
@@ -253,17 +255,19 @@ class _Switchover:
                 group.group for group in live if await self._observation.reads(group, ends)
             }:
                 return f"still reading on the source: {few(sorted(reading))}"
-            pending = [one for one in facts if one.pending]
+            pending = [group for group in facts if group.pending]
             if not pending:
-                early = await self._observation.uncommitted(ends)
-                return f"still reading, without a commit yet: {few(early)}" if early else ""
+                readers = await self._observation.uncommitted(ends)
+                return f"still reading, without a commit yet: {few(readers)}" if readers else ""
             sync = GroupSync(self._destination, remembers=False)
             await sync.sync(
                 *(self._source, self._subject.mirror.name, include, topic_ids),
                 translation=self._subject.translation,
             )
-            held = {one.group for one in pending if not one.idle_on_destination}
-            return f"with members on the destination: {few(sorted(held))}" if held else "copying"
+            members = {group.group for group in pending if not group.idle_on_destination}
+            return (
+                f"with members on the destination: {few(sorted(members))}" if members else "copying"
+            )
 
         self._course.begin(Step.GROUPS)
         await self._course.until(Step.GROUPS, look)
@@ -272,12 +276,12 @@ class _Switchover:
     async def fail_over(self, ends: Mapping[TopicPartition, int]) -> SwitchedOver:
         for _ in range(LOOKS):
             with at(Step.FAILOVER):
-                behind = await self._last_look(ends)
-            if not behind:
+                pending = await self._last_look(ends)
+            if not pending:
                 break
             await self.groups(ends)
         else:
-            text = f"no longer ready: {few(behind)}"
+            text = f"no longer ready: {few(pending)}"
             raise SwitchoverFailed(Step.FAILOVER, text, gone_back=True)
         self._course.begin(Step.FAILOVER)
         await self._remove()
@@ -308,45 +312,50 @@ class _Switchover:
         subject = await subject_of(
             self._destination, self._subject.mirror.name, self._subject.expression
         )
-        if other := sorted(set(subject.names) ^ set(self._subject.names)):
+        if other_topics := sorted(set(subject.names) ^ set(self._subject.names)):
             raise SwitchoverFailed(
                 Step.FAILOVER,
                 f"added to the mirror, or removed from it, since the switchover began: "
-                f"{few(other)}",
+                f"{few(other_topics)}",
                 gone_back=True,
             )
-        if changed := _changed(self._subject.topics, subject.topics):
+        if changed_topics := _changed(self._subject.topics, subject.topics):
             raise SwitchoverFailed(
                 Step.FAILOVER,
-                f"recreated, or with other partitions, since the switchover began: {few(changed)}",
+                "recreated, or with other partitions, since the switchover began: "
+                f"{few(changed_topics)}",
                 gone_back=True,
             )
-        found = await self._observation.judge(subject)
-        if new := sorted(found.not_mirrored.keys() - self._passed_over):
+        readiness = await self._observation.judge(subject)
+        if new_topics := sorted(readiness.not_mirrored.keys() - self._passed_over):
             raise SwitchoverFailed(
                 Step.FAILOVER,
-                f"the source has new topics that match the mirror: {few(new)}",
+                f"the source has new topics that match the mirror: {few(new_topics)}",
                 gone_back=True,
             )
-        against = [one for one in found.all_findings() if one.reason not in HARMLESS]
-        if any(one.reason not in _COPIED_AGAIN for one in against):
-            text = "; ".join(one.text for one in against)
+        against = [
+            finding for finding in readiness.all_findings() if finding.reason not in HARMLESS
+        ]
+        if any(finding.reason not in _COPIED_AGAIN for finding in against):
+            text = "; ".join(finding.text for finding in against)
             raise SwitchoverFailed(Step.FAILOVER, f"no longer ready: {text}", gone_back=True)
-        self._tell_harmless(Step.GROUPS, found)  # this can still be undone
+        self._tell_harmless(Step.GROUPS, readiness)  # this can still be undone
         logs = await self._observation.source_ends()
-        if moved := [one for one, log in logs.items() if log.log_end != ends.get(one)]:
+        if grown_partitions := [p for p, log in logs.items() if log.log_end != ends.get(p)]:
             raise SwitchoverFailed(
-                Step.FAILOVER, f"written to on the source again: {few(moved)}", gone_back=True
+                Step.FAILOVER,
+                f"written to on the source again: {few(grown_partitions)}",
+                gone_back=True,
             )
         await self.producers.check()
-        return [one.text for one in against]
+        return [finding.text for finding in against]
 
-    def _tell_harmless(self, step: Step, found: Readiness) -> None:
+    def _tell_harmless(self, step: Step, readiness: Readiness) -> None:
         """Report findings that are passed over and were not reported yet."""
-        for one in harmless(found):
-            if one not in self._told:
-                self._told.add(one)
-                self._course.say(step, f"passed over: {one.text}")
+        for finding in harmless(readiness):
+            if finding not in self._reported:
+                self._reported.add(finding)
+                self._course.say(step, f"passed over: {finding.text}")
 
     async def _remove(self) -> None:
         name = self._subject.mirror.name
@@ -356,16 +365,20 @@ class _Switchover:
         except TwinlogError as error:
             with at(Step.FAILOVER, gone_back=False):
                 snapshot = await MirrorStore(self._destination).snapshot()
-            stopped = self._observation.stopped(snapshot)
-            if not stopped:
+            removed_topics = self._observation.stopped(snapshot)
+            if not removed_topics:
                 raise SwitchoverFailed(Step.FAILOVER, str(error), gone_back=True) from error
             # All are removed at once: if some are not, another command has removed the rest.
-            if not stopped.issuperset(self._subject.names):
-                text = f"{error}; topics that are already removed: {few(sorted(stopped))}"
+            if not removed_topics.issuperset(self._subject.names):
+                text = f"{error}; topics that are already removed: {few(sorted(removed_topics))}"
                 raise DenialsStay(Step.FAILOVER, text, FAILED_OVER) from error
 
 
-def _changed(before: Collection[MirrorTopic], now: Collection[MirrorTopic]) -> list[str]:
+def _changed(checked: Collection[MirrorTopic], current: Collection[MirrorTopic]) -> list[str]:
     """The topics whose partitions are not those that the switchover has checked."""
-    known = {topic.topic: (topic.topic_id, topic.partitions) for topic in before}
-    return [one.topic for one in now if known[one.topic] != (one.topic_id, one.partitions)]
+    identities = {topic.topic: (topic.topic_id, topic.partitions) for topic in checked}
+    return [
+        topic.topic
+        for topic in current
+        if identities[topic.topic] != (topic.topic_id, topic.partitions)
+    ]

@@ -1,0 +1,126 @@
+"""The fetch loops of distant source brokers."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import cast
+from uuid import UUID
+
+import pytest
+from positions import START
+from sole_owner import owned_for_good
+
+from twinlog.engines.exact import fetch_loops
+from twinlog.engines.exact.data_plane import DataPlane
+from twinlog.engines.exact.fetch_loops import DISTANT_FETCHERS, DISTANT_S, FetchLoops
+from twinlog.engines.exact.ports import DestinationPort, FetchResult, SourcePort
+from twinlog.engines.exact.shard import Shard
+from twinlog.engines.exact.spec import PartitionSpec
+from twinlog.engines.settings import LaneSettings
+from twinlog.kafka.types import FetchPosition, TopicPartition
+
+KEYS = [TopicPartition("t", index) for index in range(16)]
+
+
+class Recording:
+    """A source that notes each fetch and answers none; its round trip is as the test says."""
+
+    def __init__(self) -> None:
+        self.round_trip = 0.0
+        self.fetches: list[tuple[int, set[TopicPartition], int]] = []
+        self.answer = asyncio.Event()
+
+    def round_trip_s(self, _: int) -> float:
+        return self.round_trip
+
+    async def fetch(
+        self,
+        _: int,
+        positions: Mapping[TopicPartition, FetchPosition],
+        *,
+        max_wait_ms: int,
+        max_bytes: int,
+        partition_max_bytes: int,
+        fetcher: int,
+    ) -> FetchResult:
+        del max_wait_ms, max_bytes
+        self.fetches.append((fetcher, set(positions), partition_max_bytes))
+        await self.answer.wait()
+        self.answer.clear()
+        return FetchResult({}, 0)
+
+
+def _plane(source: Recording, settings: LaneSettings) -> DataPlane:
+    plane = DataPlane(
+        cast("SourcePort", source),
+        cast("DestinationPort", None),
+        settings,
+        random.Random(1),
+        lambda _: None,
+        brokers_time_ms=lambda: 0,
+        confirm_ownership=owned_for_good,
+    )
+    shard = Shard(0, "p", plane.destination, settings)
+    specs = [
+        PartitionSpec(partition=key, source_topic_id=UUID(int=1), shard=0, compacted=False)
+        for key in KEYS
+    ]
+    plane.own(shard, specs, lease_s=0.0)
+    for partition in plane.partitions.values():
+        partition.append.place(START, plane.now(), compared=True)
+        partition.source_node = 1
+        plane.fetcher.update(partition)
+    return plane
+
+
+def test_one_slow_answer_makes_no_broker_distant() -> None:
+    loops = FetchLoops(LaneSettings())
+    for seconds in (DISTANT_S, DISTANT_S, 0.0, DISTANT_S, DISTANT_S):
+        loops.fetched(1, seconds)
+        assert not loops.is_new_distant(1, DISTANT_S)
+    loops.fetched(1, DISTANT_S)
+    assert not loops.is_new_distant(1, 0.0)
+    assert loops.is_new_distant(1, DISTANT_S)
+    assert not loops.is_new_distant(1, DISTANT_S)
+
+
+async def _fetches(source: Recording, count: int) -> list[tuple[int, set[TopicPartition], int]]:
+    async with asyncio.timeout(5):
+        while len(source.fetches) < count:
+            await asyncio.sleep(0)
+    return source.fetches
+
+
+def test_a_near_broker_has_one_connection() -> None:
+    async def body() -> None:
+        source, settings = Recording(), LaneSettings()
+        plane = _plane(source, settings)
+        fetches = await _fetches(source, 1)
+        assert fetches == [(0, set(KEYS), settings.partition_fetch_bytes)]
+        await plane.close()
+
+    asyncio.run(body())
+
+
+def test_the_partitions_of_a_distant_broker_share_several_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once several fetches took as long as a round trip; each partition is in one loop."""
+
+    async def body() -> None:
+        source, settings = Recording(), LaneSettings(fetch_max_bytes=64 << 20)
+        plane = _plane(source, settings)
+        source.round_trip = DISTANT_S
+        monkeypatch.setattr(fetch_loops, "DISTANT_FETCHES", 2)
+        for count in range(1, 3):
+            await _fetches(source, count)
+            await asyncio.sleep(DISTANT_S)
+            source.answer.set()
+        fetches = (await _fetches(source, 2 + DISTANT_FETCHERS))[2:]
+        assert {fetcher for fetcher, _, _ in fetches} == set(range(DISTANT_FETCHERS))
+        fetched = [key for _, keys, _ in fetches for key in keys]
+        assert sorted(fetched) == KEYS
+        assert all(size == (64 << 20) // len(keys) for _, keys, size in fetches)
+        await plane.close()
+
+    asyncio.run(body())
