@@ -1,0 +1,1 @@
+"""Flows: the engine whose copies have other offsets than the source (docs/decisions/0014)."""

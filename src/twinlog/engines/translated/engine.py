@@ -1,0 +1,388 @@
+"""The engine of flows: it copies batches as they are to topics where they get other offsets.
+
+Five kinds of work move partitions. A loop starts each whenever something has changed:
+
+    leaders     where the partitions are, on both sides
+    locating    what has landed, and where to go on (writers.py)
+    fetches     for each source broker: read, plan, queue (reader.py)
+    plans       for each state partition: what is queued is stored as planned (writers.py)
+    sends       for each destination broker (sender.py)
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Coroutine, Mapping
+from contextlib import suppress
+from typing import Final
+
+from twinlog.engines.base import (
+    Assignment,
+    BrokerTraffic,
+    LaneContext,
+    Observer,
+    PartitionProgress,
+    SharedWriters,
+    ThrottledReads,
+)
+from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
+from twinlog.engines.exact.ports import (
+    WHOLE_TOPIC,
+    DestinationPort,
+    LeaderReport,
+    SourcePort,
+)
+from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions, FlowStage
+from twinlog.engines.translated.reader import FlowReader
+from twinlog.engines.translated.sender import FlowSender
+from twinlog.engines.translated.sequence import PartitionSequence
+from twinlog.engines.translated.writers import FlowWriters, NotLocated, ToLocate
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.metadata import is_another
+from twinlog.kafka.error_codes import ErrorCode
+from twinlog.kafka.errors import Fenced, Retriable, TwinlogError
+from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.throttle import Throttle
+
+log = logging.getLogger(__name__)
+
+_RECORD_S: Final = 1.0
+"""How old the recorded map may be while nothing is planned."""
+_PAUSE_S: Final = 0.1
+"""The longest wait for a change."""
+
+
+class FlowEngines:
+    """The flows of one lane (`EnginesOfKind`)."""
+
+    def __init__(self, lane: LaneContext) -> None:
+        self._lane = lane
+        self._port = KafkaDestination(lane.destination, lane.may_write)
+
+    def writers(self, state_partition: int) -> FlowWriters:
+        """The producer id, plans and maps of a state partition."""
+        return FlowWriters(state_partition, self._lane, self._port)
+
+    def engine(self, mirror: str, source: KafkaCluster | None, observe: Observer) -> "FlowEngine":
+        """An engine for a flow; without a source, it only reports a failure."""
+        del mirror
+        port = None if source is None else KafkaSource(source)
+        return FlowEngine(self._lane, port, self._port, observe)
+
+    async def refresh(self) -> None:
+        """Nothing has to be known about the destination's brokers."""
+
+
+class FlowEngine:
+    """The engine of one flow in one lane (`Engine`)."""
+
+    def __init__(
+        self,
+        lane: LaneContext,
+        source: SourcePort | None,
+        destination: DestinationPort,
+        observe: Observer,
+    ) -> None:
+        self._source = source
+        self._destination = destination
+        self._flow = FlowPartitions(lane.settings, lane.random, lambda row: observe(self, row))
+        self._reader = None if source is None else FlowReader(self._flow, source)
+        self._sender = FlowSender(
+            self._flow, destination, self._start, lane.destination.brokers_time.now_ms
+        )
+        self._ended_for: str | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: asyncio.Future[None] | None = None
+        self._reading: set[int] = set()
+        self._planning: set[FlowWriters] = set()
+        self.throttle = Throttle()
+
+    # ---- the lane's calls ----------------------------------------------------------------------
+
+    @property
+    def names(self) -> Collection[MirrorPartition]:
+        """The partitions that it copies."""
+        return list(self._flow.all)
+
+    def start(
+        self, writers: SharedWriters, assignments: Collection[Assignment], *, lease_s: float
+    ) -> None:
+        """Copy these partitions, too (`Engine.start`)."""
+        assert isinstance(writers, FlowWriters)
+        for assignment in assignments:
+            if assignment.name in self._flow.all:
+                continue
+            # A fence of one producer id does not exclude data of another one: its lease has to end.
+            wait_s = lease_s if assignment.former_writers - {writers.id} else 0.0
+            partition = FlowPartition(
+                assignment,
+                writers,
+                owned_before=lease_s > 0,
+                locate_at=self._flow.now() + wait_s,
+                unguarded_until=self._flow.now() + lease_s,
+            )
+            self._flow.all[assignment.name] = partition
+            self._flow.note(partition)
+            if self._ended_for is not None:
+                self._flow.fail(partition, self._ended_for)
+        self._flow.ask_leaders()
+
+    async def stop(self, names: Collection[MirrorPartition]) -> None:
+        """Copy these partitions no more; on return nothing is in flight for them."""
+        leaving = [self._flow.all.pop(name) for name in names if name in self._flow.all]
+        for partition in leaving:
+            partition.gone, partition.sequence = True, None
+            self._flow.news.add(partition.assignment.state_partition)
+        while self._tasks and any(p.in_flight or p.locating for p in leaving):
+            await asyncio.sleep(self._flow.settings.position_pause_s)
+
+    def fail_all(self, reason: str) -> None:
+        """Report each partition, also those that are started later, as FAILED."""
+        self._ended_for = reason
+        for partition in self._flow.all.values():
+            self._flow.fail(partition, reason)
+
+    def take_news(self) -> set[int]:
+        """The state partitions whose rows may have changed since the last call."""
+        news, self._flow.news = self._flow.news, set()
+        return news
+
+    def progress(self, state_partitions: Collection[int] | None = None) -> list[PartitionProgress]:
+        """The rows of all partitions of these state partitions; None: of all partitions."""
+        now = self._flow.now()
+        return [
+            partition.row(now)
+            for partition in self._flow.all.values()
+            if state_partitions is None or partition.assignment.state_partition in state_partitions
+        ]
+
+    def limit(self, throttle: Throttle, *, lanes: int, log_start_delay_s: float) -> None:
+        """Note the flow's limits, which it does not keep to yet (docs/NEXT.md)."""
+        del lanes, log_start_delay_s
+        self.throttle = throttle
+
+    def set_rate(self, rate: float) -> None:
+        """Nothing is throttled yet."""
+
+    def take_throttled(self) -> ThrottledReads:
+        """Nothing is throttled yet."""
+        return ThrottledReads(0, held_back=False)
+
+    def traffic(self) -> Collection[BrokerTraffic]:
+        """The fetches from each source broker."""
+        return [] if self._reader is None else self._reader.traffic
+
+    async def run(self) -> None:
+        """Copy until cancelled; an engine runs once.
+
+        Raises:
+            Fenced: the lane may not write any more.
+        """
+        assert self._source is not None
+        self._failure = asyncio.get_running_loop().create_future()
+        self._start(self._run(self._source))
+        try:
+            await self._failure
+        finally:
+            tasks, self._tasks = self._tasks, set()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ---- tasks ---------------------------------------------------------------------------------
+
+    def _start(self, coroutine: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self._failure is not None and not self._failure.done():
+            self._failure.set_exception(error)
+
+    async def _run(self, source: SourcePort) -> None:
+        """Start whatever may go on, whenever something has changed."""
+        flow = self._flow
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PAUSE_S):
+                    await flow.changed.wait()
+            flow.changed.clear()
+            now = flow.now()
+            if now >= flow.leaders_due and flow.all:
+                flow.leaders_due = now + flow.settings.leaders_max_age_s
+                self._start(self._ask_leaders(source))
+            self._locate_due(source, now)
+            copying = flow.copying
+            for node in {p.source_node for p, _ in copying} - self._reading - {-1}:
+                self._reading.add(node)
+                self._start(self._read(node))
+            self._plan_due(copying, now)
+            for node in {p.destination_node for p, _ in copying} - {-1}:
+                self._sender.send(node)
+
+    async def _read(self, node: int) -> None:
+        assert self._reader is not None
+        try:
+            await self._reader.read(node)
+        finally:
+            self._reading.discard(node)
+
+    # ---- leaders -------------------------------------------------------------------------------
+
+    async def _ask_leaders(self, source: SourcePort) -> None:
+        partitions = list(self._flow.all.values())
+        try:
+            source_leaders, destination_leaders = await asyncio.gather(
+                source.leaders({p.source.topic for p in partitions}),
+                self._destination.leaders({p.destination.topic for p in partitions}),
+            )
+        except Retriable as error:
+            log.info("leaders cannot be refreshed now; retrying: %s", error)
+            self._flow.ask_leaders(failures=3)
+            return
+        for partition in partitions:
+            if not partition.gone:
+                leader = _leader(source_leaders, partition.source)
+                self._led(partition, leader, _leader(destination_leaders, partition.destination))
+        self._flow.changed.set()
+
+    def _led(
+        self,
+        partition: FlowPartition,
+        source: LeaderReport | None,
+        destination: LeaderReport | None,
+    ) -> None:
+        wanted, fail = partition.assignment, self._flow.fail
+        if source is None or source.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            fail(partition, "the source does not have this partition")
+        elif not source.error and source.topic_id != wanted.source_topic_id:
+            fail(partition, "the source topic was deleted and recreated", transient=False)
+        elif destination is None or destination.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            fail(partition, "the destination does not have this partition")
+        elif is_another(wanted.destination_topic_id, destination.topic_id):
+            reason = "the destination's topic was deleted and recreated"
+            fail(partition, reason, transient=False)
+        else:
+            partition.source_node = source.node
+            partition.destination_node = destination.node
+            if min(source.node, destination.node) < 0:
+                self._flow.ask_leaders(failures=2)
+
+    # ---- locating ------------------------------------------------------------------------------
+
+    def _locate_due(self, source: SourcePort, now: float) -> None:
+        due: defaultdict[FlowWriters, list[FlowPartition]] = defaultdict(list)
+        for partition in self._flow.all.values():
+            idle = partition.sequence is None and not partition.locating
+            may = partition.stage is not FlowStage.FAILED or partition.transient
+            led = min(partition.source_node, partition.destination_node) >= 0
+            if idle and may and led and not partition.in_flight and partition.locate_at <= now:
+                due[partition.writers].append(partition)
+        for writers, partitions in due.items():
+            for partition in partitions:
+                partition.locating = True
+            self._start(self._locate(source, writers, partitions))
+
+    async def _locate(
+        self, source: SourcePort, writers: FlowWriters, partitions: list[FlowPartition]
+    ) -> None:
+        try:
+            begins = await _begins(source, [p for p in partitions if not p.owned_before])
+            to_locate = {
+                p.name: ToLocate(
+                    p.destination,
+                    begins.get(p.name, Offset(0)),
+                    p.owned_before,
+                    compacted=p.assignment.compacted,
+                )
+                for p in partitions
+                if p.owned_before or p.name in begins
+            }
+            located = await writers.locate(to_locate) if to_locate else {}
+        except Fenced:
+            raise
+        except TwinlogError as error:
+            for partition in partitions:
+                self._flow.trouble(partition, f"its position cannot be found now: {error}")
+            return
+        finally:
+            for partition in partitions:
+                partition.locating = False
+            self._flow.changed.set()
+        for partition in partitions:
+            if not partition.gone:
+                self._located(partition, located.get(partition.name))
+
+    def _located(
+        self, partition: FlowPartition, result: PartitionSequence | NotLocated | None
+    ) -> None:
+        if isinstance(result, PartitionSequence):
+            partition.owned_before = True  # from now on it has to be fenced
+            partition.sequence, partition.reason = result, None
+            partition.stage, partition.recorded_at = FlowStage.COPYING, self._flow.now()
+            self._flow.note(partition)
+        elif result is None:
+            self._flow.trouble(partition, "the source's log start is not known")
+        elif result.transient:
+            self._flow.trouble(partition, result.reason)
+        else:
+            self._flow.fail(partition, result.reason, transient=False)
+
+    # ---- plans ---------------------------------------------------------------------------------
+
+    def _plan_due(
+        self, copying: Collection[tuple[FlowPartition, PartitionSequence]], now: float
+    ) -> None:
+        due: defaultdict[FlowWriters, dict[FlowPartition, PartitionSequence]] = defaultdict(dict)
+        for partition, sequence in copying:
+            stale = bool(sequence.landed) and now >= partition.recorded_at + _RECORD_S
+            if sequence.wants_plan or stale:
+                due[partition.writers][partition] = sequence
+        for writers, sequences in due.items():
+            if writers not in self._planning:
+                self._planning.add(writers)
+                self._start(self._plan(writers, sequences))
+
+    async def _plan(
+        self, writers: FlowWriters, sequences: Mapping[FlowPartition, PartitionSequence]
+    ) -> None:
+        try:
+            await writers.record({p.name: sequence for p, sequence in sequences.items()})
+        except Fenced:
+            raise
+        except TwinlogError as error:
+            for partition, sequence in sequences.items():
+                if partition.sequence is sequence:
+                    self._flow.trouble(partition, f"its plan cannot be stored: {error}")
+            return
+        finally:
+            self._planning.discard(writers)
+            self._flow.changed.set()
+        for partition, sequence in sequences.items():
+            if partition.sequence is sequence:
+                sequence.stored()
+                partition.recorded_at = self._flow.now()
+
+
+async def _begins(
+    source: SourcePort, partitions: Collection[FlowPartition]
+) -> Mapping[MirrorPartition, Offset]:
+    """Where flows begin that have copied nothing: at the source's log start."""
+    if not partitions:
+        return {}
+    bounds = await source.bounds([p.source for p in partitions])
+    return {
+        p.name: Offset(bounds[p.source].start)
+        for p in partitions
+        if not bounds[p.source].error and bounds[p.source].start >= 0
+    }
+
+
+def _leader(
+    leaders: Mapping[TopicPartition, LeaderReport], key: TopicPartition
+) -> LeaderReport | None:
+    return leaders.get(key, leaders.get(TopicPartition(key.topic, WHOLE_TOPIC)))

@@ -1,0 +1,38 @@
+"""The kind `translated`: topics may have another name, and records have other offsets."""
+
+from collections.abc import Collection
+from typing import Final
+
+from twinlog.engines.base import EnginesOfKind, LaneContext
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.mirror.translation import Translation
+from twinlog.store.config_records import MirrorTopic
+from twinlog.store.offset_log import read_offsets
+
+TRANSLATED: Final = "translated"
+
+
+class TranslatedKind:
+    """Flows (`MirrorKind`)."""
+
+    def in_lane(self, lane: LaneContext) -> EnginesOfKind:
+        """The engines of a lane's flows."""
+        # Commands know kinds, too, and would take longer to start with the engine.
+        from twinlog.engines.translated.engine import FlowEngines  # noqa: PLC0415
+
+        return FlowEngines(lane)
+
+    async def translation(
+        self, destination: KafkaCluster, topics: Collection[MirrorTopic]
+    ) -> Translation:
+        """The names of the topics, and the maps as they are recorded now.
+
+        Raises:
+            TwinlogError: they cannot be read now.
+        """
+        stored = await read_offsets(destination)
+        names = {name: topic for topic in topics for name in topic.mirror_partitions}
+        return Translation(
+            {name.source: topic.on_destination(name) for name, topic in names.items()},
+            {name.source: stored.map(name) for name in names},
+        )

@@ -1,0 +1,213 @@
+"""The partitions of one flow in one lane: their conditions, and how these are reported.
+
+LOCATING ── located ──► COPYING ── trouble ──► LOCATING, after a backoff
+│
+FAILED: for good, or located again after a while (`transient`)
+"""
+
+import asyncio
+import enum
+import logging
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from twinlog.engines.base import Assignment, PartitionProgress
+from twinlog.engines.exact.jumps import Jump
+from twinlog.engines.settings import LaneSettings
+from twinlog.engines.translated.sequence import PartitionSequence
+from twinlog.engines.translated.writers import FlowWriters
+from twinlog.kafka.types import UNKNOWN_OFFSET, Offset, TopicPartition
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.states import State
+
+log = logging.getLogger(__name__)
+
+_SOURCE_SILENT_S: Final = 10.0
+"""The lag to a source that is silent for longer is unknown."""
+
+
+class FlowStage(enum.Enum):
+    """The condition of a partition."""
+
+    LOCATING = enum.auto()
+    COPYING = enum.auto()
+    FAILED = enum.auto()
+
+
+@dataclass(slots=True, eq=False)
+class FlowPartition:
+    """A partition, and its condition."""
+
+    assignment: Assignment
+    writers: FlowWriters
+    owned_before: bool
+    locate_at: float
+    """When it may be located."""
+    unguarded_until: float
+    """Until then a request of a former epoch may be in flight, which only its fence excludes."""
+    stage: FlowStage = FlowStage.LOCATING
+    reason: str | None = None
+    transient: bool = True
+    sequence: PartitionSequence | None = None
+    """None unless it is COPYING."""
+    source_node: int = -1
+    destination_node: int = -1
+    in_flight: int = 0
+    """Batches that are not answered, of former sequences too."""
+    locating: bool = False
+    gone: bool = False
+    failures: int = 0
+    doubted: Collection[Jump] = ()
+    source_end: int = UNKNOWN_OFFSET
+    source_stable: int = UNKNOWN_OFFSET
+    heard_at: float | None = None
+    behind_since: float | None = None
+    recorded_at: float = 0.0
+    records: int = 0
+    bytes: int = 0
+
+    @property
+    def name(self) -> MirrorPartition:
+        """Its name in the control topics."""
+        return self.assignment.name
+
+    @property
+    def source(self) -> TopicPartition:
+        """What is read."""
+        return self.assignment.source
+
+    @property
+    def destination(self) -> TopicPartition:
+        """What is written."""
+        return self.assignment.destination
+
+    @property
+    def state(self) -> State:
+        """The state that is reported; only the first location is PREPARING."""
+        if self.stage is FlowStage.FAILED:
+            return State.FAILED
+        return State.MIRRORING if self.owned_before else State.PREPARING
+
+    def note_lag(self, now: float) -> None:
+        """Note whether everything has landed that the source has."""
+        if self.sequence is None or self.sequence.mirrored_end >= self.source_stable:
+            self.behind_since = None
+        elif self.behind_since is None:
+            self.behind_since = now
+
+    def row(self, now: float) -> PartitionProgress:
+        """What is reported."""
+        sequence = self.sequence
+        mirrored = UNKNOWN_OFFSET if sequence is None else sequence.mirrored_end
+        landed = UNKNOWN_OFFSET if sequence is None else sequence.destination_end
+        age_ns = 0 if self.heard_at is None else int((now - self.heard_at) * 1e9)
+        source_time_ms = None if self.heard_at is None else (time.time_ns() - age_ns) // 1_000_000
+        return PartitionProgress(
+            name=self.name,
+            state_partition=self.assignment.state_partition,
+            state=self.state,
+            reason=self.reason,
+            source_end=self.source_end,
+            source_last_stable=self.source_stable,
+            mirrored_end=mirrored,
+            destination_end=landed,
+            records=self.records,
+            bytes=self.bytes,
+            lag_ms=self._lag_ms(now),
+            source_time_ms=source_time_ms,
+            proved_end=Offset(landed),
+            differs=self.stage is FlowStage.FAILED and not self.transient,
+        )
+
+    def _lag_ms(self, now: float) -> int | None:
+        if self.sequence is None:
+            return None
+        if self.behind_since is not None:
+            return int((now - self.behind_since) * 1000)
+        heard = self.heard_at is not None and now < self.heard_at + _SOURCE_SILENT_S
+        return 0 if heard else None
+
+
+class FlowPartitions:
+    """The partitions of a flow in one lane, by name.
+
+    Args:
+        settings: the lane's limits.
+        random: for jitter.
+        observe: called at each change of a partition's state or reason.
+    """
+
+    def __init__(
+        self,
+        settings: LaneSettings,
+        random: Random,
+        observe: Callable[[PartitionProgress], None],
+    ) -> None:
+        self.settings = settings
+        self.all: dict[MirrorPartition, FlowPartition] = {}
+        self.news: set[int] = set()
+        """State partitions whose rows may have changed."""
+        self.changed = asyncio.Event()
+        """Set when something may go on."""
+        self.leaders_due = 0.0
+        """When the leaders are to be asked for."""
+        self._random = random
+        self._observe = observe
+
+    @property
+    def copying(self) -> list[tuple[FlowPartition, PartitionSequence]]:
+        """The partitions that are copied, with their sequences."""
+        return [(p, p.sequence) for p in self.all.values() if p.sequence is not None]
+
+    def trouble(self, partition: FlowPartition, reason: str) -> None:
+        """Locate a partition again, after a backoff; FAILED if that has not helped for long."""
+        if partition.gone:
+            return
+        partition.failures += 1
+        partition.sequence = None
+        partition.doubted = ()
+        due = self.now() + self.pause(partition.failures)
+        partition.locate_at = max(partition.locate_at, due)
+        log.info("%s: %s; locating it again", partition.name, reason)
+        if partition.failures >= self.settings.attempts:
+            self.fail(partition, reason)
+        elif partition.stage is FlowStage.COPYING:
+            partition.stage = FlowStage.LOCATING
+        self.changed.set()
+
+    def fail(self, partition: FlowPartition, reason: str, *, transient: bool = True) -> None:
+        """Stop copying a partition; a transient failure is tried again later."""
+        was_for_good = partition.stage is FlowStage.FAILED and not partition.transient
+        if partition.gone or was_for_good:
+            return
+        partition.sequence, partition.transient = None, transient
+        if transient:
+            partition.failures += 1
+            partition.locate_at = self.now() + max(self.pause(partition.failures), 1.0)
+        if (partition.stage, partition.reason) != (FlowStage.FAILED, reason):
+            partition.stage, partition.reason = FlowStage.FAILED, reason
+            log.error("%s is FAILED: %s", partition.name, reason)
+            self.note(partition)
+
+    def note(self, partition: FlowPartition) -> None:
+        """Report a change of state or reason."""
+        self.news.add(partition.assignment.state_partition)
+        self._observe(partition.row(self.now()))
+
+    def pause(self, failures: int) -> float:
+        """The backoff in seconds after a number of failures."""
+        return self.settings.backoff.delay(failures, self._random.random())
+
+    def ask_leaders(self, failures: int = 0) -> None:
+        """Ask for the leaders soon; after failures, with a backoff."""
+        due = self.now() + self.pause(failures) if failures else 0.0
+        self.leaders_due = min(self.leaders_due, due)
+        self.changed.set()
+
+    @staticmethod
+    def now() -> float:
+        """The loop's clock, in seconds."""
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,124 @@
+"""Sends the planned batches of a flow: one request holds one batch of each of many partitions."""
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+
+from twinlog.engines.exact.ports import Appended, Batch, DestinationPort
+from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions
+from twinlog.engines.translated.sequence import PartitionSequence
+from twinlog.kafka.errors import Fenced, Refusal, Retriable
+from twinlog.kafka.log.batch import patched_header
+from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.mirror.sequence_plan import Contradiction
+
+_Owners = list[tuple[FlowPartition, PartitionSequence]]
+
+
+class FlowSender:
+    """The appends of a flow.
+
+    Args:
+        flow: its partitions.
+        destination: where they are written.
+        start: runs a task in the background.
+        brokers_time_ms: the destination's clock.
+    """
+
+    def __init__(
+        self,
+        flow: FlowPartitions,
+        destination: DestinationPort,
+        start: Callable[[Coroutine[object, object, None]], None],
+        brokers_time_ms: Callable[[], int],
+    ) -> None:
+        self._flow = flow
+        self._destination = destination
+        self._start = start
+        self._brokers_time_ms = brokers_time_ms
+        self._in_flight: defaultdict[int, int] = defaultdict(int)
+
+    def send(self, node: int) -> None:
+        """Send the next batches of one broker, several requests at a time."""
+        settings = self._flow.settings
+        fresh_after_ms = self._brokers_time_ms() - settings.producer_expiration_ms // 2
+        while self._in_flight[node] < settings.produce_in_flight:
+            batches, owners = self._next_request(node, fresh_after_ms)
+            if not batches:
+                return
+            self._in_flight[node] += 1
+            # Called here, not in the task: requests arrive in the order of the calls.
+            answers = self._destination.produce(node, batches)
+            self._start(self._answer(node, answers, owners))
+
+    def _next_request(self, node: int, fresh_after_ms: int) -> tuple[list[Batch], _Owners]:
+        batches: list[Batch] = []
+        owners: _Owners = []
+        room = self._flow.settings.produce_max_bytes
+        for partition, sequence in self._flow.copying:
+            if partition.destination_node != node or room <= 0:
+                continue
+            guarded = self._flow.now() >= partition.unguarded_until
+            if (numbered := sequence.take(fresh_after_ms, guarded=guarded)) is None:
+                continue
+            data = numbered.data
+            writer = sequence.producer_id, sequence.epoch
+            header = patched_header(data.header, data.records, *writer, numbered.sequence)
+            batches.append(Batch(partition.destination, header, data.records))
+            owners.append((partition, sequence))
+            partition.in_flight += 1
+            room -= data.size
+        return batches, owners
+
+    async def _answer(
+        self,
+        node: int,
+        request: Awaitable[Mapping[TopicPartition, Appended]],
+        owners: _Owners,
+    ) -> None:
+        """Take the outcome of one request.
+
+        Raises:
+            Fenced: the lane may not write any more.
+        """
+        answers: Mapping[TopicPartition, Appended] = {}
+        trouble = "the Produce response does not contain this partition"
+        try:
+            answers = await request
+        except Fenced:
+            raise
+        except Retriable as error:
+            trouble = f"no answer to an append: {error}"
+            unguarded_until = self._flow.now() + self._flow.settings.lease_s
+            for partition, _ in owners:
+                partition.unguarded_until = unguarded_until
+            self._flow.ask_leaders()
+        finally:
+            self._in_flight[node] -= 1
+            for partition, _ in owners:
+                partition.in_flight -= 1
+            self._flow.changed.set()
+        for partition, sequence in owners:
+            if partition.sequence is not sequence:
+                continue  # it is located again: the log shows whether this has landed
+            answer = answers.get(partition.destination)
+            if answer is None:
+                self._flow.trouble(partition, trouble)
+            elif answer.error:
+                self._flow.ask_leaders()
+                self._flow.trouble(partition, f"an append was refused: {Refusal(answer.error)}")
+            else:
+                self._landed(partition, sequence, Offset(answer.base_offset))
+
+    def _landed(
+        self, partition: FlowPartition, sequence: PartitionSequence, base_offset: Offset
+    ) -> None:
+        try:
+            data = sequence.answered(base_offset)
+        except Contradiction as error:
+            self._flow.trouble(partition, str(error))
+            return
+        partition.failures = 0
+        partition.records += data.header.num_records
+        partition.bytes += data.size
+        partition.note_lag(self._flow.now())
+        self._flow.news.add(partition.assignment.state_partition)

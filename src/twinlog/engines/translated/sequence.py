@@ -1,0 +1,209 @@
+"""The sequence of one partition: which records its next sequence numbers stand for.
+
+    queued ──plan(), stored()──► ready ──take()──► in flight ──answered()──► landed ──record()──►
+
+Invariants:
+
+- no number is sent that the stored plan does not name (mirror/sequence_plan.py);
+- an epoch's numbers begin with 0, and each epoch has one owner;
+- the pieces are in order of offset on both sides.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, advance
+from twinlog.kafka.types import Sequence as SequenceNumber
+from twinlog.mirror.offset_runs import Ends, Run
+from twinlog.mirror.plan import Data, Piece
+from twinlog.mirror.sequence_plan import Contradiction, SequencePlan, SourceRun
+
+MAX_IN_FLIGHT: Final = 5
+"""Batches of a partition. A broker remembers five to detect duplicates (since 0.11)."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedBatch:
+    """A batch to send, with its first sequence number."""
+
+    data: Data
+    sequence: SequenceNumber
+
+
+class PartitionSequence:
+    """The sequence of one partition, in one epoch of its writer.
+
+    Args:
+        producer: id and epoch; no number of the epoch was used.
+        recorded: where the recorded map ends. All that has landed is recorded.
+        position: the next source offset; not below `recorded`'s.
+    """
+
+    def __init__(
+        self, producer: tuple[ProducerId, ProducerEpoch], recorded: Ends, position: Offset
+    ) -> None:
+        self.producer_id, self.epoch = producer
+        self.recorded = recorded
+        self.position = position
+        """The source's offset from which the next piece is wanted."""
+        self.mirrored_end = position
+        """The source's offset up to which everything has landed, gaps included."""
+        self.queued_bytes = 0
+        self._pieces: deque[Piece] = deque()  # not sent
+        self._ready = 0  # sequence numbers of `_pieces` that the stored plan names
+        self._in_flight: deque[NumberedBatch] = deque()
+        self._next = SequenceNumber(0)
+        self._first = SequenceNumber(0)  # of the first record that is not recorded
+        self._unrecorded: deque[SourceRun] = deque()  # sent or not, from `_first` on
+        self._landed: list[Run] = []
+        self._gap_end = position  # of the last gap that was dropped while batches were in flight
+        self._last_ms: int | None = None  # timestamp of the last batch that has landed
+        self._unplanned = 0  # queued records that no plan names
+        self._storing = False
+        self._planning = 0  # queued records that only the plan names that is being stored
+
+    @property
+    def may_plan(self) -> bool:
+        """Whether no plan is being stored."""
+        return not self._storing
+
+    @property
+    def wants_plan(self) -> bool:
+        """Whether there are records that no plan names."""
+        return self._unplanned > 0
+
+    @property
+    def destination_end(self) -> Offset:
+        """The destination's offset behind the last record that has landed."""
+        return self._landed[-1].destination_end if self._landed else self.recorded.destination
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is queued or in flight."""
+        return not self._pieces and not self._in_flight
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that are not answered."""
+        return len(self._in_flight)
+
+    @property
+    def landed(self) -> Sequence[Run]:
+        """What has landed, and is not recorded yet."""
+        return self._landed
+
+    def offer(self, pieces: Iterable[Piece]) -> None:
+        """Queue pieces that follow each other from `position` on; gaps are not copied."""
+        for piece in pieces:
+            assert piece.start == self.position
+            self._pieces.append(piece)
+            self.position = piece.end
+            if isinstance(piece, Data):
+                self.queued_bytes += piece.held
+                self._unplanned += piece.end - piece.start
+                self._extend(piece)
+        self._skip_gaps()
+
+    def _extend(self, data: Data) -> None:
+        if self._unrecorded and self._unrecorded[-1][1] == data.start:
+            self._unrecorded[-1] = (self._unrecorded[-1][0], data.end)
+        else:
+            self._unrecorded.append((data.start, data.end))
+
+    def _skip_gaps(self) -> None:
+        """Drop the gaps before the next batch; one behind batches in flight passes with these."""
+        while self._pieces and not isinstance(self._pieces[0], Data):
+            gap = self._pieces.popleft()
+            if not self._in_flight:
+                self.mirrored_end = gap.end
+            else:
+                self._gap_end = gap.end
+
+    def plan(self) -> SequencePlan:
+        """The plan of all that is known, to be stored; then `stored` is called."""
+        assert not self._storing
+        self._storing = True
+        self._planning, self._unplanned = self._unplanned, 0
+        return SequencePlan(
+            self.producer_id, self.epoch, self._first, tuple(self._unrecorded), self.recorded
+        )
+
+    def stored(self) -> None:
+        """Note that the last plan is stored: what it names may be sent."""
+        self._ready += self._planning
+        self._planning, self._storing = 0, False
+
+    def take(self, fresh_after_ms: int, *, guarded: bool = True) -> NumberedBatch | None:
+        """The next batch to send now.
+
+        Args:
+            fresh_after_ms: a broker forgets a producer whose last batch is older, its fence
+                included, and then compares no number: such a batch is in flight alone.
+            guarded: whether no request of a former epoch can be in flight any more; otherwise no
+                old batch is sent.
+        """
+        self._skip_gaps()
+        piece = self._pieces[0] if self._pieces else None
+        if not isinstance(piece, Data) or self._ready < piece.end - piece.start:
+            return None
+        if not guarded and piece.header.max_timestamp < fresh_after_ms:
+            return None
+        timestamps = [out.data.header.max_timestamp for out in self._in_flight]
+        if self._in_flight and (
+            self._last_ms is None  # a broker takes any first number of an epoch
+            or len(self._in_flight) >= MAX_IN_FLIGHT
+            or min(timestamps, default=0) < fresh_after_ms
+            or piece.header.max_timestamp < fresh_after_ms
+            or self._last_ms < fresh_after_ms
+        ):
+            return None
+        self._pieces.popleft()
+        self._ready -= piece.end - piece.start
+        outgoing = NumberedBatch(piece, self._next)
+        self._next = advance(self._next, piece.end - piece.start)
+        self._in_flight.append(outgoing)
+        return outgoing
+
+    def answered(self, base_offset: Offset) -> Data:
+        """Take an acknowledgement: the oldest batch in flight is at `base_offset`.
+
+        Raises:
+            Contradiction: that is below what has landed before.
+        """
+        data = self._in_flight.popleft().data
+        run = Run(data.start, base_offset, data.end - data.start)
+        end = self.destination_end
+        if base_offset < end:
+            raise Contradiction(
+                f"the batch of source offset {data.start} landed at {base_offset}, below {end}"
+            )
+        self.queued_bytes -= data.held
+        self._last_ms = data.header.max_timestamp
+        self.mirrored_end = data.end if self._in_flight else max(data.end, self._gap_end)
+        last = self._landed[-1] if self._landed else None
+        if last is not None and (last.source_end, last.destination_end) == run[:2]:
+            self._landed[-1] = last._replace(length=last.length + run.length)
+        else:
+            self._landed.append(run)
+        return data
+
+    def record(self, recorded: Ends) -> None:
+        """Note that the map is recorded up to here, where one of the runs in `landed` ends."""
+        self.recorded = recorded
+        kept = [run for run in self._landed if run.source >= recorded.source]
+        split = [run for run in self._landed if run.source < recorded.source < run.source_end]
+        self._landed = [
+            *(
+                Run(recorded.source, recorded.destination, run.source_end - recorded.source)
+                for run in split
+            ),
+            *kept,
+        ]
+        while self._unrecorded and self._unrecorded[0][0] < recorded.source:
+            start, end = self._unrecorded.popleft()
+            dropped = min(end, recorded.source) - start
+            self._first = advance(self._first, dropped)
+            if start + dropped < end:
+                self._unrecorded.appendleft((Offset(start + dropped), end))

@@ -1,0 +1,330 @@
+"""Who writes a state partition's flows: the data's producer id, the plans, and the maps.
+
+A partition is *located* before it is copied, by a new owner and after each answer that is missing
+or unexpected (docs/decisions/0014-recorded-offset-map.md):
+
+1. The data id's next epoch writes a marker to the destination's log. Behind it, data of earlier
+   epochs is refused.
+2. The log is read from the recorded end to the marker. What has landed there is added to the map.
+3. Map and an empty plan of the new epoch are stored. From then on the partition may be copied.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from twinlog.engines.base import LaneContext, Sealed, Sealing
+from twinlog.engines.exact.data_id import DataId
+from twinlog.engines.exact.ports import ActiveProducers, DestinationPort
+from twinlog.engines.translated.sequence import PartitionSequence
+from twinlog.kafka.error_codes import ErrorCode
+from twinlog.kafka.errors import Refusal, Retriable
+from twinlog.kafka.log.batch import batches
+from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, TopicPartition
+from twinlog.kafka.types import Sequence as SequenceNumber
+from twinlog.mirror.offset_runs import Ends
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.sequence_plan import Contradiction, Landed, SequencePlan, resolve
+from twinlog.store.offset_log import OffsetLog
+from twinlog.store.offset_records import MapChunk, OffsetRecord, StoredPlan, extended
+
+_READ_BYTES: Final = 1 << 20
+_PAUSE_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class ToLocate:
+    """A partition to locate.
+
+    `begin`: where a flow that has copied nothing begins. `compacted`: the destination's log.
+    """
+
+    destination: TopicPartition
+    begin: Offset
+    owned_before: bool
+    compacted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NotLocated:
+    """Why the position of a partition is not known. `transient`: whether it may be known later."""
+
+    reason: str
+    transient: bool = True
+    fence: Offset | None = None
+    """The fence, if it is in the log."""
+
+
+class FlowWriters:
+    """The writers of one state partition (`SharedWriters`)."""
+
+    def __init__(self, number: int, lane: LaneContext, port: DestinationPort) -> None:
+        self._port = port
+        prefix = lane.id_prefix
+        self._data = DataId(f"{prefix}.{number}.flow", port, lane.settings)
+        self._log = OffsetLog(
+            lane.destination, number, prefix, f"{prefix}.{number}", lane.may_write
+        )
+        self._log_known = False  # whether what follows is what the log holds
+        self._plans: dict[MirrorPartition, SequencePlan] = {}
+        self._last: dict[MirrorPartition, MapChunk] = {}  # the last part of each map
+        # The sequence that may be planned; a former one's plan would hide what has landed since.
+        self._current: dict[MirrorPartition, PartitionSequence] = {}
+        self._owners: dict[TopicPartition, MirrorPartition] = {}  # by the destination's partition
+        self._storing = asyncio.Lock()  # guards the log, and what is known of it
+
+    @property
+    def id(self) -> int:
+        """The producer id of the data."""
+        return self._data.producer_id
+
+    @property
+    def must_be_taken_over(self) -> bool:
+        """Whether the data has another producer id by now."""
+        return self._data.renamed
+
+    async def open(self) -> None:
+        """Learn the producer id of the data.
+
+        Raises:
+            Fenced, Retriable: see `SharedWriters.open`.
+        """
+        await self._data.open()
+
+    async def close(self) -> None:
+        """Nothing runs in the background."""
+
+    async def locate(
+        self, partitions: Mapping[MirrorPartition, ToLocate]
+    ) -> Mapping[MirrorPartition, PartitionSequence | NotLocated]:
+        """Find out what of these has landed, and exclude that more of it lands.
+
+        The caller sends nothing for these partitions any more.
+
+        Raises:
+            Fenced: another owner has taken over.
+            Retriable: not now; call it again.
+        """
+        async with self._storing, self._data.turns:
+            for name in partitions:
+                self._current.pop(name, None)
+            located = await self._locate(partitions)
+            self._current |= {
+                name: one for name, one in located.items() if isinstance(one, PartitionSequence)
+            }
+            return located
+
+    async def _locate(
+        self, partitions: Mapping[MirrorPartition, ToLocate]
+    ) -> Mapping[MirrorPartition, PartitionSequence | NotLocated]:
+        await self._take_over()
+        results: dict[MirrorPartition, PartitionSequence | NotLocated] = {}
+        keys: dict[TopicPartition, MirrorPartition] = {}
+        for name, one in partitions.items():
+            # Both would have the same sequence numbers: the broker would take one of the two.
+            owner = self._owners.setdefault(one.destination, name)
+            if owner == name:
+                keys[one.destination] = name
+            else:
+                reason = f"{owner.source} of {owner.mirror} is copied to {one.destination} as well"
+                results[name] = NotLocated(reason, transient=False)
+        # Before the fence, which makes the broker forget the last number of earlier epochs.
+        remembered = await self._port.producers([key for key in keys if keys[key] in self._plans])
+        identity = await self._data.next_epoch(keys)
+        ends = await self._port.log_ends(keys)
+        readable = {key: answer.log_end for key, answer in ends.items() if not answer.error}
+        for key in ends.keys() - readable.keys():
+            refusal = Refusal(ends[key].error)
+            results[keys[key]] = NotLocated(f"the destination refuses: {refusal}")
+        to_fence = {key: end for key, end in readable.items() if partitions[keys[key]].owned_before}
+        fences: Mapping[TopicPartition, Offset] = {}
+        if to_fence:
+            fences, codes, identity = await self._data.put_fences(identity, to_fence)
+            for key in to_fence:
+                if codes.get(key):
+                    reason = f"the destination refuses a fence: {Refusal(codes[key])}"
+                    results[keys[key]] = NotLocated(reason)
+                elif key not in fences:
+                    results[keys[key]] = NotLocated("its fence is not in the log yet")
+        epoch = ProducerId(identity.producer_id), ProducerEpoch(identity.epoch)
+        records: list[OffsetRecord] = []
+        for key, end in readable.items():
+            name = keys[key]
+            if name in results:
+                continue
+            try:
+                chunks, position = await self._landed(
+                    name, partitions[name], end, fences.get(key), remembered.get(key)
+                )
+            except Contradiction as error:
+                results[name] = NotLocated(str(error), transient=False, fence=fences.get(key))
+                continue
+            # What has landed and is gone again is in no map, and is not to be copied again.
+            recorded = Ends(position, chunks[-1].end.destination)
+            plan = SequencePlan(*epoch, SequenceNumber(0), (), recorded)
+            records += [*chunks, StoredPlan(name, plan)]
+            results[name] = PartitionSequence(epoch, recorded, position)
+        if records:
+            await self._write(records)
+        return results
+
+    async def _take_over(self) -> None:
+        """Read what is stored, under an epoch that fences former owners' writes."""
+        if self._log_known:
+            return
+        stored = await self._log.take_over()
+        self._log_known = True
+        self._plans = dict(stored.plans)
+        self._last = {name: chunks[-1] for name, chunks in stored.chunks.items()}
+
+    async def _landed(
+        self,
+        name: MirrorPartition,
+        wanted: ToLocate,
+        end: int,
+        fence: Offset | None,
+        remembered: ActiveProducers | None,
+    ) -> tuple[list[MapChunk], Offset]:
+        """The parts of the map that are to be stored, and the next source offset.
+
+        Raises:
+            Contradiction: it is not known what has landed.
+        """
+        plan, chunk = self._plans.get(name), self._last.get(name)
+        if plan is None or chunk is None:
+            if wanted.owned_before and end > 0:
+                raise Contradiction(
+                    "no plan of a former owner is stored, and the destination's log is not empty: "
+                    "what was copied is not known"
+                )
+            return [MapChunk(name, 0, Ends(wanted.begin, Offset(end)), ())], wanted.begin
+        if fence is None:
+            raise Contradiction("a plan is stored, although the flow has had no owner")
+        if end < plan.recorded.destination:
+            raise Contradiction(
+                f"the destination's log ends at {end}, and records up to "
+                f"{plan.recorded.destination} were copied: it was recreated, or has lost records"
+            )
+        if remembered is None or remembered.error:
+            code = Refusal(remembered.error) if remembered else "no answer"
+            raise Retriable(f"cannot read the producers of {wanted.destination}: {code}")
+        landed, complete = await self._batches(plan, wanted.destination, fence)
+        last = _last_number(plan, remembered)
+        found = resolve(plan, landed, complete=complete and not wanted.compacted, last=last)
+        runs = [run for run in found.runs if run.source >= chunk.end.source]
+        return extended(chunk, runs), max(found.position, chunk.end.source)
+
+    async def _batches(
+        self, plan: SequencePlan, key: TopicPartition, fence: Offset
+    ) -> tuple[list[Landed], bool]:
+        """The plan's batches in the log, up to the fence; and whether its start is below them.
+
+        Raises:
+            Retriable: it cannot be read now.
+            Contradiction: it holds a batch of another epoch, which no plan explains.
+        """
+        position, complete = int(plan.recorded.destination), True
+        landed: list[Landed] = []
+        while position < fence:
+            fetched = (await self._port.read({key: position}, partition_max_bytes=_READ_BYTES))[key]
+            if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+                start = await self._start(key)
+                if start > position:
+                    position, complete = start, False
+                    continue
+            if fetched.error:
+                raise Retriable(f"cannot read {key} at {position}: {Refusal(fetched.error)}")
+            before = position
+            for header in batches(fetched.records):
+                position = header.next_offset
+                if header.base_offset >= fence:
+                    break
+                own = header.producer_id == plan.producer_id and not header.is_control
+                if own and header.base_offset >= before:
+                    if header.producer_epoch != plan.epoch:
+                        raise Contradiction(
+                            f"the batch at offset {header.base_offset} is of epoch "
+                            f"{header.producer_epoch}, the stored plan of {plan.epoch}"
+                        )
+                    count = header.last_offset_delta + 1
+                    landed.append(
+                        Landed(
+                            SequenceNumber(header.base_sequence), count, Offset(header.base_offset)
+                        )
+                    )
+            if position == before:
+                await asyncio.sleep(_PAUSE_S)
+        return landed, complete
+
+    async def _start(self, key: TopicPartition) -> int:
+        bounds = (await self._port.bounds([key]))[key]
+        if bounds.error:
+            raise Retriable(f"cannot read the log start of {key}: {Refusal(bounds.error)}")
+        return bounds.start
+
+    async def record(self, sequences: Mapping[MirrorPartition, PartitionSequence]) -> None:
+        """Store what has landed of these partitions, and what is to be sent next.
+
+        A partition that was located again since is left out.
+
+        Raises:
+            Fenced: another owner has taken over.
+            Retriable: it is unknown whether it was stored: each partition is to be located again.
+        """
+        async with self._storing:
+            current = {n: s for n, s in sequences.items() if self._current.get(n) is s}
+            if not current:
+                return
+            if not self._log_known:
+                raise Retriable("what is stored is not known")
+            records: list[OffsetRecord] = []
+            for name, sequence in current.items():
+                chunks = extended(self._last[name], sequence.landed)
+                if sequence.landed:
+                    records += chunks
+                    sequence.record(chunks[-1].end)
+                records.append(StoredPlan(name, sequence.plan()))
+            await self._write(records)
+
+    async def _write(self, records: Sequence[OffsetRecord]) -> None:
+        self._log_known = False  # also if this is cancelled: it is read again then
+        await self._log.write(records)
+        self._log_known = True
+        for record in records:
+            if isinstance(record, StoredPlan):
+                self._plans[record.name] = record.plan
+            elif isinstance(record, MapChunk):
+                self._last[record.name] = record
+
+    async def seal(
+        self, partitions: Mapping[MirrorPartition, Sealing]
+    ) -> Mapping[MirrorPartition, Sealed | Refusal]:
+        """Fence these partitions; the mirrored data ends where it has landed.
+
+        Raises:
+            Fenced, Retriable: see `SharedWriters.seal`.
+        """
+        located = await self.locate(
+            {
+                # As if it were compacted: it may have been, and the broker knows the last number.
+                name: ToLocate(sealing.destination, Offset(0), owned_before=True, compacted=True)
+                for name, sealing in partitions.items()
+            }
+        )
+        sealed: dict[MirrorPartition, Sealed | Refusal] = {}
+        for name, one in located.items():
+            if isinstance(one, PartitionSequence):
+                sealed[name] = Sealed(one.recorded.destination)
+            elif one.fence is not None:
+                # No data of this flow can land any more, although it is not known what has.
+                sealed[name] = Sealed(one.fence, one.reason)
+        return sealed
+
+
+def _last_number(plan: SequencePlan, remembered: ActiveProducers) -> SequenceNumber | None:
+    """The last number of the plan's epoch that the broker remembers."""
+    for state in remembered.active:
+        if (state.producer_id, state.epoch) == plan[:2] and state.last_sequence >= 0:
+            return SequenceNumber(state.last_sequence)
+    return None

@@ -1,0 +1,140 @@
+"""What the sequence numbers of a partition stand for, and what of it has landed.
+
+The destination assigns the offsets of a flow's batches, so a batch cannot be told by where it
+lands. It is told by its sequence number: the broker takes each number of an epoch once, in order.
+What the numbers stand for is a *plan*, which is stored before any of them is sent:
+
+    numbers         0 .. 9     10 .. 14      15 .. 24          the plan: runs of source offsets,
+    source        100 .. 109  111 .. 115    120 .. 129         (100, 110), (111, 116), (120, 130)
+    destination    71 ..  80   83 ..  87    (not sent yet)     found in the log, or answered
+
+A plan begins where the map that is recorded ends (offset_runs.py). So all that is not recorded is
+in the plan, and a new owner finds it in the destination's log from the recorded end on: each batch
+in it has its sequence number (`resolve`).
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from twinlog.kafka.types import (
+    SEQUENCE_MODULUS,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    Sequence,
+    advance,
+)
+from twinlog.mirror.offset_runs import Ends, Run
+
+SourceRun = tuple[Offset, Offset]
+"""Source offsets `[start, end)`, each with a record."""
+
+
+class Contradiction(Exception):
+    """The destination's log holds what no plan explains: the next position is not known."""
+
+
+class SequencePlan(NamedTuple):
+    """What sequence numbers stand for, from `sequence` on, in one epoch."""
+
+    producer_id: ProducerId
+    epoch: ProducerEpoch
+    sequence: Sequence
+    runs: tuple[SourceRun, ...]
+    recorded: Ends
+    """Where the recorded map ends; the first number is the next record behind it."""
+
+
+class Landed(NamedTuple):
+    """A batch in the destination's log: its first sequence number, its records, its offset."""
+
+    sequence: Sequence
+    records: int
+    offset: Offset
+
+
+class Resolved(NamedTuple):
+    """What a plan and the destination's log prove: what has landed, and where to go on."""
+
+    runs: tuple[Run, ...]
+    position: Offset
+
+
+def resolve(
+    plan: SequencePlan,
+    batches: Iterable[Landed],
+    *,
+    complete: bool,
+    last: Sequence | None = None,
+) -> Resolved:
+    """Find out what of a plan has landed.
+
+    Args:
+        plan: the last one that was stored.
+        batches: the batches of its epoch in the destination's log, from its recorded end up to the
+            fence, in order.
+        complete: whether that part of the log still holds all that was ever appended to it: it is
+            not compacted, and its start was not moved into that part.
+        last: the last number that the broker remembered of this epoch, before the fence; None if it
+            remembered none.
+
+    Raises:
+        Contradiction: the batches are not the plan's, or what is left of the log does not show
+            whether any batch has landed.
+    """
+    runs: list[Run] = []
+    position = plan.recorded.source
+    expected = plan.sequence
+    rest = deque(plan.runs)
+    for batch in batches:
+        if not complete:  # the batches between are gone, and have landed
+            _take(rest, (batch.sequence - expected) % SEQUENCE_MODULUS)
+        elif batch.sequence != expected:
+            raise Contradiction(
+                f"the batch at offset {batch.offset} has sequence {batch.sequence}, expected "
+                f"{expected}"
+            )
+        at = batch.offset
+        for start, end in _take(rest, batch.records):
+            runs.append(Run(start, at, end - start))
+            at = Offset(at + end - start)
+            position = end
+        expected = advance(batch.sequence, batch.records)
+    if last is not None:
+        missing = (last + 1 - expected) % SEQUENCE_MODULUS
+        if missing and complete and missing < SEQUENCE_MODULUS // 2:
+            raise Contradiction(
+                f"the broker has taken numbers up to {last}, and the log ends with {expected - 1}"
+            )
+        if missing < SEQUENCE_MODULUS // 2:
+            for _, end in _take(rest, missing):
+                position = end
+    elif not complete and plan.runs and not runs:
+        raise Contradiction(
+            f"whether records from source offset {plan.runs[0][0]} on were copied is not known: "
+            "the destination's log has been compacted or has lost its start, and the broker does "
+            "not remember the producer"
+        )
+    return Resolved(tuple(runs), position)
+
+
+def _take(runs: "deque[SourceRun]", count: int) -> list[SourceRun]:
+    """Take that many records from the front.
+
+    Raises:
+        Contradiction: they are not so many.
+    """
+    taken: list[SourceRun] = []
+    while count > 0:
+        if not runs:
+            raise Contradiction("the destination's log holds records that no stored plan names")
+        start, end = runs[0]
+        middle = min(end, Offset(start + count))
+        taken.append((start, middle))
+        count -= middle - start
+        if middle == end:
+            runs.popleft()
+        else:
+            runs[0] = (middle, end)
+    return taken

@@ -1,0 +1,175 @@
+"""`__mirror_offsets`: where it is created, written by a state partition's owner, and read."""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.error_codes import ErrorCode
+from twinlog.kafka.errors import ControlTopicLost, Fenced, Refusal
+from twinlog.kafka.requests.topics import NewTopic, confirm_absent, create_topics
+from twinlog.kafka.types import Offset
+from twinlog.mirror.offset_runs import Ends, OffsetRuns
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.sequence_plan import SequencePlan
+from twinlog.store.control_topics import MAX_REPLICATION, partition_count
+from twinlog.store.offset_records import (
+    MapChunk,
+    OffsetRecord,
+    OffsetsOwner,
+    StoredPlan,
+    decode,
+    encode,
+)
+from twinlog.store.topic_reader import ControlRecord, latest, read_whole
+from twinlog.store.topic_writer import Entry, EpochWriter
+
+OFFSETS_TOPIC: Final = "__mirror_offsets"
+
+_CONFIGS: Final = {
+    "message.timestamp.type": "LogAppendTime",
+    "cleanup.policy": "compact",
+    "compression.type": "producer",
+    # The cleaner skips the active segment, and most plans are stale after milliseconds.
+    "segment.bytes": str(16 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredOffsets:
+    """What `__mirror_offsets` holds of some partitions."""
+
+    plans: Mapping[MirrorPartition, SequencePlan] = field(default_factory=dict)
+    chunks: Mapping[MirrorPartition, Sequence[MapChunk]] = field(default_factory=dict)
+    """The parts of each map, in order."""
+
+    def map(self, name: MirrorPartition) -> OffsetRuns:
+        """The whole map of a partition."""
+        chunks = self.chunks.get(name, ())
+        runs = OffsetRuns(chunks[0].start if chunks else Ends(Offset(0), Offset(0)))
+        for chunk in chunks:
+            for run in chunk.runs:
+                runs.append(run)
+        return runs
+
+
+async def create_offsets_topic(
+    cluster: KafkaCluster, partitions: int, replication_factor: int | None = None
+) -> None:
+    """Create the topic if it does not exist.
+
+    Args:
+        cluster: the destination.
+        partitions: as many as `__mirror_state` has.
+        replication_factor: None: 3, or the number of brokers if that is less.
+
+    Raises:
+        UserError: no right to create it, or fewer brokers than the replication factor.
+        Retriable: the cluster is unreachable.
+    """
+    if await partition_count(cluster, OFFSETS_TOPIC) is not None:
+        return
+    factor = replication_factor or min(MAX_REPLICATION, len(cluster.metadata.brokers))
+    configs = dict(_CONFIGS)
+    if factor >= MAX_REPLICATION:
+        configs["min.insync.replicas"] = "2"
+    topic = NewTopic(
+        name=OFFSETS_TOPIC, partitions=partitions, replication_factor=factor, configs=configs
+    )
+    answer = (await create_topics(cluster, [topic]))[OFFSETS_TOPIC]
+    if isinstance(answer, Refusal) and answer.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+        with cluster.needing("CREATE", f"the topic {OFFSETS_TOPIC}"):
+            answer.fail(f"create the control topic {OFFSETS_TOPIC}")
+
+
+def fold_offsets(records: Iterable[ControlRecord]) -> StoredOffsets:
+    """The plans and maps after these records, which are in each partition's order.
+
+    Raises:
+        ProtocolError: a record cannot be read.
+        ControlTopicLost: a part of a map is missing.
+    """
+    plans: dict[MirrorPartition, SequencePlan] = {}
+    chunks: dict[MirrorPartition, dict[int, MapChunk]] = {}
+    for record in latest(records).values():
+        match decode(record.key, record.value):
+            case StoredPlan(name, plan):
+                plans[name] = plan
+            case MapChunk() as chunk:
+                chunks.setdefault(chunk.name, {})[chunk.number] = chunk
+    ordered = {name: [by[n] for n in sorted(by)] for name, by in chunks.items()}
+    for name, its in ordered.items():
+        for before, after in itertools.pairwise(its):
+            if after.start != before.end:
+                raise ControlTopicLost(
+                    f"{OFFSETS_TOPIC} lacks a part of the map of {name.source}: part "
+                    f"{before.number} ends at {before.end}, part {after.number} begins at "
+                    f"{after.start}"
+                )
+    return StoredOffsets(plans=plans, chunks=ordered)
+
+
+async def read_offsets(
+    cluster: KafkaCluster, partitions: Sequence[int] | None = None
+) -> StoredOffsets:
+    """The plans and maps of all or of some state partitions; nothing if no broker has the topic.
+
+    Raises:
+        Retriable, UserError: see `topic_reader.read_whole`; or only some brokers have the topic.
+        ProtocolError, ControlTopicLost: see `fold_offsets`.
+    """
+    if await partition_count(cluster, OFFSETS_TOPIC) is None:
+        await confirm_absent(cluster, OFFSETS_TOPIC)
+        return StoredOffsets()
+    return fold_offsets(await read_whole(cluster, OFFSETS_TOPIC, partitions))
+
+
+class OffsetLog:
+    """A partition of `__mirror_offsets`, as its owner writes it.
+
+    `may_write` is asked before each request that could fence or write.
+    """
+
+    def __init__(
+        self,
+        cluster: KafkaCluster,
+        number: int,
+        prefix: str,
+        lane: str,
+        may_write: Callable[[], bool],
+    ) -> None:
+        self._cluster = cluster
+        self._number = number
+        self._lane = lane
+        self._may_write = may_write
+        self._writer = EpochWriter(cluster, f"{prefix}.{number}.offsets", before_send=self._permit)
+
+    async def take_over(self) -> StoredOffsets:
+        """Fence former owners, then read all that they have stored.
+
+        Raises:
+            Fenced: the lane may not write any more.
+            Retriable: not now; call it again.
+            UserError, ProtocolError, ControlTopicLost: it cannot be read.
+        """
+        await self._writer.fence([self._entry(OffsetsOwner(self._lane))])
+        # The owner's record is in it: an empty topic, or none, is not what was written.
+        return fold_offsets(await read_whole(self._cluster, OFFSETS_TOPIC, [self._number]))
+
+    async def write(self, records: Sequence[OffsetRecord]) -> None:
+        """Store these records, all or none; after any error `take_over` has to be called first.
+
+        Raises:
+            Fenced: another owner has taken over.
+            Retriable: it is unknown whether they were stored.
+        """
+        await self._writer.write([self._entry(record) for record in records])
+
+    def _entry(self, record: OffsetRecord) -> Entry:
+        return Entry(OFFSETS_TOPIC, self._number, *encode(record))
+
+    def _permit(self) -> None:
+        if not self._may_write():
+            raise Fenced("not sent: the lease has ended", cluster=self._cluster.name)

@@ -1,0 +1,239 @@
+"""A flow on real brokers: lanes that are killed while producers write, and what then is where."""
+
+import asyncio
+import random
+import secrets
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from clients import client, make_topic
+from confluent_kafka import Consumer, Producer, TopicPartition
+from waiting import until
+
+from conftest import Pair
+from twinlog.engines.kinds import KINDS
+from twinlog.engines.translated.kind import TRANSLATED, TranslatedKind
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.lifecycle.creation import create_mirror
+from twinlog.store.config_records import MirrorTopic
+from twinlog.store.control_topics import ControlTopics, partition_count
+from twinlog.store.mirrors import MirrorStore
+from twinlog.store.offset_log import create_offsets_topic, read_offsets
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+
+SUPPORT = Path(__file__).parents[2] / "support"
+PARTITIONS = 4
+SECONDS = 90.0
+
+
+@pytest.fixture(autouse=True)
+def kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Register the kind in this process."""
+    monkeypatch.setitem(KINDS, TRANSLATED, TranslatedKind())
+
+
+async def made(pair: Pair, mirror: str, topic: str, remote: str) -> None:
+    """Create a flow that copies a topic to another name; commands of flows do not exist yet."""
+    servers = pair.source.bootstrap_servers
+    async with client(pair.source) as source, client(pair.destination) as destination:
+        await create_mirror(
+            destination,
+            mirror,
+            {"bootstrap.servers": servers, "mirror.kind": TRANSLATED},
+            topics=ControlTopics(state_partitions=5),
+        )
+        await create_offsets_topic(destination, await partition_count(destination) or 0)
+        ids = []
+        for cluster, name in ((source, topic), (destination, remote)):
+            await make_topic(cluster, name, PARTITIONS)
+            ids.append((await cluster.refresh([name])).topics[name].topic_id)
+        record = MirrorTopic(
+            mirror=mirror,
+            topic=topic,
+            topic_id=ids[0],
+            partitions=PARTITIONS,
+            destination_topic=remote,
+            destination_topic_id=ids[1],
+        )
+        await MirrorStore(destination).change(lambda _: [record])
+
+
+class Lanes:
+    """Processes with a lane each."""
+
+    def __init__(self, servers: str, folder: Path) -> None:
+        self._servers = servers
+        self._folder = folder
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, node: str) -> None:
+        with (self._folder / f"{node}.log").open("ab") as log:
+            self._processes[node] = subprocess.Popen(
+                [sys.executable, "-m", "flow_lane", node, self._servers],
+                cwd=SUPPORT,
+                stdout=log,
+                stderr=log,
+            )
+
+    def kill(self, node: str) -> None:
+        process = self._processes.pop(node)
+        process.kill()
+        process.wait(10)
+
+    def end(self) -> None:
+        for node in list(self._processes):
+            self.kill(node)
+
+
+@contextmanager
+def lanes(pair: Pair, folder: Path) -> Iterator[Lanes]:
+    running = Lanes(pair.destination.bootstrap_servers, folder)
+    try:
+        yield running
+    finally:
+        running.end()
+
+
+class Writing:
+    """A producer that writes numbers to all partitions until it is ended; some in transactions."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self._servers, self._topic = servers, topic
+        self._stop = threading.Event()
+        self.committed: list[int] = []
+        self._thread = threading.Thread(target=self._write)
+        self._thread.start()
+
+    def _write(self) -> None:
+        producer = Producer(
+            {
+                "bootstrap.servers": self._servers,
+                "transactional.id": f"{self._topic}-writer",
+                "linger.ms": 1,
+            }
+        )
+        producer.init_transactions(30)
+        number, rng = 0, random.Random(7)
+        while not self._stop.is_set():
+            producer.begin_transaction()
+            numbers = range(number, number + rng.randint(1, 30))
+            for each in numbers:
+                producer.produce(self._topic, str(each), partition=each % PARTITIONS)
+            if rng.random() < 0.2:
+                producer.abort_transaction(30)
+            else:
+                producer.commit_transaction(30)
+                self.committed += numbers
+            number = numbers.stop
+            self._stop.wait(0.005)
+
+    def end(self) -> list[int]:
+        self._stop.set()
+        self._thread.join(60)
+        return self.committed
+
+
+def consumed(servers: str, topic: str, isolation: str) -> dict[tuple[int, int], int]:
+    """All numbers of a topic, by partition and offset."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": secrets.token_hex(4),
+            "isolation.level": isolation,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+        }
+    )
+    found: dict[tuple[int, int], int] = {}
+    try:
+        consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
+        ended: set[int] = set()
+        while len(ended) < PARTITIONS:
+            message = consumer.poll(30)
+            assert message is not None
+            if message.error() is not None:
+                ended.add(message.partition())
+            else:
+                found[message.partition(), message.offset()] = int(message.value())
+    finally:
+        consumer.close()
+    return found
+
+
+async def maps(destination: KafkaCluster, mirror: str, topic: str) -> dict[tuple[int, int], int]:
+    """Where the recorded maps say that each record of the source is."""
+    stored = await read_offsets(destination)
+    return {
+        (name.partition, run.source + at): run.destination + at
+        for name in stored.chunks
+        if (name.mirror, name.topic) == (mirror, topic)
+        for run in stored.map(name).runs
+        for at in range(run.length)
+    }
+
+
+def test_each_record_arrives_once_and_is_mapped_though_lanes_are_killed(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """Goal: kill -9 of the lane that owns, at random moments, while transactions are written.
+
+    Another producer writes to the remote topic as well, so offsets differ by more and more.
+    """
+    mirror, topic, remote = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t", "a.t"))
+    asyncio.run(made(pair, mirror, topic, remote))
+    source, destination = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
+    rng = random.Random(5)
+    writing = Writing(source, topic)
+    other = Producer({"bootstrap.servers": destination})
+    try:
+        with lanes(pair, tmp_path) as running:
+            for turn in range(6):
+                node = f"node-{turn}"
+                running.start(node)
+                before = len(consumed(destination, remote, "read_uncommitted"))
+
+                def goes_on(before: int = before) -> bool:
+                    other.produce(remote, "-1", partition=rng.randrange(PARTITIONS))
+                    other.flush(10)
+                    now = consumed(destination, remote, "read_uncommitted")
+                    return len([n for n in now.values() if n >= 0]) > before + 200
+
+                until(goes_on, SECONDS, "the flow goes on")
+                threading.Event().wait(rng.random())
+                running.kill(node)
+            committed = writing.end()
+            running.start("last")
+
+            def complete() -> bool:
+                now = consumed(destination, remote, "read_uncommitted")
+                return len([n for n in now.values() if n >= 0]) >= len(committed)
+
+            until(complete, SECONDS, f"{len(committed)} records in the remote topic")
+            written = consumed(source, topic, "read_committed")
+            for isolation in ("read_uncommitted", "read_committed"):
+                copied = {
+                    place: number
+                    for place, number in consumed(destination, remote, isolation).items()
+                    if number >= 0
+                }
+                assert sorted(copied.values()) == sorted(committed)
+                for index in range(PARTITIONS):
+                    order = [n for (p, _), n in sorted(copied.items()) if p == index]
+                    assert order == [n for (p, _), n in sorted(written.items()) if p == index]
+
+            async def mapped() -> dict[tuple[int, int], int]:
+                async with client(pair.destination) as cluster:
+                    return await maps(cluster, mirror, topic)
+
+            until(lambda: len(asyncio.run(mapped())) >= len(committed), SECONDS, "a complete map")
+            places = {number: place for place, number in copied.items()}
+            wanted = {place: places[number][1] for place, number in written.items()}
+            assert asyncio.run(mapped()) == wanted
+    finally:
+        writing.end()

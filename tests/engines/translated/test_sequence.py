@@ -1,0 +1,206 @@
+"""Twin of twinlog.engines.translated.sequence, with a model of the destination's log."""
+
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+from batch_builders import batch, record
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinlog.engines.translated.sequence import MAX_IN_FLIGHT, NumberedBatch, PartitionSequence
+from twinlog.kafka.log.batch import batches
+from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId
+from twinlog.kafka.types import Sequence as SequenceNumber
+from twinlog.mirror.offset_runs import Ends, OffsetRuns
+from twinlog.mirror.plan import Data, Gap, Piece
+from twinlog.mirror.sequence_plan import Contradiction, Landed, SequencePlan, resolve
+
+FRESH = 0
+BEGIN = Ends(Offset(0), Offset(0))
+
+
+def _data(start: int, end: int) -> Data:
+    whole = memoryview(batch([record(at) for at in range(start, end)]))
+    (header,) = batches(whole)
+    return Data(Offset(start), Offset(end), header, header.records(whole))
+
+
+def _gap(start: int, end: int) -> Gap:
+    return Gap(Offset(start), Offset(end), seen=True)
+
+
+def _sequence(epoch: int = 0, recorded: Ends = BEGIN, position: int = 0) -> PartitionSequence:
+    return PartitionSequence((ProducerId(7), ProducerEpoch(epoch)), recorded, Offset(position))
+
+
+@dataclass
+class Log:
+    """The destination's log: source offsets of our records, None for those of others."""
+
+    records: list[int | None] = field(default_factory=list)
+    batches: list[tuple[int, Landed]] = field(default_factory=list)
+    """With their epochs."""
+
+    def append(self, epoch: int, outgoing: NumberedBatch) -> Offset:
+        data, end = outgoing.data, len(self.records)
+        self.records += range(data.start, data.end)
+        count = data.end - data.start
+        self.batches.append((epoch, Landed(outgoing.sequence, count, Offset(end))))
+        return Offset(end)
+
+    def of(self, epoch: int, start: int) -> list[Landed]:
+        return [one for of, one in self.batches if of == epoch and one.offset >= start]
+
+
+class Life:
+    """A partition that is copied by one owner after the other; each dies at any moment."""
+
+    def __init__(self, rng: Random, pieces: list[Piece]) -> None:
+        self.rng = rng
+        self.pieces = pieces
+        self.log = Log()
+        self.plan: SequencePlan | None = None  # as it is stored
+        self.map = OffsetRuns(BEGIN)  # as it is stored
+        self.epoch = -1
+
+    def own(self, steps: int) -> PartitionSequence:
+        """Take over, then copy for so many steps."""
+        recorded, position = self._locate()
+        self.epoch += 1
+        sequence = _sequence(self.epoch, recorded, position)
+        at = next((i for i, p in enumerate(self.pieces) if p.end > position), len(self.pieces))
+        rest = [_rest(piece, position) for piece in self.pieces[at:]]
+        planning: SequencePlan | None = None
+        for _ in range(steps):
+            action = self.rng.choice(("read", "plan", "stored", "send", "land", "record", "other"))
+            if action == "read" and rest:
+                count = self.rng.randint(1, 4)
+                sequence.offer(rest[:count])
+                rest = rest[count:]
+            elif action == "plan" and sequence.may_plan and sequence.wants_plan:
+                planning = sequence.plan()
+            elif action == "stored" and planning is not None:
+                self.plan, planning = planning, None
+                sequence.stored()
+            elif action == "send" and (out := sequence.take(FRESH)) is not None:
+                self._unanswered.append((out, self.log.append(self.epoch, out)))
+            elif action == "land" and self._unanswered:
+                _, base_offset = self._unanswered.pop(0)
+                sequence.answered(base_offset)
+            elif action == "record" and sequence.landed and planning is None:
+                self._record(sequence)
+            elif action == "other":
+                self.log.records += [None] * self.rng.randint(1, 3)
+        if planning is not None and self.rng.random() < 0.5:
+            self.plan = planning  # it was stored, and its answer was lost
+        return sequence
+
+    def _record(self, sequence: PartitionSequence) -> None:
+        for run in sequence.landed:
+            self.map.append(run)
+        sequence.record(self.map.end)
+
+    def _locate(self) -> tuple[Ends, int]:
+        self._unanswered: list[tuple[NumberedBatch, Offset]] = []
+        if self.plan is None:
+            return BEGIN, 0
+        tail = self.log.of(self.plan.epoch, self.plan.recorded.destination)
+        found = resolve(self.plan, tail, complete=True)
+        for run in found.runs:
+            if run.source >= self.map.end.source:
+                self.map.append(run)
+        self.log.records.append(None)  # the fence
+        return self.map.end, max(found.position, self.map.end.source)
+
+
+def _rest(piece: Piece, position: int) -> Piece:
+    if piece.start >= position:
+        return piece
+    return _data(position, piece.end) if isinstance(piece, Data) else _gap(position, piece.end)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 6))
+def test_each_record_is_copied_once_whenever_owners_die(seed: int, owners: int) -> None:
+    rng = Random(seed)
+    pieces: list[Piece] = []
+    end = 0
+    for _ in range(rng.randint(1, 30)):
+        length = rng.randint(1, 6)
+        pieces.append((_gap if rng.random() < 0.3 else _data)(end, end + length))
+        end += length
+    life = Life(rng, pieces)
+    for _ in range(owners):
+        life.own(rng.randint(0, 60))
+    wanted = [at for p in pieces if isinstance(p, Data) for at in range(p.start, p.end)]
+    copied = [at for at in life.log.records if at is not None]
+    assert copied == wanted[: len(copied)]
+    life.own(0)  # its map holds all that has landed
+    where = {at: offset for offset, at in enumerate(life.log.records) if at is not None}
+    assert {at: life.map.to_destination(at) for at in copied} == where
+    assert sum(run.length for run in life.map.runs) == len(copied)
+
+
+def test_nothing_is_sent_that_the_stored_plan_does_not_name() -> None:
+    sequence = _sequence()
+    sequence.offer([_data(0, 3)])
+    assert sequence.take(FRESH) is None
+    sequence.plan()
+    sequence.offer([_gap(3, 4), _data(4, 6)])
+    assert sequence.take(FRESH) is None, "it is being stored"
+    sequence.stored()
+    assert sequence.take(FRESH) == NumberedBatch(_data(0, 3), SequenceNumber(0))
+    assert sequence.take(FRESH) is None, "it is in no plan"
+    assert sequence.plan().runs == ((0, 3), (4, 6))
+
+
+def test_old_batches_are_in_flight_alone() -> None:
+    """A broker forgets a producer whose last batch is old, and compares no number then."""
+    sequence = _sequence()
+    sequence.offer([_data(0, 1), _data(1, 2)])
+    sequence.plan()
+    sequence.stored()
+    fresh_after_ms = _data(0, 1).header.max_timestamp + 1
+    assert sequence.take(fresh_after_ms) is not None
+    assert sequence.take(fresh_after_ms) is None
+    sequence.answered(Offset(5))
+    assert sequence.take(fresh_after_ms) is not None
+
+
+def test_no_more_batches_are_in_flight_than_a_broker_remembers() -> None:
+    sequence = _sequence()
+    sequence.offer([_data(at, at + 1) for at in range(MAX_IN_FLIGHT + 2)])
+    sequence.plan()
+    sequence.stored()
+    assert sequence.take(FRESH) is not None
+    assert sequence.take(FRESH) is None, "a broker takes any first number of an epoch"
+    sequence.answered(Offset(0))
+    assert [sequence.take(FRESH) is not None for _ in range(MAX_IN_FLIGHT + 1)] == [
+        *[True] * MAX_IN_FLIGHT,
+        False,
+    ]
+
+
+def test_gaps_pass_with_the_batches_before_them() -> None:
+    sequence = _sequence()
+    sequence.offer([_gap(0, 2), _data(2, 4), _gap(4, 7)])
+    sequence.plan()
+    sequence.stored()
+    assert sequence.take(FRESH) is not None
+    assert sequence.take(FRESH) is None
+    assert sequence.mirrored_end == 2
+    sequence.answered(Offset(0))
+    assert sequence.mirrored_end == 7
+    assert sequence.idle
+
+
+def test_an_answer_below_the_last_one_is_refused() -> None:
+    sequence = _sequence()
+    sequence.offer([_data(0, 2), _data(2, 4)])
+    sequence.plan()
+    sequence.stored()
+    sequence.take(FRESH)
+    sequence.answered(Offset(5))
+    sequence.take(FRESH)
+    with pytest.raises(Contradiction, match="landed at 6, below 7"):
+        sequence.answered(Offset(6))

@@ -1,0 +1,223 @@
+"""Twin of twinlog.engines.translated.writers, with a log in memory instead of a control topic."""
+
+import asyncio
+import random
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+from batch_builders import batch, record
+from sole_owner import owned_for_good
+
+from twinlog.engines.base import LaneContext
+from twinlog.engines.exact.data_id import DataId
+from twinlog.engines.exact.ports import ActiveProducers, DestinationPort, LogEnd, ProducerIdentity
+from twinlog.engines.settings import LaneSettings
+from twinlog.engines.translated.sequence import PartitionSequence
+from twinlog.engines.translated.writers import FlowWriters, NotLocated, ToLocate
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import Retriable
+from twinlog.kafka.log.batch import batches
+from twinlog.kafka.types import Offset, ProducerState, TopicPartition
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.plan import Data
+from twinlog.store.offset_log import StoredOffsets
+from twinlog.store.offset_records import MapChunk, OffsetRecord, StoredPlan
+
+NAME = MirrorPartition("flow", "orders", 0)
+KEY = TopicPartition("a.orders", 0)
+NEW = {NAME: ToLocate(KEY, Offset(100), owned_before=False, compacted=False)}
+OWNED = {NAME: ToLocate(KEY, Offset(0), owned_before=True, compacted=False)}
+
+
+@pytest.fixture(autouse=True)
+def fences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fences stand at the log end that was read before."""
+
+    async def put(
+        _: DataId, identity: ProducerIdentity, ends: Mapping[TopicPartition, int]
+    ) -> tuple[dict[TopicPartition, Offset], dict[TopicPartition, int], ProducerIdentity]:
+        return {key: Offset(end) for key, end in ends.items()}, {}, identity
+
+    monkeypatch.setattr(DataId, "put_fences", put)
+
+
+class MemoryLog:
+    """`OffsetLog`, in memory."""
+
+    def __init__(self) -> None:
+        self.records: list[OffsetRecord] = []
+        self.takeovers = 0
+        self.broken = False
+
+    async def take_over(self) -> StoredOffsets:
+        self.takeovers += 1
+        plans = {r.name: r.plan for r in self.records if isinstance(r, StoredPlan)}
+        chunks = {(r.name, r.number): r for r in self.records if isinstance(r, MapChunk)}
+        return StoredOffsets(
+            plans=plans,
+            chunks={
+                name: [chunks[key] for key in sorted(chunks) if key[0] == name]
+                for name in {name for name, _ in chunks}
+            },
+        )
+
+    async def write(self, records: Sequence[OffsetRecord]) -> None:
+        if self.broken:
+            raise Retriable("no answer")
+        self.records += records
+
+
+class OnePartition:
+    """`DestinationPort` of a partition without records; the broker may remember a last number."""
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        self.remembered: tuple[ProducerState, ...] = ()
+        self.epoch = 0
+
+    async def init_producer(self, name: str) -> ProducerIdentity:
+        self.epoch += 1
+        return ProducerIdentity(name, 7, self.epoch)
+
+    async def producers(
+        self, keys: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, ActiveProducers]:
+        return {key: ActiveProducers(0, self.remembered) for key in keys}
+
+    async def log_ends(self, keys: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogEnd]:
+        return {key: LogEnd(0, self.end, 0) for key in keys}
+
+
+def _writers(log: MemoryLog, port: OnePartition) -> FlowWriters:
+    lane = LaneContext(
+        destination=cast("KafkaCluster", None),
+        settings=LaneSettings(),
+        id_prefix="twinlog",
+        may_write=lambda: True,
+        confirm_ownership=owned_for_good,
+        random=random.Random(1),
+    )
+    writers = FlowWriters(3, lane, cast("DestinationPort", port))
+    writers._log = log  # type: ignore[assignment]
+    return writers
+
+
+def _data(start: int, end: int) -> Data:
+    whole = memoryview(batch([record(at) for at in range(start, end)]))
+    (header,) = batches(whole)
+    return Data(Offset(start), Offset(end), header, header.records(whole))
+
+
+def _run(body: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(body)
+
+
+async def _located(
+    writers: FlowWriters, wanted: Mapping[MirrorPartition, ToLocate] = NEW
+) -> PartitionSequence:
+    result = (await writers.locate(wanted))[NAME]
+    assert isinstance(result, PartitionSequence)
+    return result
+
+
+def test_a_new_partition_begins_at_the_source_and_at_the_end_of_the_remote_log() -> None:
+    async def body() -> None:
+        log = MemoryLog()
+        sequence = await _located(_writers(log, OnePartition(50)))
+        assert (sequence.position, sequence.recorded) == (100, (100, 50))
+        assert [type(stored) for stored in log.records] == [MapChunk, StoredPlan]
+
+    _run(body())
+
+
+def test_the_plan_of_a_former_sequence_is_not_stored() -> None:
+    """Goal: a plan that waited for the log is dropped if its partition was located again.
+
+    It would hide the new epoch's plan: the next owner would copy again what has landed since.
+    """
+
+    async def body() -> None:
+        log = MemoryLog()
+        writers = _writers(log, OnePartition(50))
+        former = await _located(writers)
+        current = await _located(writers, OWNED)
+        stored = list(log.records)
+        former.offer([_data(100, 103)])
+        await writers.record({NAME: former})
+        assert log.records == stored
+        current.offer([_data(100, 103)])
+        await writers.record({NAME: current})
+        last = log.records[-1]
+        assert isinstance(last, StoredPlan)
+        assert (last.plan.epoch, last.plan.runs) == (current.epoch, ((100, 103),))
+
+    _run(body())
+
+
+def test_the_log_is_read_again_after_a_write_of_unknown_outcome() -> None:
+    async def body() -> None:
+        log = MemoryLog()
+        writers = _writers(log, OnePartition(50))
+        sequence = await _located(writers)
+        log.broken = True
+        sequence.offer([_data(100, 103)])
+        with pytest.raises(Retriable, match="no answer"):
+            await writers.record({NAME: sequence})
+        log.broken = False
+        with pytest.raises(Retriable, match="not known"):
+            await writers.record({NAME: sequence})
+        assert log.takeovers == 1
+        await _located(writers, OWNED)
+        assert log.takeovers == 2
+
+    _run(body())
+
+
+def test_without_a_stored_plan_a_log_that_is_not_empty_is_not_written_to() -> None:
+    """Goal: the lost records of a former owner are no reason to copy everything again."""
+
+    async def fences(_: object, identity: ProducerIdentity, ends: Mapping[TopicPartition, int]):  # type: ignore[no-untyped-def]
+        return {key: Offset(end) for key, end in ends.items()}, {}, identity
+
+    async def body() -> None:
+        found = (await _writers(MemoryLog(), OnePartition(50)).locate(OWNED))[NAME]
+        assert isinstance(found, NotLocated)
+        assert not found.transient
+        assert "no plan of a former owner is stored" in found.reason
+        empty = (await _writers(MemoryLog(), OnePartition(0)).locate(OWNED))[NAME]
+        assert isinstance(empty, PartitionSequence)
+
+    _run(body())
+
+
+def test_two_partitions_of_one_writer_are_not_copied_to_one() -> None:
+    """Goal: both would have the same sequence numbers, and the broker would take one of the two."""
+
+    async def body() -> None:
+        other = MirrorPartition("flow", "orders-2", 0)
+        found = await _writers(MemoryLog(), OnePartition(0)).locate({**NEW, other: NEW[NAME]})
+        assert isinstance(found[NAME], PartitionSequence)
+        second = found[other]
+        assert isinstance(second, NotLocated)
+        assert second.reason == "orders-0 of flow is copied to a.orders-0 as well"
+
+    _run(body())
+
+
+def test_what_was_compacted_away_is_not_copied_again_by_any_later_owner() -> None:
+    """Goal: only the broker remembers that records have landed, and only until the fence."""
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        writers = _writers(log, port)
+        sequence = await _located(writers)
+        sequence.offer([_data(100, 103)])
+        await writers.record({NAME: sequence})
+        port.remembered = (ProducerState(7, sequence.epoch, 1),)
+        compacted = {NAME: ToLocate(KEY, Offset(0), owned_before=True, compacted=True)}
+        assert (await _located(_writers(log, port), compacted)).position == 102
+        port.remembered = ()
+        assert (await _located(_writers(log, port), compacted)).position == 102
+
+    _run(body())

@@ -1,0 +1,76 @@
+"""Twin of twinlog.store.offset_records."""
+
+import json
+
+import pytest
+
+from twinlog.kafka.errors import ProtocolError
+from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, Sequence
+from twinlog.mirror.offset_runs import Ends, Run
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.sequence_plan import SequencePlan
+from twinlog.store.offset_records import (
+    MapChunk,
+    OffsetRecord,
+    OffsetsOwner,
+    StoredPlan,
+    decode,
+    encode,
+)
+
+NAME = MirrorPartition("flow", "orders", 3)
+ENDS = Ends(Offset(10), Offset(50))
+PLAN = SequencePlan(
+    ProducerId(7),
+    ProducerEpoch(2),
+    Sequence(5),
+    ((Offset(10), Offset(12)), (Offset(12), Offset(13)), (Offset(20), Offset(21))),
+    ENDS,
+)
+CHUNK = MapChunk(NAME, 4, ENDS, (Run(Offset(11), Offset(50), 3), Run(Offset(15), Offset(60), 1)))
+
+
+@pytest.mark.parametrize(
+    "stored", [OffsetsOwner("a-0"), StoredPlan(NAME, PLAN), CHUNK, MapChunk(NAME, 0, ENDS, ())]
+)
+def test_a_record_survives_its_encoding(stored: OffsetRecord) -> None:
+    assert decode(*encode(stored)) == stored
+
+
+def test_a_chunk_ends_behind_its_last_run() -> None:
+    assert CHUNK.end == (16, 61)
+    assert MapChunk(NAME, 0, ENDS, ()).end == ENDS
+
+
+def test_tombstones_and_newer_kinds_are_left_alone() -> None:
+    assert decode(encode(CHUNK)[0], None) is None
+    assert decode(b'["newer","flow"]', b"{}") is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("version", 2, "version is 2, expected 1"),
+        ("runs", [10], "increasing offsets in pairs"),
+        ("runs", [9, 12], "increasing offsets in pairs"),
+        ("runs", [10, 10], "increasing offsets in pairs"),
+        ("runs", [10, 12, 11, 13], "increasing offsets in pairs"),
+        ("runs", [10, "12"], "increasing offsets in pairs"),
+        ("recorded", [10], "two offsets"),
+        ("recorded", [-1, 0], "two offsets"),
+        ("epoch", None, "a whole number"),
+    ],
+)
+def test_a_damaged_plan_is_refused(field: str, value: object, reason: str) -> None:
+    key, data = encode(StoredPlan(NAME, PLAN))
+    with pytest.raises(ProtocolError, match=reason):
+        decode(key, json.dumps({**json.loads(data), field: value}).encode())
+
+
+@pytest.mark.parametrize(
+    ("runs", "reason"), [("?", "base64"), ("gA==", "cut off"), ("AAAA", "has 0 records")]
+)
+def test_a_damaged_map_is_refused(runs: str, reason: str) -> None:
+    key, data = encode(CHUNK)
+    with pytest.raises(ProtocolError, match=reason):
+        decode(key, json.dumps({**json.loads(data), "runs": runs}).encode())

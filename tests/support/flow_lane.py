@@ -1,0 +1,33 @@
+"""A process with one lane, for tests that kill it: `python -m flow_lane NODE SERVERS`.
+
+Commands and nodes do not know flows yet (docs/NEXT.md), so the kind is registered here.
+"""
+
+import asyncio
+import logging
+import sys
+
+from twinlog.engines.kinds import KINDS
+from twinlog.engines.settings import LaneSettings
+from twinlog.engines.translated.kind import TRANSLATED, TranslatedKind
+from twinlog.runtime.lane import Lane, LaneConfig
+
+
+def main(node: str, servers: str) -> None:
+    """Run until killed."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    KINDS[TRANSLATED] = TranslatedKind()
+    config = LaneConfig(
+        node=node,
+        index=0,
+        lanes=1,
+        destination={"bootstrap.servers": servers},
+        settings=LaneSettings(lease_s=2.0),
+        group_id="twinlog",
+        session_timeout_s=6.0,
+    )
+    asyncio.run(Lane(config).run())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
