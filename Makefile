@@ -60,12 +60,18 @@ sim: setup ## replay one simulation: make sim SEED=n
 demo: setup ## two real clusters, a live mirror, a killed broker, proof
 	$(BIN)/twinlog demo
 
-bench: setup ## catching up, delay, idleness, memory, failover, beside MirrorMaker 2, into docs/benchmarks.md (80 minutes, on a quiet machine)
+bench: setup ## every benchmark, beside MirrorMaker 2, into docs/benchmarks.md (4 hours, on a quiet machine)
 	$(BIN)/python bench/catch_up.py
 	$(BIN)/python bench/delay.py
 	$(BIN)/python bench/idle.py
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/failover.py
+	$(BIN)/python bench/production.py
+	$(BIN)/python bench/tls_bytes.py
+	$(BIN)/python bench/transactions.py
+	$(BIN)/python bench/marker_chain.py --partitions 8
+	$(BIN)/python bench/live_transactions.py
+	$(BIN)/python bench/partition_limit.py
 	$(BIN)/python bench/report.py
 
 lock: ## resolve the dependencies anew into the lock files

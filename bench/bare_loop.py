@@ -24,7 +24,7 @@ import random
 import resource
 import tempfile
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -139,30 +139,43 @@ async def limit(
     """Append batches fetched and patched before, after a pause.
 
     A broker works on one request of a connection at a time, so several connections, each of its own
-    destination, keep more of its cores busy; the partitions are distributed over them.
+    destination, keep more of its cores busy; the partitions are distributed over them. Each broker
+    that leads some has a connection of its own.
     """
     while not work.fetched_all:
         await fetch_once(source, work, {p: work.ends[p] for p in work.partitions})
-    dealt: list[list[list[Batch]]] = [[] for _ in destinations]
+    nodes = {p: leader.node for p, leader in (await destinations[0].leaders([topic])).items()}
+    dealt: defaultdict[tuple[int, int], list[list[Batch]]] = defaultdict(list)
     for request in batches_of(work, topic):
-        for number, requests in enumerate(dealt):
-            share = [b for b in request if b.partition.partition % len(destinations) == number]
-            if share:
-                requests.append(share)
+        shares: defaultdict[tuple[int, int], list[Batch]] = defaultdict(list)
+        for batch in request:
+            number = batch.partition.partition % len(destinations)
+            shares[number, nodes[batch.partition]].append(batch)
+        for connection, share in shares.items():
+            dealt[connection].append(share)
+    for destination in destinations:
+        await destination.leaders([topic])
     await asyncio.sleep(pause_s)
     with Clock(profile) as clock:
-        await asyncio.gather(*map(append_prepared, destinations, dealt))
+        await asyncio.gather(
+            *(
+                append_prepared(destinations[number], node, requests)
+                for (number, node), requests in dealt.items()
+            )
+        )
     await prove(destinations[0], topic, work)
     return clock.figures
 
 
-async def append_prepared(destination: KafkaDestination, requests: Sequence[list[Batch]]) -> None:
-    """Append the requests in their order, five in flight."""
+async def append_prepared(
+    destination: KafkaDestination, node: int, requests: Sequence[list[Batch]]
+) -> None:
+    """Append the requests to a broker in their order, five in flight."""
     answers: deque[asyncio.Future[object]] = deque()
     for request in requests:
         if len(answers) == IN_FLIGHT:
             await answers.popleft()
-        answers.append(destination.produce(1, request))  # type: ignore[arg-type]
+        answers.append(destination.produce(node, request))  # type: ignore[arg-type]
     while answers:
         await answers.popleft()
 

@@ -36,13 +36,16 @@ from harness import (
     Figures,
     Load,
     Others,
+    Properties,
     catch_up,
     catch_up_loads,
     client,
+    connect,
     forget_mirrors,
     make_mirror,
     make_topic,
     mirror_maker,
+    plain,
     preload,
     start_cluster,
     twinlog,
@@ -52,7 +55,6 @@ from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.requests.topics import delete_topics
 from twinlog.kafka.types import TopicPartition
-from twinlog.local.cluster import LocalCluster
 from twinlog.store.config_records import Mirror
 from twinlog.store.mirrors import MirrorStore
 
@@ -87,7 +89,10 @@ async def main() -> None:
                     continue
                 size = await preload(here, load)
                 print(f"{load.name}: {load.records} records, {size / 1e6:.0f} MB", flush=True)
-                bench = Bench(source, destination, here, there, load, Path(name), options.beside)
+                bench = Bench(
+                    *(plain(source), plain(destination), here, there, load, Path(name)),
+                    options.beside,
+                )
                 # These runs are not stored: they make both brokers compile their code.
                 beside = ("beside",) if options.beside else ()
                 for contender in ("limit", "twinlog", *beside):
@@ -97,7 +102,7 @@ async def main() -> None:
                         figures = await undisturbed(
                             partial(bench.run, contender), lambda found: found.others_cores
                         )
-                        print(_line(contender, figures, size), flush=True)
+                        print(line(contender, figures, size), flush=True)
                         if contender not in beside:
                             row = _row(load, contender, number, size, figures)
                             results.put("catch_up", row, ("load", "contender", "round"))
@@ -109,8 +114,9 @@ async def main() -> None:
 class Bench:
     """One run of one contender."""
 
-    source: LocalCluster
-    destination: LocalCluster
+    source: Properties
+    """By which the contenders reach it."""
+    destination: Properties
     here: KafkaCluster
     there: KafkaCluster
     load: Load
@@ -137,7 +143,7 @@ class Bench:
 
     async def _limit(self, topic: str, connections: int) -> Figures:
         async with AsyncExitStack() as stack:
-            clients = [client(self.destination) for _ in range(connections)]
+            clients = [connect(self.destination) for _ in range(connections)]
             ports = [
                 KafkaDestination(await stack.enter_async_context(each), lambda: True)
                 for each in clients
@@ -146,7 +152,7 @@ class Bench:
 
     async def _limit_of(self, topic: str, ports: Sequence[KafkaDestination]) -> Figures:
         load = self.load
-        await make_topic(self.there, topic, load.partitions)
+        await make_topic(self.there, topic, load.partitions, self.replication)
         for port in ports:
             await port.leaders([topic])
         reader = KafkaSource(self.here)
@@ -179,8 +185,8 @@ class Bench:
         log = self.folder / "twinlog.log"
         with twinlog(self.destination, log=log, program=program) as pid:
             await asyncio.sleep(WARM_S)
-            servers, topics = self.source.bootstrap_servers, {load.name: load.partitions}
-            await make_mirror(self.here, self.there, servers, topics, self.replication)
+            topics = {load.name: load.partitions}
+            await make_mirror(self.here, self.there, self.source, topics, self.replication)
             figures = await catch_up(self.there, load.name, load, pid, offsets=self.offsets)
         await forget_mirrors(self.there, [load.name])
         return figures
@@ -215,7 +221,8 @@ def _row(load: Load, contender: str, number: int, size: int, figures: Figures) -
     }
 
 
-def _line(contender: str, figures: Figures, size: int) -> str:
+def line(contender: str, figures: Figures, size: int) -> str:
+    """Return the figures of a run that moved this many bytes, for a person."""
     return (
         f"  {contender:<13}{figures.records_per_second:>10,.0f} records/s"
         f"{figures.seconds:>8.2f} s, CPU {figures.cpu_seconds:6.2f} s"

@@ -48,6 +48,7 @@ from harness import (
     make_mirror,
     make_topic,
     mirror_maker,
+    plain,
     start_cluster,
     twinlog,
     undisturbed,
@@ -118,8 +119,8 @@ class Bench:
         alias = f"{contender}-{name}"
         arrives = f"{alias}.{topic}" if contender.startswith("mm2") else topic
         if contender in TWINLOGS:
-            servers = self.source.bootstrap_servers
-            await make_mirror(self.here, self.there, servers, {topic: partitions})
+            source = plain(self.source)
+            await make_mirror(self.here, self.there, source, {topic: partitions})
         with self._contender(contender, topic, alias) as pid:
             cluster = self.source if contender == "none" else self.destination
             found = await asyncio.to_thread(self._measure, topic, cluster, arrives, pid)
@@ -137,10 +138,11 @@ class Bench:
             return nullcontext()
         if contender in TWINLOGS:
             program = PROGRAM if contender == "twinlog" else self.options.beside
-            return twinlog(self.destination, log=self.folder / "twinlog.log", program=program)
+            log = self.folder / "twinlog.log"
+            return twinlog(plain(self.destination), log=log, program=program)
         return mirror_maker(
-            self.source,
-            self.destination,
+            plain(self.source),
+            plain(self.destination),
             topic,
             alias=alias,
             tuned=contender == "mm2-tuned",

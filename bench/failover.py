@@ -28,7 +28,16 @@ from typing import Final
 from confluent_kafka import Producer
 
 import results
-from harness import MIRROR, Others, add_topics, client, make_mirror, start_cluster, twinlog
+from harness import (
+    MIRROR,
+    Others,
+    add_topics,
+    client,
+    make_mirror,
+    plain,
+    start_cluster,
+    twinlog,
+)
 from idle import AT_ONCE, TOPIC_PARTITIONS
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal
@@ -74,8 +83,8 @@ async def _measure(count: int) -> dict[str, float]:
         start_cluster() as destination,
     ):
         async with client(destination) as there, client(source) as here:
-            await make_mirror(here, there, source.bootstrap_servers, {})
-            with twinlog(destination, log=Path(name, "twinlog.log")):
+            await make_mirror(here, there, plain(source), {})
+            with twinlog(plain(destination), log=Path(name, "twinlog.log")):
                 async with _states(there) as states:
                     await _fill(here, there, source.bootstrap_servers, count)
                     await _await(states, State.MIRRORING, count)

@@ -33,7 +33,12 @@ from twinlog.kafka.errors import Refusal
 from twinlog.kafka.log.batch import HEADER_SIZE
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import RawRecord, build, encode_tail, whole
-from twinlog.kafka.requests.topics import NewTopic, create_topics, delete_topics
+from twinlog.kafka.requests.topics import (
+    NewTopic,
+    absent_everywhere,
+    create_topics,
+    delete_topics,
+)
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.artifacts import mirror_maker_jars
 from twinlog.local.cluster import LocalCluster
@@ -76,9 +81,23 @@ def catch_up_loads(records: int) -> list[Load]:
     ]
 
 
+Properties = Mapping[str, str]
+"""A client's properties, as Java's clients and twinlog take them."""
+
+
+def plain(cluster: LocalCluster) -> Properties:
+    """Return the properties of a client of a cluster's listener without TLS and SASL."""
+    return {"bootstrap.servers": cluster.bootstrap_servers}
+
+
 def client(cluster: LocalCluster) -> KafkaCluster:
     """Return a client of a local cluster; an async context manager."""
-    return KafkaCluster(parse_config({"bootstrap.servers": cluster.bootstrap_servers}).config)
+    return connect(plain(cluster))
+
+
+def connect(properties: Properties) -> KafkaCluster:
+    """Return a client with these properties; an async context manager."""
+    return KafkaCluster(parse_config(properties).config)
 
 
 async def make_topic(
@@ -271,17 +290,25 @@ PROGRAM = Path(sys.executable).with_name("twinlog")
 
 @contextmanager
 def twinlog(
-    destination: LocalCluster, *options: str, log: Path, program: Path = PROGRAM
+    destination: Properties, *options: str, log: Path, program: Path = PROGRAM
 ) -> Iterator[int]:
     """Start `twinlog run` as a user does; return its pid."""
-    argv = [str(program), "run"]
-    argv += ["--bootstrap-server", destination.bootstrap_servers, *options]
+    file = log.with_suffix(".properties")
+    write_properties(file, destination)
+    argv = [str(program), "run", "--bootstrap-server", destination["bootstrap.servers"]]
+    argv += ["--command-config", str(file), *options]
     # The group ends it even if this process is killed.
     with ProcessGroup() as group:
         process = group.start(Program(argv=argv, log=log))
         yield process.identity.pid
         process.signal(signal.SIGTERM)
         process.wait(40)
+
+
+def write_properties(file: Path, properties: Properties) -> None:
+    """Write a Java properties file; of what needs an escape, values may have line ends."""
+    escaped = {name: value.replace("\n", "\\n") for name, value in properties.items()}
+    file.write_text("".join(f"{name}={value}\n" for name, value in escaped.items()))
 
 
 TUNED = {
@@ -306,21 +333,27 @@ BROKER_CONFIG = {"log.segment.delete.delay.ms": "0"}
 100 partitions and more that holds up both brokers for a second."""
 
 
-def start_cluster(brokers: int = 1, **options: Any) -> LocalCluster:
+def start_cluster(
+    brokers: int = 1, config: Properties | None = None, **options: Any
+) -> LocalCluster:
     """Start a cluster, of one broker in most benches; a context manager.
 
     Several brokers have a controller of its own, whose heap is smaller than the brokers' first one.
     """
     flags = BROKER_JVM if brokers == 1 else ()
     return LocalCluster.start(
-        brokers, heap=BROKER_HEAP, jvm_flags=flags, config=BROKER_CONFIG, **options
+        brokers,
+        heap=BROKER_HEAP,
+        jvm_flags=flags,
+        config={**BROKER_CONFIG, **(config or {})},
+        **options,
     )
 
 
 @contextmanager
 def mirror_maker(
-    source: LocalCluster,
-    destination: LocalCluster,
+    source: Properties,
+    destination: Properties,
     topic: str,
     *,
     alias: str,
@@ -337,8 +370,8 @@ def mirror_maker(
     """
     properties = {
         "clusters": f"{alias}, target",
-        f"{alias}.bootstrap.servers": source.bootstrap_servers,
-        "target.bootstrap.servers": destination.bootstrap_servers,
+        **{f"{alias}.{name}": value for name, value in source.items()},
+        **{f"target.{name}": value for name, value in destination.items()},
         f"{alias}->target.enabled": "true",
         f"{alias}->target.topics": topic,
         f"target->{alias}.enabled": "false",
@@ -364,7 +397,7 @@ def mirror_maker(
             side = alias if name.startswith("consumer") else "target"
             properties[f"{side}.{name}"] = value
     file = folder / f"{alias}.properties"
-    file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    write_properties(file, properties)
     with ProcessGroup() as group:
         process = group.start(
             JavaProgram(
@@ -462,29 +495,29 @@ def _moment(pid: int, records: int) -> _Moment:
 
 
 async def forget_mirrors(destination: KafkaCluster, topics: Sequence[str]) -> None:
-    """Delete mirrored topics and the control topics, and wait until they are deleted."""
+    """Delete mirrored topics and the control topics, and wait until no broker knows them."""
     names = [*CONTROL_TOPICS, *topics]
     await delete_topics(destination, names)
-    while True:
-        metadata = await destination.refresh(names)
-        if not any(name in metadata.topics and not metadata.topics[name].error for name in names):
-            return
+    while await absent_everywhere(destination, names) != {*names}:
         await asyncio.sleep(0.2)
 
 
 async def make_mirror(
     source: KafkaCluster,
     destination: KafkaCluster,
-    servers: str,
+    reached: Properties,
     topics: Mapping[str, int],
     replication: int = 1,
 ) -> None:
-    """Create a mirror of these topics (name: partitions), with new destination topics."""
+    """Create a mirror of these topics (name: partitions), with new destination topics.
+
+    `reached` are the properties by which the mirror reaches the source.
+    """
     store = MirrorStore(destination)
     await store.create_mirror(
         Mirror(
             name=MIRROR,
-            source={"bootstrap.servers": servers},
+            source=reached,
             source_cluster_id=source.cluster_id,
         )
     )

@@ -25,6 +25,7 @@ from harness import (
     cpu_seconds,
     make_mirror,
     parts,
+    plain,
     proportional_memory,
     start_cluster,
     twinlog,
@@ -59,8 +60,8 @@ async def main() -> None:
             start_cluster() as destination,
         ):
             async with client(source) as here, client(destination) as there:
-                await make_mirror(here, there, source.bootstrap_servers, {})
-                with twinlog(destination, log=Path(name, "twinlog.log")) as pid:
+                await make_mirror(here, there, plain(source), {})
+                with twinlog(plain(destination), log=Path(name, "twinlog.log")) as pid:
                     await asyncio.sleep(WARM_S)
                     there_are = 0
                     for count in sorted(options.partitions):

@@ -25,6 +25,7 @@ from harness import (
     forget_mirrors,
     lanes_of,
     make_mirror,
+    plain,
     preload,
     proportional_memory,
     start_cluster,
@@ -96,11 +97,12 @@ class Bench:
             Mirror(name="idle", source={"bootstrap.servers": "127.0.0.1:1"}, source_cluster_id="")
         )
         options = ("--lane-property", f"lane.buffer.bytes={buffer_mb << 20}")
-        with twinlog(self.destination, *options, log=self.folder / "twinlog.log") as pid:
+        log = self.folder / "twinlog.log"
+        with twinlog(plain(self.destination), *options, log=log) as pid:
             await asyncio.sleep(WARM_S)
             before = _largest(pid)
-            servers = self.source.bootstrap_servers
-            await make_mirror(self.here, self.there, servers, {self.load.name: PARTITIONS})
+            source = plain(self.source)
+            await make_mirror(self.here, self.there, source, {self.load.name: PARTITIONS})
             found = await self._watch(pid)
         await forget_mirrors(self.there, [self.load.name])
         return {"idle_mb": before, **found}

@@ -7,8 +7,7 @@ rounds, with the lowest and the highest round.
 """
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
 from typing import Final
@@ -16,12 +15,17 @@ from typing import Final
 import pygal
 from pygal.style import Style
 
+import production_report
 import results
 from results import Run
+from tables import Field, Figures, Target, per_gigabyte, table, times
 
 TEMPLATE: Final = Path(__file__).with_name("benchmarks.template.md")
 DOCS: Final = Path(__file__).parents[1] / "docs"
-BENCHES: Final = ("catch_up", "delay", "idle", "memory", "failover")
+BENCHES: Final = (
+    *("catch_up", "delay", "idle", "memory", "failover"),
+    *("production", "transactions", "live_transactions", "partition_limit", "marker_chain"),
+)
 NOT_MEASURED: Final = "(not measured)"
 LOADS: Final = {
     "zstd": "1,000-byte records, zstd",
@@ -44,70 +48,26 @@ COLOURS: Final = ("#0b6e99", "#d9730d", "#e3b27a", "#9b9a97")
 _MOMENTS: Final = ("asked", "command", "stopped", "written")
 _FAILOVER_S: Final = {"1": 0.5, "1000": 2.0, "10000": 10.0}
 
-Field = Callable[[Run], float]
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A target, the measured result, and whether it meets the target."""
-
-    wanted: str
-    found: str
-    met: bool
-
-
-class Figures:
-    """The runs of one benchmark, grouped by the fields of `key`."""
-
-    def __init__(self, bench: str, *key: str) -> None:
-        self._groups: dict[tuple[str, ...], list[Run]] = {}
-        for run in results.load(bench):
-            group = tuple(str(run[field]) for field in key)
-            self._groups.setdefault(group, []).append(run)
-
-    def __bool__(self) -> bool:
-        return bool(self._groups)
-
-    def __contains__(self, group: tuple[str, ...]) -> bool:
-        return group in self._groups
-
-    @property
-    def groups(self) -> list[tuple[str, ...]]:
-        """All groups, the smallest number first."""
-        return sorted(self._groups, key=lambda group: float(group[0]))
-
-    def all(self, group: tuple[str, ...], field: str | Field) -> list[float]:
-        """The figure of each round of a group."""
-        take = field if callable(field) else lambda run: float(run[field])
-        return [take(run) for run in self._groups[group]]
-
-    def median(self, group: tuple[str, ...], field: str | Field) -> float:
-        """The median of the rounds of a group."""
-        return statistics.median(self.all(group, field))
-
-    def shown(self, group: tuple[str, ...], field: str | Field, form: str = ",.0f") -> str:
-        """The median; with several rounds also the lowest and the highest, in brackets."""
-        found = self.all(group, field)
-        text = f"{statistics.median(found):{form}}"
-        return f"{text} ({min(found):{form}} to {max(found):{form}})" if len(found) > 1 else text
-
-    def rounds(self, group: tuple[str, ...]) -> str:
-        """The number of rounds of a group."""
-        return str(len(self._groups[group]))
-
 
 def main() -> None:
     """Write the page and its plots."""
     catch_up, delay = Figures("catch_up", "load", "contender"), Figures("delay", "contender")
     idle, memory = Figures("idle", "partitions"), Figures("memory", "buffer_mb")
     failover = Figures("failover", "partitions")
+    production = Figures("production", "case", "contender")
+    transactions = Figures("transactions", "replication", "contender")
+    live = Figures("live_transactions", "load", "replication")
     targets = [
         *_rate_targets(catch_up),
         *_delay_targets(delay),
         *_idle_targets(idle),
         *_memory_targets(memory),
         *_failover_targets(failover),
+        *production_report.production_targets(production),
+        *production_report.transactions_targets(transactions),
+        *production_report.live_targets(live),
     ]
+    targets.sort(key=lambda target: target.met)  # the missed ones first
     missed = sum(not target.met for target in targets)
     rows = [[each.wanted, each.found, "yes" if each.met else "**no**"] for each in targets]
     _plot_rates(catch_up)
@@ -115,7 +75,7 @@ def main() -> None:
     text = Template(TEMPLATE.read_text()).substitute(
         machine=_machine(),
         verdict=f"**{missed} of {len(targets)} targets missed.**" if missed else "All are met.",
-        targets=_table(["target", "result", "met"], rows),
+        targets=table(["target", "result", "met"], rows),
         catch_up=_rates(catch_up) or NOT_MEASURED,
         delay=_delays(delay) or NOT_MEASURED,
         delay_seconds=_seconds(delay),
@@ -123,6 +83,17 @@ def main() -> None:
         memory=_memory(memory) or NOT_MEASURED,
         backlog=_backlog(memory),
         failover=_failover(failover) or NOT_MEASURED,
+        production=production_report.production(production) or NOT_MEASURED,
+        transactions=production_report.transactions(
+            transactions, Figures("marker_chain", "replication", "partitions", "lanes")
+        )
+        or NOT_MEASURED,
+        live=production_report.live(live) or NOT_MEASURED,
+        partition_limit=production_report.partition_limit(
+            Figures("partition_limit", "replication", "round_trip_ms")
+        )
+        or NOT_MEASURED,
+        tls=production_report.tls_bytes(Figures("tls_bytes", "way", "direction")) or NOT_MEASURED,
         others=_others(),
     )
     (DOCS / "benchmarks.md").write_text(text)
@@ -141,20 +112,20 @@ def _machine() -> str:
 
 
 def _others() -> str:
-    cores = [float(run["others_cores"]) for bench in BENCHES for run in results.load(bench)]
+    cores = [
+        float(run["others_cores"])
+        for bench in BENCHES
+        for run in results.load(bench)
+        if "others_cores" in run
+    ]
     return f"{statistics.median(cores):.2f} cores in the median run, {max(cores):.2f} in the worst"
 
 
 # ---- catching up ---------------------------------------------------------------------------------
 
 
-def _per_gigabyte(field: str, share: float = 1.0) -> Field:
-    """CPU seconds per gigabyte; `field` covers a `share` of the records."""
-    return lambda run: float(run[field]) / float(run["bytes"]) / share * 1e9
-
-
-_CPU: Final = _per_gigabyte("cpu_seconds")
-_LATE_CPU: Final = _per_gigabyte("late_cpu_seconds", 0.5)
+_CPU: Final = per_gigabyte("cpu_seconds")
+_LATE_CPU: Final = per_gigabyte("late_cpu_seconds", 0.5)
 
 
 def _rates(figures: Figures) -> str:
@@ -178,7 +149,7 @@ def _rates(figures: Figures) -> str:
         size = figures.median(next(iter(groups.values())), "bytes")
         head = ["", "records/s", "CPU s/GB", "2nd half: records/s", "2nd half: CPU s/GB"]
         head += ["other programs, cores", "rounds"]
-        parts += [f"### {title} ({size / 1e6:,.0f} MB)", _table(head, rows)]
+        parts += [f"### {title} ({size / 1e6:,.0f} MB)", table(head, rows)]
     return "\n\n".join(parts)
 
 
@@ -193,13 +164,13 @@ def _rate_targets(figures: Figures) -> list[Target]:
         cpu, their_cpu = (figures.median((load, name), _CPU) for name in MIRRORS[:2])
         if load == "zstd":
             targets += [
-                _times(
+                times(
                     f"{title}: at least 2 times the throughput of tuned MirrorMaker 2",
                     ours,
                     tuned,
                     2,
                 ),
-                _times(
+                times(
                     f"{title}: at least 4 times that of MirrorMaker 2 with defaults",
                     ours,
                     defaults,
@@ -214,7 +185,7 @@ def _rate_targets(figures: Figures) -> list[Target]:
                 ),
             ]
         else:
-            targets.append(_times(f"{title}: not slower than tuned MirrorMaker 2", ours, tuned, 1))
+            targets.append(times(f"{title}: not slower than tuned MirrorMaker 2", ours, tuned, 1))
         targets.append(
             Target(
                 f"{title}: at most a fifth of tuned MirrorMaker 2's CPU per gigabyte",
@@ -223,10 +194,6 @@ def _rate_targets(figures: Figures) -> list[Target]:
             )
         )
     return targets
-
-
-def _times(wanted: str, ours: float, theirs: float, least: float) -> Target:
-    return Target(wanted, f"{ours / theirs:.1f} times", ours >= least * theirs)
 
 
 def _limit_target(title: str, name: str, ours: float, limit: float) -> Target:
@@ -264,7 +231,7 @@ def _delays(figures: Figures) -> str:
             others = figures.shown((name,), "others_cores", ".2f")
             rows.append([title, *delays, cores, others, figures.rounds((name,))])
     head = ["milliseconds", "p50", "p99", "max", "cores", "other programs, cores", "rounds"]
-    return _table(head, rows) if rows else ""
+    return table(head, rows) if rows else ""
 
 
 def _seconds(figures: Figures) -> str:
@@ -331,7 +298,7 @@ def _idle(figures: Figures) -> str:
         ]
         for group in figures.groups
     ]
-    return _table(head, rows) if rows else ""
+    return table(head, rows) if rows else ""
 
 
 def _idle_targets(figures: Figures) -> list[Target]:
@@ -359,7 +326,7 @@ def _memory(figures: Figures) -> str:
         ]
         for group in figures.groups
     ]
-    return _table(head, rows) if rows else ""
+    return table(head, rows) if rows else ""
 
 
 def _megabytes(run: Run) -> float:
@@ -399,7 +366,7 @@ def _failover(figures: Figures) -> str:
         ]
         for group in figures.groups
     ]
-    return _table(head, rows) if rows else ""
+    return table(head, rows) if rows else ""
 
 
 def _failover_targets(figures: Figures) -> list[Target]:
@@ -419,12 +386,6 @@ def _failover_targets(figures: Figures) -> list[Target]:
 
 
 # ---- tables and plots ----------------------------------------------------------------------------
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    numbers = len(head) > 3  # all columns but the first hold numbers
-    line = "| --- |" + (" ---: |" if numbers else " --- |") * (len(head) - 1)
-    return "\n".join([f"| {' | '.join(head)} |", line, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def _bars(

@@ -37,7 +37,8 @@ from twinlog.local.cluster import LocalCluster
 from twinlog.runtime.lane_options import parse_lane_settings
 
 PARTITIONS = 8
-FETCHERS = (1, 2, 4, 8)
+FETCHERS = (4, 8, 16)
+"""A distant broker has four connections at least."""
 OLD_S = 3 * 86400.0
 """Older than the default time for which a broker remembers a producer."""
 
@@ -123,6 +124,10 @@ async def by_age(
             print(f"{name} records {size / seconds / 1e6:8.1f} MB/s")
 
 
+async def _owned_for_good() -> None:
+    """Confirm the ownership at once: there is no other lane."""
+
+
 @asynccontextmanager
 async def mirror(
     theirs: KafkaCluster, ours: KafkaCluster, topic: str, fetchers: int
@@ -137,6 +142,7 @@ async def mirror(
         random.Random(1),
         lambda _: None,
         brokers_time_ms=lambda: time.time_ns() // 1_000_000,
+        confirm_ownership=_owned_for_good,
     )
     leaders = await source.leaders([topic])
     shard = Shard(0, f"twinlog.{fetchers}", port, settings)

@@ -21,6 +21,7 @@ import asyncio
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,7 @@ from harness import (
     Load,
     client,
     make_topic,
+    plain,
     start_cluster,
     undisturbed,
 )
@@ -84,7 +86,8 @@ async def compare(replication: int, options: argparse.Namespace) -> None:
                 flush=True,
             )
             bench = Bench(
-                *(source, destination, here, there, load, Path(name), options.beside),
+                *(plain(source), plain(destination), here, there, load, Path(name)),
+                options.beside,
                 replication=replication,
                 offsets=load.records + options.transactions,
                 isolation="read_committed",
@@ -114,6 +117,8 @@ async def compare(replication: int, options: argparse.Namespace) -> None:
 async def fill(cluster: LocalCluster, its: KafkaCluster, load: Load) -> float:
     """Create the topic and fill it; return the transactions per second that were written."""
     await make_topic(its, load.name, load.partitions)
+    # The default executor may have fewer threads than there are producers.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(PRODUCERS))
     started = time.perf_counter()
     share = load.records // RECORDS // PRODUCERS
     writers = [
