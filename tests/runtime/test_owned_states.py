@@ -105,6 +105,7 @@ class Bench:
             settings=LaneSettings(lease_s=LEASE_S),
         )
         await owned.open()
+        await owned._writers(EXACT)  # tests append under their producer id
         return owned
 
 

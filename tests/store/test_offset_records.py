@@ -1,6 +1,7 @@
 """Twin of twinlog.store.offset_records."""
 
 import json
+from uuid import UUID
 
 import pytest
 
@@ -10,9 +11,11 @@ from twinlog.mirror.offset_runs import Ends, Run
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.sequence_plan import SequencePlan
 from twinlog.store.offset_records import (
+    DroppedChunk,
     MapChunk,
     OffsetRecord,
     OffsetsOwner,
+    Route,
     StoredPlan,
     decode,
     encode,
@@ -27,11 +30,19 @@ PLAN = SequencePlan(
     ((Offset(10), Offset(12)), (Offset(12), Offset(13)), (Offset(20), Offset(21))),
     ENDS,
 )
+ROUTE = Route(UUID(int=1), "a.orders", UUID(int=2), 1)
 CHUNK = MapChunk(NAME, 4, ENDS, (Run(Offset(11), Offset(50), 3), Run(Offset(15), Offset(60), 1)))
 
 
 @pytest.mark.parametrize(
-    "stored", [OffsetsOwner("a-0"), StoredPlan(NAME, PLAN), CHUNK, MapChunk(NAME, 0, ENDS, ())]
+    "stored",
+    [
+        OffsetsOwner("a-0"),
+        StoredPlan(NAME, PLAN, ROUTE),
+        StoredPlan(NAME, PLAN, ROUTE._replace(topic_id=None)),
+        CHUNK,
+        MapChunk(NAME, 0, ENDS, ()),
+    ],
 )
 def test_a_record_survives_its_encoding(stored: OffsetRecord) -> None:
     assert decode(*encode(stored)) == stored
@@ -44,6 +55,7 @@ def test_a_chunk_ends_behind_its_last_run() -> None:
 
 def test_tombstones_and_newer_kinds_are_left_alone() -> None:
     assert decode(encode(CHUNK)[0], None) is None
+    assert encode(DroppedChunk(NAME, 4)) == (encode(CHUNK)[0], None)
     assert decode(b'["newer","flow"]', b"{}") is None
 
 
@@ -59,10 +71,12 @@ def test_tombstones_and_newer_kinds_are_left_alone() -> None:
         ("recorded", [10], "two offsets"),
         ("recorded", [-1, 0], "two offsets"),
         ("epoch", None, "a whole number"),
+        ("route", {"source_topic_id": "?"}, "invalid topic id"),
+        ("route", {"source_topic_id": "A" * 22}, "topic is"),
     ],
 )
 def test_a_damaged_plan_is_refused(field: str, value: object, reason: str) -> None:
-    key, data = encode(StoredPlan(NAME, PLAN))
+    key, data = encode(StoredPlan(NAME, PLAN, ROUTE))
     with pytest.raises(ProtocolError, match=reason):
         decode(key, json.dumps({**json.loads(data), field: value}).encode())
 

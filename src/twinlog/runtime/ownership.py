@@ -94,6 +94,8 @@ class OwnedStatePartition:
         self._open = False
         self._lost = False  # closed or fenced: only the group decides about another takeover
         self._writing = asyncio.Lock()  # guards the port, which serves one call at a time
+        self._opened: set[str] = set()  # the kinds whose writers are open
+        self._opening = asyncio.Lock()
         self._settings = settings
         self._alone_from = self._now() + settings.lease_s
         self._confirmed = 0.0  # the start of the last write or takeover that proved the ownership
@@ -109,11 +111,22 @@ class OwnedStatePartition:
             return
         states = await self._take_over()
         self.reported.adopt(states)
-        for writers in self.writers.values():
-            await writers.open()
         for reason in states.unreadable.values():
             log.warning("%s", reason)
         self._open = True
+
+    async def _writers(self, kind: str) -> SharedWriters:
+        """The writers of a kind, opened: most state partitions have mirrors of one kind only.
+
+        Raises:
+            Fenced: the lease has ended.
+            Retriable: not now; call it again.
+        """
+        async with self._opening:
+            if kind not in self._opened:
+                await self.writers[kind].open()
+                self._opened.add(kind)
+        return self.writers[kind]
 
     @staticmethod
     def _now() -> float:
@@ -165,9 +178,13 @@ class OwnedStatePartition:
 
         Returns:
             The partitions that have never had an owner.
+
+        Raises:
+            Fenced: the state partition has another owner.
+            Retriable: not now; call it again.
         """
         for kind, kind_names in self._by_kind(names).items():
-            self.reported.note_writers(self.writers[kind].id, kind_names)
+            self.reported.note_writers((await self._writers(kind)).id, kind_names)
         fresh = self.reported.never_owned(names)
         # A resumed partition goes to MIRRORING directly.
         resumed = {State.PAUSED, State.PAUSING}
@@ -352,7 +369,7 @@ class OwnedStatePartition:
                     )
                     for name in kind_names
                 }
-                settled |= await self.writers[kind].seal(sealing)
+                settled |= await (await self._writers(kind)).seal(sealing)
             except TwinlogError as error:
                 troubles.append(error)
         for name, end in settled.items():

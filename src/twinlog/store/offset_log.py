@@ -12,7 +12,6 @@ from twinlog.kafka.requests.topics import NewTopic, confirm_absent, create_topic
 from twinlog.kafka.types import Offset
 from twinlog.mirror.offset_runs import Ends, OffsetRuns
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.sequence_plan import SequencePlan
 from twinlog.store.control_topics import MAX_REPLICATION, partition_count
 from twinlog.store.offset_records import (
     MapChunk,
@@ -41,7 +40,7 @@ _CONFIGS: Final = {
 class StoredOffsets:
     """What `__mirror_offsets` holds of some partitions."""
 
-    plans: Mapping[MirrorPartition, SequencePlan] = field(default_factory=dict)
+    plans: Mapping[MirrorPartition, StoredPlan] = field(default_factory=dict)
     chunks: Mapping[MirrorPartition, Sequence[MapChunk]] = field(default_factory=dict)
     """The parts of each map, in order."""
 
@@ -91,12 +90,12 @@ def fold_offsets(records: Iterable[ControlRecord]) -> StoredOffsets:
         ProtocolError: a record cannot be read.
         ControlTopicLost: a part of a map is missing.
     """
-    plans: dict[MirrorPartition, SequencePlan] = {}
+    plans: dict[MirrorPartition, StoredPlan] = {}
     chunks: dict[MirrorPartition, dict[int, MapChunk]] = {}
     for record in latest(records).values():
         match decode(record.key, record.value):
-            case StoredPlan(name, plan):
-                plans[name] = plan
+            case StoredPlan() as plan:
+                plans[plan.name] = plan
             case MapChunk() as chunk:
                 chunks.setdefault(chunk.name, {})[chunk.number] = chunk
     ordered = {name: [by[n] for n in sorted(by)] for name, by in chunks.items()}

@@ -4,7 +4,10 @@
     ------------------------------------------  --------------------------------------------------
     ["owner"]                                   lane: who owns the state partition since then
     ["plan", mirror, topic, partition]          producer_id, epoch, sequence, recorded: [source,
-                                                destination], runs: [start, end, start, end, ...]
+                                                destination], runs: [start, end, start, end, ...],
+                                                route: source_topic_id, topic, topic_id (absent if
+                                                it was not known), slot; epochs: [start, end, leader
+                                                epoch, ...] of the source's last offsets
     ["map", mirror, topic, partition, number]   start: [source, destination], runs: base64 of
                                                 offset_runs.encode_runs
 
@@ -12,18 +15,24 @@ The topic has as many partitions as `__mirror_state`, and a partition of a flow 
 that of its state. It is compacted. Each chunk of a map begins where the one before it ends; the
 last one is written again while it grows. A plan and the chunk that it begins behind are in one
 batch, so a reader sees both or none (docs/decisions/0014-recorded-offset-map.md).
+
+A topic that was recreated on either side has another route: its plan and its map begin again, and
+the parts of the former map get tombstones.
 """
 
 import base64
 import binascii
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
+from uuid import UUID
 
-from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, Sequence
+from twinlog.kafka.log.leader_epochs import EpochRun
+from twinlog.kafka.types import LeaderEpoch, Offset, ProducerEpoch, ProducerId, Sequence
 from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run, decode_runs, encode_runs
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.sequence_plan import SequencePlan, SourceRun
+from twinlog.store.config_records import topic_id_of, topic_id_text
 from twinlog.store.json_fields import JsonObject, decode_json, encode_json
 
 _VERSION: Final = 1
@@ -40,12 +49,27 @@ class OffsetsOwner:
     lane: str
 
 
+class Route(NamedTuple):
+    """From which topic to which one a partition is copied, and by which of several producers."""
+
+    source_topic_id: UUID
+    topic: str
+    """On the destination."""
+    topic_id: UUID | None
+    """On the destination; None if it is not known."""
+    slot: int = 0
+    """Source partitions that are copied to one partition have producer ids of their own."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredPlan:
     """The last plan of a partition."""
 
     name: MirrorPartition
     plan: SequencePlan
+    route: Route
+    epochs: tuple[EpochRun, ...] = ()
+    """The source's leader epochs, as far as they were read (KIP-320)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +89,26 @@ class MapChunk:
         return Ends(self.runs[-1].source_end, self.runs[-1].destination_end)
 
 
-OffsetRecord: TypeAlias = OffsetsOwner | StoredPlan | MapChunk
+@dataclass(frozen=True, slots=True)
+class DroppedChunk:
+    """A tombstone for a part of a map."""
+
+    name: MirrorPartition
+    number: int
 
 
-def encode(record: OffsetRecord) -> tuple[bytes, bytes]:
-    """Key and value."""
+OffsetRecord: TypeAlias = OffsetsOwner | StoredPlan | MapChunk | DroppedChunk
+
+
+def encode(record: OffsetRecord) -> tuple[bytes, bytes | None]:
+    """Key and value; no value for a tombstone."""
     match record:
         case OffsetsOwner(lane):
             key: list[Any] = ["owner"]
             body: dict[str, Any] = {"lane": lane}
-        case StoredPlan(name, plan):
+        case DroppedChunk(name, number):
+            return encode_json(["map", *name, number]), None
+        case StoredPlan(name, plan, route, epochs):
             key = ["plan", *name]
             body = {
                 "producer_id": plan.producer_id,
@@ -82,6 +116,8 @@ def encode(record: OffsetRecord) -> tuple[bytes, bytes]:
                 "sequence": plan.sequence,
                 "recorded": list(plan.recorded),
                 "runs": [offset for run in plan.runs for offset in run],
+                "route": _route_fields(route),
+                "epochs": [number for run in epochs for number in run],
             }
         case MapChunk(name, number, start, runs):
             key = ["map", *name, number]
@@ -103,7 +139,9 @@ def decode(key: bytes | None, value: bytes | None) -> OffsetRecord | None:
         case ["owner"]:
             return OffsetsOwner(_body(parts, value).text("lane"))
         case ["plan", str(), str(), int()]:
-            return StoredPlan(MirrorPartition(*parts[1:]), _plan(_body(parts, value)))
+            body = _body(parts, value)
+            name = MirrorPartition(*parts[1:])
+            return StoredPlan(name, _plan(body), _route(body), _epochs(body))
         case ["map", str(), str(), int(), int(number)]:
             body = _body(parts, value)
             start = _ends(body, "start")
@@ -123,6 +161,34 @@ def _body(parts: list[Any], value: bytes) -> JsonObject:
     if body.number("version") != _VERSION:
         raise body.error("version", str(_VERSION))
     return body
+
+
+def _route_fields(route: Route) -> dict[str, Any]:
+    known = {} if route.topic_id is None else {"topic_id": topic_id_text(route.topic_id)}
+    return {
+        "source_topic_id": topic_id_text(route.source_topic_id),
+        "topic": route.topic,
+        **known,
+        "slot": route.slot,
+    }
+
+
+def _route(body: JsonObject) -> Route:
+    route = JsonObject(body.object("route"), f"{_WHAT}, a route")
+    topic_id = topic_id_of(route.text("topic_id")) if route.has("topic_id") else None
+    source_topic_id = topic_id_of(route.text("source_topic_id"))
+    return Route(source_topic_id, route.text("topic"), topic_id, route.number("slot"))
+
+
+def _epochs(body: JsonObject) -> tuple[EpochRun, ...]:
+    numbers = body.list("epochs")
+    if len(numbers) % 3 or not all(type(number) is int for number in numbers):
+        raise body.error("epochs", "whole numbers, three for each run")
+    triples = zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
+    runs = tuple(EpochRun(Offset(s), Offset(e), LeaderEpoch(epoch)) for s, e, epoch in triples)
+    if any(run.end <= run.start for run in runs):
+        raise body.error("epochs", "runs with an offset or more")
+    return runs
 
 
 def _plan(body: JsonObject) -> SequencePlan:

@@ -3,13 +3,15 @@
 import asyncio
 import random
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 from batch_builders import batch, record
 from sole_owner import owned_for_good
 
-from twinlog.engines.base import LaneContext
+from twinlog.engines.base import LaneContext, Sealed, Sealing
 from twinlog.engines.exact.data_id import DataId
 from twinlog.engines.exact.ports import ActiveProducers, DestinationPort, LogEnd, ProducerIdentity
 from twinlog.engines.settings import LaneSettings
@@ -18,11 +20,14 @@ from twinlog.engines.translated.writers import FlowWriters, NotLocated, ToLocate
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Retriable
 from twinlog.kafka.log.batch import batches
-from twinlog.kafka.types import Offset, ProducerState, TopicPartition
+from twinlog.kafka.types import LeaderEpoch, Offset, ProducerState, TopicPartition
+from twinlog.mirror.offset_runs import Run
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Data
-from twinlog.store.offset_log import StoredOffsets
-from twinlog.store.offset_records import MapChunk, OffsetRecord, StoredPlan
+from twinlog.store.offset_log import StoredOffsets, fold_offsets
+from twinlog.store.offset_records import CHUNK_RUNS, MapChunk, OffsetRecord, StoredPlan, encode
+from twinlog.store.state_records import LastMirrored
+from twinlog.store.topic_reader import ControlRecord
 
 NAME = MirrorPartition("flow", "orders", 0)
 KEY = TopicPartition("a.orders", 0)
@@ -52,15 +57,8 @@ class MemoryLog:
 
     async def take_over(self) -> StoredOffsets:
         self.takeovers += 1
-        plans = {r.name: r.plan for r in self.records if isinstance(r, StoredPlan)}
-        chunks = {(r.name, r.number): r for r in self.records if isinstance(r, MapChunk)}
-        return StoredOffsets(
-            plans=plans,
-            chunks={
-                name: [chunks[key] for key in sorted(chunks) if key[0] == name]
-                for name in {name for name, _ in chunks}
-            },
-        )
+        entries = [encode(stored) for stored in self.records]
+        return fold_offsets(ControlRecord(0, at, 0, *entry) for at, entry in enumerate(entries))
 
     async def write(self, records: Sequence[OffsetRecord]) -> None:
         if self.broken:
@@ -78,7 +76,7 @@ class OnePartition:
 
     async def init_producer(self, name: str) -> ProducerIdentity:
         self.epoch += 1
-        return ProducerIdentity(name, 7, self.epoch)
+        return ProducerIdentity(name, 8 if name.endswith(".1") else 7, self.epoch)
 
     async def producers(
         self, keys: Sequence[TopicPartition]
@@ -191,16 +189,68 @@ def test_without_a_stored_plan_a_log_that_is_not_empty_is_not_written_to() -> No
     _run(body())
 
 
-def test_two_partitions_of_one_writer_are_not_copied_to_one() -> None:
-    """Goal: both would have the same sequence numbers, and the broker would take one of the two."""
+def test_two_partitions_that_are_copied_to_one_have_producer_ids_of_their_own() -> None:
+    """Goal: with the same sequence numbers, the broker would take one of the two."""
 
     async def body() -> None:
-        other = MirrorPartition("flow", "orders-2", 0)
-        found = await _writers(MemoryLog(), OnePartition(0)).locate({**NEW, other: NEW[NAME]})
-        assert isinstance(found[NAME], PartitionSequence)
-        second = found[other]
-        assert isinstance(second, NotLocated)
-        assert second.reason == "orders-0 of flow is copied to a.orders-0 as well"
+        log, other = MemoryLog(), MirrorPartition("flow", "orders-2", 0)
+        found = await _writers(log, OnePartition(0)).locate({**NEW, other: NEW[NAME]})
+        first, second = found[NAME], found[other]
+        assert isinstance(first, PartitionSequence)
+        assert isinstance(second, PartitionSequence)
+        assert (first.producer_id, second.producer_id) == (7, 8)
+        # The next owner keeps them, whichever it locates first.
+        writers = _writers(log, OnePartition(0))
+        writers._settings = LaneSettings(lease_s=0.0)
+        later = (await writers.locate({other: OWNED[NAME]}))[other]
+        assert isinstance(later, PartitionSequence)
+        assert later.producer_id == 8
+
+    _run(body())
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        {"source_topic_id": UUID(int=5), "topic_id": UUID(int=2)},
+        {"source_topic_id": UUID(int=1), "topic_id": UUID(int=5)},
+        {"source_topic_id": UUID(int=1), "destination": TopicPartition("b.orders", 0)},
+    ],
+)
+def test_a_topic_that_was_recreated_or_renamed_is_copied_from_its_beginning(
+    route: dict[str, Any],
+) -> None:
+    """Goal: neither plan nor map of the former topic are taken for those of the new one."""
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        known = replace(NEW[NAME], source_topic_id=UUID(int=1), topic_id=UUID(int=2))
+        writers = _writers(log, port)
+        sequence = await _located(writers, {NAME: known})
+        runs = [Run(Offset(100 + 2 * at), Offset(50 + 2 * at), 1) for at in range(CHUNK_RUNS + 5)]
+        sequence._landed = list(runs)
+        await writers.record({NAME: sequence})
+        assert len((await log.take_over()).chunks[NAME]) == 2
+        port.end = 9000
+        anew = replace(known, begin=Offset(3), owned_before=True, **route)
+        sequence = await _located(_writers(log, port), {NAME: anew})
+        assert (sequence.position, sequence.recorded) == (3, (3, 9001))
+        stored = await log.take_over()
+        assert [(chunk.start, chunk.runs) for chunk in stored.chunks[NAME]] == [((3, 9001), ())]
+        assert stored.plans[NAME].route.topic == anew.destination.topic
+
+    _run(body())
+
+
+def test_a_partition_that_has_copied_nothing_is_sealed_at_its_fence() -> None:
+    """Goal: a stop stores no map of a topic that was never read."""
+
+    async def body() -> None:
+        log = MemoryLog()
+        sealing = Sealing(KEY, None, LastMirrored(LeaderEpoch(-1), Offset(-1)), differs=False)
+        sealed = await _writers(log, OnePartition(0)).seal({NAME: sealing})
+        assert sealed == {NAME: Sealed(Offset(0), "nothing was copied to this topic")}
+        assert log.records == []
 
     _run(body())
 

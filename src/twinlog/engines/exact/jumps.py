@@ -43,7 +43,7 @@ def believe(pieces: list[Piece], doubted: Collection[Jump]) -> Believed:
         pieces: the plan of an answer.
         doubted: the doubted skips of the previous answer (`Believed.doubted`).
     """
-    if not any(map(_skips, pieces)):
+    if not any(map(skips, pieces)):
         return Believed(pieces, (), ())
     believed: list[Piece] = []
     iterator = iter(pieces)
@@ -63,7 +63,8 @@ def believe(pieces: list[Piece], doubted: Collection[Jump]) -> Believed:
     return Believed(believed, (), tuple(unexplained))
 
 
-def _skips(piece: Piece) -> bool:
+def skips(piece: Piece) -> bool:
+    """Whether a batch skips offsets that no control record and no aborted transaction explains."""
     return isinstance(piece, Gap) and any(s.reason is Absence.COMPACTED for s in piece.spans)
 
 

@@ -11,13 +11,13 @@ read twice (jumps.py), and a comparison that depends on it is repeated (proof.py
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from typing import Final
 
-from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.ports import SourcePort
 from twinlog.kafka.errors import TwinlogError
 from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.placement import MirrorPartition
 
 log = logging.getLogger(__name__)
 
@@ -29,13 +29,13 @@ class SourcePolicies:
     """What the source has answered about the policies of its topics.
 
     Args:
-        partitions: those that the data plane owns.
+        partitions: those that are read.
         backoff: the pause in seconds after a number of failures.
     """
 
     def __init__(
         self,
-        partitions: Mapping[TopicPartition, ExactPartition],
+        partitions: Collection[TopicPartition] | Collection[MirrorPartition],
         backoff: Callable[[int], float],
     ) -> None:
         self._partitions = partitions

@@ -33,7 +33,7 @@ from twinlog.engines.exact.ports import (
     SourcePort,
 )
 from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions, FlowStage
-from twinlog.engines.translated.reader import FlowReader
+from twinlog.engines.translated.reader import FlowReader, Loop
 from twinlog.engines.translated.sender import FlowSender
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters, NotLocated, ToLocate
@@ -94,9 +94,13 @@ class FlowEngine:
         self._ended_for: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: asyncio.Future[None] | None = None
-        self._reading: set[int] = set()
+        self._reading: set[Loop] = set()
         self._planning: set[FlowWriters] = set()
-        self.throttle = Throttle()
+
+    @property
+    def throttle(self) -> Throttle:
+        """The limit that `limit` has set."""
+        return self._flow.throttle
 
     # ---- the lane's calls ----------------------------------------------------------------------
 
@@ -158,16 +162,22 @@ class FlowEngine:
         ]
 
     def limit(self, throttle: Throttle, *, lanes: int, log_start_delay_s: float) -> None:
-        """Note the flow's limits, which it does not keep to yet (docs/NEXT.md)."""
-        del lanes, log_start_delay_s
-        self.throttle = throttle
+        """Set the flow's limits (`Engine.limit`); nothing is deleted that it has copied."""
+        del log_start_delay_s
+        if throttle != self._flow.throttle:
+            self._flow.throttle = throttle
+            self.set_rate(throttle.rate / lanes)
 
     def set_rate(self, rate: float) -> None:
-        """Nothing is throttled yet."""
+        """Set this lane's rate for throttled partitions, in bytes per second."""
+        if self._reader is not None:
+            self._reader.set_rate(rate)
 
     def take_throttled(self) -> ThrottledReads:
-        """Nothing is throttled yet."""
-        return ThrottledReads(0, held_back=False)
+        """The reads of throttled partitions; `held_back` counts since the last call."""
+        if self._reader is None:
+            return ThrottledReads(0, held_back=False)
+        return self._reader.take_throttled()
 
     def traffic(self) -> Collection[BrokerTraffic]:
         """The fetches from each source broker."""
@@ -180,7 +190,9 @@ class FlowEngine:
             Fenced: the lane may not write any more.
         """
         assert self._source is not None
+        assert self._reader is not None
         self._failure = asyncio.get_running_loop().create_future()
+        self._start(self._reader.policies.run(self._source))
         self._start(self._run(self._source))
         try:
             await self._failure
@@ -217,19 +229,19 @@ class FlowEngine:
                 self._start(self._ask_leaders(source))
             self._locate_due(source, now)
             copying = flow.copying
-            for node in {p.source_node for p, _ in copying} - self._reading - {-1}:
-                self._reading.add(node)
-                self._start(self._read(node))
+            assert self._reader is not None
+            for loop in self._reader.loops() - self._reading:
+                self._reading.add(loop)
+                self._start(self._read(self._reader, loop))
             self._plan_due(copying, now)
             for node in {p.destination_node for p, _ in copying} - {-1}:
                 self._sender.send(node)
 
-    async def _read(self, node: int) -> None:
-        assert self._reader is not None
+    async def _read(self, reader: FlowReader, loop: Loop) -> None:
         try:
-            await self._reader.read(node)
+            await reader.read(loop)
         finally:
-            self._reading.discard(node)
+            self._reading.discard(loop)
 
     # ---- leaders -------------------------------------------------------------------------------
 
@@ -267,7 +279,7 @@ class FlowEngine:
             reason = "the destination's topic was deleted and recreated"
             fail(partition, reason, transient=False)
         else:
-            partition.source_node = source.node
+            partition.source_node, partition.source_leader_epoch = source.node, source.epoch
             partition.destination_node = destination.node
             if min(source.node, destination.node) < 0:
                 self._flow.ask_leaders(failures=2)
@@ -291,16 +303,18 @@ class FlowEngine:
         self, source: SourcePort, writers: FlowWriters, partitions: list[FlowPartition]
     ) -> None:
         try:
-            begins = await _begins(source, [p for p in partitions if not p.owned_before])
+            begins = await _begins(source, partitions)
             to_locate = {
                 p.name: ToLocate(
                     p.destination,
-                    begins.get(p.name, Offset(0)),
+                    begins[p.name],
                     p.owned_before,
                     compacted=p.assignment.compacted,
+                    source_topic_id=p.assignment.source_topic_id,
+                    topic_id=p.assignment.destination_topic_id,
                 )
                 for p in partitions
-                if p.owned_before or p.name in begins
+                if p.name in begins
             }
             located = await writers.locate(to_locate) if to_locate else {}
         except Fenced:
@@ -372,8 +386,6 @@ async def _begins(
     source: SourcePort, partitions: Collection[FlowPartition]
 ) -> Mapping[MirrorPartition, Offset]:
     """Where flows begin that have copied nothing: at the source's log start."""
-    if not partitions:
-        return {}
     bounds = await source.bounds([p.source for p in partitions])
     return {
         p.name: Offset(bounds[p.source].start)

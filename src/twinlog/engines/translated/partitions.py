@@ -19,9 +19,10 @@ from twinlog.engines.exact.jumps import Jump
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters
-from twinlog.kafka.types import UNKNOWN_OFFSET, Offset, TopicPartition
+from twinlog.kafka.types import UNKNOWN_EPOCH, UNKNOWN_OFFSET, Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
+from twinlog.mirror.throttle import Throttle
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class FlowPartition:
     sequence: PartitionSequence | None = None
     """None unless it is COPYING."""
     source_node: int = -1
+    source_leader_epoch: int = UNKNOWN_EPOCH
     destination_node: int = -1
     in_flight: int = 0
     """Batches that are not answered, of former sequences too."""
@@ -154,6 +156,7 @@ class FlowPartitions:
         """Set when something may go on."""
         self.leaders_due = 0.0
         """When the leaders are to be asked for."""
+        self.throttle = Throttle()
         self._random = random
         self._observe = observe
 

@@ -1,5 +1,7 @@
 """Reads the source of a flow: one fetch session for each of its brokers.
 
+Throttled partitions have a session of their own, which waits for the rate (mirror/throttle.py).
+
 An answer belongs to the sequence that it was asked for: if the partition is located again in the
 meantime, the answer is dropped. An answer without records proves nothing.
 """
@@ -7,21 +9,29 @@ meantime, the answer is dropped. An answer without records proves nothing.
 import asyncio
 import logging
 from collections import defaultdict
+from typing import Final
 
-from twinlog.engines.base import BrokerTraffic
-from twinlog.engines.exact.jumps import believe
+from twinlog.engines.base import BrokerTraffic, ThrottledReads
+from twinlog.engines.exact.jumps import believe, skips
 from twinlog.engines.exact.ports import SourcePort
+from twinlog.engines.exact.source_policies import SourcePolicies
 from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import CorruptBatch, ProtocolError, Reaction, Refusal, Retriable, code_of
 from twinlog.kafka.protocol.fetch import Fetched
-from twinlog.kafka.types import FetchPosition, Offset, TopicPartition
+from twinlog.kafka.types import EpochEnd, FetchPosition, Offset, TopicPartition
 from twinlog.mirror.plan import finished, planning_sound
+from twinlog.mirror.throttle import TokenBucket, whole_bytes
 
 log = logging.getLogger(__name__)
 
-_Asked = dict[TopicPartition, tuple[FlowPartition, PartitionSequence, int]]
+_THROTTLE_LOOK_S: Final = 0.5
+"""The longest wait for the rate, which may change meanwhile."""
+
+Loop = tuple[int, bool]
+"""A broker, and whether its throttled partitions are read."""
+_Asked = dict[TopicPartition, tuple[FlowPartition, PartitionSequence, Offset]]
 """The partitions of a fetch, their sequences then, and the offsets that were asked for."""
 
 
@@ -32,25 +42,68 @@ class FlowReader:
         self._flow = flow
         self._source = source
         self._counts: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
+        self.policies = SourcePolicies(flow.all, flow.pause)
+        """Which topics of the source compact."""
+        self._bucket: TokenBucket | None = None
+        self._throttled_bytes = 0
+        self._held_back = False
+
+    def loops(self) -> set[Loop]:
+        """What is to be read: brokers, and whether their throttled partitions."""
+        throttle = self._flow.throttle
+        return {
+            (partition.source_node, throttle.covers(partition.source))
+            for partition, _ in self._flow.copying
+            if partition.source_node >= 0
+        }
+
+    def set_rate(self, rate: float) -> None:
+        """Set the rate of throttled partitions, in bytes per second."""
+        now = self._flow.now()
+        if self._bucket is None:
+            self._bucket = TokenBucket(rate, now)
+        else:
+            self._bucket.set_rate(rate, now)
+
+    def take_throttled(self) -> ThrottledReads:
+        """The reads of throttled partitions; `held_back` counts since the last call."""
+        held_back, self._held_back = self._held_back, False
+        return ThrottledReads(self._throttled_bytes, held_back)
 
     @property
     def traffic(self) -> list[BrokerTraffic]:
         """Requests, bytes and errors of each source broker."""
         return [BrokerTraffic(node, *counts) for node, counts in sorted(self._counts.items())]
 
-    async def read(self, node: int) -> None:
+    async def read(self, loop: Loop) -> None:
         """Read from one broker, as long as it leads partitions with room."""
+        node, throttled = loop
         flow, settings, counts, failures = self._flow, self._flow.settings, self._counts[node], 0
-        while asked := self._asked(node):
+        while asked := self._asked(loop):
+            bucket = self._bucket if throttled else None
+            max_bytes = settings.fetch_max_bytes
+            if bucket is not None:
+                if wait := bucket.wait(flow.now()):
+                    self._held_back = True
+                    await asyncio.sleep(min(wait, _THROTTLE_LOOK_S))
+                    continue
+                loops = sum(covered for _, covered in self.loops())
+                max_bytes = max(1, min(max_bytes, bucket.share // max(loops, 1)))
             asked_at = flow.now()
             counts[0] += 1
             try:
                 result = await self._source.fetch(
                     node,
-                    {key: FetchPosition(offset) for key, (_, _, offset) in asked.items()},
+                    {
+                        key: FetchPosition(
+                            offset, sequence.epochs.before(offset), partition.source_leader_epoch
+                        )
+                        for key, (partition, sequence, offset) in asked.items()
+                    },
                     max_wait_ms=settings.fetch_max_wait_ms,
-                    max_bytes=settings.fetch_max_bytes,
+                    max_bytes=max_bytes,
                     partition_max_bytes=settings.partition_fetch_bytes,
+                    fetcher=int(throttled),
                 )
             except (Retriable, ProtocolError) as error:
                 counts[2] += 1
@@ -60,6 +113,10 @@ class FlowReader:
                 await asyncio.sleep(flow.pause(failures + 1))
                 continue
             failures = 0
+            if bucket is not None:
+                whole = sum(whole_bytes(one.records) for one in result.partitions.values())
+                bucket.spend(whole, flow.now())
+                self._throttled_bytes += whole
             for key, fetched in result.partitions.items():
                 if key in asked:
                     counts[1] += len(fetched.records)
@@ -72,12 +129,16 @@ class FlowReader:
             if result.size < settings.fetch_small_bytes:
                 await asyncio.sleep(settings.fetch_pace_s - (flow.now() - asked_at))
 
-    def _asked(self, node: int) -> _Asked:
-        room = self._flow.settings.partition_queue_bytes
+    def _asked(self, loop: Loop) -> _Asked:
+        settings, throttle, copying = self._flow.settings, self._flow.throttle, self._flow.copying
+        held = sum(sequence.queued_bytes for _, sequence in copying)
+        if held + settings.fetch_max_bytes > settings.buffer_bytes:
+            return {}
         return {
             partition.source: (partition, sequence, sequence.position)
-            for partition, sequence in self._flow.copying
-            if partition.source_node == node and sequence.queued_bytes < room
+            for partition, sequence in copying
+            if (partition.source_node, throttle.covers(partition.source)) == loop
+            and sequence.queued_bytes < settings.partition_queue_bytes
         }
 
     async def _take(
@@ -92,6 +153,8 @@ class FlowReader:
             self._flow.ask_leaders()
         elif fetched.error:
             self._flow.trouble(partition, f"the source refuses: {Refusal(fetched.error)}")
+        elif fetched.diverging is not None:
+            self._diverged(partition, sequence, fetched.diverging)
         else:
             partition.source_end = max(partition.source_end, fetched.high_watermark)
             partition.source_stable = max(partition.source_stable, fetched.last_stable)
@@ -112,7 +175,7 @@ class FlowReader:
             self._flow.trouble(partition, f"corrupt batch in a fetch from the source: {error}")
             return
         pieces = planned.pieces
-        if not partition.assignment.compacted:
+        if any(map(skips, pieces)) and not self.policies.compacts(partition.source.topic):
             pieces, partition.doubted, unexplained = believe(pieces, partition.doubted)
             for jump in unexplained:
                 log.warning(
@@ -123,6 +186,25 @@ class FlowReader:
                     jump.end,
                 )
         sequence.offer(pieces)
+        if pieces and pieces[-1].end == planned.pieces[-1].end:
+            sequence.epochs.learn(sequence.position, planned.leader_epoch)
+
+    def _diverged(
+        self, partition: FlowPartition, sequence: PartitionSequence, source: EpochEnd
+    ) -> None:
+        """Handle a source that has lost the end of its log since it was read."""
+        if not sequence.idle and sequence.mirrored_end <= source.end_offset:
+            reason = f"the source has lost records from offset {source.end_offset} on"
+            self._flow.trouble(partition, reason)
+            return
+        epoch = sequence.epochs.before(sequence.position)
+        self._flow.fail(
+            partition,
+            f"the source has lost records that were copied: copied up to offset "
+            f"{sequence.mirrored_end} of leader epoch {epoch}; on the source, epoch "
+            f"{source.leader_epoch} ends at offset {source.end_offset}, before later epochs",
+            transient=False,
+        )
 
     async def _passed(self, partition: FlowPartition, offset: int) -> None:
         """Find out which end of the source's log was passed."""

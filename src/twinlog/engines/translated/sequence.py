@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, advance
+from twinlog.kafka.log.leader_epochs import EpochRun, SourceEpochs
+from twinlog.kafka.types import UNKNOWN_EPOCH, Offset, ProducerEpoch, ProducerId, advance
 from twinlog.kafka.types import Sequence as SequenceNumber
 from twinlog.mirror.offset_runs import Ends, Run
 from twinlog.mirror.plan import Data, Piece
@@ -39,12 +40,20 @@ class PartitionSequence:
         producer: id and epoch; no number of the epoch was used.
         recorded: where the recorded map ends. All that has landed is recorded.
         position: the next source offset; not below `recorded`'s.
+        epochs: the source's leader epochs before `position`, as far as they are known.
     """
 
     def __init__(
-        self, producer: tuple[ProducerId, ProducerEpoch], recorded: Ends, position: Offset
+        self,
+        producer: tuple[ProducerId, ProducerEpoch],
+        recorded: Ends,
+        position: Offset,
+        epochs: Iterable[EpochRun] = (),
     ) -> None:
         self.producer_id, self.epoch = producer
+        self.epochs = SourceEpochs(epochs)
+        """The leader epochs of what was read (KIP-320)."""
+        self.epochs.place(position, UNKNOWN_EPOCH)
         self.recorded = recorded
         self.position = position
         """The source's offset from which the next piece is wanted."""

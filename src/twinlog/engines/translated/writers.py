@@ -10,14 +10,17 @@ or unexpected (docs/decisions/0014-recorded-offset-map.md):
 """
 
 import asyncio
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+from uuid import UUID
 
 from twinlog.engines.base import LaneContext, Sealed, Sealing
 from twinlog.engines.exact.data_id import DataId
 from twinlog.engines.exact.ports import ActiveProducers, DestinationPort
 from twinlog.engines.translated.sequence import PartitionSequence
+from twinlog.kafka.client.metadata import NO_TOPIC_ID
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable
 from twinlog.kafka.log.batch import batches
@@ -27,7 +30,14 @@ from twinlog.mirror.offset_runs import Ends
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.sequence_plan import Contradiction, Landed, SequencePlan, resolve
 from twinlog.store.offset_log import OffsetLog
-from twinlog.store.offset_records import MapChunk, OffsetRecord, StoredPlan, extended
+from twinlog.store.offset_records import (
+    DroppedChunk,
+    MapChunk,
+    OffsetRecord,
+    Route,
+    StoredPlan,
+    extended,
+)
 
 _READ_BYTES: Final = 1 << 20
 _PAUSE_S: Final = 0.02
@@ -37,13 +47,23 @@ _PAUSE_S: Final = 0.02
 class ToLocate:
     """A partition to locate.
 
-    `begin`: where a flow that has copied nothing begins. `compacted`: the destination's log.
+    `begin`: where a flow that has copied nothing begins; None: it is only fenced then.
+    `source_topic_id`: None if it does not matter. `compacted`: the destination's log.
     """
 
     destination: TopicPartition
-    begin: Offset
+    begin: Offset | None
     owned_before: bool
     compacted: bool
+    source_topic_id: UUID | None = None
+    topic_id: UUID | None = None
+    """Of the destination's topic."""
+
+    def follows(self, route: Route) -> bool:
+        """Whether a plan of this route goes on: neither topic was recreated or replaced."""
+        ids_known = self.source_topic_id in {None, route.source_topic_id}
+        same = self.topic_id is None or route.topic_id in {None, self.topic_id}
+        return ids_known and same and route.topic == self.destination.topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,33 +76,48 @@ class NotLocated:
     """The fence, if it is in the log."""
 
 
+class _Fenced(NamedTuple):
+    """Partitions whose earlier epochs are excluded, by the destination's partition.
+
+    `ends` are those before the fences. Those with troubles are in `troubles` only.
+    """
+
+    epoch: tuple[ProducerId, ProducerEpoch]
+    ends: Mapping[TopicPartition, int]
+    fences: Mapping[TopicPartition, Offset]
+    remembered: Mapping[TopicPartition, ActiveProducers]
+    troubles: Mapping[TopicPartition, str]
+
+
 class FlowWriters:
     """The writers of one state partition (`SharedWriters`)."""
 
     def __init__(self, number: int, lane: LaneContext, port: DestinationPort) -> None:
         self._port = port
         prefix = lane.id_prefix
-        self._data = DataId(f"{prefix}.{number}.flow", port, lane.settings)
+        self._settings = lane.settings
+        self._id = f"{prefix}.{number}.flow"
+        self._data = {0: DataId(self._id, port, lane.settings)}  # by `Route.slot`
+        self._alone_from = 0.0  # when the leases of former owners have ended
         self._log = OffsetLog(
             lane.destination, number, prefix, f"{prefix}.{number}", lane.may_write
         )
         self._log_known = False  # whether what follows is what the log holds
-        self._plans: dict[MirrorPartition, SequencePlan] = {}
+        self._plans: dict[MirrorPartition, StoredPlan] = {}
         self._last: dict[MirrorPartition, MapChunk] = {}  # the last part of each map
         # The sequence that may be planned; a former one's plan would hide what has landed since.
         self._current: dict[MirrorPartition, PartitionSequence] = {}
-        self._owners: dict[TopicPartition, MirrorPartition] = {}  # by the destination's partition
         self._storing = asyncio.Lock()  # guards the log, and what is known of it
 
     @property
     def id(self) -> int:
-        """The producer id of the data."""
-        return self._data.producer_id
+        """The first producer id of the data."""
+        return self._data[0].producer_id
 
     @property
     def must_be_taken_over(self) -> bool:
-        """Whether the data has another producer id by now."""
-        return self._data.renamed
+        """Whether some data has another producer id by now."""
+        return any(data.renamed for data in self._data.values())
 
     async def open(self) -> None:
         """Learn the producer id of the data.
@@ -90,7 +125,8 @@ class FlowWriters:
         Raises:
             Fenced, Retriable: see `SharedWriters.open`.
         """
-        await self._data.open()
+        self._alone_from = asyncio.get_running_loop().time() + self._settings.lease_s
+        await self._data[0].open()
 
     async def close(self) -> None:
         """Nothing runs in the background."""
@@ -106,7 +142,7 @@ class FlowWriters:
             Fenced: another owner has taken over.
             Retriable: not now; call it again.
         """
-        async with self._storing, self._data.turns:
+        async with self._storing:
             for name in partitions:
                 self._current.pop(name, None)
             located = await self._locate(partitions)
@@ -120,54 +156,109 @@ class FlowWriters:
     ) -> Mapping[MirrorPartition, PartitionSequence | NotLocated]:
         await self._take_over()
         results: dict[MirrorPartition, PartitionSequence | NotLocated] = {}
-        keys: dict[TopicPartition, MirrorPartition] = {}
-        for name, one in partitions.items():
-            # Both would have the same sequence numbers: the broker would take one of the two.
-            owner = self._owners.setdefault(one.destination, name)
-            if owner == name:
-                keys[one.destination] = name
-            else:
-                reason = f"{owner.source} of {owner.mirror} is copied to {one.destination} as well"
-                results[name] = NotLocated(reason, transient=False)
-        # Before the fence, which makes the broker forget the last number of earlier epochs.
-        remembered = await self._port.producers([key for key in keys if keys[key] in self._plans])
-        identity = await self._data.next_epoch(keys)
-        ends = await self._port.log_ends(keys)
-        readable = {key: answer.log_end for key, answer in ends.items() if not answer.error}
-        for key in ends.keys() - readable.keys():
-            refusal = Refusal(ends[key].error)
-            results[keys[key]] = NotLocated(f"the destination refuses: {refusal}")
-        to_fence = {key: end for key, end in readable.items() if partitions[keys[key]].owned_before}
-        fences: Mapping[TopicPartition, Offset] = {}
-        if to_fence:
-            fences, codes, identity = await self._data.put_fences(identity, to_fence)
-            for key in to_fence:
-                if codes.get(key):
-                    reason = f"the destination refuses a fence: {Refusal(codes[key])}"
-                    results[keys[key]] = NotLocated(reason)
-                elif key not in fences:
-                    results[keys[key]] = NotLocated("its fence is not in the log yet")
-        epoch = ProducerId(identity.producer_id), ProducerEpoch(identity.epoch)
         records: list[OffsetRecord] = []
-        for key, end in readable.items():
-            name = keys[key]
-            if name in results:
-                continue
-            try:
-                chunks, position = await self._landed(
-                    name, partitions[name], end, fences.get(key), remembered.get(key)
-                )
-            except Contradiction as error:
-                results[name] = NotLocated(str(error), transient=False, fence=fences.get(key))
-                continue
-            # What has landed and is gone again is in no map, and is not to be copied again.
-            recorded = Ends(position, chunks[-1].end.destination)
-            plan = SequencePlan(*epoch, SequenceNumber(0), (), recorded)
-            records += [*chunks, StoredPlan(name, plan)]
-            results[name] = PartitionSequence(epoch, recorded, position)
+        slots: dict[MirrorPartition, int] = {}
+        for name, wanted in partitions.items():
+            slots[name] = self._slot(name, wanted.destination, slots, partitions)
+        for slot in set(slots.values()):
+            keys = {one.destination: n for n, one in partitions.items() if slots[n] == slot}
+            fenced = await self._fence(slot, keys, partitions)
+            for key, reason in fenced.troubles.items():
+                results[keys[key]] = NotLocated(reason)
+            for key, end in fenced.ends.items():
+                name, wanted, fence = keys[key], partitions[keys[key]], fenced.fences.get(key)
+                try:
+                    chunks, position = await self._landed(
+                        name, wanted, end, fence, fenced.remembered.get(key)
+                    )
+                except Contradiction as error:
+                    results[name] = NotLocated(str(error), transient=False, fence=fence)
+                    continue
+                # What has landed and is gone again is in no map, and is not to be copied again.
+                recorded = Ends(position, chunks[-1].end.destination)
+                epoch = fenced.epoch
+                plan = SequencePlan(*epoch, SequenceNumber(0), (), recorded)
+                stored = self._plans.get(name)
+                if stored is not None and wanted.follows(stored.route):
+                    route, epochs = stored.route, stored.epochs
+                else:
+                    # Also the parts that `chunks` begin anew: a tombstone goes before each.
+                    former = self._last[name].number if name in self._last else 0
+                    records += [DroppedChunk(name, number) for number in range(1, former + 1)]
+                    source_id = wanted.source_topic_id or NO_TOPIC_ID
+                    route, epochs = Route(source_id, key.topic, wanted.topic_id, slot), ()
+                sequence = PartitionSequence(epoch, recorded, position, epochs)
+                records += [*chunks, StoredPlan(name, plan, route, sequence.epochs.runs)]
+                results[name] = sequence
         if records:
             await self._write(records)
         return results
+
+    def _slot(
+        self,
+        name: MirrorPartition,
+        key: TopicPartition,
+        slots: Mapping[MirrorPartition, int],
+        partitions: Mapping[MirrorPartition, ToLocate],
+    ) -> int:
+        """Which producer id a partition is written under: one for each that shares a partition.
+
+        Of two with the same sequence numbers the broker would take one.
+        """
+        stored = self._plans.get(name)
+        if stored is not None and stored.route.topic == key.topic:
+            return stored.route.slot
+        used = {
+            one.route.slot
+            for other, one in self._plans.items()
+            if (one.route.topic, other.partition) == key and other != name
+        }
+        used |= {slot for other, slot in slots.items() if partitions[other].destination == key}
+        return next(slot for slot in itertools.count() if slot not in used)
+
+    async def _fence(
+        self,
+        slot: int,
+        keys: Mapping[TopicPartition, MirrorPartition],
+        partitions: Mapping[MirrorPartition, ToLocate],
+    ) -> "_Fenced":
+        """Exclude that more data of a slot's earlier epochs lands in these partitions."""
+        if slot not in self._data:
+            data = DataId(f"{self._id}.{slot}", self._port, self._settings)
+            await data.open()
+            self._data[slot] = data
+        data = self._data[slot]
+        stored = {key: self._plans[name] for key, name in keys.items() if name in self._plans}
+        if any(one.plan.producer_id != data.producer_id for one in stored.values()):
+            # A fence of one producer id does not exclude data of another one.
+            await asyncio.sleep(self._alone_from - asyncio.get_running_loop().time())
+        # Before the fence, which makes the broker forget the last number of earlier epochs.
+        remembered = await self._port.producers(list(stored))
+        identity = await data.next_epoch(keys)
+        answers = await self._port.log_ends(keys)
+        troubles = {
+            key: f"the destination refuses: {Refusal(answer.error)}"
+            for key, answer in answers.items()
+            if answer.error
+        }
+        ends = {key: answer.log_end for key, answer in answers.items() if not answer.error}
+        to_fence = {
+            key: end
+            for key, end in ends.items()
+            if partitions[keys[key]].owned_before or key in stored
+        }
+        fences: Mapping[TopicPartition, Offset] = {}
+        if to_fence:
+            fences, codes, identity = await data.put_fences(identity, to_fence)
+            for key in to_fence:
+                if codes.get(key):
+                    refusal = Refusal(codes[key])
+                    troubles[key] = f"the destination refuses a fence: {refusal}"
+                elif key not in fences:
+                    troubles[key] = "its fence is not in the log yet"
+        epoch = ProducerId(identity.producer_id), ProducerEpoch(identity.epoch)
+        ends = {key: end for key, end in ends.items() if key not in troubles}
+        return _Fenced(epoch, ends, fences, remembered, troubles)
 
     async def _take_over(self) -> None:
         """Read what is stored, under an epoch that fences former owners' writes."""
@@ -191,20 +282,25 @@ class FlowWriters:
         Raises:
             Contradiction: it is not known what has landed.
         """
-        plan, chunk = self._plans.get(name), self._last.get(name)
-        if plan is None or chunk is None:
-            if wanted.owned_before and end > 0:
+        stored, chunk = self._plans.get(name), self._last.get(name)
+        if stored is None or chunk is None or not wanted.follows(stored.route):
+            if stored is None and wanted.owned_before and end > 0:
                 raise Contradiction(
                     "no plan of a former owner is stored, and the destination's log is not empty: "
                     "what was copied is not known"
                 )
-            return [MapChunk(name, 0, Ends(wanted.begin, Offset(end)), ())], wanted.begin
+            if wanted.begin is None:
+                raise Contradiction("nothing was copied to this topic")
+            # Data of former routes is not looked for: it ends before the fence.
+            start = Offset(end if fence is None else fence + 1)
+            return [MapChunk(name, 0, Ends(wanted.begin, start), ())], wanted.begin
+        plan = stored.plan
         if fence is None:
-            raise Contradiction("a plan is stored, although the flow has had no owner")
+            raise Contradiction("its plan is stored, and it has not been fenced")
         if end < plan.recorded.destination:
             raise Contradiction(
                 f"the destination's log ends at {end}, and records up to "
-                f"{plan.recorded.destination} were copied: it was recreated, or has lost records"
+                f"{plan.recorded.destination} were copied: it has lost records"
             )
         if remembered is None or remembered.error:
             code = Refusal(remembered.error) if remembered else "no answer"
@@ -284,7 +380,9 @@ class FlowWriters:
                 if sequence.landed:
                     records += chunks
                     sequence.record(chunks[-1].end)
-                records.append(StoredPlan(name, sequence.plan()))
+                stored = self._plans[name]
+                epochs = sequence.epochs.runs
+                records.append(replace(stored, plan=sequence.plan(), epochs=epochs))
             await self._write(records)
 
     async def _write(self, records: Sequence[OffsetRecord]) -> None:
@@ -293,7 +391,7 @@ class FlowWriters:
         self._log_known = True
         for record in records:
             if isinstance(record, StoredPlan):
-                self._plans[record.name] = record.plan
+                self._plans[record.name] = record
             elif isinstance(record, MapChunk):
                 self._last[record.name] = record
 
@@ -305,13 +403,9 @@ class FlowWriters:
         Raises:
             Fenced, Retriable: see `SharedWriters.seal`.
         """
-        located = await self.locate(
-            {
-                # As if it were compacted: it may have been, and the broker knows the last number.
-                name: ToLocate(sealing.destination, Offset(0), owned_before=True, compacted=True)
-                for name, sealing in partitions.items()
-            }
-        )
+        async with self._storing:
+            await self._take_over()
+        located = await self.locate({n: self._to_seal(n, one) for n, one in partitions.items()})
         sealed: dict[MirrorPartition, Sealed | Refusal] = {}
         for name, one in located.items():
             if isinstance(one, PartitionSequence):
@@ -320,6 +414,14 @@ class FlowWriters:
                 # No data of this flow can land any more, although it is not known what has.
                 sealed[name] = Sealed(one.fence, one.reason)
         return sealed
+
+    def _to_seal(self, name: MirrorPartition, sealing: Sealing) -> ToLocate:
+        stored = self._plans.get(name)
+        key = sealing.destination
+        if sealing.topic_id is None and stored is not None:  # the topic's record may be gone
+            key = TopicPartition(stored.route.topic, name.partition)
+        # As if it were compacted: it may have been, and the broker knows the last number.
+        return ToLocate(key, None, owned_before=True, compacted=True, topic_id=sealing.topic_id)
 
 
 def _last_number(plan: SequencePlan, remembered: ActiveProducers) -> SequenceNumber | None:

@@ -15,6 +15,7 @@ that compaction has left, and messages of the formats v0 and v1, have no known e
 sides of them have the same one: along a log, epochs only grow.
 """
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from twinlog.kafka.log.batch import LegacyBatch, batches
@@ -24,7 +25,7 @@ MAX_RUNS: Final = 8
 """Runs that are kept; the epochs of earlier offsets are requested from the source."""
 
 
-class _Run(NamedTuple):
+class EpochRun(NamedTuple):
     """Offsets `[start, end)` of one epoch."""
 
     start: Offset
@@ -33,12 +34,20 @@ class _Run(NamedTuple):
 
 
 class SourceEpochs:
-    """The epochs of one partition's last offsets."""
+    """The epochs of one partition's last offsets.
+
+    `runs` are in order: those that were known before.
+    """
 
     __slots__ = ("_runs",)
 
-    def __init__(self) -> None:
-        self._runs: list[_Run] = []
+    def __init__(self, runs: Iterable[EpochRun] = ()) -> None:
+        self._runs = list(runs)
+
+    @property
+    def runs(self) -> tuple[EpochRun, ...]:
+        """What is known."""
+        return tuple(self._runs)
 
     def before(self, offset: Offset) -> LeaderEpoch:
         """The epoch of the record before `offset`; -1 if it is not known."""
@@ -58,9 +67,9 @@ class SourceEpochs:
             return
         runs = self._runs
         if runs and runs[-1].epoch == epoch:
-            runs[-1] = _Run(runs[-1].start, end, epoch)
+            runs[-1] = EpochRun(runs[-1].start, end, epoch)
         else:
-            runs.append(_Run(Offset(end - 1), end, epoch))
+            runs.append(EpochRun(Offset(end - 1), end, epoch))
             del runs[:-MAX_RUNS]
 
     def place(self, end: Offset, source_epoch: LeaderEpoch) -> None:

@@ -1,0 +1,154 @@
+"""Twin of twinlog.engines.translated.reader, with a source whose answers are given."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import cast
+from uuid import UUID
+
+import pytest
+from batch_builders import batch, record
+
+from twinlog.engines.base import Assignment, PartitionProgress
+from twinlog.engines.exact.ports import FetchResult, SourcePort
+from twinlog.engines.settings import LaneSettings
+from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions, FlowStage
+from twinlog.engines.translated.reader import FlowReader
+from twinlog.engines.translated.sequence import PartitionSequence
+from twinlog.engines.translated.writers import FlowWriters
+from twinlog.kafka.log.leader_epochs import EpochRun
+from twinlog.kafka.protocol.fetch import Fetched
+from twinlog.kafka.types import (
+    EpochEnd,
+    FetchPosition,
+    LeaderEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TopicPartition,
+)
+from twinlog.mirror.offset_runs import Ends
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.throttle import Throttle
+
+KEY = TopicPartition("orders", 0)
+NODE = 3
+
+
+class Answering:
+    """`SourcePort` with one answer, which then takes the partition away from the reader."""
+
+    def __init__(self, partition: FlowPartition, answer: Fetched) -> None:
+        self.positions: list[Mapping[TopicPartition, FetchPosition]] = []
+        self._partition, self._answer = partition, answer
+
+    async def fetch(
+        self, node: int, positions: Mapping[TopicPartition, FetchPosition], **_: int
+    ) -> FetchResult:
+        assert node == NODE
+        self.positions.append(positions)
+        self._partition.source_node = -1
+        return FetchResult({KEY: self._answer}, len(self._answer.records))
+
+    async def compacts(self, topics: object) -> Mapping[str, bool | None]:
+        del topics
+        return {}
+
+
+class Flow:
+    """A flow of one partition that has copied up to offset 10 of leader epoch 4."""
+
+    def __init__(self) -> None:
+        self.rows: list[PartitionProgress] = []
+        self.partitions = FlowPartitions(LaneSettings(), random.Random(1), self.rows.append)
+        assignment = Assignment(
+            name=MirrorPartition("flow", *KEY),
+            source=KEY,
+            destination=TopicPartition("a.orders", 0),
+            state_partition=0,
+            source_topic_id=UUID(int=1),
+            destination_topic_id=None,
+            compacted=False,
+        )
+        writers = cast("FlowWriters", None)
+        self.partition = FlowPartition(
+            assignment, writers, owned_before=True, locate_at=0.0, unguarded_until=0.0
+        )
+        self.sequence = PartitionSequence(
+            (ProducerId(7), ProducerEpoch(1)),
+            Ends(Offset(10), Offset(50)),
+            Offset(10),
+            [EpochRun(Offset(0), Offset(10), LeaderEpoch(4))],
+        )
+        self.partition.sequence, self.partition.stage = self.sequence, FlowStage.COPYING
+        self.partition.source_node, self.partition.source_leader_epoch = NODE, 5
+        self.partitions.all[assignment.name] = self.partition
+
+    async def read(self, answer: Fetched) -> Answering:
+        source = Answering(self.partition, answer)
+        reader = FlowReader(self.partitions, cast("SourcePort", source))
+        for loop in reader.loops():
+            await reader.read(loop)
+        return source
+
+
+def _fetched(records: bytes = b"", diverging: EpochEnd | None = None) -> Fetched:
+    end = 10 if not records else 13
+    return Fetched(0, end, end, 0, (), memoryview(records), diverging)
+
+
+def test_records_are_queued_behind_the_epoch_that_was_read_before() -> None:
+    async def body() -> None:
+        flow = Flow()
+        source = await flow.read(_fetched(batch([record(at) for at in range(10, 13)])))
+        assert source.positions == [{KEY: FetchPosition(10, 4, 5)}]
+        assert (flow.sequence.position, flow.partition.source_end) == (13, 13)
+
+    asyncio.run(body())
+
+
+def test_a_source_that_has_lost_copied_records_is_not_read_on() -> None:
+    """Goal: the records that replace them would be left out without a word (KIP-320)."""
+
+    async def body() -> None:
+        flow = Flow()
+        await flow.read(_fetched(diverging=EpochEnd(3, 8)))
+        assert flow.partition.stage is FlowStage.FAILED
+        assert not flow.partition.transient
+        assert "copied up to offset 10 of leader epoch 4" in (flow.partition.reason or "")
+
+    asyncio.run(body())
+
+
+def test_a_source_that_has_lost_only_queued_records_is_located_again() -> None:
+    async def body() -> None:
+        flow = Flow()
+        await flow.read(_fetched(batch([record(at) for at in range(10, 13)])))
+        flow.partition.source_node = NODE
+        await flow.read(_fetched(diverging=EpochEnd(4, 11)))
+        assert flow.partition.stage is FlowStage.LOCATING
+        assert flow.partition.sequence is None
+
+    asyncio.run(body())
+
+
+def test_an_answer_without_records_changes_nothing() -> None:
+    async def body() -> None:
+        flow = Flow()
+        await flow.read(_fetched())
+        assert (flow.sequence.position, flow.sequence.mirrored_end) == (10, 10)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(("topics", "throttled"), [(None, True), ({}, False)])
+def test_throttled_partitions_are_read_by_themselves(
+    topics: dict[str, frozenset[int]] | None, throttled: bool
+) -> None:
+    async def body() -> None:
+        flow = Flow()
+        flow.partitions.throttle = Throttle(1 << 30, topics)
+        reader = FlowReader(flow.partitions, cast("SourcePort", None))
+        assert reader.loops() == {(NODE, throttled)}
+
+    asyncio.run(body())
