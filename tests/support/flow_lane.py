@@ -9,7 +9,8 @@ import sys
 
 from twinlog.engines.kinds import KINDS
 from twinlog.engines.settings import LaneSettings
-from twinlog.engines.translated.kind import TRANSLATED, TranslatedKind
+from twinlog.engines.translated.kind import TranslatedKind
+from twinlog.mirror.settings import TRANSLATED
 from twinlog.runtime.lane import Lane, LaneConfig
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from twinlog.mirror.settings import MirrorSettings, parse_settings
+from twinlog.store.config_records import Mirror, key_of
 from twinlog.store.snapshot import Snapshot
 from twinlog.sync.base import SyncContext
 
@@ -16,7 +17,8 @@ def sync_context(
     **more: Any,
 ) -> SyncContext:
     """Return a context of a mirror; the topics to sync are also those that are the same."""
-    more.setdefault("snapshot", Snapshot())
+    mirror = Mirror(name=name, source={}, source_cluster_id="source")
+    more.setdefault("snapshot", Snapshot({key_of(mirror): mirror}))
     for field, nothing in (("topics", ()), ("there", {}), ("here", {}), ("latest", Snapshot)):
         more.setdefault(field, nothing)
     more.setdefault("same", more["topics"])

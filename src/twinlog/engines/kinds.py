@@ -4,10 +4,11 @@ from typing import Final
 
 from twinlog.engines.base import MirrorKind
 from twinlog.engines.exact.kind import ExactKind
+from twinlog.engines.translated.kind import TranslatedKind
 from twinlog.kafka.errors import UserError
-from twinlog.mirror.settings import EXACT, KIND
+from twinlog.mirror.settings import EXACT, KIND, TRANSLATED
 
-KINDS: Final[dict[str, MirrorKind]] = {EXACT: ExactKind()}
+KINDS: Final[dict[str, MirrorKind]] = {EXACT: ExactKind(), TRANSLATED: TranslatedKind()}
 
 
 def kind_named(name: str) -> MirrorKind:

@@ -116,8 +116,12 @@ async def remove_topics(
     return await _change(destination, mirror, topics, Wanted.STOPPED, refusals, ending=ending)
 
 
-async def alter_mirror(destination: KafkaCluster, name: str, properties: Mapping[str, str]) -> None:
-    """Set these properties of a mirror and keep the others; its lanes reconnect.
+async def alter_mirror(
+    destination: KafkaCluster, name: str, properties: Mapping[str, str], *, replaces: bool = False
+) -> None:
+    """Set these properties of a mirror; its lanes reconnect.
+
+    `replaces`: whether others are dropped; otherwise they are kept.
 
     Raises:
         MirrorRefused: UNKNOWN_MIRROR.
@@ -126,17 +130,22 @@ async def alter_mirror(destination: KafkaCluster, name: str, properties: Mapping
     """
     check_settings(properties)
     snapshot = await MirrorStore(destination).snapshot()
-    altered = _altered(snapshot, name, properties)
+    altered = _altered(snapshot, name, properties, replaces=replaces)
     async with connected_source(altered, destination.config.grants):
         pass
-    await MirrorStore(destination).change(lambda now: [_altered(now, name, properties)])
+    await MirrorStore(destination).change(
+        lambda now: [_altered(now, name, properties, replaces=replaces)]
+    )
 
 
-def _altered(snapshot: Snapshot, name: str, properties: Mapping[str, str]) -> Mirror:
+def _altered(
+    snapshot: Snapshot, name: str, properties: Mapping[str, str], *, replaces: bool
+) -> Mirror:
     mirror = snapshot.mirrors.get(name)
     if mirror is None:
         raise unknown_mirror(name, snapshot)
-    altered = replace(mirror, source={**mirror.source, **properties})
+    kept = {} if replaces else mirror.source
+    altered = replace(mirror, source={**kept, **properties})
     if altered.kind != mirror.kind:
         raise UserError(
             f"{KIND} of mirror {name} is {mirror.kind} and cannot be altered",

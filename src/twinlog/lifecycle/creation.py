@@ -298,7 +298,8 @@ async def add_named(
         MirrorRefused, UserError, Retriable: as `add_topics`.
     """
     store = MirrorStore(destination)
-    await store.check_addable(await store.snapshot(), mirror_name, names)
+    same_names = dict(zip(names, names, strict=True))
+    await store.check_addable(await store.snapshot(), mirror_name, same_names)
     await check_apis(destination)
     snapshot = await store.settled(lambda now: to_be_set_back(now, names))
     check_set_back(snapshot, names)
@@ -330,7 +331,7 @@ async def add_named(
             tails = await not_proved_equal(source, destination, tails, rebuild.tell)
             await save_tails(destination, tails, rebuild.save_to)
             # Saving takes time: another command may have added the topics meanwhile.
-            await store.check_addable(await store.snapshot(), mirror_name, names)
+            await store.check_addable(await store.snapshot(), mirror_name, same_names)
         await delete_diverged(destination, tails)
     with deleted_before(rebuilt):
         ids = await prepare(destination, targets, factor)

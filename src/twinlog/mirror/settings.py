@@ -38,6 +38,10 @@ MAX_LOG_START_MS: Final = 366 * 24 * 60 * 60 * 1000
 ANY: Final = "*"
 EXACT: Final = "exact"
 """The kind of a mirror that names none."""
+TRANSLATED: Final = "translated"
+"""The kind of a flow: topics may have other names, and records have other offsets."""
+FLOW_PREFIX: Final = "mirror.flow."
+"""Settings of a flow begin with it (flow.py)."""
 
 E = TypeVar("E", bound=IntEnum)
 
@@ -135,6 +139,8 @@ def parse_settings(properties: Mapping[str, str]) -> MirrorSettings:
     """
     settings, _ = split_settings(properties)
     for key in settings:
+        if key.startswith(FLOW_PREFIX):
+            continue
         if key in OF_CONTROL_TOPICS:
             raise UserError(
                 f"{key} is not a setting of a mirror but of the control topics",

@@ -72,6 +72,14 @@ class Translation:
         """The offsets of a source's partition."""
         return self.maps.get(partition, _SAME_OFFSETS)
 
+    def next_copied(self, partition: TopicPartition, offset: int) -> int:
+        """The offset of the record that a reader at `offset` of the source gets next there.
+
+        Control records have no copy. Behind the last record that is copied it is the map's end.
+        """
+        offsets = self.offsets(partition)
+        return offsets.to_source(offsets.to_destination(offset))
+
     def by_source(
         self, partitions: Iterable[TopicPartition], values: Mapping[TopicPartition, T]
     ) -> dict[TopicPartition, T]:

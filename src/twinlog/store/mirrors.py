@@ -36,6 +36,7 @@ from twinlog.kafka.errors import (
 )
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.settings import EXACT
 from twinlog.mirror.states import State
 from twinlog.store.config_records import (
     MIRROR_VERSION,
@@ -198,9 +199,9 @@ class MirrorStore:
         assert all(topic.mirror == mirror for topic in topics)
 
         async def decide(snapshot: Snapshot) -> Changes:
-            names = [topic.topic for topic in topics]
+            names = {topic.topic: topic.destination_name for topic in topics}
             await self.check_addable(snapshot, mirror, names)
-            check_set_back(snapshot, names)
+            check_set_back(snapshot, names.values())
             stored_mirror = snapshot.mirrors[mirror]
             if while_matching is not None and while_matching not in stored_mirror.topic_patterns:
                 raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
@@ -221,8 +222,17 @@ class MirrorStore:
         """Ask a node to end; do not wait behind the other changes of this process."""
         await self._change(lambda _: [StopRequest(node=node, requested_ms=now_ms)])
 
-    async def check_addable(self, snapshot: Snapshot, mirror: str, topics: Collection[str]) -> None:
+    async def check_addable(
+        self, snapshot: Snapshot, mirror: str, topics: Mapping[str, str]
+    ) -> None:
         """Refuse topics that cannot be added to a mirror, or not yet.
+
+        A topic of the destination belongs to one mirror. Only flows may share one.
+
+        Args:
+            snapshot: all mirrors.
+            mirror: the mirror's name.
+            topics: the destination's names of the topics, by the source's.
 
         Raises:
             MirrorRefused: UNKNOWN_MIRROR, TOPIC_ALREADY_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED.
@@ -230,7 +240,7 @@ class MirrorStore:
             Retriable, UserError: the destination is unreachable, or returns an error code.
         """
         _check_free(snapshot, mirror, topics)
-        removed_topics = [topic for topic in snapshot.topics if topic.topic in topics]
+        removed_topics = _same_or_at(snapshot, mirror, topics)
         if not removed_topics:
             return
         states = await self.states()  # read after the snapshot: reconciler.py relies on this order
@@ -463,24 +473,36 @@ def _stands(entry: Entry, table: Mapping[tuple[int, bytes | None], ControlRecord
     return entry.value == (None if record is None else record.value)
 
 
-def _check_free(snapshot: Snapshot, mirror: str, topics: Collection[str]) -> None:
+def _same_or_at(snapshot: Snapshot, mirror: str, topics: Mapping[str, str]) -> list[MirrorTopic]:
+    """The topics that are these of the mirror, or are where these may not be copied to."""
+    names = {*topics.values()}
+
+    def shares(topic: MirrorTopic) -> bool:
+        kinds = {snapshot.mirrors[name].kind for name in (mirror, topic.mirror)}
+        return topic.destination_name in names and EXACT in kinds
+
+    return [
+        topic
+        for topic in snapshot.topics
+        if shares(topic) or (topic.mirror == mirror and topic.topic in topics)
+    ]
+
+
+def _check_free(snapshot: Snapshot, mirror: str, topics: Mapping[str, str]) -> None:
     if mirror not in snapshot.mirrors:
         raise unknown_mirror(mirror, snapshot)
-    mirrors_by_topic = {
-        topic.topic: topic.mirror for topic in snapshot.topics if topic.wanted is not Wanted.STOPPED
+    conflicts = {
+        topic.destination_name: f"{topic.destination_name} (in {topic.mirror})"
+        for topic in _same_or_at(snapshot, mirror, topics)
+        if topic.wanted is not Wanted.STOPPED
     }
-    conflicts = [
-        f"{topic} (in {mirrors_by_topic[topic]})"
-        for topic in sorted(topics)
-        if topic in mirrors_by_topic
-    ]
     if conflicts:
         raise MirrorError.TOPIC_ALREADY_IN_MIRROR.error(
-            f"already in a mirror: {', '.join(conflicts)}",
+            f"already in a mirror: {', '.join(text for _, text in sorted(conflicts.items()))}",
             hint="nothing was added; choose a --topic that does not match them",
         )
     unknown_topics = snapshot.unknown_topics
-    for topic in sorted(unknown_topics.keys() & {*topics}):
+    for topic in sorted(unknown_topics.keys() & {*topics, *topics.values()}):
         raise UnsupportedVersion(
             f"cannot determine whether {topic} belongs to a mirror: {unknown_topics[topic]}",
             hint="nothing was added; use a version of twinlog that can read it",
@@ -504,11 +526,13 @@ def check_set_back(snapshot: Snapshot, topics: Collection[str]) -> None:
 
 
 def to_be_set_back(snapshot: Snapshot, topics: Collection[str]) -> list[str]:
-    """Those of these topics whose configurations a node still has to set back."""
+    """Those of these topics of the destination that a node still has to set back."""
     return [
-        topic.topic
+        topic.destination_name
         for topic in snapshot.topics
-        if topic.topic in topics and topic.wanted is Wanted.STOPPED and topic.set_back is not None
+        if topic.destination_name in topics
+        and topic.wanted is Wanted.STOPPED
+        and topic.set_back is not None
     ]
 
 

@@ -217,7 +217,10 @@ class Snapshot:
         return reasons
 
     def mirror_of(self, topic: str) -> MirrorTopic | None:
-        """The mirror topic of a destination topic, unless it was removed from its mirror."""
+        """The mirror topic of a destination topic, unless it was removed from its mirror.
+
+        The first one of several: flows may copy to the same topic.
+        """
         return self._mirroring.get(topic)
 
     @cached_property
@@ -226,7 +229,7 @@ class Snapshot:
         active_topics = (
             topic for topic in reversed(self.topics) if topic.wanted is not Wanted.STOPPED
         )
-        return {topic.topic: topic for topic in active_topics}
+        return {topic.destination_name: topic for topic in active_topics}
 
     def deleted(self, later: "Snapshot") -> set[tuple[str, str]]:
         """Topics, with their mirror, without a record in a later snapshot, readable or not."""

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Topic
-from twinlog.mirror.settings import MirrorSettings
+from twinlog.mirror.settings import EXACT, MirrorSettings
 from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
@@ -73,6 +73,8 @@ class Sync(ABC, Generic[D]):
     """What it syncs, in the plural."""
     metric: ClassVar[str]
     """The metric that counts its failures; KIP-1279 names four."""
+    kinds: ClassVar[frozenset[str] | None] = frozenset({EXACT})
+    """The kinds of mirrors that it serves; None: all of them."""
     needs_source: ClassVar[bool] = True
     """Whether a refresh runs it. Otherwise it has a loop of its own, with `MirrorContext`."""
 
@@ -81,6 +83,11 @@ class Sync(ABC, Generic[D]):
         """The sync of one node."""
         del host
         return cls()
+
+    @classmethod
+    def serves(cls, kind: str) -> bool:
+        """Whether it serves mirrors of this kind."""
+        return cls.kinds is None or kind in cls.kinds
 
     def concerns(self, settings: MirrorSettings, topics: Collection[MirrorTopic]) -> bool:
         """Whether there is anything to sync for a mirror with these settings and topics."""

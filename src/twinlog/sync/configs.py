@@ -145,7 +145,7 @@ class ConfigSync(ReportedSync[Compared]):
                 )
             if difference_of_topic.changes:
                 changes[name] = difference_of_topic.changes
-        refusals = await _change(context.destination, changes, "to the source's value")
+        refusals = await change_configs(context.destination, changes, "to the source's value")
         return failures + len(refusals)
 
     def describe(self, difference: Compared) -> Iterator[Remark]:
@@ -240,7 +240,7 @@ async def set_configs_back(
             if topic.topic in destination_topics
             and not is_another(topic.destination_topic_id, destination_topics[topic.topic].topic_id)
         }
-        refusals = await _change(destination, changes, "back")
+        refusals = await change_configs(destination, changes, "back")
         absent = {
             name
             for name, refusal in refusals.items()
@@ -261,7 +261,7 @@ async def set_configs_back(
     return failures
 
 
-async def _change(
+async def change_configs(
     destination: KafkaCluster, changes: Mapping[str, ConfigChanges], why: str
 ) -> dict[str, Refusal]:
     """Change configurations of topics; return the refusals."""

@@ -127,6 +127,7 @@ class GroupSync(Sync[GroupDifference]):
         remembers: whether results are written to `__mirror_groups`; a command's are not.
     """
 
+    kinds = None
     name = "group offsets"
     metric = "ConsumerGroupOffsetSyncError"
 

@@ -297,4 +297,8 @@ async def read_offsets(
         Retriable, UserError: see `group_offsets`.
     """
     copies = await destination_offsets(destination, copy or group, translation)
-    return GroupOffsets(copies, await group_offsets(source, group, stable=stable))
+    committed = {
+        partition: offset._replace(offset=translation.next_copied(partition, offset.offset))
+        for partition, offset in (await group_offsets(source, group, stable=stable)).items()
+    }
+    return GroupOffsets(copies, committed)

@@ -157,8 +157,8 @@ class ReadOnly(Sync[AclChanges]):
             self._due_at = now + LOOK_S
             self._guarded_topics.clear()
             self._refusals.clear()
-        for name in self._snapshot.mirrors:
-            if name not in self._looks:
+        for name, mirror in self._snapshot.mirrors.items():
+            if self.serves(mirror.kind) and name not in self._looks:
                 look = self._look_alone(self._snapshot, name)
                 self._looks[name] = asyncio.create_task(look)
         if not self._looks:

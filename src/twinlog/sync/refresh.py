@@ -149,9 +149,10 @@ class Refresher:
         settings = parse_settings(mirror.source)
         kind_named(mirror.kind)  # nothing is done for a kind of a newer version
         names = [topic.topic for topic in topics]
+        copies = [topic.destination_name for topic in topics]
         async with connected_source(mirror, self._cluster.config.grants) as source:
             source_topics = (await source.refresh(names)).topics
-            destination_topics = (await self._cluster.refresh(names)).topics
+            destination_topics = (await self._cluster.refresh(copies)).topics
             context = SyncContext(
                 destination=self._cluster,
                 store=self._store,
@@ -168,7 +169,8 @@ class Refresher:
                 latest=self._latest,
             )
             for sync in self._syncs:
-                if sync.needs_source and sync.concerns(settings, topics):
+                serves = sync.needs_source and sync.serves(mirror.kind)
+                if serves and sync.concerns(settings, topics):
                     await self._run(sync, context)
 
     async def _run(self, sync: Sync[Any], context: SyncContext) -> None:
@@ -202,6 +204,6 @@ def _is_same(
     topic: MirrorTopic, source_topics: Mapping[str, Topic], destination_topics: Mapping[str, Topic]
 ) -> bool:
     """Whether the source has the topic that is mirrored, and the destination its copy."""
-    copy = destination_topics.get(topic.topic)
+    copy = destination_topics.get(topic.destination_name)
     recreated = copy is not None and is_another(topic.destination_topic_id, copy.topic_id)
     return is_mirrored(topic, source_topics.get(topic.topic)) and not recreated

@@ -10,6 +10,7 @@ from twinlog.sync.acls import AclSync
 from twinlog.sync.base import METADATA, Host, Sync
 from twinlog.sync.compaction import Compaction
 from twinlog.sync.configs import ConfigSync
+from twinlog.sync.flow_topics import FlowConfigs, FlowTopics
 from twinlog.sync.group_offsets import GroupSync
 from twinlog.sync.read_only import ReadOnly
 from twinlog.sync.topics import DeletedTopics, NewTopics, TopicGrowth, TopicOrigins
@@ -19,7 +20,9 @@ REGISTRY: Final[tuple[type[Sync[Any]], ...]] = (
     TopicGrowth,
     TopicOrigins,
     NewTopics,
+    FlowTopics,
     ConfigSync,
+    FlowConfigs,
     Compaction,
     GroupSync,
     AclSync,

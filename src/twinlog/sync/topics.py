@@ -439,6 +439,7 @@ async def _emptied(destination: KafkaCluster, extra: Collection[TopicPartition])
 class DeletedTopics(Sync[Collection[MirrorTopic]]):
     """Removes topics whose source topics are gone from their mirror."""
 
+    kinds = None
     name = "deleted topics"
     metric = METADATA
 

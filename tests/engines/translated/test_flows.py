@@ -17,9 +17,10 @@ from waiting import until
 
 from conftest import Pair
 from twinlog.engines.kinds import KINDS
-from twinlog.engines.translated.kind import TRANSLATED, TranslatedKind
+from twinlog.engines.translated.kind import TranslatedKind
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.lifecycle.creation import create_mirror
+from twinlog.mirror.settings import TRANSLATED
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.control_topics import ControlTopics, partition_count
 from twinlog.store.mirrors import MirrorStore

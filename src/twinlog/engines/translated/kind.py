@@ -1,15 +1,12 @@
 """The kind `translated`: topics may have another name, and records have other offsets."""
 
 from collections.abc import Collection
-from typing import Final
 
 from twinlog.engines.base import EnginesOfKind, LaneContext
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.offset_log import read_offsets
-
-TRANSLATED: Final = "translated"
 
 
 class TranslatedKind:

@@ -80,7 +80,8 @@ async def compare_syncs(context: SyncContext, part_s: float | None) -> SyncFacts
     findings: defaultdict[str | None, list[Finding]] = defaultdict(list)
     names = {topic.topic for topic in context.topics}
     for sync in _reported(context.destination):
-        if not sync.concerns(context.settings, context.topics):
+        serves = sync.serves(context.mirror.kind)
+        if not serves or not sync.concerns(context.settings, context.topics):
             continue
         reasons = _REASONS.get(type(sync), _OTHER)
         try:

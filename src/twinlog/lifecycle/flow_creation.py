@@ -1,0 +1,112 @@
+"""Creates flows, and brings stored ones up to date with their settings."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import Retriable, UserError
+from twinlog.lifecycle.changes import alter_mirror
+from twinlog.lifecycle.creation import create_mirror
+from twinlog.mirror.flow import flow_of, flow_properties
+from twinlog.mirror.flow_settings import FlowSettings
+from twinlog.mirror.settings import GROUPS, REFRESH, TRANSLATED
+from twinlog.store.control_topics import (
+    STATE_TOPIC,
+    ControlTopics,
+    create_control_topics,
+    partition_count,
+)
+from twinlog.store.mirrors import MirrorStore
+from twinlog.store.offset_log import create_offsets_topic
+
+_NO_GROUPS: Final = ""
+
+
+def flow_name(source: str, target: str) -> str:
+    """The name of the mirror of a flow."""
+    return f"{source}-to-{target}"
+
+
+def stored_properties(
+    client: Mapping[str, str], values: Mapping[str, str], source: str, target: str
+) -> dict[str, str]:
+    """The properties of a mirror for a flow.
+
+    Args:
+        client: how the source is reached.
+        values: MirrorMaker 2's settings, by name, as written.
+        source: the source's alias.
+        target: the target's alias.
+
+    Raises:
+        UserError: a setting is malformed.
+    """
+    properties = flow_properties(values, source, target)
+    settings = flow_of(properties).settings
+    intervals = [
+        settings.refresh_topics_interval_seconds,
+        settings.sync_topic_configs_interval_seconds,
+        settings.sync_group_offsets_interval_seconds
+        if settings.syncs_group_offsets
+        else settings.refresh_topics_interval_seconds,
+    ]
+    # One refresh serves all that follows the topics: the shortest interval of those in use.
+    seconds = min((s for s in intervals if s > 0), default=settings.refresh_topics_interval_seconds)
+    refresh = {REFRESH: str(max(1, abs(seconds)) * 1000)}
+    return {**client, **refresh, GROUPS: _groups(settings), **properties}
+
+
+def _groups(settings: FlowSettings) -> str:
+    """`mirror.groups.include` for the groups whose offsets are committed."""
+    if not settings.syncs_group_offsets or settings.groups is None:
+        return _NO_GROUPS
+    included = settings.groups.pattern.replace(",", r"\x2c")
+    if settings.groups_exclude is None:
+        return included
+    excluded = settings.groups_exclude.pattern.replace(",", r"\x2c")
+    return rf"(?!(?:{excluded})\Z)(?:{included})"
+
+
+async def create_flow(
+    destination: KafkaCluster,
+    source: str,
+    target: str,
+    properties: Mapping[str, str],
+    topics: ControlTopics | None = None,
+) -> str:
+    """Create a flow, or alter its settings if it exists; return its name.
+
+    Args:
+        destination: the target.
+        source: the source's alias.
+        target: the target's alias.
+        properties: see `stored_properties`.
+        topics: how control topics are created, if they do not exist yet.
+
+    Raises:
+        UserError: a setting is wrong, a cluster refuses the client, or the name belongs to a mirror
+            of another kind.
+        Retriable: a cluster is unreachable.
+    """
+    name = flow_name(source, target)
+    mirrors = (await MirrorStore(destination).snapshot()).mirrors
+    stored = mirrors.get(name)
+    if stored is None:
+        topics = topics or ControlTopics()
+        if not any(mirror.kind == TRANSLATED for mirror in mirrors.values()):
+            # Only for the first one: where flows exist, a topic that is missing was lost.
+            await create_control_topics(destination, topics)
+            count = await partition_count(destination)
+            if count is None:
+                raise Retriable("a broker does not know the topic yet", topic=STATE_TOPIC)
+            await create_offsets_topic(destination, count, topics.replication_factor)
+        await create_mirror(destination, name, properties, topics=topics)
+    elif stored.kind != TRANSLATED:
+        raise UserError(
+            f"mirror {name} exists, and is no flow",
+            hint="delete it, or give one of the clusters another alias",
+        )
+    elif dict(stored.source) != dict(properties):
+        # What the file does not set any more has its default again.
+        await alter_mirror(destination, name, properties, replaces=True)
+    return name

@@ -1,0 +1,151 @@
+"""Adds topics to a flow: creates the remote topics, and stores what is copied where.
+
+    resolve names -> none of an exact mirror -> remote topics created or grown -> topics written
+
+A remote topic may exist, with records of other clusters or of MirrorMaker 2: a flow appends.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.metadata import Topic
+from twinlog.kafka.errors import Refusal, Retriable, UserError
+from twinlog.kafka.requests.topics import NewTopic, create_partitions, create_topics
+from twinlog.lifecycle.destination_topics import (
+    chunks,
+    existing_topics,
+    known_configs,
+    known_id,
+    source_configs,
+    undo,
+)
+from twinlog.mirror.copied_configs import remote_configs
+from twinlog.mirror.flow import Flow
+from twinlog.mirror.flow_settings import FlowSettings
+from twinlog.mirror.topic_configs import SourceConfig
+from twinlog.store.config_records import Mirror, MirrorTopic
+from twinlog.store.mirrors import MirrorStore
+
+
+def wanted_configs(
+    source: Mapping[str, SourceConfig], settings: FlowSettings, known_names: Mapping[str, object]
+) -> dict[str, str]:
+    """The configurations of a remote topic (`remote_configs`)."""
+    exclude = settings.config_properties_exclude
+    return remote_configs(
+        source,
+        () if exclude is None else (exclude,),
+        known_names,
+        source_defaults=settings.use_defaults_from == "source",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowClusters:
+    """A flow, and its two clusters."""
+
+    destination: KafkaCluster
+    source: KafkaCluster
+    mirror: Mirror
+    flow: Flow
+
+    async def add(self, topics: Mapping[str, Topic], names: Mapping[str, str]) -> None:
+        """Add topics of the source; all or none of them.
+
+        Args:
+            topics: the source's topics, by name.
+            names: the remote names of those that are added, by the source's.
+
+        Raises:
+            MirrorRefused, UserError: a topic may not be created, or belongs to another mirror.
+            Retriable: a cluster is unreachable.
+        """
+        store = MirrorStore(self.destination)
+        await store.check_addable(await store.snapshot(), self.mirror.name, names)
+        usable = {name: _usable(topics[name]) for name in names}
+        created = await self._create(usable, names)
+        try:
+            existing = await existing_topics(self.destination, {*names.values()} - created.keys())
+            ids = created | {name: topic.topic_id for name, topic in existing.items()}
+            if lacking := sorted({*names.values()} - ids.keys()):
+                raise Retriable("the destination does not show the topic yet", topic=lacking[0])
+            await self.grow(
+                {
+                    names[name]: len(topic.partitions)
+                    for name, topic in usable.items()
+                    if names[name] in existing
+                    and len(existing[names[name]].partitions) < len(topic.partitions)
+                }
+            )
+            await store.add_topics(
+                self.mirror.name,
+                [
+                    MirrorTopic(
+                        mirror=self.mirror.name,
+                        topic=name,
+                        topic_id=topic.topic_id,
+                        partitions=len(topic.partitions),
+                        destination_topic=None if names[name] == name else names[name],
+                        destination_topic_id=known_id(ids[names[name]]),
+                    )
+                    for name, topic in usable.items()
+                ],
+            )
+        except UserError:
+            await undo(self.destination, created)
+            raise
+
+    async def _create(
+        self, topics: Mapping[str, Topic], names: Mapping[str, str]
+    ) -> dict[str, UUID]:
+        """Create the remote topics that do not exist; return the ids of those created."""
+        existing = await existing_topics(self.destination, {*names.values()})
+        missing = {name: topic for name, topic in topics.items() if names[name] not in existing}
+        if not missing:
+            return {}
+        known_names = dict.fromkeys(await known_configs(self.destination))
+        configs = await source_configs(self.source, list(missing))
+        new_topics: dict[str, NewTopic] = {}
+        for name, topic in missing.items():
+            found = configs[name]
+            if isinstance(found, Refusal):
+                raise found.error("read the configurations of the source's topic", topic=name)
+            several = new_topics.get(names[name])
+            new_topics[names[name]] = NewTopic(
+                name=names[name],
+                partitions=max(len(topic.partitions), several.partitions if several else 0),
+                replication_factor=self.flow.settings.replication_factor,
+                configs=dict(wanted_configs(found, self.flow.settings, known_names)),
+            )
+        created: dict[str, UUID] = {}
+        for group in chunks(list(new_topics.values())):
+            for name, answer in (await create_topics(self.destination, group)).items():
+                if isinstance(answer, Refusal):
+                    await undo(self.destination, created)
+                    answer.fail("create the remote topic", topic=name)
+                else:
+                    created[name] = answer
+        return created
+
+    async def grow(self, counts: Mapping[str, int]) -> None:
+        """Raise the partition counts of remote topics.
+
+        Raises:
+            UserError: it is refused.
+            Retriable: the destination is unreachable.
+        """
+        if not counts:
+            return
+        for name, refusal in (await create_partitions(self.destination, counts)).items():
+            if isinstance(refusal, Refusal):
+                refusal.fail(f"raise the remote topic to {counts[name]} partitions", topic=name)
+
+
+def _usable(topic: Topic) -> Topic:
+    if topic.error:
+        Refusal(topic.error).fail("describe the source topic", topic=topic.name)
+    if not topic.partitions:
+        raise Retriable("the source topic has no partitions yet", topic=topic.name)
+    return topic

@@ -1,0 +1,64 @@
+"""Which configurations of its source topic a remote topic of a flow has (MirrorMaker 2 4.3).
+
+Only what is set on the source's topic itself is copied, unless `use.defaults.from` is `source`:
+then the source's defaults are, too. What `config.properties.exclude` matches is neither copied nor
+unset.
+"""
+
+from collections.abc import Iterable, Mapping
+from re import Pattern
+
+from twinlog.mirror.topic_configs import ConfigChanges, DestinationConfig, SourceConfig
+
+
+def remote_configs(
+    source: Mapping[str, SourceConfig],
+    exclude: Iterable[Pattern[str]],
+    known_names: Iterable[str],
+    *,
+    source_defaults: bool,
+) -> dict[str, str]:
+    """The configurations to set on a remote topic.
+
+    Args:
+        source: all configurations of the source's topic, defaults included.
+        exclude: names that match one of these in full are left out (`config.properties.exclude`).
+        known_names: the names that the destination's brokers know.
+        source_defaults: whether the source's defaults are set, too.
+    """
+    patterns, known = list(exclude), set(known_names)
+    return {
+        name: config.value
+        for name, config in source.items()
+        if (config.explicit or source_defaults)
+        and name in known
+        and not any(pattern.fullmatch(name) for pattern in patterns)
+    }
+
+
+def remote_changes(
+    wanted: Mapping[str, str],
+    current: Mapping[str, DestinationConfig],
+    exclude: Iterable[Pattern[str]],
+) -> ConfigChanges:
+    """The changes of a remote topic; None unsets a configuration.
+
+    Args:
+        wanted: see `remote_configs`.
+        current: all configurations of the remote topic, defaults included.
+        exclude: names that match one of these in full stay as they are.
+    """
+    patterns = list(exclude)
+    unset = {
+        name: None
+        for name, config in current.items()
+        if config.explicit
+        and name not in wanted
+        and not any(pattern.fullmatch(name) for pattern in patterns)
+    }
+    different = {
+        name: value
+        for name, value in wanted.items()
+        if name in current and (current[name].value != value or not current[name].explicit)
+    }
+    return {**different, **unset}

@@ -1,0 +1,52 @@
+"""A flow as it is stored: a mirror of kind `translated`, with MirrorMaker 2's settings.
+
+Each setting that is not the default is one of the mirror's properties, with `PREFIX` before its
+name: `mirror.flow.topics`. Those of the connection to the source are as in any mirror.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from twinlog.kafka.errors import UserError
+from twinlog.mirror.flow_settings import SETTINGS, FlowSettings, parse_flow_settings
+from twinlog.mirror.replication_policy import ReplicationPolicy, policy_of
+from twinlog.mirror.settings import FLOW_PREFIX, KIND, TRANSLATED
+
+_ALIASES: Final = ("source.cluster.alias", "target.cluster.alias")
+
+
+class Flow(NamedTuple):
+    """The settings of a flow, and the policy that names its topics."""
+
+    settings: FlowSettings
+    policy: ReplicationPolicy
+
+
+def flow_properties(values: Mapping[str, str], source: str, target: str) -> dict[str, str]:
+    """The properties of a mirror for a flow with these settings, by MirrorMaker 2's names."""
+    stored = {**values, _ALIASES[0]: source, _ALIASES[1]: target}
+    return {KIND: TRANSLATED} | {f"{FLOW_PREFIX}{name}": text for name, text in stored.items()}
+
+
+def flow_of(properties: Mapping[str, str]) -> Flow:
+    """The flow of a mirror with these properties.
+
+    Raises:
+        UserError: they are not those of a flow, or a value is malformed.
+    """
+    values = {
+        name.removeprefix(FLOW_PREFIX): text
+        for name, text in properties.items()
+        if name.startswith(FLOW_PREFIX)
+    }
+    missing = [alias for alias in _ALIASES if not values.get(alias, "").strip()]
+    if missing:
+        raise UserError(f"{FLOW_PREFIX}{missing[0]} is missing: a flow has two aliases")
+    if unknown := sorted(values.keys() - SETTINGS.keys()):
+        raise UserError(f"{FLOW_PREFIX}{unknown[0]} is not a setting of a flow")
+    settings = parse_flow_settings(values, values[_ALIASES[0]], values[_ALIASES[1]])
+    if not isinstance(settings, FlowSettings):
+        bad = settings[0]
+        text = values.get(bad.name)
+        raise UserError(f"{FLOW_PREFIX}{bad.name} is {text!r}: expected {bad.expectation}")
+    return Flow(settings, policy_of(values))

@@ -1,0 +1,634 @@
+"""The settings of one flow `A->B`, as MirrorMaker 2 of Kafka 4.3 has them (KIP-382, KIP-545).
+
+`SETTINGS` is the one source for parsing, for messages and for docs/operations/mirror-maker.md.
+Names and defaults are those of MirrorMaker 2's `MirrorSourceConfig`, `MirrorCheckpointConfig` and
+`MirrorHeartbeatConfig`; tests/mirror/test_mirror_maker_java.py compares them. Beside them are:
+
+- names that MirrorMaker 2 had until 3.9 (`removed`), with their meaning there;
+- the settings of KIP-656, a draft that no MirrorMaker 2 has (`draft`);
+- two settings of the source's consumer, since they decide which records a flow copies.
+
+A value is accepted if MirrorMaker 2 accepts it, with its own syntax: surrounding white space does
+not count, `TRUE` is `true`, lists are separated by commas. More than it are refused: an interval of
+0 seconds (its scheduler fails, or its tasks spin), a negative lag or timeout, and a separator that
+no topic's name can have.
+"""
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from re import Pattern
+from typing import Any, Final, NamedTuple
+
+from twinlog.mirror.pattern_lists import compile_list, matches
+
+PACKAGE: Final = "org.apache.kafka.connect.mirror."
+DEFAULT_POLICY: Final = PACKAGE + "DefaultReplicationPolicy"
+IDENTITY_POLICY: Final = PACKAGE + "IdentityReplicationPolicy"
+POLICY_PREFIX: Final = "replication.policy"
+OFFSET_RESET: Final = "auto.offset.reset"
+ISOLATION: Final = "isolation.level"
+CONSUMER: Final = "consumer."
+
+MAX_LONG: Final = (1 << 63) - 1
+MAX_INT: Final = (1 << 31) - 1
+MAX_SHORT: Final = (1 << 15) - 1
+MAX_SECONDS: Final = MAX_LONG // 1000
+"""Java's limit: more seconds are not representable as milliseconds."""
+
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_TOPIC_CHARACTERS: Final = re.compile(r"[a-zA-Z0-9._-]*")
+_COMMA: Final = re.compile(r"\s*,\s*")
+_DURATION: Final = re.compile(
+    r"P(?=[0-9T])(?:[0-9]+D)?(?:T(?=[0-9])(?:[0-9]+H)?(?:[0-9]+M)?(?:[0-9]+(?:\.[0-9]+)?S)?)?"
+)
+
+Parser = Callable[[str], Any]
+"""From a value as written to its meaning; raises ValueError with what is expected."""
+Names = Pattern[str] | None
+"""Names that match in full; None: none does."""
+
+
+class FlowSetting(NamedTuple):
+    """A setting of a flow."""
+
+    name: str
+    default: str | None
+    """As it is written in a file; None: it depends on the flow."""
+    parse: Parser
+    unit: str
+    """The unit, or the allowed values."""
+    meaning: str
+    differs: str = ""
+    """What twinlog does otherwise than MirrorMaker 2; empty: nothing."""
+    everywhere: bool = True
+    """Whether it may be written without `A->B.`, for all flows."""
+    origin: str = "4.3"
+    """`4.3`; `removed`: MirrorMaker 2 had it until 3.9; `draft`: no version has it; `client`: it
+    is a property of the source's consumer."""
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    """The items of a list, as Kafka's `ConfigDef` splits them.
+
+    Raises:
+        ValueError: an item is empty or occurs twice, which Kafka 4.3 refuses.
+    """
+    items = tuple(_COMMA.split(text.strip())) if text.strip() else ()
+    if "" in items:
+        raise ValueError("a list without empty items")
+    if len(set(items)) < len(items):
+        raise ValueError("a list without duplicates")
+    return items
+
+
+def _text(text: str) -> str:
+    return text.strip()
+
+
+def parse_flag(text: str) -> bool:
+    """`true` or `false`, in any case, as Kafka's `ConfigDef` reads it.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    value = text.strip().lower()
+    if value not in {"true", "false"}:
+        raise ValueError("true or false")
+    return value == "true"
+
+
+def _number(lowest: int, highest: int, expectation: str) -> Parser:
+    def parse(text: str) -> int:
+        match = _NUMBER.fullmatch(text.strip())
+        if match is None or not lowest <= int(match[0]) <= highest:
+            raise ValueError(expectation)
+        return int(match[0])
+
+    return parse
+
+
+def _interval(text: str) -> int:
+    seconds: int = _number(-MAX_LONG - 1, MAX_SECONDS, _INTERVAL)(text)
+    if seconds == 0:
+        raise ValueError(_INTERVAL)
+    return seconds
+
+
+_INTERVAL: Final = f"whole seconds from 1 to {MAX_SECONDS}, or a negative number: never"
+
+
+def _replicas(highest: int) -> Parser:
+    expectation = f"a whole number from 1 to {highest}, or -1: the cluster's default"
+    number = _number(-1, highest, expectation)
+
+    def parse(text: str) -> int:
+        value: int = number(text)
+        if value == 0:
+            raise ValueError(expectation)
+        return value
+
+    return parse
+
+
+def _names(text: str) -> Names:
+    items = split_list(text)
+    try:
+        return compile_list(items)
+    except ValueError as error:
+        raise ValueError(f"regular expressions, comma-separated ({error})") from error
+
+
+def _choice(*allowed: str) -> Parser:
+    def parse(text: str) -> str:
+        if text.strip() not in allowed:
+            raise ValueError(f"one of {', '.join(allowed)}")
+        return text.strip()
+
+    return parse
+
+
+def _formats(text: str) -> tuple[str, ...]:
+    items = split_list(text)
+    if not items or not set(items) <= {"legacy", "new"}:
+        raise ValueError("legacy, new, or both, comma-separated")
+    return items
+
+
+def _separator(text: str) -> str:
+    # Not stripped: the policy is given the value as it is in the file.
+    if not _TOPIC_CHARACTERS.fullmatch(text):
+        raise ValueError("characters of topic names: ASCII letters, digits, '.', '_' and '-'")
+    return text
+
+
+def _built_in(class_name: str) -> Parser:
+    def parse(text: str) -> str:
+        if text.strip() != class_name:
+            raise ValueError(f"{class_name}: twinlog runs no Java and cannot load other classes")
+        return text.strip()
+
+    return parse
+
+
+def _offset_reset(text: str) -> str:
+    value = text.strip().lower()
+    kind, colon, duration = text.strip().partition(":")
+    by_duration = kind.lower() == "by_duration" and _DURATION.fullmatch(duration)
+    if value in {"earliest", "latest", "none"} or (colon and by_duration):
+        return text.strip() if by_duration else value
+    raise ValueError("earliest, latest, none or by_duration:PnDTnHnMnS")
+
+
+_POSITIVE_MS: Final = _number(1, MAX_LONG, "whole milliseconds, 1 or more")
+_FLAG: Final = "true, false"
+_REGEX: Final = "regular expressions, comma-separated"
+_LANES: Final = "twinlog distributes partitions over lanes by their load"
+_NO_JMX: Final = "twinlog has no JMX metrics: see docs/metrics.md"
+_OFFSET_MAP: Final = "twinlog stores where each batch landed, so no offset is approximate"
+
+_ROWS: Final = (
+    FlowSetting("enabled", "false", parse_flag, _FLAG, "whether topics are mirrored from A to B"),
+    FlowSetting(
+        "source.cluster.alias",
+        None,
+        _text,
+        "name",
+        "the source's name in remote topic names; by default A of `A->B`",
+    ),
+    FlowSetting(
+        "target.cluster.alias",
+        None,
+        _text,
+        "name",
+        "the target's name in names of internal topics; by default B of `A->B`",
+    ),
+    FlowSetting("topics", ".*", _names, _REGEX, "topics that are mirrored"),
+    FlowSetting(
+        "topics.exclude",
+        r"mm2.*\.internal, .*\.replica, __.*",
+        _names,
+        _REGEX,
+        "topics that are not mirrored, although `topics` matches them",
+    ),
+    FlowSetting(
+        "topic.filter.class",
+        PACKAGE + "DefaultTopicFilter",
+        _built_in(PACKAGE + "DefaultTopicFilter"),
+        "class",
+        "selects topics; only the default is supported",
+    ),
+    FlowSetting(
+        "groups", ".*", _names, _REGEX, "groups for which checkpoints and offsets are written"
+    ),
+    FlowSetting(
+        "groups.exclude",
+        "console-consumer-.*, connect-.*, __.*",
+        _names,
+        _REGEX,
+        "groups that are left out, although `groups` matches them",
+    ),
+    FlowSetting(
+        "group.filter.class",
+        PACKAGE + "DefaultGroupFilter",
+        _built_in(PACKAGE + "DefaultGroupFilter"),
+        "class",
+        "selects groups; only the default is supported",
+    ),
+    FlowSetting(
+        "replication.policy.class",
+        DEFAULT_POLICY,
+        _text,
+        "class",
+        "names remote topics; `IdentityReplicationPolicy` leaves names unchanged",
+    ),
+    FlowSetting(
+        "replication.policy.separator",
+        ".",
+        _separator,
+        "text",
+        "text between the source's alias and the topic in remote names",
+    ),
+    FlowSetting(
+        "replication.policy.internal.topic.separator.enabled",
+        "true",
+        parse_flag,
+        _FLAG,
+        "whether names of checkpoint and offset-sync topics have the separator, too; else `.`",
+    ),
+    FlowSetting(
+        "replication.factor",
+        "2",
+        _replicas(MAX_INT),
+        "replicas",
+        "replication factor of remote topics that are created; -1: the target's default",
+    ),
+    FlowSetting(
+        "refresh.topics.enabled", "true", parse_flag, _FLAG, "whether new topics are looked for"
+    ),
+    FlowSetting(
+        "refresh.topics.interval.seconds", "600", _interval, "seconds", "how often, for topics"
+    ),
+    FlowSetting(
+        "refresh.groups.enabled", "true", parse_flag, _FLAG, "whether new groups are looked for"
+    ),
+    FlowSetting(
+        "refresh.groups.interval.seconds", "600", _interval, "seconds", "how often, for groups"
+    ),
+    FlowSetting(
+        "sync.topic.configs.enabled",
+        "true",
+        parse_flag,
+        _FLAG,
+        "whether configurations of remote topics follow the source's",
+    ),
+    FlowSetting(
+        "sync.topic.configs.interval.seconds", "600", _interval, "seconds", "how often, for these"
+    ),
+    FlowSetting(
+        "config.properties.exclude",
+        "follower.replication.throttled.replicas, leader.replication.throttled.replicas, "
+        "message.timestamp.difference.max.ms, log.message.timestamp.before.max.ms, "
+        "log.message.timestamp.after.max.ms, message.timestamp.type, "
+        "unclean.leader.election.enable, min.insync.replicas",
+        _names,
+        _REGEX,
+        "topic configurations that are not copied",
+    ),
+    FlowSetting(
+        "use.defaults.from",
+        "target",
+        _choice("source", "target"),
+        "source, target",
+        "which cluster's value a remote topic has where the source topic has a default",
+        everywhere=False,
+    ),
+    FlowSetting(
+        "config.property.filter.class",
+        PACKAGE + "DefaultConfigPropertyFilter",
+        _built_in(PACKAGE + "DefaultConfigPropertyFilter"),
+        "class",
+        "selects topic configurations; only the default is supported",
+    ),
+    FlowSetting(
+        "sync.topic.acls.enabled",
+        "true",
+        parse_flag,
+        _FLAG,
+        "whether ACLs of remote topics follow the source's, without rights to write",
+    ),
+    FlowSetting(
+        "sync.topic.acls.interval.seconds", "600", _interval, "seconds", "how often, for ACLs"
+    ),
+    FlowSetting(
+        "emit.heartbeats.enabled",
+        "true",
+        parse_flag,
+        _FLAG,
+        "whether heartbeats of A->B are written to B; also where no topic is mirrored",
+    ),
+    FlowSetting(
+        "emit.heartbeats.interval.seconds", "1", _interval, "seconds", "time between heartbeats"
+    ),
+    FlowSetting(
+        "heartbeats.topic.replication.factor",
+        "3",
+        _replicas(MAX_SHORT),
+        "replicas",
+        "replication factor of the topic `heartbeats`",
+    ),
+    FlowSetting(
+        "heartbeats.replication.enabled",
+        "true",
+        parse_flag,
+        _FLAG,
+        "whether heartbeats topics are mirrored even if `topics` does not match them",
+    ),
+    FlowSetting(
+        "emit.checkpoints.enabled",
+        "true",
+        parse_flag,
+        _FLAG,
+        "whether translated offsets of groups are written to `A.checkpoints.internal` on B",
+    ),
+    FlowSetting(
+        "emit.checkpoints.interval.seconds", "60", _interval, "seconds", "time between checkpoints"
+    ),
+    FlowSetting(
+        "checkpoints.topic.replication.factor",
+        "3",
+        _replicas(MAX_SHORT),
+        "replicas",
+        "replication factor of the checkpoints topic",
+    ),
+    FlowSetting(
+        "sync.group.offsets.enabled",
+        "false",
+        parse_flag,
+        _FLAG,
+        "whether translated offsets are committed on B, for groups without members there "
+        "(KIP-545); needs checkpoints",
+    ),
+    FlowSetting(
+        "sync.group.offsets.interval.seconds", "60", _interval, "seconds", "how often, for offsets"
+    ),
+    FlowSetting(
+        "emit.offset-syncs.enabled",
+        "true",
+        parse_flag,
+        _FLAG,
+        "whether positions of records on both sides are recorded; without them there are no "
+        "checkpoints",
+    ),
+    FlowSetting(
+        "offset-syncs.topic.location",
+        "source",
+        _choice("source", "target"),
+        "source, target",
+        "which cluster has the topic of recorded positions",
+        differs="twinlog stores its offset map on the target",
+    ),
+    FlowSetting(
+        "offset-syncs.topic.replication.factor",
+        "3",
+        _replicas(MAX_SHORT),
+        "replicas",
+        "replication factor of the topic of recorded positions",
+    ),
+    FlowSetting(
+        "offset.lag.max",
+        "100",
+        _number(0, MAX_LONG, f"a whole number of records from 0 to {MAX_LONG}"),
+        "records",
+        "how far a recorded position may be behind",
+        differs=_OFFSET_MAP,
+    ),
+    FlowSetting(
+        "tasks.max",
+        "1",
+        _number(1, MAX_INT, f"a whole number from 1 to {MAX_INT}"),
+        "tasks",
+        "how many Connect tasks share the flow",
+        differs=_LANES,
+    ),
+    FlowSetting(
+        "tasks.max.enforce", "true", parse_flag, _FLAG, "whether more tasks fail", differs=_LANES
+    ),
+    FlowSetting("admin.timeout.ms", "60000", _POSITIVE_MS, "ms", "timeout of administrative steps"),
+    FlowSetting(
+        "consumer.poll.timeout.ms",
+        "1000",
+        _POSITIVE_MS,
+        "ms",
+        "longest wait of a consumer's poll",
+        differs="twinlog has no consumer that polls; a Fetch waits on the broker",
+    ),
+    FlowSetting(
+        "forwarding.admin.class",
+        "org.apache.kafka.clients.admin.ForwardingAdmin",
+        _built_in("org.apache.kafka.clients.admin.ForwardingAdmin"),
+        "class",
+        "creates topics; only the default is supported",
+    ),
+    FlowSetting(
+        "metric.names.formats",
+        "legacy",
+        _formats,
+        "legacy, new",
+        "names of JMX metrics",
+        differs=_NO_JMX,
+    ),
+    FlowSetting(
+        "metric.reporters",
+        "org.apache.kafka.common.metrics.JmxReporter",
+        split_list,
+        "classes, comma-separated",
+        "Java classes that report metrics",
+        differs=_NO_JMX,
+    ),
+    FlowSetting(
+        "add.source.alias.to.metrics",
+        "false",
+        parse_flag,
+        _FLAG,
+        "whether metrics have the source's alias",
+        differs=_NO_JMX,
+        origin="removed",
+    ),
+    FlowSetting(
+        "connector.type",
+        "source",
+        _choice("source", "sink"),
+        "source, sink",
+        "KIP-656: which Connect connector copies records",
+        differs="twinlog has one engine for flows, and no connector",
+        origin="draft",
+    ),
+    FlowSetting(
+        "transaction.producer",
+        "false",
+        parse_flag,
+        _FLAG,
+        "KIP-656: whether records and positions are written in transactions on the target",
+        origin="draft",
+    ),
+    FlowSetting(
+        CONSUMER + OFFSET_RESET,
+        "earliest",
+        _offset_reset,
+        "earliest, latest, none, by_duration:PnDTnHnMnS",
+        "where a partition begins that the flow has not mirrored before",
+        everywhere=False,
+        origin="client",
+    ),
+    FlowSetting(
+        CONSUMER + ISOLATION,
+        "read_uncommitted",
+        _choice("read_uncommitted", "read_committed"),
+        "read_uncommitted, read_committed",
+        "whether records of aborted and open transactions are copied, too",
+        everywhere=False,
+        origin="client",
+    ),
+)
+
+SETTINGS: Final[Mapping[str, FlowSetting]] = {row.name: row for row in _ROWS}
+
+FORMER_NAMES: Final[Mapping[str, str]] = {
+    "topics.blacklist": "topics.exclude",
+    "groups.blacklist": "groups.exclude",
+    "config.properties.blacklist": "config.properties.exclude",
+}
+"""Names until Kafka 3.9. If both are set, at whatever level, the present name counts (as there)."""
+
+
+def field_name(setting: str) -> str:
+    """The field of `FlowSettings` for a setting."""
+    return setting.replace(".", "_").replace("-", "_")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowSettings:
+    """The settings of one flow: a field for each of `SETTINGS`, `.` and `-` written as `_`.
+
+    Intervals are in seconds, and a negative one means *never*. A replication factor of -1 is the
+    cluster's default.
+    """
+
+    enabled: bool
+    source_cluster_alias: str
+    target_cluster_alias: str
+    topics: Names
+    topics_exclude: Names
+    topic_filter_class: str
+    groups: Names
+    groups_exclude: Names
+    group_filter_class: str
+    replication_policy_class: str
+    replication_policy_separator: str
+    replication_policy_internal_topic_separator_enabled: bool
+    replication_factor: int
+    refresh_topics_enabled: bool
+    refresh_topics_interval_seconds: int
+    refresh_groups_enabled: bool
+    refresh_groups_interval_seconds: int
+    sync_topic_configs_enabled: bool
+    sync_topic_configs_interval_seconds: int
+    config_properties_exclude: Names
+    use_defaults_from: str
+    config_property_filter_class: str
+    sync_topic_acls_enabled: bool
+    sync_topic_acls_interval_seconds: int
+    emit_heartbeats_enabled: bool
+    emit_heartbeats_interval_seconds: int
+    heartbeats_topic_replication_factor: int
+    heartbeats_replication_enabled: bool
+    emit_checkpoints_enabled: bool
+    emit_checkpoints_interval_seconds: int
+    checkpoints_topic_replication_factor: int
+    sync_group_offsets_enabled: bool
+    sync_group_offsets_interval_seconds: int
+    emit_offset_syncs_enabled: bool
+    offset_syncs_topic_location: str
+    offset_syncs_topic_replication_factor: int
+    offset_lag_max: int
+    tasks_max: int
+    tasks_max_enforce: bool
+    admin_timeout_ms: int
+    consumer_poll_timeout_ms: int
+    forwarding_admin_class: str
+    metric_names_formats: tuple[str, ...]
+    metric_reporters: tuple[str, ...]
+    add_source_alias_to_metrics: bool
+    connector_type: str
+    transaction_producer: bool
+    consumer_auto_offset_reset: str
+    consumer_isolation_level: str
+
+    @property
+    def emits_heartbeats(self) -> bool:
+        """Whether heartbeats are written to the target."""
+        return self.emit_heartbeats_enabled and self.emit_heartbeats_interval_seconds > 0
+
+    @property
+    def emits_checkpoints(self) -> bool:
+        """Whether checkpoints are written: the flow mirrors topics and records positions."""
+        emits = self.emit_checkpoints_enabled and self.emit_checkpoints_interval_seconds > 0
+        return self.enabled and self.emit_offset_syncs_enabled and emits
+
+    @property
+    def syncs_group_offsets(self) -> bool:
+        """Whether offsets of groups are committed on the target; KIP-545: not w/o checkpoints."""
+        syncs = self.sync_group_offsets_enabled and self.sync_group_offsets_interval_seconds > 0
+        return self.emits_checkpoints and syncs
+
+    def selects_topic(self, name: str) -> bool:
+        """Whether `topics` and `topics.exclude` select a topic (`DefaultTopicFilter`).
+
+        The replication policy decides besides: internal topics and cycles are never mirrored.
+        """
+        return matches(self.topics, name) and not matches(self.topics_exclude, name)
+
+    def selects_group(self, name: str) -> bool:
+        """Whether `groups` and `groups.exclude` select a group (`DefaultGroupFilter`)."""
+        return matches(self.groups, name) and not matches(self.groups_exclude, name)
+
+
+class BadValue(NamedTuple):
+    """A setting with a malformed value."""
+
+    name: str
+    expectation: str
+
+
+def parse_flow_settings(
+    values: Mapping[str, str], source: str, target: str
+) -> FlowSettings | tuple[BadValue, ...]:
+    """Parse the settings of the flow from `source` to `target`.
+
+    Args:
+        values: values by present names, as written; others than `SETTINGS` are ignored.
+        source: the source's alias.
+        target: the target's alias.
+
+    Returns:
+        The settings; or all errors, if there is one.
+    """
+    given = {"source.cluster.alias": source, "target.cluster.alias": target, **values}
+    fields: dict[str, Any] = {}
+    errors = []
+    for name, setting in SETTINGS.items():
+        text = given.get(name, setting.default)
+        assert text is not None, "settings without a default were given above"
+        try:
+            fields[field_name(name)] = setting.parse(text)
+        except ValueError as error:
+            errors.append(BadValue(name, str(error)))
+    return tuple(errors) if errors else FlowSettings(**fields)
+
+
+def closest(name: str, known: Collection[str]) -> str | None:
+    """The known name that is most alike, or None."""
+    import difflib  # noqa: PLC0415 (only for names that are unknown)
+
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.75)), None)

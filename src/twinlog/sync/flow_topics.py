@@ -1,0 +1,200 @@
+"""The topics of a flow follow the source's (KIP-382), and so do their configurations.
+
+on the source                          on the destination
+-------------------------------------  --------------------------------------------------------
+a topic that the flow selects          a remote topic is created, or appended to
+a topic has more partitions            the remote topic grows
+a configuration is set on the topic    it is set there, too, unless it is excluded
+"""
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from twinlog.kafka.client.metadata import Topic
+from twinlog.kafka.errors import Refusal, TwinlogError
+from twinlog.kafka.requests.topics import ConfigSource, describe_configs, topic_resource
+from twinlog.lifecycle.destination_topics import chunks, known_configs, source_configs
+from twinlog.lifecycle.flow_topics import FlowClusters, wanted_configs
+from twinlog.mirror.copied_configs import remote_changes
+from twinlog.mirror.copied_topics import copied_topics
+from twinlog.mirror.flow import Flow, flow_of
+from twinlog.mirror.settings import TRANSLATED
+from twinlog.mirror.topic_configs import ConfigChanges, DestinationConfig
+from twinlog.store.config_records import Wanted
+from twinlog.sync.base import METADATA, Sync, SyncContext
+from twinlog.sync.configs import ConfigSync, change_configs
+from twinlog.sync.topics import Room
+
+log = logging.getLogger(__name__)
+
+FLOWS = frozenset({TRANSLATED})
+
+
+class FlowChanges(NamedTuple):
+    """What a flow lacks on the destination."""
+
+    topics: Mapping[str, Topic]
+    """The source's topics."""
+    new: Mapping[str, str]
+    """The remote names of the topics to add, by the source's."""
+    grown: Mapping[str, int]
+    """The source's partition counts, by the source's names."""
+
+
+class FlowTopics(Sync[FlowChanges]):
+    """Adds the topics that a flow selects, and lets remote topics grow.
+
+    A topic that an operator has removed from the flow is not added again.
+    """
+
+    kinds = FLOWS
+    name = "topics of a flow"
+    metric = METADATA
+
+    async def compare(self, context: SyncContext) -> FlowChanges:
+        """Compare the source's topics with the flow's.
+
+        Raises:
+            Retriable: the source is unreachable.
+            UserError: the flow's settings are malformed.
+        """
+        flow, topics = flow_of(context.mirror.source), context.snapshot.topics_of(context.name)
+        there = (await context.source.refresh(None)).topics
+        looks = flow.settings.refresh_topics_enabled or not topics
+        names = copied_topics(there, flow.settings, flow.policy) if looks else {}
+        known = {
+            topic.topic
+            for topic in topics
+            if topic.wanted is not Wanted.STOPPED or not topic.source_deleted
+        }
+        grown = {
+            topic.topic: len(there[topic.topic].partitions)
+            for topic in context.same
+            if len(there[topic.topic].partitions) > topic.partitions
+        }
+        new = {name: remote for name, remote in names.items() if name not in known}
+        return FlowChanges(there, new, grown)
+
+    async def apply(self, context: SyncContext, difference: FlowChanges) -> int:
+        """Add topics and partitions; return how many topics were not."""
+        flow = flow_of(context.mirror.source)
+        clusters = FlowClusters(
+            destination=context.destination,
+            source=context.source,
+            mirror=context.mirror,
+            flow=flow,
+        )
+        room, failures = Room(context.mirror, context.snapshot.topics), 0
+        for name, remote in sorted(difference.new.items()):
+            count = len(difference.topics[name].partitions)
+            if why := room.refuses(count):
+                log.warning("flow %s: %s is not copied: %s", context.name, name, why)
+                failures += 1
+                continue
+            try:
+                await clusters.add(difference.topics, {name: remote})
+            except TwinlogError as error:
+                log.warning("flow %s: %s is not copied: %s", context.name, name, error)
+                failures += 1
+            else:
+                room.take(count)
+                log.info("flow %s: %s is copied to %s", context.name, name, remote)
+        return failures + await self._grow(context, clusters, room, difference)
+
+    async def _grow(
+        self, context: SyncContext, clusters: FlowClusters, room: Room, difference: FlowChanges
+    ) -> int:
+        failures = 0
+        counts: dict[tuple[str, str, object, object], int] = {}
+        for topic in context.same:
+            count = difference.grown.get(topic.topic, 0)
+            if count <= topic.partitions:
+                continue
+            remote = context.here.get(topic.destination_name)
+            try:
+                if why := room.refuses(count - topic.partitions):
+                    log.warning("flow %s: %s cannot grow: %s", context.name, topic.topic, why)
+                    failures += 1
+                    continue
+                if remote is None or len(remote.partitions) < count:
+                    await clusters.grow({topic.destination_name: count})
+            except TwinlogError as error:
+                log.warning("flow %s: %s cannot grow: %s", context.name, topic.topic, error)
+                failures += 1
+            else:
+                room.take(count - topic.partitions)
+                counts[topic.incarnation] = count
+        if counts:
+            await context.store.change(
+                lambda now: [
+                    replace(topic, partitions=counts[topic.incarnation])
+                    for topic in now.topics
+                    if topic.incarnation in counts
+                ]
+            )
+        return failures
+
+
+class RemoteConfigs(NamedTuple):
+    """The changes of remote topics, and why others are unknown."""
+
+    changes: Mapping[str, ConfigChanges]
+    unread: Mapping[str, Refusal]
+
+
+class FlowConfigs(Sync[RemoteConfigs]):
+    """Copies configurations to remote topics (`sync.topic.configs.enabled`)."""
+
+    kinds = FLOWS
+    name = "configurations of a flow"
+    metric = ConfigSync.metric
+
+    async def compare(self, context: SyncContext) -> RemoteConfigs:
+        """Compare the configurations of the topics that exist on both sides.
+
+        Raises:
+            UserError: a right is missing, or the flow's settings are malformed.
+            Retriable: a cluster is unreachable.
+        """
+        flow = flow_of(context.mirror.source)
+        changes: dict[str, ConfigChanges] = {}
+        unread: dict[str, Refusal] = {}
+        if not flow.settings.sync_topic_configs_enabled or not context.same:
+            return RemoteConfigs(changes, unread)
+        known_names = dict.fromkeys(await known_configs(context.destination))
+        for topics in chunks(list(context.same)):
+            found = await source_configs(context.source, [topic.topic for topic in topics])
+            remote = await describe_configs(
+                context.destination, [topic_resource(topic.destination_name) for topic in topics]
+            )
+            for topic in topics:
+                ours, theirs = remote[topic_resource(topic.destination_name)], found[topic.topic]
+                if isinstance(ours, Refusal):
+                    unread[topic.destination_name] = ours
+                elif isinstance(theirs, Refusal):
+                    unread[topic.topic] = theirs
+                else:
+                    current = {
+                        key: DestinationConfig(entry.value, entry.source == ConfigSource.TOPIC)
+                        for key, entry in ours.items()
+                    }
+                    wanted = wanted_configs(theirs, flow.settings, known_names)
+                    if changed := remote_changes(wanted, current, _excluded(flow)):
+                        changes[topic.destination_name] = changed
+        return RemoteConfigs(changes, unread)
+
+    async def apply(self, context: SyncContext, difference: RemoteConfigs) -> int:
+        """Change the remote topics; return how many could not be compared or changed."""
+        for name, refusal in difference.unread.items():
+            log.warning("%s: its configurations cannot be read: %s", name, refusal)
+        why = "to the source's value"
+        refusals = await change_configs(context.destination, difference.changes, why)
+        return len(difference.unread) + len(refusals)
+
+
+def _excluded(flow: Flow) -> tuple[re.Pattern[str], ...]:
+    exclude = flow.settings.config_properties_exclude
+    return () if exclude is None else (exclude,)

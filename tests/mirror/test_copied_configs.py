@@ -1,0 +1,42 @@
+"""Twin of twinlog.mirror.copied_configs."""
+
+import re
+
+from twinlog.mirror.copied_configs import remote_changes, remote_configs
+from twinlog.mirror.topic_configs import DestinationConfig, SourceConfig
+
+EXCLUDE = [re.compile(r"min\.insync\.replicas")]
+SOURCE = {
+    "retention.ms": SourceConfig("5", explicit=True),
+    "segment.bytes": SourceConfig("7", explicit=False),
+    "min.insync.replicas": SourceConfig("2", explicit=True),
+    "new.in.7": SourceConfig("1", explicit=True),
+}
+KNOWN = ["retention.ms", "segment.bytes", "min.insync.replicas"]
+
+
+def test_only_explicit_known_and_not_excluded_configurations_are_copied() -> None:
+    assert remote_configs(SOURCE, EXCLUDE, KNOWN, source_defaults=False) == {"retention.ms": "5"}
+
+
+def test_the_defaults_of_the_source_are_copied_on_request() -> None:
+    configs = remote_configs(SOURCE, EXCLUDE, KNOWN, source_defaults=True)
+    assert configs == {"retention.ms": "5", "segment.bytes": "7"}
+
+
+def test_what_is_not_set_on_the_source_is_unset_and_excluded_ones_stay() -> None:
+    current = {
+        "retention.ms": DestinationConfig("9", explicit=True),
+        "segment.bytes": DestinationConfig("7", explicit=False),
+        "cleanup.policy": DestinationConfig("compact", explicit=True),
+        "min.insync.replicas": DestinationConfig("1", explicit=True),
+    }
+    changes = remote_changes({"retention.ms": "5"}, current, EXCLUDE)
+    assert changes == {"retention.ms": "5", "cleanup.policy": None}
+
+
+def test_an_equal_default_is_set_as_the_default_may_change() -> None:
+    current = {"retention.ms": DestinationConfig("5", explicit=False)}
+    assert remote_changes({"retention.ms": "5"}, current, []) == {"retention.ms": "5"}
+    explicit = {"retention.ms": DestinationConfig("5", explicit=True)}
+    assert remote_changes({"retention.ms": "5"}, explicit, []) == {}
