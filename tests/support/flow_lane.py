@@ -1,23 +1,16 @@
-"""A process with one lane, for tests that kill it: `python -m flow_lane NODE SERVERS`.
-
-Commands and nodes do not know flows yet (docs/NEXT.md), so the kind is registered here.
-"""
+"""A process with one lane, for tests that kill it: `python -m flow_lane NODE SERVERS`."""
 
 import asyncio
 import logging
 import sys
 
-from twinlog.engines.kinds import KINDS
 from twinlog.engines.settings import LaneSettings
-from twinlog.engines.translated.kind import TranslatedKind
-from twinlog.mirror.settings import TRANSLATED
 from twinlog.runtime.lane import Lane, LaneConfig
 
 
 def main(node: str, servers: str) -> None:
     """Run until killed."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    KINDS[TRANSLATED] = TranslatedKind()
     config = LaneConfig(
         node=node,
         index=0,

@@ -61,6 +61,7 @@ from twinlog.lifecycle.required_apis import check_apis
 from twinlog.mirror.errors import MirrorError
 from twinlog.mirror.settings import (
     SETTINGS,
+    TRANSLATED,
     check_settings,
     kind_of,
     parse_settings,
@@ -247,6 +248,11 @@ async def add_topics(
     """
     snapshot = await MirrorStore(destination).snapshot()
     mirror = _mirror(snapshot, mirror_name)
+    if mirror.kind == TRANSLATED:
+        raise UserError(
+            f"{mirror_name} is a flow: its settings select its topics",
+            hint="alter its property topics",
+        )
     if isinstance(selection, str):
         compiled(selection)
     async with connected_source(mirror, destination.config.grants) as source:

@@ -39,6 +39,7 @@ from twinlog.kafka.requests.partitions import DEBUGGING, list_offsets, offset_fo
 from twinlog.kafka.types import UNKNOWN_EPOCH, TopicPartition
 from twinlog.lifecycle.common_log import compared
 from twinlog.lifecycle.rebuild import DivergentTail
+from twinlog.mirror.settings import TRANSLATED
 from twinlog.mirror.states import State
 from twinlog.store.config_records import MadeFor, MirrorTopic, Wanted
 from twinlog.store.mirrors import MirrorStore
@@ -115,7 +116,7 @@ def their_mirrors(snapshot: Snapshot, cluster_id: str) -> TheirMirrors:
     """What a snapshot of the source's mirrors shows of those whose source is `cluster_id`."""
     mirrors = snapshot.mirrors
     origins = {
-        topic.topic: (mirrors[topic.mirror].source_cluster_id, *topic.origins)
+        topic.destination_name: (mirrors[topic.mirror].source_cluster_id, *topic.origins)
         for topic in snapshot.topics
         if topic.wanted is not Wanted.STOPPED
     }
@@ -140,11 +141,12 @@ def _believable(clusters: Collection[str]) -> bool:
 
 
 def removed_topics(snapshot: Snapshot, source_id: str) -> dict[str, tuple[MirrorTopic, ...]]:
-    """The topics that were removed from mirrors of this source."""
+    """The topics that were removed from mirrors of this source; a flow's have other offsets."""
     topics_by_name: defaultdict[str, list[MirrorTopic]] = defaultdict(list)
     for topic in snapshot.topics:
-        its_source = snapshot.mirrors[topic.mirror].source_cluster_id
-        if topic.wanted is Wanted.STOPPED and its_source == source_id:
+        mirror = snapshot.mirrors[topic.mirror]
+        of_source = mirror.source_cluster_id == source_id and mirror.kind != TRANSLATED
+        if topic.wanted is Wanted.STOPPED and of_source:
             topics_by_name[topic.topic].append(topic)
     return {name: tuple(topics) for name, topics in topics_by_name.items()}
 

@@ -16,8 +16,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from waiting import until
 
 from conftest import Pair
-from twinlog.engines.kinds import KINDS
-from twinlog.engines.translated.kind import TranslatedKind
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.lifecycle.creation import create_mirror
 from twinlog.mirror.settings import TRANSLATED
@@ -31,12 +29,6 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 SUPPORT = Path(__file__).parents[2] / "support"
 PARTITIONS = 4
 SECONDS = 90.0
-
-
-@pytest.fixture(autouse=True)
-def kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Register the kind in this process."""
-    monkeypatch.setitem(KINDS, TRANSLATED, TranslatedKind())
 
 
 async def made(pair: Pair, mirror: str, topic: str, remote: str) -> None:
