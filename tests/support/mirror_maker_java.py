@@ -1,0 +1,103 @@
+"""MirrorMaker 2's own classes, called from Python: the oracle of what claims to be compatible.
+
+A JVM of its own runs Kafka's jars, and py4j, which comes with PySpark, calls them. So no compiler
+is needed, only the Java that runs the brokers. Methods that are private to Kafka's package are
+called by reflection: `recordKey` and `recordValue`, which encode records.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pyspark
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+
+from twinlog.java import find_java
+from twinlog.local.artifacts import mirror_maker_jars
+from twinlog.local.cluster import DEFAULT_VERSION
+
+PACKAGE: Final = "org.apache.kafka.connect.mirror"
+
+
+class MirrorMakerJava:
+    """A JVM with Kafka's clients and MirrorMaker 2."""
+
+    def __init__(self, gateway: JavaGateway) -> None:
+        self._gateway = gateway
+        self.jvm: Any = gateway.jvm
+
+    def __getitem__(self, name: str) -> Any:
+        """A public class, whose call constructs one; without a package it is MirrorMaker's."""
+        found = self.jvm
+        for part in (name if "." in name else f"{PACKAGE}.{name}").split("."):
+            found = getattr(found, part)
+        return found
+
+    def properties(self, values: Mapping[str, str]) -> Any:
+        """A Java map."""
+        result = self.jvm.java.util.HashMap()
+        for key, value in values.items():
+            result.put(key, value)
+        return result
+
+    def partition(self, topic: str, index: int) -> Any:
+        """Kafka's TopicPartition."""
+        return self.jvm.org.apache.kafka.common.TopicPartition(topic, index)
+
+    def seconds(self, number: int) -> Any:
+        """A duration."""
+        return self.jvm.java.time.Duration.ofSeconds(number)
+
+    def encoded(self, record: Any) -> tuple[bytes, bytes]:
+        """Key and value, as MirrorMaker 2 writes the record."""
+        key, value = (self._invoke(record, name) for name in ("recordKey", "recordValue"))
+        return bytes(key), bytes(value)
+
+    def consumed(self, key: bytes, value: bytes) -> Any:
+        """A consumer's record, for the static methods `deserializeRecord`."""
+        return self["org.apache.kafka.clients.consumer.ConsumerRecord"]("t", 0, 0, key, value)
+
+    def formatted(self, formatter: str, key: bytes, value: bytes) -> str:
+        """What a formatter of kafka-console-consumer prints of a record."""
+        target = self.jvm.java.io.ByteArrayOutputStream()
+        output = self.jvm.java.io.PrintStream(target, True, "UTF-8")
+        self[f"{PACKAGE}.formatters.{formatter}"]().writeTo(self.consumed(key, value), output)
+        return str(target.toString("UTF-8")).removesuffix("\n")
+
+    def _invoke(self, target: Any, name: str) -> Any:
+        nothing = self._gateway.new_array(self.jvm.Class, 0)
+        method = target.getClass().getDeclaredMethod(name, nothing)
+        method.setAccessible(True)
+        return method.invoke(target, self._gateway.new_array(self.jvm.Object, 0))
+
+
+@contextmanager
+def mirror_maker_java(folder: Path, version: str = DEFAULT_VERSION) -> Iterator[MirrorMakerJava]:
+    """Start a JVM, and end it.
+
+    Args:
+        folder: for its log.
+        version: of Kafka.
+    """
+    (py4j_jar,) = Path(pyspark.__file__).parent.glob("jars/py4j-*.jar")
+    with (folder / "mirror-maker-java.log").open("w") as log:
+        port, token, process = launch_gateway(
+            jarpath=str(py4j_jar),
+            classpath=f"{mirror_maker_jars(version)}/*",
+            javaopts=["-Xmx256m", "-XX:TieredStopAtLevel=1"],
+            java_path=str(find_java().executable),
+            die_on_exit=True,
+            redirect_stdout=log,
+            redirect_stderr=log,
+            enable_auth=True,
+            return_proc=True,
+        )
+        parameters = GatewayParameters(port=port, auth_token=token, auto_convert=True)
+        gateway = JavaGateway(gateway_parameters=parameters, java_process=process)
+        try:
+            yield MirrorMakerJava(gateway)
+        finally:
+            gateway.shutdown()
+            process.stdin.close()  # with die_on_exit, this is what ends it
+            process.wait(timeout=30)
