@@ -1,11 +1,13 @@
 """Kafka's own classes, as the oracle of what claims to be compatible with MirrorMaker 2."""
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from mirror_maker_java import MirrorMakerJava, mirror_maker_java
+from mm2_samples import SAMPLES, Sample
 
+from twinlog.mirror.mm2_records import Checkpoint, Heartbeat, Mm2Record, OffsetSync, encode
 from twinlog.mirror.replication_policy import policy_named
 
 pytestmark = pytest.mark.broker
@@ -73,3 +75,34 @@ def test_policies_answer_as_kafkas_do(
     differences = {k: v for k, v in (answers | remote_names).items() if v[0] != v[1]}
     assert differences == {}
     assert policy.heartbeats_topic() == theirs.heartbeatsTopic()
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_the_golden_bytes_are_kafkas(java: MirrorMakerJava, sample: Sample) -> None:
+    """Goal: the bytes that the unit tests rest on come from Kafka's classes."""
+    key, value = java.encoded(_java_record(java, sample.record))
+    assert (key.hex(), value.hex()) == (sample.key, sample.value)
+    assert (key, value) == encode(sample.record)
+    formatter = f"{type(sample.record).__name__}Formatter"
+    assert java.formatted(formatter, key, value) == sample.text
+
+
+def _java_record(java: MirrorMakerJava, record: Mm2Record) -> Any:
+    """The same record, made of Kafka's class."""
+    match record:
+        case Heartbeat():
+            return java["Heartbeat"](
+                record.source_cluster_alias, record.target_cluster_alias, record.timestamp
+            )
+        case Checkpoint():
+            return java["Checkpoint"](
+                record.group,
+                java.partition(*record.partition),
+                record.upstream_offset,
+                record.downstream_offset,
+                record.metadata,
+            )
+        case OffsetSync():
+            return java["OffsetSync"](
+                java.partition(*record.partition), record.upstream_offset, record.downstream_offset
+            )
