@@ -1,14 +1,31 @@
 """Kafka's own classes, as the oracle of what claims to be compatible with MirrorMaker 2."""
 
-from collections.abc import Iterator
+import asyncio
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
+from clients import client, make_topic
 from mirror_maker_java import MirrorMakerJava, mirror_maker_java
 from mm2_samples import SAMPLES, Sample
 
-from twinlog.mirror.mm2_records import Checkpoint, Heartbeat, Mm2Record, OffsetSync, encode
+from twinlog.kafka.types import TopicPartition
+from twinlog.local.cluster import LocalCluster
+from twinlog.mirror.mm2_records import (
+    Checkpoint,
+    Heartbeat,
+    Mm2Record,
+    OffsetSync,
+    decode_checkpoint,
+    decode_heartbeat,
+    decode_offset_sync,
+    encode,
+)
 from twinlog.mirror.replication_policy import policy_named
+from twinlog.store.topic_reader import read_whole
+from twinlog.store.topic_writer import ALL, Entry, append
 
 pytestmark = pytest.mark.broker
 
@@ -36,11 +53,80 @@ ONE_ARGUMENT: Final = {
 """Methods of a policy, and their names in Java."""
 
 
+DECODERS: Final = {
+    Heartbeat: decode_heartbeat,
+    Checkpoint: decode_checkpoint,
+    OffsetSync: decode_offset_sync,
+}
+COMPACTED: Final = {"cleanup.policy": "compact"}
+
+
+@dataclass(frozen=True, slots=True)
+class Flows:
+    """A cluster that `near` is copied to, and `far` by way of `near`, with names of its own.
+
+    Attributes:
+        properties: of its clients.
+        near, far: the aliases.
+        checkpoints: what was written to the checkpoints of `near`, in order.
+    """
+
+    properties: Mapping[str, str]
+    near: str
+    far: str
+    checkpoints: Sequence[Checkpoint]
+
+    @property
+    def last(self) -> dict[str, dict[TopicPartition, tuple[int, str]]]:
+        """The last checkpoint of each partition, by group."""
+        groups: dict[str, dict[TopicPartition, tuple[int, str]]] = {}
+        for checkpoint in self.checkpoints:
+            group = groups.setdefault(checkpoint.group, {})
+            group[checkpoint.partition] = (checkpoint.downstream_offset, checkpoint.metadata)
+        return groups
+
+
 @pytest.fixture(scope="module")
 def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MirrorMakerJava]:
     """Kafka's classes, in a JVM of their own."""
     with mirror_maker_java(tmp_path_factory.mktemp("mirror-maker-java")) as classes:
         yield classes
+
+
+@pytest.fixture(scope="module")
+def flows(kafka: LocalCluster) -> Flows:
+    """Topics of flows, with checkpoints that were written by twinlog's encoder."""
+    near, far = (f"{name}{uuid.uuid4().hex[:8]}" for name in ("near", "far"))
+    orders = f"{near}.orders"
+
+    def checkpoint(group: str, index: int, offset: int, metadata: str = "") -> Checkpoint:
+        return Checkpoint(
+            group=group,
+            partition=TopicPartition(orders, index),
+            upstream_offset=offset + 100,
+            downstream_offset=offset,
+            metadata=metadata,
+        )
+
+    written = [
+        *(checkpoint("billing", 0, 7), checkpoint("billing", 1, 8, "méta"), checkpoint("b", 0, 1)),
+        *(checkpoint("billing", 0, 9, "later"), checkpoint("billing.eu", 2, 1 << 40)),
+    ]
+    heartbeats = (f"{near}.heartbeats", f"{near}.{far}.heartbeats")
+    heartbeat = Heartbeat(source_cluster_alias=near, target_cluster_alias="here", timestamp=1)
+
+    async def write() -> None:
+        async with client(kafka) as cluster:
+            internal = (*heartbeats, f"{near}.checkpoints.internal")
+            for topic in (*internal, orders, f"{near}.{far}.clicks", f"plain-{near}"):
+                await make_topic(cluster, topic, configs=COMPACTED if topic in internal else {})
+            entries = [Entry(topic, 0, *encode(heartbeat)) for topic in heartbeats]
+            entries += [Entry(internal[-1], 0, *encode(record)) for record in written]
+            answers = await append(cluster, entries, acks=ALL)
+            assert all(isinstance(answer, int) for answer in answers.values())
+
+    asyncio.run(write())
+    return Flows({"bootstrap.servers": kafka.bootstrap_servers}, near, far, written)
 
 
 @pytest.mark.parametrize("name", ["DefaultReplicationPolicy", "IdentityReplicationPolicy"])
@@ -85,6 +171,99 @@ def test_the_golden_bytes_are_kafkas(java: MirrorMakerJava, sample: Sample) -> N
     assert (key, value) == encode(sample.record)
     formatter = f"{type(sample.record).__name__}Formatter"
     assert java.formatted(formatter, key, value) == sample.text
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_what_twinlog_encodes_kafka_decodes(java: MirrorMakerJava, sample: Sample) -> None:
+    """Goal: Kafka's class reads back each field."""
+    record = sample.record
+    decoded = java[type(record).__name__].deserializeRecord(java.consumed(*encode(record)))
+    match record:
+        case Heartbeat():
+            assert decoded.sourceClusterAlias() == record.source_cluster_alias
+            assert decoded.targetClusterAlias() == record.target_cluster_alias
+            assert decoded.timestamp() == record.timestamp
+        case Checkpoint():
+            assert decoded.consumerGroupId() == record.group
+            assert decoded.topicPartition().toString() == str(record.partition)
+            assert decoded.upstreamOffset() == record.upstream_offset
+            assert decoded.downstreamOffset() == record.downstream_offset
+            assert decoded.metadata() == record.metadata
+        case OffsetSync():
+            assert decoded.topicPartition().toString() == str(record.partition)
+            assert decoded.upstreamOffset() == record.upstream_offset
+            assert decoded.downstreamOffset() == record.downstream_offset
+
+
+def test_what_kafka_writes_twinlog_decodes(
+    java: MirrorMakerJava, kafka: LocalCluster, topic: str
+) -> None:
+    """Goal: records that Kafka's classes encode and its producer writes."""
+
+    async def run() -> None:
+        async with client(kafka) as cluster:
+            await make_topic(cluster, topic, configs=COMPACTED)
+            pairs = [java.encoded(_java_record(java, sample.record)) for sample in SAMPLES]
+            java.produce(kafka.bootstrap_servers, topic, pairs)
+            found = await read_whole(cluster, topic)
+            decoded = [
+                DECODERS[type(sample.record)](record.key, record.value)
+                for sample, record in zip(SAMPLES, found, strict=True)
+            ]
+            assert decoded == [sample.record for sample in SAMPLES]
+
+    asyncio.run(run())
+
+
+def test_kafka_translates_offsets_by_checkpoints_of_twinlog(
+    java: MirrorMakerJava, flows: Flows
+) -> None:
+    """Goal: RemoteClusterUtils and MirrorClient find the last checkpoint of each partition."""
+    utils, properties = java["RemoteClusterUtils"], java.properties(flows.properties)
+    wait = java.seconds(30)
+    billing = _offsets(utils.translateOffsets(properties, flows.near, "billing", wait))
+    assert billing == flows.last["billing"]
+    assert billing[TopicPartition(f"{flows.near}.orders", 0)] == (9, "later")
+    assert not utils.translateOffsets(properties, flows.near, "unknown", wait)
+    pattern = java["java.util.regex.Pattern"].compile("billing.*")
+    groups = utils.translateOffsets(properties, flows.near, pattern, wait)
+    expected = {group: rows for group, rows in flows.last.items() if group != "b"}
+    assert {group: _offsets(rows) for group, rows in groups.items()} == expected
+    theirs = java["MirrorClient"](properties)
+    try:
+        assert _offsets(theirs.remoteConsumerOffsets("b", flows.near, wait)) == flows.last["b"]
+    finally:
+        theirs.close()
+
+
+def test_kafka_finds_the_topics_of_flows(java: MirrorMakerJava, flows: Flows) -> None:
+    """Goal: the names that twinlog gives to topics are understood."""
+    utils, properties = java["RemoteClusterUtils"], java.properties(flows.properties)
+    near, far = flows.near, flows.far
+    assert utils.replicationHops(properties, near) == 1
+    assert utils.replicationHops(properties, far) == 2
+    assert utils.replicationHops(properties, "unknown") == -1
+    assert {near, far} <= set(utils.upstreamClusters(properties))
+    assert {f"{near}.heartbeats", f"{near}.{far}.heartbeats"} <= set(
+        utils.heartbeatTopics(properties)
+    )
+    assert f"{near}.checkpoints.internal" in set(utils.checkpointTopics(properties))
+    theirs = java["MirrorClient"](properties)
+    try:
+        of_near = {f"{near}.orders", f"{near}.{far}.clicks"}
+        heartbeats = {f"{near}.heartbeats", f"{near}.{far}.heartbeats"}
+        assert set(theirs.remoteTopics(near)) == of_near | heartbeats
+        assert of_near <= set(theirs.remoteTopics())
+    finally:
+        theirs.close()
+
+
+def _offsets(rows: Any) -> dict[TopicPartition, tuple[int, str]]:
+    """A Java map of partitions to offsets with metadata."""
+    return {
+        TopicPartition(partition.topic(), partition.partition()): (at.offset(), at.metadata())
+        for partition, at in rows.items()
+    }
 
 
 def _java_record(java: MirrorMakerJava, record: Mm2Record) -> Any:

@@ -5,7 +5,7 @@ is needed, only the Java that runs the brokers. Methods that are private to Kafk
 called by reflection: `recordKey` and `recordValue`, which encode records.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -57,6 +57,20 @@ class MirrorMakerJava:
     def consumed(self, key: bytes, value: bytes) -> Any:
         """A consumer's record, for the static methods `deserializeRecord`."""
         return self["org.apache.kafka.clients.consumer.ConsumerRecord"]("t", 0, 0, key, value)
+
+    def produce(self, servers: str, topic: str, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        """Write keys and values with Kafka's producer."""
+        clients = "org.apache.kafka.clients.producer"
+        serializer = "org.apache.kafka.common.serialization.ByteArraySerializer"
+        settings = {"bootstrap.servers": servers, "key.serializer": serializer}
+        producer = self[f"{clients}.KafkaProducer"](
+            self.properties({**settings, "value.serializer": serializer})
+        )
+        try:
+            for key, value in pairs:
+                producer.send(self[f"{clients}.ProducerRecord"](topic, key, value)).get()
+        finally:
+            producer.close()
 
     def formatted(self, formatter: str, key: bytes, value: bytes) -> str:
         """What a formatter of kafka-console-consumer prints of a record."""
