@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 from twinlog.version import __version__
 
 if TYPE_CHECKING:
+    from twinlog.interfaces.client.mirror_client import MirrorClient
+    from twinlog.interfaces.client.remote_cluster_utils import RemoteClusterUtils
     from twinlog.kafka.errors import Retriable, TwinlogError, UnsupportedVersion, UserError
     from twinlog.lifecycle.rebuild import Rebuild
     from twinlog.mirror.errors import MirrorError, MirrorRefused
+    from twinlog.mirror.replication_policy import (
+        DefaultReplicationPolicy,
+        IdentityReplicationPolicy,
+        ReplicationPolicy,
+    )
     from twinlog.mirror.states import State
     from twinlog.operations.describe import (
         MirrorDescription,
@@ -52,13 +59,16 @@ __all__ = [
     "AlterMirrorResult",
     "ChangedTopics",
     "CreateMirrorResult",
+    "DefaultReplicationPolicy",
     "DeleteMirrorResult",
     "DenialsStay",
     "DescribeMirrorsResult",
     "Finding",
     "ForgottenDenials",
+    "IdentityReplicationPolicy",
     "ListMirrorsResult",
     "MirrorAdmin",
+    "MirrorClient",
     "MirrorDescription",
     "MirrorError",
     "MirrorListing",
@@ -70,6 +80,8 @@ __all__ = [
     "Readiness",
     "Reason",
     "Rebuild",
+    "RemoteClusterUtils",
+    "ReplicationPolicy",
     "Retriable",
     "SegmentDump",
     "State",
@@ -93,13 +105,16 @@ _FOUND_IN: Final = {
     "AlterMirrorResult": "twinlog.operations.results",
     "ChangedTopics": "twinlog.operations.results",
     "CreateMirrorResult": "twinlog.operations.results",
+    "DefaultReplicationPolicy": "twinlog.mirror.replication_policy",
     "DeleteMirrorResult": "twinlog.operations.results",
     "DenialsStay": "twinlog.operations.switchover.records",
     "DescribeMirrorsResult": "twinlog.operations.results",
     "Finding": "twinlog.operations.readiness.reasons",
     "ForgottenDenials": "twinlog.operations.switchover.records",
+    "IdentityReplicationPolicy": "twinlog.mirror.replication_policy",
     "ListMirrorsResult": "twinlog.operations.results",
     "MirrorAdmin": "twinlog.operations.mirror_admin",
+    "MirrorClient": "twinlog.interfaces.client.mirror_client",
     "MirrorDescription": "twinlog.operations.describe",
     "MirrorError": "twinlog.mirror.errors",
     "MirrorListing": "twinlog.operations.results",
@@ -111,6 +126,8 @@ _FOUND_IN: Final = {
     "Readiness": "twinlog.operations.readiness.verdict",
     "Reason": "twinlog.operations.readiness.reasons",
     "Rebuild": "twinlog.lifecycle.rebuild",
+    "RemoteClusterUtils": "twinlog.interfaces.client.remote_cluster_utils",
+    "ReplicationPolicy": "twinlog.mirror.replication_policy",
     "Retriable": "twinlog.kafka.errors",
     "SegmentDump": "twinlog.operations.log_dump",
     "State": "twinlog.mirror.states",

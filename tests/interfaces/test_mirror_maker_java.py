@@ -1,16 +1,19 @@
 """Kafka's own classes, as the oracle of what claims to be compatible with MirrorMaker 2."""
 
 import asyncio
+import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
 from clients import client, make_topic
-from mirror_maker_java import MirrorMakerJava, mirror_maker_java
+from mirror_maker_java import PACKAGE, MirrorMakerJava, mirror_maker_java
 from mm2_samples import SAMPLES, Sample
 
+from twinlog.interfaces.client.mirror_client import MirrorClient
+from twinlog.interfaces.client.remote_cluster_utils import RemoteClusterUtils
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
 from twinlog.mirror.mm2_records import (
@@ -71,7 +74,7 @@ class Flows:
         checkpoints: what was written to the checkpoints of `near`, in order.
     """
 
-    properties: Mapping[str, str]
+    properties: dict[str, str]
     near: str
     far: str
     checkpoints: Sequence[Checkpoint]
@@ -256,6 +259,75 @@ def test_kafka_finds_the_topics_of_flows(java: MirrorMakerJava, flows: Flows) ->
         assert of_near <= set(theirs.remoteTopics())
     finally:
         theirs.close()
+
+
+def test_the_client_answers_as_kafkas_does(java: MirrorMakerJava, flows: Flows) -> None:
+    """Goal: MirrorClient and RemoteClusterUtils return the same for the same topics."""
+    utils = java["RemoteClusterUtils"]
+    wait, pattern = java.seconds(30), java["java.util.regex.Pattern"].compile("b.*")
+    policies = (
+        {},
+        {"replication.policy.separator": "-"},
+        {"replication.policy.class": f"{PACKAGE}.IdentityReplicationPolicy"},
+        {
+            "replication.policy.class": f"{PACKAGE}.IdentityReplicationPolicy",
+            "source.cluster.alias": flows.near,
+        },
+        {
+            "replication.policy.separator": "_",
+            "replication.policy.internal.topic.separator.enabled": "false",
+        },
+    )
+
+    async def compare(settings: dict[str, str], theirs: Any, properties: Any) -> None:
+        async with MirrorClient(flows.properties | settings) as ours:
+            aliases = ("unknown", flows.near, flows.far, "test")
+            for alias in aliases:
+                hops = utils.replicationHops(properties, alias)
+                assert await ours.replication_hops(alias) == hops
+                assert await ours.remote_topics(alias) == set(theirs.remoteTopics(alias))
+            assert await ours.remote_topics() == set(theirs.remoteTopics())
+            assert await ours.heartbeat_topics() == set(utils.heartbeatTopics(properties))
+            assert await ours.checkpoint_topics() == set(utils.checkpointTopics(properties))
+            assert await ours.upstream_clusters() == set(utils.upstreamClusters(properties))
+            if settings.get("replication.policy.separator") == "-":
+                return  # its topic of checkpoints has another name
+            for group in ("billing", "b", "billing.eu", "unknown"):
+                expected = _offsets(utils.translateOffsets(properties, flows.near, group, wait))
+                found = await ours.remote_consumer_offsets(group, flows.near)
+                assert {name: row[:2] for name, row in found.items()} == expected
+            groups = theirs.remoteConsumerOffsets(pattern, flows.near, wait)
+            by_group = await ours.remote_consumer_offsets(re.compile("b.*"), flows.near)
+            assert {
+                group: {name: row[:2] for name, row in rows.items()}
+                for group, rows in by_group.items()
+            } == {group: _offsets(rows) for group, rows in groups.items()}
+
+    for settings in policies:
+        properties = java.properties(flows.properties | settings)
+        theirs = java["MirrorClient"](properties)
+        try:
+            asyncio.run(compare(settings, theirs, properties))
+        finally:
+            theirs.close()
+
+
+def test_remote_cluster_utils_answer_as_kafkas_do(java: MirrorMakerJava, flows: Flows) -> None:
+    theirs, properties = java["RemoteClusterUtils"], java.properties(flows.properties)
+    ours = RemoteClusterUtils
+
+    async def run() -> None:
+        given = flows.properties
+        assert await ours.replication_hops(given, flows.far) == 2
+        assert await ours.heartbeat_topics(given) == set(theirs.heartbeatTopics(properties))
+        assert await ours.checkpoint_topics(given) == set(theirs.checkpointTopics(properties))
+        assert await ours.upstream_clusters(given) == set(theirs.upstreamClusters(properties))
+        billing = await ours.translate_offsets(given, flows.near, "billing")
+        assert {name: row[:2] for name, row in billing.items()} == flows.last["billing"]
+        groups = await ours.translate_offsets(given, flows.near, re.compile("billing"))
+        assert groups == {"billing": billing}
+
+    asyncio.run(run())
 
 
 def _offsets(rows: Any) -> dict[TopicPartition, tuple[int, str]]:

@@ -6,6 +6,7 @@
 import re
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -220,6 +221,24 @@ def test_a_policy_of_an_installed_package() -> None:
     assert policy.offset_syncs_topic("us") == "mm2-offset-syncs.us.internal"
     assert policy.is_heartbeats_topic("heartbeats.of.us")
     assert count_hops(policy, "heartbeats.of.us.of.eu", "us") == 2
+
+
+def test_a_package_registers_its_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: the group and the names are those that Python's packages have on disk."""
+    metadata = tmp_path / "acme_policies-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Name: acme-policies\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text(
+        f"[{ENTRY_POINTS}]\ncom.acme.Named = acme_policies:Named\n"
+    )
+    (tmp_path / "acme_policies.py").write_text(
+        "from twinlog import DefaultReplicationPolicy\n"
+        "def Named(properties):\n"
+        "    return DefaultReplicationPolicy(separator=properties['acme.separator'])\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    properties = {"replication.policy.class": "com.acme.Named", "acme.separator": "-"}
+    assert policy_of(properties) == DefaultReplicationPolicy(separator="-")
 
 
 @pytest.mark.parametrize(

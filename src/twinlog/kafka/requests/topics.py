@@ -72,6 +72,35 @@ async def absent_everywhere(cluster: KafkaCluster, names: Collection[str]) -> se
     return set(names).intersection(*await asyncio.gather(*map(absent, brokers)))
 
 
+async def topic_names(cluster: KafkaCluster) -> set[str]:
+    """The topics that *some* broker knows, without Kafka's internal ones.
+
+    Topics that the client may not describe are left out. As in `absent_everywhere`, each broker is
+    asked, so a topic that is missing here does not exist, or was created just now. If a broker
+    does not answer, the metadata is refreshed: a broker that has died is not asked again.
+
+    Raises:
+        Retriable: a broker does not answer within default.api.timeout.ms.
+    """
+
+    async def known(node: int) -> set[str]:
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False, min_version=4)
+        response = await cluster.call(request, node=node, once=True)
+        return {
+            topic.name
+            for topic in response.topics
+            if not topic.is_internal and topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        }
+
+    async def ask_all() -> set[str]:
+        brokers = (await cluster.refresh(())).brokers
+        if not brokers:
+            raise Retriable("the metadata contains no broker", cluster=cluster.name)
+        return set[str]().union(*await asyncio.gather(*map(known, brokers)))
+
+    return await cluster.persist(ask_all)
+
+
 async def confirm_absent(cluster: KafkaCluster, name: str) -> None:
     """Return if every broker reports that a topic does not exist.
 
