@@ -2,16 +2,21 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import librdkafka_tools
 import pytest
 from clients import client
 from confluent_kafka import Producer, TopicPartition
+from mirror_maker_java import mirror_maker_java
 from waiting import until
 
+from twinlog.interfaces.client.remote_cluster_utils import RemoteClusterUtils
+from twinlog.kafka.types import TopicPartition as KafkaPartition
 from twinlog.lifecycle.flow_creation import create_flow, stored_properties
 from twinlog.local.check import ConsumerView
 from twinlog.local.stage import Stage
+from twinlog.mirror.mm2_records import Heartbeat, decode_heartbeat, encode
 from twinlog.store.control_topics import ControlTopics
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -25,6 +30,10 @@ SETTINGS = {
     "sync.topic.configs.interval.seconds": "1",
     "sync.group.offsets.enabled": "true",
     "sync.group.offsets.interval.seconds": "1",
+    "emit.checkpoints.interval.seconds": "1",
+    "heartbeats.topic.replication.factor": "1",
+    "checkpoints.topic.replication.factor": "1",
+    "offset-syncs.topic.replication.factor": "1",
 }
 
 
@@ -92,24 +101,71 @@ def test_a_topic_that_grows_is_copied_whole(stage: Stage, topic: str) -> None:
     await_copy(stage, f"a.{name}", [10, 0, 20])
 
 
-def test_a_group_continues_at_exactly_its_next_record(stage: Stage, topic: str) -> None:
-    """Goal: anywhere in the log, though each transaction has a marker that is not copied."""
-    servers, name, group = stage.source.bootstrap_servers, f"copied-{topic}", f"g-{topic}"
-    librdkafka_tools.make_topic(servers, name)
-    producer = Producer({"bootstrap.servers": servers, "transactional.id": name})
+def write_transactions(servers: str, topic: str, count: int) -> None:
+    """Write numbers, ten in each transaction: the record of number n has the offset n + n // 10."""
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": topic})
     producer.init_transactions(30)
-    for first in range(0, 300, 10):
+    for first in range(0, count, 10):
         producer.begin_transaction()
         for number in range(first, first + 10):
-            producer.produce(name, str(number))
+            producer.produce(topic, str(number))
         producer.commit_transaction(30)
+
+
+def test_a_group_continues_at_exactly_its_next_record(stage: Stage, topic: str) -> None:
+    """Goal: anywhere in the log, behind the end too, and it follows a group that is rewound."""
+    servers, name, group = stage.source.bootstrap_servers, f"copied-{topic}", f"g-{topic}"
+    librdkafka_tools.make_topic(servers, name)
+    write_transactions(servers, name, 300)
     await_copy(stage, f"a.{name}", [300])
-    # Behind each ten records is a marker: the record with number 137 is at 137 + 13.
-    librdkafka_tools.commit(servers, group, name, {0: 150})
+    here = stage.destination.bootstrap_servers
+    for number in (137, 300, 20, 299):
+        librdkafka_tools.commit(servers, group, name, {0: number + number // 10})
 
-    def follows() -> bool:
-        with librdkafka_tools.consumer(stage.destination.bootstrap_servers, group) as remote:
-            (committed,) = remote.committed([TopicPartition(f"a.{name}", 0)], timeout=30)
-            return bool(committed.offset == 137)
+        def follows(number: int = number) -> bool:
+            with librdkafka_tools.consumer(here, group) as remote:
+                (committed,) = remote.committed([TopicPartition(f"a.{name}", 0)], timeout=30)
+                return bool(committed.offset == number)
 
-    until(follows, SECONDS, "the group's offset on the destination")
+        until(follows, SECONDS, f"the group's offset on the destination at {number}")
+
+
+def test_clients_of_mirror_maker_read_checkpoints_and_heartbeats(
+    stage: Stage, topic: str, tmp_path: Path
+) -> None:
+    """Goal: Kafka's own RemoteClusterUtils find a group's offsets, exactly translated."""
+    servers, name, group = stage.source.bootstrap_servers, f"copied-{topic}", f"g-{topic}"
+    librdkafka_tools.make_topic(servers, name)
+    heartbeat = Heartbeat(source_cluster_alias="b", target_cluster_alias="a", timestamp=1)
+    write_transactions(servers, name, 100)
+    librdkafka_tools.make_topic(servers, "heartbeats")
+    beat = Producer({"bootstrap.servers": servers})
+    key, value = encode(heartbeat)
+    beat.produce("heartbeats", value, key)
+    assert beat.flush(30) == 0
+    librdkafka_tools.commit(servers, group, name, {0: 55 + 5})
+    here = {"bootstrap.servers": stage.destination.bootstrap_servers}
+    with mirror_maker_java(tmp_path) as java:
+        utils, properties = java["RemoteClusterUtils"], java.properties(here)
+
+        def translated() -> bool:
+            offsets = utils.translateOffsets(properties, "a", group, java.seconds(30))
+            partition = java.partition(f"a.{name}", 0)
+            return bool(partition in offsets and offsets[partition].offset() == 55)
+
+        until(translated, SECONDS, "the checkpoint")
+        until(
+            lambda: utils.replicationHops(properties, "a") == 1, SECONDS, "the source's heartbeats"
+        )
+        assert set(utils.heartbeatTopics(properties)) == {"heartbeats", "a.heartbeats"}
+        assert set(utils.checkpointTopics(properties)) == {"a.checkpoints.internal"}
+    # Its own: from a to b, at b.
+    found = asyncio.run(RemoteClusterUtils.translate_offsets(here, "a", group))
+    assert found[KafkaPartition(f"a.{name}", 0)].offset == 55
+    with librdkafka_tools.consumer(stage.destination.bootstrap_servers, f"h-{topic}") as reader:
+        reader.assign([TopicPartition("heartbeats", 0, 0)])
+        message = reader.poll(30)
+        assert message is not None
+        own = decode_heartbeat(message.key(), message.value())
+        assert own is not None
+        assert (own.source_cluster_alias, own.target_cluster_alias) == ("a", "b")

@@ -43,13 +43,13 @@ def stored_properties(
     """
     properties = flow_properties(values, source, target)
     settings = flow_of(properties).settings
-    intervals = [
-        settings.refresh_topics_interval_seconds,
-        settings.sync_topic_configs_interval_seconds,
-        settings.sync_group_offsets_interval_seconds
-        if settings.syncs_group_offsets
-        else settings.refresh_topics_interval_seconds,
-    ]
+    intervals = [settings.refresh_topics_interval_seconds]
+    if settings.sync_topic_configs_enabled:
+        intervals.append(settings.sync_topic_configs_interval_seconds)
+    if settings.emits_checkpoints:
+        intervals.append(settings.emit_checkpoints_interval_seconds)
+    if settings.syncs_group_offsets:
+        intervals.append(settings.sync_group_offsets_interval_seconds)
     # One refresh serves all that follows the topics: the shortest interval of those in use.
     seconds = min((s for s in intervals if s > 0), default=settings.refresh_topics_interval_seconds)
     refresh = {REFRESH: str(max(1, abs(seconds)) * 1000)}

@@ -167,6 +167,7 @@ class Host:
         store: its mirror configuration.
         is_ours: whether this node owns a mirror.
         failed: receives a mirror's name, a metric, and how many parts failed.
+        latest: returns the mirrors as the node knows them.
     """
 
     def __init__(
@@ -176,11 +177,13 @@ class Host:
         *,
         is_ours: Callable[[str], Awaitable[bool]] = _nobody,
         failed: Callable[[str, str, int], None] = _ignore,
+        latest: Callable[[], Snapshot] = Snapshot,
     ) -> None:
         self.destination = destination
         self.store = store
         self.is_ours = is_ours
         self.failed = failed
+        self.latest = latest
         self._syncs: dict[type[Sync[Any]], Sync[Any]] = {}
 
     def sync(self, kind: type[S]) -> S:

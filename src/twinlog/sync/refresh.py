@@ -54,7 +54,7 @@ class Refresher:
         self._unanswered: set[str] = set()  # mirrors whose set of topics it could not read
         self._config_partitions: set[int] = set()
         self._partitions = 0
-        self.host = Host(cluster, store, is_ours=self._is_ours, failed=self._failed)
+        self.host = Host(cluster, store, is_ours=self._is_ours, failed=self._failed, latest=latest)
         """The node's syncs."""
         self._syncs = create_syncs(self.host)
 

@@ -10,6 +10,7 @@ from twinlog.sync.acls import AclSync
 from twinlog.sync.base import METADATA, Host, Sync
 from twinlog.sync.compaction import Compaction
 from twinlog.sync.configs import ConfigSync
+from twinlog.sync.flow_records import Checkpoints, Heartbeats
 from twinlog.sync.flow_topics import FlowConfigs, FlowTopics
 from twinlog.sync.group_offsets import GroupSync
 from twinlog.sync.read_only import ReadOnly
@@ -25,8 +26,10 @@ REGISTRY: Final[tuple[type[Sync[Any]], ...]] = (
     FlowConfigs,
     Compaction,
     GroupSync,
+    Checkpoints,
     AclSync,
     ReadOnly,
+    Heartbeats,
 )
 METRICS: Final = tuple(dict.fromkeys((METADATA, *(sync.metric for sync in REGISTRY))))
 """The metrics that count failures, by mirror."""

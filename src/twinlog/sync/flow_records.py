@@ -1,0 +1,281 @@
+"""The records that a flow writes beside the data, in MirrorMaker 2's formats (KIP-382).
+
+    topic                               on               written
+    ----------------------------------  ---------------  -------------------------------------------
+    heartbeats                          the destination  every `emit.heartbeats.interval.seconds`
+    SOURCE.checkpoints.internal         the destination  at a refresh, for offsets that have changed
+    mm2-offset-syncs.TARGET.internal    either           at a refresh, for partitions that have
+                                                         grown (`offset-syncs.topic.location`)
+
+They are for MirrorMaker 2's own clients and tools. twinlog reads none of them: it has the map of
+offsets (docs/decisions/0014-recorded-offset-map.md), and a checkpoint is exact.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from twinlog.engines.kinds import kind_named
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.error_codes import ErrorCode
+from twinlog.kafka.errors import Refusal, TwinlogError
+from twinlog.kafka.groups.offsets import committed_offsets, list_groups
+from twinlog.kafka.requests.topics import NewTopic, create_topics
+from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.flow import Flow, flow_of
+from twinlog.mirror.mm2_records import Checkpoint, Heartbeat, Mm2Record, OffsetSync, encode
+from twinlog.mirror.offset_runs import OffsetRuns
+from twinlog.store.config_records import Mirror
+from twinlog.store.topic_writer import ALL, Entry, append
+from twinlog.sync.base import METADATA, Host, MirrorContext, Sync, SyncContext
+from twinlog.sync.flow_topics import FLOWS
+
+log = logging.getLogger(__name__)
+
+_TICK_S: Final = 0.25
+_CHUNK: Final = 1000
+"""Records in one request."""
+_AT_ONCE: Final = 8
+"""Groups that are read at the same time."""
+_KINDS: Final = frozenset({"classic", "consumer"})
+"""Kinds of groups that commit offsets."""
+
+
+class BookkeepingTopics:
+    """Writes to topics of one partition, and creates them when they are first written to."""
+
+    def __init__(self) -> None:
+        self._known: set[tuple[str | None, str]] = set()
+
+    async def write(
+        self, cluster: KafkaCluster, topic: str, factor: int, records: Sequence[Mm2Record]
+    ) -> None:
+        """Append records, which replace earlier ones with the same key.
+
+        Args:
+            cluster: where the topic is.
+            topic: its name.
+            factor: the replication factor of a topic that is created.
+            records: what is written.
+
+        Raises:
+            UserError: the topic may not be created or written to.
+            Retriable: not written, or it is unknown whether it was.
+        """
+        if not records:
+            return
+        if (cluster.cluster_id, topic) not in self._known:
+            await _create(cluster, topic, factor)
+            self._known.add((cluster.cluster_id, topic))
+        for first in range(0, len(records), _CHUNK):
+            entries = [
+                Entry(topic, 0, *encode(record)) for record in records[first : first + _CHUNK]
+            ]
+            answers = await append(cluster, entries, acks=ALL)
+            answer = answers[TopicPartition(topic, 0)]
+            if isinstance(answer, Refusal):
+                self._known.discard((cluster.cluster_id, topic))  # it may have been deleted
+                answer.fail("write bookkeeping of a flow", topic=topic)
+
+
+async def _create(cluster: KafkaCluster, topic: str, factor: int) -> None:
+    if topic in (await cluster.refresh([topic])).topics:
+        return
+    new = NewTopic(
+        name=topic, partitions=1, replication_factor=factor, configs={"cleanup.policy": "compact"}
+    )
+    answer = (await create_topics(cluster, [new]))[topic]
+    if isinstance(answer, Refusal) and answer.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+        answer.fail("create the topic", topic=topic)
+
+
+class Heartbeats(Sync[None]):
+    """Writes the heartbeats of this node's flows, in a loop of its own."""
+
+    kinds = FLOWS
+    name = "heartbeats"
+    metric = METADATA
+    needs_source = False
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._topics = BookkeepingTopics()
+        self._due: dict[str, float] = {}
+        self._troubles: dict[str, str] = {}
+
+    @classmethod
+    def create(cls, host: Host) -> "Heartbeats":
+        """The heartbeats of one node."""
+        return cls(host)
+
+    async def compare(self, context: MirrorContext) -> None:
+        """Nothing: a heartbeat is no difference."""
+
+    async def apply(self, context: MirrorContext, difference: None) -> int:
+        """Nothing; see `run`."""
+        del context, difference
+        return 0
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await asyncio.sleep(_TICK_S)
+            mirrors = self._host.latest().mirrors
+            flows = {name: mirror for name, mirror in mirrors.items() if self.serves(mirror.kind)}
+            now = time.monotonic()
+            due = [name for name in flows if self._due.get(name, now) <= now]
+            await asyncio.gather(*(self._beat(flows[name], now) for name in due))
+
+    async def _beat(self, mirror: Mirror, now: float) -> None:
+        name = mirror.name
+        try:
+            settings, policy = flow_of(mirror.source)
+            self._due[name] = now + max(1, settings.emit_heartbeats_interval_seconds)
+            if not settings.emits_heartbeats or not await self._host.is_ours(name):
+                return
+            heartbeat = Heartbeat(
+                source_cluster_alias=settings.source_cluster_alias,
+                target_cluster_alias=settings.target_cluster_alias,
+                timestamp=time.time_ns() // 1_000_000,
+            )
+            await self._topics.write(
+                self._host.destination,
+                policy.heartbeats_topic(),
+                settings.heartbeats_topic_replication_factor,
+                [heartbeat],
+            )
+            self._troubles.pop(name, None)
+        except TwinlogError as error:
+            self._host.failed(name, self.metric, 1)
+            if self._troubles.get(name) != str(error):  # not each second
+                log.warning("flow %s: cannot write its heartbeats: %s", name, error)
+            self._troubles[name] = str(error)
+        except Exception:
+            # A defect here must not end the lanes, which move the data.
+            self._host.failed(name, self.metric, 1)
+            self._due[name] = now + 60
+            log.exception("flow %s: cannot write its heartbeats", name)
+
+
+class Positions(NamedTuple):
+    """What is to be written, and how many groups could not be read."""
+
+    flow: Flow
+    checkpoints: Sequence[Checkpoint]
+    offset_syncs: Sequence[OffsetSync]
+    failed: int
+
+
+class Checkpoints(Sync[Positions | None]):
+    """Writes checkpoints of groups, and offset syncs."""
+
+    kinds = FLOWS
+    name = "checkpoints"
+    metric = "ConsumerGroupOffsetSyncError"
+
+    def __init__(self) -> None:
+        self._topics = BookkeepingTopics()
+        self._written: dict[str, dict[tuple[str, bytes], bytes]] = {}  # by topic and key
+
+    def forget(self) -> None:
+        """Write all again: another node may have written other ones meanwhile."""
+        self._written.clear()
+
+    async def compare(self, context: SyncContext) -> Positions | None:
+        """Translate the offsets that groups have committed on the source; None: not wanted.
+
+        Raises:
+            Retriable: a cluster is unreachable.
+            UserError: a right is missing, or the flow's settings are malformed.
+        """
+        flow = flow_of(context.mirror.source)
+        if not flow.settings.emits_checkpoints or not context.same:
+            return None
+        kind = kind_named(context.mirror.kind)
+        translation = await kind.translation(context.destination, context.same)
+        runs = {
+            key: found
+            for key, found in translation.maps.items()
+            if isinstance(found, OffsetRuns) and found.runs
+        }
+        checkpoints: list[Checkpoint] = []
+        groups = [
+            group
+            for group in (await list_groups(context.source)).values()
+            if group.kind in _KINDS and flow.settings.selects_group(group.name)
+        ]
+        limit, failures = asyncio.Semaphore(_AT_ONCE), 0
+
+        async def read(group: str) -> None:
+            nonlocal failures
+            async with limit:
+                try:
+                    committed = await committed_offsets(context.source, group)
+                except TwinlogError as error:
+                    failures += 1
+                    log.warning("group %s: cannot read its offsets: %s", group, error)
+                    return
+            checkpoints.extend(
+                Checkpoint(
+                    group=group,
+                    partition=translation.name(key),
+                    upstream_offset=offset.offset,
+                    downstream_offset=runs[key].to_destination(offset.offset),
+                    metadata=offset.metadata,
+                )
+                for key, offset in committed.items()
+                if key in runs  # nothing is translated before something was copied
+            )
+
+        await asyncio.gather(*(read(group.name) for group in groups))
+        offset_syncs = [
+            OffsetSync(
+                partition=key,
+                upstream_offset=found.end.source - 1,
+                downstream_offset=found.end.destination - 1,
+            )
+            for key, found in runs.items()
+        ]
+        return Positions(flow, checkpoints, offset_syncs, failures)
+
+    async def apply(self, context: SyncContext, difference: Positions | None) -> int:
+        """Write what has changed since the last time; return how many groups were not read."""
+        if difference is None:
+            return 0
+        settings, policy = difference.flow
+        written = self._written.setdefault(context.name, {})
+        await self._write(
+            context.destination,
+            policy.checkpoints_topic(settings.source_cluster_alias),
+            settings.checkpoints_topic_replication_factor,
+            difference.checkpoints,
+            written,
+        )
+        at_source = settings.offset_syncs_topic_location == "source"
+        await self._write(
+            context.source if at_source else context.destination,
+            policy.offset_syncs_topic(
+                settings.target_cluster_alias if at_source else settings.source_cluster_alias
+            ),
+            settings.offset_syncs_topic_replication_factor,
+            difference.offset_syncs,
+            written,
+        )
+        return difference.failed
+
+    async def _write(
+        self,
+        cluster: KafkaCluster,
+        topic: str,
+        factor: int,
+        records: Sequence[Mm2Record],
+        written: dict[tuple[str, bytes], bytes],
+    ) -> None:
+        encoded = {
+            (topic, key): (value, record) for record in records for key, value in [encode(record)]
+        }
+        changed = {key: one for key, one in encoded.items() if written.get(key) != one[0]}
+        await self._topics.write(cluster, topic, factor, [record for _, record in changed.values()])
+        written |= {key: value for key, (value, _) in changed.items()}
