@@ -231,7 +231,7 @@ def test_a_package_registers_its_policy(tmp_path: Path, monkeypatch: pytest.Monk
     (metadata / "entry_points.txt").write_text(
         f"[{ENTRY_POINTS}]\ncom.acme.Named = acme_policies:Named\n"
     )
-    (tmp_path / "acme_policies.py").write_text(
+    (tmp_path / "acme_policies").with_suffix(".py").write_text(
         "from twinlog import DefaultReplicationPolicy\n"
         "def Named(properties):\n"
         "    return DefaultReplicationPolicy(separator=properties['acme.separator'])\n"

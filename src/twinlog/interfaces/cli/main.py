@@ -8,6 +8,7 @@ import click
 
 import twinlog
 from twinlog.interfaces.cli.cluster import cluster
+from twinlog.interfaces.cli.console import console
 from twinlog.interfaces.cli.demo import demo
 from twinlog.interfaces.cli.dump_log import dump_log
 from twinlog.interfaces.cli.kafka_mirrors import mirrors_command
@@ -42,6 +43,7 @@ def main(debug: bool) -> None:
 
 
 main.add_command(cluster)
+main.add_command(console)
 main.add_command(demo)
 main.add_command(dump_log)
 main.add_command(mirrors_command, "mirrors")
