@@ -59,6 +59,9 @@ class Translation:
     """The destination's partition of a source's."""
     maps: Mapping[TopicPartition, OffsetMap] = field(default_factory=lambda: MappingProxyType({}))
     """By the source's partition."""
+    unknown: frozenset[TopicPartition] = frozenset()
+    """Partitions of the source of which nothing is mapped yet: their offsets cannot be translated.
+    """
 
     def name(self, partition: TopicPartition) -> TopicPartition:
         """The destination's partition of a source's."""

@@ -1,6 +1,7 @@
 """`__mirror_offsets`: where it is created, written by a state partition's owner, and read."""
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -84,7 +85,7 @@ async def create_offsets_topic(
 
 
 def fold_offsets(records: Iterable[ControlRecord]) -> StoredOffsets:
-    """The plans and maps after these records, which are in each partition's order.
+    """The plans and maps after these records of one partition, in order.
 
     Raises:
         ProtocolError: a record cannot be read.
@@ -112,8 +113,13 @@ def fold_offsets(records: Iterable[ControlRecord]) -> StoredOffsets:
 
 async def read_offsets(
     cluster: KafkaCluster, partitions: Sequence[int] | None = None
-) -> StoredOffsets:
-    """The plans and maps of all or of some state partitions; nothing if no broker has the topic.
+) -> Mapping[int, StoredOffsets]:
+    """The plans and maps by state partition; nothing if no broker has the topic.
+
+    A source topic that was recreated has other state partitions. What the former ones hold of the
+    same name stays there, and is about the former topic.
+
+    `partitions`: only these; None: all.
 
     Raises:
         Retriable, UserError: see `topic_reader.read_whole`; or only some brokers have the topic.
@@ -121,8 +127,11 @@ async def read_offsets(
     """
     if await partition_count(cluster, OFFSETS_TOPIC) is None:
         await confirm_absent(cluster, OFFSETS_TOPIC)
-        return StoredOffsets()
-    return fold_offsets(await read_whole(cluster, OFFSETS_TOPIC, partitions))
+        return {}
+    records = defaultdict[int, list[ControlRecord]](list)
+    for record in await read_whole(cluster, OFFSETS_TOPIC, partitions):
+        records[record.partition].append(record)
+    return {partition: fold_offsets(found) for partition, found in records.items()}
 
 
 class OffsetLog:

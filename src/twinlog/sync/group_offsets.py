@@ -212,12 +212,17 @@ class GroupSync(Sync[GroupDifference]):
         }
         kind = kind_named(context.mirror.kind)
         topics = context.snapshot.topics_of(context.name)
+        translation = await kind.translation(context.destination, topics)
         check = _Check(
             source=context.source,
             mirror=context.name,
             include=context.settings.groups_include,
-            partitions=partitions,
-            translation=await kind.translation(context.destination, topics),
+            partitions={
+                key: topic_id
+                for key, topic_id in partitions.items()
+                if key not in translation.unknown
+            },
+            translation=translation,
             wanted=lambda: _mirrored(context.latest(), context.name),
             quiet_s=QUIET_CHECKS * context.settings.refresh_interval,
             topic_ids=_topic_ids(partitions),

@@ -164,9 +164,10 @@ async def maps(destination: KafkaCluster, mirror: str, topic: str) -> dict[tuple
     stored = await read_offsets(destination)
     return {
         (name.partition, run.source + at): run.destination + at
-        for name in stored.chunks
+        for found in stored.values()
+        for name in found.chunks
         if (name.mirror, name.topic) == (mirror, topic)
-        for run in stored.map(name).runs
+        for run in found.map(name).runs
         for at in range(run.length)
     }
 

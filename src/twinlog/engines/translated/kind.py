@@ -6,7 +6,9 @@ from twinlog.engines.base import EnginesOfKind, LaneContext
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import MirrorTopic
-from twinlog.store.offset_log import read_offsets
+from twinlog.store.control_topics import partition_count
+from twinlog.store.offset_log import OFFSETS_TOPIC, read_offsets
+from twinlog.store.snapshot import owners
 
 
 class TranslatedKind:
@@ -27,9 +29,19 @@ class TranslatedKind:
         Raises:
             TwinlogError: they cannot be read now.
         """
-        stored = await read_offsets(destination)
-        names = {name: topic for topic in topics for name in topic.mirror_partitions}
-        return Translation(
-            {name.source: topic.on_destination(name) for name, topic in names.items()},
-            {name.source: stored.map(name) for name in names},
-        )
+        count = await partition_count(destination, OFFSETS_TOPIC)
+        owned = {} if count is None else owners(topics, count)
+        stored = await read_offsets(destination, sorted(owned)) if owned else {}
+        maps = {
+            name.source: offsets.map(name)
+            for place, offsets in stored.items()
+            for name, topic in owned[place]
+            if (plan := offsets.plans.get(name)) is not None
+            and plan.route.source_topic_id == topic.topic_id
+        }
+        names = {
+            name.source: topic.on_destination(name)
+            for topic in topics
+            for name in topic.mirror_partitions
+        }
+        return Translation(names, maps, frozenset(names.keys() - maps.keys()))
