@@ -244,6 +244,9 @@ class ShiftedEngine:
                 async with one.copying:
                     pass
 
+    def configure(self, properties: Mapping[str, str]) -> None:
+        pass
+
     def fail_all(self, reason: str) -> None:
         self._ended_for = reason
         for one in self._copied.values():

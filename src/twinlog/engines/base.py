@@ -242,6 +242,10 @@ class Engine(Protocol):
         """
         ...
 
+    def configure(self, properties: Mapping[str, str]) -> None:
+        """Take the mirror's properties: before its partitions are started, and repeatedly."""
+        ...
+
     def set_rate(self, rate: float) -> None:
         """Set this lane's rate for throttled partitions, in bytes per second."""
         ...

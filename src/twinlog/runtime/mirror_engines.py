@@ -128,6 +128,7 @@ class MirrorEngines:
             if (mirror := self._snapshot().mirrors.get(name)) is not None:
                 throttle, delay_s = _limits(mirror)
                 engine.limit(throttle, lanes=self._lanes, log_start_delay_s=delay_s)
+                engine.configure(mirror.source)
 
     async def _end_engines(self) -> None:
         """End the engines of mirrors that were deleted, or whose source has changed."""

@@ -22,11 +22,13 @@ from twinlog.kafka.types import (
     EpochEnd,
     FetchPosition,
     LeaderEpoch,
+    LogBounds,
     Offset,
     ProducerEpoch,
     ProducerId,
     TopicPartition,
 )
+from twinlog.mirror.absence import Absence
 from twinlog.mirror.offset_runs import Ends
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.throttle import Throttle
@@ -49,6 +51,10 @@ class Answering:
         self.positions.append(positions)
         self._partition.source_node = -1
         return FetchResult({KEY: self._answer}, len(self._answer.records))
+
+    async def bounds(self, keys: object) -> Mapping[TopicPartition, LogBounds]:
+        del keys
+        return {KEY: LogBounds(0, 12, 20, 20)}
 
     async def compacts(self, topics: object) -> Mapping[str, bool | None]:
         del topics
@@ -128,6 +134,38 @@ def test_a_source_that_has_lost_only_queued_records_is_located_again() -> None:
         await flow.read(_fetched(diverging=EpochEnd(4, 11)))
         assert flow.partition.stage is FlowStage.LOCATING
         assert flow.partition.sequence is None
+
+    asyncio.run(body())
+
+
+OUT_OF_RANGE = Fetched(1, -1, -1, -1, (), memoryview(b""))
+
+
+def test_records_that_were_deleted_before_they_were_copied_are_a_failure() -> None:
+    """Goal: lost records are named, not passed over without a word."""
+
+    async def body() -> None:
+        flow = Flow()
+        await flow.read(OUT_OF_RANGE)
+        assert flow.partition.stage is FlowStage.FAILED
+        assert flow.partition.reason == (
+            "the source deleted records [10, 12) before they were copied"
+        )
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_deleted_records_are_passed_over_and_counted_where_that_is_wanted(begins: bool) -> None:
+    """Goal: retention may delete records while a flow begins; later only on request."""
+
+    async def body() -> None:
+        flow = Flow()
+        flow.partition.fresh, flow.partitions.passes_lost = begins, not begins
+        await flow.read(OUT_OF_RANGE)
+        assert flow.partition.stage is FlowStage.COPYING
+        assert flow.sequence.position == 12
+        assert flow.partition.row(0.0).filled[Absence.LOG_START] == 2
 
     asyncio.run(body())
 

@@ -283,6 +283,9 @@ class ExactEngine:
         self.plane.set_throttle(throttle, lanes=lanes)
         self.plane.log_starts.delay_s = log_start_delay_s
 
+    def configure(self, properties: Mapping[str, str]) -> None:
+        """Nothing: it has no settings but its limits."""
+
     def set_rate(self, rate: float) -> None:
         """Set this lane's rate for throttled partitions, in bytes per second."""
         self.plane.fetcher.set_rate(rate)

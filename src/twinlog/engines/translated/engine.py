@@ -40,8 +40,9 @@ from twinlog.engines.translated.writers import FlowWriters, NotLocated, ToLocate
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import is_another
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Fenced, Retriable, TwinlogError
+from twinlog.kafka.errors import Fenced, Retriable, TwinlogError, UserError
 from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.mirror.flow import flow_of
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.throttle import Throttle
 
@@ -96,6 +97,7 @@ class FlowEngine:
         self._failure: asyncio.Future[None] | None = None
         self._reading: set[Loop] = set()
         self._planning: set[FlowWriters] = set()
+        self._properties: Mapping[str, str] = {}
 
     @property
     def throttle(self) -> Throttle:
@@ -123,6 +125,7 @@ class FlowEngine:
                 assignment,
                 writers,
                 owned_before=lease_s > 0,
+                fresh=lease_s == 0,
                 locate_at=self._flow.now() + wait_s,
                 unguarded_until=self._flow.now() + lease_s,
             )
@@ -167,6 +170,18 @@ class FlowEngine:
         if throttle != self._flow.throttle:
             self._flow.throttle = throttle
             self.set_rate(throttle.rate / lanes)
+
+    def configure(self, properties: Mapping[str, str]) -> None:
+        """Take the flow's settings; those that cannot be read leave the former ones in force."""
+        if properties == self._properties:
+            return
+        self._properties = dict(properties)
+        try:
+            settings = flow_of(properties).settings
+        except UserError as error:
+            log.warning("the flow's settings cannot be read, former ones stay: %s", error)
+            return
+        self._flow.begins_at_end = settings.consumer_auto_offset_reset == "latest"
 
     def set_rate(self, rate: float) -> None:
         """Set this lane's rate for throttled partitions, in bytes per second."""
@@ -303,7 +318,7 @@ class FlowEngine:
         self, source: SourcePort, writers: FlowWriters, partitions: list[FlowPartition]
     ) -> None:
         try:
-            begins = await _begins(source, partitions)
+            begins = await _begins(source, partitions, at_end=self._flow.begins_at_end)
             to_locate = {
                 p.name: ToLocate(
                     p.destination,
@@ -383,12 +398,12 @@ class FlowEngine:
 
 
 async def _begins(
-    source: SourcePort, partitions: Collection[FlowPartition]
+    source: SourcePort, partitions: Collection[FlowPartition], *, at_end: bool
 ) -> Mapping[MirrorPartition, Offset]:
-    """Where flows begin that have copied nothing: at the source's log start."""
+    """Where partitions begin of which nothing was copied: at the source's log start, or its end."""
     bounds = await source.bounds([p.source for p in partitions])
     return {
-        p.name: Offset(bounds[p.source].start)
+        p.name: Offset(bounds[p.source].high_watermark if at_end else bounds[p.source].start)
         for p in partitions
         if not bounds[p.source].error and bounds[p.source].start >= 0
     }

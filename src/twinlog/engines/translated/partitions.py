@@ -9,8 +9,9 @@ import asyncio
 import enum
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
@@ -20,7 +21,9 @@ from twinlog.engines.settings import LaneSettings
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters
 from twinlog.kafka.types import UNKNOWN_EPOCH, UNKNOWN_OFFSET, Offset, TopicPartition
+from twinlog.mirror.absence import Absence
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.plan import Gap
 from twinlog.mirror.states import State
 from twinlog.mirror.throttle import Throttle
 
@@ -70,6 +73,20 @@ class FlowPartition:
     recorded_at: float = 0.0
     records: int = 0
     bytes: int = 0
+    fresh: bool = False
+    """Whether it had no owner before this one."""
+    passed: Counter[Absence] = field(default_factory=Counter)
+    """Offsets of the source without a copy, by reason, since this owner has the partition."""
+
+    @property
+    def begins(self) -> bool:
+        """Whether nothing of it was copied yet."""
+        return self.fresh and self.records == 0
+
+    def pass_over(self, gap: Gap) -> None:
+        """Count offsets that have no copy."""
+        for reason, count in gap.reasons(gap.end):
+            self.passed[reason] += count
 
     @property
     def name(self) -> MirrorPartition:
@@ -120,6 +137,7 @@ class FlowPartition:
             bytes=self.bytes,
             lag_ms=self._lag_ms(now),
             source_time_ms=source_time_ms,
+            filled=tuple(self.passed[reason] for reason in Absence),
             proved_end=Offset(landed),
             differs=self.stage is FlowStage.FAILED and not self.transient,
         )
@@ -157,6 +175,10 @@ class FlowPartitions:
         self.leaders_due = 0.0
         """When the leaders are to be asked for."""
         self.throttle = Throttle()
+        self.begins_at_end = False
+        """Whether partitions of which nothing was copied begin at the source's end."""
+        self.passes_lost = False
+        """Whether records that the source has deleted before they were copied are passed over."""
         self._random = random
         self._observe = observe
 

@@ -21,7 +21,8 @@ from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import CorruptBatch, ProtocolError, Reaction, Refusal, Retriable, code_of
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import EpochEnd, FetchPosition, Offset, TopicPartition
-from twinlog.mirror.plan import finished, planning_sound
+from twinlog.mirror.absence import Absence, AbsentSpan
+from twinlog.mirror.plan import Gap, finished, planning_sound
 from twinlog.mirror.throttle import TokenBucket, whole_bytes
 
 log = logging.getLogger(__name__)
@@ -147,7 +148,7 @@ class FlowReader:
         if partition.sequence is not sequence or sequence.position != offset:
             return
         if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
-            await self._passed(partition, offset)
+            await self._passed(partition, sequence, offset)
         elif fetched.error and code_of(fetched.error).reaction is Reaction.METADATA:
             partition.source_node = -1
             self._flow.ask_leaders()
@@ -186,6 +187,9 @@ class FlowReader:
                     jump.end,
                 )
         sequence.offer(pieces)
+        for piece in pieces:
+            if isinstance(piece, Gap):
+                partition.pass_over(piece)
         if pieces and pieces[-1].end == planned.pieces[-1].end:
             sequence.epochs.learn(sequence.position, planned.leader_epoch)
 
@@ -206,21 +210,39 @@ class FlowReader:
             transient=False,
         )
 
-    async def _passed(self, partition: FlowPartition, offset: int) -> None:
+    async def _passed(
+        self, partition: FlowPartition, sequence: PartitionSequence, offset: int
+    ) -> None:
         """Find out which end of the source's log was passed."""
         bounds = (await self._source.bounds([partition.source]))[partition.source]
-        if bounds.error or partition.gone:
-            self._flow.ask_leaders()
+        if partition.sequence is not sequence or sequence.position != offset:
             return
-        if bounds.start > offset:
-            self._flow.fail(
-                partition,
-                f"the source deleted records [{offset}, {bounds.start}) before they were copied",
-                transient=False,
+        if bounds.error:
+            self._flow.ask_leaders()
+        elif bounds.start > offset:
+            lost = Gap(
+                Offset(offset),
+                Offset(bounds.start),
+                seen=False,
+                spans=(AbsentSpan(Absence.LOG_START, Offset(bounds.start)),),
             )
+            self._lost(partition, sequence, lost)
         else:
             self._flow.trouble(
                 partition,
                 f"the source's log ends at {bounds.high_watermark}, and was copied up to {offset}: "
                 "the source has lost records",
             )
+
+    def _lost(self, partition: FlowPartition, sequence: PartitionSequence, lost: Gap) -> None:
+        """Report records that the source has deleted, and go on behind them if that is wanted.
+
+        Retention may delete records while a flow begins. That is no failure.
+        """
+        reason = f"the source deleted records [{lost.start}, {lost.end}) before they were copied"
+        if not self._flow.passes_lost and not partition.begins:
+            self._flow.fail(partition, reason, transient=False)
+            return
+        log.error("%s: %s; going on behind them", partition.name, reason)
+        sequence.offer([lost])
+        partition.pass_over(lost)
