@@ -1,0 +1,212 @@
+"""`twinlog mirror-maker`: the flows of a properties file, with a node for each destination.
+
+    file -> for each target: create or alter its flows -> a process `twinlog run`
+         -> heartbeats of pairs of clusters between which no topic is copied
+
+A node has one Spark session, so each target has a process of its own. They end together: if one
+fails, or this process is asked to stop.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import javaproperties
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.configuration import parse_config
+from twinlog.kafka.errors import TwinlogError, UserError
+from twinlog.lifecycle.creation import connected
+from twinlog.lifecycle.flow_creation import create_flow
+from twinlog.mirror.flow import Flow
+from twinlog.mirror.mm2_records import Heartbeat
+from twinlog.store.control_topics import ControlTopics, take_control_topics
+from twinlog.sync.flow_records import BookkeepingTopics
+
+log = logging.getLogger(__name__)
+
+_COMMAND: Final = (
+    sys.executable,
+    "-c",
+    "from twinlog.interfaces.cli.start import twinlog; twinlog()",
+    "run",
+)
+_END_S: Final = 25.0
+"""How long nodes may take to end before they are killed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFlow:
+    """A flow to one target: its source's alias, and the properties of its mirror."""
+
+    source: str
+    properties: Mapping[str, str] = field(repr=False)
+    """See `flow_creation.stored_properties`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A cluster that flows copy to."""
+
+    alias: str
+    properties: Mapping[str, str] = field(repr=False)
+    """Client properties, and those of its control topics."""
+    flows: Sequence[StoredFlow]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatPair:
+    """A pair of clusters without a flow that copies topics: only heartbeats are written."""
+
+    target: str
+    properties: Mapping[str, str] = field(repr=False)
+    """Client properties of the target."""
+    flow: Flow
+
+
+class MirrorMaker:
+    """Runs flows until `stop` is called, or a node fails.
+
+    Args:
+        targets: the clusters that topics are copied to.
+        pairs: those that get heartbeats only.
+        arguments: of each node's command `twinlog run`.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        pairs: Sequence[HeartbeatPair],
+        arguments: Sequence[str] = (),
+    ) -> None:
+        self._targets = targets
+        self._pairs = pairs
+        self._arguments = tuple(arguments)
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        """Ask all nodes to end."""
+        self._stop.set()
+
+    async def run(self) -> int:
+        """Run; return the exit status: 0 if it ended as requested.
+
+        Raises:
+            UserError: a flow cannot be created; no node was started.
+            Retriable: a cluster is unreachable.
+        """
+        for target in self._targets:
+            await _prepare(target)
+        beats = [asyncio.create_task(_beat(pair)) for pair in self._pairs]
+        try:
+            with tempfile.TemporaryDirectory(prefix="twinlog-") as folder:
+                return await self._supervise(Path(folder))
+        finally:
+            for beat in beats:
+                beat.cancel()
+            await asyncio.gather(*beats, return_exceptions=True)
+
+    async def _supervise(self, folder: Path) -> int:
+        nodes: dict[str, asyncio.subprocess.Process] = {}
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            for target in self._targets:
+                nodes[target.alias] = await self._start(target, folder)
+            ends = {
+                asyncio.create_task(node.wait(), name=alias): alias for alias, node in nodes.items()
+            }
+            done, _ = await asyncio.wait({*ends, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {stopping}:
+                log.error(
+                    "the node of cluster %s has ended with status %s; ending all others",
+                    ends[task],
+                    task.result(),
+                )
+            failed = bool(done - {stopping})
+        finally:
+            stopping.cancel()
+            await _end(nodes)
+        return 1 if failed else 0
+
+    async def _start(self, target: Target, folder: Path) -> asyncio.subprocess.Process:
+        """Start a node; its properties are in a file, as others may see arguments."""
+        config = folder / f"{target.alias}.properties"
+        descriptor = os.open(config, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            javaproperties.dump(target.properties, file, timestamp=False)
+        servers = target.properties["bootstrap.servers"]
+        return await asyncio.create_subprocess_exec(
+            *_COMMAND,
+            "--bootstrap-server",
+            servers,
+            "--command-config",
+            str(config),
+            *self._arguments,
+            # A signal of the terminal goes to this process, which ends its nodes in order.
+            start_new_session=True,
+        )
+
+
+async def _prepare(target: Target) -> None:
+    properties = dict(target.properties)
+    topics: ControlTopics = take_control_topics(properties)
+    parsed = parse_config(properties)
+    async with connected(parsed.config, target.alias) as cluster:
+        for flow in target.flows:
+            name = await create_flow(cluster, flow.source, target.alias, flow.properties, topics)
+            log.info("flow %s is stored in cluster %s", name, target.alias)
+
+
+async def _end(nodes: Mapping[str, asyncio.subprocess.Process]) -> None:
+    """Ask the nodes to end, then kill those that do not."""
+    running = [node for node in nodes.values() if node.returncode is None]
+    for node in running:
+        with suppress(ProcessLookupError):
+            node.send_signal(signal.SIGTERM)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_END_S):
+            await asyncio.gather(*(node.wait() for node in running))
+    for node in running:
+        if node.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(node.pid, signal.SIGKILL)
+            await node.wait()
+
+
+async def _beat(pair: HeartbeatPair) -> None:
+    """Write the heartbeats of a pair until cancelled; trouble is logged, and tried again."""
+    settings, policy = pair.flow
+    interval = max(1, settings.emit_heartbeats_interval_seconds)
+    topics, trouble = BookkeepingTopics(), ""
+    while True:
+        try:
+            async with AsyncExitStack() as stack:
+                config = parse_config(dict(pair.properties)).config
+                cluster: KafkaCluster = await stack.enter_async_context(
+                    connected(config, pair.target)
+                )
+                while True:
+                    heartbeat = Heartbeat(
+                        source_cluster_alias=settings.source_cluster_alias,
+                        target_cluster_alias=settings.target_cluster_alias,
+                        timestamp=time.time_ns() // 1_000_000,
+                    )
+                    factor = settings.heartbeats_topic_replication_factor
+                    name = policy.heartbeats_topic()
+                    await topics.write(cluster, name, factor, [heartbeat])
+                    trouble = ""
+                    await asyncio.sleep(interval)
+        except (TwinlogError, UserError) as error:
+            if str(error) != trouble:
+                log.warning("cannot write heartbeats to cluster %s: %s", pair.target, error)
+            trouble = str(error)
+            await asyncio.sleep(interval)
