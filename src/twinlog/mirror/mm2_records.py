@@ -30,11 +30,14 @@ _MAX_TEXT: Final = (1 << 15) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A sign that a flow works, written to its source and copied from there.
+    """A sign that a flow's connector works.
+
+    It is written to the flow's target. Other flows copy the topic from there, which shows that they
+    work, too: `us-west.heartbeats` has arrived from us-west, whatever flow it was written for.
 
     Attributes:
-        source_cluster_alias: where it was written.
-        target_cluster_alias: the destination of the flow.
+        source_cluster_alias: the source of the flow that it was written for.
+        target_cluster_alias: the target of that flow, and the cluster that it was written to.
         timestamp: when it was written, in ms since the epoch.
     """
 

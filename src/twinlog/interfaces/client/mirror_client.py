@@ -140,7 +140,7 @@ class MirrorClient:
         return frozenset[str]().union(*(all_sources(self._policy, topic) for topic in topics))
 
     async def remote_topics(self, source: str | None = None) -> frozenset[str]:
-        """The topics that are copies, except internal ones.
+        """The topics that are copies, also of heartbeats, except internal ones.
 
         Args:
             source: only those that were copied directly from this cluster; None: all.
