@@ -15,6 +15,7 @@ from twinlog.interfaces.client.remote_cluster_utils import RemoteClusterUtils
 from twinlog.kafka.types import TopicPartition as KafkaPartition
 from twinlog.lifecycle.flow_creation import create_flow, stored_properties
 from twinlog.local.check import ConsumerView
+from twinlog.local.load import delete_before
 from twinlog.local.stage import Stage
 from twinlog.mirror.mm2_records import Heartbeat, decode_heartbeat, encode
 from twinlog.store.control_topics import ControlTopics
@@ -22,8 +23,10 @@ from twinlog.store.control_topics import ControlTopics
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
 SECONDS = 90.0
+FLOW = "a-to-b"
 SETTINGS = {
     "enabled": "true",
+    "twinlog.data.loss": "continue",
     "topics": "copied-.*",
     "replication.factor": "1",
     "refresh.topics.interval.seconds": "1",
@@ -49,7 +52,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
             async with client(stage.destination) as destination:
                 properties = stored_properties(source, SETTINGS, "a", "b")
                 topics = ControlTopics(state_partitions=5)
-                assert await create_flow(destination, "a", "b", properties, topics) == "a-to-b"
+                assert await create_flow(destination, "a", "b", properties, topics) == FLOW
 
         asyncio.run(create())
         stage.start_node()
@@ -169,3 +172,53 @@ def test_clients_of_mirror_maker_read_checkpoints_and_heartbeats(
         own = decode_heartbeat(message.key(), message.value())
         assert own is not None
         assert (own.source_cluster_alias, own.target_cluster_alias) == ("a", "b")
+
+
+def values(stage: Stage, topic: str) -> list[str]:
+    """The records of the destination's first partition, in order."""
+    found: list[str] = []
+    with librdkafka_tools.consumer(stage.destination.bootstrap_servers, f"r-{topic}") as reader:
+        partition = TopicPartition(topic, 0, 0)
+        end = reader.get_watermark_offsets(partition, timeout=30)[1]
+        reader.assign([partition])
+        while end and reader.position([partition])[0].offset < end:
+            message = reader.poll(10)
+            assert message is not None
+            found.append(message.value().decode())
+    return found
+
+
+def test_records_that_were_deleted_before_they_were_copied_are_reported(
+    stage: Stage, topic: str
+) -> None:
+    """Goal: with `continue` the flow goes on behind them, and says how many are lost."""
+    servers, name = stage.source.bootstrap_servers, f"copied-{topic}"
+    librdkafka_tools.make_topic(servers, name)
+    librdkafka_tools.write(servers, name, librdkafka_tools.simple(100))
+    await_copy(stage, f"a.{name}", [100])
+    selection = ("--mirror", FLOW, "--topic", name)
+    assert stage.mirrors("--pause", *selection).status == 0
+    librdkafka_tools.await_state(stage, name, 0, "PAUSED")
+    librdkafka_tools.write(servers, name, librdkafka_tools.simple(60))
+    delete_before(servers, [(name, 0, 130)])
+    assert stage.mirrors("--resume", *selection).status == 0
+    until(lambda: len(values(stage, f"a.{name}")) == 100 + 30, SECONDS, "the records that are left")
+
+    def counted() -> bool:
+        row = librdkafka_tools.described(stage, name)[0]
+        return bool(row["filled_offsets"]["log_start"] == 30)
+
+    until(counted, SECONDS, "the count of lost records")
+
+
+def test_a_recreated_source_topic_is_copied_behind_the_former_one(stage: Stage, topic: str) -> None:
+    """Goal: nothing of the new one is left out; MirrorMaker 2 goes on at its old offset."""
+    servers, name = stage.source.bootstrap_servers, f"copied-{topic}"
+    librdkafka_tools.make_topic(servers, name)
+    librdkafka_tools.write(servers, name, librdkafka_tools.simple(100, text="former"))
+    await_copy(stage, f"a.{name}", [100])
+    librdkafka_tools.delete_topic(servers, name)
+    librdkafka_tools.make_topic(servers, name)
+    librdkafka_tools.write(servers, name, librdkafka_tools.simple(150, text="later"))
+    expected = [f"former{at}" for at in range(100)] + [f"later{at}" for at in range(150)]
+    until(lambda: values(stage, f"a.{name}") == expected, SECONDS, "both topics' records")

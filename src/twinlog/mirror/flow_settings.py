@@ -29,6 +29,7 @@ POLICY_PREFIX: Final = "replication.policy"
 OFFSET_RESET: Final = "auto.offset.reset"
 ISOLATION: Final = "isolation.level"
 CONSUMER: Final = "consumer."
+DATA_LOSS: Final = "twinlog.data.loss"
 
 MAX_LONG: Final = (1 << 63) - 1
 MAX_INT: Final = (1 << 31) - 1
@@ -473,6 +474,15 @@ _ROWS: Final = (
         origin="draft",
     ),
     FlowSetting(
+        DATA_LOSS,
+        "fail",
+        _choice("fail", "continue"),
+        "fail, continue",
+        "what happens if records are deleted on the source before they were copied, or a source "
+        "topic is recreated: the partition is FAILED, or the flow reports it and goes on",
+        origin="twinlog",
+    ),
+    FlowSetting(
         CONSUMER + OFFSET_RESET,
         "earliest",
         _offset_reset,
@@ -562,8 +572,14 @@ class FlowSettings:
     add_source_alias_to_metrics: bool
     connector_type: str
     transaction_producer: bool
+    twinlog_data_loss: str
     consumer_auto_offset_reset: str
     consumer_isolation_level: str
+
+    @property
+    def passes_lost(self) -> bool:
+        """Whether the flow goes on where records of the source are lost."""
+        return self.twinlog_data_loss == "continue"
 
     @property
     def emits_heartbeats(self) -> bool:

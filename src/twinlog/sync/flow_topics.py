@@ -9,11 +9,11 @@ a configuration is set on the topic    it is set there, too, unless it is exclud
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from twinlog.kafka.client.metadata import Topic
+from twinlog.kafka.client.metadata import Topic, is_another
 from twinlog.kafka.errors import Refusal, TwinlogError
 from twinlog.kafka.requests.topics import ConfigSource, describe_configs, topic_resource
 from twinlog.lifecycle.destination_topics import chunks, known_configs, source_configs
@@ -23,7 +23,7 @@ from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.flow import Flow, flow_of
 from twinlog.mirror.settings import TRANSLATED
 from twinlog.mirror.topic_configs import ConfigChanges, DestinationConfig
-from twinlog.store.config_records import Wanted
+from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.sync.base import METADATA, Sync, SyncContext
 from twinlog.sync.configs import ConfigSync, change_configs
 from twinlog.sync.topics import Room
@@ -42,12 +42,16 @@ class FlowChanges(NamedTuple):
     """The remote names of the topics to add, by the source's."""
     grown: Mapping[str, int]
     """The source's partition counts, by the source's names."""
+    recreated: Collection[MirrorTopic]
+    """Topics whose source topic is another one now, of which the new one is wanted."""
 
 
 class FlowTopics(Sync[FlowChanges]):
     """Adds the topics that a flow selects, and lets remote topics grow.
 
-    A topic that an operator has removed from the flow is not added again.
+    A topic that an operator has removed from the flow is not added again. One that was recreated on
+    the source is removed and added again, if `twinlog.data.loss` is `continue`: the new topic's
+    records follow those of the former one. Otherwise its partitions are FAILED.
     """
 
     kinds = FLOWS
@@ -76,7 +80,14 @@ class FlowTopics(Sync[FlowChanges]):
             if len(there[topic.topic].partitions) > topic.partitions
         }
         new = {name: remote for name, remote in names.items() if name not in known}
-        return FlowChanges(there, new, grown)
+        recreated = [
+            topic
+            for topic in context.topics
+            if flow.settings.passes_lost
+            and topic.topic in there
+            and is_another(topic.topic_id, there[topic.topic].topic_id)
+        ]
+        return FlowChanges(there, new, grown, recreated)
 
     async def apply(self, context: SyncContext, difference: FlowChanges) -> int:
         """Add topics and partitions; return how many topics were not."""
@@ -102,6 +113,21 @@ class FlowTopics(Sync[FlowChanges]):
             else:
                 room.take(count)
                 log.info("flow %s: %s is copied to %s", context.name, name, remote)
+        for topic in difference.recreated:
+            log.error(
+                "flow %s: %s was deleted and recreated on the source: what was not copied of the "
+                "former topic is lost; copying the new one from its beginning",
+                context.name,
+                topic.topic,
+            )
+        if difference.recreated:
+            await context.store.change(
+                lambda now: [
+                    replace(topic, wanted=Wanted.STOPPED, source_deleted=True)
+                    for topic in now.topics
+                    if topic in difference.recreated
+                ]
+            )
         return failures + await self._grow(context, clusters, room, difference)
 
     async def _grow(

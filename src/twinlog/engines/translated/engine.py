@@ -181,6 +181,7 @@ class FlowEngine:
         except UserError as error:
             log.warning("the flow's settings cannot be read, former ones stay: %s", error)
             return
+        self._flow.passes_lost = settings.passes_lost
         self._flow.begins_at_end = settings.consumer_auto_offset_reset == "latest"
 
     def set_rate(self, rate: float) -> None:
@@ -287,7 +288,8 @@ class FlowEngine:
         if source is None or source.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             fail(partition, "the source does not have this partition")
         elif not source.error and source.topic_id != wanted.source_topic_id:
-            fail(partition, "the source topic was deleted and recreated", transient=False)
+            reason = "the source topic was deleted and recreated (twinlog.data.loss)"
+            fail(partition, reason, transient=False)
         elif destination is None or destination.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             fail(partition, "the destination does not have this partition")
         elif is_another(wanted.destination_topic_id, destination.topic_id):
