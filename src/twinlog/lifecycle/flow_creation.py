@@ -43,6 +43,13 @@ def stored_properties(
     """
     properties = flow_properties(values, source, target)
     settings = flow_of(properties).settings
+    reset = settings.consumer_auto_offset_reset
+    if reset not in {"earliest", "latest"}:
+        raise UserError(
+            f"consumer.auto.offset.reset of {source}->{target} is {reset}: expected earliest or "
+            "latest",
+            hint="a flow knows its position from the first record on",
+        )
     intervals = [settings.refresh_topics_interval_seconds]
     if settings.sync_topic_configs_enabled:
         intervals.append(settings.sync_topic_configs_interval_seconds)

@@ -22,7 +22,7 @@ from twinlog.lifecycle.destination_topics import (
     undo,
 )
 from twinlog.mirror.copied_configs import remote_configs
-from twinlog.mirror.flow import Flow
+from twinlog.mirror.flow import FlowRules
 from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.topic_configs import SourceConfig
 from twinlog.store.config_records import Mirror, MirrorTopic
@@ -49,7 +49,7 @@ class FlowClusters:
     destination: KafkaCluster
     source: KafkaCluster
     mirror: Mirror
-    flow: Flow
+    flow: FlowRules
 
     async def add(self, topics: Mapping[str, Topic], names: Mapping[str, str]) -> None:
         """Add topics of the source; all or none of them.

@@ -15,7 +15,7 @@ from twinlog.mirror.settings import FLOW_PREFIX, KIND, TRANSLATED
 _ALIASES: Final = ("source.cluster.alias", "target.cluster.alias")
 
 
-class Flow(NamedTuple):
+class FlowRules(NamedTuple):
     """The settings of a flow, and the policy that names its topics."""
 
     settings: FlowSettings
@@ -28,7 +28,7 @@ def flow_properties(values: Mapping[str, str], source: str, target: str) -> dict
     return {KIND: TRANSLATED} | {f"{FLOW_PREFIX}{name}": text for name, text in stored.items()}
 
 
-def flow_of(properties: Mapping[str, str]) -> Flow:
+def flow_of(properties: Mapping[str, str]) -> FlowRules:
     """The flow of a mirror with these properties.
 
     Raises:
@@ -49,4 +49,4 @@ def flow_of(properties: Mapping[str, str]) -> Flow:
         bad = settings[0]
         text = values.get(bad.name)
         raise UserError(f"{FLOW_PREFIX}{bad.name} is {text!r}: expected {bad.expectation}")
-    return Flow(settings, policy_of(values))
+    return FlowRules(settings, policy_of(values))

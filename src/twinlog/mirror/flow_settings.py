@@ -14,13 +14,30 @@ not count, `TRUE` is `true`, lists are separated by commas. More than it are ref
 no topic's name can have.
 """
 
-import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from re import Pattern
 from typing import Any, Final, NamedTuple
 
-from twinlog.mirror.pattern_lists import compile_list, matches
+from twinlog.mirror.pattern_lists import matches
+from twinlog.mirror.setting_values import (
+    MAX_INT,
+    MAX_LONG,
+    MAX_SHORT,
+    Names,
+    Parser,
+    choice,
+    number,
+    only,
+    parse_flag,
+    parse_formats,
+    parse_interval,
+    parse_names,
+    parse_offset_reset,
+    parse_separator,
+    parse_text,
+    replicas,
+    split_list,
+)
 
 PACKAGE: Final = "org.apache.kafka.connect.mirror."
 DEFAULT_POLICY: Final = PACKAGE + "DefaultReplicationPolicy"
@@ -30,24 +47,6 @@ OFFSET_RESET: Final = "auto.offset.reset"
 ISOLATION: Final = "isolation.level"
 CONSUMER: Final = "consumer."
 DATA_LOSS: Final = "twinlog.data.loss"
-
-MAX_LONG: Final = (1 << 63) - 1
-MAX_INT: Final = (1 << 31) - 1
-MAX_SHORT: Final = (1 << 15) - 1
-MAX_SECONDS: Final = MAX_LONG // 1000
-"""Java's limit: more seconds are not representable as milliseconds."""
-
-_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
-_TOPIC_CHARACTERS: Final = re.compile(r"[a-zA-Z0-9._-]*")
-_COMMA: Final = re.compile(r"\s*,\s*")
-_DURATION: Final = re.compile(
-    r"P(?=[0-9T])(?:[0-9]+D)?(?:T(?=[0-9])(?:[0-9]+H)?(?:[0-9]+M)?(?:[0-9]+(?:\.[0-9]+)?S)?)?"
-)
-
-Parser = Callable[[str], Any]
-"""From a value as written to its meaning; raises ValueError with what is expected."""
-Names = Pattern[str] | None
-"""Names that match in full; None: none does."""
 
 
 class FlowSetting(NamedTuple):
@@ -66,122 +65,10 @@ class FlowSetting(NamedTuple):
     """Whether it may be written without `A->B.`, for all flows."""
     origin: str = "4.3"
     """`4.3`; `removed`: MirrorMaker 2 had it until 3.9; `draft`: no version has it; `client`: it
-    is a property of the source's consumer."""
+    is a property of the source's consumer; `twinlog`: it is twinlog's own."""
 
 
-def split_list(text: str) -> tuple[str, ...]:
-    """The items of a list, as Kafka's `ConfigDef` splits them.
-
-    Raises:
-        ValueError: an item is empty or occurs twice, which Kafka 4.3 refuses.
-    """
-    items = tuple(_COMMA.split(text.strip())) if text.strip() else ()
-    if "" in items:
-        raise ValueError("a list without empty items")
-    if len(set(items)) < len(items):
-        raise ValueError("a list without duplicates")
-    return items
-
-
-def _text(text: str) -> str:
-    return text.strip()
-
-
-def parse_flag(text: str) -> bool:
-    """`true` or `false`, in any case, as Kafka's `ConfigDef` reads it.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    value = text.strip().lower()
-    if value not in {"true", "false"}:
-        raise ValueError("true or false")
-    return value == "true"
-
-
-def _number(lowest: int, highest: int, expectation: str) -> Parser:
-    def parse(text: str) -> int:
-        match = _NUMBER.fullmatch(text.strip())
-        if match is None or not lowest <= int(match[0]) <= highest:
-            raise ValueError(expectation)
-        return int(match[0])
-
-    return parse
-
-
-def _interval(text: str) -> int:
-    seconds: int = _number(-MAX_LONG - 1, MAX_SECONDS, _INTERVAL)(text)
-    if seconds == 0:
-        raise ValueError(_INTERVAL)
-    return seconds
-
-
-_INTERVAL: Final = f"whole seconds from 1 to {MAX_SECONDS}, or a negative number: never"
-
-
-def _replicas(highest: int) -> Parser:
-    expectation = f"a whole number from 1 to {highest}, or -1: the cluster's default"
-    number = _number(-1, highest, expectation)
-
-    def parse(text: str) -> int:
-        value: int = number(text)
-        if value == 0:
-            raise ValueError(expectation)
-        return value
-
-    return parse
-
-
-def _names(text: str) -> Names:
-    items = split_list(text)
-    try:
-        return compile_list(items)
-    except ValueError as error:
-        raise ValueError(f"regular expressions, comma-separated ({error})") from error
-
-
-def _choice(*allowed: str) -> Parser:
-    def parse(text: str) -> str:
-        if text.strip() not in allowed:
-            raise ValueError(f"one of {', '.join(allowed)}")
-        return text.strip()
-
-    return parse
-
-
-def _formats(text: str) -> tuple[str, ...]:
-    items = split_list(text)
-    if not items or not set(items) <= {"legacy", "new"}:
-        raise ValueError("legacy, new, or both, comma-separated")
-    return items
-
-
-def _separator(text: str) -> str:
-    # Not stripped: the policy is given the value as it is in the file.
-    if not _TOPIC_CHARACTERS.fullmatch(text):
-        raise ValueError("characters of topic names: ASCII letters, digits, '.', '_' and '-'")
-    return text
-
-
-def _built_in(class_name: str) -> Parser:
-    def parse(text: str) -> str:
-        if text.strip() != class_name:
-            raise ValueError(f"{class_name}: twinlog runs no Java and cannot load other classes")
-        return text.strip()
-
-    return parse
-
-
-def _offset_reset(text: str) -> str:
-    value = text.strip().lower()
-    kind, colon, duration = text.strip().partition(":")
-    by_duration = kind.lower() == "by_duration" and _DURATION.fullmatch(duration)
-    if value in {"earliest", "latest", "none"} or (colon and by_duration):
-        return text.strip() if by_duration else value
-    raise ValueError("earliest, latest, none or by_duration:PnDTnHnMnS")
-
-
-_POSITIVE_MS: Final = _number(1, MAX_LONG, "whole milliseconds, 1 or more")
+_POSITIVE_MS: Final = number(1, MAX_LONG, "whole milliseconds, 1 or more")
 _FLAG: Final = "true, false"
 _REGEX: Final = "regular expressions, comma-separated"
 _LANES: Final = "twinlog distributes partitions over lanes by their load"
@@ -193,60 +80,60 @@ _ROWS: Final = (
     FlowSetting(
         "source.cluster.alias",
         None,
-        _text,
+        parse_text,
         "name",
         "the source's name in remote topic names; by default A of `A->B`",
     ),
     FlowSetting(
         "target.cluster.alias",
         None,
-        _text,
+        parse_text,
         "name",
         "the target's name in names of internal topics; by default B of `A->B`",
     ),
-    FlowSetting("topics", ".*", _names, _REGEX, "topics that are mirrored"),
+    FlowSetting("topics", ".*", parse_names, _REGEX, "topics that are mirrored"),
     FlowSetting(
         "topics.exclude",
         r"mm2.*\.internal, .*\.replica, __.*",
-        _names,
+        parse_names,
         _REGEX,
         "topics that are not mirrored, although `topics` matches them",
     ),
     FlowSetting(
         "topic.filter.class",
         PACKAGE + "DefaultTopicFilter",
-        _built_in(PACKAGE + "DefaultTopicFilter"),
+        only(PACKAGE + "DefaultTopicFilter"),
         "class",
         "selects topics; only the default is supported",
     ),
     FlowSetting(
-        "groups", ".*", _names, _REGEX, "groups for which checkpoints and offsets are written"
+        "groups", ".*", parse_names, _REGEX, "groups for which checkpoints and offsets are written"
     ),
     FlowSetting(
         "groups.exclude",
         "console-consumer-.*, connect-.*, __.*",
-        _names,
+        parse_names,
         _REGEX,
         "groups that are left out, although `groups` matches them",
     ),
     FlowSetting(
         "group.filter.class",
         PACKAGE + "DefaultGroupFilter",
-        _built_in(PACKAGE + "DefaultGroupFilter"),
+        only(PACKAGE + "DefaultGroupFilter"),
         "class",
         "selects groups; only the default is supported",
     ),
     FlowSetting(
         "replication.policy.class",
         DEFAULT_POLICY,
-        _text,
+        parse_text,
         "class",
         "names remote topics; `IdentityReplicationPolicy` leaves names unchanged",
     ),
     FlowSetting(
         "replication.policy.separator",
         ".",
-        _separator,
+        parse_separator,
         "text",
         "text between the source's alias and the topic in remote names",
     ),
@@ -260,21 +147,37 @@ _ROWS: Final = (
     FlowSetting(
         "replication.factor",
         "2",
-        _replicas(MAX_INT),
+        replicas(MAX_INT),
         "replicas",
         "replication factor of remote topics that are created; -1: the target's default",
     ),
     FlowSetting(
-        "refresh.topics.enabled", "true", parse_flag, _FLAG, "whether new topics are looked for"
+        "refresh.topics.enabled",
+        "true",
+        parse_flag,
+        _FLAG,
+        "whether the source is checked for new topics",
     ),
     FlowSetting(
-        "refresh.topics.interval.seconds", "600", _interval, "seconds", "how often, for topics"
+        "refresh.topics.interval.seconds",
+        "600",
+        parse_interval,
+        "seconds",
+        "time between two checks for new topics",
     ),
     FlowSetting(
-        "refresh.groups.enabled", "true", parse_flag, _FLAG, "whether new groups are looked for"
+        "refresh.groups.enabled",
+        "true",
+        parse_flag,
+        _FLAG,
+        "whether the source is checked for new groups",
     ),
     FlowSetting(
-        "refresh.groups.interval.seconds", "600", _interval, "seconds", "how often, for groups"
+        "refresh.groups.interval.seconds",
+        "600",
+        parse_interval,
+        "seconds",
+        "time between two checks for new groups",
     ),
     FlowSetting(
         "sync.topic.configs.enabled",
@@ -284,7 +187,11 @@ _ROWS: Final = (
         "whether configurations of remote topics follow the source's",
     ),
     FlowSetting(
-        "sync.topic.configs.interval.seconds", "600", _interval, "seconds", "how often, for these"
+        "sync.topic.configs.interval.seconds",
+        "600",
+        parse_interval,
+        "seconds",
+        "time between two copies of configurations",
     ),
     FlowSetting(
         "config.properties.exclude",
@@ -292,14 +199,14 @@ _ROWS: Final = (
         "message.timestamp.difference.max.ms, log.message.timestamp.before.max.ms, "
         "log.message.timestamp.after.max.ms, message.timestamp.type, "
         "unclean.leader.election.enable, min.insync.replicas",
-        _names,
+        parse_names,
         _REGEX,
         "topic configurations that are not copied",
     ),
     FlowSetting(
         "use.defaults.from",
         "target",
-        _choice("source", "target"),
+        choice("source", "target"),
         "source, target",
         "which cluster's value a remote topic has where the source topic has a default",
         everywhere=False,
@@ -307,7 +214,7 @@ _ROWS: Final = (
     FlowSetting(
         "config.property.filter.class",
         PACKAGE + "DefaultConfigPropertyFilter",
-        _built_in(PACKAGE + "DefaultConfigPropertyFilter"),
+        only(PACKAGE + "DefaultConfigPropertyFilter"),
         "class",
         "selects topic configurations; only the default is supported",
     ),
@@ -317,9 +224,15 @@ _ROWS: Final = (
         parse_flag,
         _FLAG,
         "whether ACLs of remote topics follow the source's, without rights to write",
+        differs="ACLs are not copied yet",
     ),
     FlowSetting(
-        "sync.topic.acls.interval.seconds", "600", _interval, "seconds", "how often, for ACLs"
+        "sync.topic.acls.interval.seconds",
+        "600",
+        parse_interval,
+        "seconds",
+        "time between two copies of ACLs",
+        differs="ACLs are not copied yet",
     ),
     FlowSetting(
         "emit.heartbeats.enabled",
@@ -329,12 +242,16 @@ _ROWS: Final = (
         "whether heartbeats of A->B are written to B; also where no topic is mirrored",
     ),
     FlowSetting(
-        "emit.heartbeats.interval.seconds", "1", _interval, "seconds", "time between heartbeats"
+        "emit.heartbeats.interval.seconds",
+        "1",
+        parse_interval,
+        "seconds",
+        "time between heartbeats",
     ),
     FlowSetting(
         "heartbeats.topic.replication.factor",
         "3",
-        _replicas(MAX_SHORT),
+        replicas(MAX_SHORT),
         "replicas",
         "replication factor of the topic `heartbeats`",
     ),
@@ -353,12 +270,16 @@ _ROWS: Final = (
         "whether translated offsets of groups are written to `A.checkpoints.internal` on B",
     ),
     FlowSetting(
-        "emit.checkpoints.interval.seconds", "60", _interval, "seconds", "time between checkpoints"
+        "emit.checkpoints.interval.seconds",
+        "60",
+        parse_interval,
+        "seconds",
+        "time between checkpoints",
     ),
     FlowSetting(
         "checkpoints.topic.replication.factor",
         "3",
-        _replicas(MAX_SHORT),
+        replicas(MAX_SHORT),
         "replicas",
         "replication factor of the checkpoints topic",
     ),
@@ -371,7 +292,11 @@ _ROWS: Final = (
         "(KIP-545); needs checkpoints",
     ),
     FlowSetting(
-        "sync.group.offsets.interval.seconds", "60", _interval, "seconds", "how often, for offsets"
+        "sync.group.offsets.interval.seconds",
+        "60",
+        parse_interval,
+        "seconds",
+        "time between two commits",
     ),
     FlowSetting(
         "emit.offset-syncs.enabled",
@@ -384,22 +309,22 @@ _ROWS: Final = (
     FlowSetting(
         "offset-syncs.topic.location",
         "source",
-        _choice("source", "target"),
+        choice("source", "target"),
         "source, target",
         "which cluster has the topic of recorded positions",
-        differs="twinlog stores its offset map on the target",
+        differs="for MirrorMaker 2's tools only: the offset map is on the target",
     ),
     FlowSetting(
         "offset-syncs.topic.replication.factor",
         "3",
-        _replicas(MAX_SHORT),
+        replicas(MAX_SHORT),
         "replicas",
         "replication factor of the topic of recorded positions",
     ),
     FlowSetting(
         "offset.lag.max",
         "100",
-        _number(0, MAX_LONG, f"a whole number of records from 0 to {MAX_LONG}"),
+        number(0, MAX_LONG, f"a whole number of records from 0 to {MAX_LONG}"),
         "records",
         "how far a recorded position may be behind",
         differs=_OFFSET_MAP,
@@ -407,7 +332,7 @@ _ROWS: Final = (
     FlowSetting(
         "tasks.max",
         "1",
-        _number(1, MAX_INT, f"a whole number from 1 to {MAX_INT}"),
+        number(1, MAX_INT, f"a whole number from 1 to {MAX_INT}"),
         "tasks",
         "how many Connect tasks share the flow",
         differs=_LANES,
@@ -427,14 +352,14 @@ _ROWS: Final = (
     FlowSetting(
         "forwarding.admin.class",
         "org.apache.kafka.clients.admin.ForwardingAdmin",
-        _built_in("org.apache.kafka.clients.admin.ForwardingAdmin"),
+        only("org.apache.kafka.clients.admin.ForwardingAdmin"),
         "class",
         "creates topics; only the default is supported",
     ),
     FlowSetting(
         "metric.names.formats",
         "legacy",
-        _formats,
+        parse_formats,
         "legacy, new",
         "names of JMX metrics",
         differs=_NO_JMX,
@@ -459,7 +384,7 @@ _ROWS: Final = (
     FlowSetting(
         "connector.type",
         "source",
-        _choice("source", "sink"),
+        choice("source", "sink"),
         "source, sink",
         "KIP-656: which Connect connector copies records",
         differs="twinlog has one engine for flows, and no connector",
@@ -471,12 +396,13 @@ _ROWS: Final = (
         parse_flag,
         _FLAG,
         "KIP-656: whether records and positions are written in transactions on the target",
+        differs="a flow is exactly once without it, and writes no transactions",
         origin="draft",
     ),
     FlowSetting(
         DATA_LOSS,
         "fail",
-        _choice("fail", "continue"),
+        choice("fail", "continue"),
         "fail, continue",
         "what happens if records are deleted on the source before they were copied, or a source "
         "topic is recreated: the partition is FAILED, or the flow reports it and goes on",
@@ -485,19 +411,21 @@ _ROWS: Final = (
     FlowSetting(
         CONSUMER + OFFSET_RESET,
         "earliest",
-        _offset_reset,
+        parse_offset_reset,
         "earliest, latest, none, by_duration:PnDTnHnMnS",
         "where a partition begins that the flow has not mirrored before",
         everywhere=False,
+        differs="none and by_duration are refused",
         origin="client",
     ),
     FlowSetting(
         CONSUMER + ISOLATION,
         "read_uncommitted",
-        _choice("read_uncommitted", "read_committed"),
+        choice("read_uncommitted", "read_committed"),
         "read_uncommitted, read_committed",
         "whether records of aborted and open transactions are copied, too",
         everywhere=False,
+        differs="only committed records are copied",
         origin="client",
     ),
 )

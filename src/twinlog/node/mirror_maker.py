@@ -27,7 +27,7 @@ from twinlog.kafka.client.configuration import parse_config
 from twinlog.kafka.errors import TwinlogError, UserError
 from twinlog.lifecycle.creation import connected
 from twinlog.lifecycle.flow_creation import create_flow
-from twinlog.mirror.flow import Flow
+from twinlog.mirror.flow import FlowRules
 from twinlog.mirror.mm2_records import Heartbeat
 from twinlog.store.control_topics import ControlTopics, take_control_topics
 from twinlog.sync.flow_records import BookkeepingTopics
@@ -70,7 +70,7 @@ class HeartbeatPair:
     target: str
     properties: Mapping[str, str] = field(repr=False)
     """Client properties of the target."""
-    flow: Flow
+    flow: FlowRules
 
 
 class MirrorMaker:

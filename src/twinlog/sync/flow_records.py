@@ -24,7 +24,7 @@ from twinlog.kafka.errors import Refusal, TwinlogError
 from twinlog.kafka.groups.offsets import committed_offsets, list_groups
 from twinlog.kafka.requests.topics import NewTopic, create_topics
 from twinlog.kafka.types import TopicPartition
-from twinlog.mirror.flow import Flow, flow_of
+from twinlog.mirror.flow import FlowRules, flow_of
 from twinlog.mirror.mm2_records import Checkpoint, Heartbeat, Mm2Record, OffsetSync, encode
 from twinlog.mirror.offset_runs import OffsetRuns
 from twinlog.store.config_records import Mirror
@@ -162,7 +162,7 @@ class Heartbeats(Sync[None]):
 class Positions(NamedTuple):
     """What is to be written, and how many groups could not be read."""
 
-    flow: Flow
+    flow: FlowRules
     checkpoints: Sequence[Checkpoint]
     offset_syncs: Sequence[OffsetSync]
     failed: int

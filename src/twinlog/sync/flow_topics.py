@@ -20,7 +20,7 @@ from twinlog.lifecycle.destination_topics import chunks, known_configs, source_c
 from twinlog.lifecycle.flow_topics import FlowClusters, wanted_configs
 from twinlog.mirror.copied_configs import remote_changes
 from twinlog.mirror.copied_topics import copied_topics
-from twinlog.mirror.flow import Flow, flow_of
+from twinlog.mirror.flow import FlowRules, flow_of
 from twinlog.mirror.settings import TRANSLATED
 from twinlog.mirror.topic_configs import ConfigChanges, DestinationConfig
 from twinlog.store.config_records import MirrorTopic, Wanted
@@ -221,6 +221,6 @@ class FlowConfigs(Sync[RemoteConfigs]):
         return len(difference.unread) + len(refusals)
 
 
-def _excluded(flow: Flow) -> tuple[re.Pattern[str], ...]:
+def _excluded(flow: FlowRules) -> tuple[re.Pattern[str], ...]:
     exclude = flow.settings.config_properties_exclude
     return () if exclude is None else (exclude,)

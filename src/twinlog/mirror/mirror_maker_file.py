@@ -1,0 +1,484 @@
+"""MirrorMaker 2's properties file: from its text to flows (KIP-382, "Running MirrorMaker").
+
+    clusters = A, B                     aliases
+    A.bootstrap.servers = a:9092        a client property of a cluster
+    A.consumer.fetch.max.bytes = 1      of its consumers; also producer. and admin.
+    A->B.enabled = true                 a setting of one flow
+    A->B.source.consumer.client.id = x  a client property of one flow
+    replication.factor = 3              a setting of all flows
+
+What a flow has is computed as `MirrorMakerConfig` and `MirrorConnectorConfig` of Kafka 4.3 compute
+it, step by step, since the order has surprises. Lowest precedence first:
+
+| a flow's setting | a property of a client (`role`: consumer, producer, admin) |
+| --- | --- |
+| default | `A->B.role.NAME` |
+| `NAME`, if MirrorMaker 2 reads it without prefix | `NAME`, only connection properties |
+| `A->B.NAME` | `A.NAME`, only connection properties |
+| | `A.role.NAME` |
+| | `A->B.source.role.NAME` (for the target: `B`, `target.role`) |
+| | `A->B.producer.override.NAME`, only for the target's producer |
+
+So `A->B.consumer.ssl.protocol` has no effect where `A.ssl.protocol` is set. `A->B.source.cluster.`
+has the lowest precedence with the connection properties, as the second line already gives a role
+its own. A setting with a cluster's prefix (`B.replication.factor`) has no effect at all.
+
+Flows exist for each pair of clusters with `A->B.enabled=true`, and, since heartbeats are on by
+default, for all other pairs: these only write heartbeats of A to B (`Flow.heartbeats_only`).
+
+twinlog has one deviation: the target's producer has `target.producer.` *and* `producer.override.`
+of a flow. MirrorMaker 2 uses the former for offset syncs and the latter for records.
+
+Nothing is raised for the content of a file: `problems` has all errors, each with its line.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from twinlog.kafka.errors import UserError
+from twinlog.mirror.config_providers import PROVIDERS, Provider, parse_providers, rewrite
+from twinlog.mirror.flow_settings import (
+    CONSUMER,
+    FORMER_NAMES,
+    ISOLATION,
+    OFFSET_RESET,
+    POLICY_PREFIX,
+    SETTINGS,
+    FlowSettings,
+    parse_flow_settings,
+)
+from twinlog.mirror.mirror_maker_names import (
+    BOOTSTRAP,
+    CLIENT_NAMES,
+    CONNECTOR_NAMES,
+    INTERCEPTORS,
+    ROLES,
+    SIDES,
+    TRANSFORMS,
+    role_of,
+)
+from twinlog.mirror.properties_text import Property, last_values, parse_lines
+from twinlog.mirror.setting_values import parse_flag, split_list
+
+CLUSTERS: Final = "clusters"
+ENABLED: Final = "enabled"
+HEARTBEATS: Final = "emit.heartbeats.enabled"
+OFFSET_SYNCS: Final = "emit.offset-syncs.enabled"
+OVERRIDE: Final = "override."
+
+_OWN_SETTINGS: Final = frozenset(
+    name for name, setting in SETTINGS.items() if setting.origin != "client"
+)
+"""Settings that are no properties of a client, whatever their names begin with."""
+
+CLIENTS_OF_FLOW: Final = frozenset(
+    {("source", "consumer"), ("source", "admin"), ("target", "producer"), ("target", "admin")}
+)
+"""Side and role of the clients that mirror. MirrorMaker 2's others are for its internal topics."""
+
+Properties = Mapping[str, Property]
+Resolve = Callable[[str, str], str]
+"""From a key and a value with twinlog's references to the value; raises UserError."""
+
+
+class Problem(NamedTuple):
+    """An error in a file."""
+
+    line: int
+    """0: it is an error of the whole file."""
+    text: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.text}" if self.line else self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterClients:
+    """The properties of the clients that a flow has on one cluster; references unresolved."""
+
+    consumer: Mapping[str, str] = field(repr=False)
+    producer: Mapping[str, str] = field(repr=False)
+    admin: Mapping[str, str] = field(repr=False)
+
+
+class FlowClients(NamedTuple):
+    """The clients of a flow that exists; its settings may have errors."""
+
+    source_alias: str
+    target_alias: str
+    source: ClusterClients
+    target: ClusterClients
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """One flow."""
+
+    source_alias: str
+    target_alias: str
+    source: ClusterClients
+    target: ClusterClients
+    settings: FlowSettings
+    values: Mapping[str, str]
+    """The settings that the file sets, by present names, as written; references resolved."""
+    policy_properties: Mapping[str, str]
+    """All properties of the replication policy (`replication.policy...`), as written."""
+
+    @property
+    def name(self) -> str:
+        """`A->B`."""
+        return f"{self.source_alias}->{self.target_alias}"
+
+    @property
+    def source_client(self) -> Mapping[str, str]:
+        """Properties of the client that reads records."""
+        return self.source.consumer
+
+    @property
+    def target_client(self) -> Mapping[str, str]:
+        """Properties of the client that writes records."""
+        return self.target.producer
+
+    @property
+    def heartbeats_only(self) -> bool:
+        """Whether no topic is mirrored; the flow exists for its heartbeats."""
+        return not self.settings.enabled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorMakerFile:
+    """What a file says."""
+
+    properties: tuple[Property, ...] = field(repr=False)
+    """All lines, in order; a key that occurs again is there again."""
+    aliases: tuple[str, ...]
+    clusters: Mapping[str, Mapping[str, str]] = field(repr=False)
+    """The connection properties of each cluster, by its alias."""
+    flows: tuple[Flow, ...]
+    """Flows without errors, in the order of `clusters`."""
+    clients: tuple[FlowClients, ...] = field(repr=False)
+    """Of all flows, also of those with errors."""
+    problems: tuple[Problem, ...]
+    uses: Mapping[int, frozenset[str]]
+    """By line: the flows that have its value, in a setting or in a client that twinlog has."""
+    internal_uses: frozenset[int]
+    """Lines whose value MirrorMaker 2 uses in further clients, for its internal topics."""
+
+    def require_valid(self) -> None:
+        """Raise all errors as one.
+
+        Raises:
+            UserError: there are errors.
+        """
+        if self.problems:
+            raise UserError("; ".join(map(str, self.problems)))
+
+
+def parse_mirror_maker_file(text: str, resolve: Resolve) -> MirrorMakerFile:
+    """Parse the text of a file.
+
+    Args:
+        text: as decoded by `properties_text.ENCODING`.
+        resolve: replaces references in settings; client properties keep theirs.
+
+    Raises:
+        UserError: the text is not in the format of a properties file.
+    """
+    lines = parse_lines(text)
+    reader = _FileReader(last_values(lines), resolve)
+    flows = tuple(reader.flows())
+    return MirrorMakerFile(
+        properties=lines,
+        aliases=reader.aliases,
+        clusters={alias: reader.connection(alias) for alias in reader.aliases},
+        flows=flows,
+        clients=tuple(reader.clients),
+        problems=tuple(sorted(set(reader.problems))),
+        uses={line: frozenset(names) for line, names in reader.uses.items()},
+        internal_uses=frozenset(reader.internal_uses),
+    )
+
+
+def targeting(flows: Iterable[Flow], aliases: Collection[str]) -> tuple[Flow, ...]:
+    """The flows that a node with `--clusters` runs: those whose target is one of them."""
+    return tuple(flow for flow in flows if not aliases or flow.target_alias in aliases)
+
+
+def prefixed(properties: Properties, prefix: str) -> dict[str, Property]:
+    """The properties with a prefix, by the rest of their keys."""
+    return {
+        key.removeprefix(prefix): item
+        for key, item in properties.items()
+        if key.startswith(prefix) and len(key) > len(prefix)
+    }
+
+
+def cluster_properties(properties: Properties, alias: str) -> dict[str, Property]:
+    """What one cluster has (`MirrorMakerConfig.clusterProps`).
+
+    Args:
+        properties: the whole file.
+        alias: the cluster's alias.
+
+    Returns:
+        Its properties without prefix. Connection properties, its own or those of the whole file,
+        are there for each role, too.
+    """
+    own = prefixed(properties, f"{alias}.")
+    for level in (dict(own), properties):
+        for name in CLIENT_NAMES:
+            if name in level:
+                for role in ROLES:
+                    own.setdefault(f"{role}.{name}", level[name])
+                own.setdefault(name, level[name])
+    return own
+
+
+def connector_properties(properties: Properties, source: str, target: str) -> dict[str, Property]:
+    """What one flow has (`MirrorMakerConfig.connectorBaseConfig`).
+
+    Args:
+        properties: the whole file.
+        source: the source's alias.
+        target: the target's alias.
+
+    Returns:
+        Settings by name. Client properties have the prefix `source.cluster.` or `target.cluster.`;
+        those of a role `consumer.`, `source.consumer.` and so on.
+    """
+    merged = {
+        key: item
+        for key, item in properties.items()
+        if key in CONNECTOR_NAMES or key.startswith((PROVIDERS, POLICY_PREFIX))
+    }
+    for side, alias in zip(SIDES, (source, target), strict=True):
+        for name, item in cluster_properties(properties, alias).items():
+            merged[f"{side}.{name}" if role_of(name) else f"{side}.cluster.{name}"] = item
+    return merged | prefixed(properties, f"{source}->{target}.")
+
+
+def client_properties(merged: Properties, side: str, role: str) -> dict[str, Property]:
+    """What the clients of a role have (`MirrorConnectorConfig.sourceConsumerConfig` and others).
+
+    Args:
+        merged: what `connector_properties` returns.
+        side: `source` or `target`.
+        role: `consumer`, `producer` or `admin`.
+    """
+    connection = prefixed(merged, f"{side}.cluster.")
+    properties = {name: connection[name] for name in CLIENT_NAMES if name in connection}
+    of_role = {key: item for key, item in merged.items() if key not in _OWN_SETTINGS}
+    properties |= prefixed(of_role, f"{role}.")
+    properties |= prefixed(of_role, f"{side}.{role}.")
+    if (side, role) == ("target", "producer"):
+        properties |= prefixed(of_role, f"{role}.{OVERRIDE}")
+    return {name: item for name, item in properties.items() if not name.startswith(OVERRIDE)}
+
+
+class _FileReader:
+    """Reads flows, and collects errors and uses."""
+
+    def __init__(self, properties: Properties, resolve: Resolve) -> None:
+        self.problems: list[Problem] = []
+        self.clients: list[FlowClients] = []
+        self.uses: defaultdict[int, set[str]] = defaultdict(set)
+        self.internal_uses: set[int] = set()
+        self._properties = properties
+        self._resolve = resolve
+        self._providers = self._parse_providers()
+        self.aliases = self._parse_aliases()
+
+    def flows(self) -> Iterable[Flow]:
+        """The flows without errors."""
+        pairs = [(a, b) for a in self.aliases for b in self.aliases if a != b]
+        existing = [pair for pair in pairs if self._exists(*pair)]
+        if self.aliases and not existing:
+            self._problem(
+                self._properties.get(CLUSTERS),
+                "there is no flow: no A->B.enabled is true, and no heartbeats are enabled",
+            )
+        flows = [self._flow(*pair) for pair in existing]
+        return (flow for flow in flows if flow is not None)
+
+    def connection(self, alias: str) -> dict[str, str]:
+        """The connection properties of a cluster."""
+        own = cluster_properties(self._properties, alias)
+        return self._values({name: own[name] for name in CLIENT_NAMES if name in own})
+
+    def _parse_providers(self) -> Mapping[str, Provider]:
+        texts = {key: item.value for key, item in self._properties.items()}
+        try:
+            return parse_providers(texts)
+        except UserError as error:
+            self._problem(self._properties.get(PROVIDERS), error.message)
+            return {}
+
+    def _parse_aliases(self) -> tuple[str, ...]:
+        item = self._properties.get(CLUSTERS)
+        expected = "cluster aliases, comma-separated"
+        if item is None:
+            self._problem(None, f"{CLUSTERS} is missing: expected {expected}")
+            return ()
+        try:
+            aliases = split_list(item.value)
+        except ValueError as error:
+            self._bad(item, str(error))
+            return ()
+        if not aliases:
+            self._bad(item, expected)
+        return aliases
+
+    def _exists(self, source: str, target: str) -> bool:
+        """Whether MirrorMaker 2 has this flow (`MirrorMakerConfig.clusterPairs`)."""
+        flow = f"{source}->{target}."
+        heartbeats = self._flag(HEARTBEATS, default=True)
+        enabled = self._flag(f"{flow}{ENABLED}", default=False)
+        return enabled or self._flag(f"{flow}{HEARTBEATS}", default=heartbeats)
+
+    def _flag(self, key: str, *, default: bool) -> bool:
+        item = self._properties.get(key)
+        if item is None:
+            return default
+        try:
+            return parse_flag(self._setting(item))
+        except UserError:
+            return default
+        except ValueError as error:
+            self._bad(item, str(error))
+            return default
+
+    def _flow(self, source: str, target: str) -> Flow | None:
+        before = len(self.problems)
+        merged = connector_properties(self._properties, source, target)
+        clients = {
+            (side, role): client_properties(merged, side, role) for side in SIDES for role in ROLES
+        }
+        self._record_uses(merged, clients, f"{source}->{target}")
+        parsed = self._settings(merged, clients["source", "consumer"], source, target)
+        self._check_unsupported(merged, clients.values())
+        self._check_bootstrap(clients, source, target)
+        sides = {
+            side: ClusterClients(**{role: self._values(clients[side, role]) for role in ROLES})
+            for side in SIDES
+        }
+        self.clients.append(FlowClients(source, target, sides["source"], sides["target"]))
+        if parsed is None or len(self.problems) > before:
+            return None
+        return Flow(
+            source_alias=source,
+            target_alias=target,
+            source=sides["source"],
+            target=sides["target"],
+            settings=parsed[0],
+            values=parsed[1],
+            policy_properties=self._values(
+                {key: item for key, item in merged.items() if key.startswith(POLICY_PREFIX)}
+            ),
+        )
+
+    def _record_uses(
+        self, merged: Properties, clients: Mapping[tuple[str, str], Properties], flow: str
+    ) -> None:
+        settings = [item for key, item in merged.items() if key in _OWN_SETTINGS]
+        for key in CLIENTS_OF_FLOW:
+            settings += clients[key].values()
+        for item in settings:
+            self.uses[item.line].add(flow)
+        for key in clients.keys() - CLIENTS_OF_FLOW:
+            self.internal_uses.update(item.line for item in clients[key].values())
+
+    def _settings(
+        self, merged: Properties, consumer: Properties, source: str, target: str
+    ) -> tuple[FlowSettings, dict[str, str]] | None:
+        items = {name: item for name, item in merged.items() if name in _OWN_SETTINGS}
+        for former, present in FORMER_NAMES.items():
+            if former in merged and present not in items:
+                items[present] = merged[former]
+                self.uses[merged[former].line].add(f"{source}->{target}")
+        for name in (OFFSET_RESET, ISOLATION):
+            if name in consumer:
+                items[CONSUMER + name] = consumer[name]
+        values: dict[str, str] = {}
+        for name, item in items.items():
+            try:
+                values[name] = self._setting(item)
+            except UserError:
+                return None
+        parsed = parse_flow_settings(values, source, target)
+        if isinstance(parsed, FlowSettings):
+            return parsed, values
+        for bad in parsed:
+            self._bad(items[bad.name], bad.expectation)
+        return None
+
+    def _check_unsupported(self, merged: Properties, clients: Iterable[Properties]) -> None:
+        """Refuse what changes records, or what MirrorMaker 2 itself refuses."""
+        transforms = merged.get(TRANSFORMS)
+        if transforms is not None and transforms.value.strip():
+            self._problem(
+                transforms,
+                f"{transforms.key} is {transforms.value.strip()!r}: single message transforms are "
+                "not supported yet, and without them other records would be mirrored",
+            )
+        for properties in clients:
+            item = properties.get(INTERCEPTORS)
+            if item is not None and item.value.strip():
+                self._problem(
+                    item,
+                    f"{item.key} is {item.value.strip()!r}: Java interceptors cannot be run, and "
+                    "may change records; remove it if it only monitors",
+                )
+        syncs = merged.get(OFFSET_SYNCS)
+        topic = [key for key in merged if key.startswith("offset-syncs.topic.")]
+        if syncs is not None and syncs.value.strip().lower() == "false" and topic:
+            self._problem(
+                syncs,
+                f"{syncs.key} is false, but {merged[topic[0]].key} is set: MirrorMaker 2 refuses "
+                "this; expected only one of them",
+            )
+
+    def _check_bootstrap(
+        self, clients: Mapping[tuple[str, str], Properties], source: str, target: str
+    ) -> None:
+        for side, role in sorted(CLIENTS_OF_FLOW):
+            if BOOTSTRAP not in clients[side, role]:
+                alias = source if side == "source" else target
+                self._problem(
+                    self._properties.get(CLUSTERS),
+                    f"{alias}.{BOOTSTRAP} is missing: expected HOST:PORT,HOST:PORT,...",
+                )
+
+    def _values(self, items: Properties) -> dict[str, str]:
+        """Values with twinlog's references; errors are collected."""
+        values = {}
+        for name, item in items.items():
+            try:
+                values[name] = rewrite(item.value, self._providers)
+            except UserError as error:
+                self._problem(item, f"{item.key} has {error.message}")
+        return values
+
+    def _setting(self, item: Property) -> str:
+        """The value of a setting, references resolved.
+
+        Raises:
+            UserError: a reference cannot be resolved; the error was collected.
+        """
+        try:
+            value = rewrite(item.value, self._providers)
+        except UserError as error:
+            self._problem(item, f"{item.key} has {error.message}")
+            raise
+        try:
+            return self._resolve(item.key, value)
+        except UserError as error:
+            self._problem(item, error.message)
+            raise
+
+    def _bad(self, item: Property, expectation: str) -> None:
+        self._problem(item, f"{item.key} is {item.value.strip()!r}: expected {expectation}")
+
+    def _problem(self, item: Property | None, text: str) -> None:
+        self.problems.append(Problem(item.line if item else 0, text))

@@ -1,0 +1,368 @@
+"""What each line of a MirrorMaker 2 file does, for people and as JSON.
+
+A line has one verdict:
+
+| verdict | meaning |
+| --- | --- |
+| USED | twinlog does what MirrorMaker 2 does |
+| DIFFERS | one of both uses it, or they use it differently |
+| NOT_NEEDED | a property of Kafka Connect that has no meaning in twinlog |
+| NO_EFFECT | neither uses it: another line has precedence, or it is at the wrong level |
+| UNKNOWN | neither knows it |
+| ERROR | the file cannot be used as it is |
+
+Secrets are never part of a line: values are shown only of properties that cannot hold one.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from twinlog.mirror.config_providers import PROVIDERS
+from twinlog.mirror.flow_settings import FORMER_NAMES, POLICY_PREFIX, SETTINGS, closest
+from twinlog.mirror.mirror_maker_file import (
+    CLIENTS_OF_FLOW,
+    CLUSTERS,
+    ENABLED,
+    OVERRIDE,
+    MirrorMakerFile,
+    client_properties,
+    connector_properties,
+)
+from twinlog.mirror.mirror_maker_names import (
+    BOOTSTRAP,
+    BYTES_CONVERTER,
+    CLIENT_NAMES,
+    CONNECTOR_NAMES,
+    DRAFT_NAMES,
+    ROLE_NAMES,
+    ROLES,
+    SIDES,
+    TRANSFORMS,
+    is_client_property,
+    reason,
+)
+from twinlog.mirror.properties_text import Property, last_values
+from twinlog.text import few
+
+_SHOWN: Final = frozenset({BOOTSTRAP, "security.protocol", "sasl.mechanism", CLUSTERS, TRANSFORMS})
+_FORCED: Final = frozenset({"enable.auto.commit"})
+"""Client properties that MirrorMaker 2 overwrites."""
+_READ: Final = frozenset({"auto.offset.reset", "isolation.level"})
+"""Properties of the source's consumer that are settings of the flow."""
+
+
+class LineVerdict(Enum):
+    """What comes of a line."""
+
+    USED = "used"
+    DIFFERS = "differs"
+    NOT_NEEDED = "not needed"
+    NO_EFFECT = "no effect"
+    UNKNOWN = "unknown"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLine:
+    """One line, explained."""
+
+    number: int
+    key: str
+    value: str | None
+    """None: not shown, as it may be a secret."""
+    verdict: LineVerdict
+    text: str
+
+
+def explain_lines(file: MirrorMakerFile, unused: Collection[str]) -> tuple[FileLine, ...]:
+    """Explain all lines with a property, in order.
+
+    Args:
+        file: the file.
+        unused: names of client properties that twinlog's client does not use.
+    """
+    return _LineReader(file, unused).lines()
+
+
+@dataclass(frozen=True, slots=True)
+class _LinePlace:
+    """Where a property belongs."""
+
+    source: str = ""
+    target: str = ""
+    """Both: a flow. Only source: a cluster. None: the whole file."""
+    prefix: str = ""
+    rest: str = ""
+
+    @property
+    def flow(self) -> str:
+        return f"{self.source}->{self.target}"
+
+
+Explanation = tuple[LineVerdict, str]
+
+
+class _LineReader:
+    """Explains the lines of one file."""
+
+    def __init__(self, file: MirrorMakerFile, unused: Collection[str]) -> None:
+        self._file = file
+        self._unused = unused
+        self._last = last_values(file.properties)
+        pairs = [(a, b) for a in file.aliases for b in file.aliases if a != b]
+        self._places = sorted(
+            (
+                *(_LinePlace(a, b, f"{a}->{b}.") for a, b in pairs),
+                *(_LinePlace(a, "", f"{a}.") for a in file.aliases),
+            ),
+            key=lambda place: (bool(place.target), len(place.prefix)),
+            reverse=True,
+        )
+        self._existing = frozenset().union(*file.uses.values()) if file.uses else frozenset()
+
+    def lines(self) -> tuple[FileLine, ...]:
+        return tuple(map(self._line, self._file.properties))
+
+    def _line(self, item: Property) -> FileLine:
+        place = self._place(item.key)
+        verdict, text = self._explained(item, place)
+        value = item.value if _is_public(place.rest) else None
+        return FileLine(number=item.line, key=item.key, value=value, verdict=verdict, text=text)
+
+    def _place(self, key: str) -> _LinePlace:
+        if key not in CONNECTOR_NAMES and key not in CLIENT_NAMES:
+            for place in self._places:
+                if key.startswith(place.prefix) and len(key) > len(place.prefix):
+                    return replace(place, rest=key.removeprefix(place.prefix))
+        return _LinePlace(rest=key)
+
+    def _explained(self, item: Property, place: _LinePlace) -> Explanation:
+        errors = [problem.text for problem in self._file.problems if problem.line == item.line]
+        if errors:
+            return LineVerdict.ERROR, "; ".join(errors)
+        last = self._last[item.key].line
+        if last != item.line:
+            return LineVerdict.NO_EFFECT, f"line {last} sets it again; the last value counts"
+        if place.target:
+            return self._of_flow(item, place)
+        if place.source:
+            return self._of_cluster(item, place)
+        return self._of_file(item)
+
+    def _of_flow(self, item: Property, place: _LinePlace) -> Explanation:
+        if place.rest == ENABLED:
+            return LineVerdict.USED, self._enabled(place)
+        if place.flow not in self._existing:
+            return LineVerdict.NO_EFFECT, f"flow {place.flow} is not enabled"
+        if client := _client_of_flow(place.rest):
+            side, role, name = client
+            alias = place.source if side == "source" else place.target
+            return self._client(item, role, name, f"on {alias}")
+        if place.rest in SETTINGS or place.rest in FORMER_NAMES:
+            return self._setting(item, place.rest)
+        of_role = any(place.rest in names for names in ROLE_NAMES.values())
+        if place.rest in CLIENT_NAMES or (of_role and place.rest != PROVIDERS):
+            return LineVerdict.NO_EFFECT, (
+                "MirrorMaker 2 does not read a client property here: write "
+                f"{place.prefix}source.consumer.{place.rest}, or {place.source}.{place.rest}"
+            )
+        return self._other(item, place)
+
+    def _enabled(self, place: _LinePlace) -> str:
+        # The flow itself is not there if its settings have errors.
+        enabled = self._last[f"{place.prefix}{ENABLED}"].value.strip().lower() == "true"
+        if enabled:
+            return f"mirrors topics from {place.source} to {place.target}"
+        if place.flow in self._existing:
+            return f"mirrors no topics; heartbeats of {place.source} are written to {place.target}"
+        return f"flow {place.flow} is off"
+
+    def _of_cluster(self, item: Property, place: _LinePlace) -> Explanation:
+        role, dot, name = place.rest.partition(".")
+        if place.rest in CLIENT_NAMES:
+            return self._client(item, "client", place.rest, f"on {place.source}")
+        if dot and role in ROLES:
+            return self._client(item, role, name, f"on {place.source}")
+        if place.rest in SETTINGS or place.rest in FORMER_NAMES or place.rest in DRAFT_NAMES:
+            return LineVerdict.NO_EFFECT, (
+                f"MirrorMaker 2 does not read it of a cluster: write {place.rest} for all flows, "
+                f"or SOURCE->TARGET.{place.rest} for one"
+            )
+        if any(place.rest in names for names in ROLE_NAMES.values()) and not reason(place.rest):
+            return LineVerdict.NO_EFFECT, (
+                f"MirrorMaker 2 does not give it to clients: write {place.prefix}consumer."
+                f"{place.rest}, or producer. or admin."
+            )
+        return self._other(item, place)
+
+    def _of_file(self, item: Property) -> Explanation:
+        key = item.key
+        if key == CLUSTERS:
+            return LineVerdict.USED, f"aliases of {len(self._file.aliases)} clusters"
+        if key in CLIENT_NAMES:
+            return self._client(item, "client", key, "on clusters that have no value of their own")
+        if hint := self._with_prefix(key):
+            return LineVerdict.NO_EFFECT, f"MirrorMaker 2 does not read it here: write {hint}"
+        if key in SETTINGS or key in FORMER_NAMES:
+            return self._setting(item, key)
+        if "->" in key:
+            return LineVerdict.UNKNOWN, self._unknown_flow(key)
+        return self._other(item, _LinePlace(rest=key))
+
+    def _with_prefix(self, key: str) -> str:
+        """How a property is written that has no effect without a prefix; empty: it has one."""
+        alias = next(iter(self._file.aliases), "A")
+        other = next(iter(self._file.aliases[1:]), "B")
+        role = key.partition(".")[0]
+        if key in SETTINGS:
+            flow = "" if SETTINGS[key].everywhere else f"{alias}->{other}.{key}"
+            return f"{alias}.{key}" if flow and role in ROLES else flow
+        if role in {*ROLES, *SIDES} and reason(key) is None:
+            return f"{alias}.{key}" if role in ROLES else f"{alias}->{other}.{key}"
+        return ""
+
+    def _setting(self, item: Property, name: str) -> Explanation:
+        present = FORMER_NAMES.get(name, name)
+        setting = SETTINGS[present]
+        flows = self._flows(item)
+        if not flows:
+            return LineVerdict.NO_EFFECT, self._precedence(item, present)
+        if name in FORMER_NAMES:
+            return LineVerdict.DIFFERS, (
+                f"{setting.meaning} ({flows}); MirrorMaker 2 ignores this name since 4.0 and reads "
+                f"{present}, twinlog obeys it"
+            )
+        if setting.differs:
+            return LineVerdict.DIFFERS, f"{setting.meaning}: {setting.differs}"
+        if setting.origin == "draft":
+            return LineVerdict.DIFFERS, f"{setting.meaning} ({flows}); no MirrorMaker 2 has it"
+        return LineVerdict.USED, f"{setting.meaning} ({flows})"
+
+    def _client(self, item: Property, role: str, name: str, where: str) -> Explanation:
+        plain = name.removeprefix(OVERRIDE)
+        if role != "client" and not is_client_property(role, plain):
+            guess = closest(plain, {*ROLE_NAMES[role], *CLIENT_NAMES})
+            hint = f": did you mean {item.key.removesuffix(plain)}{guess}?" if guess else ""
+            return LineVerdict.UNKNOWN, f"Kafka's {role} has no property {plain}{hint}"
+        if not self._flows(item) and item.line in self._file.internal_uses:
+            return LineVerdict.DIFFERS, (
+                "MirrorMaker 2 uses it only for its internal topics (offset syncs, checkpoints); "
+                "twinlog does not use it"
+            )
+        if not self._flows(item):
+            return LineVerdict.NO_EFFECT, self._client_precedence(item, role, plain)
+        what = f"{plain} of {'clients' if role == 'client' else f'the {role}'} {where}"
+        return self._client_use(item, role, plain, what)
+
+    def _client_use(self, item: Property, role: str, name: str, what: str) -> Explanation:
+        flows = self._flows(item)
+        if name in _FORCED:
+            return LineVerdict.NO_EFFECT, f"{what}: MirrorMaker 2 sets it itself"
+        if role == "consumer" and name in _READ:
+            return LineVerdict.USED, f"{SETTINGS[f'consumer.{name}'].meaning} ({flows})"
+        if name in self._unused:
+            return LineVerdict.DIFFERS, f"{what}: twinlog's client does not use it"
+        if "->" in item.key and item.key.endswith(f".target.producer.{name}"):
+            return LineVerdict.DIFFERS, (
+                f"{what} ({flows}): for records; MirrorMaker 2 uses it for offset syncs only"
+            )
+        return LineVerdict.USED, f"{what} ({flows})"
+
+    def _other(self, item: Property, place: _LinePlace) -> Explanation:
+        name = place.rest
+        if name == PROVIDERS or name.startswith(f"{PROVIDERS}."):
+            if place.prefix:
+                return LineVerdict.NO_EFFECT, f"MirrorMaker 2 reads {PROVIDERS} without a prefix"
+            return LineVerdict.USED, "how references such as ${file:...} are resolved"
+        if name == TRANSFORMS or name.startswith(f"{TRANSFORMS}."):
+            return LineVerdict.NO_EFFECT, f"a part of {TRANSFORMS}"
+        if name.startswith(POLICY_PREFIX):
+            return LineVerdict.USED, "a property of the replication policy, if its class reads it"
+        if name in DRAFT_NAMES:
+            instead = DRAFT_NAMES[name]
+            hint = f"; it reads {instead}" if instead else ""
+            return LineVerdict.NO_EFFECT, f"a name that no MirrorMaker 2 reads{hint}"
+        return self._of_connect(item, place)
+
+    def _of_connect(self, item: Property, place: _LinePlace) -> Explanation:
+        why = reason(place.rest)
+        if why is None:
+            return LineVerdict.UNKNOWN, self._unknown(item.key, place)
+        converter = place.rest.endswith(".converter")
+        if converter and not item.value.strip().endswith(BYTES_CONVERTER):
+            return LineVerdict.DIFFERS, f"{why}; this converter would change them"
+        return LineVerdict.NOT_NEEDED, why
+
+    def _unknown(self, key: str, place: _LinePlace) -> str:
+        known: set[str] = {*SETTINGS, *CLIENT_NAMES}
+        if place.source and not place.target:
+            known = {*CLIENT_NAMES, *(f"{role}.{n}" for role in ROLES for n in ROLE_NAMES[role])}
+        alias, dot, rest = key.partition(".")
+        if not place.source and dot and rest in CLIENT_NAMES:
+            return f"{alias!r} is not in {CLUSTERS}: expected {', '.join(self._file.aliases)}"
+        guess = closest(place.rest, known)
+        hint = f": did you mean {place.prefix}{guess}?" if guess else ""
+        return f"unknown property, which MirrorMaker 2 ignores{hint}"
+
+    def _unknown_flow(self, key: str) -> str:
+        flow, _, rest = key.partition(".")
+        guess = closest(flow, {place.flow for place in self._places if place.target})
+        hint = f": did you mean {guess}.{rest}?" if guess else ""
+        return f"{flow} is not a pair of different aliases in {CLUSTERS}{hint}"
+
+    def _flows(self, item: Property) -> str:
+        return few(sorted(self._file.uses.get(item.line, ())))
+
+    def _precedence(self, item: Property, name: str) -> str:
+        for source, target in self._candidates(item):
+            winner = connector_properties(self._last, source, target).get(name)
+            if winner is not None and winner.line != item.line:
+                return f"line {winner.line} has precedence"
+        return "no flow exists that would have it"
+
+    def _client_precedence(self, item: Property, role: str, name: str) -> str:
+        for source, target in self._candidates(item):
+            merged = connector_properties(self._last, source, target)
+            for side, each in sorted(CLIENTS_OF_FLOW):
+                winner = client_properties(merged, side, each).get(name)
+                if winner is not None and winner.line != item.line and role in {each, "client"}:
+                    return f"line {winner.line} has precedence"
+        return "no flow exists that would have it"
+
+    def _candidates(self, item: Property) -> list[tuple[str, str]]:
+        """The flows that a line is about."""
+        place = self._place(item.key)
+        pairs = [(p.source, p.target) for p in self._places if p.flow in self._existing]
+        if place.target:
+            return [pair for pair in pairs if pair == (place.source, place.target)]
+        return [pair for pair in pairs if not place.source or place.source in pair]
+
+
+def _client_of_flow(rest: str) -> tuple[str, str, str] | None:
+    """Side, role (or `client`) and name of a client property of a flow; None: it is another."""
+    if rest in SETTINGS and SETTINGS[rest].origin != "client":
+        return None
+    for side in SIDES:
+        for role in ROLES:
+            if rest.startswith(f"{side}.{role}."):
+                return side, role, rest.removeprefix(f"{side}.{role}.")
+        connection = rest.removeprefix(f"{side}.cluster.")
+        if connection != rest and connection in CLIENT_NAMES:
+            return side, "client", connection
+    role, dot, name = rest.partition(".")
+    if dot and role in ROLES:
+        return "target" if role == "producer" else "source", role, name
+    return None
+
+
+def _is_public(name: str) -> bool:
+    """Whether the value of a property cannot be a secret; `name` is without a cluster or flow."""
+    if name in SETTINGS or name in FORMER_NAMES or name in DRAFT_NAMES:
+        return True
+    parts = name.split(".")
+    while len(parts) > 1 and parts[0] in {*SIDES, *ROLES, "cluster", OVERRIDE.rstrip(".")}:
+        del parts[0]
+    client_name = ".".join(parts)
+    return client_name in _SHOWN or any(client_name in names for names in ROLE_NAMES.values())

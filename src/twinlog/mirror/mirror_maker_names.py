@@ -1,0 +1,319 @@
+"""The names in MirrorMaker 2's properties file that are not settings of a flow.
+
+- `CLIENT_NAMES`: connection properties of all clients (`MirrorClientConfig.CLIENT_CONFIG_DEF`).
+- `ROLE_NAMES`: further properties of consumers, producers and admin clients.
+- `CONNECTOR_NAMES`: what MirrorMaker 2 reads without a prefix, for all flows.
+- `REASONS`: properties of Kafka Connect that have no meaning here, each with the reason.
+- `DRAFT_NAMES`: names of KIP-382's table that no MirrorMaker 2 has ever read.
+
+tests/mirror/test_mirror_maker_java.py compares the first three with Kafka 4.3's own.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from twinlog.mirror.config_providers import PROVIDERS
+from twinlog.mirror.flow_settings import FORMER_NAMES, SETTINGS
+
+ROLES: Final = ("consumer", "producer", "admin")
+SIDES: Final = ("source", "target")
+BOOTSTRAP: Final = "bootstrap.servers"
+TRANSFORMS: Final = "transforms"
+INTERCEPTORS: Final = "interceptor.classes"
+BYTES_CONVERTER: Final = "ByteArrayConverter"
+
+CLIENT_NAMES: Final = (
+    BOOTSTRAP,
+    "security.protocol",
+    *(
+        f"ssl.{name}"
+        for name in (
+            "cipher.suites",
+            "enabled.protocols",
+            "endpoint.identification.algorithm",
+            "engine.factory.class",
+            "key.password",
+            "keymanager.algorithm",
+            "keystore.certificate.chain",
+            "keystore.key",
+            "keystore.location",
+            "keystore.password",
+            "keystore.type",
+            "protocol",
+            "provider",
+            "secure.random.implementation",
+            "trustmanager.algorithm",
+            "truststore.certificates",
+            "truststore.location",
+            "truststore.password",
+            "truststore.type",
+        )
+    ),
+    *(
+        f"sasl.{name}"
+        for name in (
+            "client.callback.handler.class",
+            "jaas.config",
+            "kerberos.kinit.cmd",
+            "kerberos.min.time.before.relogin",
+            "kerberos.service.name",
+            "kerberos.ticket.renew.jitter",
+            "kerberos.ticket.renew.window.factor",
+            "login.callback.handler.class",
+            "login.class",
+            "login.connect.timeout.ms",
+            "login.read.timeout.ms",
+            "login.refresh.buffer.seconds",
+            "login.refresh.min.period.seconds",
+            "login.refresh.window.factor",
+            "login.refresh.window.jitter",
+            "login.retry.backoff.max.ms",
+            "login.retry.backoff.ms",
+            "mechanism",
+        )
+    ),
+    *(
+        f"sasl.oauthbearer.{name}"
+        for name in (
+            "assertion.algorithm",
+            "assertion.claim.aud",
+            "assertion.claim.exp.seconds",
+            "assertion.claim.iss",
+            "assertion.claim.jti.include",
+            "assertion.claim.nbf.seconds",
+            "assertion.claim.sub",
+            "assertion.file",
+            "assertion.private.key.file",
+            "assertion.private.key.passphrase",
+            "assertion.template.file",
+            "client.credentials.client.id",
+            "client.credentials.client.secret",
+            "clock.skew.seconds",
+            "expected.audience",
+            "expected.issuer",
+            "header.urlencode",
+            "jwks.endpoint.refresh.ms",
+            "jwks.endpoint.retry.backoff.max.ms",
+            "jwks.endpoint.retry.backoff.ms",
+            "jwks.endpoint.url",
+            "jwt.retriever.class",
+            "jwt.validator.class",
+            "scope",
+            "scope.claim.name",
+            "sub.claim.name",
+            "token.endpoint.url",
+        )
+    ),
+)
+
+_COMMON: Final = frozenset(
+    {
+        "client.dns.lookup",
+        "client.id",
+        "config.providers",
+        "connections.max.idle.ms",
+        "enable.metrics.push",
+        "metadata.max.age.ms",
+        "metadata.recovery.rebootstrap.trigger.ms",
+        "metadata.recovery.strategy",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "receive.buffer.bytes",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "request.timeout.ms",
+        "retry.backoff.max.ms",
+        "retry.backoff.ms",
+        "security.providers",
+        "send.buffer.bytes",
+        "socket.connection.setup.timeout.max.ms",
+        "socket.connection.setup.timeout.ms",
+    }
+)
+
+ROLE_NAMES: Final[Mapping[str, frozenset[str]]] = {
+    "consumer": _COMMON
+    | {
+        "allow.auto.create.topics",
+        "auto.commit.interval.ms",
+        "auto.offset.reset",
+        "check.crcs",
+        "client.rack",
+        "default.api.timeout.ms",
+        "enable.auto.commit",
+        "exclude.internal.topics",
+        "fetch.max.bytes",
+        "fetch.max.wait.ms",
+        "fetch.min.bytes",
+        "group.id",
+        "group.instance.id",
+        "group.protocol",
+        "group.remote.assignor",
+        "heartbeat.interval.ms",
+        INTERCEPTORS,
+        "internal.throw.on.fetch.stable.offset.unsupported",
+        "isolation.level",
+        "key.deserializer",
+        "max.partition.fetch.bytes",
+        "max.poll.interval.ms",
+        "max.poll.records",
+        "partition.assignment.strategy",
+        "session.timeout.ms",
+        "share.acknowledgement.mode",
+        "share.acquire.mode",
+        "value.deserializer",
+    },
+    "producer": _COMMON
+    | {
+        "acks",
+        "batch.size",
+        "buffer.memory",
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.type",
+        "compression.zstd.level",
+        "delivery.timeout.ms",
+        "enable.idempotence",
+        INTERCEPTORS,
+        "key.serializer",
+        "linger.ms",
+        "max.block.ms",
+        "max.in.flight.requests.per.connection",
+        "max.request.size",
+        "metadata.max.idle.ms",
+        "partitioner.adaptive.partitioning.enable",
+        "partitioner.availability.timeout.ms",
+        "partitioner.class",
+        "partitioner.ignore.keys",
+        "retries",
+        "transaction.timeout.ms",
+        "transaction.two.phase.commit.enable",
+        "transactional.id",
+        "value.serializer",
+    },
+    "admin": _COMMON | {"bootstrap.controllers", "default.api.timeout.ms", "retries"},
+}
+
+_OF_CONNECTORS: Final = (
+    "name",
+    "connector.class",
+    "connector.plugin.version",
+    "key.converter",
+    "key.converter.plugin.version",
+    "value.converter",
+    "value.converter.plugin.version",
+    "header.converter",
+    "header.converter.plugin.version",
+    TRANSFORMS,
+    "predicates",
+    "config.action.reload",
+    "errors.retry.timeout",
+    "errors.retry.delay.max.ms",
+    "errors.tolerance",
+    "errors.log.enable",
+    "errors.log.include.messages",
+    PROVIDERS,
+)
+"""Properties of every Connect connector, of which MirrorMaker 2's are three."""
+
+CONNECTOR_NAMES: Final = frozenset(
+    {
+        *(name for name, setting in SETTINGS.items() if setting.everywhere),
+        *FORMER_NAMES,
+        *_OF_CONNECTORS,
+        *(name for name in CLIENT_NAMES if name != BOOTSTRAP),
+    }
+)
+"""Properties that a flow has from a line without prefix."""
+
+_WORKER: Final = "twinlog has no Connect worker"
+_REST: Final = "twinlog has no Connect worker and no REST server of one"
+_STORAGE: Final = "twinlog keeps its state in control topics of its own (docs/operations)"
+_CONVERTER: Final = "twinlog copies the bytes of keys, values and headers unchanged"
+_ERRORS: Final = "twinlog skips no record: a partition that cannot go on is FAILED"
+
+REASONS: Final[Mapping[str, str]] = {
+    "dedicated.mode.enable.internal.rest": _REST,
+    "listeners": _REST,
+    "rest.": _REST,
+    "admin.listeners": _REST,
+    "access.control.": _REST,
+    "response.http.headers.config": _REST,
+    "ssl.client.auth": _REST,
+    "inter.worker.": _REST,
+    "offset.storage.": _STORAGE,
+    "config.storage.": _STORAGE,
+    "status.storage.": _STORAGE,
+    "offsets.storage.topic": _STORAGE,
+    "offset.flush.": _STORAGE,
+    "group.id": _WORKER,
+    "client.id": _WORKER,
+    "plugin.": _WORKER,
+    "worker.": _WORKER,
+    "task.": _WORKER,
+    "connect.protocol": _WORKER,
+    "connector.client.config.override.policy": _WORKER,
+    "scheduled.rebalance.max.delay.ms": _WORKER,
+    "rebalance.timeout.ms": _WORKER,
+    "session.timeout.ms": _WORKER,
+    "heartbeat.interval.ms": _WORKER,
+    "topic.tracking.": _WORKER,
+    "topic.creation.": "twinlog creates remote topics itself, as MirrorMaker 2 does",
+    "exactly.once.": "twinlog's flows need no setting for that (docs/decisions, 0014)",
+    "transaction.boundary": "a setting of Connect's exactly-once mode",
+    "key.converter": _CONVERTER,
+    "value.converter": _CONVERTER,
+    "header.converter": _CONVERTER,
+    "internal.key.converter": _CONVERTER,
+    "internal.value.converter": _CONVERTER,
+    "errors.": _ERRORS,
+    "name": "twinlog has no connectors to name",
+    "connector.": "twinlog has no connectors",
+    "config.action.reload": "twinlog reads secrets again for each connection",
+    "predicates": "they decide only where a transform applies",
+}
+"""By name, or by prefix (with a dot at the end, or followed by one)."""
+
+DRAFT_NAMES: Final[Mapping[str, str]] = {
+    "topics.whitelist": "topics",
+    "groups.whitelist": "groups",
+    "sync.topic.configs": "sync.topic.configs.enabled",
+    "sync.topic.acls": "sync.topic.acls.enabled",
+    "sync.group.offsets": "sync.group.offsets.enabled",
+    "emit.heartbeats": "emit.heartbeats.enabled",
+    "emit.checkpoints": "emit.checkpoints.enabled",
+    "refresh.topics": "refresh.topics.enabled",
+    "refresh.groups": "refresh.groups.enabled",
+    "rename.topics": "replication.policy.class",
+    "readahead.queue.capacity": "",
+    "heartbeat.retention.ms": "",
+    "checkpoint.retention.ms": "",
+    "heartbeats.replication.factor": "heartbeats.topic.replication.factor",
+    "checkpoints.replication.factor": "checkpoints.topic.replication.factor",
+    "offset-syncs.replication.factor": "offset-syncs.topic.replication.factor",
+}
+"""Names of KIP-382 and of old examples, with what is read instead (empty: nothing)."""
+
+
+def reason(name: str) -> str | None:
+    """Why a property of Kafka Connect has no meaning here; None: it is not one of Connect's."""
+    for known, why in REASONS.items():
+        stem = known.removesuffix(".")
+        if name == stem or name.startswith(f"{stem}."):
+            return why
+    return None
+
+
+def role_of(name: str) -> str | None:
+    """The role whose properties MirrorMaker 2 takes a cluster's property for.
+
+    Its rule is the beginning of the name, without a dot: `^consumer.*|^producer.*|^admin.*`.
+    """
+    return next((role for role in ROLES if name.startswith(role)), None)
+
+
+def is_client_property(role: str, name: str) -> bool:
+    """Whether Kafka's clients of this role know a property."""
+    return name in CLIENT_NAMES or name in ROLE_NAMES[role]

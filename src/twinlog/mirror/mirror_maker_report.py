@@ -1,0 +1,149 @@
+"""What a MirrorMaker 2 file does: its flows as rows, its lines explained, warnings and errors."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from twinlog.mirror.flow_settings import DEFAULT_POLICY, IDENTITY_POLICY, FlowSettings
+from twinlog.mirror.mirror_maker_file import Flow, MirrorMakerFile, targeting
+from twinlog.mirror.mirror_maker_lines import FileLine, explain_lines
+from twinlog.mirror.setting_values import Names
+
+EXAMPLE_TOPIC: Final = "orders"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowRow:
+    """One flow, as a row of a table."""
+
+    source: str
+    target: str
+    mirrors_topics: bool
+    """False: the flow only writes heartbeats."""
+    topics: str
+    """A regular expression; empty: no topic."""
+    topics_exclude: str
+    groups: str
+    groups_exclude: str
+    remote_topic: str | None
+    """The name of the source topic `orders` on the target; None: the policy is unknown."""
+    heartbeats_seconds: int | None
+    """None: no heartbeats; likewise below."""
+    checkpoints_seconds: int | None
+    group_offsets_seconds: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorMakerReport:
+    """What a file does."""
+
+    flows: tuple[FlowRow, ...]
+    lines: tuple[FileLine, ...]
+    warnings: tuple[str, ...]
+    errors: tuple[str, ...]
+
+
+def remote_topic(settings: FlowSettings, topic: str) -> str | None:
+    """The name of a source's topic on the target, for the two policies of Kafka itself.
+
+    Returns:
+        The name; None: the policy is another class.
+    """
+    match settings.replication_policy_class:
+        case policy if policy == DEFAULT_POLICY:
+            separator = settings.replication_policy_separator
+            return f"{settings.source_cluster_alias}{separator}{topic}"
+        case policy if policy == IDENTITY_POLICY:
+            return topic
+        case _:
+            return None
+
+
+def report(
+    file: MirrorMakerFile,
+    targets: Collection[str] = (),
+    unused: Collection[str] = (),
+    client_errors: Iterable[str] = (),
+) -> MirrorMakerReport:
+    """Explain a file.
+
+    Args:
+        file: the file.
+        targets: only flows to these clusters (`--clusters`); empty: all.
+        unused: names of client properties that twinlog's client does not use.
+        client_errors: errors in client properties.
+    """
+    flows = targeting(file.flows, targets)
+    errors = [*map(str, file.problems), *client_errors]
+    errors += [
+        f"--clusters has {alias!r}: expected one of {', '.join(file.aliases)}"
+        for alias in targets
+        if alias not in file.aliases
+    ]
+    if not flows and not errors:
+        errors.append(f"no flow has a target of --clusters {' '.join(targets)}")
+    return MirrorMakerReport(
+        flows=tuple(map(flow_row, flows)),
+        lines=explain_lines(file, unused),
+        warnings=tuple(_warnings(file, flows)),
+        errors=tuple(errors),
+    )
+
+
+def flow_row(flow: Flow) -> FlowRow:
+    """A flow as a row."""
+    settings = flow.settings
+    beats, checks = settings.emits_heartbeats, settings.emits_checkpoints
+    syncs = settings.syncs_group_offsets
+    return FlowRow(
+        source=flow.source_alias,
+        target=flow.target_alias,
+        mirrors_topics=settings.enabled,
+        topics=_pattern(settings.topics),
+        topics_exclude=_pattern(settings.topics_exclude),
+        groups=_pattern(settings.groups),
+        groups_exclude=_pattern(settings.groups_exclude),
+        remote_topic=remote_topic(settings, EXAMPLE_TOPIC),
+        heartbeats_seconds=settings.emit_heartbeats_interval_seconds if beats else None,
+        checkpoints_seconds=settings.emit_checkpoints_interval_seconds if checks else None,
+        group_offsets_seconds=settings.sync_group_offsets_interval_seconds if syncs else None,
+    )
+
+
+def _pattern(names: Names) -> str:
+    return "" if names is None else names.pattern
+
+
+def _warnings(file: MirrorMakerFile, flows: Collection[Flow]) -> Iterable[str]:
+    mirroring = [flow for flow in flows if flow.settings.enabled]
+    for flow in mirroring:
+        if remote_topic(flow.settings, EXAMPLE_TOPIC) is None:
+            yield (
+                f"flow {flow.name}: replication.policy.class is "
+                f"{flow.settings.replication_policy_class!r}: remote names are unknown, as twinlog "
+                f"runs no Java; this version knows {DEFAULT_POLICY} and {IDENTITY_POLICY}"
+            )
+        if flow.settings.sync_group_offsets_enabled and not flow.settings.syncs_group_offsets:
+            yield (
+                f"flow {flow.name}: sync.group.offsets.enabled has no effect without checkpoints "
+                "(emit.checkpoints.enabled, emit.offset-syncs.enabled), as in MirrorMaker 2"
+            )
+    unchanged = [f for f in mirroring if remote_topic(f.settings, EXAMPLE_TOPIC) == EXAMPLE_TOPIC]
+    edges = {(flow.source_alias, flow.target_alias) for flow in unchanged}
+    circle = sorted(f"{a}->{b}" for a, b in edges if _reaches(edges, b, a))
+    if circle:
+        yield (
+            f"flows {', '.join(circle)} leave topic names unchanged and form a circle: the same "
+            "records would be mirrored again and again; give them different topics"
+        )
+    for item in file.properties:
+        if not (item.key + item.value).isascii():
+            yield f"line {item.line} is not ASCII: it is read as ISO-8859-1, as Java does"
+
+
+def _reaches(edges: Collection[tuple[str, str]], start: str, end: str) -> bool:
+    reached, new = set[str](), {start}
+    while new:
+        reached |= new
+        new = {b for a, b in edges if a in new} - reached
+    return end in reached

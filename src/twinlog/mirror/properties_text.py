@@ -1,0 +1,55 @@
+r"""The text of a Java properties file, with the line of each property.
+
+The format is that of `java.util.Properties.load`: `key=value`, `key: value` or `key value`;
+comments begin with `#` or `!`; a backslash continues a line; `\uXXXX` is a character. White space
+at the end of a value belongs to the value. A key that occurs twice has its last value.
+
+Java reads such files as ISO-8859-1 (`Properties.load(InputStream)`), whatever their author meant.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from twinlog.kafka.errors import UserError
+
+ENCODING: Final = "iso-8859-1"
+"""In which Java reads the bytes of a properties file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """One property as written."""
+
+    line: int
+    """The number of its first line, from 1. 0: it is in no file."""
+    key: str
+    value: str
+
+
+def parse_lines(text: str) -> tuple[Property, ...]:
+    """The properties of a file in their order; a key may occur several times.
+
+    Raises:
+        UserError: an escape sequence is malformed.
+    """
+    import javaproperties  # noqa: PLC0415 (25 ms, for which a command without a file need not wait)
+
+    properties = []
+    line = 1
+    try:
+        for element in javaproperties.parse(text):
+            if isinstance(element, javaproperties.KeyValue):
+                properties.append(Property(line, element.key, element.value))
+            line += _line_ends(element.source)
+    except ValueError as error:
+        raise UserError(f"line {line} is no valid line of a properties file: {error}") from error
+    return tuple(properties)
+
+
+def last_values(properties: tuple[Property, ...]) -> dict[str, Property]:
+    """The properties by key, each as it was set last."""
+    return {item.key: item for item in properties}
+
+
+def _line_ends(source: str) -> int:
+    return source.replace("\r\n", "\n").replace("\r", "\n").count("\n")

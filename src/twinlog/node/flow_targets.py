@@ -1,0 +1,93 @@
+"""From the flows of a properties file to what runs them: nodes, stored flows, heartbeats.
+
+A node may read what the file itself refers to, on this machine: the files and environment variables
+that are named in the connection of a flow's source (kafka/client/references.py).
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from twinlog.kafka.client.configuration import parse_config
+from twinlog.kafka.client.references import ALLOWED_PATHS, ALLOWLIST_PATTERN
+from twinlog.lifecycle.flow_creation import stored_properties
+from twinlog.mirror.flow import FlowRules
+from twinlog.mirror.mirror_maker_file import Flow
+from twinlog.mirror.replication_policy import policy_of
+from twinlog.node.mirror_maker import HeartbeatPair, StoredFlow, Target
+
+_FILE: Final = re.compile(r"\$\{(?:file|directory):([^:}]+):")
+_VARIABLE: Final = re.compile(r"\$\{env:([^}]+)\}")
+_LOCATIONS: Final = ("ssl.truststore.location", "ssl.keystore.location")
+
+
+def run_parts(
+    flows: Iterable[Flow], clusters: Mapping[str, Mapping[str, str]]
+) -> tuple[list[Target], list[HeartbeatPair]]:
+    """What runs these flows.
+
+    Args:
+        flows: of the file; those that are to run here.
+        clusters: the connection properties of each cluster, by alias.
+
+    Raises:
+        UserError: a flow has a setting that twinlog does not support.
+    """
+    stored: dict[str, list[StoredFlow]] = {}
+    pairs: list[HeartbeatPair] = []
+    for flow in flows:
+        alias = flow.target_alias
+        if flow.heartbeats_only:
+            if flow.settings.emits_heartbeats:
+                rules = FlowRules(flow.settings, policy_of(_named(flow)))
+                connection = used_properties(clusters[alias])
+                pairs.append(HeartbeatPair(target=alias, properties=connection, flow=rules))
+            continue
+        properties = stored_properties(
+            used_properties(flow.source_client), _named(flow), flow.source_alias, alias
+        )
+        stored.setdefault(alias, []).append(
+            StoredFlow(source=flow.source_alias, properties=properties)
+        )
+    targets = [
+        Target(
+            alias=alias,
+            properties={**used_properties(clusters[alias]), **_grants(found)},
+            flows=found,
+        )
+        for alias, found in stored.items()
+    ]
+    return targets, pairs
+
+
+def _named(flow: Flow) -> dict[str, str]:
+    """The settings, with those that a policy of one's own may have."""
+    return {**flow.values, **flow.policy_properties}
+
+
+def used_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """The client properties that twinlog has; a Java client has more, about which --check tells.
+
+    Raises:
+        UserError: one of them is missing or malformed.
+    """
+    unused = set(parse_config(properties).unused)
+    return {name: text for name, text in properties.items() if name not in unused}
+
+
+def _grants(flows: Iterable[StoredFlow]) -> dict[str, str]:
+    """The node's rights to read what the sources' connections refer to."""
+    paths: set[str] = set()
+    variables: set[str] = set()
+    for flow in flows:
+        for name, text in flow.properties.items():
+            paths |= set(_FILE.findall(text))
+            variables |= set(_VARIABLE.findall(text))
+            if name in _LOCATIONS and "${" not in text:
+                paths.add(text)
+    grants = {}
+    if paths:
+        grants[ALLOWED_PATHS] = ",".join(sorted(paths))
+    if variables:
+        grants[ALLOWLIST_PATTERN] = "|".join(re.escape(name) for name in sorted(variables))
+    return grants

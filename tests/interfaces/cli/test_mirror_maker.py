@@ -1,0 +1,166 @@
+"""`twinlog mirror-maker` and `twinlog kafka-mirror-maker`: files and flags, explained."""
+
+import json
+from pathlib import Path
+
+import pytest
+from checkout import ROOT
+from click.testing import CliRunner, Result
+
+from twinlog.interfaces.cli.main import main
+
+KAFKAS = ROOT / "tests" / "data" / "mirror-maker" / "connect-mirror-maker.properties"
+HEADER = """\
+clusters = A, B
+A.bootstrap.servers = a:9092
+B.bootstrap.servers = b:9092
+A->B.enabled = true
+"""
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(main, list(map(str, words)))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mm2.properties"
+    path.write_text(HEADER)
+    return path
+
+
+def test_flows_and_lines_are_printed() -> None:
+    result = run("mirror-maker", "--check", KAFKAS)
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert lines[1] == "A->B .* .* A.orders every 1 s every 60 s -"
+    assert "33 used A->B.topics = .* topics that are mirrored (A->B)" in lines
+    assert any(line.startswith("52 not needed offset.storage.replication") for line in lines)
+
+
+def test_the_name_of_kafkas_script_is_an_alias() -> None:
+    assert run("connect-mirror-maker", "--check", KAFKAS).exit_code == 0
+
+
+def test_json_has_all() -> None:
+    result = run("mirror-maker", "--check", "--json", KAFKAS)
+    data = json.loads(result.stdout)
+    assert data["errors"] == data["warnings"] == []
+    assert data["flows"][0]["source"] == "A"
+    assert data["flows"][0]["remote_topic"] == "A.orders"
+    assert data["flows"][0]["heartbeats_seconds"] == 1
+    assert data["lines"][0] == {
+        "number": 21,
+        "key": "clusters",
+        "value": "A, B",
+        "verdict": "USED",
+        "text": "aliases of 2 clusters",
+    }
+
+
+def test_only_flows_to_some_clusters(file: Path) -> None:
+    data = json.loads(run("mirror-maker", "--check", "--json", file, "--clusters", "B").stdout)
+    assert [flow["target"] for flow in data["flows"]] == ["B"]
+    refused = run("mirror-maker", "--check", file, "--clusters", "C")
+    assert refused.exit_code == 1
+    assert "--clusters has 'C': expected one of A, B" in refused.stderr
+    assert "expected one FILE" in run("mirror-maker", "--check", file, "B").stderr
+    assert "needs at least one alias" in run("mirror-maker", "--check", file, "--clusters").stderr
+
+
+def test_without_check_nothing_runs(file: Path) -> None:
+    for words in (
+        ("mirror-maker", file),
+        ("kafka-mirror-maker", "--consumer.config", file, "--producer.config", file),
+    ):
+        result = run(*words)
+        assert result.exit_code == 1
+        assert result.stderr.startswith("Error: this version of twinlog does not run flows yet")
+        assert len(result.stderr.splitlines()) == 1
+
+
+def test_all_errors_are_printed_and_the_status_is_1(file: Path) -> None:
+    file.write_text(HEADER + "A->B.tasks.max = x\nA.security.protocol = TLS\ntransforms = t\n")
+    assert "mirrors topics from A to B" in run("mirror-maker", "--check", file).stdout
+    result = run("mirror-maker", "--check", file)
+    assert result.exit_code == 1
+    assert [line.partition(" is ")[0] for line in result.stderr.splitlines()] == [
+        "Error: line 5: A->B.tasks.max",
+        "Error: line 7: transforms",
+        "Error: cluster A (admin, consumer, producer): security.protocol",
+    ]
+    data = run("mirror-maker", "--check", "--json", file)
+    assert data.exit_code == 1
+    assert len(json.loads(data.stdout)["errors"]) == 3
+
+
+def test_client_properties_are_checked(file: Path) -> None:
+    """Goal: what twinlog's client refuses is known before anything runs."""
+    file.write_text(HEADER + "A.security.protocol = TLS\nB.ssl.provider = x\n")
+    result = run("mirror-maker", "--check", file)
+    assert result.exit_code == 1
+    expected = "Error: cluster A (admin, consumer, producer): security.protocol is 'TLS': expected"
+    assert result.stderr.startswith(expected)
+    assert "twinlog's client does not use it" in result.stdout
+
+
+def test_references_are_resolved(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MM2_TOPICS", "orders-.*")
+    provider = "org.apache.kafka.common.config.provider.EnvVarConfigProvider"
+    file.write_text(
+        f"{HEADER}config.providers=e\nconfig.providers.e.class={provider}\n"
+        "A->B.topics = ${e:MM2_TOPICS}\n"
+    )
+    assert "orders-.*" in run("mirror-maker", "--check", file).stdout
+    monkeypatch.delenv("MM2_TOPICS")
+    result = run("mirror-maker", "--check", file)
+    assert result.exit_code == 1
+    assert "line 7: A->B.topics: cannot resolve ${env:MM2_TOPICS}" in result.stderr
+
+
+def test_secrets_are_not_printed(file: Path) -> None:
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    file.write_text(
+        HEADER + "A.security.protocol=SASL_SSL\nA.sasl.mechanism=PLAIN\n"
+        f'A.sasl.jaas.config={module} required username="u" password="hunter2";\n'
+        "B.ssl.keystore.key=hunter2\nA.consumer.sasl.jas.config=hunter2\n"
+    )
+    for flags in ((), ("--json",)):
+        assert "hunter2" not in run("mirror-maker", "--check", file, *flags).output
+
+
+def test_bytes_that_are_not_ascii_are_latin_1(file: Path) -> None:
+    file.write_bytes(HEADER.encode() + b"A->B.topics = \xe9\n")
+    result = run("mirror-maker", "--check", "--json", file)
+    data = json.loads(result.stdout)
+    assert data["flows"][0]["topics"] == "\xe9"
+    assert "read as ISO-8859-1" in data["warnings"][0]
+
+
+def test_a_malformed_file_is_one_error(file: Path) -> None:
+    file.write_text("a = \\u12\n")
+    result = run("mirror-maker", "--check", file)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: line 1 is no valid line of a properties file")
+
+
+def test_the_former_script(tmp_path: Path) -> None:
+    consumer, producer = tmp_path / "consumer", tmp_path / "producer"
+    consumer.write_text("bootstrap.servers=a:1\ngroup.id=mm\nfetch.min.bytes=1\n")
+    producer.write_text("bootstrap.servers=b:1\nacks=all\n")
+    files = ("--consumer.config", consumer, "--producer.config", producer)
+    words = ("kafka-mirror-maker", *files, "--new.consumer", "--num.streams", 2, "--check")
+    result = run(*words, "--include", "orders,foo.*")
+    assert result.exit_code == 0
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert lines[1] == "source->target orders|foo.* - orders - - -"
+    assert "not at the offsets of the group 'mm'" in result.stdout
+    assert result.stderr.splitlines() == [
+        "Warning: acks is not used by twinlog",
+        "Warning: fetch.min.bytes is not used by twinlog",
+    ]
+    refused = run(*words, "--include", "x", "--message.handler", "x.Y")
+    assert refused.exit_code == 1
+    assert "Error: --message.handler is 'x.Y'" in refused.stderr
+    assert json.loads(run(*words, "--whitelist", "x", "--json").stdout)["errors"] == []

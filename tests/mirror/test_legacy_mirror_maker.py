@@ -1,0 +1,155 @@
+"""Twin of legacy_mirror_maker.py: the flags of the former kafka-mirror-maker.sh as a flow."""
+
+from dataclasses import replace
+
+import pytest
+
+from twinlog.mirror.flow_settings import IDENTITY_POLICY
+from twinlog.mirror.legacy_mirror_maker import (
+    LegacyFlow,
+    LegacyOptions,
+    include_expression,
+    legacy_flow,
+)
+from twinlog.mirror.mirror_maker_lines import LineVerdict
+
+CONSUMER = {"bootstrap.servers": "a:9092", "group.id": "mm", "sasl.jaas.config": "hunter2"}
+PRODUCER = {"bootstrap.servers": "b:9092", "linger.ms": "5"}
+OPTIONS = LegacyOptions(include="orders,foo-.*")
+
+
+def mapped(options: LegacyOptions = OPTIONS, **consumer: str) -> LegacyFlow:
+    names = {name.replace("_", "."): value for name, value in consumer.items()}
+    return legacy_flow(options, {**CONSUMER, **names}, PRODUCER)
+
+
+def verdicts(result: LegacyFlow) -> dict[str, LineVerdict]:
+    return {line.key: line.verdict for line in result.lines}
+
+
+def test_the_flow_does_what_the_script_does() -> None:
+    result = mapped()
+    assert result.errors == ()
+    flow = result.flow
+    assert flow is not None
+    assert flow.source_client == CONSUMER
+    assert flow.target_client == PRODUCER
+    assert "group.id" not in flow.source.admin
+    settings = flow.settings
+    assert settings.enabled
+    assert settings.selects_topic("foo-1")
+    assert not settings.selects_topic("bar")
+    assert settings.replication_policy_class == IDENTITY_POLICY
+    assert settings.replication_factor == -1
+    assert settings.consumer_auto_offset_reset == "latest"
+    assert not settings.selects_group("any")
+    assert not settings.emits_heartbeats
+    assert not settings.emits_checkpoints
+    assert not settings.sync_topic_configs_enabled
+    assert not settings.sync_topic_acls_enabled
+
+
+@pytest.mark.parametrize(
+    ("text", "expression"),
+    [("a, b", "a|b"), ('"a.*"', "a.*"), (" 'x y' ", "xy"), ("a|b", "a|b")],
+)
+def test_the_expression_of_include(text: str, expression: str) -> None:
+    """As Kafka's IncludeList reads it."""
+    assert include_expression(text) == expression
+
+
+def test_internal_topics_are_left_out_unless_asked_for() -> None:
+    everything = replace(OPTIONS, include=".*")
+    flow = mapped(everything).flow
+    assert flow is not None
+    assert not flow.settings.selects_topic("__consumer_offsets")
+    assert flow.settings.selects_topic("__mine")
+    flow = mapped(everything, exclude_internal_topics="false").flow
+    assert flow is not None
+    assert flow.settings.selects_topic("__consumer_offsets")
+
+
+def test_the_consumer_decides_where_the_flow_begins() -> None:
+    flow = mapped(auto_offset_reset="earliest", isolation_level="read_committed").flow
+    assert flow is not None
+    assert flow.settings.consumer_auto_offset_reset == "earliest"
+    assert flow.settings.consumer_isolation_level == "read_committed"
+
+
+def test_include_precedes_whitelist() -> None:
+    result = mapped(LegacyOptions(include="a", whitelist="b"))
+    assert result.flow is not None
+    assert result.flow.settings.selects_topic("a")
+    assert not result.flow.settings.selects_topic("b")
+    assert verdicts(result)["--whitelist"] is LineVerdict.NO_EFFECT
+    only = mapped(LegacyOptions(whitelist="b"))
+    assert only.flow is not None
+    assert only.flow.settings.selects_topic("b")
+
+
+def test_each_flag_is_explained() -> None:
+    result = mapped(
+        replace(
+            OPTIONS,
+            num_streams=4,
+            abort_on_send_failure="false",
+            new_consumer=True,
+            rebalance_listener="x.Y",
+        )
+    )
+    assert verdicts(result) == {
+        "--include": LineVerdict.USED,
+        "--consumer.config": LineVerdict.DIFFERS,
+        "--num.streams": LineVerdict.NOT_NEEDED,
+        "--offset.commit.interval.ms": LineVerdict.NOT_NEEDED,
+        "--abort.on.send.failure": LineVerdict.DIFFERS,
+        "--new.consumer": LineVerdict.NO_EFFECT,
+        "--consumer.rebalance.listener": LineVerdict.DIFFERS,
+    }
+    assert not any("hunter2" in line.text for line in result.lines)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (LegacyOptions(), "--include is missing: expected a regular expression of topics"),
+        (LegacyOptions(include=" '' "), "--include is missing"),
+        (LegacyOptions(include="("), "--include is '('"),
+        (LegacyOptions(include="a", message_handler="x.Y"), "Java handlers cannot be run"),
+        (LegacyOptions(include="a", num_streams=0), "--num.streams is 0: expected 1 or more"),
+        (LegacyOptions(include="a", abort_on_send_failure="x"), "expected true or false"),
+    ],
+)
+def test_a_flag_that_is_refused(options: LegacyOptions, message: str) -> None:
+    result = mapped(options)
+    assert result.flow is None
+    assert message in result.errors[0]
+
+
+@pytest.mark.parametrize(
+    ("consumer", "message"),
+    [
+        ({}, "--consumer.config: bootstrap.servers is missing"),
+        ({**CONSUMER, "auto.offset.reset": "x"}, "--consumer.config: auto.offset.reset is 'x'"),
+        ({**CONSUMER, "interceptor.classes": "x.Y"}, "Java interceptors cannot be run"),
+        ({**CONSUMER, "sasl.jaas.config": "${v:/p:k}"}, "sasl.jaas.config has ${v:/p:k}"),
+        ({**CONSUMER, "config.providers": "v"}, "config.providers.v.class is ''"),
+    ],
+)
+def test_a_file_that_is_refused(consumer: dict[str, str], message: str) -> None:
+    result = legacy_flow(OPTIONS, consumer, PRODUCER)
+    assert result.flow is None
+    assert message in "; ".join(result.errors)
+
+
+def test_references_get_the_names_of_twinlog() -> None:
+    provider = "org.apache.kafka.common.config.provider.FileConfigProvider"
+    consumer = {
+        **CONSUMER,
+        "config.providers": "v",
+        "config.providers.v.class": provider,
+        "sasl.jaas.config": "${v:/p:k}",
+    }
+    flow = legacy_flow(OPTIONS, consumer, PRODUCER).flow
+    assert flow is not None
+    assert flow.source_client["sasl.jaas.config"] == "${file:/p:k}"

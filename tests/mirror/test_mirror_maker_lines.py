@@ -1,0 +1,137 @@
+"""Twin of mirror_maker_lines.py."""
+
+import pytest
+
+from twinlog.mirror.mirror_maker_file import parse_mirror_maker_file
+from twinlog.mirror.mirror_maker_lines import FileLine, LineVerdict, explain_lines
+
+HEADER = """\
+clusters = A, B
+A.bootstrap.servers = a:9092
+B.bootstrap.servers = b:9092
+A->B.enabled = true
+emit.heartbeats.enabled = false
+"""
+
+
+def explained(text: str, unused: tuple[str, ...] = ()) -> tuple[FileLine, ...]:
+    file = parse_mirror_maker_file(HEADER + text, lambda _, value: value)
+    return explain_lines(file, unused)
+
+
+def last(text: str) -> FileLine:
+    """The last line of a file, explained."""
+    return explained(text, ("linger.ms",))[-1]
+
+
+USED, DIFFERS = LineVerdict.USED, LineVerdict.DIFFERS
+NO_EFFECT, NOT_NEEDED = LineVerdict.NO_EFFECT, LineVerdict.NOT_NEEDED
+UNKNOWN, ERROR = LineVerdict.UNKNOWN, LineVerdict.ERROR
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict", "text"),
+    [
+        ("A->B.topics = x", USED, "topics that are mirrored (A->B)"),
+        ("replication.factor = 3", USED, "replication factor of remote topics"),
+        ("A.consumer.auto.offset.reset = latest", USED, "where a partition begins"),
+        ("A.ssl.protocol = TLSv1.3", USED, "ssl.protocol of clients on A (A->B)"),
+        ("ssl.protocol = TLSv1.3", USED, "on clusters that have no value of their own (A->B)"),
+        ("B.producer.acks = all", USED, "acks of the producer on B (A->B)"),
+        ("A->B.source.cluster.ssl.protocol = x", USED, "ssl.protocol of clients on A (A->B)"),
+        ("config.providers =", USED, "references"),
+        ("replication.policy.mine = 1", USED, "a property of the replication policy"),
+        ("tasks.max = 4", DIFFERS, "twinlog distributes partitions over lanes"),
+        ("topics.blacklist = x", DIFFERS, "MirrorMaker 2 ignores this name since 4.0"),
+        ("transaction.producer = true", DIFFERS, "no MirrorMaker 2 has it"),
+        ("B.producer.linger.ms = 5", DIFFERS, "twinlog's client does not use it"),
+        ("A->B.target.producer.acks = 1", DIFFERS, "MirrorMaker 2 uses it for offset syncs only"),
+        ("A.producer.acks = 1", DIFFERS, "only for its internal topics"),
+        ("key.converter = x.JsonConverter", DIFFERS, "this converter would change them"),
+        ("key.converter = x.ByteArrayConverter", NOT_NEEDED, "bytes of keys"),
+        ("dedicated.mode.enable.internal.rest = true", NOT_NEEDED, "no REST server"),
+        ("A.offset.storage.topic = x", NOT_NEEDED, "control topics of its own"),
+        ("A->B.errors.tolerance = all", NOT_NEEDED, "skips no record"),
+        ("B.exactly.once.source.support = enabled", NOT_NEEDED, "need no setting for that"),
+        ("B->A.topics = x", NO_EFFECT, "flow B->A is not enabled"),
+        ("use.defaults.from = source", NO_EFFECT, "write A->B.use.defaults.from"),
+        ("consumer.auto.offset.reset = latest", NO_EFFECT, "write A.consumer.auto.offset.reset"),
+        ("consumer.fetch.max.bytes = 1", NO_EFFECT, "write A.consumer.fetch.max.bytes"),
+        ("source.consumer.client.id = 1", NO_EFFECT, "write A->B.source.consumer.client.id"),
+        ("B.replication.factor = 3", NO_EFFECT, "write replication.factor for all flows"),
+        ("A.request.timeout.ms = 1", NO_EFFECT, "write A.consumer.request.timeout.ms"),
+        ("A->B.auto.offset.reset = latest", NO_EFFECT, "A->B.source.consumer.auto.offset.reset"),
+        ("A.consumer.enable.auto.commit = true", NO_EFFECT, "MirrorMaker 2 sets it itself"),
+        ("sync.topic.configs = false", NO_EFFECT, "it reads sync.topic.configs.enabled"),
+        ("readahead.queue.capacity = 5", NO_EFFECT, "a name that no MirrorMaker 2 reads"),
+        ("predicates = p", NOT_NEEDED, "where a transform applies"),
+        ("transforms.x.type = y", NO_EFFECT, "a part of transforms"),
+        ("A->B.config.providers = x", NO_EFFECT, "without a prefix"),
+        ("A->B.topcs = x", UNKNOWN, "did you mean A->B.topics?"),
+        ("A.bootstrap.server = x", UNKNOWN, "did you mean A.bootstrap.servers?"),
+        ("A.consumer.fetch.max.byte = 1", UNKNOWN, "did you mean A.consumer.fetch.max.bytes?"),
+        ("C.bootstrap.servers = c:9092", UNKNOWN, "'C' is not in clusters: expected A, B"),
+        ("A->C.enabled = true", UNKNOWN, "A->C is not a pair of different aliases"),
+        ("A->A.enabled = true", UNKNOWN, "did you mean"),
+        ("zzz = 1", UNKNOWN, "unknown property, which MirrorMaker 2 ignores"),
+        ("A->B.tasks.max = x", ERROR, "expected a whole number"),
+        ("transforms = mask", ERROR, "not supported yet"),
+    ],
+)
+def test_a_line(line: str, verdict: LineVerdict, text: str) -> None:
+    found = last(line)
+    assert text in found.text
+    assert found.verdict is verdict
+    assert found.number == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("replication.factor = 1\nA->B.replication.factor = 2\n", 7),
+        ("A->B.source.cluster.ssl.protocol = 1\nA.ssl.protocol = 2\n", 7),
+        ("A.consumer.client.id = 1\nA->B.source.consumer.client.id = 2\n", 7),
+    ],
+)
+def test_a_line_that_another_one_overrides_names_it(text: str, number: int) -> None:
+    line = explained(text)[5]
+    assert (line.verdict, line.text) == (NO_EFFECT, f"line {number} has precedence")
+
+
+def test_a_key_that_is_set_again() -> None:
+    first, second = explained("tasks.max = x\ntasks.max = 2\n")[5:]
+    assert first.text == "line 7 sets it again; the last value counts"
+    assert second.verdict is DIFFERS
+
+
+def test_what_enabled_does() -> None:
+    lines = explained("B->A.enabled = false\nB->A.emit.heartbeats.enabled = true\n")
+    assert lines[3].text == "mirrors topics from A to B"
+    assert lines[5].text == "mirrors no topics; heartbeats of B are written to A"
+    assert last("B->A.enabled = false").text == "flow B->A is off"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "A.sasl.jaas.config",
+        "A.consumer.sasl.jaas.config",
+        "A->B.source.cluster.ssl.key.password",
+        "ssl.keystore.key",
+        "A.sasl.jas.config",
+        "A->B.secret",
+        "config.providers.v.param.token",
+        "replication.policy.password",
+    ],
+)
+def test_a_value_that_may_be_a_secret_is_not_shown(key: str) -> None:
+    found = last(f"{key} = hunter2")
+    assert found.value is None
+    assert "hunter2" not in found.text
+
+
+@pytest.mark.parametrize(
+    "key", ["topics", "A->B.topics", "A.bootstrap.servers", "B.producer.acks", "topics.blacklist"]
+)
+def test_other_values_are_shown(key: str) -> None:
+    assert last(f"{key} = x").value == "x"

@@ -1,0 +1,131 @@
+"""Twin of mirror_maker_report.py; test_mirror_maker_java.py compares remote names with Java's."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinlog.mirror.flow_settings import IDENTITY_POLICY
+from twinlog.mirror.mirror_maker_file import parse_mirror_maker_file
+from twinlog.mirror.mirror_maker_lines import LineVerdict
+from twinlog.mirror.mirror_maker_report import FlowRow, MirrorMakerReport, report
+
+HEADER = """\
+clusters = A, B
+A.bootstrap.servers = a:9092
+B.bootstrap.servers = b:9092
+A->B.enabled = true
+"""
+
+
+def reported(text: str, targets: tuple[str, ...] = ()) -> MirrorMakerReport:
+    return report(parse_mirror_maker_file(text, lambda _, value: value), targets)
+
+
+def test_flows_are_rows() -> None:
+    text = HEADER + "A->B.topics = x.*, y\nsync.group.offsets.enabled = true\n"
+    there, back = reported(text).flows
+    assert there == FlowRow(
+        source="A",
+        target="B",
+        mirrors_topics=True,
+        topics="x.*|y",
+        topics_exclude=r"mm2.*\.internal|.*\.replica|__.*",
+        groups=".*",
+        groups_exclude="console-consumer-.*|connect-.*|__.*",
+        remote_topic="A.orders",
+        heartbeats_seconds=1,
+        checkpoints_seconds=60,
+        group_offsets_seconds=60,
+    )
+    assert not back.mirrors_topics
+    assert (back.heartbeats_seconds, back.checkpoints_seconds) == (1, None)
+    assert back.group_offsets_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("properties", "name"),
+    [
+        ("", "A.orders"),
+        ("replication.policy.separator = _", "A_orders"),
+        ("replication.policy.separator =\nA->B.source.cluster.alias =", "orders"),
+        (f"replication.policy.class = {IDENTITY_POLICY}", "orders"),
+        ("replication.policy.class = x.Mine", None),
+    ],
+)
+def test_the_example_of_a_remote_name(properties: str, name: str | None) -> None:
+    assert reported(HEADER + properties).flows[0].remote_topic == name
+
+
+def test_an_unknown_policy_is_a_warning() -> None:
+    warning = reported(HEADER + "A->B.replication.policy.class = x.Mine\n").warnings[0]
+    assert "replication.policy.class is 'x.Mine': remote names are unknown" in warning
+
+
+def test_a_circle_of_flows_with_unchanged_names_is_a_warning() -> None:
+    """MirrorMaker 2 mirrors the same records without end (IdentityReplicationPolicy)."""
+    identity = f"replication.policy.class = {IDENTITY_POLICY}\n"
+    assert reported(HEADER + identity).warnings == ()
+    text = HEADER + "B->A.enabled = true\n"
+    assert reported(text).warnings == ()
+    assert "flows A->B, B->A leave topic names unchanged" in reported(text + identity).warnings[0]
+
+
+def test_group_offsets_without_checkpoints_are_a_warning() -> None:
+    text = HEADER + "sync.group.offsets.enabled=true\nemit.checkpoints.enabled=false\n"
+    assert "no effect without checkpoints" in reported(text).warnings[0]
+
+
+def test_text_that_is_not_ascii_is_a_warning() -> None:
+    assert reported(HEADER + "topics = \xe9\n").warnings == (
+        "line 5 is not ASCII: it is read as ISO-8859-1, as Java does",
+    )
+
+
+def test_only_flows_to_the_given_clusters() -> None:
+    assert [row.target for row in reported(HEADER, ("A",)).flows] == ["A"]
+    assert reported(HEADER, ("C",)).errors == ("--clusters has 'C': expected one of A, B",)
+    text = HEADER + "emit.heartbeats.enabled = false\n"
+    assert reported(text, ("A",)).errors == ("no flow has a target of --clusters A",)
+
+
+def test_errors_are_those_of_the_file_and_of_its_clients() -> None:
+    file = parse_mirror_maker_file(HEADER + "tasks.max = x\n", lambda _, value: value)
+    errors = report(file, client_errors=["A: refused"]).errors
+    assert errors[0].startswith("line 5: tasks.max is 'x'")
+    assert errors[1:] == ("A: refused",)
+
+
+KEYS = st.sampled_from(
+    [
+        "topics",
+        "enabled",
+        "bootstrap.servers",
+        "consumer.ssl.protocol",
+        "source.cluster.ssl.protocol",
+        "transforms",
+        "name",
+        "x.y",
+        "consumer",
+        "",
+        ".",
+        "A.topics",
+        "replication.policy.class",
+        "emit.heartbeats.enabled",
+    ]
+)
+PREFIXES = st.sampled_from(["", "A.", "B.", "C.", "A->B.", "A->A.", "A->", "->", "B->A.", "A->C."])
+
+
+@given(
+    lines=st.lists(st.tuples(PREFIXES, KEYS, st.sampled_from(["true", "(", "", "a,b"]))),
+    targets=st.sets(st.sampled_from("ABC")),
+)
+def test_every_file_has_a_report(lines: list[tuple[str, str, str]], targets: set[str]) -> None:
+    """Goal: each line is explained, whatever the others are; a file is right or has errors."""
+    text = HEADER + "".join(f"{prefix}{key}={value}\n" for prefix, key, value in lines)
+    result = reported(text, tuple(sorted(targets)))
+    assert len(result.lines) >= 4
+    assert all(line.text for line in result.lines)
+    assert bool(result.flows) or bool(result.errors)
+    marked = {line.number for line in result.lines if line.verdict is LineVerdict.ERROR}
+    assert not marked or result.errors

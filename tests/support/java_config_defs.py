@@ -1,0 +1,163 @@
+"""MirrorMaker 2's own classes in a Java process: the oracle for what its properties mean.
+
+Its definitions are in fields and methods that are not public; reflection reaches them, since the
+jars are no Java modules.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+import javaproperties
+from py4j.java_gateway import GatewayParameters, JavaGateway, get_field, launch_gateway
+
+from twinlog.java import find_java
+from twinlog.local.artifacts import mirror_maker_jars
+
+VERSION: Final = "4.3.1"
+_PACKAGE: Final = "org.apache.kafka.connect.mirror."
+CONNECTORS: Final = ("Source", "Checkpoint", "Heartbeat")
+CLIENT_METHODS: Final = {
+    (side, role): f"{side}{role.title()}Config"
+    for side in ("source", "target")
+    for role in ("consumer", "producer", "admin")
+}
+_NO_SCAN: Final = {"plugin.discovery": "service_load"}
+"""Else MirrorMaker 2 searches all jars for plugins, which takes seconds."""
+_ADDED: Final = ("client.id", "enable.auto.commit")
+"""What MirrorMaker 2 sets in clients itself."""
+
+
+class JavaMirrorMaker:
+    """MirrorMaker 2's configuration classes."""
+
+    def __init__(self, gateway: JavaGateway) -> None:
+        self._gateway = gateway
+        self._class = gateway.jvm.java.lang.Class
+
+    def client_names(self) -> set[str]:
+        """The connection properties of all clients."""
+        return set(self._static("MirrorClientConfig", "CLIENT_CONFIG_DEF").names())
+
+    def role_names(self, role: str) -> set[str]:
+        """The properties of Kafka's clients of a role."""
+        name = "AdminClient" if role == "admin" else role.title()
+        loaded = self._class.forName(f"org.apache.kafka.clients.{role}.{name}Config")
+        return set(loaded.getMethod("configNames", self._array("Class")).invoke(None, None))
+
+    def defaults(self, connector: str) -> dict[str, object]:
+        """The settings of a connector with their defaults; None: it has none, or null."""
+        definition = self._static(f"Mirror{connector}Config", "CONNECTOR_CONFIG_DEF")
+        keys = definition.configKeys()
+        return {name: self._default(keys[name]) for name in keys}
+
+    def topic_config_defaults(self) -> dict[str, object]:
+        """The settings of the filter of topic configurations."""
+        keys = self._static(
+            "DefaultConfigPropertyFilter$ConfigPropertyFilterConfig", "DEF"
+        ).configKeys()
+        return {name: self._default(keys[name]) for name in keys}
+
+    def driver_names(self) -> set[str]:
+        """The properties that the whole file has, without prefix."""
+        method = self._class.forName(f"{_PACKAGE}MirrorMakerConfig").getDeclaredMethod(
+            "config", self._array("Class")
+        )
+        method.setAccessible(True)
+        return set(method.invoke(None, None).names())
+
+    def pairs(self, properties: Mapping[str, str]) -> set[tuple[str, str]]:
+        """The flows that a file has."""
+        pairs = self._file(properties).clusterPairs()
+        return {(pair.source(), pair.target()) for pair in pairs}
+
+    def connector(self, properties: Mapping[str, str], source: str, target: str) -> dict[str, str]:
+        """The properties of a flow's connectors."""
+        connector = self._class.forName(f"{_PACKAGE}MirrorSourceConnector")
+        return dict(
+            self._file(properties).connectorBaseConfig(self._pair(source, target), connector)
+        )
+
+    def clients(self, connector: Mapping[str, str]) -> dict[tuple[str, str], dict[str, str]]:
+        """The properties of a flow's clients, by side and role.
+
+        Args:
+            connector: what `connector` returns.
+        """
+        config = getattr(self._gateway.jvm, f"{_PACKAGE}MirrorSourceConfig")(self._map(connector))
+        base = self._class.forName(f"{_PACKAGE}MirrorConnectorConfig")
+        string = self._class.forName("java.lang.String")
+        results = {}
+        for key, name in CLIENT_METHODS.items():
+            method = base.getDeclaredMethod(name, self._array("Class", string))
+            method.setAccessible(True)
+            result = dict(method.invoke(config, self._array("Object", "role")))
+            results[key] = {k: v for k, v in result.items() if k not in _ADDED}
+        return results
+
+    def remote_topic(self, policy: str, properties: Mapping[str, str], topic: str) -> str:
+        """The name of a source's topic on the target."""
+        instance = getattr(self._gateway.jvm, policy)()
+        instance.configure(self._map(properties))
+        return str(instance.formatRemoteTopic(properties["source.cluster.alias"], topic))
+
+    def fullmatch(self, expressions: list[str], name: str) -> bool:
+        """Whether a list of expressions matches a name, as MirrorMaker 2's filters do."""
+        pattern = self._gateway.jvm.java.util.regex.Pattern.compile("|".join(expressions))
+        return bool(pattern.matcher(name).matches())
+
+    def lines(self, data: bytes) -> dict[str, str]:
+        """The properties of a file's bytes."""
+        properties = self._gateway.jvm.java.util.Properties()
+        properties.load(self._gateway.jvm.java.io.ByteArrayInputStream(data))
+        return dict(properties)
+
+    def _file(self, properties: Mapping[str, str]) -> Any:
+        return getattr(self._gateway.jvm, f"{_PACKAGE}MirrorMakerConfig")(
+            self._map({**properties, **_NO_SCAN})
+        )
+
+    def _pair(self, source: str, target: str) -> Any:
+        return getattr(self._gateway.jvm, f"{_PACKAGE}SourceAndTarget")(source, target)
+
+    def _map(self, properties: Mapping[str, str]) -> Any:
+        # As text: a call for each entry would take most of the time.
+        loaded = self._gateway.jvm.java.util.Properties()
+        loaded.load(self._gateway.jvm.java.io.StringReader(javaproperties.dumps(properties)))
+        return self._gateway.jvm.java.util.HashMap(loaded)
+
+    def _array(self, kind: str, *items: object) -> Any:
+        array = self._gateway.new_array(getattr(self._gateway.jvm.java.lang, kind), len(items))
+        for index, item in enumerate(items):
+            array[index] = item
+        return array
+
+    def _static(self, class_name: str, field: str) -> Any:
+        found = self._class.forName(f"{_PACKAGE}{class_name}").getDeclaredField(field)
+        found.setAccessible(True)
+        return found.get(None)
+
+    def _default(self, key: Any) -> object:
+        if not key.hasDefault():
+            return None
+        value = get_field(key, "defaultValue")
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        name = value.getClass().getName()
+        return value.getName() if name == "java.lang.Class" else list(value)
+
+
+@contextmanager
+def java_mirror_maker() -> Iterator[JavaMirrorMaker]:
+    """MirrorMaker 2's classes in a Java process that ends with the context."""
+    port = launch_gateway(
+        classpath=f"{mirror_maker_jars(VERSION)}/*",
+        java_path=str(find_java().executable),
+        javaopts=["-Xmx128m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"],
+        die_on_exit=True,
+    )
+    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
+    try:
+        yield JavaMirrorMaker(gateway)
+    finally:
+        gateway.shutdown()
