@@ -4,7 +4,7 @@ import pytest
 
 from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, Sequence
 from twinlog.mirror.offset_runs import Ends
-from twinlog.mirror.sequence_plan import Contradiction, Landed, SequencePlan, resolve
+from twinlog.mirror.sequence_plan import NOTHING, Contradiction, Landed, SequencePlan, resolve
 
 PLAN = SequencePlan(
     ProducerId(7),
@@ -44,10 +44,12 @@ def test_batches_that_the_plan_does_not_explain(landed: list[Landed], reason: st
 def test_a_log_that_has_lost_batches() -> None:
     """Those that are left say how many records were before them; without any, nothing is known."""
     landed = [_landed(0, 1, 70), _landed(3, 2, 75)]
-    found = resolve(PLAN, landed, complete=False)
+    shorter = PLAN._replace(runs=(PLAN.runs[0], (Offset(14), Offset(18))))
+    found = resolve(shorter, landed, complete=False)
     assert found == (((12, 70, 1), (16, 75, 2)), 18)
-    with pytest.raises(Contradiction, match="is not known"):
-        resolve(PLAN, [], complete=False)
+    for left in ([], landed[:1]):  # what has landed behind it may be gone
+        with pytest.raises(Contradiction, match="is not known"):
+            resolve(PLAN, left, complete=False)
     assert resolve(PLAN._replace(runs=()), [], complete=False) == ((), 10)
 
 
@@ -60,6 +62,16 @@ def test_the_broker_remembers_more_than_the_log_holds() -> None:
     assert found == (((12, 70, 1), (14, 71, 1)), 18)
     with pytest.raises(Contradiction, match="up to 4, and the log ends with 1"):
         resolve(PLAN, [_landed(-2, 4, 60)], complete=True, last=last)
+
+
+def test_a_broker_that_knows_of_no_batch_of_the_epoch() -> None:
+    """Goal: nothing has landed; but if some was acknowledged, the log has lost it."""
+    whole = PLAN._replace(sequence=Sequence(0))
+    for complete in (True, False):
+        assert resolve(whole, [], complete=complete, last=NOTHING) == ((), 10)
+        later = PLAN._replace(sequence=Sequence(5))
+        with pytest.raises(Contradiction, match="numbers up to 4 were acknowledged"):
+            resolve(later, [], complete=complete, last=NOTHING)
 
 
 def test_batches_may_land_after_the_broker_was_asked() -> None:

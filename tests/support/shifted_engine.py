@@ -58,6 +58,9 @@ class Shifted:
     def to_source(self, offset: int) -> int:
         return max(offset - SHIFT, 0)
 
+    def lowest(self, offset: int) -> int:
+        return offset
+
 
 class ShiftedKind:
     """The kind (`MirrorKind`)."""

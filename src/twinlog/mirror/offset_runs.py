@@ -19,7 +19,7 @@ Both sides grow from run to run: a partition of the source has one sender at a t
 appends its batches in order (the sequence).
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -117,6 +117,15 @@ class OffsetRuns:
         if index + 1 < len(self._runs):
             return self._runs[index + 1].source
         return self.end.source
+
+    def lowest(self, offset: int) -> int:
+        """The lowest offset of the source from which the same records are left to read there.
+
+        It stays the same while the map grows: a group at the map's end is still there when the
+        next record is copied, which may have left out offsets before it.
+        """
+        index = bisect_left(self._runs, offset, key=lambda run: run.source) - 1
+        return self._start.source if index < 0 else min(offset, self._runs[index].source_end)
 
 
 def encode_runs(start: Ends, runs: Iterable[Run]) -> bytes:

@@ -15,7 +15,7 @@ in it has its sequence number (`resolve`).
 
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from twinlog.kafka.types import (
     SEQUENCE_MODULUS,
@@ -33,6 +33,10 @@ SourceRun = tuple[Offset, Offset]
 
 class Contradiction(Exception):
     """The destination's log holds what no plan explains: the next position is not known."""
+
+
+NOTHING: Final = Sequence(-1)
+"""No number: the one before an epoch's first."""
 
 
 class SequencePlan(NamedTuple):
@@ -76,8 +80,8 @@ def resolve(
             fence, in order.
         complete: whether that part of the log still holds all that was ever appended to it: it is
             not compacted, and its start was not moved into that part.
-        last: the last number that the broker remembered of this epoch, before the fence; None if it
-            remembered none.
+        last: the last number that the broker remembered of this epoch, before the fence, or
+            `NOTHING` if it remembered an earlier epoch; None if it remembered neither.
 
     Raises:
         Contradiction: the batches are not the plan's, or what is left of the log does not show
@@ -102,21 +106,33 @@ def resolve(
             position = end
         expected = advance(batch.sequence, batch.records)
     if last is not None:
-        missing = (last + 1 - expected) % SEQUENCE_MODULUS
-        if missing and complete and missing < SEQUENCE_MODULUS // 2:
+        known = -plan.sequence if last == NOTHING else _ahead(last, plan.sequence)
+        if known < 0:
+            raise Contradiction(
+                f"numbers up to {plan.sequence - 1} were acknowledged, and the broker knows them "
+                f"up to {last}: the destination's log has lost records"
+            )
+        # Not more than it has: batches may have landed since the broker was asked.
+        missing = 0 if last == NOTHING else _ahead(last, expected)
+        if missing > 0 and complete:
             raise Contradiction(
                 f"the broker has taken numbers up to {last}, and the log ends with {expected - 1}"
             )
-        if missing < SEQUENCE_MODULUS // 2:
-            for _, end in _take(rest, missing):
-                position = end
-    elif not complete and plan.runs and not runs:
+        for _, end in _take(rest, missing):
+            position = end
+    elif not complete and rest:
         raise Contradiction(
-            f"whether records from source offset {plan.runs[0][0]} on were copied is not known: "
+            f"whether records from source offset {rest[0][0]} on were copied is not known: "
             "the destination's log has been compacted or has lost its start, and the broker does "
             "not remember the producer"
         )
     return Resolved(tuple(runs), position)
+
+
+def _ahead(last: Sequence, expected: Sequence) -> int:
+    """How many numbers from `expected` on the broker has taken; negative if it lacks some."""
+    ahead = (last + 1 - expected) % SEQUENCE_MODULUS
+    return ahead if ahead < SEQUENCE_MODULUS // 2 else ahead - SEQUENCE_MODULUS
 
 
 def _take(runs: "deque[SourceRun]", count: int) -> list[SourceRun]:

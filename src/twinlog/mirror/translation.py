@@ -33,6 +33,10 @@ class OffsetMap(Protocol):
         """
         ...
 
+    def lowest(self, offset: int) -> int:
+        """The lowest offset of the source from which the same records are left to read there."""
+        ...
+
 
 class SameOffsets:
     """The offsets of an exact mirror."""
@@ -42,6 +46,10 @@ class SameOffsets:
         return offset
 
     def to_source(self, offset: int) -> int:
+        """The same offset."""
+        return offset
+
+    def lowest(self, offset: int) -> int:
         """The same offset."""
         return offset
 
@@ -74,14 +82,6 @@ class Translation:
     def offsets(self, partition: TopicPartition) -> OffsetMap:
         """The offsets of a source's partition."""
         return self.maps.get(partition, _SAME_OFFSETS)
-
-    def next_copied(self, partition: TopicPartition, offset: int) -> int:
-        """The offset of the record that a reader at `offset` of the source gets next there.
-
-        Control records have no copy. Behind the last record that is copied it is the map's end.
-        """
-        offsets = self.offsets(partition)
-        return offsets.to_source(offsets.to_destination(offset))
 
     def by_source(
         self, partitions: Iterable[TopicPartition], values: Mapping[TopicPartition, T]

@@ -126,9 +126,7 @@ class MirrorEngines:
         await self._refresh()
         for name, engine in self.running.items():
             if (mirror := self._snapshot().mirrors.get(name)) is not None:
-                throttle, delay_s = _limits(mirror)
-                engine.limit(throttle, lanes=self._lanes, log_start_delay_s=delay_s)
-                engine.configure(mirror.source)
+                self._configure(engine, mirror)
 
     async def _end_engines(self) -> None:
         """End the engines of mirrors that were deleted, or whose source has changed."""
@@ -236,7 +234,15 @@ class MirrorEngines:
 
     def engine_for(self, mirror: Mirror, cluster: KafkaCluster | None) -> Engine:
         """An engine for a connected source; for None, an engine that only reports a failure."""
-        return self._kinds[mirror.kind].engine(mirror.name, cluster, self._observe)
+        engine = self._kinds[mirror.kind].engine(mirror.name, cluster, self._observe)
+        # At once: it may be given partitions before the next `prepare`.
+        self._configure(engine, mirror)
+        return engine
+
+    def _configure(self, engine: Engine, mirror: Mirror) -> None:
+        throttle, delay_s = _limits(mirror)
+        engine.limit(throttle, lanes=self._lanes, log_start_delay_s=delay_s)
+        engine.configure(mirror.source)
 
     def engine_changed(self, mirror: str, *, ended: bool) -> None:
         """Reconcile again: a mirror's engine is ready for partitions, or has ended."""

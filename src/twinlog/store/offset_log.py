@@ -2,19 +2,20 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import ControlTopicLost, Fenced, Refusal
+from twinlog.kafka.errors import ControlTopicLost, Fenced, Refusal, Retriable
 from twinlog.kafka.requests.topics import NewTopic, confirm_absent, create_topics
 from twinlog.kafka.types import Offset
 from twinlog.mirror.offset_runs import Ends, OffsetRuns
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.store.control_topics import MAX_REPLICATION, partition_count
 from twinlog.store.offset_records import (
+    DroppedChunk,
     MapChunk,
     OffsetRecord,
     OffsetsOwner,
@@ -27,6 +28,8 @@ from twinlog.store.topic_writer import Entry, EpochWriter
 
 OFFSETS_TOPIC: Final = "__mirror_offsets"
 
+_BATCH_BYTES: Final = 600_000
+"""Below the default of `max.message.bytes`, with room for the records' headers."""
 _CONFIGS: Final = {
     "message.timestamp.type": "LogAppendTime",
     "cleanup.policy": "compact",
@@ -44,6 +47,10 @@ class StoredOffsets:
     plans: Mapping[MirrorPartition, StoredPlan] = field(default_factory=dict)
     chunks: Mapping[MirrorPartition, Sequence[MapChunk]] = field(default_factory=dict)
     """The parts of each map, in order."""
+    owner: str | None = None
+    """The lane that has taken over last."""
+    has_past: bool = False
+    """Whether there are records of former owners."""
 
     def map(self, name: MirrorPartition) -> OffsetRuns:
         """The whole map of a partition."""
@@ -93,8 +100,11 @@ def fold_offsets(records: Iterable[ControlRecord]) -> StoredOffsets:
     """
     plans: dict[MirrorPartition, StoredPlan] = {}
     chunks: dict[MirrorPartition, dict[int, MapChunk]] = {}
-    for record in latest(records).values():
+    owner, all_records = None, list(records)
+    for record in latest(all_records).values():
         match decode(record.key, record.value):
+            case OffsetsOwner(lane):
+                owner = lane
             case StoredPlan() as plan:
                 plans[plan.name] = plan
             case MapChunk() as chunk:
@@ -108,7 +118,7 @@ def fold_offsets(records: Iterable[ControlRecord]) -> StoredOffsets:
                     f"{before.number} ends at {before.end}, part {after.number} begins at "
                     f"{after.start}"
                 )
-    return StoredOffsets(plans=plans, chunks=ordered)
+    return StoredOffsets(plans=plans, chunks=ordered, owner=owner, has_past=len(all_records) > 1)
 
 
 async def read_offsets(
@@ -132,6 +142,32 @@ async def read_offsets(
     for record in await read_whole(cluster, OFFSETS_TOPIC, partitions):
         records[record.partition].append(record)
     return {partition: fold_offsets(found) for partition, found in records.items()}
+
+
+def _batches(records: Sequence[OffsetRecord]) -> Iterator[list[OffsetRecord]]:
+    """Batches that a broker accepts, in order; the records of a partition stay together.
+
+    Tombstones need not be with them: they come first, and the last part of the former map first, so
+    that what remains at any time is a map.
+    """
+    dropped = [record for record in records if isinstance(record, DroppedChunk)]
+    dropped.sort(key=lambda record: (record.name, -record.number))
+    kept = [record for record in records if not isinstance(record, DroppedChunk)]
+    groups: list[list[OffsetRecord]] = [[record] for record in dropped]
+    groups += [
+        list(group) for _, group in itertools.groupby(kept, lambda r: getattr(r, "name", None))
+    ]
+    batch: list[OffsetRecord] = []
+    size = 0
+    for group in groups:
+        group_size = sum(len(key) + len(value or b"") for key, value in map(encode, group))
+        if batch and size + group_size > _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch += group
+        size += group_size
+    if batch:
+        yield batch
 
 
 class OffsetLog:
@@ -163,17 +199,31 @@ class OffsetLog:
             UserError, ProtocolError, ControlTopicLost: it cannot be read.
         """
         await self._writer.fence([self._entry(OffsetsOwner(self._lane))])
-        # The owner's record is in it: an empty topic, or none, is not what was written.
-        return fold_offsets(await read_whole(self._cluster, OFFSETS_TOPIC, [self._number]))
+        stored = fold_offsets(await read_whole(self._cluster, OFFSETS_TOPIC, [self._number]))
+        if stored.owner != self._lane:  # an empty topic, or none, is not what was written
+            raise Retriable("its own record cannot be read yet", topic=OFFSETS_TOPIC)
+        return stored
 
     async def write(self, records: Sequence[OffsetRecord]) -> None:
-        """Store these records, all or none; after any error `take_over` has to be called first.
+        """Store these records, those of one partition together.
+
+        After any error `take_over` has to be called first: some may be stored.
 
         Raises:
             Fenced: another owner has taken over.
             Retriable: it is unknown whether they were stored.
         """
-        await self._writer.write([self._entry(record) for record in records])
+        for batch in _batches(records):
+            await self._writer.write([self._entry(record) for record in batch])
+
+    async def keep_id(self) -> None:
+        """Use the transactional id, so that its coordinator does not forget it.
+
+        Raises:
+            Fenced: the lane may not write any more.
+            Retriable: not now.
+        """
+        await self._writer.keep_id()
 
     def _entry(self, record: OffsetRecord) -> Entry:
         return Entry(OFFSETS_TOPIC, self._number, *encode(record))

@@ -288,6 +288,16 @@ class EpochWriter:
         self._producer, self._sequence = producer, SequenceNumber(0)
         await self.write(entries)
 
+    async def keep_id(self) -> None:
+        """Use the id: its coordinator forgets one that nobody uses.
+
+        The present epoch stays valid: it is fenced by the first batch of a later one.
+
+        Raises:
+            Fenced, Retriable, UserError: see `fence`.
+        """
+        await init_producer_id(self._cluster, self._id, before_send=self._before_send)
+
     async def write(self, entries: Sequence[Entry]) -> None:
         """Append entries of one partition in one batch; it is replicated when this returns.
 

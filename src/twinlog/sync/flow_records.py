@@ -35,6 +35,8 @@ from twinlog.sync.flow_topics import FLOWS
 log = logging.getLogger(__name__)
 
 _TICK_S: Final = 0.25
+_ALL_S: Final = 600.0
+"""How often all records are written, changed or not."""
 _CHUNK: Final = 1000
 """Records in one request."""
 _AT_ONCE: Final = 8
@@ -178,6 +180,7 @@ class Checkpoints(Sync[Positions | None]):
     def __init__(self) -> None:
         self._topics = BookkeepingTopics()
         self._written: dict[str, dict[tuple[str, bytes], bytes]] = {}  # by topic and key
+        self._all_due: dict[str, float] = {}
 
     def forget(self) -> None:
         """Write all again: another node may have written other ones meanwhile."""
@@ -245,6 +248,11 @@ class Checkpoints(Sync[Positions | None]):
         if difference is None:
             return 0
         settings, policy = difference.flow
+        now = time.monotonic()
+        if self._all_due.get(context.name, now) <= now:
+            # A write without an answer may have landed behind a later one.
+            self._written.pop(context.name, None)
+            self._all_due[context.name] = now + _ALL_S
         written = self._written.setdefault(context.name, {})
         await self._write(
             context.destination,

@@ -204,24 +204,20 @@ class GroupSync(Sync[GroupDifference]):
         """
         # A recreated topic stays MIRRORING until its lane has detected that.
         states = await context.store.states()
+        kind = kind_named(context.mirror.kind)
+        topics = context.snapshot.topics_of(context.name)
+        translation = await kind.translation(context.destination, topics)
         partitions = {
             name.source: topic.topic_id
             for topic in context.same
             for name in topic.mirror_partitions
-            if states.state(name) is State.MIRRORING
+            if states.state(name) is State.MIRRORING and name.source not in translation.unknown
         }
-        kind = kind_named(context.mirror.kind)
-        topics = context.snapshot.topics_of(context.name)
-        translation = await kind.translation(context.destination, topics)
         check = _Check(
             source=context.source,
             mirror=context.name,
             include=context.settings.groups_include,
-            partitions={
-                key: topic_id
-                for key, topic_id in partitions.items()
-                if key not in translation.unknown
-            },
+            partitions=partitions,
             translation=translation,
             wanted=lambda: _mirrored(context.latest(), context.name),
             quiet_s=QUIET_CHECKS * context.settings.refresh_interval,

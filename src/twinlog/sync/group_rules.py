@@ -247,7 +247,8 @@ async def destination_offsets(
     offsets = translation.from_destination(await group_offsets(destination, group))
     for partition in offsets.keys() & translation.maps.keys():
         at = offsets[partition]
-        offsets[partition] = at._replace(offset=translation.offsets(partition).to_source(at.offset))
+        offset_map = translation.offsets(partition)
+        offsets[partition] = at._replace(offset=offset_map.lowest(offset_map.to_source(at.offset)))
     return offsets
 
 
@@ -298,7 +299,7 @@ async def read_offsets(
     """
     copies = await destination_offsets(destination, copy or group, translation)
     committed = {
-        partition: offset._replace(offset=translation.next_copied(partition, offset.offset))
-        for partition, offset in (await group_offsets(source, group, stable=stable)).items()
+        partition: at._replace(offset=translation.offsets(partition).lowest(at.offset))
+        for partition, at in (await group_offsets(source, group, stable=stable)).items()
     }
     return GroupOffsets(copies, committed)

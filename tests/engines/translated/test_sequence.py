@@ -34,6 +34,10 @@ def _sequence(epoch: int = 0, recorded: Ends = BEGIN, position: int = 0) -> Part
     return PartitionSequence((ProducerId(7), ProducerEpoch(epoch)), recorded, Offset(position))
 
 
+def _answer(sequence: PartitionSequence, base_offset: int) -> None:
+    sequence.answered(sequence._in_flight[0], Offset(base_offset))
+
+
 @dataclass
 class Log:
     """The destination's log: source offsets of our records, None for those of others."""
@@ -86,8 +90,7 @@ class Life:
             elif action == "send" and (out := sequence.take(FRESH)) is not None:
                 self._unanswered.append((out, self.log.append(self.epoch, out)))
             elif action == "land" and self._unanswered:
-                _, base_offset = self._unanswered.pop(0)
-                sequence.answered(base_offset)
+                sequence.answered(*self._unanswered.pop(0))
             elif action == "record" and sequence.landed and planning is None:
                 self._record(sequence)
             elif action == "other":
@@ -163,7 +166,7 @@ def test_old_batches_are_in_flight_alone() -> None:
     fresh_after_ms = _data(0, 1).header.max_timestamp + 1
     assert sequence.take(fresh_after_ms) is not None
     assert sequence.take(fresh_after_ms) is None
-    sequence.answered(Offset(5))
+    _answer(sequence, 5)
     assert sequence.take(fresh_after_ms) is not None
 
 
@@ -174,7 +177,7 @@ def test_no_more_batches_are_in_flight_than_a_broker_remembers() -> None:
     sequence.stored()
     assert sequence.take(FRESH) is not None
     assert sequence.take(FRESH) is None, "a broker takes any first number of an epoch"
-    sequence.answered(Offset(0))
+    _answer(sequence, 0)
     assert [sequence.take(FRESH) is not None for _ in range(MAX_IN_FLIGHT + 1)] == [
         *[True] * MAX_IN_FLIGHT,
         False,
@@ -189,7 +192,7 @@ def test_gaps_pass_with_the_batches_before_them() -> None:
     assert sequence.take(FRESH) is not None
     assert sequence.take(FRESH) is None
     assert sequence.mirrored_end == 2
-    sequence.answered(Offset(0))
+    _answer(sequence, 0)
     assert sequence.mirrored_end == 7
     assert sequence.idle
 
@@ -200,7 +203,37 @@ def test_an_answer_below_the_last_one_is_refused() -> None:
     sequence.plan()
     sequence.stored()
     sequence.take(FRESH)
-    sequence.answered(Offset(5))
+    _answer(sequence, 5)
     sequence.take(FRESH)
     with pytest.raises(Contradiction, match="landed at 6, below 7"):
-        sequence.answered(Offset(6))
+        _answer(sequence, 6)
+
+
+def test_an_answer_that_comes_before_an_earlier_one_is_refused() -> None:
+    """Goal: a batch is never recorded where another one has landed."""
+    sequence = _sequence()
+    sequence.offer([_data(at, at + 1) for at in range(3)])
+    sequence.plan()
+    sequence.stored()
+    sequence.take(FRESH)
+    _answer(sequence, 5)
+    sequence.take(FRESH)
+    later = sequence.take(FRESH)
+    assert later is not None
+    with pytest.raises(Contradiction, match="before an earlier one"):
+        sequence.answered(later, Offset(7))
+
+
+def test_offsets_without_a_copy_are_recorded_too() -> None:
+    """Goal: the source may remove the records before a marker; nothing is lost then."""
+    sequence = _sequence()
+    sequence.offer([_data(0, 2), _gap(2, 3)])
+    sequence.plan()
+    sequence.stored()
+    sequence.take(FRESH)
+    _answer(sequence, 5)
+    assert not sequence.passed_gaps, "what has landed is recorded first"
+    sequence.record(Ends(Offset(2), Offset(7)))
+    assert sequence.passed_gaps
+    assert sequence.plan().recorded == (3, 7)
+    assert not sequence.passed_gaps

@@ -182,7 +182,7 @@ def test_without_a_stored_plan_a_log_that_is_not_empty_is_not_written_to() -> No
         found = (await _writers(MemoryLog(), OnePartition(50)).locate(OWNED))[NAME]
         assert isinstance(found, NotLocated)
         assert not found.transient
-        assert "no plan of a former owner is stored" in found.reason
+        assert "nothing of a former owner is stored" in found.reason
         empty = (await _writers(MemoryLog(), OnePartition(0)).locate(OWNED))[NAME]
         assert isinstance(empty, PartitionSequence)
 
@@ -201,7 +201,7 @@ def test_two_partitions_that_are_copied_to_one_have_producer_ids_of_their_own() 
         assert (first.producer_id, second.producer_id) == (7, 8)
         # The next owner keeps them, whichever it locates first.
         writers = _writers(log, OnePartition(0))
-        writers._settings = LaneSettings(lease_s=0.0)
+        writers.settings = LaneSettings(lease_s=0.0)
         later = (await writers.locate({other: OWNED[NAME]}))[other]
         assert isinstance(later, PartitionSequence)
         assert later.producer_id == 8

@@ -14,7 +14,9 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
+from weakref import WeakSet
 
 from twinlog.engines.base import (
     Assignment,
@@ -40,7 +42,15 @@ from twinlog.engines.translated.writers import FlowWriters, NotLocated, ToLocate
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import is_another
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Fenced, Retriable, TwinlogError, UserError
+from twinlog.kafka.errors import (
+    Fenced,
+    Refusal,
+    Retriable,
+    TwinlogError,
+    UserError,
+    code_of,
+)
+from twinlog.kafka.requests.expiration import expirations
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.flow import flow_of
 from twinlog.mirror.placement import MirrorPartition
@@ -60,19 +70,42 @@ class FlowEngines:
     def __init__(self, lane: LaneContext) -> None:
         self._lane = lane
         self._port = KafkaDestination(lane.destination, lane.may_write)
+        self._writers: WeakSet[FlowWriters] = WeakSet()
+        self._flows: WeakSet[FlowPartitions] = WeakSet()
 
     def writers(self, state_partition: int) -> FlowWriters:
         """The producer id, plans and maps of a state partition."""
-        return FlowWriters(state_partition, self._lane, self._port)
+        writers = FlowWriters(state_partition, self._lane, self._port)
+        self._writers.add(writers)
+        return writers
 
     def engine(self, mirror: str, source: KafkaCluster | None, observe: Observer) -> "FlowEngine":
         """An engine for a flow; without a source, it only reports a failure."""
         del mirror
         port = None if source is None else KafkaSource(source)
-        return FlowEngine(self._lane, port, self._port, observe)
+        engine = FlowEngine(self._lane, port, self._port, observe)
+        self._flows.add(engine.flow)
+        return engine
 
     async def refresh(self) -> None:
-        """Nothing has to be known about the destination's brokers."""
+        """Read how long brokers remember producers and transactional ids.
+
+        A broker may have been restarted with another setting. Without an answer the last known
+        value stays, which is Kafka's default at first.
+        """
+        if not self._flows:
+            return
+        expiration, settings = await expirations(self._lane.destination), self._lane.settings
+        settings = replace(
+            settings,
+            producer_expiration_ms=expiration.producer_ms or settings.producer_expiration_ms,
+            ids_expiration_ms=expiration.transactional_ms or settings.ids_expiration_ms,
+        )
+        self._lane = replace(self._lane, settings=settings)
+        for flow in self._flows:
+            flow.settings = settings
+        for writers in self._writers:
+            writers.settings = settings
 
 
 class FlowEngine:
@@ -87,7 +120,9 @@ class FlowEngine:
     ) -> None:
         self._source = source
         self._destination = destination
-        self._flow = FlowPartitions(lane.settings, lane.random, lambda row: observe(self, row))
+        self.flow = self._flow = FlowPartitions(
+            lane.settings, lane.random, lambda row: observe(self, row)
+        )
         self._reader = None if source is None else FlowReader(self._flow, source)
         self._sender = FlowSender(
             self._flow, destination, self._start, lane.destination.brokers_time.now_ms
@@ -141,7 +176,9 @@ class FlowEngine:
         for partition in leaving:
             partition.gone, partition.sequence = True, None
             self._flow.news.add(partition.assignment.state_partition)
-        while self._tasks and any(p.in_flight or p.locating for p in leaving):
+        while self._tasks and any(
+            p.in_flight or p.locating or p.writers in self._planning for p in leaving
+        ):
             await asyncio.sleep(self._flow.settings.position_pause_s)
 
     def fail_all(self, reason: str) -> None:
@@ -295,10 +332,16 @@ class FlowEngine:
         elif is_another(wanted.destination_topic_id, destination.topic_id):
             reason = "the destination's topic was deleted and recreated"
             fail(partition, reason, transient=False)
+        elif refused := _refused(source, destination):
+            partition.source_node = -1  # it is located once the refusal has ended
+            fail(partition, refused)
         else:
             partition.source_node, partition.source_leader_epoch = source.node, source.epoch
             partition.destination_node = destination.node
+            partition.held_back = None
             if min(source.node, destination.node) < 0:
+                side = "source" if source.node < 0 else "destination"
+                partition.held_back = f"the {side} has no leader for this partition"
                 self._flow.ask_leaders(failures=2)
 
     # ---- locating ------------------------------------------------------------------------------
@@ -370,7 +413,8 @@ class FlowEngine:
     ) -> None:
         due: defaultdict[FlowWriters, dict[FlowPartition, PartitionSequence]] = defaultdict(dict)
         for partition, sequence in copying:
-            stale = bool(sequence.landed) and now >= partition.recorded_at + _RECORD_S
+            unrecorded = bool(sequence.landed) or sequence.passed_gaps
+            stale = unrecorded and now >= partition.recorded_at + _RECORD_S
             if sequence.wants_plan or stale:
                 due[partition.writers][partition] = sequence
         for writers, sequences in due.items():
@@ -409,6 +453,14 @@ async def _begins(
         for p in partitions
         if not bounds[p.source].error and bounds[p.source].start >= 0
     }
+
+
+def _refused(source: LeaderReport, destination: LeaderReport) -> str | None:
+    """Why a partition may not be read or written; None: no broker says so."""
+    for side, report in (("source", source), ("destination", destination)):
+        if report.error and not code_of(report.error).reaction.retriable:
+            return f"the {side} refuses: {Refusal(report.error)}"
+    return None
 
 
 def _leader(

@@ -4,6 +4,7 @@ from collections.abc import Collection
 
 from twinlog.engines.base import EnginesOfKind, LaneContext
 from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
 from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.control_topics import partition_count
@@ -38,6 +39,8 @@ class TranslatedKind:
             for name, topic in owned[place]
             if (plan := offsets.plans.get(name)) is not None
             and plan.route.source_topic_id == topic.topic_id
+            and plan.route.topic == topic.destination_name
+            and not is_another(plan.route.topic_id, topic.destination_topic_id or NO_TOPIC_ID)
         }
         names = {
             name.source: topic.on_destination(name)

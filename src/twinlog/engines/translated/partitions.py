@@ -62,6 +62,10 @@ class FlowPartition:
     destination_node: int = -1
     in_flight: int = 0
     """Batches that are not answered, of former sequences too."""
+    sent_to: int = -1
+    """The broker that these were sent to."""
+    held_back: str | None = None
+    """Why nothing is read or written just now."""
     locating: bool = False
     gone: bool = False
     failures: int = 0
@@ -129,6 +133,7 @@ class FlowPartition:
             state_partition=self.assignment.state_partition,
             state=self.state,
             reason=self.reason,
+            held_back=self.held_back,
             source_end=self.source_end,
             source_last_stable=self.source_stable,
             mirrored_end=mirrored,

@@ -18,7 +18,15 @@ from twinlog.engines.exact.source_policies import SourcePolicies
 from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import CorruptBatch, ProtocolError, Reaction, Refusal, Retriable, code_of
+from twinlog.kafka.errors import (
+    CorruptBatch,
+    ProtocolError,
+    Reaction,
+    Refusal,
+    Retriable,
+    TwinlogError,
+    code_of,
+)
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import EpochEnd, FetchPosition, Offset, TopicPartition
 from twinlog.mirror.absence import Absence, AbsentSpan
@@ -214,7 +222,11 @@ class FlowReader:
         self, partition: FlowPartition, sequence: PartitionSequence, offset: int
     ) -> None:
         """Find out which end of the source's log was passed."""
-        bounds = (await self._source.bounds([partition.source]))[partition.source]
+        try:
+            bounds = (await self._source.bounds([partition.source]))[partition.source]
+        except TwinlogError as error:
+            self._flow.trouble(partition, f"the bounds of the source's log are unknown: {error}")
+            return
         if partition.sequence is not sequence or sequence.position != offset:
             return
         if bounds.error:

@@ -5,13 +5,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
 from twinlog.engines.exact.ports import Appended, Batch, DestinationPort
 from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions
-from twinlog.engines.translated.sequence import PartitionSequence
+from twinlog.engines.translated.sequence import NumberedBatch, PartitionSequence
 from twinlog.kafka.errors import Fenced, Refusal, Retriable
 from twinlog.kafka.log.batch import patched_header
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.sequence_plan import Contradiction
 
-_Owners = list[tuple[FlowPartition, PartitionSequence]]
+_Owners = list[tuple[FlowPartition, PartitionSequence, NumberedBatch]]
 
 
 class FlowSender:
@@ -36,6 +36,7 @@ class FlowSender:
         self._start = start
         self._brokers_time_ms = brokers_time_ms
         self._in_flight: defaultdict[int, int] = defaultdict(int)
+        self._first = 0  # the partition that comes first in the next request: each has its turn
 
     def send(self, node: int) -> None:
         """Send the next batches of one broker, several requests at a time."""
@@ -54,8 +55,15 @@ class FlowSender:
         batches: list[Batch] = []
         owners: _Owners = []
         room = self._flow.settings.produce_max_bytes
-        for partition, sequence in self._flow.copying:
-            if partition.destination_node != node or room <= 0:
+        copying = self._flow.copying
+        self._first = (self._first + 1) % max(len(copying), 1)
+        keys: set[TopicPartition] = set()  # a request has one batch for each
+        for partition, sequence in (*copying[self._first :], *copying[: self._first]):
+            if partition.destination_node != node or room <= 0 or partition.destination in keys:
+                continue
+            # Answers of two brokers have no order: what is in flight to the former leader comes
+            # first.
+            if partition.in_flight and partition.sent_to != node:
                 continue
             guarded = self._flow.now() >= partition.unguarded_until
             if (numbered := sequence.take(fresh_after_ms, guarded=guarded)) is None:
@@ -64,8 +72,10 @@ class FlowSender:
             writer = sequence.producer_id, sequence.epoch
             header = patched_header(data.header, data.records, *writer, numbered.sequence)
             batches.append(Batch(partition.destination, header, data.records))
-            owners.append((partition, sequence))
+            owners.append((partition, sequence, numbered))
+            keys.add(partition.destination)
             partition.in_flight += 1
+            partition.sent_to = node
             room -= data.size
         return batches, owners
 
@@ -89,15 +99,15 @@ class FlowSender:
         except Retriable as error:
             trouble = f"no answer to an append: {error}"
             unguarded_until = self._flow.now() + self._flow.settings.lease_s
-            for partition, _ in owners:
+            for partition, _, _ in owners:
                 partition.unguarded_until = unguarded_until
             self._flow.ask_leaders()
         finally:
             self._in_flight[node] -= 1
-            for partition, _ in owners:
+            for partition, _, _ in owners:
                 partition.in_flight -= 1
             self._flow.changed.set()
-        for partition, sequence in owners:
+        for partition, sequence, numbered in owners:
             if partition.sequence is not sequence:
                 continue  # it is located again: the log shows whether this has landed
             answer = answers.get(partition.destination)
@@ -107,13 +117,17 @@ class FlowSender:
                 self._flow.ask_leaders()
                 self._flow.trouble(partition, f"an append was refused: {Refusal(answer.error)}")
             else:
-                self._landed(partition, sequence, Offset(answer.base_offset))
+                self._landed(partition, sequence, numbered, Offset(answer.base_offset))
 
     def _landed(
-        self, partition: FlowPartition, sequence: PartitionSequence, base_offset: Offset
+        self,
+        partition: FlowPartition,
+        sequence: PartitionSequence,
+        numbered: NumberedBatch,
+        base_offset: Offset,
     ) -> None:
         try:
-            data = sequence.answered(base_offset)
+            data = sequence.answered(numbered, base_offset)
         except Contradiction as error:
             self._flow.trouble(partition, str(error))
             return

@@ -130,9 +130,21 @@ class PartitionSequence:
             else:
                 self._gap_end = gap.end
 
+    @property
+    def passed_gaps(self) -> bool:
+        """Whether offsets without a copy follow the recorded ones, and nothing else does."""
+        complete = self.idle and not self._landed and not self._unrecorded
+        return complete and self.mirrored_end > self.recorded.source
+
     def plan(self) -> SequencePlan:
-        """The plan of all that is known, to be stored; then `stored` is called."""
+        """The plan of all that is known, to be stored; then `stored` is called.
+
+        Offsets without a copy count as recorded: the source may remove them, and what it holds next
+        to them.
+        """
         assert not self._storing
+        if self.passed_gaps:
+            self.recorded = Ends(self.mirrored_end, self.recorded.destination)
         self._storing = True
         self._planning, self._unplanned = self._unplanned, 0
         return SequencePlan(
@@ -175,12 +187,17 @@ class PartitionSequence:
         self._in_flight.append(outgoing)
         return outgoing
 
-    def answered(self, base_offset: Offset) -> Data:
-        """Take an acknowledgement: the oldest batch in flight is at `base_offset`.
+    def answered(self, numbered: NumberedBatch, base_offset: Offset) -> Data:
+        """Take an acknowledgement: this batch, the oldest one in flight, is at `base_offset`.
 
         Raises:
-            Contradiction: that is below what has landed before.
+            Contradiction: it is another one, or is below what has landed before.
         """
+        if not self._in_flight or self._in_flight[0] is not numbered:
+            raise Contradiction(
+                f"the batch of source offset {numbered.data.start} was acknowledged before an "
+                "earlier one"
+            )
         data = self._in_flight.popleft().data
         run = Run(data.start, base_offset, data.end - data.start)
         end = self.destination_end
@@ -196,6 +213,7 @@ class PartitionSequence:
             self._landed[-1] = last._replace(length=last.length + run.length)
         else:
             self._landed.append(run)
+        self._skip_gaps()
         return data
 
     def record(self, recorded: Ends) -> None:

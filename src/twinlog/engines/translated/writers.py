@@ -11,6 +11,7 @@ or unexpected (docs/decisions/0014-recorded-offset-map.md):
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -22,13 +23,19 @@ from twinlog.engines.exact.ports import ActiveProducers, DestinationPort
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.kafka.client.metadata import NO_TOPIC_ID
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Refusal, Retriable
+from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
 from twinlog.kafka.log.batch import batches
 from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, TopicPartition
 from twinlog.kafka.types import Sequence as SequenceNumber
 from twinlog.mirror.offset_runs import Ends
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.sequence_plan import Contradiction, Landed, SequencePlan, resolve
+from twinlog.mirror.sequence_plan import (
+    NOTHING,
+    Contradiction,
+    Landed,
+    SequencePlan,
+    resolve,
+)
 from twinlog.store.offset_log import OffsetLog
 from twinlog.store.offset_records import (
     DroppedChunk,
@@ -39,8 +46,13 @@ from twinlog.store.offset_records import (
     extended,
 )
 
+log = logging.getLogger(__name__)
+
 _READ_BYTES: Final = 1 << 20
 _PAUSE_S: Final = 0.02
+_LOOK_S: Final = 60.0
+_KEPT: Final = 4
+"""How often ids are used in the time after which their coordinator forgets them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +91,8 @@ class NotLocated:
 class _Fenced(NamedTuple):
     """Partitions whose earlier epochs are excluded, by the destination's partition.
 
-    `ends` are those before the fences. Those with troubles are in `troubles` only.
+    `ends` are those before the fences. Those with troubles are in `troubles` only, and those whose
+    log is shorter than what was copied in `shorter`.
     """
 
     epoch: tuple[ProducerId, ProducerEpoch]
@@ -87,6 +100,7 @@ class _Fenced(NamedTuple):
     fences: Mapping[TopicPartition, Offset]
     remembered: Mapping[TopicPartition, ActiveProducers]
     troubles: Mapping[TopicPartition, str]
+    shorter: Mapping[TopicPartition, str]
 
 
 class FlowWriters:
@@ -95,7 +109,7 @@ class FlowWriters:
     def __init__(self, number: int, lane: LaneContext, port: DestinationPort) -> None:
         self._port = port
         prefix = lane.id_prefix
-        self._settings = lane.settings
+        self.settings = lane.settings
         self._id = f"{prefix}.{number}.flow"
         self._data = {0: DataId(self._id, port, lane.settings)}  # by `Route.slot`
         self._alone_from = 0.0  # when the leases of former owners have ended
@@ -103,10 +117,12 @@ class FlowWriters:
             lane.destination, number, prefix, f"{prefix}.{number}", lane.may_write
         )
         self._log_known = False  # whether what follows is what the log holds
+        self._log_has_past = False  # whether it has records of a former owner
         self._plans: dict[MirrorPartition, StoredPlan] = {}
         self._last: dict[MirrorPartition, MapChunk] = {}  # the last part of each map
         # The sequence that may be planned; a former one's plan would hide what has landed since.
         self._current: dict[MirrorPartition, PartitionSequence] = {}
+        self._keeping: asyncio.Task[None] | None = None
         self._storing = asyncio.Lock()  # guards the log, and what is known of it
 
     @property
@@ -125,11 +141,34 @@ class FlowWriters:
         Raises:
             Fenced, Retriable: see `SharedWriters.open`.
         """
-        self._alone_from = asyncio.get_running_loop().time() + self._settings.lease_s
+        self._alone_from = asyncio.get_running_loop().time() + self.settings.lease_s
         await self._data[0].open()
+        self._keeping = asyncio.create_task(self._keep_ids())
 
     async def close(self) -> None:
-        """Nothing runs in the background."""
+        """End the background task."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+
+    async def _keep_ids(self) -> None:
+        """Use the transactional ids before their coordinator forgets them; data is no use of one.
+
+        With another producer id, a fence would not exclude what was sent under the former one.
+        """
+        now = asyncio.get_running_loop().time
+        used_at = now()
+        while True:
+            while (wait := used_at + self.settings.ids_expiration_ms / 1000 / _KEPT - now()) > 0:
+                await asyncio.sleep(min(wait, _LOOK_S))  # brokers may report a shorter time later
+            used_at = now()
+            try:
+                async with self._storing:
+                    for data in self._data.values():
+                        await data.renew()
+                    await self._log.keep_id()
+            except TwinlogError as error:
+                log.warning("%s: its ids cannot be kept just now: %s", self._id, error)
 
     async def locate(
         self, partitions: Mapping[MirrorPartition, ToLocate]
@@ -165,6 +204,8 @@ class FlowWriters:
             fenced = await self._fence(slot, keys, partitions)
             for key, reason in fenced.troubles.items():
                 results[keys[key]] = NotLocated(reason)
+            for key, reason in fenced.shorter.items():
+                results[keys[key]] = NotLocated(reason, transient=False)
             for key, end in fenced.ends.items():
                 name, wanted, fence = keys[key], partitions[keys[key]], fenced.fences.get(key)
                 try:
@@ -173,6 +214,9 @@ class FlowWriters:
                     )
                 except Contradiction as error:
                     results[name] = NotLocated(str(error), transient=False, fence=fence)
+                    continue
+                except Retriable as error:  # the others go on
+                    results[name] = NotLocated(str(error), fence=fence)
                     continue
                 # What has landed and is gone again is in no map, and is not to be copied again.
                 recorded = Ends(position, chunks[-1].end.destination)
@@ -224,7 +268,7 @@ class FlowWriters:
     ) -> "_Fenced":
         """Exclude that more data of a slot's earlier epochs lands in these partitions."""
         if slot not in self._data:
-            data = DataId(f"{self._id}.{slot}", self._port, self._settings)
+            data = DataId(f"{self._id}.{slot}", self._port, self.settings)
             await data.open()
             self._data[slot] = data
         data = self._data[slot]
@@ -242,6 +286,17 @@ class FlowWriters:
             if answer.error
         }
         ends = {key: answer.log_end for key, answer in answers.items() if not answer.error}
+        # Not fenced: with the fence, the log would be as long as before.
+        shorter = {
+            key: f"the destination's log ends at {ends[key]}, and records up to "
+            f"{one.plan.recorded.destination} were copied: it has lost records"
+            for key, one in stored.items()
+            if key in ends
+            and (wanted := partitions[keys[key]]).begin is not None
+            and wanted.follows(one.route)
+            and ends[key] < one.plan.recorded.destination
+        }
+        ends = {key: end for key, end in ends.items() if key not in shorter}
         to_fence = {
             key: end
             for key, end in ends.items()
@@ -256,9 +311,10 @@ class FlowWriters:
                     troubles[key] = f"the destination refuses a fence: {refusal}"
                 elif key not in fences:
                     troubles[key] = "its fence is not in the log yet"
+            data.note_fences(identity, to_fence, [key for key in to_fence if codes.get(key)])
         epoch = ProducerId(identity.producer_id), ProducerEpoch(identity.epoch)
         ends = {key: end for key, end in ends.items() if key not in troubles}
-        return _Fenced(epoch, ends, fences, remembered, troubles)
+        return _Fenced(epoch, ends, fences, remembered, troubles, shorter)
 
     async def _take_over(self) -> None:
         """Read what is stored, under an epoch that fences former owners' writes."""
@@ -266,6 +322,7 @@ class FlowWriters:
             return
         stored = await self._log.take_over()
         self._log_known = True
+        self._log_has_past |= stored.has_past
         self._plans = dict(stored.plans)
         self._last = {name: chunks[-1] for name, chunks in stored.chunks.items()}
 
@@ -284,9 +341,10 @@ class FlowWriters:
         """
         stored, chunk = self._plans.get(name), self._last.get(name)
         if stored is None or chunk is None or not wanted.follows(stored.route):
-            if stored is None and wanted.owned_before and end > 0:
+            if stored is None and wanted.owned_before and end > 0 and not self._log_has_past:
+                # A former owner that had stored no plan has sent nothing; or its plan is lost.
                 raise Contradiction(
-                    "no plan of a former owner is stored, and the destination's log is not empty: "
+                    "nothing of a former owner is stored, and the destination's log is not empty: "
                     "what was copied is not known"
                 )
             if wanted.begin is None:
@@ -297,11 +355,6 @@ class FlowWriters:
         plan = stored.plan
         if fence is None:
             raise Contradiction("its plan is stored, and it has not been fenced")
-        if end < plan.recorded.destination:
-            raise Contradiction(
-                f"the destination's log ends at {end}, and records up to "
-                f"{plan.recorded.destination} were copied: it has lost records"
-            )
         if remembered is None or remembered.error:
             code = Refusal(remembered.error) if remembered else "no answer"
             raise Retriable(f"cannot read the producers of {wanted.destination}: {code}")
@@ -322,7 +375,11 @@ class FlowWriters:
         """
         position, complete = int(plan.recorded.destination), True
         landed: list[Landed] = []
+        now = asyncio.get_running_loop().time
+        deadline = now() + self.settings.marker_deadline_s
         while position < fence:
+            if now() > deadline:
+                raise Retriable(f"cannot read {key} up to its fence at {fence}: read to {position}")
             fetched = (await self._port.read({key: position}, partition_max_bytes=_READ_BYTES))[key]
             if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
                 start = await self._start(key)
@@ -425,8 +482,12 @@ class FlowWriters:
 
 
 def _last_number(plan: SequencePlan, remembered: ActiveProducers) -> SequenceNumber | None:
-    """The last number of the plan's epoch that the broker remembers."""
+    """The last number of the plan's epoch that the broker remembers (`resolve`)."""
     for state in remembered.active:
-        if (state.producer_id, state.epoch) == plan[:2] and state.last_sequence >= 0:
+        if state.producer_id != plan.producer_id or state.epoch > plan.epoch:
+            continue
+        if state.epoch < plan.epoch:
+            return NOTHING  # a batch of the plan's would have brought its epoch
+        if state.last_sequence >= 0:
             return SequenceNumber(state.last_sequence)
     return None
