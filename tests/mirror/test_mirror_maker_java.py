@@ -1,11 +1,17 @@
 """Flows' settings and precedence are those of MirrorMaker 2's own Java classes (needs its jars)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from java_config_defs import CONNECTORS, JavaMirrorMaker, java_mirror_maker
+from java_config_defs import (
+    CONNECTORS,
+    JavaMirrorMaker,
+    java_include_list,
+    java_mirror_maker,
+)
+from py4j.protocol import Py4JJavaError
 
 from twinlog.mirror.flow_settings import (
     DEFAULT_POLICY,
@@ -15,6 +21,7 @@ from twinlog.mirror.flow_settings import (
     FlowSettings,
     parse_flow_settings,
 )
+from twinlog.mirror.legacy_mirror_maker import include_expression
 from twinlog.mirror.mirror_maker_file import (
     client_properties,
     connector_properties,
@@ -280,3 +287,21 @@ def test_remote_names_equal_those_of_java(
     parsed = parse_flow_settings(values, "us-west", "us-east")
     assert isinstance(parsed, FlowSettings)
     assert remote_topic(parsed, "orders") == java.remote_topic(policy, values, "orders")
+
+
+@pytest.fixture(scope="module")
+def include_list() -> Iterator[Callable[[str], str]]:
+    with java_include_list() as expression:
+        yield expression
+
+
+@given(text=st.text("ab,| \"'.*[\t", max_size=8))
+def test_the_expression_of_include_equals_that_of_java(
+    include_list: Callable[[str], str], text: str
+) -> None:
+    """Goal: what `--include` of the former script means."""
+    try:
+        expected = include_list(text)
+    except Py4JJavaError:  # it is no Java expression
+        return
+    assert include_expression(text) == expected

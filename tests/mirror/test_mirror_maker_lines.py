@@ -16,12 +16,12 @@ emit.heartbeats.enabled = false
 
 def explained(text: str, unused: tuple[str, ...] = ()) -> tuple[FileLine, ...]:
     file = parse_mirror_maker_file(HEADER + text, lambda _, value: value)
-    return explain_lines(file, unused)
+    return explain_lines(file, unused, file.problems)
 
 
 def last(text: str) -> FileLine:
     """The last line of a file, explained."""
-    return explained(text, ("linger.ms",))[-1]
+    return explained(text, ("linger.ms", "retries"))[-1]
 
 
 USED, DIFFERS = LineVerdict.USED, LineVerdict.DIFFERS
@@ -44,7 +44,8 @@ UNKNOWN, ERROR = LineVerdict.UNKNOWN, LineVerdict.ERROR
         ("tasks.max = 4", DIFFERS, "twinlog distributes partitions over lanes"),
         ("topics.blacklist = x", DIFFERS, "MirrorMaker 2 ignores this name since 4.0"),
         ("transaction.producer = true", DIFFERS, "writes no transactions"),
-        ("B.producer.linger.ms = 5", DIFFERS, "twinlog's client does not use it"),
+        ("B.producer.linger.ms = 5", DIFFERS, "copies batches as their producers made them"),
+        ("B.producer.retries = 5", DIFFERS, "twinlog's client does not use it"),
         ("A->B.target.producer.acks = 1", DIFFERS, "MirrorMaker 2 uses it for offset syncs only"),
         ("A.producer.acks = 1", DIFFERS, "only for its internal topics"),
         ("key.converter = x.JsonConverter", DIFFERS, "this converter would change them"),

@@ -5,8 +5,10 @@ import pytest
 from twinlog.mirror.flow_settings import SETTINGS
 from twinlog.mirror.mirror_maker_names import (
     CLIENT_NAMES,
+    CLIENT_REASONS,
     DRAFT_NAMES,
     REASONS,
+    ROLE_NAMES,
     is_client_property,
     reason,
     role_of,
@@ -41,6 +43,7 @@ def test_tables_do_not_overlap() -> None:
     assert not set(DRAFT_NAMES) & set(SETTINGS)
     assert not set(CLIENT_NAMES) & set(SETTINGS)
     assert not set(REASONS) & {*SETTINGS, *CLIENT_NAMES}
+    assert set(CLIENT_REASONS) <= ROLE_NAMES["consumer"] | ROLE_NAMES["producer"]
     assert {DRAFT_NAMES[name] for name in DRAFT_NAMES} - {""} <= set(SETTINGS)
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinlog.mirror.flow_settings import IDENTITY_POLICY
-from twinlog.mirror.mirror_maker_file import parse_mirror_maker_file
+from twinlog.mirror.mirror_maker_file import Problem, parse_mirror_maker_file
 from twinlog.mirror.mirror_maker_lines import LineVerdict
 from twinlog.mirror.mirror_maker_report import FlowRow, MirrorMakerReport, report
 
@@ -90,9 +90,10 @@ def test_only_flows_to_the_given_clusters() -> None:
 
 def test_errors_are_those_of_the_file_and_of_its_clients() -> None:
     file = parse_mirror_maker_file(HEADER + "tasks.max = x\n", lambda _, value: value)
-    errors = report(file, client_errors=["A: refused"]).errors
-    assert errors[0].startswith("line 5: tasks.max is 'x'")
-    assert errors[1:] == ("A: refused",)
+    result = report(file, client_problems=[Problem(2, "refused")])
+    assert result.errors[0] == "line 2: refused"
+    assert result.errors[1].startswith("line 5: tasks.max is 'x'")
+    assert result.lines[1].verdict is LineVerdict.ERROR
 
 
 KEYS = st.sampled_from(

@@ -4,17 +4,20 @@ Its definitions are in fields and methods that are not public; reflection reache
 jars are no Java modules.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import javaproperties
 from py4j.java_gateway import GatewayParameters, JavaGateway, get_field, launch_gateway
 
 from twinlog.java import find_java
-from twinlog.local.artifacts import mirror_maker_jars
+from twinlog.local.artifacts import kafka_jars, mirror_maker_jars
 
 VERSION: Final = "4.3.1"
+LEGACY_VERSION: Final = "3.9.1"
+"""The last line of versions that had the former MirrorMaker."""
 _PACKAGE: Final = "org.apache.kafka.connect.mirror."
 CONNECTORS: Final = ("Source", "Checkpoint", "Heartbeat")
 CLIENT_METHODS: Final = {
@@ -150,14 +153,29 @@ class JavaMirrorMaker:
 @contextmanager
 def java_mirror_maker() -> Iterator[JavaMirrorMaker]:
     """MirrorMaker 2's classes in a Java process that ends with the context."""
+    with _java(mirror_maker_jars(VERSION)) as gateway:
+        yield JavaMirrorMaker(gateway)
+
+
+@contextmanager
+def java_include_list() -> Iterator[Callable[[str], str]]:
+    """From a value of the former script's `--include` to its expression, in 3.9's own class."""
+    with _java(kafka_jars(LEGACY_VERSION)) as gateway:
+        yield lambda text: str(
+            getattr(gateway.jvm, "org.apache.kafka.server.util.TopicFilter$IncludeList")(text)
+        )
+
+
+@contextmanager
+def _java(jars: Path) -> Iterator[JavaGateway]:
     port = launch_gateway(
-        classpath=f"{mirror_maker_jars(VERSION)}/*",
+        classpath=f"{jars}/*",
         java_path=str(find_java().executable),
         javaopts=["-Xmx128m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"],
         die_on_exit=True,
     )
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
     try:
-        yield JavaMirrorMaker(gateway)
+        yield gateway
     finally:
         gateway.shutdown()

@@ -110,6 +110,8 @@ class FlowClients(NamedTuple):
     target_alias: str
     source: ClusterClients
     target: ClusterClients
+    lines: Mapping[tuple[str, str], Mapping[str, int]]
+    """By side and role: the line of each property, by its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,7 +365,10 @@ class _FileReader:
             side: ClusterClients(**{role: self._values(clients[side, role]) for role in ROLES})
             for side in SIDES
         }
-        self.clients.append(FlowClients(source, target, sides["source"], sides["target"]))
+        lines = {
+            key: {name: item.line for name, item in items.items()} for key, items in clients.items()
+        }
+        self.clients.append(FlowClients(source, target, sides["source"], sides["target"], lines))
         if parsed is None or len(self.problems) > before:
             return None
         return Flow(

@@ -27,6 +27,7 @@ from twinlog.mirror.mirror_maker_file import (
     ENABLED,
     OVERRIDE,
     MirrorMakerFile,
+    Problem,
     client_properties,
     connector_properties,
 )
@@ -34,6 +35,7 @@ from twinlog.mirror.mirror_maker_names import (
     BOOTSTRAP,
     BYTES_CONVERTER,
     CLIENT_NAMES,
+    CLIENT_REASONS,
     CONNECTOR_NAMES,
     DRAFT_NAMES,
     ROLE_NAMES,
@@ -76,14 +78,17 @@ class FileLine:
     text: str
 
 
-def explain_lines(file: MirrorMakerFile, unused: Collection[str]) -> tuple[FileLine, ...]:
+def explain_lines(
+    file: MirrorMakerFile, unused: Collection[str], problems: Collection[Problem]
+) -> tuple[FileLine, ...]:
     """Explain all lines with a property, in order.
 
     Args:
         file: the file.
         unused: names of client properties that twinlog's client does not use.
+        problems: all errors, those of client properties, too.
     """
-    return _LineReader(file, unused).lines()
+    return _LineReader(file, unused, problems).lines()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +112,12 @@ Explanation = tuple[LineVerdict, str]
 class _LineReader:
     """Explains the lines of one file."""
 
-    def __init__(self, file: MirrorMakerFile, unused: Collection[str]) -> None:
+    def __init__(
+        self, file: MirrorMakerFile, unused: Collection[str], problems: Collection[Problem]
+    ) -> None:
         self._file = file
         self._unused = unused
+        self._problems = problems
         self._last = last_values(file.properties)
         pairs = [(a, b) for a in file.aliases for b in file.aliases if a != b]
         self._places = sorted(
@@ -139,7 +147,7 @@ class _LineReader:
         return _LinePlace(rest=key)
 
     def _explained(self, item: Property, place: _LinePlace) -> Explanation:
-        errors = [problem.text for problem in self._file.problems if problem.line == item.line]
+        errors = [problem.text for problem in self._problems if problem.line == item.line]
         if errors:
             return LineVerdict.ERROR, "; ".join(errors)
         last = self._last[item.key].line
@@ -263,7 +271,8 @@ class _LineReader:
         if role == "consumer" and name in _READ:
             return LineVerdict.USED, f"{SETTINGS[f'consumer.{name}'].meaning} ({flows})"
         if name in self._unused:
-            return LineVerdict.DIFFERS, f"{what}: twinlog's client does not use it"
+            why = CLIENT_REASONS.get(name, "twinlog's client does not use it")
+            return LineVerdict.DIFFERS, f"{what}: {why}"
         if "->" in item.key and item.key.endswith(f".target.producer.{name}"):
             return LineVerdict.DIFFERS, (
                 f"{what} ({flows}): for records; MirrorMaker 2 uses it for offset syncs only"

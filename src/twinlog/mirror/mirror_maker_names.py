@@ -4,6 +4,7 @@
 - `ROLE_NAMES`: further properties of consumers, producers and admin clients.
 - `CONNECTOR_NAMES`: what MirrorMaker 2 reads without a prefix, for all flows.
 - `REASONS`: properties of Kafka Connect that have no meaning here, each with the reason.
+- `CLIENT_REASONS`: properties of clients that twinlog does not need, each with the reason.
 - `DRAFT_NAMES`: names of KIP-382's table that no MirrorMaker 2 has ever read.
 
 tests/mirror/test_mirror_maker_java.py compares the first three with Kafka 4.3's own.
@@ -275,6 +276,32 @@ REASONS: Final[Mapping[str, str]] = {
     "predicates": "they decide only where a transform applies",
 }
 """By name, or by prefix (with a dot at the end, or followed by one)."""
+
+_AS_COMPRESSED: Final = "twinlog copies batches as their producers compressed them"
+_LANE_SIZES: Final = "sizes of requests are settings of a lane (docs/operations/settings.md)"
+_NO_GROUP: Final = "a flow is no consumer group"
+
+CLIENT_REASONS: Final[Mapping[str, str]] = {
+    "compression.type": _AS_COMPRESSED,
+    "compression.gzip.level": _AS_COMPRESSED,
+    "compression.lz4.level": _AS_COMPRESSED,
+    "compression.zstd.level": _AS_COMPRESSED,
+    "batch.size": "twinlog copies batches as their producers made them",
+    "linger.ms": "twinlog copies batches as their producers made them",
+    "buffer.memory": _LANE_SIZES,
+    "max.request.size": _LANE_SIZES,
+    "fetch.max.bytes": _LANE_SIZES,
+    "max.partition.fetch.bytes": _LANE_SIZES,
+    "acks": "twinlog always writes with acks=all",
+    "enable.idempotence": "twinlog's writes are always idempotent",
+    "group.id": _NO_GROUP,
+    "session.timeout.ms": _NO_GROUP,
+    "heartbeat.interval.ms": _NO_GROUP,
+    "max.poll.interval.ms": _NO_GROUP,
+    "partition.assignment.strategy": _NO_GROUP,
+    "partitioner.class": "records keep their partition, as in MirrorMaker 2",
+}
+"""Why twinlog's client does not use a property of Kafka's clients."""
 
 DRAFT_NAMES: Final[Mapping[str, str]] = {
     "topics.whitelist": "topics",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from twinlog.mirror.flow_settings import DEFAULT_POLICY, IDENTITY_POLICY, FlowSettings
-from twinlog.mirror.mirror_maker_file import Flow, MirrorMakerFile, targeting
+from twinlog.mirror.mirror_maker_file import Flow, MirrorMakerFile, Problem, targeting
 from twinlog.mirror.mirror_maker_lines import FileLine, explain_lines
 from twinlog.mirror.setting_values import Names
 
@@ -63,7 +63,7 @@ def report(
     file: MirrorMakerFile,
     targets: Collection[str] = (),
     unused: Collection[str] = (),
-    client_errors: Iterable[str] = (),
+    client_problems: Collection[Problem] = (),
 ) -> MirrorMakerReport:
     """Explain a file.
 
@@ -71,10 +71,11 @@ def report(
         file: the file.
         targets: only flows to these clusters (`--clusters`); empty: all.
         unused: names of client properties that twinlog's client does not use.
-        client_errors: errors in client properties.
+        client_problems: errors in client properties.
     """
     flows = targeting(file.flows, targets)
-    errors = [*map(str, file.problems), *client_errors]
+    problems = sorted({*file.problems, *client_problems})
+    errors = [str(problem) for problem in problems]
     errors += [
         f"--clusters has {alias!r}: expected one of {', '.join(file.aliases)}"
         for alias in targets
@@ -84,7 +85,7 @@ def report(
         errors.append(f"no flow has a target of --clusters {' '.join(targets)}")
     return MirrorMakerReport(
         flows=tuple(map(flow_row, flows)),
-        lines=explain_lines(file, unused),
+        lines=explain_lines(file, unused, problems),
         warnings=tuple(_warnings(file, flows)),
         errors=tuple(errors),
     )

@@ -69,15 +69,20 @@ def test_only_flows_to_some_clusters(file: Path) -> None:
     assert "needs at least one alias" in run("mirror-maker", "--check", file, "--clusters").stderr
 
 
-def test_without_check_nothing_runs(file: Path) -> None:
-    for words in (
-        ("mirror-maker", file),
-        ("kafka-mirror-maker", "--consumer.config", file, "--producer.config", file),
-    ):
-        result = run(*words)
-        assert result.exit_code == 1
-        assert result.stderr.startswith("Error: this version of twinlog does not run flows yet")
-        assert len(result.stderr.splitlines()) == 1
+def test_a_file_with_errors_runs_nothing(file: Path) -> None:
+    file.write_text(HEADER + "A->B.tasks.max = x\n")
+    result = run("mirror-maker", file)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: line 5: A->B.tasks.max is 'x'")
+
+
+def test_a_file_without_flows_runs_nothing(file: Path) -> None:
+    file.write_text(
+        HEADER.replace("enabled = true", "enabled = false") + "emit.heartbeats.enabled = false\n"
+    )
+    result = run("mirror-maker", file)
+    assert result.exit_code == 1
+    assert "no flow is enabled" in result.stderr
 
 
 def test_all_errors_are_printed_and_the_status_is_1(file: Path) -> None:
@@ -87,8 +92,8 @@ def test_all_errors_are_printed_and_the_status_is_1(file: Path) -> None:
     assert result.exit_code == 1
     assert [line.partition(" is ")[0] for line in result.stderr.splitlines()] == [
         "Error: line 5: A->B.tasks.max",
+        "Error: line 6: cluster A: security.protocol",
         "Error: line 7: transforms",
-        "Error: cluster A (admin, consumer, producer): security.protocol",
     ]
     data = run("mirror-maker", "--check", "--json", file)
     assert data.exit_code == 1
@@ -100,9 +105,29 @@ def test_client_properties_are_checked(file: Path) -> None:
     file.write_text(HEADER + "A.security.protocol = TLS\nB.ssl.provider = x\n")
     result = run("mirror-maker", "--check", file)
     assert result.exit_code == 1
-    expected = "Error: cluster A (admin, consumer, producer): security.protocol is 'TLS': expected"
+    expected = "Error: line 5: cluster A: security.protocol is 'TLS': expected one of PLAINTEXT"
     assert result.stderr.startswith(expected)
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert any(line.startswith("5 error A.security.protocol = TLS") for line in lines)
     assert "twinlog's client does not use it" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("lines", "number"),
+    [
+        (("A.ssl.truststore.location=/none", "A.security.protocol=SSL"), 5),
+        (("A.security.protocol=SSL", "A.ssl.truststore.location=/none"), 6),
+        (("A.security.protocol=TLS",), 5),
+        (("A.bootstrap.servers=a",), 5),
+        (("A.consumer.request.timeout.ms=x",), 5),
+        (("ssl.truststore.type=JKS", "B.security.protocol=SSL"), 5),
+    ],
+)
+def test_errors_of_clients_have_their_line(file: Path, lines: tuple[str, ...], number: int) -> None:
+    """Goal: the line is that of the property, not of `security.protocol` that makes it count."""
+    file.write_text(HEADER + "\n".join(lines) + "\n")
+    errors = run("mirror-maker", "--check", file).stderr.splitlines()
+    assert [error.partition(":")[2].partition(":")[0] for error in errors] == [f" line {number}"]
 
 
 def test_references_are_resolved(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
