@@ -105,7 +105,6 @@ class Bench:
             settings=LaneSettings(lease_s=LEASE_S),
         )
         await owned.open()
-        await owned._writers(EXACT)  # tests append under their producer id
         return owned
 
 

@@ -153,7 +153,7 @@ class SharedWriters(Protocol):
         ...
 
     async def open(self) -> None:
-        """Prepare to write, without fencing a former owner's data; called before the first use.
+        """Prepare to write, without fencing a former owner's data; called before its first use.
 
         Raises:
             Fenced: the lane may not write any more.

@@ -48,6 +48,7 @@ from twinlog.engines.base import (
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import Fenced, Refusal, Retriable, TwinlogError
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.settings import EXACT
 from twinlog.mirror.states import State
 from twinlog.runtime.refused_stops import RefusedStops
 from twinlog.runtime.reported_states import ReportedStates, Unwritten
@@ -111,12 +112,14 @@ class OwnedStatePartition:
             return
         states = await self._take_over()
         self.reported.adopt(states)
+        if EXACT in self.writers:
+            await self._writers(EXACT)
         for reason in states.unreadable.values():
             log.warning("%s", reason)
         self._open = True
 
     async def _writers(self, kind: str) -> SharedWriters:
-        """The writers of a kind, opened: most state partitions have mirrors of one kind only.
+        """The writers of a kind, opened: flows need rights and requests that other lanes lack.
 
         Raises:
             Fenced: the lease has ended.

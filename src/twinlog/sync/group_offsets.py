@@ -203,8 +203,7 @@ class GroupSync(Sync[GroupDifference]):
             UserError: the right to list groups or to read offsets is missing.
         """
         # A recreated topic stays MIRRORING until its lane has detected that.
-        states = await context.store.states()
-        kind = kind_named(context.mirror.kind)
+        states, kind = await context.store.states(), kind_named(context.mirror.kind)
         topics = context.snapshot.topics_of(context.name)
         translation = await kind.translation(context.destination, topics)
         partitions = {

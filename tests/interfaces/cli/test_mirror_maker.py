@@ -82,7 +82,7 @@ def test_a_file_without_flows_runs_nothing(file: Path) -> None:
     )
     result = run("mirror-maker", file)
     assert result.exit_code == 1
-    assert "no flow is enabled" in result.stderr
+    assert "there is no flow" in result.stderr
 
 
 def test_all_errors_are_printed_and_the_status_is_1(file: Path) -> None:
