@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import librdkafka_tools
 from clients import client
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from waiting import until
@@ -29,7 +30,7 @@ from twinlog.local.stage import Stage
 from twinlog.store.control_topics import ControlTopics
 
 LOAD_SECONDS: Final = 7200.0
-RESUME_SECONDS: Final = 300.0
+RESUME_SECONDS: Final = 120.0
 CATCH_UP_SECONDS: Final = 300.0
 MOMENT_SECONDS: Final = 3.0
 _LOOK_SECONDS: Final = 3.0
@@ -112,8 +113,16 @@ class FlowOrdeal:
             late = [one for one, end in marks.items() if ends.get(one, -1) <= end]
             if marks and not late:
                 return time.monotonic() - since
-            assert time.monotonic() < deadline, f"not resumed after {RESUME_SECONDS:g} s: {late}"
+            assert time.monotonic() < deadline, (
+                f"not resumed after {RESUME_SECONDS:g} s: {late}; {self._states()}"
+            )
             time.sleep(_POLL_SECONDS)
+
+    def _states(self) -> list[str]:
+        return [
+            f"{row['topic']}-{row['partition']} {row['state']}: {row['reason']}"
+            for row in librdkafka_tools.all_described(self.stage)
+        ]
 
     def prove(self) -> int:
         """Prove that each committed record was copied once, in order; return how many there are."""
