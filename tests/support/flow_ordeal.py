@@ -30,7 +30,7 @@ from twinlog.local.stage import Stage
 from twinlog.store.control_topics import ControlTopics
 
 LOAD_SECONDS: Final = 7200.0
-RESUME_SECONDS: Final = 120.0
+RESUME_SECONDS: Final = 300.0
 CATCH_UP_SECONDS: Final = 300.0
 MOMENT_SECONDS: Final = 3.0
 _LOOK_SECONDS: Final = 3.0
