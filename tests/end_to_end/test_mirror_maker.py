@@ -8,6 +8,7 @@ from pathlib import Path
 
 import librdkafka_tools
 import pytest
+from confluent_kafka import KafkaException
 from waiting import until
 
 from twinlog.local import commands
@@ -74,7 +75,10 @@ def await_end(servers: str, topic: str, end: int) -> None:
     def copied() -> bool:
         if topic not in topics(servers):
             return False
-        return ConsumerView(servers).extents([(topic, 0)])[topic, 0].end == end
+        try:
+            return ConsumerView(servers).extents([(topic, 0)])[topic, 0].end == end
+        except KafkaException:  # the topic was just created
+            return False
 
     until(copied, SECONDS, f"{topic} with {end} records")
 
