@@ -169,18 +169,22 @@ def test_clients_of_mirror_maker_read_checkpoints_and_heartbeats(
         until(
             lambda: utils.replicationHops(properties, "a") == 1, SECONDS, "the source's heartbeats"
         )
-        assert set(utils.heartbeatTopics(properties)) == {"heartbeats", "a.heartbeats"}
-        assert set(utils.checkpointTopics(properties)) == {"a.checkpoints.internal"}
+        assert set(utils.heartbeatTopics(properties)) >= {"heartbeats", "a.heartbeats"}
+        assert "a.checkpoints.internal" in set(utils.checkpointTopics(properties))
     # Its own: from a to b, at b.
     found = asyncio.run(RemoteClusterUtils.translate_offsets(here, "a", group))
     assert found[KafkaPartition(f"a.{name}", 0)].offset == 55
     with librdkafka_tools.consumer(stage.destination.bootstrap_servers, f"h-{topic}") as reader:
         reader.assign([TopicPartition("heartbeats", 0, 0)])
-        message = reader.poll(30)
-        assert message is not None
-        own = decode_heartbeat(message.key(), message.value())
-        assert own is not None
-        assert (own.source_cluster_alias, own.target_cluster_alias) == ("a", "b")
+
+        def own() -> bool:
+            message = reader.poll(30)
+            assert message is not None
+            found = decode_heartbeat(message.key(), message.value())
+            assert found is not None
+            return (found.source_cluster_alias, found.target_cluster_alias) == ("a", "b")
+
+        until(own, SECONDS, "the flow's own heartbeat")
 
 
 def values(stage: Stage, topic: str) -> list[str]:
