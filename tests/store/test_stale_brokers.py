@@ -9,12 +9,19 @@ from uuid import uuid4
 import pytest
 
 from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.configuration import parse_config
 from twinlog.kafka.client.metadata import Broker, Metadata, Topic
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Retriable
 from twinlog.store import mirrors
 from twinlog.store.config_records import MirrorTopic
-from twinlog.store.control_topics import CONTROL_TOPICS, States, read_config, read_states
+from twinlog.store.control_topics import (
+    CONTROL_TOPICS,
+    ConfigLog,
+    States,
+    read_config,
+    read_states,
+)
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
 from twinlog.sync import refresh
@@ -94,3 +101,37 @@ def test_an_unknown_partition_count_is_not_guessed(monkeypatch: pytest.MonkeyPat
     node = refresh.Refresher(cluster, store, Snapshot)
     asyncio.run(node.on_assigned({0}))
     assert not asyncio.run(node._is_ours("m"))
+
+
+def test_a_change_waits_for_brokers_that_do_not_know_the_topic_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first mirror of a cluster with several brokers is created, and no error is shown."""
+    answers = iter([Retriable("not yet known to every broker"), ConfigLog()])
+    asked = []
+
+    class Fence:
+        def __init__(self, *_: object) -> None: ...
+
+        async def fence(self) -> None: ...
+
+    async def read() -> ConfigLog:
+        answer = next(answers)
+        if isinstance(answer, Retriable):
+            raise answer
+        return answer
+
+    async def no_topic(*_: object) -> None:
+        return None
+
+    def decide(snapshot: Snapshot) -> tuple[()]:
+        asked.append(snapshot)
+        return ()
+
+    monkeypatch.setattr(mirrors, "TransactionalWriter", Fence)
+    monkeypatch.setattr(mirrors, "partition_count", no_topic)
+    monkeypatch.setattr(mirrors, "check_state_partitions", no_topic)
+    store = MirrorStore(KafkaCluster(parse_config({"bootstrap.servers": "127.0.0.1:1"}).config))
+    monkeypatch.setattr(store._config, "read", read)
+    asyncio.run(store.change(decide))
+    assert asked == [Snapshot(), Snapshot()]  # before the fence, and after the second read

@@ -403,7 +403,8 @@ class MirrorStore:
     ) -> list[Entry]:
         """Fence, read, decide, write once; return the entries whose outcome is unknown."""
         await writer.fence()
-        log = await self._config.read()
+        # Where the topic was created just now, a broker may not know it yet.
+        log = await self._cluster.persist(self._config.read)
         # The fence has ended the last attempt's transaction, so its outcome can be read now.
         if unknown_entries and all(_stands(entry, log.table) for entry in unknown_entries):
             return []
