@@ -61,6 +61,8 @@ from twinlog.store.mirrors import MirrorStore
 LIMITS = {"limit": 1, "limit-lanes": 2}
 """How many connections append: one as in the bare loop of a lane, or as many as lanes run."""
 CONTENDERS = (*LIMITS, "twinlog", "mm2-tuned", "mm2-defaults")
+ONE_LANE = "twinlog-1"
+"""twinlog with one lane; `twinlog` has a lane for each core."""
 WARM_S = 20.0
 """Seconds after the previous run: a mirror has started by then, and the bare loop waits as long.
 
@@ -136,6 +138,8 @@ class Bench:
             return await self._limit(topic, LIMITS[contender])
         if contender == "twinlog":
             return await self._twinlog(PROGRAM)
+        if contender == ONE_LANE:
+            return await self._twinlog(PROGRAM, "--lanes", "1")
         if contender == "beside":
             assert self.beside is not None
             return await self._twinlog(self.beside)
@@ -175,7 +179,7 @@ class Bench:
             others_cores=cores,
         )
 
-    async def _twinlog(self, program: Path) -> Figures:
+    async def _twinlog(self, program: Path, *options: str) -> Figures:
         load = self.load
         # The node starts before it has work, so that its start is not in the figures.
         store = MirrorStore(self.there)
@@ -183,7 +187,7 @@ class Bench:
             Mirror(name="idle", source={"bootstrap.servers": "127.0.0.1:1"}, source_cluster_id="")
         )
         log = self.folder / "twinlog.log"
-        with twinlog(self.destination, log=log, program=program) as pid:
+        with twinlog(self.destination, *options, log=log, program=program) as pid:
             await asyncio.sleep(WARM_S)
             topics = {load.name: load.partitions}
             await make_mirror(self.here, self.there, self.source, topics, self.replication)
