@@ -70,6 +70,11 @@ class OffsetRuns:
         self._runs: list[Run] = []
 
     @property
+    def start(self) -> Ends:
+        """Where the map begins."""
+        return self._start
+
+    @property
     def runs(self) -> list[Run]:
         """The runs, in order; neighbours are merged."""
         return self._runs

@@ -4,12 +4,9 @@ from collections.abc import Collection
 
 from twinlog.engines.base import EnginesOfKind, LaneContext
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
 from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import MirrorTopic
-from twinlog.store.control_topics import partition_count
-from twinlog.store.offset_log import OFFSETS_TOPIC, read_offsets
-from twinlog.store.snapshot import owners
+from twinlog.store.recorded_maps import read_maps
 
 
 class TranslatedKind:
@@ -30,18 +27,8 @@ class TranslatedKind:
         Raises:
             TwinlogError: they cannot be read now.
         """
-        count = await partition_count(destination, OFFSETS_TOPIC)
-        owned = {} if count is None else owners(topics, count)
-        stored = await read_offsets(destination, sorted(owned)) if owned else {}
-        maps = {
-            name.source: offsets.map(name)
-            for place, offsets in stored.items()
-            for name, topic in owned[place]
-            if (plan := offsets.plans.get(name)) is not None
-            and plan.route.source_topic_id == topic.topic_id
-            and plan.route.topic == topic.destination_name
-            and not is_another(plan.route.topic_id, topic.destination_topic_id or NO_TOPIC_ID)
-        }
+        recorded = await read_maps(destination, topics)
+        maps = {partition: one.runs for partition, one in recorded.items()}
         names = {
             name.source: topic.on_destination(name)
             for topic in topics

@@ -1,0 +1,118 @@
+"""What the recorded map of a partition proves about an offset, and what it does not.
+
+`OffsetRuns` (offset_runs.py) always has a number. Here an offset is exact, or it is not given:
+
+    source       0 .. 9        10 11 12    13    14 15     16 ..
+    destination  (not copied)  52 53 54  (none)  55 56     (not recorded)
+                 BEFORE_START  RECORD     NEXT   RECORD    END, then NOT_COPIED
+
+An offset is a position, too: a group that has committed it reads the record there next, or the one
+that follows. `offset` is then the position on the other side from which the same records are left
+to read, so it is exact also where no record is: before the next copied record (NEXT), or behind the
+last one (END).
+
+Behind the last recorded run there are two more facts. `position` is the source's offset below which
+everything was copied or has no copy. `pending` is whether a stored plan names records that are not
+in the map: nothing is sent that no plan names (decision 0014). So without a pending plan, nothing
+that was copied before the map was read is missing in it.
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple
+
+from twinlog.kafka.types import Offset
+from twinlog.mirror.offset_runs import OffsetRuns
+
+
+class MapAnswer(Enum):
+    """What is known of an offset; a map gives the first five."""
+
+    RECORD = auto()
+    """A record that was copied has this offset."""
+    NEXT = auto()
+    """No copied record has it; the next one that was copied is known."""
+    END = auto()
+    """Everything before it was copied, and nothing that is copied already follows."""
+    NOT_COPIED = auto()
+    """It is behind the map: not copied yet, or not recorded yet."""
+    BEFORE_START = auto()
+    """It is below the offset at which the flow began."""
+    NO_MAP = auto()
+    """Nothing of the partition was copied yet."""
+    NOT_IN_FLOW = auto()
+    """The flow does not copy the partition, or nothing to it."""
+    NO_RECORD = auto()
+    """There is no record with this timestamp or a later one."""
+    BEHIND_LOG = auto()
+    """It is behind the end of the target's log."""
+    RECREATED = auto()
+    """The topic was deleted or recreated on one side: its offsets are others now."""
+    UNREADABLE = auto()
+    """A cluster refuses to answer."""
+
+
+class OffsetAnswer(NamedTuple):
+    """Where an offset is on the other side."""
+
+    answer: MapAnswer
+    offset: Offset | None
+    """The position on the other side; None if it is not known."""
+    limit: Offset
+    """NEXT: the offset, on the side of the question, of the next copied record. BEFORE_START: that
+    at which the map begins. END and NOT_COPIED: that at which it ends. Otherwise the offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedMap:
+    """The map of one partition, as it was read together with its plan (see the module)."""
+
+    runs: OffsetRuns
+    position: Offset
+    pending: bool
+
+    def to_destination(self, offset: int) -> OffsetAnswer:
+        """Where the destination has this offset of the source.
+
+        Args:
+            offset: on the source, 0 or more.
+        """
+        runs, start, end = self.runs.runs, self.runs.start, self.runs.end
+        if offset < start.source:
+            return OffsetAnswer(MapAnswer.BEFORE_START, None, start.source)
+        index = bisect_right(runs, offset, key=lambda run: run.source) - 1
+        if index >= 0 and offset < runs[index].source_end:
+            place = Offset(runs[index].destination + offset - runs[index].source)
+            return OffsetAnswer(MapAnswer.RECORD, place, Offset(offset))
+        if index + 1 < len(runs):
+            following = runs[index + 1]
+            return OffsetAnswer(MapAnswer.NEXT, following.destination, following.source)
+        if offset <= max(self.position, end.source):
+            return OffsetAnswer(MapAnswer.END, end.destination, end.source)
+        return OffsetAnswer(MapAnswer.NOT_COPIED, None, end.source)
+
+    def to_source(self, offset: int) -> OffsetAnswer:
+        """Which offset of the source this offset of the destination is.
+
+        Args:
+            offset: on the destination, 0 or more, and not behind the log's end when the map was
+                read.
+        """
+        runs, start, end = self.runs.runs, self.runs.start, self.runs.end
+        if offset < start.destination:
+            return OffsetAnswer(MapAnswer.BEFORE_START, None, start.destination)
+        index = bisect_right(runs, offset, key=lambda run: run.destination) - 1
+        if index >= 0 and offset < runs[index].destination_end:
+            place = Offset(runs[index].source + offset - runs[index].destination)
+            return OffsetAnswer(MapAnswer.RECORD, place, Offset(offset))
+        if index + 1 < len(runs):
+            following = runs[index + 1]
+            return OffsetAnswer(MapAnswer.NEXT, following.source, following.destination)
+        if not self.pending:
+            place = max(self.position, end.source)
+            return OffsetAnswer(MapAnswer.END, place, end.destination)
+        if offset == end.destination:
+            # What is pending lands here or behind, whatever comes of it.
+            return OffsetAnswer(MapAnswer.END, end.source, end.destination)
+        return OffsetAnswer(MapAnswer.NOT_COPIED, None, end.destination)

@@ -1,0 +1,56 @@
+"""The recorded maps of a flow's topics, of the topics that are copied now.
+
+`__mirror_offsets` may hold maps of former topics of the same name, or of a former remote topic.
+They say nothing about the present ones, so the route of each plan is compared.
+"""
+
+from collections.abc import Collection
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
+from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.recorded_map import RecordedMap
+from twinlog.store.config_records import MirrorTopic
+from twinlog.store.control_topics import partition_count
+from twinlog.store.offset_log import OFFSETS_TOPIC, read_offsets
+from twinlog.store.offset_records import StoredPlan
+from twinlog.store.snapshot import owners
+
+
+async def read_maps(
+    destination: KafkaCluster, topics: Collection[MirrorTopic]
+) -> dict[TopicPartition, RecordedMap]:
+    """The maps as they are recorded now, by the source's partition.
+
+    Args:
+        destination: the flow's cluster.
+        topics: topics of one flow.
+
+    Returns:
+        A partition of which nothing was copied is missing.
+
+    Raises:
+        TwinlogError: they cannot be read now, or a part of them is lost.
+    """
+    count = await partition_count(destination, OFFSETS_TOPIC)
+    owned = {} if count is None else owners(topics, count)
+    stored = await read_offsets(destination, sorted(owned)) if owned else {}
+    maps: dict[TopicPartition, RecordedMap] = {}
+    for place, offsets in stored.items():
+        for name, topic in owned[place]:
+            plan = offsets.plans.get(name)
+            if plan is not None and _is_of(plan, topic):
+                runs = offsets.map(name)
+                position = max(plan.plan.recorded.source, runs.end.source)
+                maps[name.source] = RecordedMap(runs, position, bool(plan.plan.runs))
+    return maps
+
+
+def _is_of(stored: StoredPlan, topic: MirrorTopic) -> bool:
+    """Whether a plan is of the topics that are copied now."""
+    route = stored.route
+    return (
+        route.source_topic_id == topic.topic_id
+        and route.topic == topic.destination_name
+        and not is_another(route.topic_id, topic.destination_topic_id or NO_TOPIC_ID)
+    )
