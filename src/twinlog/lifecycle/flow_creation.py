@@ -4,11 +4,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.configuration import parse_config
 from twinlog.kafka.errors import Retriable, UserError
 from twinlog.lifecycle.changes import alter_mirror
 from twinlog.lifecycle.creation import create_mirror
+from twinlog.mirror.errors import MirrorError
 from twinlog.mirror.flow import flow_of, flow_properties
 from twinlog.mirror.flow_settings import FlowSettings
+from twinlog.mirror.mirror_maker_file import Flow
 from twinlog.mirror.settings import GROUPS, REFRESH, TRANSLATED
 from twinlog.store.control_topics import (
     STATE_TOPIC,
@@ -25,6 +28,28 @@ _NO_GROUPS: Final = ""
 def flow_name(source: str, target: str) -> str:
     """The name of the mirror of a flow."""
     return f"{source}-to-{target}"
+
+
+def used_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """The client properties that twinlog has; a Java client has more, about which --check tells.
+
+    Raises:
+        UserError: one of them is missing or malformed.
+    """
+    unused = set(parse_config(properties).unused)
+    return {name: text for name, text in properties.items() if name not in unused}
+
+
+def properties_of(flow: Flow) -> dict[str, str]:
+    """The properties of a mirror for a flow of a file.
+
+    Raises:
+        UserError: the flow has a setting that twinlog does not support.
+    """
+    # The settings, with those that a policy of one's own may have.
+    values = {**flow.values, **flow.policy_properties}
+    client = used_properties(flow.source_client)
+    return stored_properties(client, values, flow.source_alias, flow.target_alias)
 
 
 def stored_properties(
@@ -80,8 +105,10 @@ async def create_flow(
     target: str,
     properties: Mapping[str, str],
     topics: ControlTopics | None = None,
+    *,
+    replaces: bool = True,
 ) -> str:
-    """Create a flow, or alter its settings if it exists; return its name.
+    """Create a flow, or replace its settings if it exists; return its name.
 
     Args:
         destination: the target.
@@ -89,8 +116,10 @@ async def create_flow(
         target: the target's alias.
         properties: see `stored_properties`.
         topics: how control topics are created, if they do not exist yet.
+        replaces: False: a flow that exists is refused.
 
     Raises:
+        MirrorRefused: INVALID_MIRROR_NAME; MIRROR_ALREADY_EXISTS if it may not be replaced.
         UserError: a setting is wrong, a cluster refuses the client, or the name belongs to a mirror
             of another kind.
         Retriable: a cluster is unreachable.
@@ -112,6 +141,11 @@ async def create_flow(
         raise UserError(
             f"mirror {name} exists, and is no flow",
             hint="delete it, or give one of the clusters another alias",
+        )
+    elif not replaces:
+        raise MirrorError.MIRROR_ALREADY_EXISTS.error(
+            f"flow {name} already exists",
+            hint="--replace gives it these settings instead of its own",
         )
     elif dict(stored.source) != dict(properties):
         # What the file does not set any more has its default again.

@@ -37,6 +37,11 @@ _KINDS: Final = {
     f"{_PACKAGE}DirectoryConfigProvider": "directory",
     f"{_PACKAGE}EnvVarConfigProvider": "env",
 }
+OWN_PROVIDERS: Final[Mapping[str, str]] = {
+    PROVIDERS: ",".join(_KINDS.values()),
+    **{f"{PROVIDERS}.{kind}.class": name for name, kind in _KINDS.items()},
+}
+"""Properties that declare providers under twinlog's own names, for what is in no file of Kafka."""
 _REFERENCE: Final = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
 """Kafka's own (`ConfigTransformer`): provider, path, key."""
 

@@ -188,7 +188,11 @@ def parse_mirror_maker_file(text: str, resolve: Resolve) -> MirrorMakerFile:
     Raises:
         UserError: the text is not in the format of a properties file.
     """
-    lines = parse_lines(text)
+    return parse_flow_lines(parse_lines(text), resolve)
+
+
+def parse_flow_lines(lines: tuple[Property, ...], resolve: Resolve) -> MirrorMakerFile:
+    """Parse the properties of a file, or of a command; `resolve` as above."""
     reader = _FileReader(last_values(lines), resolve)
     flows = tuple(reader.flows())
     return MirrorMakerFile(

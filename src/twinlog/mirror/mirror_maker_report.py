@@ -86,7 +86,7 @@ def report(
     return MirrorMakerReport(
         flows=tuple(map(flow_row, flows)),
         lines=explain_lines(file, unused, problems),
-        warnings=tuple(_warnings(file, flows)),
+        warnings=(*flow_warnings(flows), *_encoding_warnings(file)),
         errors=tuple(errors),
     )
 
@@ -115,7 +115,8 @@ def _pattern(names: Names) -> str:
     return "" if names is None else names.pattern
 
 
-def _warnings(file: MirrorMakerFile, flows: Collection[Flow]) -> Iterable[str]:
+def flow_warnings(flows: Collection[Flow]) -> Iterable[str]:
+    """What flows will do that their author may not expect."""
     mirroring = [flow for flow in flows if flow.settings.enabled]
     for flow in mirroring:
         if remote_topic(flow.settings, EXAMPLE_TOPIC) is None:
@@ -137,6 +138,9 @@ def _warnings(file: MirrorMakerFile, flows: Collection[Flow]) -> Iterable[str]:
             f"flows {', '.join(circle)} leave topic names unchanged and form a circle: the same "
             "records would be mirrored again and again; give them different topics"
         )
+
+
+def _encoding_warnings(file: MirrorMakerFile) -> Iterable[str]:
     for item in file.properties:
         if not (item.key + item.value).isascii():
             yield f"line {item.line} is not ASCII: it is read as ISO-8859-1, as Java does"

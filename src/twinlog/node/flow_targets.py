@@ -8,9 +8,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from twinlog.kafka.client.configuration import parse_config
 from twinlog.kafka.client.references import ALLOWED_PATHS, ALLOWLIST_PATTERN
-from twinlog.lifecycle.flow_creation import stored_properties
+from twinlog.lifecycle.flow_creation import properties_of, used_properties
 from twinlog.mirror.flow import FlowRules
 from twinlog.mirror.mirror_maker_file import Flow
 from twinlog.mirror.replication_policy import policy_of
@@ -39,15 +38,13 @@ def run_parts(
         alias = flow.target_alias
         if flow.heartbeats_only:
             if flow.settings.emits_heartbeats:
-                rules = FlowRules(flow.settings, policy_of(_named(flow)))
+                named = {**flow.values, **flow.policy_properties}
+                rules = FlowRules(flow.settings, policy_of(named))
                 connection = used_properties(clusters[alias])
                 pairs.append(HeartbeatPair(target=alias, properties=connection, flow=rules))
             continue
-        properties = stored_properties(
-            used_properties(flow.source_client), _named(flow), flow.source_alias, alias
-        )
         stored.setdefault(alias, []).append(
-            StoredFlow(source=flow.source_alias, properties=properties)
+            StoredFlow(source=flow.source_alias, properties=properties_of(flow))
         )
     targets = [
         Target(
@@ -58,21 +55,6 @@ def run_parts(
         for alias, found in stored.items()
     ]
     return targets, pairs
-
-
-def _named(flow: Flow) -> dict[str, str]:
-    """The settings, with those that a policy of one's own may have."""
-    return {**flow.values, **flow.policy_properties}
-
-
-def used_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """The client properties that twinlog has; a Java client has more, about which --check tells.
-
-    Raises:
-        UserError: one of them is missing or malformed.
-    """
-    unused = set(parse_config(properties).unused)
-    return {name: text for name, text in properties.items() if name not in unused}
 
 
 def _grants(flows: Iterable[StoredFlow]) -> dict[str, str]:

@@ -4,27 +4,42 @@ The checks read only local files: the properties, and what these refer to. They 
 """
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from twinlog.kafka.client.configuration import parse_config, resolve
 from twinlog.kafka.errors import UserError
+from twinlog.mirror.config_providers import OWN_PROVIDERS
 from twinlog.mirror.legacy_mirror_maker import READ_NAMES, LegacyOptions, legacy_flow
 from twinlog.mirror.mirror_maker_file import (
     CLIENTS_OF_FLOW,
     Flow,
     FlowClients,
     Problem,
+    parse_flow_lines,
     parse_mirror_maker_file,
     targeting,
 )
-from twinlog.mirror.mirror_maker_names import BOOTSTRAP
-from twinlog.mirror.mirror_maker_report import MirrorMakerReport, flow_row, report
-from twinlog.mirror.properties_text import ENCODING, last_values, parse_lines
+from twinlog.mirror.mirror_maker_lines import LineVerdict, explain_lines
+from twinlog.mirror.mirror_maker_names import BOOTSTRAP, CLIENT_NAMES
+from twinlog.mirror.mirror_maker_report import (
+    MirrorMakerReport,
+    flow_row,
+    flow_warnings,
+    report,
+)
+from twinlog.mirror.properties_text import ENCODING, Property, last_values, parse_lines
 
 _SELECTORS: Final = ("security.protocol", "sasl.mechanism")
 """Properties that decide which others are read."""
+_ALIAS: Final = re.compile(r"[a-zA-Z0-9._-]+")
+_GIVEN: Final = frozenset({"enabled", "source.cluster.alias", "target.cluster.alias"})
+"""Settings of a flow that follow from its creation."""
+_USELESS: Final = frozenset({LineVerdict.UNKNOWN, LineVerdict.NO_EFFECT})
+_NOTED: Final = frozenset({LineVerdict.DIFFERS, LineVerdict.NOT_NEEDED})
 
 
 class CheckedFlows(NamedTuple):
@@ -35,6 +50,76 @@ class CheckedFlows(NamedTuple):
     """Those without errors."""
     clusters: Mapping[str, Mapping[str, str]]
     """The connection properties of each cluster, by its alias."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowRequest:
+    """A flow that is described by itself, not in a file."""
+
+    source_alias: str
+    target_alias: str
+    source: Mapping[str, str] = field(repr=False)
+    """Properties of the client that reads the source."""
+    settings: Mapping[str, str]
+    """Properties as they would stand behind `A->B.` in a file of MirrorMaker 2."""
+
+
+class CheckedFlow(NamedTuple):
+    """A flow that may be created, and what its author should know."""
+
+    flow: Flow
+    warnings: tuple[str, ...]
+
+
+def check_flow(request: FlowRequest) -> CheckedFlow:
+    """Check a flow by the rules of `check_file`.
+
+    A property that has no effect is an error here: in a file it may be meant for MirrorMaker 2.
+
+    Raises:
+        UserError: an alias, a setting or a client property is malformed or unknown.
+    """
+    source, target = request.source_alias, request.target_alias
+    for alias in (source, target):
+        if not _ALIAS.fullmatch(alias):
+            raise UserError(
+                f"the alias {alias!r} is not valid: expected ASCII letters, digits, '.', '_', '-'"
+            )
+    if source == target:
+        raise UserError(f"source and target have the same alias {source}: expected different ones")
+    if given := sorted(request.settings.keys() & _GIVEN):
+        raise UserError(f"{given[0]} cannot be set: it follows from the aliases of the flow")
+    if BOOTSTRAP not in request.source:
+        raise UserError(f"{BOOTSTRAP} of the source is missing: expected HOST:PORT,HOST:PORT,...")
+    flow = f"{source}->{target}."
+    consumer = {
+        f"{source}.{name}" if name in CLIENT_NAMES else f"{source}.consumer.{name}": text
+        for name, text in request.source.items()
+    }
+    settings = {f"{flow}{name}": text for name, text in request.settings.items()}
+    frame = {
+        **OWN_PROVIDERS,
+        "clusters": f"{source},{target}",
+        f"{target}.{BOOTSTRAP}": "localhost:9092",  # its client is another one's concern
+        f"{flow}enabled": "true",
+        f"{target}->{source}.emit.heartbeats.enabled": "false",
+    }
+    lines = tuple(
+        Property(number, key, text)
+        for number, (key, text) in enumerate((frame | consumer | settings).items(), 1)
+    )
+    parsed = parse_flow_lines(lines, lambda key, value: resolve(key, value, os.environ))
+    unused, client_problems = _check_clients(parsed.clients)
+    problems = sorted({*parsed.problems, *client_problems})
+    errors = [problem.text for problem in problems]
+    explained = explain_lines(parsed, unused, problems)
+    of_request = [line for line in explained if line.key not in frame]
+    errors += [f"{line.key}: {line.text}" for line in of_request if line.verdict in _USELESS]
+    if errors:
+        raise UserError("; ".join(errors))
+    (created,) = parsed.flows
+    noted = [f"{line.key}: {line.text}" for line in of_request if line.verdict in _NOTED]
+    return CheckedFlow(created, (*noted, *flow_warnings(parsed.flows)))
 
 
 def check_file(file: Path, targets: Sequence[str] = ()) -> CheckedFlows:
