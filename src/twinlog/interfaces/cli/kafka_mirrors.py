@@ -19,8 +19,7 @@ and an action's flag and its `--json` come from there:
 """
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -28,6 +27,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import click
 
 import twinlog
+from twinlog.interfaces.cli.conditions import say_conditions, say_incomplete
 from twinlog.interfaces.cli.options import destination_properties
 from twinlog.interfaces.cli.output import print_json, say
 from twinlog.interfaces.cli.tables import print_table
@@ -36,8 +36,7 @@ from twinlog.kafka.client.references import EVERYTHING
 from twinlog.kafka.errors import UserError
 from twinlog.lifecycle import creation as mirrors
 from twinlog.lifecycle.rebuild import Interrupted, Rebuild
-from twinlog.mirror.states import State
-from twinlog.operations.describe import NEEDS_OWNER, DescribedPartition
+from twinlog.operations.describe import DescribedPartition
 from twinlog.operations.mirror_admin import MirrorAdmin
 from twinlog.operations.results import (
     ChangedTopics,
@@ -46,7 +45,6 @@ from twinlog.operations.results import (
     DescribeMirrorsResult,
     ListMirrorsResult,
 )
-from twinlog.store.statuses import FRESH_S
 from twinlog.text import printable
 
 WAIT_SECONDS: Final = 60.0
@@ -212,12 +210,7 @@ async def _describe(admin: MirrorAdmin, arguments: Arguments) -> DescribeMirrors
 def _print_description(result: DescribeMirrorsResult) -> None:
     rows = result.partitions
     print_table(DESCRIBE_COLUMNS, map(_columns, rows))
-    for mirror, topic, partition in rows:
-        if partition.reason is not None and (partition.fresh or partition.state not in NEEDS_OWNER):
-            name = f"{mirror.mirror}/{topic.topic}-{partition.partition}"
-            say(f"{name} is {partition.state.name}: {partition.reason}")
-    _warn_old(rows)
-    _warn_silent(rows)
+    say_conditions(rows)
 
 
 def _columns(row: DescribedPartition) -> tuple[object, ...]:
@@ -227,43 +220,9 @@ def _columns(row: DescribedPartition) -> tuple[object, ...]:
     return (mirror.mirror, topic.topic, partition.partition, *offsets, partition.state.name)
 
 
-def _warn_old(rows: Sequence[DescribedPartition]) -> None:
-    """Warn of partitions that need an owner and have no fresh status: their offsets are stale."""
-    silent = [row for row in rows if row.one.state in NEEDS_OWNER and not row.one.fresh]
-    if silent:
-        mirror, topic, partition = silent[0]
-        say(
-            f"{len(silent)} of {len(rows)} partitions have no status from the last {FRESH_S:g} s: "
-            "check that a node is running (twinlog run). For example "
-            f"{mirror.mirror}/{topic.topic}-{partition.partition}: {partition.reason}"
-        )
-
-
 def _warn_incomplete(result: ListMirrorsResult | DescribeMirrorsResult) -> None:
     """Warn of topics that are not mirrored, and of records that cannot be read."""
-    for not_mirrored in (mirror.not_mirrored for mirror in result.mirrors):
-        for topic, reason in not_mirrored.topics:
-            say(f"{not_mirrored.mirror}: source topic {topic} is not mirrored: {reason}")
-        if not_mirrored.total > len(not_mirrored.topics):
-            say(f"{not_mirrored.mirror}: {not_mirrored.total} source topics are not mirrored")
-    for trouble in result.unreadable:
-        say(f"cannot be read: {trouble}")
-
-
-def _warn_silent(rows: Iterable[DescribedPartition]) -> None:
-    """Warn of sources that have not answered: the shown offsets of their partitions are stale."""
-    contacts: dict[str, list[int]] = {}
-    for mirror, _, partition in rows:
-        if partition.source_time_ms is not None and partition.status_time_ms is not None:
-            silent_ms = partition.status_time_ms - partition.source_time_ms
-            if partition.state is State.MIRRORING and silent_ms > FRESH_S * 1000:
-                contacts.setdefault(mirror.mirror, []).append(partition.source_time_ms)
-    for name, times in contacts.items():
-        silence_s = time.time() - min(times) / 1000
-        say(
-            f"{name}: the source has not responded for {silence_s:.0f} s for {len(times)} "
-            "partition(s); SOURCE-OFFSET and LAG are as of then (see twinlog readiness)"
-        )
+    say_incomplete((mirror.not_mirrored for mirror in result.mirrors), result.unreadable)
 
 
 ACTIONS: Final[Mapping[str, Action[Any]]] = {
