@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from twinlog.kafka.errors import Retriable, TwinlogError, UnsupportedVersion, UserError
     from twinlog.lifecycle.rebuild import Rebuild
     from twinlog.mirror.errors import MirrorError, MirrorRefused
+    from twinlog.mirror.recorded_map import MapAnswer
     from twinlog.mirror.replication_policy import (
         DefaultReplicationPolicy,
         IdentityReplicationPolicy,
@@ -26,8 +27,20 @@ if TYPE_CHECKING:
         PartitionDescription,
         TopicDescription,
     )
+    from twinlog.operations.flow_results import (
+        CreateFlowResult,
+        DeleteFlowResult,
+        DescribeFlowsResult,
+        Direction,
+        FlowDescription,
+        ListFlowsResult,
+        TranslatedOffset,
+        TranslatedOffsets,
+    )
+    from twinlog.operations.flows import FlowAdmin
     from twinlog.operations.log_dump import SegmentDump
     from twinlog.operations.mirror_admin import MirrorAdmin
+    from twinlog.operations.mirror_maker import FlowRequest, check_flow
     from twinlog.operations.readiness.reasons import Finding, Reason, Verdict
     from twinlog.operations.readiness.verdict import Readiness, TopicReadiness
     from twinlog.operations.results import (
@@ -58,15 +71,24 @@ __all__ = [
     "Allowed",
     "AlterMirrorResult",
     "ChangedTopics",
+    "CreateFlowResult",
     "CreateMirrorResult",
     "DefaultReplicationPolicy",
+    "DeleteFlowResult",
     "DeleteMirrorResult",
     "DenialsStay",
+    "DescribeFlowsResult",
     "DescribeMirrorsResult",
+    "Direction",
     "Finding",
+    "FlowAdmin",
+    "FlowDescription",
+    "FlowRequest",
     "ForgottenDenials",
     "IdentityReplicationPolicy",
+    "ListFlowsResult",
     "ListMirrorsResult",
+    "MapAnswer",
     "MirrorAdmin",
     "MirrorClient",
     "MirrorDescription",
@@ -90,6 +112,8 @@ __all__ = [
     "SwitchoverFailed",
     "TopicDescription",
     "TopicReadiness",
+    "TranslatedOffset",
+    "TranslatedOffsets",
     "TwinlogError",
     "UnsupportedVersion",
     "UserError",
@@ -97,21 +121,31 @@ __all__ = [
     "Verification",
     "Wanted",
     "__version__",
+    "check_flow",
     "json_data",
 ]
 
 _FOUND_IN: Final = {
     "Allowed": "twinlog.operations.switchover.records",
     "AlterMirrorResult": "twinlog.operations.results",
+    "MapAnswer": "twinlog.mirror.recorded_map",
     "ChangedTopics": "twinlog.operations.results",
+    "CreateFlowResult": "twinlog.operations.flow_results",
     "CreateMirrorResult": "twinlog.operations.results",
     "DefaultReplicationPolicy": "twinlog.mirror.replication_policy",
+    "DeleteFlowResult": "twinlog.operations.flow_results",
     "DeleteMirrorResult": "twinlog.operations.results",
     "DenialsStay": "twinlog.operations.switchover.records",
+    "DescribeFlowsResult": "twinlog.operations.flow_results",
     "DescribeMirrorsResult": "twinlog.operations.results",
+    "Direction": "twinlog.operations.flow_results",
     "Finding": "twinlog.operations.readiness.reasons",
+    "FlowAdmin": "twinlog.operations.flows",
+    "FlowDescription": "twinlog.operations.flow_results",
+    "FlowRequest": "twinlog.operations.mirror_maker",
     "ForgottenDenials": "twinlog.operations.switchover.records",
     "IdentityReplicationPolicy": "twinlog.mirror.replication_policy",
+    "ListFlowsResult": "twinlog.operations.flow_results",
     "ListMirrorsResult": "twinlog.operations.results",
     "MirrorAdmin": "twinlog.operations.mirror_admin",
     "MirrorClient": "twinlog.interfaces.client.mirror_client",
@@ -136,12 +170,15 @@ _FOUND_IN: Final = {
     "SwitchoverFailed": "twinlog.operations.switchover.records",
     "TopicDescription": "twinlog.operations.describe",
     "TopicReadiness": "twinlog.operations.readiness.verdict",
+    "TranslatedOffset": "twinlog.operations.flow_results",
+    "TranslatedOffsets": "twinlog.operations.flow_results",
     "TwinlogError": "twinlog.kafka.errors",
     "UnsupportedVersion": "twinlog.kafka.errors",
     "UserError": "twinlog.kafka.errors",
     "Verdict": "twinlog.operations.readiness.reasons",
     "Verification": "twinlog.operations.verification",
     "Wanted": "twinlog.store.config_records",
+    "check_flow": "twinlog.operations.mirror_maker",
     "json_data": "twinlog.operations.serialise",
 }
 

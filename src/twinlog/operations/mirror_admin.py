@@ -31,6 +31,7 @@ from twinlog.lifecycle import changes as lifecycle
 from twinlog.lifecycle import creation as mirrors
 from twinlog.lifecycle.rebuild import Rebuild
 from twinlog.operations.describe import DescribedPartition, describe, without_log_end
+from twinlog.operations.flows import FlowAdmin
 from twinlog.operations.log_dump import SegmentDump, dump_log
 from twinlog.operations.readiness.verdict import Readiness, judge
 from twinlog.operations.removal import await_stopped
@@ -104,6 +105,11 @@ class MirrorAdmin:
         trace: TracebackType | None,
     ) -> None:
         await self._stack.aclose()
+
+    @property
+    def flows(self) -> FlowAdmin:
+        """What only flows of MirrorMaker 2 have."""
+        return FlowAdmin(self._cluster, self._topics, self.describe_mirrors)
 
     async def create_mirror(
         self, mirror: str, configs: Mapping[str, str], *, replication_factor: int | None = None

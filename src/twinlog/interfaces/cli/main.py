@@ -11,6 +11,7 @@ from twinlog.interfaces.cli.cluster import cluster
 from twinlog.interfaces.cli.console import console
 from twinlog.interfaces.cli.demo import demo
 from twinlog.interfaces.cli.dump_log import dump_log
+from twinlog.interfaces.cli.flows import flows
 from twinlog.interfaces.cli.kafka_mirrors import mirrors_command
 from twinlog.interfaces.cli.mirror_maker import kafka_mirror_maker, mirror_maker
 from twinlog.interfaces.cli.readiness import readiness
@@ -47,6 +48,7 @@ main.add_command(cluster)
 main.add_command(console)
 main.add_command(demo)
 main.add_command(dump_log)
+main.add_command(flows)
 main.add_command(kafka_mirror_maker)
 main.add_command(mirror_maker)
 main.add_command(mirror_maker, "connect-mirror-maker")

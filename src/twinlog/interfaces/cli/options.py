@@ -79,7 +79,7 @@ def destination_properties(bootstrap_server: str, command_config: Path | None) -
 
 def spark_settings(conf: Sequence[str]) -> dict[str, str]:
     """The settings of `--conf`."""
-    return _pairs("--conf", conf)
+    return key_values("--conf", conf)
 
 
 def lane_settings(lane_config: Path | None, lane_property: Sequence[str]) -> LaneSettings:
@@ -89,10 +89,10 @@ def lane_settings(lane_config: Path | None, lane_property: Sequence[str]) -> Lan
         UserError: a setting does not exist or is malformed.
     """
     properties = read_properties(lane_config) if lane_config else {}
-    return parse_lane_settings({**properties, **_pairs("--lane-property", lane_property)})
+    return parse_lane_settings({**properties, **key_values("--lane-property", lane_property)})
 
 
-def _pairs(flag: str, texts: Sequence[str]) -> dict[str, str]:
+def key_values(flag: str, texts: Sequence[str]) -> dict[str, str]:
     """Parse the values of a KEY=VALUE flag; the last value of a key counts."""
     pairs = {}
     for text in texts:

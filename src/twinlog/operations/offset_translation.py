@@ -1,0 +1,295 @@
+"""Translates offsets of a flow by its recorded maps, and says what it does not know.
+
+What is asked for is read first, then the maps: so what was copied before the question is in them,
+or named by a plan. Of the target's logs the bounds are read as well:
+
+    to the target    after the maps    a place that the map names has to be in the log
+    to the source    before the maps   behind the log's end there is nothing to translate
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.metadata import is_another
+from twinlog.kafka.errors import Refusal
+from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
+from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.recorded_map import MapAnswer, OffsetAnswer, RecordedMap
+from twinlog.operations.flow_results import Direction, TranslatedOffset
+from twinlog.store.config_records import MirrorTopic
+from twinlog.store.recorded_maps import read_maps
+
+
+class TargetLog(NamedTuple):
+    """Log start offset and high watermark of a partition of the target."""
+
+    start: int
+    end: int
+
+
+class NoAnswer(NamedTuple):
+    """Why an offset cannot be translated."""
+
+    answer: MapAnswer
+    text: str
+
+
+Question = int | NoAnswer
+"""An offset of a partition, or why there is none."""
+
+_TEXTS: Final[Mapping[tuple[Direction, MapAnswer], str]] = {
+    (Direction.TO_TARGET, MapAnswer.RECORD): "",
+    (Direction.TO_TARGET, MapAnswer.NEXT): (
+        "this offset has no copy (a marker, or an aborted, compacted or deleted record); the next "
+        "record that was copied is source offset {limit}"
+    ),
+    (Direction.TO_TARGET, MapAnswer.END): (
+        "everything before it is copied; the next record that is copied follows here"
+    ),
+    (Direction.TO_TARGET, MapAnswer.NOT_COPIED): (
+        "not copied yet, or not recorded yet: the map ends at source offset {limit}"
+    ),
+    (Direction.TO_TARGET, MapAnswer.BEFORE_START): (
+        "the flow began at source offset {limit}: earlier records have no copy"
+    ),
+    (Direction.TO_SOURCE, MapAnswer.RECORD): "",
+    (Direction.TO_SOURCE, MapAnswer.NEXT): (
+        "no copied record has this offset; the next one is at target offset {limit}"
+    ),
+    (Direction.TO_SOURCE, MapAnswer.END): (
+        "behind the last copied record: everything below this source offset is copied"
+    ),
+    (Direction.TO_SOURCE, MapAnswer.NOT_COPIED): (
+        "not recorded yet: the map ends at target offset {limit}"
+    ),
+    (Direction.TO_SOURCE, MapAnswer.BEFORE_START): (
+        "what the flow has copied begins at target offset {limit}"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowOffsets:
+    """What is known of some topics of a flow."""
+
+    names: Mapping[TopicPartition, TopicPartition]
+    """The target's partition of each of the source's."""
+    maps: Mapping[TopicPartition, RecordedMap]
+    """By the source's partition."""
+    bounds: Mapping[TopicPartition, TargetLog | Refusal]
+    """Of the target's partitions; those of topics that are gone are missing."""
+    gone: Mapping[str, str]
+    """Why the target's topic is not the one that was copied to, by its name."""
+
+    def to_target(self, source: TopicPartition, question: Question) -> TranslatedOffset:
+        """Where the target has an offset of the source's partition."""
+        target = self.names.get(source)
+        if target is None:
+            reason = NoAnswer(MapAnswer.NOT_IN_FLOW, "the flow does not copy this partition")
+            return _translated(source, question, None, reason)
+        if isinstance(question, NoAnswer):
+            return _translated(source, question, target, question)
+        offset_map = self._map(source, target)
+        if isinstance(offset_map, NoAnswer):
+            return _translated(source, question, target, offset_map)
+        found = offset_map.to_destination(question)
+        text = _TEXTS[Direction.TO_TARGET, found.answer].format(limit=found.limit)
+        if found.offset is None:
+            return _translated(source, question, target, NoAnswer(found.answer, text))
+        bounds = self.bounds[target]
+        if isinstance(bounds, Refusal):
+            text = _joined(text, f"the target's log cannot be read: {bounds}")
+        elif found.offset + (found.answer is not MapAnswer.END) > bounds.end:  # END has no record
+            text = (
+                f"it was copied to {found.offset}, and the target's log ends at {bounds.end}: it "
+                "has lost records"
+            )
+            return _translated(source, question, target, NoAnswer(MapAnswer.BEHIND_LOG, text))
+        elif found.offset < bounds.start:
+            text = _joined(text, f"deleted on the target, whose log starts at {bounds.start}")
+        return _translated(source, question, target, found, text)
+
+    def to_source(self, target: TopicPartition, question: Question) -> list[TranslatedOffset]:
+        """Which offsets of the source an offset of the target's partition is.
+
+        Several of the source's partitions may be copied to one of the target: one result for each.
+        """
+        sources = sorted(source for source, name in self.names.items() if name == target)
+        if not sources:
+            reason = NoAnswer(MapAnswer.NOT_IN_FLOW, "the flow copies nothing to this partition")
+            return [_translated(None, reason, target, question)]
+        return [self._to_source(source, target, question) for source in sources]
+
+    def _to_source(
+        self, source: TopicPartition, target: TopicPartition, question: Question
+    ) -> TranslatedOffset:
+        if isinstance(question, NoAnswer):
+            return _translated(source, question, target, question)
+        offset_map = self._map(source, target)
+        if isinstance(offset_map, NoAnswer):
+            return _translated(source, offset_map, target, question)
+        bounds = self.bounds[target]
+        if isinstance(bounds, Refusal):
+            reason = NoAnswer(MapAnswer.UNREADABLE, f"the target's log cannot be read: {bounds}")
+            return _translated(source, reason, target, question)
+        if question > bounds.end:
+            text = f"the target's log ends at {bounds.end}"
+            return _translated(source, NoAnswer(MapAnswer.BEHIND_LOG, text), target, question)
+        found = offset_map.to_source(question)
+        text = _TEXTS[Direction.TO_SOURCE, found.answer].format(limit=found.limit)
+        if found.offset is None:
+            return _translated(source, NoAnswer(found.answer, text), target, question)
+        return _translated(source, found, target, question, text)
+
+    def _map(self, source: TopicPartition, target: TopicPartition) -> RecordedMap | NoAnswer:
+        if target.topic in self.gone:
+            return NoAnswer(MapAnswer.RECREATED, self.gone[target.topic])
+        return self.maps.get(source) or NoAnswer(
+            MapAnswer.NO_MAP, "nothing of this partition was copied yet"
+        )
+
+
+def _joined(*texts: str) -> str:
+    return "; ".join(filter(None, texts))
+
+
+def _translated(
+    source: TopicPartition | None,
+    source_offset: Question | OffsetAnswer,
+    target: TopicPartition | None,
+    target_offset: Question | OffsetAnswer,
+    text: str = "",
+) -> TranslatedOffset:
+    """Put a question and its answer together; a reason for none is the answer."""
+    answer, places = MapAnswer.RECORD, list[int | None]()
+    for each in (source_offset, target_offset):
+        match each:
+            case OffsetAnswer(answer, place, _):
+                places.append(place)
+            case NoAnswer(answer, text):
+                places.append(None)
+            case int():
+                places.append(each)
+    return TranslatedOffset(
+        source=source,
+        source_offset=places[0],
+        target=target,
+        target_offset=places[1],
+        answer=answer,
+        text=text,
+    )
+
+
+async def read_flow_offsets(
+    destination: KafkaCluster, topics: Sequence[MirrorTopic], direction: Direction
+) -> FlowOffsets:
+    """What is known now; what is asked for has to be read before (see the module).
+
+    Args:
+        destination: the flow's cluster.
+        topics: of one flow; those that are asked for.
+        direction: of the questions.
+
+    Raises:
+        TwinlogError: maps cannot be read now, or a part of them is lost.
+    """
+    names = {
+        name.source: topic.on_destination(name)
+        for topic in topics
+        for name in topic.mirror_partitions
+    }
+    there = (await destination.refresh({topic.destination_name for topic in topics})).topics
+    gone: dict[str, str] = {}
+    for topic in topics:
+        remote = topic.destination_name
+        if remote not in there:
+            gone[remote] = f"{remote} is not in the target's metadata"
+        elif is_another(topic.destination_topic_id, there[remote].topic_id):
+            gone[remote] = f"{remote} was recreated on the target since it was copied to"
+    targets = {target for target in names.values() if target.topic not in gone}
+    if direction is Direction.TO_TARGET:
+        maps = await read_maps(destination, topics)
+        bounds = await _bounds(destination, targets)
+    else:
+        bounds = await _bounds(destination, targets)
+        maps = await read_maps(destination, topics)
+    return FlowOffsets(names=names, maps=maps, bounds=bounds, gone=gone)
+
+
+async def _bounds(
+    cluster: KafkaCluster, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, TargetLog | Refusal]:
+    starts, ends = await asyncio.gather(
+        list_offsets(cluster, partitions, OffsetSpec.EARLIEST),
+        list_offsets(cluster, partitions, OffsetSpec.LATEST),
+    )
+    bounds: dict[TopicPartition, TargetLog | Refusal] = {}
+    for partition in partitions:
+        start, end = starts[partition], ends[partition]
+        if isinstance(start, Refusal):
+            bounds[partition] = start
+        elif isinstance(end, Refusal):
+            bounds[partition] = end
+        else:
+            bounds[partition] = TargetLog(start.offset, end.offset)
+    return bounds
+
+
+async def at_timestamp(
+    cluster: KafkaCluster, partitions: Collection[TopicPartition], timestamp_ms: int, side: str
+) -> dict[TopicPartition, Question]:
+    """The offsets of the first records with this timestamp or a later one (ListOffsets).
+
+    Args:
+        cluster: whose partitions.
+        partitions: which.
+        timestamp_ms: milliseconds since 1970.
+        side: what the cluster is, for messages.
+    """
+    answers = await list_offsets(cluster, dict.fromkeys(partitions, timestamp_ms))
+    none = NoAnswer(
+        MapAnswer.NO_RECORD, f"the {side} has no record with this timestamp or a later one"
+    )
+    questions: dict[TopicPartition, Question] = {}
+    for partition, answer in answers.items():
+        if isinstance(answer, Refusal):
+            text = f"the {side} refuses to list its offsets: {answer}"
+            questions[partition] = NoAnswer(MapAnswer.UNREADABLE, text)
+        else:
+            questions[partition] = answer.offset if answer.offset >= 0 else none
+    return questions
+
+
+async def of_copied_topics(
+    source: KafkaCluster,
+    topics: Iterable[MirrorTopic],
+    questions: Mapping[TopicPartition, Question],
+) -> dict[TopicPartition, Question]:
+    """The questions about the source; none is left of a topic that is another one by now.
+
+    The topics are read after the offsets, so that one that was recreated before is detected.
+
+    Raises:
+        Retriable: the source is unreachable.
+    """
+    asked = {partition.topic for partition in questions}
+    copied = {topic.topic: topic for topic in topics if topic.topic in asked}
+    there = (await source.refresh(set(copied))).topics
+
+    def checked(partition: TopicPartition, question: Question) -> Question:
+        topic = copied.get(partition.topic)
+        if topic is None:
+            return question
+        present = there.get(partition.topic)
+        if present is None:
+            return NoAnswer(MapAnswer.RECREATED, "the topic is not in the source's metadata")
+        if is_another(topic.topic_id, present.topic_id):
+            return NoAnswer(
+                MapAnswer.RECREATED, "the topic was recreated on the source, and is not copied yet"
+            )
+        return question
+
+    return {partition: checked(partition, question) for partition, question in questions.items()}

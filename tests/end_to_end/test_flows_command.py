@@ -1,0 +1,401 @@
+"""`twinlog flows` on real clusters, each command as a user types it.
+
+Offsets are compared with the records themselves, as librdkafka reads them on both sides: values are
+numbers that no other record of the topic has.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import librdkafka_tools
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from remote_topics import records
+from waiting import until
+
+from twinlog.local.commands import Done
+from twinlog.local.load import delete_before
+from twinlog.local.stage import NODE_END_SECONDS, Stage
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+
+SECONDS = 90.0
+FLOW = "a-to-b"
+SETTINGS = {
+    "replication.factor": "1",
+    "refresh.topics.interval.seconds": "1",
+    "twinlog.data.loss": "continue",
+    "emit.heartbeats.enabled": "false",
+    "emit.checkpoints.enabled": "false",
+}
+UNKNOWN = 3
+"""Exit status of `translate` if an offset is unknown."""
+
+
+def flows(stage: Stage, action: str, *arguments: str) -> Done:
+    """Run `twinlog flows` on the target."""
+    servers = stage.destination.bootstrap_servers
+    return librdkafka_tools.twinlog("flows", action, "--bootstrap-server", servers, *arguments)
+
+
+def done(stage: Stage, action: str, *arguments: str) -> Any:
+    """Run `twinlog flows --json`; return its result."""
+    result = flows(stage, action, *arguments, "--json")
+    assert result.status == 0, result
+    return json.loads(result.output)
+
+
+def create(stage: Stage, source: str, topics: str, *more: str) -> Any:
+    """Create a flow of the source under this alias."""
+    settings = [part for item in SETTINGS.items() for part in ("--config", "=".join(item))]
+    file = stage.directory / "command.properties"
+    file.write_text("mirror.topic.num.partitions=5\n")
+    servers = stage.source.bootstrap_servers
+    return done(
+        stage,
+        "create",
+        *("--command-config", str(file), "--source", source, "--target", "b"),
+        *("--source-bootstrap-server", servers, "--topics", topics, *settings, *more),
+    )
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Start two clusters, a flow `a->b` that was created by command, and a node."""
+    with Stage(tmp_path_factory.mktemp("flows-command")) as stage:
+        stage.start_source()
+        stage.start_destination()
+        created = create(stage, "a", "copied-.*")
+        assert created["created"] == FLOW
+        stage.start_node()
+        yield stage
+
+
+def await_values(stage: Stage, topic: str, wanted: Sequence[str], partition: int = 0) -> None:
+    """Wait until a topic of the target has these records, in order."""
+    until(
+        lambda: [value for _, value in records(stage.destination, topic, partition)],
+        SECONDS,
+        f"{len(wanted)} records of {topic}",
+        good=lambda values: values == list(wanted),
+    )
+
+
+def write_transactions(servers: str, topic: str, numbers: range) -> None:
+    """Write numbers, ten in a transaction; each third transaction is aborted, and repeated."""
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": topic})
+    producer.init_transactions(30)
+    for first in numbers[::10]:
+        for commit in ([False] if first % 30 == 0 else []) + [True]:
+            producer.begin_transaction()
+            for number in range(first, first + 10):
+                producer.produce(topic, str(number), partition=0)
+            producer.flush(30)
+            if commit:
+                producer.commit_transaction(30)
+            else:
+                producer.abort_transaction(30)
+
+
+def translated(
+    stage: Stage, topic: str, offsets: range, *more: str, partition: int = 0
+) -> list[dict[str, Any]]:
+    """Translate offsets by command; the status says whether all are known."""
+    asked = [part for offset in offsets for part in ("--offset", str(offset))]
+    result = flows(
+        stage,
+        "translate",
+        *("--flow", FLOW, "--topic", topic, "--partition", str(partition)),
+        *(*asked, *more, "--json"),
+    )
+    assert result.status in {0, UNKNOWN}, result
+    data = json.loads(result.output)
+    assert data["all_known"] == (result.status == 0)
+    found: list[dict[str, Any]] = data["offsets"]
+    assert all(one["known"] == (one["answer"] not in {"NOT_COPIED"}) for one in found)
+    return found
+
+
+def log_end(servers: str, topic: str) -> int:
+    with librdkafka_tools.consumer(servers, "ends") as client:
+        return int(client.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)[1])
+
+
+def state(stage: Stage, topic: str) -> str:
+    (flow,) = done(stage, "describe", "--flow", FLOW)
+    (row,) = [row for row in flow["partitions"] if row["topic"] == topic] or [{"state": "none"}]
+    return str(row["state"])
+
+
+def await_state(stage: Stage, topic: str, wanted: str) -> None:
+    until(lambda: state(stage, topic), SECONDS, wanted, good=lambda found: found == wanted)
+
+
+@pytest.fixture
+def copied(stage: Stage, topic: str) -> str:
+    """Copy 300 numbers in transactions; the flow is paused and resumed in the middle.
+
+    So the target's log has a fence between records, and the source's has markers and aborted ones.
+    """
+    servers, name = stage.source.bootstrap_servers, f"copied-{topic}"
+    librdkafka_tools.make_topic(servers, name)
+    write_transactions(servers, name, range(150))
+    await_values(stage, f"a.{name}", list(map(str, range(150))))
+    assert done(stage, "pause", "--flow", FLOW, "--topic", name)["paused"] == [name]
+    await_state(stage, name, "PAUSED")
+    write_transactions(servers, name, range(150, 300))
+    assert done(stage, "resume", "--flow", FLOW, "--topic", name)["resumed"] == [name]
+    await_values(stage, f"a.{name}", list(map(str, range(300))))
+    return name
+
+
+def test_each_offset_of_a_transactional_log_is_translated_exactly(
+    stage: Stage, copied: str
+) -> None:
+    """Goal: in both directions, each record is at its copy, and each position leaves the same.
+
+    A position is where a group goes on: the records from it on are the same on both sides.
+    """
+    source, target = records(stage.source, copied), records(stage.destination, f"a.{copied}")
+    assert [value for _, value in source] == [value for _, value in target]
+    ends = [
+        log_end(stage.source.bootstrap_servers, copied),
+        log_end(stage.destination.bootstrap_servers, f"a.{copied}"),
+    ]
+    assert target[-1][0] - target[0][0] > 299, "the target's log has a fence between records"
+    assert ends[0] > 300 + 30, "the source's log has markers and aborted records"
+    directions = [
+        ("source", "target", copied, ()),
+        ("target", "source", f"a.{copied}", ("--to-source",)),
+    ]
+    for (here, there, name, flags), log, other, end in zip(
+        directions, (source, target), (target, source), ends, strict=True
+    ):
+
+        def whole(
+            name: str = name, end: int = end, flags: tuple[str, ...] = flags
+        ) -> list[dict[str, Any]]:
+            return translated(stage, name, range(end + 1), *flags)
+
+        # The markers behind the last record are recorded about a second after it.
+        found = until(whole, SECONDS, f"all offsets of {name}", good=lambda all_: all_[-1]["known"])
+        places = dict(log)
+        assert [one[here]["offset"] for one in found] == list(range(end + 1))
+        for offset, one in enumerate(found):
+            place = one[there]["offset"]
+            left = [value for at, value in log if at >= offset]
+            assert [value for at, value in other if at >= place] == left, one
+            assert (one["answer"] == "RECORD") == (offset in places), one
+            if offset in places:
+                assert dict(other)[place] == places[offset], one
+        assert {one["answer"] for one in found} == {"RECORD", "NEXT", "END"}
+
+
+def test_a_group_and_a_time_are_translated(stage: Stage, copied: str, topic: str) -> None:
+    """Goal: all committed offsets at once, also those that the flow does not copy; both ways."""
+    here, there = stage.source.bootstrap_servers, stage.destination.bootstrap_servers
+    other, group = f"other-{topic}", f"g-{topic}"
+    librdkafka_tools.make_topic(here, other)
+    source, target = records(stage.source, copied), records(stage.destination, f"a.{copied}")
+    librdkafka_tools.commit(here, group, copied, {0: source[137][0]})
+    librdkafka_tools.commit(here, group, other, {0: 0})
+    ran = flows(stage, "translate", "--flow", "a->b", "--group", group, "--json")
+    assert ran.status == UNKNOWN, ran
+    first, last = json.loads(ran.output)["offsets"]
+    assert first["target"] == {"topic": f"a.{copied}", "partition": 0, "offset": target[137][0]}
+    assert (last["source"]["topic"], last["target"], last["answer"]) == (other, None, "NOT_IN_FLOW")
+
+    librdkafka_tools.commit(there, group, f"a.{copied}", {0: target[200][0]})
+    back = done(stage, "translate", "--flow", FLOW, "--group", group, "--to-source")
+    assert [one["source"]["offset"] for one in back["offsets"]] == [source[200][0]]
+
+    with librdkafka_tools.consumer(here, "times") as client:
+        client.assign([TopicPartition(copied, 0, source[150][0])])
+        message = client.poll(30)
+        assert message is not None
+        time_ms = message.timestamp()[1]
+        (at,) = client.offsets_for_times([TopicPartition(copied, 0, time_ms)], timeout=30)
+    number = next(index for index, (offset, _) in enumerate(source) if offset >= at.offset)
+    asked = ("--flow", FLOW, "--topic", copied, "--timestamp", str(time_ms))
+    (found,) = done(stage, "translate", *asked)["offsets"]
+    assert (found["source"]["offset"], found["target"]["offset"]) == (at.offset, target[number][0])
+    later = ("--flow", FLOW, "--topic", copied, "--timestamp", "2999-01-01T00:00:00Z")
+    ran = flows(stage, "translate", *later, "--json")
+    assert ran.status == UNKNOWN, ran
+    (found,) = json.loads(ran.output)["offsets"]
+    assert (found["source"]["offset"], found["answer"]) == (None, "NO_RECORD")
+    nobody = flows(stage, "translate", "--flow", FLOW, "--group", f"{group}-x")
+    assert nobody.status == 1
+    assert f"group {group}-x has committed no offset on the source" in nobody.errors
+
+
+def test_what_is_not_copied_yet_and_what_is_lost_is_said(stage: Stage, topic: str) -> None:
+    """Goal: no number for what is not copied; behind lost records the next one is named."""
+    servers, name = stage.source.bootstrap_servers, f"copied-{topic}"
+    librdkafka_tools.make_topic(servers, name)
+    librdkafka_tools.write(servers, name, librdkafka_tools.simple(100))
+    await_values(stage, f"a.{name}", [f"v{at}" for at in range(100)])
+    done(stage, "pause", "--flow", FLOW, "--topic", name)
+    await_state(stage, name, "PAUSED")
+    librdkafka_tools.write(servers, name, librdkafka_tools.simple(60, text="w"))
+    table = flows(
+        stage,
+        *("translate", "--flow", FLOW, "--topic", name, "--partition", "0"),
+        *("--offset", "7", "--offset", "110"),
+    )
+    assert table.status == UNKNOWN, table
+    assert [" ".join(line.split()) for line in table.output.splitlines()] == [
+        "SOURCE SOURCE-OFFSET TARGET TARGET-OFFSET ANSWER",
+        f"{name}-0 7 a.{name}-0 7 record",
+        (
+            f"{name}-0 110 a.{name}-0 - not copied: not copied yet, or not recorded yet: the map "
+            "ends at source offset 100"
+        ),
+    ]
+    delete_before(servers, [(name, 0, 130)])
+    done(stage, "resume", "--flow", FLOW, "--topic", name)
+    kept = [*(f"v{at}" for at in range(100)), *(f"w{at}" for at in range(30, 60))]
+    await_values(stage, f"a.{name}", kept)
+    place = {value: at for at, value in records(stage.destination, f"a.{name}")}["w30"]
+    (lost, first) = until(
+        lambda: translated(stage, name, range(129, 131)),
+        SECONDS,
+        "the map of the records behind the lost ones",
+        good=lambda both: both[1]["answer"] == "RECORD",
+    )
+    assert (lost["answer"], lost["target"]["offset"]) == ("NEXT", place)
+    assert "the next record that was copied is source offset 130" in lost["text"]
+    assert first["target"]["offset"] == place
+
+
+def test_a_flow_shows_its_settings_states_and_topics(stage: Stage, topic: str) -> None:
+    servers, name = stage.source.bootstrap_servers, f"copied-{topic}"
+    librdkafka_tools.make_topic(servers, name, 2)
+    librdkafka_tools.write(servers, name, librdkafka_tools.simple(20, 1))
+    await_values(stage, f"a.{name}", [f"v{at}" for at in range(20)], 1)
+
+    def row() -> dict[str, Any]:
+        (flow,) = done(stage, "describe", "--flow", "a->b")
+        return next(r for r in flow["partitions"] if (r["topic"], r["partition"]) == (name, 1))
+
+    shown = until(row, SECONDS, "a lag of 0", good=lambda found: found["lag"] == 0)
+    assert (shown["target_topic"], shown["state"]) == (f"a.{name}", "MIRRORING")
+    (flow,) = done(stage, "describe", "--flow", FLOW)
+    assert (flow["source"], flow["target"], flow["config"]) == (
+        "a",
+        "b",
+        {"bootstrap.servers": servers},
+    )
+    assert flow["settings"]["topics"] == "copied-.*"
+    assert flow["settings"]["offset.lag.max"] == "100"
+    assert set(flow["changed_settings"]) == {*SETTINGS, "topics", "enabled"}
+    text = flows(stage, "describe", "--flow", FLOW).output
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert any(line.startswith("Flow a-to-b: from a (cluster ") for line in lines)
+    assert any(line.startswith(f"{name} 1 a.{name} 20 20 20 0 MIRRORING") for line in lines)
+    assert "topics copied-.*" in lines
+    (listed,) = [one for one in done(stage, "list") if one["flow"] == FLOW]
+    assert listed["partitions"] == len(flow["partitions"])
+    assert sum(listed["states"].values()) == listed["partitions"]
+    names = [line.split()[0] for line in flows(stage, "list").output.splitlines()]
+    assert names[0] == "FLOW"
+    assert FLOW in names
+
+
+def test_a_flow_begins_at_the_end_and_is_deleted_in_one_step(stage: Stage, topic: str) -> None:
+    """Goal: what was before the flow has no place; its topics stay; it goes on if created again."""
+    servers, name = stage.source.bootstrap_servers, f"late-{topic}"
+    librdkafka_tools.make_topic(servers, name)
+    librdkafka_tools.write(servers, name, librdkafka_tools.simple(20))
+    latest = ("--config", "consumer.auto.offset.reset=latest")
+    assert create(stage, "c", "late-.*", *latest)["created"] == "c-to-b"
+
+    def before() -> Done:
+        asked = ("--flow", "c->b", "--topic", name, "--partition", "0", "--offset", "5")
+        return flows(stage, "translate", *asked, "--json")
+
+    early = until(before, SECONDS, "the map", good=lambda ran: "BEFORE_START" in ran.output)
+    assert early.status == UNKNOWN
+    assert "the flow began at source offset 20" in early.output
+    librdkafka_tools.write(servers, name, librdkafka_tools.simple(5, text="w"))
+    await_values(stage, f"c.{name}", [f"w{at}" for at in range(5)])
+
+    again = flows(
+        stage,
+        *("create", "--source", "c", "--target", "b", "--source-bootstrap-server", servers),
+    )
+    assert again.status == 1
+    assert again.errors.startswith("Error: MIRROR_ALREADY_EXISTS: flow c-to-b already exists")
+    replaced = create(stage, "c", "late-.*", *latest, "--config", "tasks.max=2", "--replace")
+    assert replaced["replaced"] == "c-to-b"
+
+    deleted = done(stage, "delete", "--flow", "c->b")
+    assert deleted["deleted"] == "c-to-b"
+    assert "c-to-b" not in [one["flow"] for one in done(stage, "list")]
+    librdkafka_tools.write(servers, name, librdkafka_tools.simple(5, text="x"))
+    create(stage, "c", "late-.*", *latest)
+    expected = [*(f"w{at}" for at in range(5)), *(f"x{at}" for at in range(5))]
+    await_values(stage, f"c.{name}", expected)
+    assert done(stage, "delete", "--flow", "c->b") == {"deleted": "c-to-b", "removed": [name]}
+
+
+def test_a_flow_is_not_deleted_while_no_node_runs(stage: Stage, topic: str) -> None:
+    """Goal: what may still be copied is not forgotten; the end is stored, and completed later."""
+    servers, name = stage.source.bootstrap_servers, f"kept-{topic}"
+    librdkafka_tools.make_topic(servers, name)
+    librdkafka_tools.write(servers, name, librdkafka_tools.simple(5))
+    create(stage, "e", "kept-.*")
+    await_values(stage, f"e.{name}", [f"v{at}" for at in range(5)])
+    node = stage.nodes["node"]
+    node.signal(15)
+    node.end(NODE_END_SECONDS)
+    try:
+        hasty = flows(stage, "delete", "--flow", "e-to-b", "--wait-seconds", "1")
+        assert hasty.status == 1
+        assert f"not STOPPED within 1 s: 1 partition(s): {name}-0 is " in hasty.errors
+        (kept,) = done(stage, "describe", "--flow", "e-to-b")
+        assert [row["wanted"] for row in kept["partitions"]] == ["STOPPED"]
+    finally:
+        stage.start_node()
+    assert done(stage, "delete", "--flow", "e-to-b") == {"deleted": "e-to-b", "removed": []}
+
+
+def test_the_flows_of_a_file_are_created(stage: Stage, topic: str, tmp_path: Path) -> None:
+    """Goal: a file of MirrorMaker 2, without mirror-maker; the node that runs copies it."""
+    servers, name = stage.source.bootstrap_servers, f"filed-{topic}"
+    librdkafka_tools.make_topic(servers, name)
+    librdkafka_tools.write(servers, name, librdkafka_tools.simple(10))
+    file = tmp_path / "mm2.properties"
+    lines = {
+        "clusters": "d,b",
+        "d.bootstrap.servers": servers,
+        "b.bootstrap.servers": stage.destination.bootstrap_servers,
+        "d->b.enabled": "true",
+        "d->b.topics": name,
+        **SETTINGS,
+    }
+    file.write_text("".join(f"{key} = {value}\n" for key, value in lines.items()))
+    ran = librdkafka_tools.twinlog("flows", "create", "--file", str(file), "--json")
+    assert ran.status == 0, ran
+    (created,) = json.loads(ran.output)
+    assert created["created"] == "d-to-b"
+    await_values(stage, f"d.{name}", [f"v{at}" for at in range(10)])
+    assert done(stage, "delete", "--flow", "d-to-b")["removed"] == [name]
+
+
+def test_a_mirror_that_is_no_flow_is_refused(stage: Stage, topic: str) -> None:
+    stage.create_mirror(f"exact-{topic}")
+    refused = flows(stage, "pause", "--flow", f"exact-{topic}")
+    assert refused.status == 1
+    assert f"mirror exact-{topic} is no flow" in refused.errors
+    unknown = flows(stage, "describe", "--flow", "x->y")
+    assert unknown.status == 1
+    assert unknown.errors.startswith("Error: UNKNOWN_MIRROR: ")
+    elsewhere = flows(
+        stage,
+        *("translate", "--flow", FLOW, "--topic", topic, "--partition", "0", "--offset", "1"),
+    )
+    assert elsewhere.status == 1
+    assert elsewhere.errors.startswith("Error: TOPIC_NOT_IN_MIRROR: ")

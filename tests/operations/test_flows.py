@@ -1,0 +1,139 @@
+"""`FlowAdmin` where a node changes the flow at the same time; no cluster."""
+
+import asyncio
+from collections.abc import Collection
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from twinlog.kafka.errors import UserError
+from twinlog.mirror.errors import MirrorError, MirrorRefused
+from twinlog.mirror.flow import flow_properties
+from twinlog.operations import flows
+from twinlog.operations.flows import FlowAdmin
+from twinlog.store.config_records import ConfigRecord, Mirror, MirrorTopic, Wanted, key_of
+from twinlog.store.control_topics import ControlTopics
+from twinlog.store.snapshot import Snapshot
+
+FLOW = Mirror(
+    name="A-to-B",
+    source={"bootstrap.servers": "a:1"} | flow_properties({"enabled": "true"}, "A", "B"),
+    source_cluster_id="s",
+    replication_factor=None,
+)
+
+
+def topic(name: str, wanted: Wanted = Wanted.MIRRORING) -> MirrorTopic:
+    return MirrorTopic(
+        mirror=FLOW.name, topic=name, topic_id=UUID(int=1), partitions=1, wanted=wanted
+    )
+
+
+class Stored:
+    """What is stored, and what is done to it; a node adds a topic before the first deletion."""
+
+    def __init__(self, *records: ConfigRecord, added: str | None = None) -> None:
+        self.records = {key_of(record): record for record in records}
+        self.added = added
+        self.calls: list[tuple[str, tuple[str, ...]]] = []
+
+    def __call__(self, _cluster: object) -> "Stored":
+        return self
+
+    async def snapshot(self) -> Snapshot:
+        return Snapshot(dict(self.records))
+
+    async def remove(self, _cluster: object, _flow: str, topics: Collection[str]) -> list[str]:
+        self.calls.append(("remove", tuple(topics)))
+        for name in topics:
+            self.records[key_of(topic(name))] = topic(name, Wanted.STOPPED)
+        return list(topics)
+
+    async def await_stopped(
+        self, _describe: object, topics: Collection[str], _timeout_s: float, _tell: object
+    ) -> tuple[()]:
+        self.calls.append(("await", tuple(sorted(topics))))
+        return ()
+
+    async def delete(self, _cluster: object, flow: str) -> frozenset[Any]:
+        self.calls.append(("delete", (flow,)))
+        if self.added is not None:
+            self.records[key_of(topic(self.added))] = topic(self.added)
+            self.added = None
+            raise MirrorError.MIRROR_NOT_EMPTY.error("a topic was added")
+        return frozenset()
+
+
+def admin(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> FlowAdmin:
+    for name, fake in (
+        ("MirrorStore", stored),
+        ("remove_topics", stored.remove),
+        ("await_stopped", stored.await_stopped),
+        ("delete_mirror", stored.delete),
+        ("_RETRY_S", 0.0),
+    ):
+        monkeypatch.setattr(flows, name, fake)
+    cluster: Any = None
+    describe: Any = None
+    return FlowAdmin(cluster, ControlTopics(), describe)
+
+
+def test_a_topic_that_a_node_adds_meanwhile_is_removed_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: a deletion does not fail because a node has just refreshed the flow's topics."""
+    stored = Stored(FLOW, topic("t"), topic("gone", Wanted.STOPPED), added="new")
+    deleted = asyncio.run(admin(stored, monkeypatch).delete(FLOW.name))
+    assert deleted.removed == ("new", "t")
+    assert stored.calls == [
+        ("remove", ("t",)),
+        ("await", ("gone", "t")),
+        ("delete", (FLOW.name,)),
+        ("remove", ("new",)),
+        ("await", ("gone", "new", "t")),
+        ("delete", (FLOW.name,)),
+    ]
+
+
+def test_a_flow_that_gets_topics_again_and_again_is_not_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stored = Stored(FLOW, added="new")
+    with pytest.raises(MirrorRefused, match="MIRROR_NOT_EMPTY"):
+        asyncio.run(admin(stored, monkeypatch).delete(FLOW.name, timeout_s=0.0))
+    assert [call for call, _ in stored.calls] == ["await", "delete"]
+
+
+def test_only_flows_are_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: the name of an exact mirror ends nothing of it."""
+    exact = Mirror(name="m", source={}, source_cluster_id="s", replication_factor=None)
+    flow_admin = admin(Stored(FLOW, exact), monkeypatch)
+    for change in (flow_admin.delete, flow_admin.pause, flow_admin.resume):
+        with pytest.raises(UserError, match="mirror m is no flow"):
+            asyncio.run(change("m"))
+        with pytest.raises(MirrorRefused, match="UNKNOWN_MIRROR"):
+            asyncio.run(change("x-to-y"))
+
+
+@pytest.mark.parametrize(
+    ("topic_name", "partition", "error"),
+    [
+        ("other", 0, "TOPIC_NOT_IN_MIRROR: flow A-to-B copies nothing from a topic other"),
+        ("t", 1, r"copies 1 partition\(s\) of t: expected a number below 1, not 1"),
+    ],
+)
+def test_what_a_flow_does_not_copy_is_not_translated(
+    topic_name: str, partition: int, error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow_admin = admin(Stored(FLOW, topic("t")), monkeypatch)
+    with pytest.raises(UserError, match=error):
+        asyncio.run(flow_admin.translate_offsets(FLOW.name, topic_name, partition, [1]))
+
+
+def test_negative_offsets_and_times_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    flow_admin = admin(Stored(FLOW, topic("t")), monkeypatch)
+    with pytest.raises(UserError, match="the offset -1 is not valid"):
+        asyncio.run(flow_admin.translate_offsets(FLOW.name, "t", 0, [3, -1]))
+    with pytest.raises(UserError, match="the timestamp -5 is not valid"):
+        asyncio.run(flow_admin.translate_timestamp(FLOW.name, -5))

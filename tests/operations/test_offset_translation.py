@@ -1,0 +1,163 @@
+"""Offsets of flows, put together from maps, names and bounds of logs; no cluster."""
+
+import json
+
+import pytest
+
+from twinlog.kafka.error_codes import ErrorCode
+from twinlog.kafka.errors import Refusal
+from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run
+from twinlog.mirror.recorded_map import MapAnswer, RecordedMap
+from twinlog.operations.flow_results import Direction, TranslatedOffsets
+from twinlog.operations.offset_translation import FlowOffsets, NoAnswer, TargetLog
+from twinlog.operations.serialise import json_data
+
+SOURCE, REMOTE = TopicPartition("orders", 0), TopicPartition("A.orders", 0)
+OTHER = TopicPartition("orders-2", 0)
+WHOLE = TargetLog(0, 100)
+
+
+def offset_map(source: int = 0, destination: int = 50, count: int = 10) -> RecordedMap:
+    runs = OffsetRuns(Ends(Offset(0), Offset(40)))
+    runs.append(Run(Offset(source), Offset(destination), count))
+    return RecordedMap(runs, runs.end.source, pending=False)
+
+
+def known(
+    *,
+    bounds: TargetLog | Refusal = WHOLE,
+    gone: str = "",
+    mapped: bool = True,
+) -> FlowOffsets:
+    return FlowOffsets(
+        names={SOURCE: REMOTE},
+        maps={SOURCE: offset_map()} if mapped else {},
+        bounds={} if gone else {REMOTE: bounds},
+        gone={REMOTE.topic: gone} if gone else {},
+    )
+
+
+def test_an_offset_is_found_on_the_other_side() -> None:
+    forward = known().to_target(SOURCE, 4)
+    assert (forward.target, forward.target_offset, forward.answer) == (REMOTE, 54, MapAnswer.RECORD)
+    (back,) = known().to_source(REMOTE, 54)
+    assert (back.source, back.source_offset, back.answer) == (SOURCE, 4, MapAnswer.RECORD)
+    assert forward.known
+    assert back.known
+
+
+@pytest.mark.parametrize(
+    ("offsets", "answer", "text"),
+    [
+        (known(mapped=False), MapAnswer.NO_MAP, "nothing of this partition was copied yet"),
+        (known(gone="it was recreated"), MapAnswer.RECREATED, "it was recreated"),
+        (
+            known(bounds=TargetLog(0, 54)),
+            MapAnswer.BEHIND_LOG,
+            "it was copied to 54, and the target's log ends at 54: it has lost records",
+        ),
+    ],
+)
+def test_an_answer_that_is_not_known_is_none(
+    offsets: FlowOffsets, answer: MapAnswer, text: str
+) -> None:
+    """Goal: no number is given that may be wrong, and the reason is named."""
+    found = offsets.to_target(SOURCE, 4)
+    assert (found.target_offset, found.answer, found.text) == (None, answer, text)
+    assert not found.known
+    (back,) = offsets.to_source(REMOTE, 55)
+    assert back.source_offset is None
+    assert back.answer is answer
+
+
+def test_behind_the_last_record_is_the_logs_end() -> None:
+    """Goal: a group that has read everything goes on there, where no record is yet."""
+    end = known(bounds=TargetLog(0, 60)).to_target(SOURCE, 10)
+    assert (end.target_offset, end.answer) == (60, MapAnswer.END)
+
+
+def test_offsets_behind_the_map_are_unknown() -> None:
+    found = known().to_target(SOURCE, 11)
+    assert found.answer is MapAnswer.NOT_COPIED
+    assert "the map ends at source offset 10" in found.text
+    (back,) = known().to_source(REMOTE, 101)
+    assert (back.answer, back.text) == (MapAnswer.BEHIND_LOG, "the target's log ends at 100")
+
+
+def test_a_copy_that_was_deleted_is_named_with_its_offset() -> None:
+    found = known(bounds=TargetLog(70, 100)).to_target(SOURCE, 4)
+    assert found.target_offset == 54
+    assert found.text == "deleted on the target, whose log starts at 70"
+
+
+def test_a_log_that_cannot_be_read_leaves_the_map_to_answer() -> None:
+    """Goal: a place in the map is exact; what lies behind a log's end is not known."""
+    refused = Refusal(ErrorCode.LEADER_NOT_AVAILABLE)
+    found = known(bounds=refused).to_target(SOURCE, 4)
+    assert found.target_offset == 54
+    assert "cannot be read" in found.text
+    (back,) = known(bounds=refused).to_source(REMOTE, 54)
+    assert (back.source_offset, back.answer) == (None, MapAnswer.UNREADABLE)
+
+
+def test_partitions_of_other_topics_are_named() -> None:
+    found = known().to_target(OTHER, 4)
+    assert (found.source, found.source_offset, found.target) == (OTHER, 4, None)
+    assert found.answer is MapAnswer.NOT_IN_FLOW
+    (back,) = known().to_source(OTHER, 4)
+    assert (back.source, back.target, back.target_offset) == (None, OTHER, 4)
+    assert not back.known
+
+
+def test_a_question_without_an_offset_keeps_its_reason() -> None:
+    found = known().to_target(SOURCE, NoAnswer(MapAnswer.NO_RECORD, "no such record"))
+    assert (found.source_offset, found.target_offset) == (None, None)
+    assert (found.answer, found.text) == (MapAnswer.NO_RECORD, "no such record")
+
+
+def test_several_partitions_of_the_source_answer_for_one_of_the_target() -> None:
+    """Goal: with topics that are copied together, the record's own partition is named."""
+    shared = FlowOffsets(
+        names={SOURCE: REMOTE, OTHER: REMOTE},
+        maps={SOURCE: offset_map(), OTHER: offset_map(destination=60)},
+        bounds={REMOTE: WHOLE},
+        gone={},
+    )
+    found = shared.to_source(REMOTE, 63)
+    assert [(one.source, one.answer) for one in found] == [
+        (SOURCE, MapAnswer.END),
+        (OTHER, MapAnswer.RECORD),
+    ]
+    assert found[1].source_offset == 3
+
+
+def test_the_result_serialises_itself() -> None:
+    offsets = (known().to_target(SOURCE, 4), known().to_target(OTHER, 1))
+    result = TranslatedOffsets(
+        flow="A-to-B", direction=Direction.TO_TARGET, offsets=offsets, group="g"
+    )
+    data = json.loads(json.dumps(json_data(result)))
+    assert data == {
+        "flow": "A-to-B",
+        "direction": "to_target",
+        "group": "g",
+        "timestamp_ms": None,
+        "all_known": False,
+        "offsets": [
+            {
+                "source": {"topic": "orders", "partition": 0, "offset": 4},
+                "target": {"topic": "A.orders", "partition": 0, "offset": 54},
+                "answer": "RECORD",
+                "known": True,
+                "text": "",
+            },
+            {
+                "source": {"topic": "orders-2", "partition": 0, "offset": 1},
+                "target": None,
+                "answer": "NOT_IN_FLOW",
+                "known": False,
+                "text": "the flow does not copy this partition",
+            },
+        ],
+    }
