@@ -22,7 +22,8 @@ from twinlog.lifecycle.changes import delete_mirror
 from twinlog.mirror.settings import ACLS, MirrorSettings, parse_settings
 from twinlog.store.config_records import MadeAcl, MadeFor, Mirror, MirrorTopic
 from twinlog.store.mirrors import MirrorStore
-from twinlog.sync.acls import ABSENT_S, AclSync
+from twinlog.sync.absent_acls import ABSENT_S
+from twinlog.sync.acls import AclSync
 from twinlog.sync.base import run_sync
 from twinlog.sync.read_only import ReadOnly
 

@@ -78,6 +78,8 @@ def stored_properties(
     intervals = [settings.refresh_topics_interval_seconds]
     if settings.sync_topic_configs_enabled:
         intervals.append(settings.sync_topic_configs_interval_seconds)
+    if settings.syncs_topic_acls:
+        intervals.append(settings.sync_topic_acls_interval_seconds)
     if settings.emits_checkpoints:
         intervals.append(settings.emit_checkpoints_interval_seconds)
     if settings.syncs_group_offsets:

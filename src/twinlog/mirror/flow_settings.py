@@ -224,7 +224,7 @@ _ROWS: Final = (
         parse_flag,
         _FLAG,
         "whether ACLs of remote topics follow the source's, without rights to write",
-        differs="ACLs are not copied yet",
+        differs="twinlog also removes what it has copied, when the source no longer has it",
     ),
     FlowSetting(
         "sync.topic.acls.interval.seconds",
@@ -232,7 +232,6 @@ _ROWS: Final = (
         parse_interval,
         "seconds",
         "time between two copies of ACLs",
-        differs="ACLs are not copied yet",
     ),
     FlowSetting(
         "emit.heartbeats.enabled",
@@ -508,6 +507,11 @@ class FlowSettings:
     def passes_lost(self) -> bool:
         """Whether the flow goes on where records of the source are lost."""
         return self.twinlog_data_loss == "continue"
+
+    @property
+    def syncs_topic_acls(self) -> bool:
+        """Whether ACLs of remote topics follow the source's."""
+        return self.sync_topic_acls_enabled and self.sync_topic_acls_interval_seconds > 0
 
     @property
     def emits_heartbeats(self) -> bool:

@@ -16,13 +16,7 @@ ACL that is removed on one would come back from its copy on the other.
 Each component that makes ACLs remembers them before, and forgets them when no broker has them any
 more. So the remembered ACLs are read before the source's ACLs and after.
 
-**An ACL that one answer does not list is not gone.** A broker that has just started, or a cluster
-whose ACLs were lost or are being restored, lists too few. A copy is removed only if
-
-1. two checks, `ABSENT_S` apart, do not list the ACL, and
-2. no broker of the source lists it, and each of them lists some ACL: its authorizer has answered
-   (or `mirror.acl.empty.source.trusted`).
-
+**An ACL that one answer does not list is not gone**: absent_acls.py decides when a copy is removed.
 The same holds for the destination: an ACL that only some of its brokers list exists. If it counted
 as missing, an administrator's ACL would be created again, remembered as a copy, and removed later.
 
@@ -48,17 +42,14 @@ from twinlog.kafka.acls import (
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import TwinlogError, UnsupportedVersion
 from twinlog.kafka.groups.offsets import list_groups
-from twinlog.kafka.requests.acls import (
-    acls_of_any_broker,
-    describe_acls,
-    describe_acls_everywhere,
-)
+from twinlog.kafka.requests.acls import acls_of_any_broker, describe_acls
 from twinlog.mirror.acl_scope import AclScope, Choice, choose_all, missed
 from twinlog.mirror.settings import MirrorSettings
 from twinlog.store.config_records import MadeFor, MirrorTopic, Wanted
 from twinlog.store.control_topics import STATE_TOPIC
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
+from twinlog.sync.absent_acls import AbsentAcls, MirrorTexts
 from twinlog.sync.base import Host, Remark, ReportedSync, SyncContext
 from twinlog.sync.created_acls import carry_out
 from twinlog.sync.group_rules import group_offsets, served
@@ -67,8 +58,6 @@ from twinlog.text import few
 
 log = logging.getLogger(__name__)
 
-ABSENT_S: Final = 10.0
-"""Seconds for which the source does not list an ACL before its copy is removed."""
 _TELL_OF_ACLS: Final = frozenset({"mirror", "acl", "source-acl"})
 """Kinds of keys of `__mirror_config` whose records tell which ACLs were made."""
 _NONE: Final[frozenset[Acl]] = frozenset()
@@ -166,12 +155,8 @@ async def _not_its_own(
         await store.snapshot(),
         await MirrorStore(source).snapshot(),
     )
-    for key, why in (*destination_snapshot.unread.items(), *source_snapshot.unread.items()):
-        if key[0] in _TELL_OF_ACLS:
-            raise UnsupportedVersion(
-                f"cannot determine which ACLs were created by mirrors: {why}",
-                hint="use a version of twinlog that can read it",
-            )
+    check_acls_known(destination_snapshot)
+    check_acls_known(source_snapshot)
     return frozenset[Acl]().union(
         destination_snapshot.made_of(source.cluster_id, MadeFor.SWITCHOVER),
         source_snapshot.made_of(destination.cluster_id, MadeFor.SOURCE),
@@ -180,6 +165,20 @@ async def _not_its_own(
             for mirror in source_snapshot.mirrors
         ),
     )
+
+
+def check_acls_known(snapshot: Snapshot) -> None:
+    """Check that the snapshot has all ACLs that mirrors have made.
+
+    Raises:
+        UnsupportedVersion: a record of made ACLs cannot be read.
+    """
+    for key, why in snapshot.unread.items():
+        if key[0] in _TELL_OF_ACLS:
+            raise UnsupportedVersion(
+                f"cannot determine which ACLs were created by mirrors: {why}",
+                hint="use a version of twinlog that can read it",
+            )
 
 
 class AclSync(ReportedSync[AclDifference | NoAuthorizer]):
@@ -198,9 +197,8 @@ class AclSync(ReportedSync[AclDifference | NoAuthorizer]):
         self._destination = destination
         self._store = store
         self._read_only = read_only
-        self._clock = clock
-        self._reported: dict[tuple[str, str], str] = {}  # the last text, by mirror and subject
-        self._absent_since: dict[str, dict[Acl, float]] = {}
+        self._texts = MirrorTexts()
+        self._absent = AbsentAcls(self._texts, clock)
 
     @classmethod
     def create(cls, host: Host) -> "AclSync":
@@ -281,7 +279,7 @@ class AclSync(ReportedSync[AclDifference | NoAuthorizer]):
         mirror = context.name
         if isinstance(difference, NoAuthorizer):
             text = f"ACLs are not copied: the {difference.side} has no authorizer"
-            self._tell(mirror, "none", text)
+            self._texts.tell(mirror, "none", text)
             return 0
         self._report(mirror, difference)
         cluster, store = self._destination, self._store
@@ -292,7 +290,13 @@ class AclSync(ReportedSync[AclDifference | NoAuthorizer]):
             return await self._read_only.exclusively(
                 lambda: carry_out(cluster, store, mirror, first, MadeFor.SOURCE)
             )
-        vanished = await self._gone(context.source, mirror, difference.absent, context.settings)
+        vanished = await self._absent.gone(
+            context.source,
+            mirror,
+            difference.absent,
+            advice="set mirror.acl.empty.source.trusted=true",
+            empty_trusted=context.settings.acl_empty_source_trusted,
+        )
         stays = difference.absent - vanished
         changes = difference.changes._replace(
             remove=difference.changes.remove - stays, forget=difference.changes.forget - stays
@@ -338,52 +342,10 @@ class AclSync(ReportedSync[AclDifference | NoAuthorizer]):
         except TwinlogError:
             return True
 
-    async def _gone(
-        self,
-        source: KafkaCluster,
-        mirror: str,
-        absent: frozenset[Acl],
-        settings: MirrorSettings,
-    ) -> frozenset[Acl]:
-        """Those of these ACLs that the source does not have any more; see the module.
-
-        Raises:
-            Retriable, UserError: a broker of the source is unreachable, or refuses.
-        """
-        now, before = self._clock(), self._absent_since.get(mirror, {})
-        since_times = {acl: before.get(acl, now) for acl in absent}
-        self._absent_since[mirror] = since_times
-        candidates = frozenset(
-            acl for acl in absent if acl in before and now - since_times[acl] >= ABSENT_S
-        )
-        if not candidates:
-            return _NONE
-        lists = await describe_acls_everywhere(source)
-        silent = [str(node) for node, listing in lists.items() if not listing]
-        disabled = None in lists.values()
-        if not lists or disabled or (silent and not settings.acl_empty_source_trusted):
-            self._tell(
-                mirror,
-                "empty",
-                f"broker(s) {', '.join(silent)} of the source list no ACL at all: "
-                f"{len(candidates)} "
-                "copied ACL(s) are kept; if the source has none on purpose, set "
-                "mirror.acl.empty.source.trusted=true",
-            )
-            return _NONE
-        return candidates.difference(*(listing or _NONE for listing in lists.values()))
-
     def _report(self, mirror: str, difference: AclDifference) -> None:
-        if difference.denying:
-            self._tell(
-                mirror,
-                "denying",
-                f"{len(difference.denying)} denial(s) of the source are not copied, because they "
-                "would "
-                f"stop nodes or cover control topics: {few(sorted(difference.denying), '; ')}",
-            )
+        report_denials(self._texts, mirror, difference.denying, difference.withheld)
         if difference.missed:
-            self._tell(
+            self._texts.tell(
                 mirror,
                 "missed",
                 f"{len(difference.missed)} ACL(s) of the source are not copied, because they reach "
@@ -391,23 +353,27 @@ class AclSync(ReportedSync[AclDifference | NoAuthorizer]):
                 "failover (add a rule to mirror.acl.include): "
                 f"{few(sorted(difference.missed), '; ')}",
             )
-        if difference.withheld:
-            self._tell(
-                mirror,
-                "withheld",
-                f"{len(difference.withheld)} ACL(s) of the source are not copied or not updated, "
-                "because a denial that limits them on the source is not copied: "
-                f"{few(sorted(difference.withheld), '; ')}",
-            )
 
-    def _tell(self, mirror: str, about: str, text: str) -> None:
-        """Log a text, unless it is the last one that was logged about this subject.
 
-        Earlier texts are not kept: the source decides how often the text changes.
-        """
-        if self._reported.get((mirror, about)) != text:
-            self._reported[mirror, about] = text
-            log.warning("mirror %s: %s", mirror, text)
+def report_denials(
+    texts: MirrorTexts, mirror: str, denying: Collection[Acl], withheld: Collection[Acl]
+) -> None:
+    """Log which denials of the source are not copied, and which ACLs therefore are not either."""
+    if denying:
+        texts.tell(
+            mirror,
+            "denying",
+            f"{len(denying)} denial(s) of the source are not copied, because they would "
+            f"stop nodes or cover control topics: {few(sorted(denying), '; ')}",
+        )
+    if withheld:
+        texts.tell(
+            mirror,
+            "withheld",
+            f"{len(withheld)} ACL(s) of the source are not copied or not updated, "
+            "because a denial that limits them on the source is not copied: "
+            f"{few(sorted(withheld), '; ')}",
+        )
 
 
 def _few(acls: Iterable[Acl]) -> str:

@@ -10,6 +10,7 @@ from twinlog.sync.acls import AclSync
 from twinlog.sync.base import METADATA, Host, Sync
 from twinlog.sync.compaction import Compaction
 from twinlog.sync.configs import ConfigSync
+from twinlog.sync.flow_acls import FlowAcls
 from twinlog.sync.flow_records import Checkpoints, Heartbeats
 from twinlog.sync.flow_topics import FlowConfigs, FlowTopics
 from twinlog.sync.group_offsets import GroupSync
@@ -28,6 +29,7 @@ REGISTRY: Final[tuple[type[Sync[Any]], ...]] = (
     GroupSync,
     Checkpoints,
     AclSync,
+    FlowAcls,
     ReadOnly,
     Heartbeats,
 )

@@ -1,0 +1,183 @@
+"""ACLs of remote topics follow those of the source's topics (`sync.topic.acls.enabled`, KIP-382).
+
+mirror/remote_acls.py has the rules for the ACLs, acls.py those by which an exact mirror keeps both
+clusters' ACLs apart. They hold for flows too:
+
+- only ACLs that the flow has made are removed, and only if the source no longer has what they were
+  copied from (absent_acls.py). MirrorMaker 2 removes none;
+- a denial that would stop nodes is not copied, and neither is an ALLOW that it limits;
+- ACLs of a remote topic whose flow is paused or removed are left as they are.
+
+An ACL is copied when its topic is in the flow. FlowTopics runs before, so this is the refresh that
+creates the remote topic.
+
+Which ACLs the source's own mirrors have made is not asked here, so the source's principal needs no
+right to read `__mirror_config`: a flow copies no topic that came from its target, so none of the
+target's own ACLs returns to it.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from twinlog.kafka.acls import Acl, AclChanges, AclRule, ResourceType, acl_changes, nodes_among
+from twinlog.kafka.requests.acls import acls_of_any_broker, describe_acls
+from twinlog.mirror.acl_scope import AclScope, Choice, choose_all
+from twinlog.mirror.flow import FlowRules, flow_of
+from twinlog.mirror.remote_acls import remote_acls
+from twinlog.store.config_records import MadeFor, Wanted
+from twinlog.store.control_topics import STATE_TOPIC
+from twinlog.store.snapshot import Snapshot
+from twinlog.sync.absent_acls import AbsentAcls, MirrorTexts
+from twinlog.sync.acls import AclSync, NoAuthorizer, check_acls_known, report_denials
+from twinlog.sync.base import Sync, SyncContext
+from twinlog.sync.created_acls import carry_out
+from twinlog.sync.flow_topics import FLOWS
+
+_RULES: Final = (AclRule(resource_type=ResourceType.TOPIC),)
+_KEPT: Final = frozenset({Choice.LEFT, Choice.WITHHELD, Choice.BEYOND})
+"""Decisions by which a copy that exists is not removed."""
+
+
+class RemoteAcls(NamedTuple):
+    """How the ACLs of a flow's remote topics differ from the source's."""
+
+    changes: AclChanges
+    """What has to be changed."""
+    names: dict[str, str]
+    """The remote names of the flow's topics, by the source's."""
+    absent: frozenset[Acl]
+    """The ACLs of `changes.remove` that this answer of the source does not list."""
+    denying: frozenset[Acl]
+    """Denials that are not copied, since they would stop nodes."""
+    withheld: frozenset[Acl]
+    """ACLs that are not copied, since a denial that limits them is not."""
+
+
+class FlowAcls(Sync[RemoteAcls | NoAuthorizer | None]):
+    """Copies ACLs to the remote topics of flows."""
+
+    kinds = FLOWS
+    name = "ACLs of a flow"
+    metric = AclSync.metric
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._texts = MirrorTexts()
+        self._absent = AbsentAcls(self._texts, clock)
+
+    def forget(self) -> None:
+        """Begin anew to conclude that an ACL is absent."""
+        self._absent.forget()
+
+    async def compare(self, context: SyncContext) -> RemoteAcls | NoAuthorizer | None:
+        """Compare the ACLs of both clusters; None: the flow does not copy ACLs.
+
+        Raises:
+            UserError: the right to describe ACLs is missing, or the flow's settings are malformed.
+            Retriable: a cluster is unreachable.
+        """
+        flow = flow_of(context.mirror.source)
+        if not flow.settings.syncs_topic_acls:
+            return None
+        source, destination, store = context.source, context.destination, context.store
+        before = await store.snapshot()
+        source_acls = await describe_acls(source)
+        destination_acls = await acls_of_any_broker(destination)
+        if source_acls is None:
+            return NoAuthorizer("source")
+        if destination_acls is None:
+            return NoAuthorizer("destination")
+        snapshot = await store.snapshot()
+        check_acls_known(before)
+        check_acls_known(snapshot)
+        # What a switchover denies on the source is remembered before it exists, and forgotten after
+        # it is gone.
+        source_acls -= before.made_of(source.cluster_id, MadeFor.SWITCHOVER)
+        source_acls -= snapshot.made_of(source.cluster_id, MadeFor.SWITCHOVER)
+        recorded = snapshot.made_acls(context.name, MadeFor.SOURCE)
+        names = {
+            topic.topic: topic.destination_name
+            for topic in snapshot.topics_of(context.name)
+            if topic.wanted is Wanted.MIRRORING
+        }
+        scope = _scope(snapshot, context.name, flow, names, destination_acls)
+
+        def decide() -> tuple[frozenset[Acl], dict[Acl, Choice]]:
+            copies = remote_acls(source_acls, names)
+            return copies, choose_all(copies, destination_acls, recorded, _RULES, scope)
+
+        # In a thread: with ten thousand ACLs it takes a second or two.
+        copies, choices = await asyncio.to_thread(decide)
+        kept = frozenset(acl for acl, choice in choices.items() if choice in _KEPT)
+        copied = frozenset(acl for acl in copies if choices[acl] is Choice.COPIED)
+        changes = acl_changes(copied, destination_acls, recorded - kept)
+        return RemoteAcls(
+            changes,
+            names,
+            absent=changes.remove - copies,
+            denying=frozenset(acl for acl in copies if choices[acl] is Choice.DENYING),
+            withheld=frozenset(acl for acl in copies if choices[acl] is Choice.WITHHELD),
+        )
+
+    async def apply(
+        self, context: SyncContext, difference: RemoteAcls | NoAuthorizer | None
+    ) -> int:
+        """Make and remove ACLs of remote topics; return how many could not be changed.
+
+        Raises:
+            UserError: a right is missing.
+            Retriable: a cluster is unreachable.
+        """
+        if difference is None:
+            return 0
+        if isinstance(difference, NoAuthorizer):
+            # MirrorMaker 2 also regards a source without an authorizer as usual.
+            level = logging.INFO if difference.side == "source" else logging.WARNING
+            text = (
+                f"ACLs of topics are not copied: the {difference.side} has no authorizer; "
+                "sync.topic.acls.enabled=false ends the attempts"
+            )
+            self._texts.tell(context.name, "none", text, level)
+            return 0
+        report_denials(self._texts, context.name, difference.denying, difference.withheld)
+        gone = await self._absent.gone(
+            context.source,
+            context.name,
+            difference.absent,
+            advice="remove them by kafka-acls",
+            copies=lambda acls: remote_acls(acls, difference.names),
+        )
+        stays = difference.absent - gone
+        changes = difference.changes._replace(
+            remove=difference.changes.remove - stays, forget=difference.changes.forget - stays
+        )
+        return await carry_out(
+            context.destination, context.store, context.name, changes, MadeFor.SOURCE
+        )
+
+
+def _scope(
+    snapshot: Snapshot,
+    mirror: str,
+    flow: FlowRules,
+    names: dict[str, str],
+    destination_acls: frozenset[Acl],
+) -> AclScope:
+    """The scope by the remote names: topics of the flow, those paused or removed, and nodes."""
+    nodes, _ = nodes_among(destination_acls, STATE_TOPIC, snapshot.copied_acls)
+    alias = flow.settings.source_cluster_alias
+    inactive = {
+        topic.destination_name
+        for topic in snapshot.topics_of(mirror)
+        if topic.wanted is not Wanted.MIRRORING
+    }
+    unread = {
+        flow.policy.format_remote_topic(alias, topic) for topic in snapshot.unread_topics(mirror)
+    }
+    return AclScope(
+        topics=frozenset(names.values()),
+        inactive_topics=frozenset(inactive | unread),
+        nodes=nodes,
+    )

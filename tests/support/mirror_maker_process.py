@@ -1,0 +1,80 @@
+"""`twinlog mirror-maker FILE` in a process of its own, started, ended and killed as by a user."""
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from process_tree import below
+from waiting import until
+
+from twinlog.local import commands
+from twinlog.local.identity import identity_of
+
+END_SECONDS = 60.0
+LINES = 80
+
+
+class MirrorMakerProcess:
+    """The command with one file; `start` may follow `end` or `kill`."""
+
+    def __init__(self, folder: Path, properties: str, *arguments: str) -> None:
+        self._file = folder / "mm2.properties"
+        self._file.write_text(properties)
+        self._log = folder / "mirror-maker.log"
+        self._arguments = arguments
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start it."""
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                [*commands.TWINLOG, "mirror-maker", str(self._file), *self._arguments],
+                stdout=log,
+                stderr=log,
+                text=True,
+            )
+
+    def end(self) -> None:
+        """Ask it to end (SIGTERM), as a service manager does."""
+        process = self._running()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(END_SECONDS) == 0, self.log()
+
+    def kill(self) -> None:
+        """Kill it with all its nodes and lanes (SIGKILL), as a machine that loses its power."""
+        process = self._running()
+        victims = [identity_of(one.pid) for one in below(process.pid)]
+        process.kill()
+        process.wait(END_SECONDS)
+        for victim in victims:
+            if victim is not None:
+                victim.signal(signal.SIGKILL)
+        until(lambda: not any(one is not None and one.alive() for one in victims), what="the end")
+
+    def clean_up(self) -> None:
+        """End whatever still runs."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+
+    def log(self) -> str:
+        """The last lines of its log."""
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-LINES:])
+
+    def _running(self) -> subprocess.Popen[str]:
+        assert self._process is not None
+        assert self._process.poll() is None, self.log()
+        return self._process
+
+
+@contextmanager
+def mirror_maker(folder: Path, properties: str, *arguments: str) -> Iterator[MirrorMakerProcess]:
+    """Run the command with a file of these properties, and end it in order."""
+    process = MirrorMakerProcess(folder, properties, *arguments)
+    try:
+        process.start()
+        yield process
+        process.end()
+    finally:
+        process.clean_up()
