@@ -77,11 +77,16 @@ class Timings:
 
 @dataclass(slots=True, eq=False)
 class Partition:
-    """A partition and its leader. `lagging`: an in-sync follower does not fetch."""
+    """A partition and its leader.
+
+    `lagging`: an in-sync follower does not fetch. `short`: fewer replicas are in sync than
+    `min.insync.replicas`.
+    """
 
     log: Log
     leader: int
     lagging: bool = False
+    short: bool = False
     waiting: list[tuple[int, "asyncio.Future[int]"]] = field(default_factory=list)
 
     def settle(self, error: int = 0) -> None:
@@ -235,6 +240,18 @@ class Cluster:
 
         self.loop.later(seconds, go_on)
 
+    def lack_replicas(self, key: TopicPartition, seconds: float) -> None:
+        """Let fewer replicas be in sync than needed for a while: neither data nor markers land."""
+        partition = self.partition(key)
+        partition.short = True
+        self.loop.later(seconds, partial(setattr, partition, "short", False))
+
+    def end_lacks(self) -> None:
+        """Let all partitions have enough replicas."""
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                partition.short = False
+
     def _replicate(self, partition: Partition) -> None:
         end = partition.log.end
         delay = self.rng.uniform(0.2, 1.0) * self.timings.replication
@@ -338,6 +355,8 @@ class Cluster:
             return Appended(TOPIC_AUTHORIZATION_FAILED, -1, -1)
         if isinstance(partition, int):
             return Appended(partition, -1, -1)
+        if partition.short:
+            return Appended(NOT_ENOUGH_REPLICAS, -1, -1)
         log = partition.log
         data = batch.header + bytes(batch.records)
         known_end = log.end
@@ -474,7 +493,7 @@ class Cluster:
         if partition == UNKNOWN_TOPIC_OR_PARTITION:
             stands()
             return
-        if isinstance(partition, int):
+        if isinstance(partition, int) or partition.short:
             self._write_later(key, marker, stands)
             return
         try:

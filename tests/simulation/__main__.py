@@ -1,5 +1,7 @@
 """Run simulations: `python -m tests.simulation [--seed N | --seeds FIRST:LAST] [--variant NAME]`.
 
+With `--flows`, of MirrorMaker 2 flows instead of the exact engine.
+
 Python's hash seed decides the order of sets of names, so it has to be fixed too: the program
 restarts itself with a fixed hash seed.
 """
@@ -23,6 +25,8 @@ def main() -> int:
         os.execve(sys.executable, [sys.executable, *_again()], environment)
     tests = Path(__file__).parents[1]
     sys.path[:0] = [str(tests), str(tests / "support")]
+    from simulation.flow_variants import FLOW_VARIANTS  # noqa: PLC0415
+    from simulation.flows import FLOW_HAZARDS, FlowHazards, simulate_flows  # noqa: PLC0415
     from simulation.scenario import HAZARDS, Hazards, simulate  # noqa: PLC0415 (the path is set above)
     from simulation.variants import VARIANTS  # noqa: PLC0415
 
@@ -31,20 +35,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--seeds", default="0:20", help="FIRST:LAST, LAST not included")
-    parser.add_argument("--variant", choices=sorted(VARIANTS), default="none")
-    parser.add_argument("--hazards", nargs="*", choices=HAZARDS, default=[])
+    parser.add_argument("--flows", action="store_true", help="simulate flows")
+    parser.add_argument("--variant", choices=sorted(VARIANTS | FLOW_VARIANTS), default="none")
+    parser.add_argument("--hazards", nargs="*", choices=HAZARDS + FLOW_HAZARDS, default=[])
     parser.add_argument("--until-failed", action="store_true", help="stop at the first failure")
     parser.add_argument("--verbose", action="store_true", help="log what the engine does")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO if options.verbose else logging.CRITICAL + 1)
     first, _, last = options.seeds.partition(":")
     seeds = range(int(first), int(last)) if options.seed is None else [options.seed]
-    hazards = Hazards(**dict.fromkeys(options.hazards, True))
+    chosen = dict.fromkeys(options.hazards, True)
     failed = []
     for seed in seeds:
         began = time.monotonic()
         try:
-            outcome = simulate(seed, options.variant, hazards)
+            if options.flows:
+                outcome = simulate_flows(seed, options.variant, FlowHazards(**chosen))
+            else:
+                outcome = simulate(seed, options.variant, Hazards(**chosen))
         except Exception as error:
             failed.append(seed)
             if options.seed is not None:
@@ -55,8 +63,12 @@ def main() -> int:
         else:
             _say(f"{outcome} in {time.monotonic() - began:.2f} s")
     if failed:
-        _say(f"failed: {failed}; replay one with: make sim SEED={failed[0]}")
+        _say(f"failed: {failed}; replay one with: {_replay(failed[0], options.flows)}")
     return 1 if failed else 0
+
+
+def _replay(seed: int, flows: bool) -> str:
+    return f"python -m tests.simulation --flows --seed {seed}" if flows else f"make sim SEED={seed}"
 
 
 def _say(line: str) -> None:

@@ -4,6 +4,7 @@ Each write is passed to the checker's `Truth` at the same moment.
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -177,7 +178,7 @@ class Writer:
         count = rng.choice((1, 1, 2, 3, 9)) if rng.random() >= profile.large else 60
         now = self._cluster.now_ms - profile.old_ms
         records = [
-            RawRecord(at, now - rng.randint(0, 2000), 0, memoryview(self._tail(count)))
+            RawRecord(at, now - rng.randint(0, 2000), 0, memoryview(self._tail(at, count)))
             for at in range(count)
         ]
         built = build(records, profile.codec)
@@ -206,7 +207,7 @@ class Writer:
             self._open.setdefault(producer, []).extend(offsets)
             self._truth.undecided.update(offsets)
 
-    def _tail(self, count: int) -> bytes:
+    def _tail(self, position: int, count: int) -> bytes:
         rng = self._rng
         key = (
             b"key %d" % rng.randint(0, 40)
@@ -214,8 +215,12 @@ class Writer:
             else None
         )
         value = None if key and rng.random() < 0.1 else rng.randbytes(rng.choice((4, 20)))
-        headers = [("h", b"v")] if count < 5 and rng.random() < 0.2 else []
-        return encode_tail(key, value, headers)
+        return encode_tail(key, value, self._headers(position, count))
+
+    def _headers(self, position: int, count: int) -> Sequence[tuple[str, bytes]]:
+        """The headers of a record, which is the one at this position in a batch of `count`."""
+        del position
+        return [("h", b"v")] if count < 5 and self._rng.random() < 0.2 else []
 
     def _clean(self) -> None:
         """Compact up to a random offset below the last stable offset."""
@@ -231,22 +236,33 @@ class Writer:
         log.rewrite(partial(self._compacted, keep), limit)
 
     def _compacted(self, keep: set[int], stored: StoredBatch) -> bytes | None:
-        rng, truth = self._rng, self._truth
-        if stored.header.is_control:
-            # A broker removes a marker after its transaction's data; this model keeps markers.
-            return stored.data
-        records = self._records(stored)
-        left = [record for record in records if record.offset in keep]
-        truth.removed.update(r.offset for r in records if r.offset not in keep)
-        if len(left) == len(records):
-            return stored.data
-        if not left:
-            return None if rng.random() < 0.7 else _with(stored, [])
-        return _with(stored, left)
+        if not stored.header.is_control:
+            offsets = (record.offset for record in self._records(stored))
+            self._truth.removed.update(offset for offset in offsets if offset not in keep)
+        return cleaned(keep, self._rng, stored)
 
     @staticmethod
     def _records(stored: StoredBatch) -> list[RawRecord]:
-        return raw_records(stored.header, memoryview(stored.data)[HEADER_SIZE:])
+        return records_of(stored)
+
+
+def records_of(stored: StoredBatch) -> list[RawRecord]:
+    """Return the records of a batch."""
+    return raw_records(stored.header, memoryview(stored.data)[HEADER_SIZE:])
+
+
+def cleaned(keep: set[int], rng: random.Random, stored: StoredBatch) -> bytes | None:
+    """Return what a log cleaner leaves of a batch: the records at these offsets, or no batch."""
+    if stored.header.is_control:
+        # A broker removes a marker after its transaction's data; this model keeps markers.
+        return stored.data
+    records = records_of(stored)
+    left = [record for record in records if record.offset in keep]
+    if len(left) == len(records):
+        return stored.data
+    if not left:
+        return None if rng.random() < 0.7 else _with(stored, [])
+    return _with(stored, left)
 
 
 def _with(stored: StoredBatch, left: list[RawRecord]) -> bytes:

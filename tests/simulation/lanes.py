@@ -236,18 +236,22 @@ class Lane:
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     async def _assign(self, numbers: Collection[int]) -> None:
-        world = self._world
         async with self._changing:
             for number in sorted(numbers):
                 if number not in self._owned:
-                    shard = FencingShard(number, "twinlog", self._destination, world.settings)
-                    states = ModelStates(
-                        world.states, world.networks[1], self.name, number, self.may_write
-                    )
-                    self._owned[number] = world.make_owned(
-                        ExactWriters(shard), states, self.may_write, world.settings
-                    )
+                    self._owned[number] = self._own(number)
         self._changed.set()
+
+    def _own(self, number: int) -> OwnedStatePartition:
+        world = self._world
+        shard = FencingShard(number, "twinlog", self._destination, world.settings)
+        return world.make_owned(
+            ExactWriters(shard), self._states(number), self.may_write, world.settings
+        )
+
+    def _states(self, number: int) -> ModelStates:
+        world = self._world
+        return ModelStates(world.states, world.networks[1], self.name, number, self.may_write)
 
     async def _lose(self, numbers: Collection[int]) -> None:
         async with self._changing:
@@ -263,21 +267,24 @@ class Lane:
     async def _run_engines(self) -> None:
         """Run one engine after the other; a fenced engine is replaced."""
         while True:
-            engine = self._engine = ExactEngine(
-                MIRROR,
-                self._observe,
-                source=self._source,
-                destination=self._destination,
-                settings=self._world.settings,
-                random=self._random,
-                brokers_time_ms=lambda: self._destination.cluster.now_ms,
-                confirm_ownership=self._confirm_ownership,
-            )
+            engine = self._engine = self._new_engine()
             self._changed.set()
             try:
                 await engine.run()
             except Fenced:
                 await asyncio.sleep(AGAIN_SECONDS)
+
+    def _new_engine(self) -> Engine:
+        return ExactEngine(
+            MIRROR,
+            self._observe,
+            source=self._source,
+            destination=self._destination,
+            settings=self._world.settings,
+            random=self._random,
+            brokers_time_ms=lambda: self._destination.cluster.now_ms,
+            confirm_ownership=self._confirm_ownership,
+        )
 
     async def _reconcile(self) -> None:
         while True:

@@ -326,11 +326,14 @@ class Simulation:
         return made
 
     def _start_lane(self) -> Lane:
-        lane = Lane(f"lane{len(self.lanes)}", self._world, self.rng.getrandbits(32))
+        lane = self._new_lane(f"lane{len(self.lanes)}", self.rng.getrandbits(32))
         self.lanes.append(lane)
         lane.throttle(self._throttle)
         lane.start()
         return lane
+
+    def _new_lane(self, name: str, seed: int) -> Lane:
+        return Lane(name, self._world, seed)
 
     def _check_lease(self, client: str) -> None:
         """Fail the simulation if a lane without a lease sends a request that writes."""

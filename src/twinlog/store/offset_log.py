@@ -199,10 +199,13 @@ class OffsetLog:
             UserError, ProtocolError, ControlTopicLost: it cannot be read.
         """
         await self._writer.fence([self._entry(OffsetsOwner(self._lane))])
-        stored = fold_offsets(await read_whole(self._cluster, OFFSETS_TOPIC, [self._number]))
+        stored = fold_offsets(await self._read())
         if stored.owner != self._lane:  # an empty topic, or none, is not what was written
             raise Retriable("its own record cannot be read yet", topic=OFFSETS_TOPIC)
         return stored
+
+    async def _read(self) -> Sequence[ControlRecord]:
+        return await read_whole(self._cluster, OFFSETS_TOPIC, [self._number])
 
     async def write(self, records: Sequence[OffsetRecord]) -> None:
         """Store these records, those of one partition together.

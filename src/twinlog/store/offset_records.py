@@ -7,7 +7,9 @@
                                                 destination], runs: [start, end, start, end, ...],
                                                 route: source_topic_id, topic, topic_id (absent if
                                                 it was not known), slot; epochs: [start, end, leader
-                                                epoch, ...] of the source's last offsets
+                                                epoch, ...] of the source's last offsets; taken:
+                                                [number, log end], absent if the broker was not
+                                                asked what it had taken of the plan
     ["map", mirror, topic, partition, number]   start: [source, destination], runs: base64 of
                                                 offset_runs.encode_runs
 
@@ -61,6 +63,15 @@ class Route(NamedTuple):
     """Source partitions that are copied to one partition have producer ids of their own."""
 
 
+class Taken(NamedTuple):
+    """What the broker had taken of a plan, asked before a fence makes it forget that."""
+
+    last: Sequence
+    """The last number, or `NOTHING`."""
+    log_end: Offset
+    """Where the log ended before; what was taken later is behind it."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredPlan:
     """The last plan of a partition."""
@@ -70,6 +81,8 @@ class StoredPlan:
     route: Route
     epochs: tuple[EpochRun, ...] = ()
     """The source's leader epochs, as far as they were read (KIP-320)."""
+    taken: Taken | None = None
+    """None: not asked since the plan was stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +121,7 @@ def encode(record: OffsetRecord) -> tuple[bytes, bytes | None]:
             body: dict[str, Any] = {"lane": lane}
         case DroppedChunk(name, number):
             return encode_json(["map", *name, number]), None
-        case StoredPlan(name, plan, route, epochs):
+        case StoredPlan(name, plan, route, epochs, taken):
             key = ["plan", *name]
             body = {
                 "producer_id": plan.producer_id,
@@ -118,6 +131,7 @@ def encode(record: OffsetRecord) -> tuple[bytes, bytes | None]:
                 "runs": [offset for run in plan.runs for offset in run],
                 "route": _route_fields(route),
                 "epochs": [number for run in epochs for number in run],
+                **({} if taken is None else {"taken": list(taken)}),
             }
         case MapChunk(name, number, start, runs):
             key = ["map", *name, number]
@@ -141,7 +155,7 @@ def decode(key: bytes | None, value: bytes | None) -> OffsetRecord | None:
         case ["plan", str(), str(), int()]:
             body = _body(parts, value)
             name = MirrorPartition(*parts[1:])
-            return StoredPlan(name, _plan(body), _route(body), _epochs(body))
+            return StoredPlan(name, _plan(body), _route(body), _epochs(body), _taken(body))
         case ["map", str(), str(), int(), int(number)]:
             body = _body(parts, value)
             start = _ends(body, "start")
@@ -189,6 +203,15 @@ def _epochs(body: JsonObject) -> tuple[EpochRun, ...]:
     if any(run.end <= run.start for run in runs):
         raise body.error("epochs", "runs with an offset or more")
     return runs
+
+
+def _taken(body: JsonObject) -> Taken | None:
+    if not body.has("taken"):
+        return None
+    numbers = body.list("taken")
+    if len(numbers) != _PAIR or not all(type(number) is int for number in numbers):
+        raise body.error("taken", "a sequence number and an offset")
+    return Taken(Sequence(numbers[0]), Offset(numbers[1]))
 
 
 def _plan(body: JsonObject) -> SequencePlan:

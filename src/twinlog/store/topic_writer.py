@@ -238,7 +238,13 @@ class TransactionalWriter:
             partition: _batch(group, now_ms, producer, self._next(partition, len(group)))
             for partition, group in groups.items()
         }
-        answers = await _send(self._cluster, batches, ALL, self.transactional_id, tries=WRITE_TRIES)
+        answers = await _send(
+            self._cluster,
+            batches,
+            ALL,
+            transactional_id=self.transactional_id,
+            tries=WRITE_TRIES,
+        )
         with self._needing(answers):
             _raise_first(answers, f"write as {self.transactional_id}")
         return {
@@ -284,8 +290,7 @@ class EpochWriter:
             UserError: a right is missing.
         """
         self._producer = None
-        producer = await init_producer_id(self._cluster, self._id, before_send=self._before_send)
-        self._producer, self._sequence = producer, SequenceNumber(0)
+        self._producer, self._sequence = await self._next_epoch(), SequenceNumber(0)
         await self.write(entries)
 
     async def keep_id(self) -> None:
@@ -296,7 +301,10 @@ class EpochWriter:
         Raises:
             Fenced, Retriable, UserError: see `fence`.
         """
-        await init_producer_id(self._cluster, self._id, before_send=self._before_send)
+        await self._next_epoch()
+
+    async def _next_epoch(self) -> ProducerId:
+        return await init_producer_id(self._cluster, self._id, before_send=self._before_send)
 
     async def write(self, entries: Sequence[Entry]) -> None:
         """Append entries of one partition in one batch; it is replicated when this returns.
@@ -316,12 +324,16 @@ class EpochWriter:
         data = _batch(
             records, int(self._clock() * 1000), producer, self._sequence, transactional=False
         )
-        self._before_send()
-        answers = await _send(self._cluster, {partition: data}, ALL, None, tries=WRITE_TRIES)
+        answer = await self._append(partition, data)
         with self._cluster.needing("WRITE", f"the topic {partition.topic}"):
-            _raise_first(answers, f"write as {self._id}")
+            _raise_first({partition: answer}, f"write as {self._id}")
         self._sequence = advance(self._sequence, len(records))
         self._producer = producer
+
+    async def _append(self, partition: TopicPartition, data: bytes) -> int | Refusal:
+        batches, permit = {partition: data}, self._before_send
+        answers = await _send(self._cluster, batches, ALL, tries=WRITE_TRIES, before_send=permit)
+        return answers[partition]
 
 
 async def append(
@@ -344,7 +356,7 @@ async def append(
         partition: _batch(group, now_ms, None, NO_SEQUENCE)
         for partition, group in _by_partition(entries).items()
     }
-    return await _send(cluster, batches, acks, None)
+    return await _send(cluster, batches, acks)
 
 
 def _by_partition(entries: Iterable[Entry]) -> dict[TopicPartition, list[Entry]]:
@@ -379,13 +391,16 @@ async def _send(
     cluster: KafkaCluster,
     batches: Mapping[TopicPartition, bytes],
     acks: int,
-    transactional_id: str | None,
+    *,
+    transactional_id: str | None = None,
     tries: int = TRIES,
+    before_send: BeforeSend = nothing,
 ) -> Answers[int]:
     """Produce one batch to each partition; return base offsets or error codes."""
 
     async def ask(node: int, questions: Asked[bytes]) -> Answers[int]:
         connection = await cluster.connection(node, _LANE)
+        before_send()
         request = _request(questions, acks, transactional_id, int(_replica_timeout(cluster) * 1000))
         response = await connection.call(request)
         answers: dict[TopicPartition, int | Refusal] = {}

@@ -20,6 +20,7 @@ from twinlog.engines.translated.writers import FlowWriters, NotLocated, ToLocate
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Retriable
 from twinlog.kafka.log.batch import batches
+from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import LeaderEpoch, Offset, ProducerState, TopicPartition
 from twinlog.mirror.offset_runs import Run
 from twinlog.mirror.placement import MirrorPartition
@@ -31,8 +32,8 @@ from twinlog.store.topic_reader import ControlRecord
 
 NAME = MirrorPartition("flow", "orders", 0)
 KEY = TopicPartition("a.orders", 0)
-NEW = {NAME: ToLocate(KEY, Offset(100), owned_before=False, compacted=False)}
-OWNED = {NAME: ToLocate(KEY, Offset(0), owned_before=True, compacted=False)}
+NEW = {NAME: ToLocate(KEY, Offset(100), owned_before=False)}
+OWNED = {NAME: ToLocate(KEY, Offset(0), owned_before=True)}
 
 
 @pytest.fixture(autouse=True)
@@ -67,12 +68,16 @@ class MemoryLog:
 
 
 class OnePartition:
-    """`DestinationPort` of a partition without records; the broker may remember a last number."""
+    """`DestinationPort` of a partition; the broker may remember a last number.
+
+    `batches` is what a Fetch returns.
+    """
 
     def __init__(self, end: int) -> None:
         self.end = end
         self.remembered: tuple[ProducerState, ...] = ()
         self.epoch = 0
+        self.batches = b""
 
     async def init_producer(self, name: str) -> ProducerIdentity:
         self.epoch += 1
@@ -85,6 +90,13 @@ class OnePartition:
 
     async def log_ends(self, keys: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogEnd]:
         return {key: LogEnd(0, self.end, 0) for key in keys}
+
+    async def read(
+        self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
+    ) -> Mapping[TopicPartition, Fetched]:
+        assert partition_max_bytes > 0
+        fetched = Fetched(0, self.end, self.end, 0, (), memoryview(self.batches))
+        return dict.fromkeys(partitions, fetched)
 
 
 def _writers(log: MemoryLog, port: OnePartition) -> FlowWriters:
@@ -255,8 +267,64 @@ def test_a_partition_that_has_copied_nothing_is_sealed_at_its_fence() -> None:
     _run(body())
 
 
+async def _killed_before_a_fence(log: MemoryLog, port: OnePartition) -> None:
+    """An owner plans three records, sends two, and is killed; these are compacted away.
+
+    The log ends with a foreign record.
+    """
+    writers = _writers(log, port)
+    sequence = await _located(writers)
+    sequence.offer([_data(100, 103)])
+    await writers.record({NAME: sequence})
+    port.remembered = (ProducerState(7, sequence.epoch, 1),)
+    port.end = 54
+    port.batches = batch([record(52)]) + batch([record(53)])
+
+
 def test_what_was_compacted_away_is_not_copied_again_by_any_later_owner() -> None:
     """Goal: only the broker remembers that records have landed, and only until the fence."""
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        await _killed_before_a_fence(log, port)
+        assert (await _located(_writers(log, port), OWNED)).position == 102
+        port.remembered = ()
+        assert (await _located(_writers(log, port), OWNED)).position == 102
+
+    _run(body())
+
+
+def test_an_owner_that_is_killed_behind_its_fence_leaves_what_the_broker_had_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: a compacted partition is not FAILED because its broker has forgotten the numbers."""
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        await _killed_before_a_fence(log, port)
+
+        async def killed(*_: object) -> None:
+            raise Retriable("killed")
+
+        with monkeypatch.context() as context:
+            context.setattr(FlowWriters, "_landed", killed)
+            found = (await _writers(log, port).locate(OWNED))[NAME]
+            assert isinstance(found, NotLocated)
+        port.remembered = ()  # the fence has cleared them
+        assert (await _located(_writers(log, port), OWNED)).position == 102
+        # A log that lacks what came behind the question does not show what has landed.
+        port.batches = batch([record(60)])
+        port.end = 61
+        del log.records[-2:]
+        found = (await _writers(log, port).locate(OWNED))[NAME]
+        assert isinstance(found, NotLocated)
+        assert "does not remember the producer" in found.reason
+
+    _run(body())
+
+
+def test_a_log_without_holes_shows_what_has_landed_whatever_its_policy_is() -> None:
+    """Goal: `cleanup.policy` may change at any time, and a broker may forget a producer."""
 
     async def body() -> None:
         log, port = MemoryLog(), OnePartition(50)
@@ -264,10 +332,39 @@ def test_what_was_compacted_away_is_not_copied_again_by_any_later_owner() -> Non
         sequence = await _located(writers)
         sequence.offer([_data(100, 103)])
         await writers.record({NAME: sequence})
-        port.remembered = (ProducerState(7, sequence.epoch, 1),)
-        compacted = {NAME: ToLocate(KEY, Offset(0), owned_before=True, compacted=True)}
-        assert (await _located(_writers(log, port), compacted)).position == 102
-        port.remembered = ()
-        assert (await _located(_writers(log, port), compacted)).position == 102
+        port.end = 51
+        port.batches = batch([record(50)])
+        assert (await _located(_writers(log, port), OWNED)).position == 100
+
+    _run(body())
+
+
+def test_plans_are_stored_while_a_fence_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a partition below min.insync.replicas holds up no other one of its state partition."""
+
+    async def body() -> None:
+        log, other = MemoryLog(), MirrorPartition("flow", "orders", 1)
+        writers = _writers(log, OnePartition(50))
+        sequence = await _located(writers)
+        fencing, replicas = asyncio.Event(), asyncio.Event()
+        put = DataId.put_fences
+
+        async def wait(*arguments: Any) -> Any:
+            fencing.set()
+            await replicas.wait()
+            return await put(*arguments)
+
+        monkeypatch.setattr(DataId, "put_fences", wait)
+        short = ToLocate(TopicPartition("a.orders", 1), Offset(0), owned_before=True)
+        locating = asyncio.create_task(writers.locate({other: short}))
+        await fencing.wait()
+        sequence.offer([_data(100, 103)])
+        async with asyncio.timeout(5):
+            await writers.record({NAME: sequence})
+        stored = log.records[-1]
+        assert isinstance(stored, StoredPlan)
+        assert stored.plan.runs == ((100, 103),)
+        replicas.set()
+        await locating
 
     _run(body())

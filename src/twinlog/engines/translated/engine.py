@@ -369,7 +369,6 @@ class FlowEngine:
                     p.destination,
                     begins[p.name],
                     p.owned_before,
-                    compacted=p.assignment.compacted,
                     source_topic_id=p.assignment.source_topic_id,
                     topic_id=p.assignment.destination_topic_id,
                 )

@@ -3,10 +3,16 @@
 A partition is *located* before it is copied, by a new owner and after each answer that is missing
 or unexpected (docs/decisions/0014-recorded-offset-map.md):
 
-1. The data id's next epoch writes a marker to the destination's log. Behind it, data of earlier
+1. The last number that the broker has taken is stored: the next step makes the broker forget it.
+2. The data id's next epoch writes a marker to the destination's log. Behind it, data of earlier
    epochs is refused.
-2. The log is read from the recorded end to the marker. What has landed there is added to the map.
-3. Map and an empty plan of the new epoch are stored. From then on the partition may be copied.
+3. The log is read from the recorded end to the marker. What has landed there is added to the map.
+4. Map and an empty plan of the new epoch are stored. From then on the partition may be copied.
+
+Plans of other partitions are stored meanwhile: a fence may wait for replicas of one partition.
+
+Where the log lacks offsets, because it was compacted or has lost its start, the last number tells
+what is missing in it. Whether it lacks any is seen in the log: `cleanup.policy` may have changed.
 """
 
 import asyncio
@@ -43,6 +49,7 @@ from twinlog.store.offset_records import (
     OffsetRecord,
     Route,
     StoredPlan,
+    Taken,
     extended,
 )
 
@@ -60,13 +67,12 @@ class ToLocate:
     """A partition to locate.
 
     `begin`: where a flow that has copied nothing begins; None: it is only fenced then.
-    `source_topic_id`: None if it does not matter. `compacted`: the destination's log.
+    `source_topic_id`: None if it does not matter.
     """
 
     destination: TopicPartition
     begin: Offset | None
     owned_before: bool
-    compacted: bool
     source_topic_id: UUID | None = None
     topic_id: UUID | None = None
     """Of the destination's topic."""
@@ -123,6 +129,7 @@ class FlowWriters:
         # The sequence that may be planned; a former one's plan would hide what has landed since.
         self._current: dict[MirrorPartition, PartitionSequence] = {}
         self._keeping: asyncio.Task[None] | None = None
+        self._fencing = asyncio.Lock()  # guards the data's ids; taken before `_storing`
         self._storing = asyncio.Lock()  # guards the log, and what is known of it
 
     @property
@@ -163,9 +170,10 @@ class FlowWriters:
                 await asyncio.sleep(min(wait, _LOOK_S))  # brokers may report a shorter time later
             used_at = now()
             try:
-                async with self._storing:
+                async with self._fencing:
                     for data in self._data.values():
                         await data.renew()
+                async with self._storing:
                     await self._log.keep_id()
             except TwinlogError as error:
                 log.warning("%s: its ids cannot be kept just now: %s", self._id, error)
@@ -181,19 +189,16 @@ class FlowWriters:
             Fenced: another owner has taken over.
             Retriable: not now; call it again.
         """
-        async with self._storing:
-            for name in partitions:
-                self._current.pop(name, None)
-            located = await self._locate(partitions)
-            self._current |= {
-                name: one for name, one in located.items() if isinstance(one, PartitionSequence)
-            }
-            return located
+        async with self._fencing:
+            async with self._storing:
+                for name in partitions:
+                    self._current.pop(name, None)
+                await self._take_over()
+            return await self._locate(partitions)
 
     async def _locate(
         self, partitions: Mapping[MirrorPartition, ToLocate]
     ) -> Mapping[MirrorPartition, PartitionSequence | NotLocated]:
-        await self._take_over()
         results: dict[MirrorPartition, PartitionSequence | NotLocated] = {}
         records: list[OffsetRecord] = []
         slots: dict[MirrorPartition, int] = {}
@@ -234,8 +239,11 @@ class FlowWriters:
                 sequence = PartitionSequence(epoch, recorded, position, epochs)
                 records += [*chunks, StoredPlan(name, plan, route, sequence.epochs.runs)]
                 results[name] = sequence
-        if records:
-            await self._write(records)
+        async with self._storing:
+            await self._store(records)
+            self._current |= {
+                name: one for name, one in results.items() if isinstance(one, PartitionSequence)
+            }
         return results
 
     def _slot(
@@ -276,8 +284,7 @@ class FlowWriters:
         if any(one.plan.producer_id != data.producer_id for one in stored.values()):
             # A fence of one producer id does not exclude data of another one.
             await asyncio.sleep(self._alone_from - asyncio.get_running_loop().time())
-        # Before the fence, which makes the broker forget the last number of earlier epochs.
-        remembered = await self._port.producers(list(stored))
+        remembered = await self._remembered(stored)
         identity = await data.next_epoch(keys)
         answers = await self._port.log_ends(keys)
         troubles = {
@@ -315,6 +322,31 @@ class FlowWriters:
         epoch = ProducerId(identity.producer_id), ProducerEpoch(identity.epoch)
         ends = {key: end for key, end in ends.items() if key not in troubles}
         return _Fenced(epoch, ends, fences, remembered, troubles, shorter)
+
+    async def _remembered(
+        self, stored: Mapping[TopicPartition, StoredPlan]
+    ) -> Mapping[TopicPartition, ActiveProducers]:
+        """What the brokers remember of the producers before a fence, which makes them forget it.
+
+        It is stored with the plans that may have been sent: whoever locates a partition next may
+        need it.
+        """
+        sent = {key: one for key, one in stored.items() if one.plan.runs}
+        ends = await self._port.log_ends(sent) if sent else {}
+        remembered = await self._port.producers(list(stored))
+        records: list[OffsetRecord] = []
+        for key, one in sent.items():
+            answer = remembered.get(key)
+            if answer is None or answer.error or key not in ends or ends[key].error:
+                continue
+            last = _last_number(one.plan, answer)
+            if last is not None and (one.taken is None or one.taken.last != last):
+                taken = Taken(last, Offset(ends[key].log_end))
+                records.append(replace(one, taken=taken))
+        if records:
+            async with self._storing:
+                await self._store(records)
+        return remembered
 
     async def _take_over(self) -> None:
         """Read what is stored, under an epoch that fences former owners' writes."""
@@ -358,22 +390,25 @@ class FlowWriters:
         if remembered is None or remembered.error:
             code = Refusal(remembered.error) if remembered else "no answer"
             raise Retriable(f"cannot read the producers of {wanted.destination}: {code}")
-        landed, complete = await self._batches(plan, wanted.destination, fence)
+        landed, whole_from = await self._batches(plan, wanted.destination, fence)
         last = _last_number(plan, remembered)
-        found = resolve(plan, landed, complete=complete and not wanted.compacted, last=last)
+        if last is None and stored.taken is not None and whole_from <= stored.taken.log_end:
+            last = stored.taken.last  # what has landed since then is in the log
+        complete = whole_from == plan.recorded.destination
+        found = resolve(plan, landed, complete=complete, last=last)
         runs = [run for run in found.runs if run.source >= chunk.end.source]
         return extended(chunk, runs), max(found.position, chunk.end.source)
 
     async def _batches(
         self, plan: SequencePlan, key: TopicPartition, fence: Offset
-    ) -> tuple[list[Landed], bool]:
-        """The plan's batches in the log, up to the fence; and whether its start is below them.
+    ) -> tuple[list[Landed], Offset]:
+        """The plan's batches in the log, up to the fence; and from where on it lacks no offset.
 
         Raises:
             Retriable: it cannot be read now.
             Contradiction: it holds a batch of another epoch, which no plan explains.
         """
-        position, complete = int(plan.recorded.destination), True
+        position = whole_from = plan.recorded.destination
         landed: list[Landed] = []
         now = asyncio.get_running_loop().time
         deadline = now() + self.settings.marker_deadline_s
@@ -384,12 +419,14 @@ class FlowWriters:
             if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
                 start = await self._start(key)
                 if start > position:
-                    position, complete = start, False
+                    position = whole_from = Offset(start)
                     continue
             if fetched.error:
                 raise Retriable(f"cannot read {key} at {position}: {Refusal(fetched.error)}")
             before = position
             for header in batches(fetched.records):
+                if header.base_offset > position:
+                    whole_from = Offset(header.base_offset)
                 position = header.next_offset
                 if header.base_offset >= fence:
                     break
@@ -408,7 +445,7 @@ class FlowWriters:
                     )
             if position == before:
                 await asyncio.sleep(_PAUSE_S)
-        return landed, complete
+        return landed, whole_from
 
     async def _start(self, key: TopicPartition) -> int:
         bounds = (await self._port.bounds([key]))[key]
@@ -439,7 +476,13 @@ class FlowWriters:
                     sequence.record(chunks[-1].end)
                 stored = self._plans[name]
                 epochs = sequence.epochs.runs
-                records.append(replace(stored, plan=sequence.plan(), epochs=epochs))
+                records.append(replace(stored, plan=sequence.plan(), epochs=epochs, taken=None))
+            await self._write(records)
+
+    async def _store(self, records: Sequence[OffsetRecord]) -> None:
+        """Write records of partitions that nothing else is stored of meanwhile."""
+        await self._take_over()  # a write of other partitions may have had no answer
+        if records:
             await self._write(records)
 
     async def _write(self, records: Sequence[OffsetRecord]) -> None:
@@ -460,7 +503,7 @@ class FlowWriters:
         Raises:
             Fenced, Retriable: see `SharedWriters.seal`.
         """
-        async with self._storing:
+        async with self._fencing, self._storing:
             await self._take_over()
         located = await self.locate({n: self._to_seal(n, one) for n, one in partitions.items()})
         sealed: dict[MirrorPartition, Sealed | Refusal] = {}
@@ -477,8 +520,7 @@ class FlowWriters:
         key = sealing.destination
         if sealing.topic_id is None and stored is not None:  # the topic's record may be gone
             key = TopicPartition(stored.route.topic, name.partition)
-        # As if it were compacted: it may have been, and the broker knows the last number.
-        return ToLocate(key, None, owned_before=True, compacted=True, topic_id=sealing.topic_id)
+        return ToLocate(key, None, owned_before=True, topic_id=sealing.topic_id)
 
 
 def _last_number(plan: SequencePlan, remembered: ActiveProducers) -> SequenceNumber | None:

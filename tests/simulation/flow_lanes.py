@@ -1,0 +1,68 @@
+"""Lanes that run flows: the engine `translated` on the model's clusters.
+
+Groups, leases, states and faults are those of the exact engine's lanes (lanes.py).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from model.offset_topic import ModelOffsetLog, client_of
+from model.ports import ModelDestination, ModelSource
+from simulation.lanes import DestinationMaker, Lane, SourceMaker, World
+from twinlog.engines.base import Engine, LaneContext
+from twinlog.engines.exact.ports import DestinationPort
+from twinlog.engines.translated.engine import FlowEngine
+from twinlog.engines.translated.writers import FlowWriters
+from twinlog.mirror.settings import TRANSLATED
+from twinlog.runtime.ownership import OwnedStatePartition
+
+WritersMaker = Callable[[int, LaneContext, DestinationPort], FlowWriters]
+
+
+class FlowVariant(NamedTuple):
+    """The parts of a simulation of flows that a planted bug replaces."""
+
+    destination: DestinationMaker = ModelDestination
+    source: SourceMaker = ModelSource
+    writers: WritersMaker = FlowWriters
+
+
+class FlowLane(Lane):
+    """One lane process.
+
+    `passes_lost`: whether it goes on behind records that the source has deleted.
+    """
+
+    def __init__(
+        self, name: str, world: World, seed: int, writers: WritersMaker, *, passes_lost: bool
+    ) -> None:
+        super().__init__(name, world, seed)
+        self._make_writers = writers
+        self._passes_lost = passes_lost
+        self._context = LaneContext(
+            destination=client_of(world.clusters[1]),
+            settings=world.settings,
+            id_prefix="twinlog",
+            may_write=self.may_write,
+            confirm_ownership=self._confirm_ownership,
+            random=self._random,
+        )
+
+    def _own(self, number: int) -> OwnedStatePartition:
+        writers = self._make_writers(number, self._context, self._destination)
+        writers._log = ModelOffsetLog(
+            self._destination, number, "twinlog", f"{self.name}.{number}", self.may_write
+        )
+        return OwnedStatePartition(
+            number,
+            writers={TRANSLATED: writers},
+            kind_of=lambda _: TRANSLATED,
+            states=self._states(number),
+            may_write=self.may_write,
+            settings=self._world.settings,
+        )
+
+    def _new_engine(self) -> Engine:
+        engine = FlowEngine(self._context, self._source, self._destination, self._observe)
+        engine.flow.passes_lost = self._passes_lost
+        return engine
