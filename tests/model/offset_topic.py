@@ -116,10 +116,12 @@ class ModelOffsetLog(OffsetLog):
         port: ModelDestination,
         number: int,
         prefix: str,
-        lane: str,
+        *,
+        lease_s: float,
         may_write: Callable[[], bool],
     ) -> None:
-        super().__init__(client_of(port.cluster), number, prefix, lane, may_write)
+        client = client_of(port.cluster)
+        super().__init__(client, number, prefix, lease_s=lease_s, may_write=may_write)
         self._port = port
         self._writer = _ModelWriter(port, f"{prefix}.{number}.offsets", self._permit)
 

@@ -39,6 +39,7 @@ NUMBER: Final = "number"
 """The header with a record's number."""
 LATEST_RUNS: Final = 20
 """Runs of a stored part of a map that are checked: the others were checked before."""
+MAP_KEY: Final = b'["map"'
 FETCH_BYTES: Final = 1 << 30
 
 
@@ -71,6 +72,8 @@ class FlowChecker:
         self._ends: dict[TopicPartition, int] = {}
         self._last: dict[TopicPartition, int] = {}  # by source partition: its last copied offset
         self._offset_records: dict[int, list[ControlRecord]] = {}
+        self._folded: dict[TopicPartition, tuple[OffsetRuns, StoredPlan]] = {}
+        self._folded_ends: list[tuple[int, int]] = []  # of `_offset_records`, then
         self.lost: set[TopicPartition] = set()
         """Remote partitions that have lost copies that were replicated."""
         self.failed: set[TopicPartition] = set()
@@ -157,7 +160,8 @@ class FlowChecker:
         for raw in _records(stored):
             record = decode(raw)
             known.append(ControlRecord(number, raw.offset, raw.timestamp, record.key, record.value))
-            chunk = decode_offsets(record.key, record.value)
+            is_map = record.key is not None and record.key.startswith(MAP_KEY)
+            chunk = decode_offsets(record.key, record.value) if is_map else None
             if isinstance(chunk, MapChunk):
                 self._check_runs(chunk.name, chunk.runs[-LATEST_RUNS:])
 
@@ -176,12 +180,14 @@ class FlowChecker:
                 raise Violation(f"{name.source}: {run} is stored, and is not what {key} holds")
 
     def _maps(self) -> Mapping[TopicPartition, tuple[OffsetRuns, StoredPlan]]:
-        found = {}
-        for records in self._offset_records.values():
-            stored = fold_offsets(records)
-            for name in stored.chunks:
-                found[name.source] = stored.map(name), stored.plans[name]
-        return found
+        ends = [(len(known), known[-1].offset) for known in self._offset_records.values() if known]
+        if ends != self._folded_ends:
+            self._folded_ends, self._folded = ends, {}
+            for records in self._offset_records.values():
+                stored = fold_offsets(records)
+                for name in stored.chunks:
+                    self._folded[name.source] = stored.map(name), stored.plans[name]
+        return self._folded
 
     # ---- the end -------------------------------------------------------------------------------
 

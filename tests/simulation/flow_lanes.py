@@ -25,6 +25,8 @@ class FlowVariant(NamedTuple):
     destination: DestinationMaker = ModelDestination
     source: SourceMaker = ModelSource
     writers: WritersMaker = FlowWriters
+    waits: bool = True
+    """Whether a takeover waits for writes under a former producer id."""
 
 
 class FlowLane(Lane):
@@ -34,10 +36,10 @@ class FlowLane(Lane):
     """
 
     def __init__(
-        self, name: str, world: World, seed: int, writers: WritersMaker, *, passes_lost: bool
+        self, name: str, world: World, seed: int, variant: FlowVariant, *, passes_lost: bool
     ) -> None:
         super().__init__(name, world, seed)
-        self._make_writers = writers
+        self._variant = variant
         self._passes_lost = passes_lost
         self._context = LaneContext(
             destination=client_of(world.clusters[1]),
@@ -49,9 +51,13 @@ class FlowLane(Lane):
         )
 
     def _own(self, number: int) -> OwnedStatePartition:
-        writers = self._make_writers(number, self._context, self._destination)
+        writers = self._variant.writers(number, self._context, self._destination)
         writers._log = ModelOffsetLog(
-            self._destination, number, "twinlog", f"{self.name}.{number}", self.may_write
+            self._destination,
+            number,
+            "twinlog",
+            lease_s=self._world.settings.lease_s if self._variant.waits else 0.0,
+            may_write=self.may_write,
         )
         return OwnedStatePartition(
             number,

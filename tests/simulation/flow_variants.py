@@ -1,16 +1,25 @@
 """Parts of a flow's lane, each with a planted bug that the simulation has to find."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
-from model.ports import ModelSource
+from model.ports import ModelDestination, ModelSource
 from simulation.flow_lanes import FlowVariant
 from simulation.variants import Resending, Unleased
-from twinlog.engines.exact.ports import FetchResult
+from twinlog.engines.exact.ports import (
+    ActiveProducers,
+    Appended,
+    Batch,
+    FetchResult,
+    ProducerIdentity,
+)
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters
-from twinlog.kafka.types import FetchPosition, TopicPartition
+from twinlog.kafka.types import FetchPosition, Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.store.offset_records import OffsetRecord, StoredPlan
 
 
 class Unplanned(FlowWriters):
@@ -26,6 +35,70 @@ class Unplanned(FlowWriters):
         finally:
             for name, sequence in sequences.items():
                 sequence._unrecorded.extend(kept[name])
+
+
+class Trusting(FlowWriters):
+    """Does not know which record it has copied last: another one may be in its place."""
+
+    async def _write(self, records: Sequence[OffsetRecord]) -> None:
+        await super()._write(
+            [replace(one, tail=None) if isinstance(one, StoredPlan) else one for one in records]
+        )
+
+
+class Forgetting(FlowWriters):
+    """Does not store what a broker remembers before it fences."""
+
+    async def _remembered(
+        self, stored: Mapping[TopicPartition, StoredPlan]
+    ) -> Mapping[TopicPartition, ActiveProducers]:
+        return await self._port.producers(list(stored))
+
+
+class Unfenced(FlowWriters):
+    """Takes the end of the log for a fence."""
+
+    async def open(self) -> None:
+        """Replace the fences."""
+        await super().open()
+
+        async def put(
+            identity: ProducerIdentity, after: Mapping[TopicPartition, int]
+        ) -> tuple[dict[TopicPartition, Offset], dict[TopicPartition, int], ProducerIdentity]:
+            return {key: Offset(end) for key, end in after.items()}, {}, identity
+
+        for data in self._data.values():
+            data.put_fences = put  # type: ignore[method-assign]
+
+
+class Stale(FlowWriters):
+    """Stores plans of former sequences: of partitions that were located again since."""
+
+    async def record(self, sequences: Mapping[MirrorPartition, PartitionSequence]) -> None:
+        """Take any sequence for the current one."""
+        self._current |= sequences
+        await super().record(sequences)
+
+
+class Misplaced(ModelDestination):
+    """Takes a batch to be one offset off its place, now and then."""
+
+    def produce(
+        self, node: int, batches: Sequence[Batch]
+    ) -> Awaitable[Mapping[TopicPartition, Appended]]:
+        """Produce, and alter the answer."""
+        return asyncio.ensure_future(self._alter(super().produce(node, batches)))
+
+    async def _alter(
+        self, request: Awaitable[Mapping[TopicPartition, Appended]]
+    ) -> Mapping[TopicPartition, Appended]:
+        answers = await request
+        return {
+            key: answer._replace(base_offset=answer.base_offset + 1)
+            if not answer.error and answer.base_offset % 16 == 0
+            else answer
+            for key, answer in answers.items()
+        }
 
 
 class Aborted(ModelSource):
@@ -46,4 +119,10 @@ FLOW_VARIANTS: Final[Mapping[str, FlowVariant]] = {
     "unleased": FlowVariant(Unleased),
     "unplanned": FlowVariant(writers=Unplanned),
     "aborted": FlowVariant(source=Aborted),
+    "trusting": FlowVariant(writers=Trusting),
+    "forgetting": FlowVariant(writers=Forgetting),
+    "fenceless": FlowVariant(writers=Unfenced),
+    "stale": FlowVariant(writers=Stale),
+    "misplaced": FlowVariant(Misplaced),
+    "hurried": FlowVariant(waits=False),
 }

@@ -98,7 +98,7 @@ class Foreign:
         self._transactions = rng.choice((0.0, 0.3))
         self._retains = not compacted and rng.random() < 0.2
         self._open: list[int] = []
-        self._next = FOREIGN_PRODUCER + 1000 * key.partition
+        self._next = FOREIGN_PRODUCER + 10_000 * key.partition
         self._old_ends: list[tuple[float, int]] = []
         self.stopped = False
         self._later()
@@ -124,7 +124,8 @@ class Foreign:
     def stop(self) -> None:
         """Stop writing; end the open transactions."""
         self.stopped = True
-        for producer in self._open:
+        # Also those whose marker was lost with the log's end.
+        for producer in [p for p in self._cluster.log(self._key)._open if p > FOREIGN_PRODUCER]:
             self._end(producer)
         self._replicate()
 
@@ -192,11 +193,15 @@ class FlowSimulation(Simulation):
         draw = self._draw = random.Random(f"flows {seed}")
         self._flow_hazards = hazards
         self.dangers = replace(self.dangers, unclean=0.0)
-        if not hazards.renamed:
-            self.destination.coordinator.first_epoch = 0
+        self.destination.coordinator.first_epoch = 32_760 if hazards.renamed else 0
         self.destination.timings = replace(
             self.destination.timings, producer_id_expiration_check=10_000.0
         )
+        if hazards.unclean or hazards.renamed:
+            # A broker that has forgotten a producer takes whatever of it arrives first. And a write
+            # that is held for longer than a lease is not excluded by one of another producer id.
+            for network in self.networks:
+                network.faults = replace(network.faults, held_share=0.0)
         self.checker = FlowChecker(self.source, self.destination)
         self._flow_variant = variant
         self._passes_lost = draw.random() < 0.7
@@ -276,9 +281,8 @@ class FlowSimulation(Simulation):
         )
 
     def _new_lane(self, name: str, seed: int) -> Lane:
-        return FlowLane(
-            name, self._world, seed, self._flow_variant.writers, passes_lost=self._passes_lost
-        )
+        variant = self._flow_variant
+        return FlowLane(name, self._world, seed, variant, passes_lost=self._passes_lost)
 
     # ---- faults --------------------------------------------------------------------------------
 
@@ -367,7 +371,7 @@ def simulate_flows(
             sum(network.broken for network in simulation.networks),
             loop.time(),
             sum(simulation.source.log(key).end for key in simulation.checker.truth),
-            0,
+            len(simulation.checker.failed),
         )
 
     return run(main)

@@ -9,14 +9,17 @@ from twinlog.kafka.errors import ProtocolError
 from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, Sequence
 from twinlog.mirror.offset_runs import Ends, Run
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.sequence_plan import SequencePlan
+from twinlog.mirror.sequence_plan import NOTHING, SequencePlan
 from twinlog.store.offset_records import (
     DroppedChunk,
     MapChunk,
     OffsetRecord,
     OffsetsOwner,
+    OffsetsProducer,
     Route,
     StoredPlan,
+    Tail,
+    Taken,
     decode,
     encode,
 )
@@ -40,6 +43,9 @@ CHUNK = MapChunk(NAME, 4, ENDS, (Run(Offset(11), Offset(50), 3), Run(Offset(15),
         OffsetsOwner("a-0"),
         StoredPlan(NAME, PLAN, ROUTE),
         StoredPlan(NAME, PLAN, ROUTE._replace(topic_id=None)),
+        StoredPlan(NAME, PLAN, ROUTE, taken=Taken(NOTHING, Offset(60))),
+        StoredPlan(NAME, PLAN, ROUTE, tail=Tail(ProducerId(7), ProducerEpoch(1), Sequence(4))),
+        OffsetsProducer(7),
         CHUNK,
         MapChunk(NAME, 0, ENDS, ()),
     ],
@@ -71,6 +77,9 @@ def test_tombstones_and_newer_kinds_are_left_alone() -> None:
         ("recorded", [10], "two offsets"),
         ("recorded", [-1, 0], "two offsets"),
         ("epoch", None, "a whole number"),
+        ("taken", [1], "a sequence number and an offset"),
+        ("tail", [7, 1], "a producer id, an epoch and a sequence number"),
+        ("tail", [7, 1, "4"], "a producer id, an epoch and a sequence number"),
         ("route", {"source_topic_id": "?"}, "invalid topic id"),
         ("route", {"source_topic_id": "A" * 22}, "topic is"),
     ],

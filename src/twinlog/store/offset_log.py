@@ -1,5 +1,6 @@
 """`__mirror_offsets`: where it is created, written by a state partition's owner, and read."""
 
+import asyncio
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import ControlTopicLost, Fenced, Refusal, Retriable
 from twinlog.kafka.requests.topics import NewTopic, confirm_absent, create_topics
+from twinlog.kafka.requests.transactions import ProducerId
 from twinlog.kafka.types import Offset
 from twinlog.mirror.offset_runs import Ends, OffsetRuns
 from twinlog.mirror.placement import MirrorPartition
@@ -19,6 +21,7 @@ from twinlog.store.offset_records import (
     MapChunk,
     OffsetRecord,
     OffsetsOwner,
+    OffsetsProducer,
     StoredPlan,
     decode,
     encode,
@@ -48,7 +51,9 @@ class StoredOffsets:
     chunks: Mapping[MirrorPartition, Sequence[MapChunk]] = field(default_factory=dict)
     """The parts of each map, in order."""
     owner: str | None = None
-    """The lane that has taken over last."""
+    """The last takeover."""
+    producer_id: int | None = None
+    """Of the writes since which no write under another one can arrive."""
     has_past: bool = False
     """Whether there are records of former owners."""
 
@@ -100,11 +105,15 @@ def fold_offsets(records: Iterable[ControlRecord]) -> StoredOffsets:
     """
     plans: dict[MirrorPartition, StoredPlan] = {}
     chunks: dict[MirrorPartition, dict[int, MapChunk]] = {}
-    owner, all_records = None, list(records)
+    owner: str | None = None
+    producer_id: int | None = None
+    all_records = list(records)
     for record in latest(all_records).values():
         match decode(record.key, record.value):
             case OffsetsOwner(lane):
                 owner = lane
+            case OffsetsProducer(number):
+                producer_id = number
             case StoredPlan() as plan:
                 plans[plan.name] = plan
             case MapChunk() as chunk:
@@ -118,7 +127,13 @@ def fold_offsets(records: Iterable[ControlRecord]) -> StoredOffsets:
                     f"{before.number} ends at {before.end}, part {after.number} begins at "
                     f"{after.start}"
                 )
-    return StoredOffsets(plans=plans, chunks=ordered, owner=owner, has_past=len(all_records) > 1)
+    return StoredOffsets(
+        plans=plans,
+        chunks=ordered,
+        owner=owner,
+        producer_id=producer_id,
+        has_past=len(all_records) > 1,
+    )
 
 
 async def read_offsets(
@@ -173,7 +188,12 @@ def _batches(records: Sequence[OffsetRecord]) -> Iterator[list[OffsetRecord]]:
 class OffsetLog:
     """A partition of `__mirror_offsets`, as its owner writes it.
 
-    `may_write` is asked before each request that could fence or write.
+    Args:
+        cluster: the destination.
+        number: the partition.
+        prefix: of the transactional id.
+        lease_s: how long a former owner may write after it was replaced, in seconds.
+        may_write: asked before each request that could fence or write.
     """
 
     def __init__(
@@ -181,26 +201,45 @@ class OffsetLog:
         cluster: KafkaCluster,
         number: int,
         prefix: str,
-        lane: str,
+        *,
+        lease_s: float,
         may_write: Callable[[], bool],
     ) -> None:
         self._cluster = cluster
         self._number = number
-        self._lane = lane
+        self._lease_s = lease_s
         self._may_write = may_write
         self._writer = EpochWriter(cluster, f"{prefix}.{number}.offsets", before_send=self._permit)
 
     async def take_over(self) -> StoredOffsets:
         """Fence former owners, then read all that they have stored.
 
+        A write under a former producer id is not fenced by one of another id. It is waited for.
+
         Raises:
             Fenced: the lane may not write any more.
             Retriable: not now; call it again.
             UserError, ProtocolError, ControlTopicLost: it cannot be read.
         """
-        await self._writer.fence([self._entry(OffsetsOwner(self._lane))])
+        owner = ""
+
+        def entries(producer: ProducerId) -> list[Entry]:
+            nonlocal owner
+            owner = f"{producer.producer_id}.{producer.epoch}"
+            return [self._entry(OffsetsOwner(owner))]
+
+        producer_id = await self._writer.fence(entries)
+        stored = await self._stored(owner)
+        if stored.producer_id != producer_id:
+            if stored.has_past:
+                await asyncio.sleep(self._lease_s)
+                stored = await self._stored(owner)
+            await self._writer.write([self._entry(OffsetsProducer(producer_id))])
+        return stored
+
+    async def _stored(self, owner: str) -> StoredOffsets:
         stored = fold_offsets(await self._read())
-        if stored.owner != self._lane:  # an empty topic, or none, is not what was written
+        if stored.owner != owner:  # an empty topic, or none, or an end that is stale
             raise Retriable("its own record cannot be read yet", topic=OFFSETS_TOPIC)
         return stored
 

@@ -2,14 +2,17 @@
 
     key, JSON                                   value, JSON, version 1
     ------------------------------------------  --------------------------------------------------
-    ["owner"]                                   lane: who owns the state partition since then
+    ["owner"]                                   lane: the takeover, by its producer id and epoch
+    ["producer"]                                producer_id: no write of another one can arrive
     ["plan", mirror, topic, partition]          producer_id, epoch, sequence, recorded: [source,
                                                 destination], runs: [start, end, start, end, ...],
                                                 route: source_topic_id, topic, topic_id (absent if
                                                 it was not known), slot; epochs: [start, end, leader
                                                 epoch, ...] of the source's last offsets; taken:
                                                 [number, log end], absent if the broker was not
-                                                asked what it had taken of the plan
+                                                asked what it had taken of the plan; tail:
+                                                [producer id, epoch, number] of the record at the
+                                                recorded end, absent if there is none
     ["map", mirror, topic, partition, number]   start: [source, destination], runs: base64 of
                                                 offset_runs.encode_runs
 
@@ -25,7 +28,7 @@ the parts of the former map get tombstones.
 import base64
 import binascii
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -40,15 +43,23 @@ from twinlog.store.json_fields import JsonObject, decode_json, encode_json
 _VERSION: Final = 1
 _WHAT: Final = "a record of __mirror_offsets"
 _PAIR: Final = 2
+_TRIPLE: Final = 3
 CHUNK_RUNS: Final = 1000
 """Runs of a part of a map: a full one takes 4 to 8 KB, and is not written again."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsOwner:
-    """The lane that has taken over a state partition."""
+    """The last takeover of a state partition."""
 
     lane: str
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsProducer:
+    """The producer id under which owners write: writes under a former one have been waited for."""
+
+    producer_id: int
 
 
 class Route(NamedTuple):
@@ -72,6 +83,14 @@ class Taken(NamedTuple):
     """Where the log ended before; what was taken later is behind it."""
 
 
+class Tail(NamedTuple):
+    """The last record of a map, by what its batch on the destination says of it."""
+
+    producer_id: ProducerId
+    epoch: ProducerEpoch
+    sequence: Sequence
+
+
 @dataclass(frozen=True, slots=True)
 class StoredPlan:
     """The last plan of a partition."""
@@ -83,6 +102,8 @@ class StoredPlan:
     """The source's leader epochs, as far as they were read (KIP-320)."""
     taken: Taken | None = None
     """None: not asked since the plan was stored."""
+    tail: Tail | None = None
+    """None: nothing was copied, or it was stored by an earlier version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +131,7 @@ class DroppedChunk:
     number: int
 
 
-OffsetRecord: TypeAlias = OffsetsOwner | StoredPlan | MapChunk | DroppedChunk
+OffsetRecord: TypeAlias = OffsetsOwner | OffsetsProducer | StoredPlan | MapChunk | DroppedChunk
 
 
 def encode(record: OffsetRecord) -> tuple[bytes, bytes | None]:
@@ -119,9 +140,11 @@ def encode(record: OffsetRecord) -> tuple[bytes, bytes | None]:
         case OffsetsOwner(lane):
             key: list[Any] = ["owner"]
             body: dict[str, Any] = {"lane": lane}
+        case OffsetsProducer(producer_id):
+            key, body = ["producer"], {"producer_id": producer_id}
         case DroppedChunk(name, number):
             return encode_json(["map", *name, number]), None
-        case StoredPlan(name, plan, route, epochs, taken):
+        case StoredPlan(name, plan, route, epochs, taken, tail):
             key = ["plan", *name]
             body = {
                 "producer_id": plan.producer_id,
@@ -132,6 +155,7 @@ def encode(record: OffsetRecord) -> tuple[bytes, bytes | None]:
                 "route": _route_fields(route),
                 "epochs": [number for run in epochs for number in run],
                 **({} if taken is None else {"taken": list(taken)}),
+                **({} if tail is None else {"tail": list(tail)}),
             }
         case MapChunk(name, number, start, runs):
             key = ["map", *name, number]
@@ -152,21 +176,26 @@ def decode(key: bytes | None, value: bytes | None) -> OffsetRecord | None:
     match parts:
         case ["owner"]:
             return OffsetsOwner(_body(parts, value).text("lane"))
+        case ["producer"]:
+            return OffsetsProducer(_body(parts, value).number("producer_id"))
         case ["plan", str(), str(), int()]:
             body = _body(parts, value)
             name = MirrorPartition(*parts[1:])
-            return StoredPlan(name, _plan(body), _route(body), _epochs(body), _taken(body))
+            stored = StoredPlan(name, _plan(body), _route(body), _epochs(body))
+            return replace(stored, taken=_taken(body), tail=_tail(body))
         case ["map", str(), str(), int(), int(number)]:
-            body = _body(parts, value)
-            start = _ends(body, "start")
-            try:
-                runs = base64.b64decode(body.text("runs"), validate=True)
-            except binascii.Error:
-                raise body.error("runs", "base64") from None
-            chunk = tuple(decode_runs(start, runs))
-            return MapChunk(MirrorPartition(*parts[1:4]), number, start, chunk)
+            return _chunk(MirrorPartition(*parts[1:4]), number, _body(parts, value))
         case _:
             return None
+
+
+def _chunk(name: MirrorPartition, number: int, body: JsonObject) -> MapChunk:
+    start = _ends(body, "start")
+    try:
+        runs = base64.b64decode(body.text("runs"), validate=True)
+    except binascii.Error:
+        raise body.error("runs", "base64") from None
+    return MapChunk(name, number, start, tuple(decode_runs(start, runs)))
 
 
 def _body(parts: list[Any], value: bytes) -> JsonObject:
@@ -206,12 +235,24 @@ def _epochs(body: JsonObject) -> tuple[EpochRun, ...]:
 
 
 def _taken(body: JsonObject) -> Taken | None:
-    if not body.has("taken"):
+    numbers = _numbers(body, "taken", "a sequence number and an offset", _PAIR)
+    return None if numbers is None else Taken(Sequence(numbers[0]), Offset(numbers[1]))
+
+
+def _tail(body: JsonObject) -> Tail | None:
+    numbers = _numbers(body, "tail", "a producer id, an epoch and a sequence number", _TRIPLE)
+    if numbers is None:
         return None
-    numbers = body.list("taken")
-    if len(numbers) != _PAIR or not all(type(number) is int for number in numbers):
-        raise body.error("taken", "a sequence number and an offset")
-    return Taken(Sequence(numbers[0]), Offset(numbers[1]))
+    return Tail(ProducerId(numbers[0]), ProducerEpoch(numbers[1]), Sequence(numbers[2]))
+
+
+def _numbers(body: JsonObject, name: str, expectation: str, count: int) -> list[int] | None:
+    if not body.has(name):
+        return None
+    numbers = body.list(name)
+    if len(numbers) != count or not all(type(number) is int for number in numbers):
+        raise body.error(name, expectation)
+    return numbers
 
 
 def _plan(body: JsonObject) -> SequencePlan:

@@ -281,8 +281,17 @@ class EpochWriter:
         self._producer: ProducerId | None = None
         self._sequence = SequenceNumber(0)
 
-    async def fence(self, entries: Sequence[Entry]) -> None:
+    async def fence(self, entries: Callable[[ProducerId], Sequence[Entry]]) -> int:
         """Take over the id, and write: from then on, writes of former owners are refused.
+
+        This holds for writes under the same producer id. A coordinator gives an id another one when
+        its epochs have ended, or when it was not used for long.
+
+        Args:
+            entries: what is written in the new epoch.
+
+        Returns:
+            The producer id.
 
         Raises:
             Fenced: another owner has taken over meanwhile.
@@ -290,8 +299,10 @@ class EpochWriter:
             UserError: a right is missing.
         """
         self._producer = None
-        self._producer, self._sequence = await self._next_epoch(), SequenceNumber(0)
-        await self.write(entries)
+        producer = await self._next_epoch()
+        self._producer, self._sequence = producer, SequenceNumber(0)
+        await self.write(entries(producer))
+        return producer.producer_id
 
     async def keep_id(self) -> None:
         """Use the id: its coordinator forgets one that nobody uses.

@@ -88,9 +88,15 @@ class Life:
                 self.plan, planning = planning, None
                 sequence.stored()
             elif action == "send" and (out := sequence.take(FRESH)) is not None:
-                self._unanswered.append((out, self.log.append(self.epoch, out)))
+                # What is sent behind a refused batch is refused as well.
+                short = self.rng.random() < 0.2 or any(end is None for _, end in self._unanswered)
+                self._unanswered.append((out, None if short else self.log.append(self.epoch, out)))
             elif action == "land" and self._unanswered:
-                sequence.answered(*self._unanswered.pop(0))
+                out, end = self._unanswered.pop(0)
+                if end is None:
+                    sequence.refused(out)
+                else:
+                    sequence.answered(out, end)
             elif action == "record" and sequence.landed and planning is None:
                 self._record(sequence)
             elif action == "other":
@@ -105,7 +111,7 @@ class Life:
         sequence.record(self.map.end)
 
     def _locate(self) -> tuple[Ends, int]:
-        self._unanswered: list[tuple[NumberedBatch, Offset]] = []
+        self._unanswered: list[tuple[NumberedBatch, Offset | None]] = []  # None: refused
         if self.plan is None:
             return BEGIN, 0
         tail = self.log.of(self.plan.epoch, self.plan.recorded.destination)
@@ -237,3 +243,46 @@ def test_offsets_without_a_copy_are_recorded_too() -> None:
     assert sequence.passed_gaps
     assert sequence.plan().recorded == (3, 7)
     assert not sequence.passed_gaps
+
+
+def test_refused_batches_are_sent_again_with_their_numbers_and_the_gaps_between_them() -> None:
+    """Goal: nothing is passed over while the destination has too few in-sync replicas."""
+    sequence = _sequence()
+    pieces = [_data(0, 3), _gap(3, 5), _data(5, 6), _data(6, 8), _gap(8, 9)]
+    sequence.offer(pieces[:1])
+    sequence.plan()
+    sequence.stored()
+    first = sequence.take(FRESH)
+    assert first is not None
+    sequence.answered(first, Offset(0))
+    sequence.offer(pieces[1:])
+    sequence.plan()
+    sequence.stored()
+    sent = [sequence.take(FRESH), sequence.take(FRESH)]
+    assert sequence.take(FRESH) is None
+    for out in sent:
+        assert out is not None
+        assert not sequence.idle
+        sequence.refused(out)
+    assert sequence.mirrored_end == 5
+    again = [sequence.take(FRESH), sequence.take(FRESH)]
+    assert again == sent
+    ends = []
+    for out, base_offset in zip(again, (10, 20), strict=True):
+        assert out is not None
+        sequence.answered(out, Offset(base_offset))
+        ends.append(sequence.mirrored_end)
+    assert ends == [6, 9]
+    assert sequence.idle
+
+
+def test_a_batch_is_not_refused_before_an_earlier_one_is_answered() -> None:
+    sequence = _sequence()
+    sequence.offer([_data(0, 3)])
+    sequence.plan()
+    sequence.stored()
+    out = sequence.take(FRESH)
+    assert out is not None
+    sequence.answered(out, Offset(0))
+    with pytest.raises(Contradiction, match="before an earlier one"):
+        sequence.refused(out)

@@ -8,7 +8,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from batch_builders import batch, record
+from batch_builders import COMMIT, batch, marker, record
 from sole_owner import owned_for_good
 
 from twinlog.engines.base import LaneContext, Sealed, Sealing
@@ -20,6 +20,8 @@ from twinlog.engines.translated.writers import FlowWriters, NotLocated, ToLocate
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Retriable
 from twinlog.kafka.log.batch import batches
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.records import build, whole
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import LeaderEpoch, Offset, ProducerState, TopicPartition
 from twinlog.mirror.offset_runs import Run
@@ -366,5 +368,66 @@ def test_plans_are_stored_while_a_fence_waits(monkeypatch: pytest.MonkeyPatch) -
         assert stored.plan.runs == ((100, 103),)
         replicas.set()
         await locating
+
+    _run(body())
+
+
+async def _recorded(log: MemoryLog, port: OnePartition) -> bytes:
+    """Copy three records to offset 50, and record them; return their batch as the log holds it."""
+    writers = _writers(log, port)
+    sequence = await _located(writers)
+    sequence.offer([_data(100, 103)])
+    await writers.record({NAME: sequence})
+    sequence.stored()
+    out = sequence.take(0)
+    assert out is not None
+    sequence.answered(out, Offset(50))
+    await writers.record({NAME: sequence})
+    port.end = 53
+    port.remembered = (ProducerState(7, sequence.epoch, 2),)
+    built = build([record(at) for at in range(50, 53)], Codec.NONE)
+    whole_batch = whole(built, producer_id=7, epoch=sequence.epoch, sequence=0)
+    return Offset(50).to_bytes(8, "big") + whole_batch[8:]
+
+
+def test_a_log_that_lost_its_end_and_was_filled_again_is_not_written_to() -> None:
+    """Goal: copied records that are lost are found though the broker has forgotten the producer."""
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        own = await _recorded(log, port)
+        for foreign in (
+            batch([record(50), record(51), record(52)]),
+            batch([record(52), record(53)]),
+            marker(52, 7, COMMIT),
+        ):
+            port.batches, port.end, port.remembered = foreign, 54, ()
+            found = (await _writers(log, port).locate(OWNED))[NAME]
+            assert isinstance(found, NotLocated)
+            assert not found.transient
+            assert "the record at offset 52 is not the one that was copied there" in found.reason
+        # Where retention has removed it, there is nothing to compare.
+        port.batches = batch([record(53)])
+        assert (await _located(_writers(log, port), OWNED)).position == 103
+        port.batches, port.end = own, 53
+        later = await _located(_writers(log, port), OWNED)
+        assert (later.position, later.recorded.destination) == (103, 53)
+
+    _run(body())
+
+
+def test_the_record_at_the_recorded_end_is_known_after_a_takeover_too() -> None:
+    """Goal: the epoch that has written it is over, and the next one has written nothing yet."""
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        port.batches = await _recorded(log, port)
+        await _located(_writers(log, port), OWNED)
+        port.remembered = ()
+        await _located(_writers(log, port), OWNED)
+        port.batches, port.end = batch([record(at) for at in range(50, 60)]), 60
+        found = (await _writers(log, port).locate(OWNED))[NAME]
+        assert isinstance(found, NotLocated)
+        assert "is not the one that was copied there" in found.reason
 
     _run(body())

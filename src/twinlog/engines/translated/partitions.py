@@ -60,10 +60,16 @@ class FlowPartition:
     source_node: int = -1
     source_leader_epoch: int = UNKNOWN_EPOCH
     destination_node: int = -1
+    destination_epoch: int = UNKNOWN_EPOCH
+    """The leader epoch of the destination, when leaders were last asked for."""
     in_flight: int = 0
     """Batches that are not answered, of former sequences too."""
     sent_to: int = -1
     """The broker that these were sent to."""
+    send_at: float = 0.0
+    """When it may be sent to again."""
+    refusals: int = 0
+    """Appends that were refused since one has landed, as too few replicas were in sync."""
     held_back: str | None = None
     """Why nothing is read or written just now."""
     locating: bool = False
@@ -207,6 +213,14 @@ class FlowPartitions:
         elif partition.stage is FlowStage.COPYING:
             partition.stage = FlowStage.LOCATING
         self.changed.set()
+
+    def locate_again(self, partition: FlowPartition, reason: str) -> None:
+        """Locate a partition again that has no trouble."""
+        if partition.sequence is not None:
+            log.info("%s: %s; locating it again", partition.name, reason)
+            partition.sequence, partition.stage = None, FlowStage.LOCATING
+            partition.doubted = ()
+            self.changed.set()
 
     def fail(self, partition: FlowPartition, reason: str, *, transient: bool = True) -> None:
         """Stop copying a partition; a transient failure is tried again later."""

@@ -2,14 +2,19 @@
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Final
 
 from twinlog.engines.exact.ports import Appended, Batch, DestinationPort
 from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions
 from twinlog.engines.translated.sequence import NumberedBatch, PartitionSequence
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Fenced, Refusal, Retriable
 from twinlog.kafka.log.batch import patched_header
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.sequence_plan import Contradiction
+
+_MAX_REFUSALS: Final = 5
+"""The refusals after which the pause, 1 to 2 s, does not grow any more: a request is one batch."""
 
 _Owners = list[tuple[FlowPartition, PartitionSequence, NumberedBatch]]
 
@@ -60,6 +65,8 @@ class FlowSender:
         keys: set[TopicPartition] = set()  # a request has one batch for each
         for partition, sequence in (*copying[self._first :], *copying[: self._first]):
             if partition.destination_node != node or room <= 0 or partition.destination in keys:
+                continue
+            if self._flow.now() < partition.send_at:
                 continue
             # Answers of two brokers have no order: what is in flight to the former leader comes
             # first.
@@ -113,11 +120,32 @@ class FlowSender:
             answer = answers.get(partition.destination)
             if answer is None:
                 self._flow.trouble(partition, trouble)
+            elif answer.error == ErrorCode.NOT_ENOUGH_REPLICAS:
+                self._refused(partition, sequence, numbered)
             elif answer.error:
                 self._flow.ask_leaders()
                 self._flow.trouble(partition, f"an append was refused: {Refusal(answer.error)}")
             else:
                 self._landed(partition, sequence, numbered, Offset(answer.base_offset))
+
+    def _refused(
+        self, partition: FlowPartition, sequence: PartitionSequence, numbered: NumberedBatch
+    ) -> None:
+        """Send a batch again later: it was not appended, as too few replicas are in sync.
+
+        The partition is not located again. Its fence would wait for the replicas, and those of all
+        partitions of its state partition with it.
+        """
+        try:
+            sequence.refused(numbered)
+        except Contradiction as error:
+            self._flow.trouble(partition, str(error))
+            return
+        partition.refusals += 1
+        pause = self._flow.pause(min(partition.refusals, _MAX_REFUSALS))
+        partition.send_at = self._flow.now() + pause
+        partition.held_back = "the destination has fewer in-sync replicas than min.insync.replicas"
+        self._flow.news.add(partition.assignment.state_partition)
 
     def _landed(
         self,
@@ -131,6 +159,8 @@ class FlowSender:
         except Contradiction as error:
             self._flow.trouble(partition, str(error))
             return
+        if partition.refusals:
+            partition.refusals, partition.held_back = 0, None
         partition.failures = 0
         partition.records += data.header.num_records
         partition.bytes += data.size

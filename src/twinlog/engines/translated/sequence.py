@@ -1,6 +1,8 @@
 """The sequence of one partition: which records its next sequence numbers stand for.
 
     queued ──plan(), stored()──► ready ──take()──► in flight ──answered()──► landed ──record()──►
+                                   ▲                   │
+                                   └───── refused() ───┘
 
 Invariants:
 
@@ -18,7 +20,7 @@ from twinlog.kafka.log.leader_epochs import EpochRun, SourceEpochs
 from twinlog.kafka.types import UNKNOWN_EPOCH, Offset, ProducerEpoch, ProducerId, advance
 from twinlog.kafka.types import Sequence as SequenceNumber
 from twinlog.mirror.offset_runs import Ends, Run
-from twinlog.mirror.plan import Data, Piece
+from twinlog.mirror.plan import Data, Gap, Piece
 from twinlog.mirror.sequence_plan import Contradiction, SequencePlan, SourceRun
 
 MAX_IN_FLIGHT: Final = 5
@@ -63,6 +65,7 @@ class PartitionSequence:
         self._pieces: deque[Piece] = deque()  # not sent
         self._ready = 0  # sequence numbers of `_pieces` that the stored plan names
         self._in_flight: deque[NumberedBatch] = deque()
+        self._refused: list[NumberedBatch] = []  # those before the ones in flight
         self._next = SequenceNumber(0)
         self._first = SequenceNumber(0)  # of the first record that is not recorded
         self._unrecorded: deque[SourceRun] = deque()  # sent or not, from `_first` on
@@ -91,7 +94,7 @@ class PartitionSequence:
     @property
     def idle(self) -> bool:
         """Whether nothing is queued or in flight."""
-        return not self._pieces and not self._in_flight
+        return not self._pieces and not self._in_flight and not self._refused
 
     @property
     def in_flight(self) -> int:
@@ -125,7 +128,7 @@ class PartitionSequence:
         """Drop the gaps before the next batch; one behind batches in flight passes with these."""
         while self._pieces and not isinstance(self._pieces[0], Data):
             gap = self._pieces.popleft()
-            if not self._in_flight:
+            if not self._in_flight and not self._refused:
                 self.mirrored_end = gap.end
             else:
                 self._gap_end = gap.end
@@ -169,6 +172,8 @@ class PartitionSequence:
         piece = self._pieces[0] if self._pieces else None
         if not isinstance(piece, Data) or self._ready < piece.end - piece.start:
             return None
+        if self._refused:
+            return None
         if not guarded and piece.header.max_timestamp < fresh_after_ms:
             return None
         timestamps = [out.data.header.max_timestamp for out in self._in_flight]
@@ -193,7 +198,7 @@ class PartitionSequence:
         Raises:
             Contradiction: it is another one, or is below what has landed before.
         """
-        if not self._in_flight or self._in_flight[0] is not numbered:
+        if self._refused or not self._in_flight or self._in_flight[0] is not numbered:
             raise Contradiction(
                 f"the batch of source offset {numbered.data.start} was acknowledged before an "
                 "earlier one"
@@ -215,6 +220,32 @@ class PartitionSequence:
             self._landed.append(run)
         self._skip_gaps()
         return data
+
+    def refused(self, numbered: NumberedBatch) -> None:
+        """Send a batch again that was certainly not appended, once all behind it are refused.
+
+        It keeps its number. The broker refuses what is in flight behind it, or that is refused for
+        the same reason.
+
+        Raises:
+            Contradiction: an earlier batch is in flight.
+        """
+        if not self._in_flight or self._in_flight[0] is not numbered:
+            raise Contradiction(
+                f"the batch of source offset {numbered.data.start} was refused before an earlier "
+                "one was answered"
+            )
+        self._refused.append(self._in_flight.popleft())
+        if self._in_flight:
+            return
+        first, last = self._refused[0], self._refused[-1].data
+        if self._gap_end > last.end:  # it was to pass with the batches in flight
+            self._pieces.appendleft(Gap(last.end, self._gap_end, seen=False))
+        self._gap_end = first.data.start
+        for batch in reversed(self._refused):
+            self._pieces.appendleft(batch.data)
+            self._ready += batch.data.end - batch.data.start
+        self._next, self._refused = first.sequence, []
 
     def record(self, recorded: Ends) -> None:
         """Note that the map is recorded up to here, where one of the runs in `landed` ends."""

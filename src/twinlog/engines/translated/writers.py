@@ -26,22 +26,22 @@ from uuid import UUID
 from twinlog.engines.base import LaneContext, Sealed, Sealing
 from twinlog.engines.exact.data_id import DataId
 from twinlog.engines.exact.ports import ActiveProducers, DestinationPort
+from twinlog.engines.translated.remote_log import last_number, read_end
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.kafka.client.metadata import NO_TOPIC_ID
-from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
-from twinlog.kafka.log.batch import batches
-from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, TopicPartition
+from twinlog.kafka.types import (
+    SEQUENCE_MODULUS,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TopicPartition,
+    advance,
+)
 from twinlog.kafka.types import Sequence as SequenceNumber
 from twinlog.mirror.offset_runs import Ends
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.sequence_plan import (
-    NOTHING,
-    Contradiction,
-    Landed,
-    SequencePlan,
-    resolve,
-)
+from twinlog.mirror.sequence_plan import Contradiction, SequencePlan, resolve
 from twinlog.store.offset_log import OffsetLog
 from twinlog.store.offset_records import (
     DroppedChunk,
@@ -49,14 +49,13 @@ from twinlog.store.offset_records import (
     OffsetRecord,
     Route,
     StoredPlan,
+    Tail,
     Taken,
     extended,
 )
 
 log = logging.getLogger(__name__)
 
-_READ_BYTES: Final = 1 << 20
-_PAUSE_S: Final = 0.02
 _LOOK_S: Final = 60.0
 _KEPT: Final = 4
 """How often ids are used in the time after which their coordinator forgets them."""
@@ -120,7 +119,11 @@ class FlowWriters:
         self._data = {0: DataId(self._id, port, lane.settings)}  # by `Route.slot`
         self._alone_from = 0.0  # when the leases of former owners have ended
         self._log = OffsetLog(
-            lane.destination, number, prefix, f"{prefix}.{number}", lane.may_write
+            lane.destination,
+            number,
+            prefix,
+            lease_s=lane.settings.lease_s,
+            may_write=lane.may_write,
         )
         self._log_known = False  # whether what follows is what the log holds
         self._log_has_past = False  # whether it has records of a former owner
@@ -214,7 +217,7 @@ class FlowWriters:
             for key, end in fenced.ends.items():
                 name, wanted, fence = keys[key], partitions[keys[key]], fenced.fences.get(key)
                 try:
-                    chunks, position = await self._landed(
+                    chunks, position, tail = await self._landed(
                         name, wanted, end, fence, fenced.remembered.get(key)
                     )
                 except Contradiction as error:
@@ -237,7 +240,8 @@ class FlowWriters:
                     source_id = wanted.source_topic_id or NO_TOPIC_ID
                     route, epochs = Route(source_id, key.topic, wanted.topic_id, slot), ()
                 sequence = PartitionSequence(epoch, recorded, position, epochs)
-                records += [*chunks, StoredPlan(name, plan, route, sequence.epochs.runs)]
+                runs = sequence.epochs.runs
+                records += [*chunks, StoredPlan(name, plan, route, runs, tail=tail)]
                 results[name] = sequence
         async with self._storing:
             await self._store(records)
@@ -339,7 +343,7 @@ class FlowWriters:
             answer = remembered.get(key)
             if answer is None or answer.error or key not in ends or ends[key].error:
                 continue
-            last = _last_number(one.plan, answer)
+            last = last_number(one.plan, answer)
             if last is not None and (one.taken is None or one.taken.last != last):
                 taken = Taken(last, Offset(ends[key].log_end))
                 records.append(replace(one, taken=taken))
@@ -365,8 +369,8 @@ class FlowWriters:
         end: int,
         fence: Offset | None,
         remembered: ActiveProducers | None,
-    ) -> tuple[list[MapChunk], Offset]:
-        """The parts of the map that are to be stored, and the next source offset.
+    ) -> tuple[list[MapChunk], Offset, Tail | None]:
+        """The parts of the map that are to be stored, the next source offset, and the map's tail.
 
         Raises:
             Contradiction: it is not known what has landed.
@@ -383,75 +387,28 @@ class FlowWriters:
                 raise Contradiction("nothing was copied to this topic")
             # Data of former routes is not looked for: it ends before the fence.
             start = Offset(end if fence is None else fence + 1)
-            return [MapChunk(name, 0, Ends(wanted.begin, start), ())], wanted.begin
+            return [MapChunk(name, 0, Ends(wanted.begin, start), ())], wanted.begin, None
         plan = stored.plan
         if fence is None:
             raise Contradiction("its plan is stored, and it has not been fenced")
         if remembered is None or remembered.error:
             code = Refusal(remembered.error) if remembered else "no answer"
             raise Retriable(f"cannot read the producers of {wanted.destination}: {code}")
-        landed, whole_from = await self._batches(plan, wanted.destination, fence)
-        last = _last_number(plan, remembered)
+        deadline_s = self.settings.marker_deadline_s
+        landed, whole_from = await read_end(
+            self._port, wanted.destination, stored, fence, deadline_s
+        )
+        last = last_number(plan, remembered)
         if last is None and stored.taken is not None and whole_from <= stored.taken.log_end:
             last = stored.taken.last  # what has landed since then is in the log
         complete = whole_from == plan.recorded.destination
         found = resolve(plan, landed, complete=complete, last=last)
         runs = [run for run in found.runs if run.source >= chunk.end.source]
-        return extended(chunk, runs), max(found.position, chunk.end.source)
-
-    async def _batches(
-        self, plan: SequencePlan, key: TopicPartition, fence: Offset
-    ) -> tuple[list[Landed], Offset]:
-        """The plan's batches in the log, up to the fence; and from where on it lacks no offset.
-
-        Raises:
-            Retriable: it cannot be read now.
-            Contradiction: it holds a batch of another epoch, which no plan explains.
-        """
-        position = whole_from = plan.recorded.destination
-        landed: list[Landed] = []
-        now = asyncio.get_running_loop().time
-        deadline = now() + self.settings.marker_deadline_s
-        while position < fence:
-            if now() > deadline:
-                raise Retriable(f"cannot read {key} up to its fence at {fence}: read to {position}")
-            fetched = (await self._port.read({key: position}, partition_max_bytes=_READ_BYTES))[key]
-            if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
-                start = await self._start(key)
-                if start > position:
-                    position = whole_from = Offset(start)
-                    continue
-            if fetched.error:
-                raise Retriable(f"cannot read {key} at {position}: {Refusal(fetched.error)}")
-            before = position
-            for header in batches(fetched.records):
-                if header.base_offset > position:
-                    whole_from = Offset(header.base_offset)
-                position = header.next_offset
-                if header.base_offset >= fence:
-                    break
-                own = header.producer_id == plan.producer_id and not header.is_control
-                if own and header.base_offset >= before:
-                    if header.producer_epoch != plan.epoch:
-                        raise Contradiction(
-                            f"the batch at offset {header.base_offset} is of epoch "
-                            f"{header.producer_epoch}, the stored plan of {plan.epoch}"
-                        )
-                    count = header.last_offset_delta + 1
-                    landed.append(
-                        Landed(
-                            SequenceNumber(header.base_sequence), count, Offset(header.base_offset)
-                        )
-                    )
-            if position == before:
-                await asyncio.sleep(_PAUSE_S)
-        return landed, whole_from
-
-    async def _start(self, key: TopicPartition) -> int:
-        bounds = (await self._port.bounds([key]))[key]
-        if bounds.error:
-            raise Retriable(f"cannot read the log start of {key}: {Refusal(bounds.error)}")
-        return bounds.start
+        tail = stored.tail
+        if landed:
+            number = advance(landed[-1].sequence, landed[-1].records - 1)
+            tail = Tail(plan.producer_id, plan.epoch, number)
+        return extended(chunk, runs), max(found.position, chunk.end.source), tail
 
     async def record(self, sequences: Mapping[MirrorPartition, PartitionSequence]) -> None:
         """Store what has landed of these partitions, and what is to be sent next.
@@ -475,8 +432,12 @@ class FlowWriters:
                     records += chunks
                     sequence.record(chunks[-1].end)
                 stored = self._plans[name]
-                epochs = sequence.epochs.runs
-                records.append(replace(stored, plan=sequence.plan(), epochs=epochs, taken=None))
+                epochs, plan = sequence.epochs.runs, sequence.plan()
+                tail = stored.tail
+                if chunks[-1].end != self._last[name].end:
+                    last = SequenceNumber((plan.sequence - 1) % SEQUENCE_MODULUS)
+                    tail = Tail(plan.producer_id, plan.epoch, last)
+                records.append(replace(stored, plan=plan, epochs=epochs, taken=None, tail=tail))
             await self._write(records)
 
     async def _store(self, records: Sequence[OffsetRecord]) -> None:
@@ -521,15 +482,3 @@ class FlowWriters:
         if sealing.topic_id is None and stored is not None:  # the topic's record may be gone
             key = TopicPartition(stored.route.topic, name.partition)
         return ToLocate(key, None, owned_before=True, topic_id=sealing.topic_id)
-
-
-def _last_number(plan: SequencePlan, remembered: ActiveProducers) -> SequenceNumber | None:
-    """The last number of the plan's epoch that the broker remembers (`resolve`)."""
-    for state in remembered.active:
-        if state.producer_id != plan.producer_id or state.epoch > plan.epoch:
-            continue
-        if state.epoch < plan.epoch:
-            return NOTHING  # a batch of the plan's would have brought its epoch
-        if state.last_sequence >= 0:
-            return SequenceNumber(state.last_sequence)
-    return None

@@ -1,0 +1,148 @@
+"""What the end of a remote log shows of a stored plan.
+
+    recorded end                                     fence
+    ──────┬──────────────────────────────────────────┬──────
+     tail │ batches of the plan, of other producers  │
+
+The record before the recorded end is the last one of the map, the *tail*. If it is another one, the
+log has lost its end and was filled again. A log that lacks offsets was compacted, or has lost its
+start; one that lacks none holds all that was ever appended to it.
+"""
+
+import asyncio
+from typing import Final, NamedTuple
+
+from twinlog.engines.exact.ports import ActiveProducers, DestinationPort
+from twinlog.kafka.error_codes import ErrorCode
+from twinlog.kafka.errors import Refusal, Retriable
+from twinlog.kafka.log.batch import Header, batches
+from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition, advance
+from twinlog.mirror.sequence_plan import NOTHING, Contradiction, Landed, SequencePlan
+from twinlog.store.offset_records import StoredPlan, Tail
+
+_READ_BYTES: Final = 1 << 20
+_PAUSE_S: Final = 0.02
+
+
+class RemoteEnd(NamedTuple):
+    """The plan's batches up to the fence, and from which offset on the log lacks none."""
+
+    landed: list[Landed]
+    whole_from: Offset
+
+
+async def read_end(
+    port: DestinationPort, key: TopicPartition, stored: StoredPlan, fence: Offset, deadline_s: float
+) -> RemoteEnd:
+    """Read a log from the recorded end to the fence.
+
+    Args:
+        port: the destination.
+        key: the partition.
+        stored: its last plan.
+        fence: the offset of the marker behind which nothing of the plan can be.
+        deadline_s: how long to try, in seconds.
+
+    Raises:
+        Retriable: it cannot be read now.
+        Contradiction: it holds a batch of another epoch, which no plan explains; or the record
+            before the recorded end is another one than was copied.
+    """
+    end = _End(stored)
+    now = asyncio.get_running_loop().time
+    deadline = now() + deadline_s
+    while end.position < fence:
+        position = end.position
+        if now() > deadline:
+            raise Retriable(f"cannot read {key} up to its fence at {fence}: read to {position}")
+        fetched = (await port.read({key: position}, partition_max_bytes=_READ_BYTES))[key]
+        if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+            start = await _log_start(port, key)
+            if start > position:
+                end.skip_to(start)
+                continue
+        if fetched.error:
+            raise Retriable(f"cannot read {key} at {position}: {Refusal(fetched.error)}")
+        for header in batches(fetched.records):
+            end.skip_to(Offset(header.base_offset))
+            if header.base_offset >= fence:
+                return RemoteEnd(end.landed, end.whole_from)
+            end.take(header)
+        if end.position == position:
+            await asyncio.sleep(_PAUSE_S)
+    return RemoteEnd(end.landed, end.whole_from)
+
+
+async def _log_start(port: DestinationPort, key: TopicPartition) -> Offset:
+    bounds = (await port.bounds([key]))[key]
+    if bounds.error:
+        raise Retriable(f"cannot read the log start of {key}: {Refusal(bounds.error)}")
+    return Offset(bounds.start)
+
+
+class _End:
+    """The end of a log as far as it was read."""
+
+    def __init__(self, stored: StoredPlan) -> None:
+        self._plan, self._tail = stored.plan, stored.tail
+        self._begin = self.whole_from = stored.plan.recorded.destination
+        self.position = self._begin if self._tail is None else Offset(self._begin - 1)
+        self.landed: list[Landed] = []
+
+    def skip_to(self, offset: Offset) -> None:
+        """Note that no offset follows before this one."""
+        if offset > self.position:
+            self.position = offset
+            self.whole_from = max(self._begin, offset)
+
+    def take(self, header: Header) -> None:
+        """Note the next batch; one that was read before, or only in part, is left out."""
+        if header.next_offset <= self.position:
+            return
+        is_next = header.base_offset == self.position
+        self.position = header.next_offset
+        if header.base_offset < self._begin:
+            if self._tail is not None:
+                _check_tail(self._tail, header, self._begin)
+            return
+        if not is_next or header.is_control or header.producer_id != self._plan.producer_id:
+            return
+        if header.producer_epoch != self._plan.epoch:
+            raise Contradiction(
+                f"the batch at offset {header.base_offset} is of epoch {header.producer_epoch}, "
+                f"the stored plan of {self._plan.epoch}"
+            )
+        count = header.last_offset_delta + 1
+        self.landed.append(
+            Landed(Sequence(header.base_sequence), count, Offset(header.base_offset))
+        )
+
+
+def _check_tail(tail: Tail, header: Header, end: Offset) -> None:
+    """Check the batch before the recorded end. Compaction keeps its header, or removes all of it.
+
+    Raises:
+        Contradiction: it is not the one that was copied.
+    """
+    found = Tail(
+        ProducerId(header.producer_id),
+        ProducerEpoch(header.producer_epoch),
+        advance(Sequence(header.base_sequence), end - 1 - header.base_offset),
+    )
+    if header.is_control or header.next_offset != end or found != tail:
+        raise Contradiction(
+            f"the record at offset {end - 1} is not the one that was copied there: the destination "
+            "has lost records, and others were written in their place"
+        )
+
+
+def last_number(plan: SequencePlan, remembered: ActiveProducers) -> Sequence | None:
+    """The last number of the plan's epoch that the broker remembers (`resolve`)."""
+    for state in remembered.active:
+        if state.producer_id != plan.producer_id or state.epoch > plan.epoch:
+            continue
+        if state.epoch < plan.epoch:
+            return NOTHING  # a batch of the plan's would have brought its epoch
+        if state.last_sequence >= 0:
+            return Sequence(state.last_sequence)
+    return None
