@@ -54,8 +54,8 @@ kerberos: setup ## GSSAPI on a real KDC (Debian: apt-get install krb5-kdc krb5-a
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-kerberos.lock
 	$(BIN)/pytest -m kerberos --durations=5
 
-sim: setup ## replay one simulation: make sim SEED=n
-	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED))
+sim: setup ## replay one simulation: make sim SEED=n [FLOWS=1]
+	$(BIN)/python -m tests.simulation $(if $(FLOWS),--flows) $(if $(SEED),--seed $(SEED))
 
 demo: setup ## two real clusters, a live mirror, a killed broker, proof
 	$(BIN)/twinlog demo

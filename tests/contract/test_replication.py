@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from confluent_kafka import Producer
@@ -11,6 +11,7 @@ from waiting import until_async
 from contract.bench import (
     Bench,
     batch,
+    ends_at,
     fetched,
     last_sequence,
     leader_of,
@@ -168,6 +169,75 @@ def test_the_model_reports_a_lost_log_end_to_a_fetch() -> None:
         await lost_end_is_reported(bench, key, before)
 
     run_on_model(body, nodes=(1, 2, 3))
+
+
+async def nothing_lands(
+    bench: Bench, keys: Sequence[TopicPartition], restore: Callable[[], Awaitable[None]]
+) -> None:
+    """With too few in-sync replicas a batch is refused, and a marker is late, until `restore`.
+
+    The first key's partition has too few, the second one's has enough. A transaction of both is
+    incomplete until then: its id gets no other epoch.
+    """
+    short, other = keys
+
+    async def refused() -> bool:
+        probe = batch(short, values(1), producer_id=10**9, timestamp=bench.now_ms())
+        return (await send(bench, probe))[0].error == 19
+
+    await until(refused, "an append to be refused", 60.0)  # a broker learns of it a moment later
+    end = await log_end(bench, short)
+    first = batch(short, values(2), producer_id=10**9 + 1, timestamp=bench.now_ms())
+    assert [(await send(bench, first))[0].error for _ in range(2)] == [19, 19]
+    producer = await bench.destination.init_producer(bench.name("fence"))
+    codes = await bench.destination.empty_transaction(producer, keys)
+    assert codes == dict.fromkeys(keys, 0)
+    await ends_at(bench, other, 1)
+    renewal = asyncio.ensure_future(bench.destination.init_producer(producer.transactional_id))
+    assert not (await asyncio.wait([renewal], timeout=2.0))[0]
+    assert await log_end(bench, short) == end
+    await restore()
+    assert (await renewal).epoch == producer.epoch + 1
+    assert await log_end(bench, short) == end + 1
+    assert [(await send(bench, first))[0][:2] for _ in range(2)] == [(0, end + 1)] * 2
+
+
+def test_nothing_lands_in_the_model_with_too_few_in_sync_replicas() -> None:
+    """Goal: see `nothing_lands`; on real brokers in the test that follows."""
+
+    async def body(bench: Bench) -> None:
+        assert isinstance(bench, ModelBench)
+        keys = await bench.topic(2)
+        bench.cluster.lack_replicas(keys[0], 1000.0)
+
+        async def restore() -> None:
+            bench.cluster.end_lacks()
+
+        await nothing_lands(bench, keys, restore)
+
+    run_on_model(body)
+
+
+def test_nothing_lands_with_too_few_in_sync_replicas(own_trio: LocalCluster) -> None:
+    """Goal: a batch is refused before it is appended, and the marker follows later."""
+
+    async def body(bench: KafkaBench) -> None:
+        [short] = await bench.topic(config={"min.insync.replicas": "3"})
+        [other] = await bench.topic(config={"min.insync.replicas": "1"})
+        leaders = {await leader_of(bench, short), await leader_of(bench, other)}
+        killed = next(node for node in _brokers(own_trio) if node not in leaders)
+        own_trio.kill(killed)
+
+        async def restore() -> None:
+            await asyncio.to_thread(own_trio.start_broker, killed)
+
+        try:
+            await nothing_lands(bench, [short, other], restore)
+        finally:
+            if not own_trio.alive(killed):
+                own_trio.start_broker(killed)
+
+    _run(own_trio, body)
 
 
 def test_an_unclean_election_rewinds_log_end_and_sequence_together(own_trio: LocalCluster) -> None:

@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def _replay(seed: int, flows: bool) -> str:
-    return f"python -m tests.simulation --flows --seed {seed}" if flows else f"make sim SEED={seed}"
+    return f"make sim SEED={seed}{' FLOWS=1' if flows else ''}"
 
 
 def _say(line: str) -> None:

@@ -5,26 +5,10 @@ More seeds: `TWINLOG_SEEDS=0:500 pytest tests/simulation`.
 """
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-_ROOT = Path(__file__).parents[2]
-_SECONDS = 280
-
-
-def _simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tests.simulation", *arguments],
-        cwd=_ROOT,
-        env={**os.environ, "PYTHONHASHSEED": "0"},
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-        check=False,
-    )
+from simulation.program import run_simulation as _simulate
 
 
 def test_fixed_seeds_pass() -> None:

@@ -51,7 +51,7 @@ from twinlog.kafka.errors import (
     code_of,
 )
 from twinlog.kafka.requests.expiration import expirations
-from twinlog.kafka.types import UNKNOWN_EPOCH, Offset, TopicPartition
+from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
 from twinlog.mirror.flow import flow_of
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.throttle import Throttle
@@ -339,10 +339,11 @@ class FlowEngine:
             partition.source_node, partition.source_leader_epoch = source.node, source.epoch
             partition.destination_node = destination.node
             partition.held_back = None
-            if partition.destination_epoch not in {UNKNOWN_EPOCH, destination.epoch}:
+            former, newest = partition.destination_epoch, destination.epoch
+            if UNKNOWN_EPOCH < former < newest:
                 # The new leader may have lost records, and the producer that would have told.
                 self._flow.locate_again(partition, "the destination has elected another leader")
-            partition.destination_epoch = destination.epoch
+            partition.destination_epoch = LeaderEpoch(max(former, newest))
             if min(source.node, destination.node) < 0:
                 side = "source" if source.node < 0 else "destination"
                 partition.held_back = f"the {side} has no leader for this partition"

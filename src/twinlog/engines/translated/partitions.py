@@ -20,7 +20,13 @@ from twinlog.engines.exact.jumps import Jump
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters
-from twinlog.kafka.types import UNKNOWN_EPOCH, UNKNOWN_OFFSET, Offset, TopicPartition
+from twinlog.kafka.types import (
+    UNKNOWN_EPOCH,
+    UNKNOWN_OFFSET,
+    LeaderEpoch,
+    Offset,
+    TopicPartition,
+)
 from twinlog.mirror.absence import Absence
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Gap
@@ -60,7 +66,7 @@ class FlowPartition:
     source_node: int = -1
     source_leader_epoch: int = UNKNOWN_EPOCH
     destination_node: int = -1
-    destination_epoch: int = UNKNOWN_EPOCH
+    destination_epoch: LeaderEpoch = UNKNOWN_EPOCH
     """The leader epoch of the destination, when leaders were last asked for."""
     in_flight: int = 0
     """Batches that are not answered, of former sequences too."""
