@@ -186,6 +186,11 @@ async def nothing_lands(
         return (await send(bench, probe))[0].error == 19
 
     await until(refused, "an append to be refused", 60.0)  # a broker learns of it a moment later
+
+    async def lacks(expected: Sequence[TopicPartition]) -> bool:
+        return list(await bench.destination.lacking_replicas(keys)) == list(expected)
+
+    await until(lambda: lacks([short]), "metadata without the replica")
     end = await log_end(bench, short)
     first = batch(short, values(2), producer_id=10**9 + 1, timestamp=bench.now_ms())
     assert [(await send(bench, first))[0].error for _ in range(2)] == [19, 19]
@@ -198,6 +203,7 @@ async def nothing_lands(
     assert await log_end(bench, short) == end
     await restore()
     assert (await renewal).epoch == producer.epoch + 1
+    await until(lambda: lacks([]), "metadata with all replicas")
     assert await log_end(bench, short) == end + 1
     assert [(await send(bench, first))[0][:2] for _ in range(2)] == [(0, end + 1)] * 2
 

@@ -394,6 +394,21 @@ class ModelDestination(_Client):
         """Fetch without a session, read_uncommitted."""
         return await self._read(partitions, partition_max_bytes, committed=False)
 
+    async def lacking_replicas(
+        self, partitions: Collection[TopicPartition]
+    ) -> Collection[TopicPartition]:
+        """Send Metadata to any broker, and compare; none if it does not answer."""
+        node, cluster, asked = self.network.rng.choice(self.cluster.nodes), self.cluster, partitions
+
+        def answer() -> list[TopicPartition]:
+            known = [key for key in asked if key.topic in cluster.topics]
+            return [key for key in known if cluster.partition(key).short]
+
+        try:
+            return await self.network.send_alone(self.name, node, answer)  # type: ignore[no-any-return]
+        except Disconnected:
+            return ()
+
     async def init_producer(self, transactional_id: str) -> ProducerIdentity:
         """Send InitProducerId; retry while the coordinator is busy (51) or unreachable."""
         coordinator = self.cluster.coordinator

@@ -46,6 +46,7 @@ READ_TRIES: Final = 50
 _LANE: Final = "read"
 _LIST_OFFSETS: Final = 2
 _LOCAL_START_VERSION: Final = 8
+_MIN_INSYNC: Final = "min.insync.replicas"
 _CLEANUP_POLICY: Final = "cleanup.policy"
 
 
@@ -235,18 +236,29 @@ class ClusterLogs:
         Raises:
             Retriable: no answer arrived.
         """
+        values = await self._values(topics, _CLEANUP_POLICY)
+        return {t: None if value is None else "compact" in value for t, value in values.items()}
+
+    async def min_insync_replicas(self, topics: Collection[str]) -> Mapping[str, int | None]:
+        """Each topic's min.insync.replicas; None where it cannot be read.
+
+        Raises:
+            Retriable: no answer arrived.
+        """
+        values = await self._values(topics, _MIN_INSYNC)
+        return {t: int(value) if value and value.isdigit() else None for t, value in values.items()}
+
+    async def _values(self, topics: Collection[str], name: str) -> Mapping[str, str | None]:
+        """The value of one configuration of each topic."""
         resources = {topic: admin.topic_resource(topic) for topic in topics}
-        answers = await admin.describe_configs(
-            self._cluster, list(resources.values()), [_CLEANUP_POLICY]
-        )
-        return {topic: _compacts(answers.get(resource)) for topic, resource in resources.items()}
+        answers = await admin.describe_configs(self._cluster, list(resources.values()), [name])
+        return {topic: _value(answers.get(one), name) for topic, one in resources.items()}
 
 
-def _compacts(entries: Mapping[str, admin.ConfigEntry] | Refusal | None) -> bool | None:
-    if entries is None or isinstance(entries, Refusal) or _CLEANUP_POLICY not in entries:
+def _value(entries: Mapping[str, admin.ConfigEntry] | Refusal | None, name: str) -> str | None:
+    if entries is None or isinstance(entries, Refusal) or name not in entries:
         return None
-    value = entries[_CLEANUP_POLICY].value
-    return None if value is None else "compact" in value
+    return entries[name].value
 
 
 def _bounds(*answers: ListedOffset | Refusal) -> LogBounds:

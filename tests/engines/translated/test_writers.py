@@ -80,6 +80,7 @@ class OnePartition:
         self.remembered: tuple[ProducerState, ...] = ()
         self.epoch = 0
         self.batches = b""
+        self.short: set[TopicPartition] = set()
 
     async def init_producer(self, name: str) -> ProducerIdentity:
         self.epoch += 1
@@ -89,6 +90,9 @@ class OnePartition:
         self, keys: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, ActiveProducers]:
         return {key: ActiveProducers(0, self.remembered) for key in keys}
+
+    async def lacking_replicas(self, keys: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
+        return [key for key in keys if key in self.short]
 
     async def log_ends(self, keys: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogEnd]:
         return {key: LogEnd(0, self.end, 0) for key in keys}
@@ -429,5 +433,31 @@ def test_the_record_at_the_recorded_end_is_known_after_a_takeover_too() -> None:
         found = (await _writers(log, port).locate(OWNED))[NAME]
         assert isinstance(found, NotLocated)
         assert "is not the one that was copied there" in found.reason
+
+    _run(body())
+
+
+def test_a_partition_that_lacks_replicas_is_fenced_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: the fences of the others do not wait for it."""
+
+    async def body() -> None:
+        log, port, other = MemoryLog(), OnePartition(0), MirrorPartition("flow", "orders", 1)
+        short = ToLocate(TopicPartition("a.orders", 1), Offset(0), owned_before=True)
+        port.short.add(short.destination)
+        fenced: list[TopicPartition] = []
+        put = DataId.put_fences
+
+        async def note(data: DataId, identity: ProducerIdentity, ends: Any) -> Any:
+            fenced.extend(ends)
+            return await put(data, identity, ends)
+
+        monkeypatch.setattr(DataId, "put_fences", note)
+        found = await _writers(log, port).locate({**OWNED, other: short})
+        assert fenced == [KEY]
+        assert isinstance(found[NAME], PartitionSequence)
+        late = found[other]
+        assert isinstance(late, NotLocated)
+        assert late.transient
+        assert "min.insync.replicas" in late.reason
 
     _run(body())

@@ -13,6 +13,7 @@ attempt. The connection has to discard what the kernel still holds then: the des
 """
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -39,6 +40,7 @@ from twinlog.kafka.errors import (
     ProtocolError,
     Refusal,
     Retriable,
+    TwinlogError,
     UserError,
     check,
 )
@@ -56,6 +58,8 @@ from twinlog.kafka.requests.partitions import (
 )
 from twinlog.kafka.requests.topic_keys import TopicKeys
 from twinlog.kafka.types import FetchPosition, LogBounds, TopicPartition
+
+log = logging.getLogger(__name__)
 
 MAX_MARKERS: Final = 10_000
 """Markers of one WriteTxnMarkers request, which takes half a second on 4.3.1."""
@@ -252,6 +256,31 @@ class KafkaDestination:
     ) -> Mapping[TopicPartition, Fetched]:
         """Read at these offsets, aborted data included (read_uncommitted)."""
         return await self._logs.read(partitions, partition_max_bytes=partition_max_bytes)
+
+    async def lacking_replicas(
+        self, partitions: Collection[TopicPartition]
+    ) -> Collection[TopicPartition]:
+        """Those that have fewer in-sync replicas than min.insync.replicas, as far as is known.
+
+        Brokers require no more replicas than a partition has.
+        """
+        topics = {partition.topic for partition in partitions}
+        try:
+            metadata, minimums = await asyncio.gather(
+                self._cluster.refresh(topics), self._logs.min_insync_replicas(topics)
+            )
+        except TwinlogError as error:  # then a fence may wait
+            log.info("min.insync.replicas cannot be compared now: %s", error)
+            return ()
+        lacking: list[TopicPartition] = []
+        for partition in partitions:
+            topic, minimum = metadata.topics.get(partition.topic), minimums[partition.topic]
+            state = None if topic is None else topic.partitions.get(partition.partition)
+            if state is None or minimum is None:
+                continue
+            if len(state.isr) < min(minimum, len(state.replicas)):
+                lacking.append(partition)
+        return lacking
 
     async def init_producer(self, transactional_id: str) -> ProducerIdentity:
         """Run InitProducerId; wait while the coordinator loads, moves, or ends a transaction."""

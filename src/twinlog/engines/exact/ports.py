@@ -223,6 +223,16 @@ class DestinationPort(Protocol):
         """Read at these offsets, aborted data included (read_uncommitted)."""
         ...
 
+    async def lacking_replicas(
+        self, partitions: Collection[TopicPartition]
+    ) -> Collection[TopicPartition]:
+        """Those that have fewer in-sync replicas than min.insync.replicas, as far as is known.
+
+        Such a partition refuses data (19 NOT_ENOUGH_REPLICAS). The marker of a transaction is
+        written later, and until then its transactional id gets no other epoch.
+        """
+        ...
+
     async def init_producer(self, transactional_id: str) -> ProducerIdentity:
         """Run InitProducerId: a new epoch; nothing of the former one is in flight any more.
 

@@ -313,6 +313,11 @@ class FlowWriters:
             for key, end in ends.items()
             if partitions[keys[key]].owned_before or key in stored
         }
+        # The fence of such a partition would hold up those of all others, for as long as it lacks
+        # replicas. It may lose one after this, too.
+        for key in await self._port.lacking_replicas(to_fence) if to_fence else ():
+            del to_fence[key]
+            troubles[key] = "the destination has fewer in-sync replicas than min.insync.replicas"
         fences: Mapping[TopicPartition, Offset] = {}
         if to_fence:
             fences, codes, identity = await data.put_fences(identity, to_fence)
