@@ -37,3 +37,33 @@ def test_flows_pass_under_hazards(hazard: str) -> None:
     """Goal: lost copies are reported, and another producer id loses none."""
     done = run_simulation("--flows", "--seeds", "0:4", "--hazards", hazard)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variant", "seeds"),
+    [
+        ("resending", "3:9"),
+        ("unplanned", "0:4"),
+        ("aborted", "0:4"),
+        ("misplaced", "0:4"),
+        ("fenceless", "2:9"),
+    ],
+)
+def test_planted_bugs_of_flows_are_found(variant: str, seeds: str) -> None:
+    """Goal: the simulation finds a flow with a known bug (flow_variants.py) within a few seeds.
+
+    * a batch without an answer is sent again under the next number
+    * no plan is stored before records are sent
+    * records of aborted transactions are copied
+    * the map is one offset off now and then
+    * a partition is located without a fence
+    """
+    done = run_simulation("--flows", "--seeds", seeds, "--variant", variant, "--until-failed")
+    assert "FAILED: Violation" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_flow_that_trusts_the_end_of_its_remote_log_is_found() -> None:
+    """Goal: lost copies are missing at the end, where foreign records have taken their place."""
+    arguments = ("--seeds", "14:22", "--hazards", "unclean", "--variant", "trusting")
+    done = run_simulation("--flows", *arguments, "--until-failed")
+    assert "FAILED: Violation" in done.stdout, done.stdout + done.stderr

@@ -340,7 +340,11 @@ class FlowWriters:
         It is stored with the plans that may have been sent: whoever locates a partition next may
         need it.
         """
-        sent = {key: one for key, one in stored.items() if one.plan.runs}
+        sent = {
+            key: one
+            for key, one in stored.items()
+            if one.plan.runs and one.route.topic == key.topic
+        }
         ends = await self._port.log_ends(sent) if sent else {}
         remembered = await self._port.producers(list(stored))
         records: list[OffsetRecord] = []
