@@ -83,7 +83,7 @@ class Taken(NamedTuple):
     """Where the log ended before; what was taken later is behind it."""
 
 
-class Tail(NamedTuple):
+class MapTail(NamedTuple):
     """The last record of a map, by what its batch on the destination says of it."""
 
     producer_id: ProducerId
@@ -102,7 +102,7 @@ class StoredPlan:
     """The source's leader epochs, as far as they were read (KIP-320)."""
     taken: Taken | None = None
     """None: not asked since the plan was stored."""
-    tail: Tail | None = None
+    tail: MapTail | None = None
     """None: nothing was copied, or it was stored by an earlier version."""
 
 
@@ -239,11 +239,11 @@ def _taken(body: JsonObject) -> Taken | None:
     return None if numbers is None else Taken(Sequence(numbers[0]), Offset(numbers[1]))
 
 
-def _tail(body: JsonObject) -> Tail | None:
+def _tail(body: JsonObject) -> MapTail | None:
     numbers = _numbers(body, "tail", "a producer id, an epoch and a sequence number", _TRIPLE)
     if numbers is None:
         return None
-    return Tail(ProducerId(numbers[0]), ProducerEpoch(numbers[1]), Sequence(numbers[2]))
+    return MapTail(ProducerId(numbers[0]), ProducerEpoch(numbers[1]), Sequence(numbers[2]))
 
 
 def _numbers(body: JsonObject, name: str, expectation: str, count: int) -> list[int] | None:

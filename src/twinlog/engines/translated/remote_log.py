@@ -18,7 +18,7 @@ from twinlog.kafka.errors import Refusal, Retriable
 from twinlog.kafka.log.batch import Header, batches
 from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition, advance
 from twinlog.mirror.sequence_plan import NOTHING, Contradiction, Landed, SequencePlan
-from twinlog.store.offset_records import StoredPlan, Tail
+from twinlog.store.offset_records import MapTail, StoredPlan
 
 _READ_BYTES: Final = 1 << 20
 _PAUSE_S: Final = 0.02
@@ -118,13 +118,13 @@ class _End:
         )
 
 
-def _check_tail(tail: Tail, header: Header, end: Offset) -> None:
+def _check_tail(tail: MapTail, header: Header, end: Offset) -> None:
     """Check the batch before the recorded end. Compaction keeps its header, or removes all of it.
 
     Raises:
         Contradiction: it is not the one that was copied.
     """
-    found = Tail(
+    found = MapTail(
         ProducerId(header.producer_id),
         ProducerEpoch(header.producer_epoch),
         advance(Sequence(header.base_sequence), end - 1 - header.base_offset),

@@ -46,10 +46,10 @@ from twinlog.store.offset_log import OffsetLog
 from twinlog.store.offset_records import (
     DroppedChunk,
     MapChunk,
+    MapTail,
     OffsetRecord,
     Route,
     StoredPlan,
-    Tail,
     Taken,
     extended,
 )
@@ -378,7 +378,7 @@ class FlowWriters:
         end: int,
         fence: Offset | None,
         remembered: ActiveProducers | None,
-    ) -> tuple[list[MapChunk], Offset, Tail | None]:
+    ) -> tuple[list[MapChunk], Offset, MapTail | None]:
         """The parts of the map that are to be stored, the next source offset, and the map's tail.
 
         Raises:
@@ -416,7 +416,7 @@ class FlowWriters:
         tail = stored.tail
         if landed:
             number = advance(landed[-1].sequence, landed[-1].records - 1)
-            tail = Tail(plan.producer_id, plan.epoch, number)
+            tail = MapTail(plan.producer_id, plan.epoch, number)
         return extended(chunk, runs), max(found.position, chunk.end.source), tail
 
     async def record(self, sequences: Mapping[MirrorPartition, PartitionSequence]) -> None:
@@ -445,7 +445,7 @@ class FlowWriters:
                 tail = stored.tail
                 if chunks[-1].end != self._last[name].end:
                     last = SequenceNumber((plan.sequence - 1) % SEQUENCE_MODULUS)
-                    tail = Tail(plan.producer_id, plan.epoch, last)
+                    tail = MapTail(plan.producer_id, plan.epoch, last)
                 records.append(replace(stored, plan=plan, epochs=epochs, taken=None, tail=tail))
             await self._write(records)
 
