@@ -19,7 +19,7 @@ partition is complete, or it is FAILED.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from model.cluster import Cluster
@@ -191,22 +191,23 @@ class FlowChecker:
 
     # ---- the end -------------------------------------------------------------------------------
 
-    def _visible(self, key: TopicPartition) -> list[int]:
+    def _visible(self, key: TopicPartition) -> Iterator[int]:
+        """The offsets of the records that a reader of the source sees, the last one first."""
         truth, start = self.truth[key], self._source.log(key).start
-        return [offset for offset in sorted(truth.data) if truth.visible(offset, start)]
+        return (offset for offset in reversed(truth.data) if truth.visible(offset, start))
 
     def behind(self) -> dict[TopicPartition, object]:
         """Return the partitions that are not copied and mapped completely."""
         maps = self._maps()
         waits: dict[TopicPartition, object] = {}
         for key in self.truth:
-            visible = self._visible(key)
-            if key in self.failed or not visible:
+            last = next(self._visible(key), None)
+            if key in self.failed or last is None:
                 continue
             copied = self._last.get(key, -1)
             mapped = maps[key][1].plan.recorded.source if key in maps else -1
-            if copied < visible[-1] or mapped <= visible[-1]:
-                waits[key] = f"{visible[-1]} is the last record, copied {copied}, mapped {mapped}"
+            if copied < last or mapped <= last:
+                waits[key] = f"{last} is the last record, copied {copied}, mapped {mapped}"
         return waits
 
     def final(self) -> None:
