@@ -75,7 +75,7 @@ class FlowChecker:
         self._folded: dict[TopicPartition, tuple[OffsetRuns, StoredPlan]] = {}
         self._folded_ends: list[tuple[int, int]] = []  # of `_offset_records`, then
         self.lost: set[TopicPartition] = set()
-        """Remote partitions that have lost copies that were replicated."""
+        """Remote partitions that have lost what was replicated: copies, or only a fence."""
         self.failed: set[TopicPartition] = set()
         """Source partitions that are FAILED, as they should be: they need not be complete."""
         self.appended = 0
@@ -131,9 +131,8 @@ class FlowChecker:
 
     def note_lost(self, key: TopicPartition, end: int, high_watermark: int) -> None:
         """Note an unclean election: the log ends at `end`, and was replicated further than that."""
-        before = len(self._copies[key])
         self.lost_from(key, end)
-        if len(self._copies[key]) < before and end < high_watermark:
+        if end < high_watermark:
             self.lost.add(key)
 
     def lost_from(self, key: TopicPartition, offset: int) -> None:

@@ -43,7 +43,7 @@ SHARED_TOPIC: Final = "A.shared"
 """A remote topic that several source topics are copied to."""
 FOREIGN_PRODUCER: Final = 1_000_000
 """The lowest producer id of foreign producers on the destination."""
-UNCLEANED_SECONDS: Final = 2.0
+UNCLEANED_SECONDS: Final = 5.0
 """The age from which records are compacted: a cleaner leaves the active segment alone."""
 
 
