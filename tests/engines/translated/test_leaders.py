@@ -1,0 +1,78 @@
+"""What a flow's engine does when leaders change (twinlog.engines.translated.engine)."""
+
+import asyncio
+import random
+from types import SimpleNamespace
+from typing import cast
+from uuid import UUID
+
+from sole_owner import owned_for_good
+
+from twinlog.engines.base import Assignment, LaneContext
+from twinlog.engines.exact.ports import DestinationPort, LeaderReport
+from twinlog.engines.settings import LaneSettings
+from twinlog.engines.translated.engine import FlowEngine
+from twinlog.engines.translated.partitions import FlowPartition, FlowStage
+from twinlog.engines.translated.sequence import PartitionSequence
+from twinlog.engines.translated.writers import FlowWriters
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, TopicPartition
+from twinlog.mirror.offset_runs import Ends
+from twinlog.mirror.placement import MirrorPartition
+
+KEY = TopicPartition("orders", 0)
+SOURCE_ID, DESTINATION_ID = UUID(int=1), UUID(int=2)
+
+
+def _engine() -> FlowEngine:
+    brokers_time = SimpleNamespace(now_ms=lambda: 0)
+    lane = LaneContext(
+        destination=cast("KafkaCluster", SimpleNamespace(brokers_time=brokers_time)),
+        settings=LaneSettings(),
+        id_prefix="twinlog",
+        may_write=lambda: True,
+        confirm_ownership=owned_for_good,
+        random=random.Random(1),
+    )
+    return FlowEngine(lane, None, cast("DestinationPort", None), lambda *_: None)
+
+
+def _copying(engine: FlowEngine) -> FlowPartition:
+    assignment = Assignment(
+        name=MirrorPartition("flow", *KEY),
+        source=KEY,
+        destination=TopicPartition("a.orders", 0),
+        state_partition=0,
+        source_topic_id=SOURCE_ID,
+        destination_topic_id=DESTINATION_ID,
+        compacted=False,
+    )
+    partition = FlowPartition(
+        assignment,
+        cast("FlowWriters", None),
+        owned_before=True,
+        locate_at=0.0,
+        unguarded_until=0.0,
+        stage=FlowStage.COPYING,
+        sequence=PartitionSequence(
+            (ProducerId(7), ProducerEpoch(1)), Ends(Offset(0), Offset(0)), Offset(0)
+        ),
+    )
+    engine.flow.all[assignment.name] = partition
+    return partition
+
+
+def test_a_partition_is_located_again_if_its_destination_has_another_leader() -> None:
+    """Goal: a leader that has lost records, and the producer with them, would take any batch."""
+
+    async def body() -> None:
+        engine = _engine()
+        partition = _copying(engine)
+        source = LeaderReport(1, 1, SOURCE_ID)
+        # A broker whose metadata is stale reports a former leader.
+        for epoch, copied in ((4, True), (4, True), (3, True), (5, False)):
+            engine._led(partition, source, LeaderReport(2, epoch, DESTINATION_ID))
+            assert (partition.sequence is not None) is copied
+        assert partition.stage is FlowStage.LOCATING
+
+    asyncio.run(body())
