@@ -461,3 +461,20 @@ def test_a_partition_that_lacks_replicas_is_fenced_later(monkeypatch: pytest.Mon
         assert "min.insync.replicas" in late.reason
 
     _run(body())
+
+
+def test_what_a_log_lacks_before_the_epoch_began_does_not_matter() -> None:
+    """Goal: nothing of an epoch is in front of its fence, and its plan is stored behind that."""
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        await _located(_writers(log, port))
+        port.end, port.batches = 70, batch([record(69)])  # others wrote, and it was compacted
+        writers = _writers(log, port)
+        sequence = await _located(writers, OWNED)
+        sequence.offer([_data(100, 103)])
+        await writers.record({NAME: sequence})
+        port.end, port.batches = 73, batch([record(71), record(72)])
+        assert (await _located(_writers(log, port), OWNED)).position == 100
+
+    _run(body())

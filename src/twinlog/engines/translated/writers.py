@@ -41,7 +41,7 @@ from twinlog.kafka.types import (
 from twinlog.kafka.types import Sequence as SequenceNumber
 from twinlog.mirror.offset_runs import Ends
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.sequence_plan import Contradiction, SequencePlan, resolve
+from twinlog.mirror.sequence_plan import NOTHING, Contradiction, SequencePlan, resolve
 from twinlog.store.offset_log import OffsetLog
 from twinlog.store.offset_records import (
     DroppedChunk,
@@ -241,7 +241,8 @@ class FlowWriters:
                     route, epochs = Route(source_id, key.topic, wanted.topic_id, slot), ()
                 sequence = PartitionSequence(epoch, recorded, position, epochs)
                 runs = sequence.epochs.runs
-                records += [*chunks, StoredPlan(name, plan, route, runs, tail=tail)]
+                taken = Taken(NOTHING, Offset(end if fence is None else fence + 1))
+                records += [*chunks, StoredPlan(name, plan, route, runs, taken, tail)]
                 results[name] = sequence
         async with self._storing:
             await self._store(records)
@@ -446,7 +447,9 @@ class FlowWriters:
                 if chunks[-1].end != self._last[name].end:
                     last = SequenceNumber((plan.sequence - 1) % SEQUENCE_MODULUS)
                     tail = MapTail(plan.producer_id, plan.epoch, last)
-                records.append(replace(stored, plan=plan, epochs=epochs, taken=None, tail=tail))
+                # As long as nothing of this epoch is recorded, what was known of it stays true.
+                taken = None if plan.sequence else stored.taken
+                records.append(replace(stored, plan=plan, epochs=epochs, taken=taken, tail=tail))
             await self._write(records)
 
     async def _store(self, records: Sequence[OffsetRecord]) -> None:
