@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,9 +49,13 @@ def test_an_unknown_outcome_at_the_deadline_is_reported_as_unknown(
     async def read() -> Any:
         return SimpleNamespace(snapshot=Snapshot(), table={})
 
+    async def persist(attempt: Callable[[], Awaitable[Any]]) -> Any:
+        return await attempt()
+
     async def body() -> None:
         cluster: Any = SimpleNamespace(
             name="destination",
+            persist=persist,
             config=SimpleNamespace(api_timeout=TIMEOUT_S),
             turns={mirrors.CONFIG_WRITER: asyncio.Lock()},
         )
