@@ -8,7 +8,7 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup format lint test test-fast test-brokers chaos torture kerberos sim demo bench lock clean
+.PHONY: help setup format lint test test-fast test-brokers chaos long torture kerberos sim demo bench lock clean
 
 help: ## list the recipes
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -39,13 +39,16 @@ test-fast: setup ## levels 1 to 4: pure code, properties, scenarios, simulation 
 	$(BIN)/pytest -n $(WORKERS) -m "not broker and not spark and not chaos and not kerberos"
 
 test-brokers: setup ## levels 5 and 6: real brokers, real Spark
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "(broker or spark) and not last and not chaos" --durations=20
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "(broker or spark) and not last and not chaos and not long" --durations=20
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m last --durations=10
 
 chaos: setup ## every part killed under load: make chaos [TIMES=10] [SEED=n] [ONLY=test_driver] [GONE=300]
 	$(BIN)/pytest -m chaos -p no:randomly $(if $(TIMES),--times $(TIMES)) $(if $(GONE),--gone-seconds $(GONE)) $(if $(SEED),--chaos-seed $(SEED)) $(if $(ONLY),-k "$(ONLY)")
 
 test: lint test-fast test-brokers ## everything that a change has to pass
+
+long: setup ## what takes too long for each change: MirrorMaker 2's cases over TLS (a minute)
+	$(BIN)/pytest -m long
 
 torture: setup ## load and faults by chance on real brokers: make torture [SEED=n] [SECONDS=3600] [BROKERS=1]
 	PYTHONPATH=tests/support $(BIN)/python tests/torture.py $(if $(SEED),--seed $(SEED)) --seconds $(or $(SECONDS),3600) --brokers $(or $(BROKERS),1)

@@ -26,6 +26,11 @@ class MirrorMakerProcess:
         self._arguments = arguments
         self._process: subprocess.Popen[str] | None = None
 
+    def check(self) -> None:
+        """Check that the file has no error."""
+        done = commands.run(commands.TWINLOG, "mirror-maker", "--check", str(self._file))
+        assert done.status == 0, f"{done.output}\n{done.errors}"
+
     def start(self) -> None:
         """Start it."""
         with self._log.open("a") as log:
@@ -58,9 +63,13 @@ class MirrorMakerProcess:
         if self._process is not None and self._process.poll() is None:
             self.kill()
 
+    def text(self) -> str:
+        """All that it has logged."""
+        return self._log.read_text(errors="replace")
+
     def log(self) -> str:
         """The last lines of its log."""
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-LINES:])
+        return "\n".join(self.text().splitlines()[-LINES:])
 
     def _running(self) -> subprocess.Popen[str]:
         assert self._process is not None

@@ -15,12 +15,13 @@ def until(
     what: str = "the condition",
     *,
     good: Callable[[T], bool] = bool,
+    pause: float = _POLL_SECONDS,
 ) -> T:
-    """Poll until the value is good (by default: true), and return it."""
+    """Poll until the value is good (by default: true), and return it; seconds between polls."""
     deadline = time.monotonic() + seconds
     while not good(result := look()):
         assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s (last: {result!r})"
-        time.sleep(_POLL_SECONDS)
+        time.sleep(pause)
     return result
 
 
