@@ -1,0 +1,563 @@
+"""Connect's single-message transforms and predicates (KIP-66, KIP-145, KIP-585), one record each.
+
+A transform is a function of a record that returns another one, or None: the record is dropped.
+Each has the semantics of Kafka 4.3's Java class of its name for records without a schema, which
+tests/mirror/test_record_transforms_java.py compares. What differs, since Kafka's way is of no use
+to a flow:
+
+- A header has bytes. `InsertHeader` writes the literal as text in UTF-8, and `HeaderFrom` a field's
+  text. Other headers stay as they are, whatever `header.converter` is.
+- `MaskField` leaves null as it is: there is nothing to mask, and Kafka fails.
+- A number that is no 64-bit integer keeps its digits (record_converters.py).
+
+In MirrorMaker 2 a transform sees the remote topic's name (`A.orders`), and the source's partition.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from typing import Final, NamedTuple
+
+from twinlog.kafka.errors import UserError
+from twinlog.mirror.date_patterns import date_format
+from twinlog.mirror.flow_settings import closest
+from twinlog.mirror.pattern_lists import compile_list
+from twinlog.mirror.record_converters import (
+    JSON,
+    Converter,
+    Data,
+    TransformError,
+    kind_of,
+    plain_text,
+)
+from twinlog.mirror.setting_values import parse_flag, split_list
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+TRANSFORMS_PACKAGE: Final = "org.apache.kafka.connect.transforms."
+PREDICATES_PACKAGE: Final = "org.apache.kafka.connect.transforms.predicates."
+
+
+class Part:
+    """The key or value of a record: bytes until a transform asks what they mean, or new data.
+
+    Never changed: records share it.
+    """
+
+    __slots__ = ("_converter", "_data", "_decoded", "_raw")
+
+    def __init__(self, raw: bytes | None, converter: Converter) -> None:
+        self._raw = raw
+        self._converter = converter
+        self._data: Data = None
+        self._decoded = raw is None
+
+    @property
+    def data(self) -> Data:
+        """What a transform sees.
+
+        Raises:
+            TransformError: the converter cannot read the bytes.
+        """
+        if not self._decoded:
+            assert self._raw is not None
+            self._data, self._decoded = self._converter.decode(self._raw), True
+        return self._data
+
+    @property
+    def is_null(self) -> bool:
+        """Whether it is null, or the JSON text `null`."""
+        is_json_null = self._converter is JSON and (self._raw or b"").strip() == b"null"
+        return self.data is None if self._raw is None else is_json_null
+
+    def with_data(self, data: Data) -> "Part":
+        """Other data, to be written by the same converter."""
+        part = Part(None, self._converter)
+        part._data = data
+        return part
+
+    def bytes(self) -> bytes | None:
+        """What is written: the bytes as they were read, or the new data's.
+
+        Raises:
+            TransformError: the converter cannot write the data.
+        """
+        if self._raw is not None:
+            return self._raw
+        return None if self._data is None else self._converter.encode(self._data)
+
+
+class FlowRecord(NamedTuple):
+    """A record on its way to a topic of the target."""
+
+    topic: str
+    partition: int
+    timestamp: int
+    key: Part
+    value: Part
+    headers: Headers = ()
+
+
+Transform = Callable[[FlowRecord], FlowRecord | None]
+Predicate = Callable[[FlowRecord], bool]
+
+
+@dataclass(slots=True)
+class TransformOptions:
+    """The properties of one transform or predicate, without their prefix.
+
+    `prefix` is theirs, for messages. What is read is noted, so that `finish` finds the others.
+    """
+
+    prefix: str
+    values: Mapping[str, str]
+    known: set[str] = field(default_factory=set)
+
+    def text(self, name: str, default: str | None = None) -> str | None:
+        """A property as written."""
+        self.known.add(name)
+        return self.values.get(name, default)
+
+    def required(self, name: str) -> str:
+        """A property that has to be there.
+
+        Raises:
+            UserError: it is missing, or empty.
+        """
+        value = self.text(name)
+        if not value:
+            raise UserError(f"{self.prefix}{name} is missing")
+        return value
+
+    def names(self, name: str, *, required: bool = False) -> tuple[str, ...]:
+        """A list, comma-separated.
+
+        Raises:
+            UserError: it is no list, or is missing.
+        """
+        text = self.text(name) or ""
+        try:
+            items = split_list(text)
+        except ValueError as error:
+            raise self.bad(name, str(error)) from error
+        if required and not items:
+            raise UserError(f"{self.prefix}{name} is missing: expected names, comma-separated")
+        return items
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """A boolean.
+
+        Raises:
+            UserError: it is none.
+        """
+        text = self.text(name)
+        try:
+            return default if text is None else parse_flag(text)
+        except ValueError as error:
+            raise self.bad(name, str(error)) from error
+
+    def bad(self, name: str, expectation: str) -> UserError:
+        """The error for a malformed property."""
+        return UserError(
+            f"{self.prefix}{name} is {self.values.get(name, '')!r}: expected {expectation}"
+        )
+
+    def finish(self) -> None:
+        """Refuse properties that nothing has read.
+
+        Kafka ignores them; a mistyped `replacement` would be one.
+
+        Raises:
+            UserError: there is one.
+        """
+        for name in sorted(self.values.keys() - self.known):
+            guess = closest(name, self.known)
+            hint = f"did you mean {self.prefix}{guess}?" if guess else ""
+            raise UserError(f"unknown property {self.prefix}{name}", hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """The key or the value of a record."""
+
+    name: str
+
+    def part(self, record: FlowRecord) -> Part:
+        return record.key if self.name == "key" else record.value
+
+    def fields(self, record: FlowRecord, purpose: str) -> dict[str, Data]:
+        """The fields; a copy.
+
+        Raises:
+            TransformError: it is no object.
+        """
+        data = self.part(record).data
+        if not isinstance(data, dict):
+            raise TransformError(
+                f"the {self.name} is {kind_of(data)}, and {purpose} needs an object: set "
+                f"{self.name}.converter to org.apache.kafka.connect.json.JsonConverter, or a "
+                "predicate"
+            )
+        return dict(data)
+
+    def put(self, record: FlowRecord, data: Data) -> FlowRecord:
+        part = self.part(record).with_data(data)
+        return record._replace(**{self.name: part})
+
+
+KEY: Final = _Side("key")
+VALUE: Final = _Side("value")
+
+
+# ---- routes ------------------------------------------------------------------------------------
+
+
+def _regex_router(options: TransformOptions) -> Transform:
+    pattern = _pattern(options, "regex")
+    options.required("replacement")
+    pieces = _replacement(options, pattern)
+
+    def route(record: FlowRecord) -> FlowRecord:
+        if pattern.fullmatch(record.topic) is None:
+            return record
+        # As Java: what is replaced is the first match, which may be shorter than the whole name.
+        first = pattern.search(record.topic)
+        assert first is not None
+        text = "".join(p if isinstance(p, str) else first[p] or "" for p in pieces)
+        topic = record.topic[: first.start()] + text + record.topic[first.end() :]
+        return record._replace(topic=topic)
+
+    return route
+
+
+def _pattern(options: TransformOptions, name: str) -> re.Pattern[str]:
+    text = options.required(name)
+    try:
+        pattern = compile_list([text])
+    except ValueError as error:
+        raise options.bad(name, f"a regular expression ({error})") from error
+    assert pattern is not None
+    return pattern
+
+
+def _replacement(options: TransformOptions, pattern: re.Pattern[str]) -> Sequence[str | int]:
+    r"""Java's replacement: `$1` is a group, `\x` the character x. Numbers of groups, and texts."""
+    name = "replacement"
+    text, pieces, at = options.values[name], list[str | int](), 0
+    while at < len(text):
+        character = text[at]
+        at += 1
+        if character == "\\":
+            if at == len(text):
+                raise options.bad(name, "a character behind each backslash")
+            pieces.append(text[at])
+            at += 1
+        elif character == "$":
+            match = re.compile("[0-9]+").match(text, at)
+            if match is None or int(match[0][0]) > pattern.groups:
+                raise options.bad(name, f"$N with a group of the regex, 0 to {pattern.groups}")
+            digits = match[0][:1]
+            for digit in match[0][1:]:  # Java reads on as long as there is such a group
+                if int(digits + digit) > pattern.groups:
+                    break
+                digits += digit
+            pieces.append(int(digits))
+            at += len(digits)
+        else:
+            pieces.append(character)
+    return pieces
+
+
+def _timestamp_router(options: TransformOptions) -> Transform:
+    topic_format = options.text("topic.format", "${topic}-${timestamp}") or ""
+    try:
+        format_ms = date_format(options.text("timestamp.format", "yyyyMMdd") or "")
+    except ValueError as error:
+        raise options.bad("timestamp.format", str(error)) from error
+
+    def route(record: FlowRecord) -> FlowRecord:
+        try:
+            date = format_ms(record.timestamp)
+        except OverflowError as error:
+            raise TransformError(f"its timestamp {record.timestamp} has no date") from error
+        topic = topic_format.replace("${topic}", record.topic).replace("${timestamp}", date)
+        return record._replace(topic=topic)
+
+    return route
+
+
+# ---- fields ------------------------------------------------------------------------------------
+
+
+def _insert_field(options: TransformOptions, side: _Side) -> Transform:
+    topic, partition, timestamp, static = (
+        (options.text(f"{name}.field") or "").removesuffix("?").removesuffix("!")
+        for name in ("topic", "partition", "timestamp", "static")
+    )
+    value = options.text("static.value")
+    if options.text("offset.field"):
+        raise options.bad("offset.field", "nothing: Kafka inserts offsets in sink connectors only")
+    options.flag("replace.null.with.default", default=True)
+    if static and value is None:
+        raise UserError(f"{options.prefix}static.value is missing: static.field needs it")
+    if not (topic or partition or timestamp or static):
+        raise UserError(
+            f"{options.prefix}topic.field is missing: expected it, partition.field, "
+            "timestamp.field, or static.field with static.value"
+        )
+
+    def insert(record: FlowRecord) -> FlowRecord:
+        if record.value.is_null:
+            return record
+        fields = side.fields(record, "InsertField")
+        if topic:
+            fields[topic] = record.topic
+        if partition:
+            fields[partition] = record.partition
+        if timestamp:
+            fields[timestamp] = record.timestamp
+        if static:
+            fields[static] = value
+        return side.put(record, fields)
+
+    return insert
+
+
+def _replace_field(options: TransformOptions, side: _Side) -> Transform:
+    exclude = frozenset(options.names("exclude") or options.names("blacklist"))
+    include = frozenset(options.names("include") or options.names("whitelist"))
+    options.names("blacklist"), options.names("whitelist")
+    options.flag("replace.null.with.default", default=True)
+    renames: dict[str, str] = {}
+    for item in options.names("renames"):
+        parts = item.split(":")
+        if len(parts) != 2 or not all(parts):
+            raise options.bad("renames", "OLD:NEW, comma-separated")
+        renames[parts[0]] = parts[1]
+    if len(set(renames.values())) < len(renames):
+        raise options.bad("renames", "different new names: one field would replace another")
+
+    def change(record: FlowRecord) -> FlowRecord:
+        if side.part(record).is_null:
+            return record
+        fields = side.fields(record, "ReplaceField")
+        kept = {
+            name: data
+            for name, data in fields.items()
+            if name not in exclude and (not include or name in include)
+        }
+        changed = {renames.get(name, name): data for name, data in kept.items()}
+        if len(changed) < len(kept):
+            raise TransformError("two fields would get the same name by ReplaceField's renames")
+        return side.put(record, changed)
+
+    return change
+
+
+def _mask_field(options: TransformOptions, side: _Side) -> Transform:
+    names = options.names("fields", required=True)
+    replacement = options.text("replacement")
+    options.flag("replace.null.with.default", default=True)
+    if replacement == "":
+        raise options.bad("replacement", "a text that is not empty")
+
+    def mask(record: FlowRecord) -> FlowRecord:
+        if side.part(record).is_null:
+            return record
+        fields = side.fields(record, "MaskField")
+        for name in names:
+            fields[name] = _masked(fields.get(name), replacement)
+        return side.put(record, fields)
+
+    return mask
+
+
+def _masked(data: Data, replacement: str | None) -> Data:
+    """What stands for a value: nothing of its type, or a text converted to its type."""
+    if data is None:
+        return None
+    if replacement is None:
+        empty: dict[type, Data] = {bool: False, int: 0, Decimal: Decimal("0.0"), str: ""}
+        return empty[type(data)] if type(data) in empty else type(data)()
+    if isinstance(data, str):
+        return replacement
+    if isinstance(data, bool) or not isinstance(data, int | Decimal):
+        raise TransformError(f"MaskField cannot replace {kind_of(data)} by a text")
+    try:
+        number = int(replacement) if isinstance(data, int) else Decimal(replacement)
+    except (ValueError, InvalidOperation) as error:
+        raise TransformError(f"MaskField's replacement {replacement!r} is no number") from error
+    if isinstance(number, Decimal) and not number.is_finite():
+        raise TransformError(f"MaskField's replacement {replacement!r} is no JSON number")
+    return number
+
+
+def _value_to_key(options: TransformOptions) -> Transform:
+    names = options.names("fields", required=True)
+    topics = options.names("topics")
+    options.flag("replace.null.with.default", default=True)
+
+    def change(record: FlowRecord) -> FlowRecord:
+        if topics and record.topic not in topics:
+            return record
+        fields = VALUE.fields(record, "ValueToKey")
+        return KEY.put(record, {name: fields.get(name) for name in names})
+
+    return change
+
+
+def _extract_field(options: TransformOptions, side: _Side) -> Transform:
+    name = options.required("field")
+    syntax = options.text("field.syntax.version", "V1")
+    if syntax != "V1":
+        raise options.bad("field.syntax.version", "V1: paths to nested fields are not supported")
+    options.flag("replace.null.with.default", default=True)
+
+    def extract(record: FlowRecord) -> FlowRecord:
+        if side.part(record).is_null:
+            return side.put(record, None)
+        return side.put(record, side.fields(record, "ExtractField").get(name))
+
+    return extract
+
+
+# ---- headers -----------------------------------------------------------------------------------
+
+
+def _insert_header(options: TransformOptions) -> Transform:
+    name = options.required("header")
+    data = options.required("value.literal").encode("utf-8", "surrogatepass")
+    return lambda record: record._replace(headers=(*record.headers, (name, data)))
+
+
+def _drop_headers(options: TransformOptions) -> Transform:
+    names = frozenset(options.names("headers", required=True))
+
+    def drop(record: FlowRecord) -> FlowRecord:
+        return record._replace(headers=tuple(h for h in record.headers if h[0] not in names))
+
+    return drop
+
+
+def _header_from(options: TransformOptions, side: _Side) -> Transform:
+    fields = options.names("fields", required=True)
+    headers = options.names("headers", required=True)
+    operation = options.required("operation")
+    options.flag("replace.null.with.default", default=True)
+    if len(fields) != len(headers):
+        raise options.bad("headers", "as many headers as fields")
+    if operation not in {"move", "copy"}:
+        raise options.bad("operation", "move or copy")
+
+    def change(record: FlowRecord) -> FlowRecord:
+        data = side.fields(record, "HeaderFrom")
+        added = [
+            (header, None if data.get(name) is None else _header_bytes(data[name]))
+            for name, header in zip(fields, headers, strict=True)
+        ]
+        record = record._replace(headers=(*record.headers, *added))
+        if operation == "copy":
+            return record
+        return side.put(record, {name: value for name, value in data.items() if name not in fields})
+
+    return change
+
+
+def _header_bytes(data: Data) -> bytes:
+    return plain_text(data).encode("utf-8", "surrogatepass")
+
+
+# ---- filter and predicates ---------------------------------------------------------------------
+
+
+def _filter(options: TransformOptions) -> Transform:
+    del options
+    return lambda _: None
+
+
+def _topic_name_matches(options: TransformOptions) -> Predicate:
+    pattern = _pattern(options, "pattern")
+    return lambda record: pattern.fullmatch(record.topic) is not None
+
+
+def _has_header_key(options: TransformOptions) -> Predicate:
+    name = options.required("name")
+    return lambda record: any(header == name for header, _ in record.headers)
+
+
+def _record_is_tombstone(options: TransformOptions) -> Predicate:
+    del options
+    return lambda record: record.value.is_null
+
+
+_OF_RECORDS: Final[Mapping[str, Callable[[TransformOptions], Transform]]] = {
+    "RegexRouter": _regex_router,
+    "TimestampRouter": _timestamp_router,
+    "InsertHeader": _insert_header,
+    "DropHeaders": _drop_headers,
+    "ValueToKey": _value_to_key,
+    "Filter": _filter,
+}
+_OF_SIDES: Final[Mapping[str, Callable[[TransformOptions, _Side], Transform]]] = {
+    "InsertField": _insert_field,
+    "ReplaceField": _replace_field,
+    "MaskField": _mask_field,
+    "ExtractField": _extract_field,
+    "HeaderFrom": _header_from,
+}
+_PREDICATES: Final[Mapping[str, Callable[[TransformOptions], Predicate]]] = {
+    "TopicNameMatches": _topic_name_matches,
+    "HasHeaderKey": _has_header_key,
+    "RecordIsTombstone": _record_is_tombstone,
+}
+_SIDE_NAMES: Final = {"Key": KEY, "Value": VALUE}
+
+TRANSFORM_NAMES: Final = (*_OF_RECORDS, *(f"{n}${s}" for n in _OF_SIDES for s in _SIDE_NAMES))
+PREDICATE_NAMES: Final = (*_PREDICATES,)
+
+
+def transform_named(class_name: str, options: TransformOptions) -> Transform:
+    """A transform, by the name of its Java class, with or without the package.
+
+    Raises:
+        UserError: twinlog does not have it, or a property is wrong or unknown.
+    """
+    name = class_name.strip().removeprefix(TRANSFORMS_PACKAGE)
+    base, _, side = name.partition("$")
+    if name in _OF_RECORDS:
+        transform = _OF_RECORDS[name](options)
+    elif base in _OF_SIDES and side in _SIDE_NAMES:
+        transform = _OF_SIDES[base](options, _SIDE_NAMES[side])
+    else:
+        raise _unknown(options, class_name, TRANSFORM_NAMES)
+    options.finish()
+    return transform
+
+
+def predicate_named(class_name: str, options: TransformOptions) -> Predicate:
+    """A predicate, by the name of its Java class, with or without the package.
+
+    Raises:
+        UserError: twinlog does not have it, or a property is wrong or unknown.
+    """
+    name = class_name.strip().removeprefix(PREDICATES_PACKAGE)
+    if name not in _PREDICATES:
+        raise _unknown(options, class_name, PREDICATE_NAMES)
+    predicate = _PREDICATES[name](options)
+    options.finish()
+    return predicate
+
+
+def _unknown(options: TransformOptions, class_name: str, known: Sequence[str]) -> UserError:
+    return UserError(
+        f"{options.prefix}type is {class_name.strip()!r}: expected one of {', '.join(known)}",
+        hint="twinlog runs no Java and cannot load other classes",
+    )
+
+
+def applied(transform: Transform, predicate: Predicate | None, *, negate: bool) -> Transform:
+    """A transform of the records only for which a predicate holds; with `negate`, of the others."""
+    if predicate is None:
+        return transform
+    return lambda record: transform(record) if predicate(record) != negate else record

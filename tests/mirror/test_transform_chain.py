@@ -1,0 +1,112 @@
+"""Transforms of a flow: from properties to what is written."""
+
+import pytest
+
+from twinlog.kafka.errors import UserError
+from twinlog.kafka.log.records import Record
+from twinlog.mirror.record_converters import TransformError
+from twinlog.mirror.transform_chain import (
+    TransformChain,
+    Transformed,
+    has_transforms,
+    is_transform_property,
+    parse_transforms,
+)
+
+PACKAGE = "org.apache.kafka.connect.transforms."
+RECORD = Record(7, 1000, b"k", b'{"card":"1234","a":1}', (("h", b"1"),))
+JSON = {
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "value.converter.schemas.enable": "false",
+}
+MASK = {
+    "transforms": "mask",
+    "transforms.mask.type": f"{PACKAGE}MaskField$Value",
+    "transforms.mask.fields": "card",
+    **JSON,
+}
+
+
+def test_without_transforms_a_record_stays_as_it_is() -> None:
+    assert parse_transforms({"topics": "x"}) == TransformChain()
+    assert TransformChain().apply(RECORD, "A.t", 2) == Transformed("A.t", 2, *RECORD[1:])
+
+
+def test_transforms_are_applied_in_their_order() -> None:
+    values = {
+        **MASK,
+        "transforms": "route, mask, stamp",
+        "transforms.route.type": "RegexRouter",
+        "transforms.route.regex": "A\\.(.*)",
+        "transforms.route.replacement": "masked.$1",
+        "transforms.stamp.type": "InsertField$Value",
+        "transforms.stamp.topic.field": "topic",
+    }
+    assert parse_transforms(values).apply(RECORD, "A.t", 2) == Transformed(
+        "masked.t", 2, 1000, b"k", b'{"card":"","a":1,"topic":"masked.t"}', (("h", b"1"),)
+    )
+
+
+@pytest.mark.parametrize(("negate", "dropped"), [("false", True), ("true", False)])
+def test_a_filter_drops_what_its_predicate_selects(negate: str, dropped: bool) -> None:
+    values = {
+        "transforms": "drop",
+        "transforms.drop.type": f"{PACKAGE}Filter",
+        "transforms.drop.predicate": "marked",
+        "transforms.drop.negate": negate,
+        "predicates": "marked",
+        "predicates.marked.type": f"{PACKAGE}predicates.HasHeaderKey",
+        "predicates.marked.name": "h",
+    }
+    chain = parse_transforms(values)
+    assert (chain.apply(RECORD, "A.t", 2) is None) == dropped
+    assert (chain.apply(RECORD._replace(headers=()), "A.t", 2) is None) != dropped
+
+
+def test_a_failure_names_the_transform() -> None:
+    with pytest.raises(TransformError, match="transform mask: it is no JSON text"):
+        parse_transforms(MASK).apply(RECORD._replace(value=b"{"), "A.t", 0)
+
+
+@pytest.mark.parametrize("topic", ["a b", "", "..", "x" * 250, "__consumer_offsets"])
+def test_a_record_is_not_routed_to_what_is_no_topic(topic: str) -> None:
+    values = {
+        "transforms": "r",
+        "transforms.r.type": "TimestampRouter",
+        "transforms.r.topic.format": topic,
+    }
+    with pytest.raises(TransformError, match="routed"):
+        parse_transforms(values).apply(RECORD, "A.t", 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"transforms": "mask,other"}, r"transforms\.other\.type is missing.*SOURCE->TARGET"),
+        ({"transforms": "mask,,x"}, "transforms is 'mask,,x': expected a list without empty"),
+        ({"transforms.mask.type": "Mine"}, "expected one of"),
+        ({"transforms.mask.predicate": "p"}, "expected one of predicates: none"),
+        ({"transforms.mask.negate": "true"}, "negate needs one"),
+        ({"transforms.mask.type": "Filter", "transforms.mask.fields": ""}, "fields"),
+        ({"transforms.more.type": "Filter"}, "transforms does not name it"),
+        ({"predicates.p.type": "HasHeaderKey"}, "predicates does not name it"),
+        ({"value.converter": "AvroConverter"}, "expected one of ByteArrayConverter"),
+        ({"value.converter.schemas.enable": "true"}, "expected false"),
+        ({"value.converter.schemas.enable": "x"}, "true or false"),
+    ],
+)
+def test_wrong_properties_are_refused(change: dict[str, str], error: str) -> None:
+    with pytest.raises(UserError, match=error):
+        parse_transforms({**MASK, **change})
+
+
+def test_a_filter_without_a_predicate_is_refused() -> None:
+    """Goal: in Kafka it drops every record."""
+    with pytest.raises(UserError, match="drop every record"):
+        parse_transforms({"transforms": "f", "transforms.f.type": f"{PACKAGE}Filter"})
+
+
+def test_which_properties_belong_to_transforms() -> None:
+    names = ["transforms", "transforms.x.type", "predicates.p.type", "key.converter", "topics"]
+    assert [is_transform_property(name) for name in names] == [True, True, True, True, False]
+    assert [has_transforms({"transforms": text}) for text in ("", " ", "x")] == [False, False, True]
