@@ -3,16 +3,13 @@
 import asyncio
 import random
 import secrets
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from clients import client, make_topic
 from confluent_kafka import Consumer, Producer, TopicPartition
+from lane_processes import lanes
 from waiting import until
 
 from conftest import Pair
@@ -26,7 +23,6 @@ from twinlog.store.offset_log import create_offsets_topic, read_offsets
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
-SUPPORT = Path(__file__).parents[2] / "support"
 PARTITIONS = 4
 SECONDS = 90.0
 
@@ -55,42 +51,6 @@ async def made(pair: Pair, mirror: str, topic: str, remote: str) -> None:
             destination_topic_id=ids[1],
         )
         await MirrorStore(destination).change(lambda _: [record])
-
-
-class Lanes:
-    """Processes with a lane each."""
-
-    def __init__(self, servers: str, folder: Path) -> None:
-        self._servers = servers
-        self._folder = folder
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    def start(self, node: str) -> None:
-        with (self._folder / f"{node}.log").open("ab") as log:
-            self._processes[node] = subprocess.Popen(
-                [sys.executable, "-m", "flow_lane", node, self._servers],
-                cwd=SUPPORT,
-                stdout=log,
-                stderr=log,
-            )
-
-    def kill(self, node: str) -> None:
-        process = self._processes.pop(node)
-        process.kill()
-        process.wait(10)
-
-    def end(self) -> None:
-        for node in list(self._processes):
-            self.kill(node)
-
-
-@contextmanager
-def lanes(pair: Pair, folder: Path) -> Iterator[Lanes]:
-    running = Lanes(pair.destination.bootstrap_servers, folder)
-    try:
-        yield running
-    finally:
-        running.end()
 
 
 class Writing:
@@ -186,7 +146,7 @@ def test_each_record_arrives_once_and_is_mapped_though_lanes_are_killed(
     writing = Writing(source, topic)
     other = Producer({"bootstrap.servers": destination})
     try:
-        with lanes(pair, tmp_path) as running:
+        with lanes(destination, tmp_path) as running:
             for turn in range(6):
                 node = f"node-{turn}"
                 running.start(node)

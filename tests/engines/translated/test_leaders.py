@@ -37,7 +37,7 @@ def _engine() -> FlowEngine:
     return FlowEngine(lane, None, cast("DestinationPort", None), lambda *_: None)
 
 
-def _copying(engine: FlowEngine) -> FlowPartition:
+def _copying(engine: FlowEngine) -> FlowPartition[FlowWriters, PartitionSequence]:
     assignment = Assignment(
         name=MirrorPartition("flow", *KEY),
         source=KEY,
@@ -47,7 +47,7 @@ def _copying(engine: FlowEngine) -> FlowPartition:
         destination_topic_id=DESTINATION_ID,
         compacted=False,
     )
-    partition = FlowPartition(
+    partition = FlowPartition[FlowWriters, PartitionSequence](
         assignment,
         cast("FlowWriters", None),
         owned_before=True,

@@ -35,12 +35,13 @@ from twinlog.mirror.throttle import Throttle
 
 KEY = TopicPartition("orders", 0)
 NODE = 3
+OnePartition = FlowPartition[FlowWriters, PartitionSequence]
 
 
 class Answering:
     """`SourcePort` with one answer, which then takes the partition away from the reader."""
 
-    def __init__(self, partition: FlowPartition, answer: Fetched) -> None:
+    def __init__(self, partition: OnePartition, answer: Fetched) -> None:
         self.positions: list[Mapping[TopicPartition, FetchPosition]] = []
         self._partition, self._answer = partition, answer
 
@@ -66,7 +67,9 @@ class Flow:
 
     def __init__(self) -> None:
         self.rows: list[PartitionProgress] = []
-        self.partitions = FlowPartitions(LaneSettings(), random.Random(1), self.rows.append)
+        self.partitions = FlowPartitions[FlowWriters, PartitionSequence](
+            LaneSettings(), random.Random(1), self.rows.append
+        )
         assignment = Assignment(
             name=MirrorPartition("flow", *KEY),
             source=KEY,
@@ -77,7 +80,7 @@ class Flow:
             compacted=False,
         )
         writers = cast("FlowWriters", None)
-        self.partition = FlowPartition(
+        self.partition = OnePartition(
             assignment, writers, owned_before=True, locate_at=0.0, unguarded_until=0.0
         )
         self.sequence = PartitionSequence(

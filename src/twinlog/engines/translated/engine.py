@@ -11,11 +11,12 @@ Five kinds of work move partitions. A loop starts each whenever something has ch
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Final, Generic
 from weakref import WeakSet
 
 from twinlog.engines.base import (
@@ -34,7 +35,13 @@ from twinlog.engines.exact.ports import (
     LeaderReport,
     SourcePort,
 )
-from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions, FlowStage
+from twinlog.engines.translated.partitions import (
+    FlowPartition,
+    FlowPartitions,
+    FlowStage,
+    Q,
+    W,
+)
 from twinlog.engines.translated.reader import FlowReader, Loop
 from twinlog.engines.translated.sender import FlowSender
 from twinlog.engines.translated.sequence import PartitionSequence
@@ -63,6 +70,8 @@ _RECORD_S: Final = 1.0
 _PAUSE_S: Final = 0.1
 """The longest wait for a change."""
 
+_Partition = FlowPartition[FlowWriters, PartitionSequence]
+
 
 class FlowEngines:
     """The flows of one lane (`EnginesOfKind`)."""
@@ -71,7 +80,7 @@ class FlowEngines:
         self._lane = lane
         self._port = KafkaDestination(lane.destination, lane.may_write)
         self._writers: WeakSet[FlowWriters] = WeakSet()
-        self._flows: WeakSet[FlowPartitions] = WeakSet()
+        self._flows: WeakSet[FlowPartitions[FlowWriters, PartitionSequence]] = WeakSet()
 
     def writers(self, state_partition: int) -> FlowWriters:
         """The producer id, plans and maps of a state partition."""
@@ -108,8 +117,12 @@ class FlowEngines:
             writers.settings = settings
 
 
-class FlowEngine:
-    """The engine of one flow in one lane (`Engine`)."""
+class BaseFlowEngine(ABC, Generic[W, Q]):
+    """What the engines of flows have in common (`Engine`): leaders, locating and fetches.
+
+    How what was read reaches the destination is theirs: `W` writes for a state partition, `Q` is
+    the queue of a partition.
+    """
 
     def __init__(
         self,
@@ -120,19 +133,37 @@ class FlowEngine:
     ) -> None:
         self._source = source
         self._destination = destination
-        self.flow = self._flow = FlowPartitions(
+        self.flow = self._flow = FlowPartitions[W, Q](
             lane.settings, lane.random, lambda row: observe(self, row)
         )
         self._reader = None if source is None else FlowReader(self._flow, source)
-        self._sender = FlowSender(
-            self._flow, destination, self._start, lane.destination.brokers_time.now_ms
-        )
         self._ended_for: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: asyncio.Future[None] | None = None
         self._reading: set[Loop] = set()
-        self._planning: set[FlowWriters] = set()
         self._properties: Mapping[str, str] = {}
+
+    @abstractmethod
+    def _own(self, writers: SharedWriters) -> W:
+        """The writers, of this engine's kind."""
+
+    @abstractmethod
+    async def _locate(
+        self, source: SourcePort, writers: W, partitions: list[FlowPartition[W, Q]]
+    ) -> None:
+        """Find out where these partitions go on, and give each a queue.
+
+        Raises:
+            Fenced: the lane may not write any more.
+        """
+
+    @abstractmethod
+    def _deliver(self, copying: Collection[tuple[FlowPartition[W, Q], Q]], now: float) -> None:
+        """Start to write whatever may be written now."""
+
+    def _busy(self, partition: FlowPartition[W, Q]) -> bool:
+        """Whether something is in flight for a partition."""
+        return partition.in_flight > 0 or partition.locating
 
     @property
     def throttle(self) -> Throttle:
@@ -150,15 +181,15 @@ class FlowEngine:
         self, writers: SharedWriters, assignments: Collection[Assignment], *, lease_s: float
     ) -> None:
         """Copy these partitions, too (`Engine.start`)."""
-        assert isinstance(writers, FlowWriters)
+        own = self._own(writers)
         for assignment in assignments:
             if assignment.name in self._flow.all:
                 continue
             # A fence of one producer id does not exclude data of another one: its lease has to end.
             wait_s = lease_s if assignment.former_writers - {writers.id} else 0.0
-            partition = FlowPartition(
+            partition = FlowPartition[W, Q](
                 assignment,
-                writers,
+                own,
                 owned_before=lease_s > 0,
                 fresh=lease_s == 0,
                 locate_at=self._flow.now() + wait_s,
@@ -176,9 +207,7 @@ class FlowEngine:
         for partition in leaving:
             partition.gone, partition.sequence = True, None
             self._flow.news.add(partition.assignment.state_partition)
-        while self._tasks and any(
-            p.in_flight or p.locating or p.writers in self._planning for p in leaving
-        ):
+        while self._tasks and any(map(self._busy, leaving)):
             await asyncio.sleep(self._flow.settings.position_pause_s)
 
     def fail_all(self, reason: str) -> None:
@@ -286,9 +315,7 @@ class FlowEngine:
             for loop in self._reader.loops() - self._reading:
                 self._reading.add(loop)
                 self._start(self._read(self._reader, loop))
-            self._plan_due(copying, now)
-            for node in {p.destination_node for p, _ in copying} - {-1}:
-                self._sender.send(node)
+            self._deliver(copying, now)
 
     async def _read(self, reader: FlowReader, loop: Loop) -> None:
         try:
@@ -317,7 +344,7 @@ class FlowEngine:
 
     def _led(
         self,
-        partition: FlowPartition,
+        partition: FlowPartition[W, Q],
         source: LeaderReport | None,
         destination: LeaderReport | None,
     ) -> None:
@@ -352,7 +379,7 @@ class FlowEngine:
     # ---- locating ------------------------------------------------------------------------------
 
     def _locate_due(self, source: SourcePort, now: float) -> None:
-        due: defaultdict[FlowWriters, list[FlowPartition]] = defaultdict(list)
+        due: defaultdict[W, list[FlowPartition[W, Q]]] = defaultdict(list)
         for partition in self._flow.all.values():
             idle = partition.sequence is None and not partition.locating
             may = partition.stage is not FlowStage.FAILED or partition.transient
@@ -364,11 +391,42 @@ class FlowEngine:
                 partition.locating = True
             self._start(self._locate(source, writers, partitions))
 
+
+class FlowEngine(BaseFlowEngine[FlowWriters, PartitionSequence]):
+    """The engine of one flow in one lane, which copies batches as they are."""
+
+    def __init__(
+        self,
+        lane: LaneContext,
+        source: SourcePort | None,
+        destination: DestinationPort,
+        observe: Observer,
+    ) -> None:
+        super().__init__(lane, source, destination, observe)
+        self._sender = FlowSender(
+            self._flow, destination, self._start, lane.destination.brokers_time.now_ms
+        )
+        self._planning: set[FlowWriters] = set()
+
+    def _own(self, writers: SharedWriters) -> FlowWriters:
+        assert isinstance(writers, FlowWriters)
+        return writers
+
+    def _busy(self, partition: _Partition) -> bool:
+        return super()._busy(partition) or partition.writers in self._planning
+
+    def _deliver(
+        self, copying: Collection[tuple[_Partition, PartitionSequence]], now: float
+    ) -> None:
+        self._plan_due(copying, now)
+        for node in {p.destination_node for p, _ in copying} - {-1}:
+            self._sender.send(node)
+
     async def _locate(
-        self, source: SourcePort, writers: FlowWriters, partitions: list[FlowPartition]
+        self, source: SourcePort, writers: FlowWriters, partitions: list[_Partition]
     ) -> None:
         try:
-            begins = await _begins(source, partitions, at_end=self._flow.begins_at_end)
+            begins = await source_begins(source, partitions, at_end=self._flow.begins_at_end)
             to_locate = {
                 p.name: ToLocate(
                     p.destination,
@@ -396,7 +454,7 @@ class FlowEngine:
                 self._located(partition, located.get(partition.name))
 
     def _located(
-        self, partition: FlowPartition, result: PartitionSequence | NotLocated | None
+        self, partition: _Partition, result: PartitionSequence | NotLocated | None
     ) -> None:
         if isinstance(result, PartitionSequence):
             partition.owned_before = True  # from now on it has to be fenced
@@ -413,9 +471,9 @@ class FlowEngine:
     # ---- plans ---------------------------------------------------------------------------------
 
     def _plan_due(
-        self, copying: Collection[tuple[FlowPartition, PartitionSequence]], now: float
+        self, copying: Collection[tuple[_Partition, PartitionSequence]], now: float
     ) -> None:
-        due: defaultdict[FlowWriters, dict[FlowPartition, PartitionSequence]] = defaultdict(dict)
+        due: defaultdict[FlowWriters, dict[_Partition, PartitionSequence]] = defaultdict(dict)
         for partition, sequence in copying:
             unrecorded = bool(sequence.landed) or sequence.passed_gaps
             stale = unrecorded and now >= partition.recorded_at + _RECORD_S
@@ -427,7 +485,7 @@ class FlowEngine:
                 self._start(self._plan(writers, sequences))
 
     async def _plan(
-        self, writers: FlowWriters, sequences: Mapping[FlowPartition, PartitionSequence]
+        self, writers: FlowWriters, sequences: Mapping[_Partition, PartitionSequence]
     ) -> None:
         try:
             await writers.record({p.name: sequence for p, sequence in sequences.items()})
@@ -447,8 +505,8 @@ class FlowEngine:
                 partition.recorded_at = self._flow.now()
 
 
-async def _begins(
-    source: SourcePort, partitions: Collection[FlowPartition], *, at_end: bool
+async def source_begins(
+    source: SourcePort, partitions: Collection[FlowPartition[W, Q]], *, at_end: bool
 ) -> Mapping[MirrorPartition, Offset]:
     """Where partitions begin of which nothing was copied: at the source's log start, or its end."""
     bounds = await source.bounds([p.source for p in partitions])

@@ -10,16 +10,15 @@ import enum
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
-from twinlog.engines.base import Assignment, PartitionProgress
+from twinlog.engines.base import Assignment, PartitionProgress, SharedWriters
 from twinlog.engines.exact.jumps import Jump
 from twinlog.engines.settings import LaneSettings
-from twinlog.engines.translated.sequence import PartitionSequence
-from twinlog.engines.translated.writers import FlowWriters
+from twinlog.kafka.log.leader_epochs import SourceEpochs
 from twinlog.kafka.types import (
     UNKNOWN_EPOCH,
     UNKNOWN_OFFSET,
@@ -29,7 +28,7 @@ from twinlog.kafka.types import (
 )
 from twinlog.mirror.absence import Absence
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.plan import Gap
+from twinlog.mirror.plan import Gap, Piece
 from twinlog.mirror.states import State
 from twinlog.mirror.throttle import Throttle
 
@@ -37,6 +36,35 @@ log = logging.getLogger(__name__)
 
 _SOURCE_SILENT_S: Final = 10.0
 """The lag to a source that is silent for longer is unknown."""
+
+
+class SourceQueue(Protocol):
+    """What was read of a partition and has not landed, as its reader and its row see it."""
+
+    epochs: SourceEpochs
+    position: Offset
+    """The source's offset from which the next piece is wanted."""
+    mirrored_end: Offset
+    """The source's offset up to which everything has landed."""
+    queued_bytes: int
+
+    @property
+    def destination_end(self) -> int:
+        """The destination's offset behind what has landed; -1 if it is not known."""
+        ...
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is queued or in flight."""
+        ...
+
+    def offer(self, pieces: Iterable[Piece]) -> None:
+        """Queue pieces that follow each other from `position` on."""
+        ...
+
+
+W = TypeVar("W", bound=SharedWriters)
+Q = TypeVar("Q", bound=SourceQueue)
 
 
 class FlowStage(enum.Enum):
@@ -48,11 +76,11 @@ class FlowStage(enum.Enum):
 
 
 @dataclass(slots=True, eq=False)
-class FlowPartition:
-    """A partition, and its condition."""
+class FlowPartition(Generic[W, Q]):
+    """A partition, and its condition: `W` writes it, and `Q` is its queue."""
 
     assignment: Assignment
-    writers: FlowWriters
+    writers: W
     owned_before: bool
     locate_at: float
     """When it may be located."""
@@ -61,7 +89,7 @@ class FlowPartition:
     stage: FlowStage = FlowStage.LOCATING
     reason: str | None = None
     transient: bool = True
-    sequence: PartitionSequence | None = None
+    sequence: Q | None = None
     """None unless it is COPYING."""
     source_node: int = -1
     source_leader_epoch: int = UNKNOWN_EPOCH
@@ -168,7 +196,7 @@ class FlowPartition:
         return 0 if heard else None
 
 
-class FlowPartitions:
+class FlowPartitions(Generic[W, Q]):
     """The partitions of a flow in one lane, by name.
 
     Args:
@@ -184,7 +212,7 @@ class FlowPartitions:
         observe: Callable[[PartitionProgress], None],
     ) -> None:
         self.settings = settings
-        self.all: dict[MirrorPartition, FlowPartition] = {}
+        self.all: dict[MirrorPartition, FlowPartition[W, Q]] = {}
         self.news: set[int] = set()
         """State partitions whose rows may have changed."""
         self.changed = asyncio.Event()
@@ -200,11 +228,11 @@ class FlowPartitions:
         self._observe = observe
 
     @property
-    def copying(self) -> list[tuple[FlowPartition, PartitionSequence]]:
+    def copying(self) -> list[tuple[FlowPartition[W, Q], Q]]:
         """The partitions that are copied, with their sequences."""
         return [(p, p.sequence) for p in self.all.values() if p.sequence is not None]
 
-    def trouble(self, partition: FlowPartition, reason: str) -> None:
+    def trouble(self, partition: FlowPartition[W, Q], reason: str) -> None:
         """Locate a partition again, after a backoff; FAILED if that has not helped for long."""
         if partition.gone:
             return
@@ -220,7 +248,7 @@ class FlowPartitions:
             partition.stage = FlowStage.LOCATING
         self.changed.set()
 
-    def locate_again(self, partition: FlowPartition, reason: str) -> None:
+    def locate_again(self, partition: FlowPartition[W, Q], reason: str) -> None:
         """Locate a partition again that has no trouble."""
         if partition.sequence is not None:
             log.info("%s: %s; locating it again", partition.name, reason)
@@ -228,7 +256,7 @@ class FlowPartitions:
             partition.doubted = ()
             self.changed.set()
 
-    def fail(self, partition: FlowPartition, reason: str, *, transient: bool = True) -> None:
+    def fail(self, partition: FlowPartition[W, Q], reason: str, *, transient: bool = True) -> None:
         """Stop copying a partition; a transient failure is tried again later."""
         was_for_good = partition.stage is FlowStage.FAILED and not partition.transient
         if partition.gone or was_for_good:
@@ -242,7 +270,7 @@ class FlowPartitions:
             log.error("%s is FAILED: %s", partition.name, reason)
             self.note(partition)
 
-    def note(self, partition: FlowPartition) -> None:
+    def note(self, partition: FlowPartition[W, Q]) -> None:
         """Report a change of state or reason."""
         self.news.add(partition.assignment.state_partition)
         self._observe(partition.row(self.now()))

@@ -9,14 +9,13 @@ meantime, the answer is dropped. An answer without records proves nothing.
 import asyncio
 import logging
 from collections import defaultdict
-from typing import Final
+from typing import Any, Final
 
 from twinlog.engines.base import BrokerTraffic, ThrottledReads
 from twinlog.engines.exact.jumps import believe, skips
 from twinlog.engines.exact.ports import SourcePort
 from twinlog.engines.exact.source_policies import SourcePolicies
-from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions
-from twinlog.engines.translated.sequence import PartitionSequence
+from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions, SourceQueue
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
     CorruptBatch,
@@ -40,14 +39,15 @@ _THROTTLE_LOOK_S: Final = 0.5
 
 Loop = tuple[int, bool]
 """A broker, and whether its throttled partitions are read."""
-_Asked = dict[TopicPartition, tuple[FlowPartition, PartitionSequence, Offset]]
+_Partition = FlowPartition[Any, Any]
+_Asked = dict[TopicPartition, tuple[_Partition, SourceQueue, Offset]]
 """The partitions of a fetch, their sequences then, and the offsets that were asked for."""
 
 
 class FlowReader:
     """The fetches of a flow."""
 
-    def __init__(self, flow: FlowPartitions, source: SourcePort) -> None:
+    def __init__(self, flow: FlowPartitions[Any, Any], source: SourcePort) -> None:
         self._flow = flow
         self._source = source
         self._counts: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
@@ -151,7 +151,7 @@ class FlowReader:
         }
 
     async def _take(
-        self, partition: FlowPartition, sequence: PartitionSequence, offset: int, fetched: Fetched
+        self, partition: _Partition, sequence: SourceQueue, offset: int, fetched: Fetched
     ) -> None:
         if partition.sequence is not sequence or sequence.position != offset:
             return
@@ -172,7 +172,7 @@ class FlowReader:
             partition.note_lag(self._flow.now())
 
     def _queue(
-        self, partition: FlowPartition, sequence: PartitionSequence, offset: int, fetched: Fetched
+        self, partition: _Partition, sequence: SourceQueue, offset: int, fetched: Fetched
     ) -> None:
         """Queue the records of an answer; unexplained skipped offsets are read twice (jumps.py)."""
         limit = self._flow.settings.buffer_bytes
@@ -201,9 +201,7 @@ class FlowReader:
         if pieces and pieces[-1].end == planned.pieces[-1].end:
             sequence.epochs.learn(sequence.position, planned.leader_epoch)
 
-    def _diverged(
-        self, partition: FlowPartition, sequence: PartitionSequence, source: EpochEnd
-    ) -> None:
+    def _diverged(self, partition: _Partition, sequence: SourceQueue, source: EpochEnd) -> None:
         """Handle a source that has lost the end of its log since it was read."""
         if not sequence.idle and sequence.mirrored_end <= source.end_offset:
             reason = f"the source has lost records from offset {source.end_offset} on"
@@ -218,9 +216,7 @@ class FlowReader:
             transient=False,
         )
 
-    async def _passed(
-        self, partition: FlowPartition, sequence: PartitionSequence, offset: int
-    ) -> None:
+    async def _passed(self, partition: _Partition, sequence: SourceQueue, offset: int) -> None:
         """Find out which end of the source's log was passed."""
         try:
             bounds = (await self._source.bounds([partition.source]))[partition.source]
@@ -246,7 +242,7 @@ class FlowReader:
                 "the source has lost records",
             )
 
-    def _lost(self, partition: FlowPartition, sequence: PartitionSequence, lost: Gap) -> None:
+    def _lost(self, partition: _Partition, sequence: SourceQueue, lost: Gap) -> None:
         """Report records that the source has deleted, and go on behind them if that is wanted.
 
         Retention may delete records while a flow begins. That is no failure.

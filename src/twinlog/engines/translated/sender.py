@@ -7,6 +7,7 @@ from typing import Final
 from twinlog.engines.exact.ports import Appended, Batch, DestinationPort
 from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions
 from twinlog.engines.translated.sequence import NumberedBatch, PartitionSequence
+from twinlog.engines.translated.writers import FlowWriters
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Fenced, Refusal, Retriable
 from twinlog.kafka.log.batch import patched_header
@@ -16,7 +17,8 @@ from twinlog.mirror.sequence_plan import Contradiction
 _MAX_REFUSALS: Final = 5
 """The refusals after which the pause, 1 to 2 s, does not grow any more: a request is one batch."""
 
-_Owners = list[tuple[FlowPartition, PartitionSequence, NumberedBatch]]
+_Partition = FlowPartition[FlowWriters, PartitionSequence]
+_Owners = list[tuple[_Partition, PartitionSequence, NumberedBatch]]
 
 
 class FlowSender:
@@ -31,7 +33,7 @@ class FlowSender:
 
     def __init__(
         self,
-        flow: FlowPartitions,
+        flow: FlowPartitions[FlowWriters, PartitionSequence],
         destination: DestinationPort,
         start: Callable[[Coroutine[object, object, None]], None],
         brokers_time_ms: Callable[[], int],
@@ -129,7 +131,7 @@ class FlowSender:
                 self._landed(partition, sequence, numbered, Offset(answer.base_offset))
 
     def _refused(
-        self, partition: FlowPartition, sequence: PartitionSequence, numbered: NumberedBatch
+        self, partition: _Partition, sequence: PartitionSequence, numbered: NumberedBatch
     ) -> None:
         """Send a batch again later: it was not appended, as too few replicas are in sync.
 
@@ -149,7 +151,7 @@ class FlowSender:
 
     def _landed(
         self,
-        partition: FlowPartition,
+        partition: _Partition,
         sequence: PartitionSequence,
         numbered: NumberedBatch,
         base_offset: Offset,

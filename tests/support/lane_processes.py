@@ -1,0 +1,45 @@
+"""Processes with a lane each (flow_lane.py), for tests that kill them."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+SUPPORT = Path(__file__).parent
+
+
+class Lanes:
+    """Processes with a lane each."""
+
+    def __init__(self, servers: str, folder: Path) -> None:
+        self._servers = servers
+        self._folder = folder
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, node: str) -> None:
+        with (self._folder / f"{node}.log").open("ab") as log:
+            self._processes[node] = subprocess.Popen(
+                [sys.executable, "-m", "flow_lane", node, self._servers],
+                cwd=SUPPORT,
+                stdout=log,
+                stderr=log,
+            )
+
+    def kill(self, node: str) -> None:
+        process = self._processes.pop(node)
+        process.kill()
+        process.wait(10)
+
+    def end(self) -> None:
+        for node in list(self._processes):
+            self.kill(node)
+
+
+@contextmanager
+def lanes(servers: str, folder: Path) -> Iterator[Lanes]:
+    running = Lanes(servers, folder)
+    try:
+        yield running
+    finally:
+        running.end()
