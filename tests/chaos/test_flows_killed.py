@@ -12,9 +12,12 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
 RATE = 400.0
 
 
-def test_flow_whose_processes_are_killed(trials: Trials) -> None:
+@pytest.mark.parametrize("in_transactions", [False, True], ids=["batches", "transactions"])
+def test_flow_whose_processes_are_killed(trials: Trials, in_transactions: bool) -> None:
     """Kill a lane, the lanes' parent, a broker of each cluster, the driver's JVM, the driver."""
-    with flow_ordeal(trials.directory, trials.own_seed, RATE) as flow:
+    with flow_ordeal(
+        trials.directory, trials.own_seed, RATE, in_transactions=in_transactions
+    ) as flow:
         flow.stage.start_node("node", "--lanes", "2")
         flow.await_all()
         victim = cast("Any", flow)

@@ -3,7 +3,9 @@
 import pytest
 
 from twinlog.kafka.errors import UserError
-from twinlog.mirror.flow import flow_of, flow_properties
+from twinlog.lifecycle.flow_creation import properties_of, stored_properties
+from twinlog.mirror.flow import flow_of, flow_properties, transforms_of
+from twinlog.mirror.mirror_maker_file import parse_mirror_maker_file
 from twinlog.mirror.settings import kind_of, parse_settings
 
 
@@ -29,3 +31,42 @@ def test_a_flow_survives_being_stored() -> None:
 def test_malformed_properties_are_refused(change: dict[str, str], reason: str) -> None:
     with pytest.raises(UserError, match=reason):
         flow_of(flow_properties({}, "a", "b") | change)
+
+
+TRANSFORMS = {
+    "transforms": "route",
+    "transforms.route.type": "TimestampRouter",
+    "transforms.route.topic.format": "${topic}-${timestamp}",
+}
+
+
+def test_transforms_are_stored_with_the_flow() -> None:
+    """Goal: of a kind of its own, which no version without transforms runs."""
+    properties = flow_properties(TRANSFORMS, "a", "b")
+    parse_settings(properties)
+    assert kind_of(properties) == "transactional"
+    flow_of(properties)
+    ((name, _),) = transforms_of(properties).steps
+    assert name == "route"
+    in_transactions = flow_properties({"transaction.producer": "TRUE"}, "a", "b")
+    assert kind_of(in_transactions) == "transactional"
+    assert transforms_of(in_transactions).steps == ()
+    with pytest.raises(UserError, match="expected one of"):
+        transforms_of({**properties, "mirror.flow.transforms.route.type": "Mine"})
+
+
+def test_groups_are_not_translated_for_transforms() -> None:
+    settings = {"enabled": "true", "sync.group.offsets.enabled": "true", **TRANSFORMS}
+    with pytest.raises(UserError, match=r"sync\.group\.offsets\.enabled of a->b is true"):
+        stored_properties({"bootstrap.servers": "a:9092"}, settings, "a", "b")
+
+
+def test_transforms_of_a_file_are_stored() -> None:
+    """Goal: no way from a file to a stored flow leaves its transforms behind."""
+    text = "clusters = a, b\na.bootstrap.servers = a:1\nb.bootstrap.servers = b:1\n"
+    text += "a->b.enabled = true\n"
+    text += "".join(f"a->b.{name} = {value}\n" for name, value in TRANSFORMS.items())
+    (flow, _) = parse_mirror_maker_file(text, lambda _, value: value).flows
+    properties = properties_of(flow)
+    assert kind_of(properties) == "transactional"
+    assert [name for name, _ in transforms_of(properties).steps] == ["route"]

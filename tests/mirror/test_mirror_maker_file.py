@@ -23,6 +23,7 @@ A.bootstrap.servers = a:9092
 B.bootstrap.servers = b:9092
 A->B.enabled = true
 """
+ENVIRONMENT = "org.apache.kafka.common.config.provider.EnvVarConfigProvider\n"
 ONE_WAY = HEADER + "emit.heartbeats.enabled = false\n"
 
 
@@ -245,6 +246,42 @@ def test_an_alias_may_contain_dots_and_begin_another_one() -> None:
     assert there.target_client["bootstrap.servers"] == "b:1"
 
 
+TRANSFORMS = """\
+A->B.transforms = mark
+A->B.transforms.mark.type = InsertHeader
+A->B.transforms.mark.header = h
+A->B.transforms.mark.value.literal = ${env:X}
+A->B.predicates =
+transforms.mark.header = other
+"""
+
+
+@pytest.mark.parametrize("enabled", ["A->B.enabled = true\n", "enabled = true\n"])
+def test_transforms_are_those_of_the_flow_with_references_resolved(enabled: str) -> None:
+    """Goal: however the flow is enabled; a flow with heartbeats only has none."""
+    text = HEADER.replace("A->B.enabled = true\n", enabled) + TRANSFORMS
+    text += "config.providers = env\nconfig.providers.env.class = " + ENVIRONMENT
+    file = parse_mirror_maker_file(text, lambda _, value: value.replace("${env:X}", "resolved"))
+    assert file.problems == ()
+    first, second = file.flows
+    assert first.transforms == {
+        "transforms": "mark",
+        "transforms.mark.type": "InsertHeader",
+        "transforms.mark.header": "h",
+        "transforms.mark.value.literal": "resolved",
+        "predicates": "",
+    }
+    assert second.transforms == {}
+
+
+def test_groups_cannot_be_synced_where_records_are_transformed() -> None:
+    text = ONE_WAY + TRANSFORMS.replace("${env:X}", "x") + "sync.group.offsets.enabled = true\n"
+    (problem,) = problems(text)
+    assert problem.startswith("line 6: A->B: sync.group.offsets.enabled is true: expected false")
+    (problem,) = problems(ONE_WAY + "transaction.producer = true\nsync.group.offsets.enabled=true")
+    assert problem.startswith("line 6: A->B: sync.group.offsets.enabled is true: expected false")
+
+
 def test_all_errors_are_reported_with_their_lines() -> None:
     text = HEADER + (
         "A->B.tasks.max = many\n"
@@ -278,8 +315,11 @@ def test_all_errors_are_reported_with_their_lines() -> None:
         (
             HEADER + "A->B.transforms = mask\nA->B.transforms.mask.type = x\n",
             (
-                "line 5: A->B.transforms is 'mask': single message transforms are not supported "
-                "yet, and without them other records would be mirrored"
+                "line 5: A->B: transforms.mask.type is 'x': expected one of RegexRouter, "
+                "TimestampRouter, InsertHeader, DropHeaders, ValueToKey, Filter, InsertField$Key, "
+                "InsertField$Value, ReplaceField$Key, ReplaceField$Value, MaskField$Key, "
+                "MaskField$Value, ExtractField$Key, ExtractField$Value, HeaderFrom$Key, "
+                "HeaderFrom$Value; twinlog runs no Java and cannot load other classes"
             ),
         ),
         (

@@ -43,7 +43,11 @@ UNKNOWN, ERROR = LineVerdict.UNKNOWN, LineVerdict.ERROR
         ("replication.policy.mine = 1", USED, "a property of the replication policy"),
         ("tasks.max = 4", DIFFERS, "twinlog distributes partitions over lanes"),
         ("topics.blacklist = x", DIFFERS, "MirrorMaker 2 ignores this name since 4.0"),
-        ("transaction.producer = true", DIFFERS, "writes no transactions"),
+        (
+            "transaction.producer = true",
+            DIFFERS,
+            "records and positions are written in transactions",
+        ),
         ("B.producer.linger.ms = 5", DIFFERS, "copies batches as their producers made them"),
         ("B.producer.retries = 5", DIFFERS, "twinlog's client does not use it"),
         ("A->B.target.producer.acks = 1", DIFFERS, "MirrorMaker 2 uses it for offset syncs only"),
@@ -66,7 +70,8 @@ UNKNOWN, ERROR = LineVerdict.UNKNOWN, LineVerdict.ERROR
         ("sync.topic.configs = false", NO_EFFECT, "it reads sync.topic.configs.enabled"),
         ("readahead.queue.capacity = 5", NO_EFFECT, "a name that no MirrorMaker 2 reads"),
         ("predicates = p", NOT_NEEDED, "where a transform applies"),
-        ("transforms.x.type = y", NO_EFFECT, "a part of transforms"),
+        ("transforms.x.type = y", NO_EFFECT, "write SOURCE->TARGET.transforms.x.type"),
+        ("A->B.transforms.x.type = y", NO_EFFECT, "and the flow has none"),
         ("A->B.config.providers = x", NO_EFFECT, "without a prefix"),
         ("A->B.topcs = x", UNKNOWN, "did you mean A->B.topics?"),
         ("A.bootstrap.server = x", UNKNOWN, "did you mean A.bootstrap.servers?"),
@@ -76,7 +81,7 @@ UNKNOWN, ERROR = LineVerdict.UNKNOWN, LineVerdict.ERROR
         ("A->A.enabled = true", UNKNOWN, "did you mean"),
         ("zzz = 1", UNKNOWN, "unknown property, which MirrorMaker 2 ignores"),
         ("A->B.tasks.max = x", ERROR, "expected a whole number"),
-        ("transforms = mask", ERROR, "not supported yet"),
+        ("transforms = mask", ERROR, "transforms.mask.type is missing; write it for the flow"),
     ],
 )
 def test_a_line(line: str, verdict: LineVerdict, text: str) -> None:
@@ -136,3 +141,19 @@ def test_a_value_that_may_be_a_secret_is_not_shown(key: str) -> None:
 )
 def test_other_values_are_shown(key: str) -> None:
     assert last(f"{key} = x").value == "x"
+
+
+def test_the_lines_of_transforms() -> None:
+    """Goal: what is applied, and what the converters mean here."""
+    text = (
+        "A->B.transforms = mask\n"
+        "A->B.transforms.mask.type = MaskField$Value\n"
+        "A->B.transforms.mask.fields = card\n"
+        "A->B.value.converter = org.apache.kafka.connect.json.JsonConverter\n"
+        "A->B.value.converter.schemas.enable = false\n"
+        "key.converter = org.apache.kafka.connect.converters.ByteArrayConverter\n"
+    )
+    found = explained(text)[-6:]
+    assert [line.verdict for line in found] == [USED, USED, USED, DIFFERS, DIFFERS, USED]
+    assert "in this order (A->B); not to heartbeats" in found[0].text
+    assert "its transforms see bytes" in found[3].text

@@ -44,8 +44,9 @@ Copied = tuple[bytes | None, bytes | None, tuple[int, int], object]
 class FlowOrdeal:
     """See the module. The functions of kills.py take it as they take an `Ordeal`."""
 
-    def __init__(self, stage: Stage, seed: str) -> None:
+    def __init__(self, stage: Stage, seed: str, *, in_transactions: bool = False) -> None:
         self.stage = stage
+        self._in_transactions = in_transactions
         self.random = random.Random(seed)
         # Not what is compacted, or deleted on the source while it is read.
         self.topics = ["orders", "clicks"]
@@ -67,6 +68,7 @@ class FlowOrdeal:
                 "refresh.topics.interval.seconds": "2",
                 "emit.heartbeats.enabled": "false",
                 "emit.checkpoints.enabled": "false",
+                "transaction.producer": str(self._in_transactions).lower(),
             }
             source = {"bootstrap.servers": self.stage.source.bootstrap_servers}
             async with client(self.stage.destination) as destination:
@@ -136,7 +138,9 @@ class FlowOrdeal:
             return all(len(found[one]) >= len(wanted[one]) for one in wanted)
 
         until(complete, CATCH_UP_SECONDS, "all records in the remote topics")
-        for isolation in ("read_committed", "read_uncommitted"):
+        # Readers with read_uncommitted see what was aborted, too.
+        others = () if self._in_transactions else ("read_uncommitted",)
+        for isolation in ("read_committed", *others):
             found = self._read(here, "a.", isolation)
             for one, records in wanted.items():
                 assert found[one] == records, f"{one}: {difference(records, found[one])}"
@@ -200,13 +204,22 @@ def difference(wanted: list[Copied], found: list[Copied]) -> str:
 
 @contextmanager
 def flow_ordeal(
-    directory: Path, seed: str, rate: float, *, source: int = 1, destination: int = 1
+    directory: Path,
+    seed: str,
+    rate: float,
+    *,
+    source: int = 1,
+    destination: int = 1,
+    in_transactions: bool = False,
 ) -> Iterator[FlowOrdeal]:
-    """Start clusters with that many brokers, and a flow of a load of `rate` records a second."""
+    """Start clusters with that many brokers, and a flow of a load of `rate` records a second.
+
+    `in_transactions`: with `transaction.producer` (KIP-656).
+    """
     sys.stdout.write(f"seed {seed}\n")  # pytest shows it with a failure
     with Stage(directory) as stage:
         stage.start_source(source)
         stage.start_destination(destination)
-        found = FlowOrdeal(stage, seed)
+        found = FlowOrdeal(stage, seed, in_transactions=in_transactions)
         found.begin(rate)
         yield found

@@ -4,11 +4,16 @@ from typing import Final
 
 from twinlog.engines.base import MirrorKind
 from twinlog.engines.exact.kind import ExactKind
+from twinlog.engines.transactional.kind import TransactionalKind
 from twinlog.engines.translated.kind import TranslatedKind
 from twinlog.kafka.errors import UserError
-from twinlog.mirror.settings import EXACT, KIND, TRANSLATED
+from twinlog.mirror.settings import EXACT, KIND, TRANSACTIONAL, TRANSLATED
 
-KINDS: Final[dict[str, MirrorKind]] = {EXACT: ExactKind(), TRANSLATED: TranslatedKind()}
+KINDS: Final[dict[str, MirrorKind]] = {
+    EXACT: ExactKind(),
+    TRANSLATED: TranslatedKind(),
+    TRANSACTIONAL: TransactionalKind(),
+}
 
 
 def kind_named(name: str) -> MirrorKind:

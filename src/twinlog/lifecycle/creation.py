@@ -60,8 +60,8 @@ from twinlog.lifecycle.removed import not_proved_equal, where_logs_part, whole_l
 from twinlog.lifecycle.required_apis import check_apis
 from twinlog.mirror.errors import MirrorError
 from twinlog.mirror.settings import (
+    FLOW_KINDS,
     SETTINGS,
-    TRANSLATED,
     check_settings,
     kind_of,
     parse_settings,
@@ -248,7 +248,7 @@ async def add_topics(
     """
     snapshot = await MirrorStore(destination).snapshot()
     mirror = _mirror(snapshot, mirror_name)
-    if mirror.kind == TRANSLATED:
+    if mirror.kind in FLOW_KINDS:
         raise UserError(
             f"{mirror_name} is a flow: its settings select its topics",
             hint="alter its property topics",

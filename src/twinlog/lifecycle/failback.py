@@ -39,7 +39,7 @@ from twinlog.kafka.requests.partitions import DEBUGGING, list_offsets, offset_fo
 from twinlog.kafka.types import UNKNOWN_EPOCH, TopicPartition
 from twinlog.lifecycle.common_log import compared
 from twinlog.lifecycle.rebuild import DivergentTail
-from twinlog.mirror.settings import TRANSLATED
+from twinlog.mirror.settings import FLOW_KINDS
 from twinlog.mirror.states import State
 from twinlog.store.config_records import MadeFor, MirrorTopic, Wanted
 from twinlog.store.mirrors import MirrorStore
@@ -145,7 +145,7 @@ def removed_topics(snapshot: Snapshot, source_id: str) -> dict[str, tuple[Mirror
     topics_by_name: defaultdict[str, list[MirrorTopic]] = defaultdict(list)
     for topic in snapshot.topics:
         mirror = snapshot.mirrors[topic.mirror]
-        of_source = mirror.source_cluster_id == source_id and mirror.kind != TRANSLATED
+        of_source = mirror.source_cluster_id == source_id and mirror.kind not in FLOW_KINDS
         if topic.wanted is Wanted.STOPPED and of_source:
             topics_by_name[topic.topic].append(topic)
     return {name: tuple(topics) for name, topics in topics_by_name.items()}

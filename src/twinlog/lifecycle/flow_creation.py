@@ -9,10 +9,10 @@ from twinlog.kafka.errors import Retriable, UserError
 from twinlog.lifecycle.changes import alter_mirror
 from twinlog.lifecycle.creation import create_mirror
 from twinlog.mirror.errors import MirrorError
-from twinlog.mirror.flow import flow_of, flow_properties
+from twinlog.mirror.flow import flow_of, flow_properties, transforms_of
 from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.mirror_maker_file import Flow
-from twinlog.mirror.settings import GROUPS, REFRESH, TRANSLATED
+from twinlog.mirror.settings import FLOW_KINDS, GROUPS, KIND, REFRESH, TRANSACTIONAL
 from twinlog.store.control_topics import (
     STATE_TOPIC,
     ControlTopics,
@@ -46,8 +46,8 @@ def properties_of(flow: Flow) -> dict[str, str]:
     Raises:
         UserError: the flow has a setting that twinlog does not support.
     """
-    # The settings, with those that a policy of one's own may have.
-    values = {**flow.values, **flow.policy_properties}
+    # The settings, with those that a policy of one's own may have, and the transforms.
+    values = {**flow.values, **flow.policy_properties, **flow.transforms}
     client = used_properties(flow.source_client)
     return stored_properties(client, values, flow.source_alias, flow.target_alias)
 
@@ -68,6 +68,12 @@ def stored_properties(
     """
     properties = flow_properties(values, source, target)
     settings = flow_of(properties).settings
+    transforms_of(properties)
+    if properties[KIND] == TRANSACTIONAL and settings.syncs_group_offsets:
+        raise UserError(
+            f"sync.group.offsets.enabled of {source}->{target} is true: expected false, since "
+            "offsets of groups are not translated for transforms or transaction.producer"
+        )
     reset = settings.consumer_auto_offset_reset
     if reset not in {"earliest", "latest"}:
         raise UserError(
@@ -131,7 +137,7 @@ async def create_flow(
     stored = mirrors.get(name)
     if stored is None:
         topics = topics or ControlTopics()
-        if not any(mirror.kind == TRANSLATED for mirror in mirrors.values()):
+        if not any(mirror.kind in FLOW_KINDS for mirror in mirrors.values()):
             # Only for the first one: where flows exist, a topic that is missing was lost.
             await create_control_topics(destination, topics)
             count = await partition_count(destination)
@@ -139,7 +145,14 @@ async def create_flow(
                 raise Retriable("a broker does not know the topic yet", topic=STATE_TOPIC)
             await create_offsets_topic(destination, count, topics.replication_factor)
         await create_mirror(destination, name, properties, topics=topics)
-    elif stored.kind != TRANSLATED:
+    elif stored.kind in FLOW_KINDS and stored.kind != properties[KIND]:
+        raise UserError(
+            f"flow {name} exists without transforms and transaction.producer, or with them; the "
+            "two kinds of flows keep their positions in different places",
+            hint="--remove its topics and --delete it; in the target, commit the source's offsets "
+            "to go on at (docs/operations/transforms.md), or let it begin anew",
+        )
+    elif stored.kind not in FLOW_KINDS:
         raise UserError(
             f"mirror {name} exists, and is no flow",
             hint="delete it, or give one of the clusters another alias",

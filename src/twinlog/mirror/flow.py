@@ -1,4 +1,4 @@
-"""A flow as it is stored: a mirror of kind `translated`, with MirrorMaker 2's settings.
+"""A flow as it is stored: a mirror of one of `FLOW_KINDS`, with MirrorMaker 2's settings.
 
 Each setting that is not the default is one of the mirror's properties, with `PREFIX` before its
 name: `mirror.flow.topics`. Those of the connection to the source are as in any mirror.
@@ -8,9 +8,21 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from twinlog.kafka.errors import UserError
-from twinlog.mirror.flow_settings import SETTINGS, FlowSettings, parse_flow_settings
+from twinlog.mirror.flow_settings import (
+    SETTINGS,
+    TRANSACTIONS,
+    FlowSettings,
+    parse_flow_settings,
+)
 from twinlog.mirror.replication_policy import ReplicationPolicy, policy_of
-from twinlog.mirror.settings import FLOW_PREFIX, KIND, TRANSLATED
+from twinlog.mirror.setting_values import parse_flag
+from twinlog.mirror.settings import FLOW_PREFIX, KIND, TRANSACTIONAL, TRANSLATED
+from twinlog.mirror.transform_chain import (
+    TransformChain,
+    has_transforms,
+    is_transform_property,
+    parse_transforms,
+)
 
 _ALIASES: Final = ("source.cluster.alias", "target.cluster.alias")
 
@@ -25,7 +37,22 @@ class FlowRules(NamedTuple):
 def flow_properties(values: Mapping[str, str], source: str, target: str) -> dict[str, str]:
     """The properties of a mirror for a flow with these settings, by MirrorMaker 2's names."""
     stored = {**values, _ALIASES[0]: source, _ALIASES[1]: target}
-    return {KIND: TRANSLATED} | {f"{FLOW_PREFIX}{name}": text for name, text in stored.items()}
+    properties = {f"{FLOW_PREFIX}{name}": text for name, text in stored.items()}
+    return {KIND: flow_kind(values), **properties}
+
+
+def flow_kind(values: Mapping[str, str]) -> str:
+    """The kind of a flow with these settings.
+
+    Raises:
+        UserError: `transaction.producer` is no boolean.
+    """
+    text = values.get(TRANSACTIONS, "false")
+    try:
+        in_transactions = parse_flag(text)
+    except ValueError as error:
+        raise UserError(f"{TRANSACTIONS} is {text!r}: expected {error}") from error
+    return TRANSACTIONAL if in_transactions or has_transforms(values) else TRANSLATED
 
 
 def flow_of(properties: Mapping[str, str]) -> FlowRules:
@@ -34,15 +61,12 @@ def flow_of(properties: Mapping[str, str]) -> FlowRules:
     Raises:
         UserError: they are not those of a flow, or a value is malformed.
     """
-    values = {
-        name.removeprefix(FLOW_PREFIX): text
-        for name, text in properties.items()
-        if name.startswith(FLOW_PREFIX)
-    }
+    values = _values(properties)
     missing = [alias for alias in _ALIASES if not values.get(alias, "").strip()]
     if missing:
         raise UserError(f"{FLOW_PREFIX}{missing[0]} is missing: a flow has two aliases")
-    if unknown := sorted(values.keys() - SETTINGS.keys()):
+    others = {name for name in values if not is_transform_property(name)}
+    if unknown := sorted(others - SETTINGS.keys()):
         raise UserError(f"{FLOW_PREFIX}{unknown[0]} is not a setting of a flow")
     settings = parse_flow_settings(values, values[_ALIASES[0]], values[_ALIASES[1]])
     if not isinstance(settings, FlowSettings):
@@ -50,3 +74,21 @@ def flow_of(properties: Mapping[str, str]) -> FlowRules:
         text = values.get(bad.name)
         raise UserError(f"{FLOW_PREFIX}{bad.name} is {text!r}: expected {bad.expectation}")
     return FlowRules(settings, policy_of(values))
+
+
+def transforms_of(properties: Mapping[str, str]) -> TransformChain:
+    """The transforms of a mirror with these properties.
+
+    Raises:
+        UserError: a transform is not known, or a property is wrong.
+    """
+    return parse_transforms(_values(properties))
+
+
+def _values(properties: Mapping[str, str]) -> dict[str, str]:
+    """MirrorMaker 2's settings of a mirror, by their names."""
+    return {
+        name.removeprefix(FLOW_PREFIX): text
+        for name, text in properties.items()
+        if name.startswith(FLOW_PREFIX)
+    }

@@ -46,6 +46,7 @@ POLICY_PREFIX: Final = "replication.policy"
 OFFSET_RESET: Final = "auto.offset.reset"
 ISOLATION: Final = "isolation.level"
 CONSUMER: Final = "consumer."
+TRANSACTIONS: Final = "transaction.producer"
 DATA_LOSS: Final = "twinlog.data.loss"
 
 
@@ -390,12 +391,12 @@ _ROWS: Final = (
         origin="draft",
     ),
     FlowSetting(
-        "transaction.producer",
+        TRANSACTIONS,
         "false",
         parse_flag,
         _FLAG,
-        "KIP-656: whether records and positions are written in transactions on the target",
-        differs="a flow is exactly once without it, and writes no transactions",
+        "KIP-656: whether records and positions are written in transactions on the target; flows "
+        "with transforms always are, and others are exactly once without it",
         origin="draft",
     ),
     FlowSetting(

@@ -46,6 +46,7 @@ from twinlog.mirror.flow_settings import (
     OFFSET_RESET,
     POLICY_PREFIX,
     SETTINGS,
+    TRANSACTIONS,
     FlowSettings,
     parse_flow_settings,
 )
@@ -61,12 +62,14 @@ from twinlog.mirror.mirror_maker_names import (
 )
 from twinlog.mirror.properties_text import Property, last_values, parse_lines
 from twinlog.mirror.setting_values import parse_flag, split_list
+from twinlog.mirror.transform_chain import has_transforms, is_transform_property, parse_transforms
 
 CLUSTERS: Final = "clusters"
 ENABLED: Final = "enabled"
 HEARTBEATS: Final = "emit.heartbeats.enabled"
 OFFSET_SYNCS: Final = "emit.offset-syncs.enabled"
 OVERRIDE: Final = "override."
+
 
 _OWN_SETTINGS: Final = frozenset(
     name for name, setting in SETTINGS.items() if setting.origin != "client"
@@ -127,6 +130,8 @@ class Flow:
     """The settings that the file sets, by present names, as written; references resolved."""
     policy_properties: Mapping[str, str]
     """All properties of the replication policy (`replication.policy...`), as written."""
+    transforms: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The properties of its transforms (transform_chain.py), as written; none: no transforms."""
 
     @property
     def name(self) -> str:
@@ -364,6 +369,10 @@ class _FileReader:
         self._record_uses(merged, clients, f"{source}->{target}")
         parsed = self._settings(merged, clients["source", "consumer"], source, target)
         self._check_unsupported(merged, clients.values())
+        transforms: Mapping[str, str] = {}
+        # What only writes heartbeats has no transforms. With other errors, these are reported, too.
+        if parsed is None or parsed[0].enabled:
+            transforms = self._transforms(merged, parsed and parsed[0], f"{source}->{target}")
         self._check_bootstrap(clients, source, target)
         sides = {
             side: ClusterClients(**{role: self._values(clients[side, role]) for role in ROLES})
@@ -385,7 +394,36 @@ class _FileReader:
             policy_properties=self._values(
                 {key: item for key, item in merged.items() if key.startswith(POLICY_PREFIX)}
             ),
+            transforms=transforms,
         )
+
+    def _transforms(
+        self, merged: Properties, settings: FlowSettings | None, flow: str
+    ) -> dict[str, str]:
+        """The properties of a flow's transforms; none if it has no transforms."""
+        items = {name: item for name, item in merged.items() if is_transform_property(name)}
+        values: dict[str, str] = {}
+        for name, item in items.items():
+            try:
+                values[name] = self._setting(item)
+            except UserError:
+                return {}
+        if has_transforms(values):
+            for item in items.values():
+                self.uses[item.line].add(flow)
+            try:
+                parse_transforms(values)
+            except UserError as error:
+                self._problem(items[TRANSFORMS], f"{flow}: {error}")
+        transformed = has_transforms(values)
+        in_transactions = settings is not None and (transformed or settings.transaction_producer)
+        if settings is not None and in_transactions and settings.syncs_group_offsets:
+            self._problem(
+                items[TRANSFORMS] if transformed else merged[TRANSACTIONS],
+                f"{flow}: sync.group.offsets.enabled is true: expected false, since offsets of "
+                "groups are not translated for transforms or transaction.producer",
+            )
+        return values if transformed else {}
 
     def _record_uses(
         self, merged: Properties, clients: Mapping[tuple[str, str], Properties], flow: str
@@ -423,14 +461,7 @@ class _FileReader:
         return None
 
     def _check_unsupported(self, merged: Properties, clients: Iterable[Properties]) -> None:
-        """Refuse what changes records, or what MirrorMaker 2 itself refuses."""
-        transforms = merged.get(TRANSFORMS)
-        if transforms is not None and transforms.value.strip():
-            self._problem(
-                transforms,
-                f"{transforms.key} is {transforms.value.strip()!r}: single message transforms are "
-                "not supported yet, and without them other records would be mirrored",
-            )
+        """Refuse what runs Java, or what MirrorMaker 2 itself refuses."""
         for properties in clients:
             item = properties.get(INTERCEPTORS)
             if item is not None and item.value.strip():

@@ -46,6 +46,7 @@ from twinlog.mirror.mirror_maker_names import (
     reason,
 )
 from twinlog.mirror.properties_text import Property, last_values
+from twinlog.mirror.transform_chain import CONVERTER_NAMES, is_transform_property
 from twinlog.text import few
 
 _SHOWN: Final = frozenset({BOOTSTRAP, "security.protocol", "sasl.mechanism", CLUSTERS, TRANSFORMS})
@@ -285,14 +286,38 @@ class _LineReader:
             if place.prefix:
                 return LineVerdict.NO_EFFECT, f"MirrorMaker 2 reads {PROVIDERS} without a prefix"
             return LineVerdict.USED, "how references such as ${file:...} are resolved"
-        if name == TRANSFORMS or name.startswith(f"{TRANSFORMS}."):
-            return LineVerdict.NO_EFFECT, f"a part of {TRANSFORMS}"
+        if is_transform_property(name):
+            return self._of_transforms(item, place)
         if name.startswith(POLICY_PREFIX):
             return LineVerdict.USED, "a property of the replication policy, if its class reads it"
         if name in DRAFT_NAMES:
             instead = DRAFT_NAMES[name]
             hint = f"; it reads {instead}" if instead else ""
             return LineVerdict.NO_EFFECT, f"a name that no MirrorMaker 2 reads{hint}"
+        return self._of_connect(item, place)
+
+    def _of_transforms(self, item: Property, place: _LinePlace) -> Explanation:
+        name, flows = place.rest, self._flows(item)
+        converter = name.startswith(CONVERTER_NAMES)
+        if flows and name == TRANSFORMS:
+            return LineVerdict.USED, (
+                f"applied to each record, in this order ({flows}); not to heartbeats, and "
+                "checkpoints are not written"
+            )
+        if flows and converter and not item.value.strip().endswith(BYTES_CONVERTER):
+            return LineVerdict.DIFFERS, (
+                f"what the bytes mean to {TRANSFORMS} ({flows}); MirrorMaker 2 converts only "
+                "afterwards, so that its transforms see bytes"
+            )
+        if flows:
+            return LineVerdict.USED, f"a part of {TRANSFORMS} ({flows})"
+        if "." in name and not place.prefix and not converter:
+            return LineVerdict.NO_EFFECT, (
+                f"a part of {TRANSFORMS}: MirrorMaker 2 does not read it without a prefix, write "
+                f"SOURCE->TARGET.{name}"
+            )
+        if name == TRANSFORMS or ("." in name and not converter):
+            return LineVerdict.NO_EFFECT, f"a part of {TRANSFORMS}, and the flow has none"
         return self._of_connect(item, place)
 
     def _of_connect(self, item: Property, place: _LinePlace) -> Explanation:

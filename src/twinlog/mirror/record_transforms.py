@@ -203,7 +203,7 @@ class _Side:
 
     def put(self, record: FlowRecord, data: Data) -> FlowRecord:
         part = self.part(record).with_data(data)
-        return record._replace(**{self.name: part})
+        return record._replace(key=part) if self.name == "key" else record._replace(value=part)
 
 
 KEY: Final = _Side("key")

@@ -40,6 +40,9 @@ EXACT: Final = "exact"
 """The kind of a mirror that names none."""
 TRANSLATED: Final = "translated"
 """The kind of a flow: topics may have other names, and records have other offsets."""
+TRANSACTIONAL: Final = "transactional"
+"""The kind of a flow that transforms records, or writes in transactions (KIP-656)."""
+FLOW_KINDS: Final = frozenset({TRANSLATED, TRANSACTIONAL})
 FLOW_PREFIX: Final = "mirror.flow."
 """Settings of a flow begin with it (flow.py)."""
 

@@ -22,7 +22,8 @@ from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.flow import flow_of
 from twinlog.mirror.flow_settings import SETTINGS
 from twinlog.mirror.mirror_maker_file import Flow
-from twinlog.mirror.settings import FLOW_PREFIX, TRANSLATED, split_settings
+from twinlog.mirror.settings import FLOW_KINDS, FLOW_PREFIX, TRANSACTIONAL, split_settings
+from twinlog.mirror.transform_chain import is_transform_property
 from twinlog.operations.describe import MirrorDescription
 from twinlog.operations.flow_results import (
     CreateFlowResult,
@@ -125,7 +126,7 @@ class FlowAdmin:
         """
         snapshot = await MirrorStore(self._cluster).snapshot()
         if flows is None:
-            stored = [m for m in snapshot.mirrors.values() if m.kind == TRANSLATED]
+            stored = [m for m in snapshot.mirrors.values() if m.kind in FLOW_KINDS]
         else:
             stored = [_flow(snapshot, name) for name in sorted(set(flows))]
         if not stored:
@@ -229,7 +230,7 @@ class FlowAdmin:
         """
         if negative := [offset for offset in offsets if offset < 0]:
             raise UserError(f"the offset {negative[0]} is not valid: expected 0 or more")
-        snapshot = await self._flow(flow)
+        snapshot = await self._mapped(flow)
         topics = _named(snapshot.topics_of(flow), flow, topic, partition, direction)
         questions = {TopicPartition(topic, partition): list(offsets)}
         return await self._translated(flow, topics, questions, direction)
@@ -248,7 +249,7 @@ class FlowAdmin:
             UserError: the group has committed nothing; or the source is another cluster by now.
             Retriable: a cluster is unreachable.
         """
-        snapshot = await self._flow(flow)
+        snapshot = await self._mapped(flow)
         topics = snapshot.topics_of(flow)
         questions: Mapping[TopicPartition, Question]
         if direction is Direction.TO_TARGET:
@@ -288,7 +289,7 @@ class FlowAdmin:
         """
         if timestamp_ms < 0:
             raise UserError(f"the timestamp {timestamp_ms} is not valid: expected 0 or more")
-        snapshot = await self._flow(flow)
+        snapshot = await self._mapped(flow)
         topics = snapshot.topics_of(flow)
         if topic is not None:
             topics = _named(topics, flow, topic, partition or 0, direction)
@@ -314,6 +315,16 @@ class FlowAdmin:
         """All mirrors, among which is this flow."""
         snapshot = await MirrorStore(self._cluster).snapshot()
         _flow(snapshot, name)
+        return snapshot
+
+    async def _mapped(self, name: str) -> Snapshot:
+        """All mirrors, among which is this flow, whose offsets are recorded."""
+        snapshot = await self._flow(name)
+        if snapshot.mirrors[name].kind == TRANSACTIONAL:
+            raise UserError(
+                f"flow {name} has transforms or transaction.producer: its offsets are not recorded",
+                hint="docs/operations/transforms.md",
+            )
         return snapshot
 
     async def _translated(
@@ -346,7 +357,7 @@ def _flow(snapshot: Snapshot, name: str) -> Mirror:
     mirror = snapshot.mirrors.get(name)
     if mirror is None:
         raise unknown_mirror(name, snapshot)
-    if mirror.kind != TRANSLATED:
+    if mirror.kind not in FLOW_KINDS:
         raise UserError(f"mirror {name} is no flow", hint="kafka-mirrors manages it")
     return mirror
 
@@ -371,10 +382,11 @@ def _described(
         settings = {
             name: values.get(name, setting.default or "") for name, setting in SETTINGS.items()
         }
+        settings |= {name: text for name, text in values.items() if is_transform_property(name)}
     changed = [
         name
         for name, text in settings.items()
-        if name not in _ALIASES and text != SETTINGS[name].default
+        if name not in _ALIASES and (name not in SETTINGS or text != SETTINGS[name].default)
     ]
     source, target = (settings.get(name, "") for name in _ALIASES)
     flow = FlowDescription(

@@ -17,14 +17,17 @@ from twinlog.mirror.offset_runs import Ends, OffsetRuns
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.store.control_topics import MAX_REPLICATION, partition_count
 from twinlog.store.offset_records import (
+    BegunPartition,
     DroppedChunk,
     MapChunk,
     OffsetRecord,
     OffsetsOwner,
     OffsetsProducer,
+    Route,
     StoredPlan,
     decode,
     encode,
+    is_begun,
 )
 from twinlog.store.topic_reader import ControlRecord, latest, read_whole
 from twinlog.store.topic_writer import Entry, EpochWriter
@@ -50,12 +53,14 @@ class StoredOffsets:
     plans: Mapping[MirrorPartition, StoredPlan] = field(default_factory=dict)
     chunks: Mapping[MirrorPartition, Sequence[MapChunk]] = field(default_factory=dict)
     """The parts of each map, in order."""
+    begun: Mapping[MirrorPartition, Route] = field(default_factory=dict)
+    """Partitions whose positions are committed offsets, and between which topics."""
     owner: str | None = None
     """The last takeover."""
     producer_id: int | None = None
     """Of the writes since which no write under another one can arrive."""
     has_past: bool = False
-    """Whether there are records of former owners."""
+    """Whether there are records of former owners of plans and maps."""
 
     def map(self, name: MirrorPartition) -> OffsetRuns:
         """The whole map of a partition."""
@@ -107,6 +112,7 @@ def fold_offsets(records: Iterable[ControlRecord]) -> StoredOffsets:
     chunks: dict[MirrorPartition, dict[int, MapChunk]] = {}
     owner: str | None = None
     producer_id: int | None = None
+    begun: dict[MirrorPartition, Route] = {}
     all_records = list(records)
     for record in latest(all_records).values():
         match decode(record.key, record.value):
@@ -116,6 +122,8 @@ def fold_offsets(records: Iterable[ControlRecord]) -> StoredOffsets:
                 producer_id = number
             case StoredPlan() as plan:
                 plans[plan.name] = plan
+            case BegunPartition(name, route):
+                begun[name] = route
             case MapChunk() as chunk:
                 chunks.setdefault(chunk.name, {})[chunk.number] = chunk
     ordered = {name: [by[n] for n in sorted(by)] for name, by in chunks.items()}
@@ -130,9 +138,10 @@ def fold_offsets(records: Iterable[ControlRecord]) -> StoredOffsets:
     return StoredOffsets(
         plans=plans,
         chunks=ordered,
+        begun=begun,
         owner=owner,
         producer_id=producer_id,
-        has_past=len(all_records) > 1,
+        has_past=sum(not is_begun(record.key) for record in all_records) > 1,
     )
 
 

@@ -13,6 +13,7 @@
                                                 asked what it had taken of the plan; tail:
                                                 [producer id, epoch, number] of the record at the
                                                 recorded end, absent if there is none
+    ["begun", mirror, topic, partition]         route: of a flow that writes in transactions
     ["map", mirror, topic, partition, number]   start: [source, destination], runs: base64 of
                                                 offset_runs.encode_runs
 
@@ -107,6 +108,14 @@ class StoredPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class BegunPartition:
+    """A partition whose position is a committed offset has one since then."""
+
+    name: MirrorPartition
+    route: Route
+
+
+@dataclass(frozen=True, slots=True)
 class MapChunk:
     """A part of a partition's map. `start` is where the part before it ends."""
 
@@ -131,7 +140,9 @@ class DroppedChunk:
     number: int
 
 
-OffsetRecord: TypeAlias = OffsetsOwner | OffsetsProducer | StoredPlan | MapChunk | DroppedChunk
+OffsetRecord: TypeAlias = (
+    OffsetsOwner | OffsetsProducer | StoredPlan | BegunPartition | MapChunk | DroppedChunk
+)
 
 
 def encode(record: OffsetRecord) -> tuple[bytes, bytes | None]:
@@ -157,6 +168,8 @@ def encode(record: OffsetRecord) -> tuple[bytes, bytes | None]:
                 **({} if taken is None else {"taken": list(taken)}),
                 **({} if tail is None else {"tail": list(tail)}),
             }
+        case BegunPartition(name, route):
+            key, body = ["begun", *name], {"route": _route_fields(route)}
         case MapChunk(name, number, start, runs):
             key = ["map", *name, number]
             encoded = base64.b64encode(encode_runs(start, runs)).decode()
@@ -178,15 +191,26 @@ def decode(key: bytes | None, value: bytes | None) -> OffsetRecord | None:
             return OffsetsOwner(_body(parts, value).text("lane"))
         case ["producer"]:
             return OffsetsProducer(_body(parts, value).number("producer_id"))
-        case ["plan", str(), str(), int()]:
+        case ["plan" | "begun", str(), str(), int()]:
             body = _body(parts, value)
             name = MirrorPartition(*parts[1:])
-            stored = StoredPlan(name, _plan(body), _route(body), _epochs(body))
-            return replace(stored, taken=_taken(body), tail=_tail(body))
+            return _of_partition(parts[0], name, body)
         case ["map", str(), str(), int(), int(number)]:
             return _chunk(MirrorPartition(*parts[1:4]), number, _body(parts, value))
         case _:
             return None
+
+
+def _of_partition(kind: str, name: MirrorPartition, body: JsonObject) -> OffsetRecord:
+    if kind == "begun":
+        return BegunPartition(name, _route(body))
+    stored = StoredPlan(name, _plan(body), _route(body), _epochs(body))
+    return replace(stored, taken=_taken(body), tail=_tail(body))
+
+
+def is_begun(key: bytes | None) -> bool:
+    """Whether a key is that of a `BegunPartition`."""
+    return (key or b"").startswith(encode_json(["begun"])[:-1])
 
 
 def _chunk(name: MirrorPartition, number: int, body: JsonObject) -> MapChunk:

@@ -37,6 +37,7 @@ from kafka.protocol.producer import ProduceRequest
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Leader
+from twinlog.kafka.client.pool import Lane
 from twinlog.kafka.client.retries import BeforeSend, nothing
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
@@ -152,39 +153,9 @@ class TransactionalWriter:
         assert entries
         self._producer = None
         offsets = await self._prepare(producer, entries)
-        await self._commit(producer)
+        await commit_txn(self._cluster, self.transactional_id, producer, self._before_send)
         self._producer = producer
         return offsets
-
-    async def _commit(self, producer: ProducerId) -> None:
-        """Commit the transaction.
-
-        A refusal is certain only as the answer to the first EndTxn: one that is sent again may be
-        refused because the first one was carried out, and another writer has fenced since.
-        """
-        send_count = 0
-
-        def before_send() -> None:
-            nonlocal send_count
-            send_count += 1
-            self._before_send()
-
-        try:
-            await end_txn(
-                self._cluster,
-                self.transactional_id,
-                producer,
-                commit=True,
-                before_send=before_send,
-            )
-        except TwinlogError as error:
-            if send_count < 2 and not isinstance(error, Retriable | ProtocolError):
-                raise
-            raise Disconnected(
-                f"unknown whether the transaction of {self.transactional_id} was committed: "
-                f"{error.message}",
-                cluster=self._cluster.name,
-            ) from error
 
     async def _prepare(
         self, producer: ProducerId, entries: Sequence[Entry]
@@ -238,7 +209,7 @@ class TransactionalWriter:
             partition: _batch(group, now_ms, producer, self._next(partition, len(group)))
             for partition, group in groups.items()
         }
-        answers = await _send(
+        answers = await send_batches(
             self._cluster,
             batches,
             ALL,
@@ -257,6 +228,36 @@ class TransactionalWriter:
         sequence = self._sequences.get(partition, SequenceNumber(0))
         self._sequences[partition] = advance(sequence, count)
         return sequence
+
+
+async def commit_txn(
+    cluster: KafkaCluster, transactional_id: str, producer: ProducerId, before_send: BeforeSend
+) -> None:
+    """Commit a transaction.
+
+    A refusal is certain only as the answer to the first EndTxn: one that is sent again may be
+    refused because the first one was carried out, and another writer has fenced since.
+
+    Raises:
+        Disconnected: the outcome is unknown.
+        Fenced, UserError: it was refused.
+    """
+    send_count = 0
+
+    def counted() -> None:
+        nonlocal send_count
+        send_count += 1
+        before_send()
+
+    try:
+        await end_txn(cluster, transactional_id, producer, commit=True, before_send=counted)
+    except TwinlogError as error:
+        if send_count < 2 and not isinstance(error, Retriable | ProtocolError):
+            raise
+        raise Disconnected(
+            f"unknown whether the transaction of {transactional_id} was committed: {error.message}",
+            cluster=cluster.name,
+        ) from error
 
 
 class EpochWriter:
@@ -343,7 +344,9 @@ class EpochWriter:
 
     async def _append(self, partition: TopicPartition, data: bytes) -> int | Refusal:
         batches, permit = {partition: data}, self._before_send
-        answers = await _send(self._cluster, batches, ALL, tries=WRITE_TRIES, before_send=permit)
+        answers = await send_batches(
+            self._cluster, batches, ALL, tries=WRITE_TRIES, before_send=permit
+        )
         return answers[partition]
 
 
@@ -367,7 +370,7 @@ async def append(
         partition: _batch(group, now_ms, None, NO_SEQUENCE)
         for partition, group in _by_partition(entries).items()
     }
-    return await _send(cluster, batches, acks)
+    return await send_batches(cluster, batches, acks)
 
 
 def _by_partition(entries: Iterable[Entry]) -> dict[TopicPartition, list[Entry]]:
@@ -398,7 +401,7 @@ def _batch(
     )
 
 
-async def _send(
+async def send_batches(
     cluster: KafkaCluster,
     batches: Mapping[TopicPartition, bytes],
     acks: int,
@@ -406,11 +409,19 @@ async def _send(
     transactional_id: str | None = None,
     tries: int = TRIES,
     before_send: BeforeSend = nothing,
+    lane: Lane = _LANE,
 ) -> Answers[int]:
-    """Produce one batch to each partition; return base offsets or error codes."""
+    """Produce one batch to each partition; return base offsets or error codes.
+
+    A batch is sent again after a lost answer: without a sequence it may be stored twice. `lane` is
+    the connection's.
+
+    Raises:
+        UserError: see `partitions.by_leader`.
+    """
 
     async def ask(node: int, questions: Asked[bytes]) -> Answers[int]:
-        connection = await cluster.connection(node, _LANE)
+        connection = await cluster.connection(node, lane)
         before_send()
         request = _request(questions, acks, transactional_id, int(_replica_timeout(cluster) * 1000))
         response = await connection.call(request)

@@ -21,7 +21,7 @@ from twinlog.lifecycle.flow_topics import FlowClusters, wanted_configs
 from twinlog.mirror.copied_configs import remote_changes
 from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.flow import FlowRules, flow_of
-from twinlog.mirror.settings import TRANSLATED
+from twinlog.mirror.settings import FLOW_KINDS
 from twinlog.mirror.topic_configs import ConfigChanges, DestinationConfig
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.sync.base import METADATA, Sync, SyncContext
@@ -30,7 +30,7 @@ from twinlog.sync.topics import Room
 
 log = logging.getLogger(__name__)
 
-FLOWS = frozenset({TRANSLATED})
+FLOWS = FLOW_KINDS
 
 
 class FlowChanges(NamedTuple):

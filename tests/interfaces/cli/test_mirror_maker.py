@@ -93,7 +93,7 @@ def test_all_errors_are_printed_and_the_status_is_1(file: Path) -> None:
     assert [line.partition(" is ")[0] for line in result.stderr.splitlines()] == [
         "Error: line 5: A->B.tasks.max",
         "Error: line 6: cluster A: security.protocol",
-        "Error: line 7: transforms",
+        "Error: line 7: A->B: transforms.t.type",
     ]
     data = run("mirror-maker", "--check", "--json", file)
     assert data.exit_code == 1

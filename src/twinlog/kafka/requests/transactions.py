@@ -6,14 +6,16 @@ brokers only, and EndTxn 5 raises the epoch (KIP-890), which the append's sequen
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
 from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     EndTxnRequest,
     InitProducerIdRequest,
+    TxnOffsetCommitRequest,
 )
 
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -22,6 +24,7 @@ from twinlog.kafka.client.pool import CONTROL, Lane
 from twinlog.kafka.client.retries import BeforeSend, nothing
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
+    LEFT_OUT,
     Disconnected,
     ProtocolError,
     Reaction,
@@ -33,6 +36,8 @@ from twinlog.kafka.errors import (
 from twinlog.kafka.protocol import markers as protocol
 from twinlog.kafka.protocol.markers import Marker
 from twinlog.kafka.types import TopicPartition
+
+_NO_GENERATION: Final = -1
 
 _ABOUT_ALL: Final = (Reaction.COORDINATOR, Reaction.RETRY, Reaction.FENCED)
 
@@ -124,6 +129,94 @@ async def add_partitions_to_txn(
         for t in response.results_by_topic_v3_and_below
         for p in t.results_by_partition
     }
+
+
+class TransactionOffset(NamedTuple):
+    """An offset to commit for a group, within a transaction."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+async def send_offsets_to_txn(
+    cluster: KafkaCluster,
+    transactional_id: str,
+    producer: ProducerId,
+    group: str,
+    offsets: Mapping[TopicPartition, TransactionOffset],
+    *,
+    timeout: float | None = None,
+    before_send: BeforeSend = nothing,
+) -> dict[TopicPartition, Refusal]:
+    """Commit offsets of a group without members when the transaction is committed (KIP-98).
+
+    No request is sent again after a lost answer: a copy that arrives after EndTxn would belong to
+    the next transaction.
+
+    Returns:
+        The partitions that are refused; the transaction has to be aborted then.
+
+    Raises:
+        Fenced: the id has a newer epoch.
+        Disconnected: it is unknown whether they were added, or still will be.
+        Retriable: no success within `timeout`.
+        UserError: a right is missing.
+    """
+    adding = AddOffsetsToTxnRequest(
+        transactional_id=transactional_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        group_id=group,
+        max_version=3,
+    )
+    with cluster.needing("READ", f"the group {group}"):
+        response = await _coordinated(
+            cluster, transactional_id, adding, timeout, before_send=before_send, resend=False
+        )
+        check(response.error_code, f"add group {group} to the transaction of {transactional_id}")
+    topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    part = topic.TxnOffsetCommitRequestPartition
+    by_topic: defaultdict[str, list[Any]] = defaultdict(list)
+    for (name, index), (offset, leader_epoch, metadata) in offsets.items():
+        by_topic[name].append(
+            part(
+                partition_index=index,
+                committed_offset=offset,
+                committed_leader_epoch=leader_epoch,
+                committed_metadata=metadata,
+            )
+        )
+    request = TxnOffsetCommitRequest(
+        transactional_id=transactional_id,
+        group_id=group,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        generation_id=_NO_GENERATION,
+        member_id="",
+        group_instance_id=None,
+        topics=[topic(name=name, partitions=parts) for name, parts in by_topic.items()],
+        min_version=3,
+        max_version=3,
+    )
+    response = await cluster.coordinators.call(
+        Coordinator.GROUP,
+        group,
+        request,
+        code=_offsets_whole,
+        timeout=timeout,
+        before_send=before_send,
+        resend=False,
+    )
+    if code_of(_offsets_whole(response)).reaction is Reaction.FENCED:
+        check(_offsets_whole(response), f"commit offsets of group {group} as {transactional_id}")
+    answers = {
+        TopicPartition(t.name, p.partition_index): Refusal(p.error_code) if p.error_code else None
+        for t in response.topics
+        for p in t.partitions
+    }
+    results = {partition: answers.get(partition, LEFT_OUT) for partition in offsets}
+    return {partition: refusal for partition, refusal in results.items() if refusal is not None}
 
 
 async def end_txn(
@@ -273,6 +366,12 @@ def _whole(response: Any) -> int:
         ),
         0,
     )
+
+
+def _offsets_whole(response: Any) -> int:
+    """The code in a TxnOffsetCommit response that is about the whole request, else 0."""
+    codes = (p.error_code for t in response.topics for p in t.partitions)
+    return next((code for code in codes if code_of(code).reaction in _ABOUT_ALL), 0)
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> Iterable[tuple[str, list[int]]]:

@@ -1,0 +1,408 @@
+"""The engine of flows that transform records, or write in transactions (KIP-656).
+
+    read (as in engines/translated) ─► queue ─► transform ─► a transaction for each state partition,
+                                                             with records and positions
+
+One transaction has records of many partitions. If some of these cannot be transformed or written,
+they are FAILED, and the others go on in the next transaction.
+
+Records may be routed to any topic. One that does not exist is created, with as many partitions as
+the remote topic has.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from twinlog.engines.base import LaneContext, Observer, SharedWriters
+from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
+from twinlog.engines.exact.ports import DestinationPort, SourcePort
+from twinlog.engines.transactional.outputs import RecordFailure, transformed
+from twinlog.engines.transactional.queue import TransactionalQueue
+from twinlog.engines.transactional.transactions import TransactionRefused
+from twinlog.engines.transactional.writers import SourcePosition, ToBegin, TransactionalWriters
+from twinlog.engines.translated.engine import BaseFlowEngine, source_begins
+from twinlog.engines.translated.partitions import FlowPartition, FlowStage
+from twinlog.engines.translated.writers import NotLocated
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.error_codes import ErrorCode
+from twinlog.kafka.errors import (
+    CorruptBatch,
+    Fenced,
+    Refusal,
+    Retriable,
+    TwinlogError,
+    UserError,
+)
+from twinlog.kafka.log.records import Encoded
+from twinlog.kafka.requests.topics import NewTopic, create_topics
+from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.mirror.flow import FlowRules, flow_of, transforms_of
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.transform_chain import TransformChain
+from twinlog.store.offset_records import Route
+
+log = logging.getLogger(__name__)
+
+_RECORD_S: Final = 1.0
+"""How old the committed position may be while offsets without a record are passed over."""
+_KEEP_S: Final = 3600.0
+"""How often a position is committed that has not changed: brokers forget old ones."""
+_LEAST_BYTES: Final = 64 * 1024
+"""Of each partition in a transaction with many."""
+
+_Partition = FlowPartition[TransactionalWriters, TransactionalQueue]
+_Taken = list[tuple[_Partition, TransactionalQueue]]
+
+
+class TransactionalEngines:
+    """The transactional flows of one lane (`EnginesOfKind`)."""
+
+    def __init__(self, lane: LaneContext) -> None:
+        self._lane = lane
+        self._port = KafkaDestination(lane.destination, lane.may_write)
+
+    def writers(self, state_partition: int) -> TransactionalWriters:
+        """The transactional id of a state partition."""
+        return TransactionalWriters(state_partition, self._lane, self._port)
+
+    def engine(
+        self, mirror: str, source: KafkaCluster | None, observe: Observer
+    ) -> "TransactionalEngine":
+        """An engine for a flow; without a source, it only reports a failure."""
+        port = None if source is None else KafkaSource(source)
+        return TransactionalEngine(mirror, self._lane, port, self._port, observe=observe)
+
+    async def refresh(self) -> None:
+        """Nothing: a transaction does not depend on what brokers remember of producers."""
+
+
+class _Output(NamedTuple):
+    """What a partition has in a transaction, and its position behind it."""
+
+    batches: Mapping[TopicPartition, Sequence[Encoded]]
+    end: Offset
+    records: int
+    """Of the source, dropped ones included."""
+    bytes: int
+    failure: str | None
+    """Why the record at `end` cannot be transformed."""
+
+
+class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueue]):
+    """The engine of one flow in one lane (`Engine`)."""
+
+    def __init__(
+        self,
+        mirror: str,
+        lane: LaneContext,
+        source: SourcePort | None,
+        destination: DestinationPort,
+        *,
+        observe: Observer,
+    ) -> None:
+        super().__init__(lane, source, destination, observe)
+        self._mirror = mirror
+        self._cluster = lane.destination
+        self._writing: set[TransactionalWriters] = set()
+        self._configured: Mapping[str, str] = {}
+        self._rules: tuple[FlowRules, TransformChain] | None = None
+        self._unreadable = "the flow's settings are not known yet"
+        self._stuck: dict[MirrorPartition, Offset] = {}  # at records that cannot be transformed
+        self._partitions_of: dict[str, int] = {}  # of topics that records are routed to
+
+    def configure(self, properties: Mapping[str, str]) -> None:
+        """Take the flow's settings and transforms.
+
+        While the transforms cannot be read, nothing is written: records would go unchanged.
+        """
+        super().configure(properties)
+        if properties == self._configured:
+            return
+        self._configured = dict(properties)
+        try:
+            self._rules = flow_of(properties), transforms_of(properties)
+        except UserError as error:
+            self._rules, self._unreadable = None, f"the flow's settings cannot be read: {error}"
+
+    def _own(self, writers: SharedWriters) -> TransactionalWriters:
+        assert isinstance(writers, TransactionalWriters)
+        return writers
+
+    # ---- locating ------------------------------------------------------------------------------
+
+    async def _locate(
+        self, source: SourcePort, writers: TransactionalWriters, partitions: list[_Partition]
+    ) -> None:
+        located: Mapping[MirrorPartition, TransactionalQueue | NotLocated] = {}
+        if self._rules is None:
+            for partition in partitions:
+                partition.locating = False
+                self._flow.fail(partition, self._unreadable)
+            return
+        try:
+            begins = await source_begins(source, partitions, at_end=self._flow.begins_at_end)
+            to_locate = {
+                p.name: ToBegin(_route(p), begins[p.name]) for p in partitions if p.name in begins
+            }
+            if to_locate:
+                located = await writers.locate(self._mirror, to_locate)
+        except Fenced:
+            raise
+        except TwinlogError as error:
+            for partition in partitions:
+                self._flow.trouble(partition, f"its position cannot be found now: {error}")
+            return
+        finally:
+            for partition in partitions:
+                partition.locating = False
+            self._flow.changed.set()
+        for partition in partitions:
+            if not partition.gone:
+                self._located(partition, located.get(partition.name))
+
+    def _located(
+        self, partition: _Partition, result: TransactionalQueue | NotLocated | None
+    ) -> None:
+        if isinstance(result, TransactionalQueue):
+            partition.owned_before = True
+            partition.sequence, partition.recorded_at = result, self._flow.now()
+            # At the same record it stays FAILED until this is behind it.
+            if self._stuck.get(partition.name) != result.position:
+                self._goes_on(partition)
+        elif result is None:
+            self._flow.trouble(partition, "the source's log start is not known")
+        else:
+            self._flow.fail(partition, result.reason)
+
+    # ---- transactions --------------------------------------------------------------------------
+
+    def _deliver(
+        self, copying: Collection[tuple[_Partition, TransactionalQueue]], now: float
+    ) -> None:
+        if self._rules is None:
+            for partition, _ in copying:
+                self._flow.fail(partition, self._unreadable)
+            return
+        due: defaultdict[TransactionalWriters, _Taken] = defaultdict(list)
+        for partition, queue in copying:
+            age = now - partition.recorded_at
+            passed = queue.mirrored_end > queue.recorded and age >= _RECORD_S
+            if queue.has_data or passed or age >= _KEEP_S:
+                due[partition.writers].append((partition, queue))
+        for writers, partitions in due.items():
+            if writers not in self._writing:
+                self._writing.add(writers)
+                for partition, _ in partitions:
+                    partition.in_flight += 1
+                self._start(self._write(writers, partitions, *self._rules))
+
+    async def _write(
+        self,
+        writers: TransactionalWriters,
+        partitions: _Taken,
+        rules: FlowRules,
+        chain: TransformChain,
+    ) -> None:
+        """Write what these partitions have queued, in one transaction.
+
+        Raises:
+            Fenced: the lane may not write any more.
+        """
+        taken: _Taken = []
+        try:
+            outputs = await self._outputs(partitions, rules, chain)
+            taken = [(p, queue) for p, queue in partitions if p.name in outputs]
+            refused = await self._unroutable(outputs, rules)
+            if refused:
+                self._refused(taken, outputs, refused)
+                return
+            batches: defaultdict[TopicPartition, list[Encoded]] = defaultdict(list)
+            for output in outputs.values():
+                for key, built in output.batches.items():
+                    batches[key] += built
+            positions = {p.name: _position(p, queue, outputs[p.name].end) for p, queue in taken}
+            if positions:
+                await writers.write(batches, positions)
+                self._committed(taken, outputs)
+        except TransactionRefused as error:
+            causes = {key: str(refusal) for key, refusal in error.refusals.items()}
+            self._partitions_of.clear()
+            self._refused(taken, outputs, causes)
+        except Fenced:
+            raise
+        except TwinlogError as error:
+            for partition, queue in partitions:
+                if partition.sequence is queue:
+                    self._flow.trouble(partition, f"a transaction has failed: {error}")
+        finally:
+            self._writing.discard(writers)
+            for partition, _ in partitions:
+                partition.in_flight -= 1
+            self._flow.changed.set()
+
+    async def _outputs(
+        self, partitions: _Taken, rules: FlowRules, chain: TransformChain
+    ) -> dict[MirrorPartition, _Output]:
+        """What these partitions have for a transaction; those that have trouble are left out."""
+        share = max(self._flow.settings.produce_max_bytes // len(partitions), _LEAST_BYTES)
+        outputs: dict[MirrorPartition, _Output] = {}
+        for partition, queue in partitions:
+            data, end = queue.take(share)
+            # Heartbeats are MirrorMaker 2's own records: its clients could not read changed ones.
+            exempt = rules.policy.is_heartbeats_topic(partition.source.topic)
+            try:
+                batches, failure = await transformed(
+                    TransformChain() if exempt else chain, data, partition.destination
+                )
+            except CorruptBatch as error:
+                if partition.sequence is queue:
+                    self._flow.trouble(partition, f"corrupt batch from the source: {error}")
+                continue
+            if failure is not None and failure.offset == queue.recorded:
+                self._stuck_at(partition, queue, failure)
+                continue
+            reason = None
+            if failure is not None:  # what is before it goes first
+                end, reason = failure
+            records = sum(max(0, min(one.end, end) - one.start) for one in data)
+            size = sum(one.size for one in data)
+            outputs[partition.name] = _Output(batches, end, records, size, reason)
+        return outputs
+
+    async def _unroutable(
+        self, outputs: Mapping[MirrorPartition, _Output], rules: FlowRules
+    ) -> Mapping[TopicPartition, str]:
+        """Create the topics that records are routed to; the partitions that do not exist.
+
+        Raises:
+            Retriable: the target is unreachable, or does not show a topic yet.
+        """
+        wanted: dict[str, int] = {}
+        for name, output in outputs.items():
+            remote = self._flow.all[name].destination if name in self._flow.all else None
+            for key in output.batches:
+                if key != remote:
+                    wanted[key.topic] = max(wanted.get(key.topic, 0), key.partition + 1)
+        unknown = [topic for topic in wanted if self._partitions_of.get(topic, 0) < wanted[topic]]
+        refusals = await self._find(unknown, rules) if unknown else {}
+        refused: dict[TopicPartition, str] = {}
+        for output in outputs.values():
+            for topic, index in output.batches:
+                if topic in refusals:
+                    refused[TopicPartition(topic, index)] = refusals[topic]
+                elif topic in wanted and index >= self._partitions_of[topic]:
+                    refused[TopicPartition(topic, index)] = (
+                        f"topic {topic} has {self._partitions_of[topic]} partitions: raise it to "
+                        f"at least {index + 1}"
+                    )
+        return refused
+
+    async def _find(self, names: Collection[str], rules: FlowRules) -> Mapping[str, str]:
+        """Learn how many partitions these topics have; those that do not exist are created.
+
+        Returns:
+            Why topics cannot be created.
+        """
+        refusals: dict[str, str] = {}
+        topics = (await self._cluster.refresh(names)).topics
+        missing = [
+            name
+            for name in names
+            if name not in topics or topics[name].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        ]
+        if missing:
+            count = await self._remote_partitions()
+            new = [
+                NewTopic(
+                    name=name,
+                    partitions=count,
+                    replication_factor=rules.settings.replication_factor,
+                )
+                for name in missing
+            ]
+            for name, answer in (await create_topics(self._cluster, new)).items():
+                if isinstance(answer, Refusal) and answer.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                    refusals[name] = f"topic {name} cannot be created: {answer}"
+                else:
+                    log.info("flow %s: created %s for routed records", self._mirror, name)
+            topics = (await self._cluster.refresh(names)).topics
+        for name in names:
+            if name in refusals:
+                continue
+            topic = topics.get(name)
+            if topic is None or topic.error or not topic.partitions:
+                raise Retriable("the target does not show the topic yet", topic=name)
+            self._partitions_of[name] = len(topic.partitions)
+        return refusals
+
+    async def _remote_partitions(self) -> int:
+        """The most partitions that a remote topic of this flow has, as far as this lane has it."""
+        remotes = {p.destination.topic for p in self._flow.all.values()}
+        topics = (await self._cluster.refresh(remotes)).topics
+        return max((len(topics[n].partitions) for n in remotes if n in topics), default=1)
+
+    def _refused(
+        self,
+        taken: _Taken,
+        outputs: Mapping[MirrorPartition, _Output],
+        causes: Mapping[TopicPartition, str],
+    ) -> None:
+        """Note that nothing was committed, since these destination partitions refuse writes.
+
+        If no partition is to blame, all are located again.
+        """
+        to_blame = [
+            p for p, _ in taken if not causes.keys().isdisjoint(outputs[p.name].batches)
+        ] or [p for p, _ in taken]
+        for partition, queue in taken:
+            if partition.sequence is not queue:
+                continue
+            keys = [key for key in outputs[partition.name].batches if key in causes]
+            if partition not in to_blame:
+                queue.released()
+            elif keys:
+                self._flow.trouble(partition, f"{keys[0]} refuses its records: {causes[keys[0]]}")
+            else:
+                reason = next(iter(causes.values()))
+                self._flow.trouble(partition, f"a transaction was refused: {reason}")
+
+    def _committed(self, taken: _Taken, outputs: Mapping[MirrorPartition, _Output]) -> None:
+        now = self._flow.now()
+        for partition, queue in taken:
+            output = outputs[partition.name]
+            queue.committed(output.end)
+            partition.failures, partition.recorded_at = 0, now
+            if output.failure is not None:
+                self._stuck_at(partition, queue, RecordFailure(output.end, output.failure))
+            elif partition.stage is FlowStage.FAILED and partition.sequence is queue:
+                self._goes_on(partition)
+            partition.records += output.records
+            partition.bytes += output.bytes
+            partition.note_lag(now)
+            self._flow.news.add(partition.assignment.state_partition)
+
+    def _stuck_at(
+        self, partition: _Partition, queue: TransactionalQueue, failure: RecordFailure
+    ) -> None:
+        """Fail a partition at a record; it is tried again, as transforms may be altered."""
+        if partition.sequence is queue:
+            self._stuck[partition.name] = failure.offset
+            self._flow.fail(partition, failure.reason)
+
+    def _goes_on(self, partition: _Partition) -> None:
+        self._stuck.pop(partition.name, None)
+        partition.stage, partition.reason = FlowStage.COPYING, None
+        self._flow.note(partition)
+
+
+def _route(partition: _Partition) -> Route:
+    assignment = partition.assignment
+    return Route(
+        assignment.source_topic_id, partition.destination.topic, assignment.destination_topic_id
+    )
+
+
+def _position(partition: _Partition, queue: TransactionalQueue, end: Offset) -> SourcePosition:
+    return SourcePosition(partition.destination, _route(partition), end, queue.epochs.before(end))

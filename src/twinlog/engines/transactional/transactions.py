@@ -1,0 +1,199 @@
+"""A transaction on the target: batches, positions of groups, and entries of control topics.
+
+    AddPartitionsToTxn -> Produce, one batch of each partition at a time -> AddOffsetsToTxn,
+    TxnOffsetCommit -> EndTxn
+
+It ends in one of three ways:
+
+- it is committed;
+- it is refused, and read_committed readers will see nothing of it (`TransactionRefused`, `Fenced`);
+- its outcome is unknown (`Disconnected`): the committed positions tell.
+
+After anything but the first, the id has to be fenced again.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.retries import BeforeSend
+from twinlog.kafka.error_codes import ErrorCode
+from twinlog.kafka.errors import (
+    LEFT_OUT,
+    Fenced,
+    Reaction,
+    Refusal,
+    Retriable,
+    TwinlogError,
+    check,
+)
+from twinlog.kafka.log.batch import TRANSACTIONAL
+from twinlog.kafka.log.records import Encoded, whole
+from twinlog.kafka.requests.transactions import (
+    ProducerId,
+    TransactionOffset,
+    add_partitions_to_txn,
+    end_txn,
+    init_producer_id,
+    send_offsets_to_txn,
+)
+from twinlog.kafka.types import Sequence as SequenceNumber
+from twinlog.kafka.types import TopicPartition, advance
+from twinlog.store.topic_writer import (
+    ABORT_TIMEOUT,
+    ALL,
+    TRANSACTION_TIMEOUT_MS,
+    WRITE_TRIES,
+    commit_txn,
+    send_batches,
+)
+
+_LANE: Final = "transactions"
+
+
+class TransactionRefused(Retriable):
+    """Some partitions refuse what is written to them; nothing of the transaction is committed."""
+
+    def __init__(self, refusals: Mapping[TopicPartition, Refusal], message: str) -> None:
+        super().__init__(message)
+        self.refusals = refusals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionContent:
+    """What a transaction writes: batches by partition, and offsets by group."""
+
+    batches: Mapping[TopicPartition, Sequence[Encoded]] = field(default_factory=dict)
+    offsets: Mapping[str, Mapping[TopicPartition, TransactionOffset]] = field(default_factory=dict)
+
+
+class TargetTransactions:
+    """The transactions of one transactional id; the caller writes one at a time.
+
+    Args:
+        cluster: the target.
+        transactional_id: the id.
+        before_send: called before each request; an exception from it ends the call.
+    """
+
+    def __init__(
+        self, cluster: KafkaCluster, transactional_id: str, before_send: BeforeSend
+    ) -> None:
+        self._cluster = cluster
+        self._id = transactional_id
+        self._before_send = before_send
+        self._producer: ProducerId | None = None
+        self._sequences: dict[TopicPartition, SequenceNumber] = {}
+
+    @property
+    def ready(self) -> bool:
+        """Whether `write` may be called: `fence` succeeded, and no error has followed."""
+        return self._producer is not None
+
+    async def fence(self) -> int:
+        """Exclude all earlier epochs of the id; their transactions are decided. The producer id.
+
+        Raises:
+            Retriable: no success within default.api.timeout.ms.
+            UserError: no right to the transactional id.
+            Fenced: the lane may not write any more.
+        """
+        self._producer = None
+        self._sequences.clear()
+        producer = await init_producer_id(
+            self._cluster,
+            self._id,
+            timeout_ms=TRANSACTION_TIMEOUT_MS,
+            before_send=self._before_send,
+        )
+        self._producer = producer
+        return producer.producer_id
+
+    async def write(self, content: TransactionContent) -> None:
+        """Write all of it, or nothing.
+
+        Raises:
+            TransactionRefused, Fenced, Disconnected, Retriable, UserError: see the module.
+        """
+        producer = self._producer
+        assert producer is not None, "call fence() first"
+        self._producer = None  # also if this is cancelled
+        try:
+            await self._prepare(producer, content)
+        except Fenced:
+            raise
+        except TwinlogError:
+            with suppress(TwinlogError):  # at once: readers wait for the transaction's end
+                await end_txn(
+                    self._cluster, self._id, producer, commit=False, timeout=ABORT_TIMEOUT
+                )
+            raise
+        await commit_txn(self._cluster, self._id, producer, self._before_send)
+        self._producer = producer
+
+    async def _prepare(self, producer: ProducerId, content: TransactionContent) -> None:
+        if content.batches:
+            answers = await add_partitions_to_txn(
+                self._cluster,
+                self._id,
+                producer,
+                list(content.batches),
+                before_send=self._before_send,
+            )
+            self._check(content.batches, answers)
+        for batches in _rounds(content.batches):
+            data = {p: self._whole(p, batch, producer) for p, batch in batches.items()}
+            results = await send_batches(
+                self._cluster,
+                data,
+                ALL,
+                transactional_id=self._id,
+                tries=WRITE_TRIES,
+                before_send=self._before_send,
+                lane=_LANE,
+            )
+            self._check(data, results)
+        for group, offsets in content.offsets.items():
+            refusals = await send_offsets_to_txn(
+                self._cluster, self._id, producer, group, offsets, before_send=self._before_send
+            )
+            self._check(refusals, refusals)
+
+    def _whole(self, partition: TopicPartition, batch: Encoded, producer: ProducerId) -> bytes:
+        sequence = self._sequences.get(partition, SequenceNumber(0))
+        self._sequences[partition] = advance(sequence, batch.header.num_records)
+        return whole(
+            batch,
+            attributes=TRANSACTIONAL,
+            producer_id=producer.producer_id,
+            epoch=producer.epoch,
+            sequence=sequence,
+        )
+
+    def _check(
+        self, partitions: Iterable[TopicPartition], answers: Mapping[TopicPartition, object]
+    ) -> None:
+        """Raise if one of these partitions is refused, or left out."""
+        results = {partition: answers.get(partition, LEFT_OUT) for partition in partitions}
+        refusals = {p: answer for p, answer in results.items() if isinstance(answer, Refusal)}
+        for refusal in refusals.values():
+            if refusal.reaction is Reaction.FENCED:
+                check(refusal.code, f"write as {self._id}")
+        causes = {
+            p: refusal
+            for p, refusal in refusals.items()
+            if refusal.code != ErrorCode.OPERATION_NOT_ATTEMPTED
+        }
+        if refusals:
+            first, refusal = next(iter((causes or refusals).items()))
+            raise TransactionRefused(causes or refusals, f"{first} refuses a write: {refusal}")
+
+
+def _rounds(
+    batches: Mapping[TopicPartition, Sequence[Encoded]],
+) -> Iterator[dict[TopicPartition, Encoded]]:
+    """One batch of each partition at a time: a Produce request has no more."""
+    for number in range(max(map(len, batches.values()), default=0)):
+        yield {p: each[number] for p, each in batches.items() if number < len(each)}

@@ -1,0 +1,230 @@
+"""Who writes a state partition's transactional flows: one transactional id for all of them.
+
+The id is predictable: a new owner has the same one. Its InitProducerId ends the former owner's
+transaction, and excludes that it begins another one. Only then are the positions read
+(`require_stable`: no transaction with an offset is open). So records and positions always agree:
+
+    fence ─► read the positions ─► transactions, each with records and their positions ─► ...
+      ▲                                                          │ any error
+      └──────────────────────────────────────────────────────────┘
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from twinlog.engines.base import LaneContext, Sealed, Sealing
+from twinlog.engines.exact.ports import DestinationPort
+from twinlog.engines.transactional.positions import (
+    PositionLost,
+    found_position,
+    position_group,
+    position_metadata,
+)
+from twinlog.engines.transactional.queue import TransactionalQueue
+from twinlog.engines.transactional.transactions import TargetTransactions, TransactionContent
+from twinlog.engines.translated.writers import NotLocated
+from twinlog.kafka.errors import Fenced, Refusal
+from twinlog.kafka.groups.offsets import committed_offsets
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.records import Encoded, RawRecord, build, encode_tail
+from twinlog.kafka.requests.transactions import TransactionOffset
+from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.store.offset_log import OFFSETS_TOPIC, fold_offsets
+from twinlog.store.offset_records import BegunPartition, Route, encode
+from twinlog.store.topic_reader import read_whole
+
+_NO_PRODUCER: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ToBegin:
+    """A partition to locate: between which topics it is copied, and where it would begin."""
+
+    route: Route
+    begin: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePosition:
+    """A position to commit: of the remote partition, in the source's offsets."""
+
+    remote: TopicPartition
+    route: Route
+    offset: Offset
+    epoch: LeaderEpoch
+
+    def committed(self) -> TransactionOffset:
+        """What the group's offset is."""
+        metadata = position_metadata(self.route.source_topic_id)
+        return TransactionOffset(self.offset, self.epoch, metadata)
+
+
+class TransactionalWriters:
+    """The writers of one state partition (`SharedWriters`)."""
+
+    def __init__(self, number: int, lane: LaneContext, port: DestinationPort) -> None:
+        self._number = number
+        self._lane = lane
+        self._port = port
+        self._transactions = TargetTransactions(
+            lane.destination, f"{lane.id_prefix}.{number}.transactions", self._permit
+        )
+        self._begun: Mapping[MirrorPartition, Route] | None = None  # None: to be read
+        self._producer_id = _NO_PRODUCER
+        self._turns = asyncio.Lock()
+        """Guards the id: one transaction at a time."""
+
+    @property
+    def id(self) -> int:
+        """The producer id, as of `open`."""
+        return self._producer_id
+
+    @property
+    def must_be_taken_over(self) -> bool:
+        """Never: whatever producer id the transactional id has, a new epoch ends the former one."""
+        return False
+
+    async def open(self) -> None:
+        """Fence the former owner.
+
+        Raises:
+            Fenced, Retriable: see `SharedWriters.open`.
+        """
+        async with self._turns:
+            await self._fence()
+
+    async def close(self) -> None:
+        """Nothing runs in the background."""
+
+    async def locate(
+        self, mirror: str, partitions: Mapping[MirrorPartition, ToBegin]
+    ) -> Mapping[MirrorPartition, TransactionalQueue | NotLocated]:
+        """Where these partitions of a flow go on; those that have not begun begin.
+
+        No transaction with them is in flight.
+
+        Raises:
+            Fenced: another owner has taken over.
+            Retriable: not now; call it again.
+            UserError: a right is missing.
+        """
+        group = position_group(self._lane.id_prefix, mirror)
+        remotes = {n: TopicPartition(one.route.topic, n.partition) for n, one in partitions.items()}
+        async with self._turns:
+            begun = await self._take_over()
+            committed = await committed_offsets(
+                self._lane.destination, group, stable=True, partitions=list(remotes.values())
+            )
+            results: dict[MirrorPartition, TransactionalQueue | NotLocated] = {}
+            new: dict[MirrorPartition, SourcePosition] = {}
+            for name, one in partitions.items():
+                try:
+                    found = found_position(
+                        committed.get(remotes[name]),
+                        begun.get(name),
+                        one.route,
+                        group,
+                        name.partition,
+                    )
+                except PositionLost as error:
+                    results[name] = NotLocated(str(error))
+                    continue
+                start, epoch = one.begin, LeaderEpoch(UNKNOWN_EPOCH)
+                if found is not None:
+                    start, epoch = Offset(found.offset), LeaderEpoch(found.leader_epoch)
+                if found is None or begun.get(name) != one.route:
+                    # Also where an operator has committed an offset before the first start.
+                    new[name] = SourcePosition(remotes[name], one.route, start, epoch)
+                results[name] = TransactionalQueue(start, epoch)
+            if new:
+                await self._begin(new)
+        return results
+
+    async def _fence(self) -> None:
+        self._begun = None
+        producer_id = await self._transactions.fence()
+        if self._producer_id == _NO_PRODUCER:
+            self._producer_id = producer_id
+
+    async def _take_over(self) -> Mapping[MirrorPartition, Route]:
+        """Have the id fenced; return what has begun."""
+        if not self._transactions.ready:
+            await self._fence()
+        if self._begun is None:
+            records = await read_whole(self._lane.destination, OFFSETS_TOPIC, [self._number])
+            self._begun = fold_offsets(records).begun
+        return self._begun
+
+    async def _begin(self, positions: Mapping[MirrorPartition, SourcePosition]) -> None:
+        entries = [
+            encode(BegunPartition(name, position.route)) for name, position in positions.items()
+        ]
+        key = TopicPartition(OFFSETS_TOPIC, self._number)
+        now_ms = self._lane.destination.brokers_time.now_ms()
+        records = [
+            RawRecord(at, now_ms, 0, memoryview(encode_tail(*entry)))
+            for at, entry in enumerate(entries)
+        ]
+        await self._transactions.write(
+            TransactionContent(
+                batches={key: [build(records, Codec.NONE)]}, offsets=self._offsets(positions)
+            )
+        )
+        known = self._begun or {}
+        self._begun = {**known, **{name: one.route for name, one in positions.items()}}
+
+    def _offsets(
+        self, positions: Mapping[MirrorPartition, SourcePosition]
+    ) -> Mapping[str, Mapping[TopicPartition, TransactionOffset]]:
+        offsets: defaultdict[str, dict[TopicPartition, TransactionOffset]] = defaultdict(dict)
+        for name, position in positions.items():
+            group = position_group(self._lane.id_prefix, name.mirror)
+            offsets[group][position.remote] = position.committed()
+        return offsets
+
+    async def write(
+        self,
+        batches: Mapping[TopicPartition, list[Encoded]],
+        positions: Mapping[MirrorPartition, SourcePosition],
+    ) -> None:
+        """Write batches and the positions behind them in one transaction.
+
+        Raises:
+            TransactionRefused: partitions refuse it; nothing is committed.
+            Fenced: another owner has taken over.
+            Retriable, UserError: each partition is to be located again.
+        """
+        async with self._turns:
+            await self._take_over()
+            await self._transactions.write(
+                TransactionContent(batches=batches, offsets=self._offsets(positions))
+            )
+
+    async def seal(
+        self, partitions: Mapping[MirrorPartition, Sealing]
+    ) -> Mapping[MirrorPartition, Sealed | Refusal]:
+        """Fence all that was written before; the data ends where the remote logs end then.
+
+        Raises:
+            Fenced, Retriable: see `SharedWriters.seal`.
+        """
+        async with self._turns:
+            await self._fence()
+        answers = await self._port.log_ends([one.destination for one in partitions.values()])
+        sealed: dict[MirrorPartition, Sealed | Refusal] = {}
+        for name, one in partitions.items():
+            answer = answers.get(one.destination)
+            if answer is not None and not answer.error:
+                sealed[name] = Sealed(Offset(answer.log_end))
+            elif answer is not None and not Refusal(answer.error).reaction.retriable:
+                sealed[name] = Refusal(answer.error)
+        return sealed
+
+    def _permit(self) -> None:
+        """Raise Fenced if the lane may not write any more."""
+        if not self._lane.may_write():
+            raise Fenced("not sent: the lease has ended", cluster=self._lane.destination.name)

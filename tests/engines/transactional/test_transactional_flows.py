@@ -1,0 +1,369 @@
+"""A flow with transforms on real brokers: lanes that are killed, and what is where afterwards."""
+
+import asyncio
+import json
+import random
+import secrets
+import threading
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import pytest
+from clients import client, make_topic
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from lane_processes import lanes
+from waiting import until
+
+from conftest import Pair
+from twinlog.engines.transactional.positions import position_group
+from twinlog.kafka.groups.offsets import Committed, commit_offsets, committed_offsets
+from twinlog.kafka.types import TopicPartition as KafkaPartition
+from twinlog.lifecycle.changes import alter_mirror
+from twinlog.lifecycle.creation import create_mirror
+from twinlog.lifecycle.flow_creation import stored_properties
+from twinlog.operations.mirror_admin import MirrorAdmin
+from twinlog.store.config_records import MirrorTopic
+from twinlog.store.control_topics import ControlTopics, partition_count
+from twinlog.store.mirrors import MirrorStore
+from twinlog.store.offset_log import create_offsets_topic
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+
+PARTITIONS = 3
+SECONDS = 90.0
+PACKAGE = "org.apache.kafka.connect.transforms."
+TRANSFORMS = {
+    "transforms": "drop, route, mask, mark",
+    "transforms.drop.type": f"{PACKAGE}Filter",
+    "transforms.drop.predicate": "skipped",
+    "transforms.route.type": f"{PACKAGE}RegexRouter",
+    "transforms.route.regex": "(.*)",
+    "transforms.route.replacement": "vip-$1",
+    "transforms.route.predicate": "important",
+    "transforms.mask.type": f"{PACKAGE}MaskField$Value",
+    "transforms.mask.fields": "secret",
+    "transforms.mark.type": f"{PACKAGE}InsertHeader",
+    "transforms.mark.header": "copied",
+    "transforms.mark.value.literal": "yes",
+    "predicates": "skipped, important",
+    "predicates.skipped.type": f"{PACKAGE}predicates.HasHeaderKey",
+    "predicates.skipped.name": "skip",
+    "predicates.important.type": f"{PACKAGE}predicates.HasHeaderKey",
+    "predicates.important.name": "vip",
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "value.converter.schemas.enable": "false",
+}
+
+
+def flow_properties(pair: Pair, transforms: Mapping[str, str]) -> dict[str, str]:
+    connection = {"bootstrap.servers": pair.source.bootstrap_servers}
+    settings = {"enabled": "true", "topics": "x", "replication.factor": "-1", **transforms}
+    return stored_properties(connection, settings, "a", "b")
+
+
+async def made(
+    pair: Pair, mirror: str, topic: str, transforms: Mapping[str, str] = TRANSFORMS
+) -> None:
+    """Create a flow that copies a topic, as the sync of a node would add it."""
+    remote = f"a.{topic}"
+    async with client(pair.source) as source, client(pair.destination) as destination:
+        await create_mirror(
+            destination,
+            mirror,
+            flow_properties(pair, transforms),
+            topics=ControlTopics(state_partitions=5),
+        )
+        await create_offsets_topic(destination, await partition_count(destination) or 0)
+        ids = []
+        for cluster, name in ((source, topic), (destination, remote)):
+            await make_topic(cluster, name, PARTITIONS)
+            ids.append((await cluster.refresh([name])).topics[name].topic_id)
+        record = MirrorTopic(
+            mirror=mirror,
+            topic=topic,
+            topic_id=ids[0],
+            partitions=PARTITIONS,
+            destination_topic=remote,
+            destination_topic_id=ids[1],
+        )
+        await MirrorStore(destination).change(lambda _: [record])
+
+
+def headers_of(number: int) -> list[tuple[str, bytes]]:
+    headers = [("n", str(number).encode())]
+    if number % 5 == 0:
+        headers.append(("skip", b""))
+    if number % 7 == 0:
+        headers.append(("vip", b""))
+    return headers
+
+
+class Writing:
+    """A producer that writes numbers to all partitions until it is ended, in transactions."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self._servers, self._topic = servers, topic
+        self._stop = threading.Event()
+        self.committed: list[int] = []
+        self._thread = threading.Thread(target=self._write)
+        self._thread.start()
+
+    def _write(self) -> None:
+        producer = Producer(
+            {
+                "bootstrap.servers": self._servers,
+                "transactional.id": f"{self._topic}-writer",
+                "compression.type": "lz4",
+            }
+        )
+        producer.init_transactions(30)
+        number, rng = 0, random.Random(7)
+        while not self._stop.is_set():
+            producer.begin_transaction()
+            numbers = range(number, number + rng.randint(1, 30))
+            for each in numbers:
+                value = json.dumps({"number": each, "secret": f"s{each}"})
+                producer.produce(
+                    self._topic, value, partition=each % PARTITIONS, headers=headers_of(each)
+                )
+            if rng.random() < 0.2:
+                producer.abort_transaction(30)
+            else:
+                producer.commit_transaction(30)
+                self.committed += numbers
+            number = numbers.stop
+            self._stop.wait(0.01)
+
+    def end(self) -> list[int]:
+        self._stop.set()
+        self._thread.join(60)
+        return self.committed
+
+
+def consumed(servers: str, topic: str) -> dict[int, list[tuple[bytes, object]]]:
+    """Value and headers of all committed records of a topic, by partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": secrets.token_hex(4),
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+        }
+    )
+    found: defaultdict[int, list[tuple[bytes, object]]] = defaultdict(list)
+    try:
+        if topic not in consumer.list_topics(timeout=30).topics:
+            return found
+        consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
+        ended: set[int] = set()
+        while len(ended) < PARTITIONS:
+            message = consumer.poll(30)
+            assert message is not None
+            if message.error() is not None:
+                ended.add(message.partition())
+            else:
+                found[message.partition()].append((message.value(), message.headers()))
+    finally:
+        consumer.close()
+    return found
+
+
+def count(servers: str, topic: str) -> int:
+    return sum(map(len, consumed(servers, topic).values()))
+
+
+def expected(numbers: Collection[int], *, important: bool) -> dict[int, list[object]]:
+    """What the transforms make of these numbers, in one of the two topics."""
+    found: defaultdict[int, list[object]] = defaultdict(list)
+    for number in sorted(numbers):
+        if number % 5 and (number % 7 == 0) == important:
+            value = f'{{"number":{number},"secret":""}}'.encode()
+            headers = [*headers_of(number), ("copied", b"yes")]
+            found[number % PARTITIONS].append((value, headers))
+    return found
+
+
+def test_transformed_records_arrive_once_though_lanes_are_killed(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """Goal: kill -9 of the owner at random moments: each record once, in order, in its topic."""
+    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
+    asyncio.run(made(pair, mirror, topic))
+    source, destination = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
+    rng = random.Random(11)
+    writing = Writing(source, topic)
+    try:
+        with lanes(destination, tmp_path) as running:
+            for turn in range(5):
+                node = f"node-{turn}"
+                running.start(node)
+                before = count(destination, f"a.{topic}")
+                until(
+                    lambda before=before: count(destination, f"a.{topic}") > before + 100,
+                    SECONDS,
+                    "the flow goes on",
+                )
+                threading.Event().wait(rng.random())
+                running.kill(node)
+            committed = writing.end()
+            running.start("last")
+            for name, important in ((f"a.{topic}", False), (f"vip-a.{topic}", True)):
+                wanted = expected(committed, important=important)
+                total = sum(map(len, wanted.values()))
+                assert total > 50
+                until(
+                    lambda name=name, total=total: count(destination, name) >= total,
+                    SECONDS,
+                    f"{total} records in {name}",
+                )
+                assert consumed(destination, name) == wanted
+    finally:
+        writing.end()
+
+
+def states(pair: Pair, mirror: str) -> dict[int, tuple[str, str | None]]:
+    """State and reason of the partitions of a flow."""
+
+    async def read() -> dict[int, tuple[str, str | None]]:
+        servers = {"bootstrap.servers": pair.destination.bootstrap_servers}
+        async with MirrorAdmin(servers) as admin:
+            described = await admin.describe_mirrors([mirror])
+        return {
+            row.one.partition: (row.one.state.name, row.one.reason) for row in described.partitions
+        }
+
+    return asyncio.run(read())
+
+
+async def positions(pair: Pair, mirror: str, topic: str) -> dict[int, Committed]:
+    async with client(pair.destination) as destination:
+        found = await committed_offsets(destination, position_group("twinlog", mirror))
+    return {key.partition: one for key, one in found.items() if key.topic == f"a.{topic}"}
+
+
+def test_a_record_that_cannot_be_transformed_stops_its_partition_only(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """Goal: FAILED with the offset; it goes on where an operator commits the next one."""
+    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
+    asyncio.run(made(pair, mirror, topic))
+    source, destination = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
+    producer = Producer({"bootstrap.servers": source})
+    good = json.dumps({"number": 1, "secret": "x"})
+    for partition, values in ((0, [good, "{", good]), (1, [good] * 3)):
+        for value in values:
+            producer.produce(topic, value, partition=partition)
+            producer.flush(30)  # a batch for each
+    with lanes(destination, tmp_path) as running:
+        running.start("node")
+        until(lambda: len(consumed(destination, f"a.{topic}")[1]) == 3, SECONDS, "the other one")
+
+        def failed() -> bool:
+            state, reason = states(pair, mirror)[0]
+            return state == "FAILED" and "offset 1 cannot be transformed: transform mask" in str(
+                reason
+            )
+
+        until(failed, SECONDS, "the reason")
+        # What is before it is written, and its own offset is the position.
+        assert len(consumed(destination, f"a.{topic}")[0]) == 1
+        assert asyncio.run(positions(pair, mirror, topic))[0].offset == 1
+        assert states(pair, mirror)[1][0] == "MIRRORING"
+
+        async def skip() -> None:
+            async with client(pair.destination) as cluster:
+                key = KafkaPartition(f"a.{topic}", 0)
+                group = position_group("twinlog", mirror)
+                assert (await commit_offsets(cluster, group, {key: Committed(2)}))[key] is None
+
+        asyncio.run(skip())
+        until(lambda: states(pair, mirror)[0][0] == "MIRRORING", SECONDS, "it goes on")
+        until(
+            lambda: asyncio.run(positions(pair, mirror, topic))[0].offset == 3,
+            SECONDS,
+            "the position behind the last record",
+        )
+        assert len(consumed(destination, f"a.{topic}")[0]) == 2
+
+
+def test_transforms_that_are_altered_count_from_the_next_record_on(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """Goal: without a restart; and transforms that cannot be read let no record through."""
+    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
+    one = {
+        "transforms": "mark",
+        "transforms.mark.type": "InsertHeader",
+        "transforms.mark.header": "h",
+        "transforms.mark.value.literal": "first",
+    }
+    asyncio.run(made(pair, mirror, topic, one))
+    source, destination = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
+    producer = Producer({"bootstrap.servers": source})
+
+    def write(value: str) -> None:
+        producer.produce(topic, value, partition=0)
+        producer.flush(30)
+
+    async def alter(transforms: Mapping[str, str]) -> None:
+        async with client(pair.destination) as cluster:
+            properties = flow_properties(pair, one)
+            changes = {f"mirror.flow.{name}": text for name, text in transforms.items()}
+            await alter_mirror(cluster, mirror, {**properties, **changes}, replaces=True)
+
+    write("a")
+    with lanes(destination, tmp_path) as running:
+        running.start("node")
+        until(lambda: count(destination, f"a.{topic}") == 1, SECONDS, "the first record")
+        asyncio.run(alter({"transforms.mark.type": "Mine"}))
+        until(lambda: states(pair, mirror)[0][0] == "FAILED", SECONDS, "the unknown transform")
+        write("b")
+        asyncio.run(alter({"transforms.mark.value.literal": "second"}))
+        until(lambda: count(destination, f"a.{topic}") == 2, SECONDS, "the second record")
+    assert consumed(destination, f"a.{topic}")[0] == [
+        (b"a", [("h", b"first")]),
+        (b"b", [("h", b"second")]),
+    ]
+
+
+def test_a_flow_begins_and_goes_on_where_its_group_says(pair: Pair, tmp_path: Path) -> None:
+    """Goal: KIP-656's one-time offset job; and a group that was deleted is no new beginning."""
+    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
+    asyncio.run(made(pair, mirror, topic, {"transaction.producer": "true"}))
+    source, destination = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
+    group = position_group("twinlog", mirror)
+    producer = Producer({"bootstrap.servers": source})
+
+    async def commit(offset: int) -> None:
+        async with client(pair.destination) as cluster:
+            key = KafkaPartition(f"a.{topic}", 0)
+            assert (await commit_offsets(cluster, group, {key: Committed(offset)}))[key] is None
+
+    def values() -> list[bytes]:
+        return [value for value, _ in consumed(destination, f"a.{topic}")[0]]
+
+    for number in range(10):
+        producer.produce(topic, str(number), partition=0)
+    producer.flush(30)
+    asyncio.run(commit(4))
+    with lanes(destination, tmp_path) as running:
+        running.start("node")
+        until(lambda: len(values()) == 6, SECONDS, "the records from offset 4 on")
+        running.kill("node")
+        admin = AdminClient({"bootstrap.servers": destination})
+        admin.delete_consumer_groups([group])[group].result(30)
+        running.start("later")
+
+        def lost() -> bool:
+            state, reason = states(pair, mirror)[0]
+            return state == "FAILED" and "the position is lost" in str(reason)
+
+        until(lost, SECONDS, "the lost position")
+        asyncio.run(commit(10))
+        producer.produce(topic, "10", partition=0)
+        producer.flush(30)
+        until(lambda: len(values()) == 7, SECONDS, "the next record")
+    assert values() == [str(number).encode() for number in range(4, 11)]
