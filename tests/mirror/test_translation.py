@@ -30,6 +30,14 @@ def test_an_exact_mirror_keeps_names_and_offsets() -> None:
     assert SAME.from_destination({A: 1, COPY: 2}) == {A: 1, COPY: 2}
 
 
+def test_offsets_that_another_program_has_copied_are_not_translated() -> None:
+    """Goal: a group there is not moved in front of records that it has not read."""
+    taken_over = Translation({A: COPY}, {A: Behind(5)}, begins={A: 7})
+    assert [taken_over.translates(A, offset) for offset in (0, 6, 7, 8)] == [False] * 2 + [True] * 2
+    assert RENAMED.translates(A, 0)
+    assert SAME.translates(A, 0)
+
+
 def test_names_and_offsets_are_translated_in_both_directions() -> None:
     assert RENAMED.topic("a") == "s.a"
     assert RENAMED.offsets(A).to_destination(7) == 12

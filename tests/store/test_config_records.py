@@ -79,6 +79,7 @@ records = st.one_of(
         set_back=st.none()
         | st.dictionaries(text, text, max_size=3).map(lambda found: tuple(sorted(found.items()))),
         destination_topic_id=st.none() | st.uuids(),
+        begins=st.lists(st.integers(-1, 2**63 - 1), max_size=4).map(tuple),
     ),
     st.builds(MadeAcl, mirror=text, acl=acls, made_for=st.sampled_from(MadeFor)),
     st.builds(StopRequest, node=text, requested_ms=st.integers(0, 2**62)),
@@ -104,6 +105,19 @@ def test_topic_records_have_a_stable_json_form() -> None:
     assert encode(replace(topic, origins=("b", "a")))[1].startswith(b'{"origins":["b","a"],"part')
     known = replace(topic, destination_topic_id=UUID(int=3))
     assert encode(known)[1].startswith(b'{"destination_topic_id":"AAAAAAAAAAAAAAAAAAAAAw","part')
+    assert encode(replace(topic, begins=(-1, 41)))[1].startswith(b'{"begins":[-1,41],"part')
+
+
+def test_partitions_that_another_program_has_copied_begin_behind_it() -> None:
+    """Goal: only those that have an offset; a topic may have grown since."""
+    topic = MirrorTopic(
+        mirror="m", topic="t", topic_id=UUID(int=1), partitions=4, begins=(0, -1, 7)
+    )
+    assert [topic.begin(index) for index in range(4)] == [0, None, 7, None]
+    key, value = encode(topic)
+    for broken in (b"[-2]", b"[true]", b"[1.5]", b'["1"]', b"7", b"[9223372036854775808]"):
+        with pytest.raises(ProtocolError, match="begins"):
+            decode(key, value.replace(b"[0,-1,7]", broken))
 
 
 def test_feature_records_have_a_stable_json_form() -> None:

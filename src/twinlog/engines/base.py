@@ -64,6 +64,8 @@ class Assignment:
     """Whether `cleanup.policy` of the destination's topic contains `compact`."""
     former_writers: frozenset[int] = frozenset()
     """The `SharedWriters.id` of each former owner of this partition."""
+    begin: int | None = None
+    """The source's offset up to which another program has copied all (`MirrorTopic.begins`)."""
 
 
 class PartitionProgress(NamedTuple):

@@ -70,6 +70,13 @@ class Translation:
     unknown: frozenset[TopicPartition] = frozenset()
     """Partitions of the source of which nothing is mapped yet: their offsets cannot be translated.
     """
+    begins: Mapping[TopicPartition, int] = field(default_factory=lambda: MappingProxyType({}))
+    """By the source's partition: another program has copied what is below, and where to is not
+    known, so lower offsets cannot be translated."""
+
+    def translates(self, partition: TopicPartition, offset: int) -> bool:
+        """Whether it is known where this offset of a mapped partition is on the destination."""
+        return offset >= self.begins.get(partition, 0)
 
     def name(self, partition: TopicPartition) -> TopicPartition:
         """The destination's partition of a source's."""

@@ -195,6 +195,7 @@ class MirrorEngines:
             source_topic_id=topic.topic_id,
             destination_topic_id=topic.destination_topic_id,
             compacted=await self._is_compacted(name, topic),
+            begin=topic.begin(name.partition),
         )
 
     async def _is_compacted(self, name: MirrorPartition, mirrored: MirrorTopic) -> bool:

@@ -11,6 +11,8 @@ destination's metadata log, which clients cannot write to on a stock broker.
                                          origins: [cluster id], absent if there are none,
                                          destination_topic_id, absent if it was not known,
                                          destination_topic: name, absent if it is the same,
+                                         begins: [offset of the source or -1, ...] by partition,
+                                         absent unless the flow has taken over from another program,
                                          set_back: {name: value}, what the failover sets back;
                                          absent if nothing is left to set back,
                                          source_deleted: true, only if the topic was removed
@@ -66,6 +68,7 @@ STATE_COUNT: Final = "state.partitions"
 _VERSION: Final = 1
 _WHAT: Final = "a record of __mirror_config"
 _UUID_BYTES: Final = 16
+_MAX_OFFSET: Final = (1 << 63) - 1
 MAX_PARTITIONS: Final = 1_000_000
 """Partitions of a topic: more than fit in one answer of a broker (`frames.MAX_DECODED`)."""
 MAX_NAMED: Final = 500
@@ -131,6 +134,9 @@ class MirrorTopic:
     """Of the topic on the destination; None if it was not known when the topic was added."""
     destination_topic: str | None = None
     """Its name on the destination, if that is another one; never for a mirror of kind `exact`."""
+    begins: tuple[int, ...] = ()
+    """By partition, the offset of the source from which on it is copied, as another program has
+    copied all before; -1, or none: there is none. Only for flows (lifecycle/flow_takeover.py)."""
     source_deleted: bool = False
     """Whether it was removed because it was deleted on the source, and not by an operator."""
 
@@ -148,6 +154,11 @@ class MirrorTopic:
     def destination_name(self) -> str:
         """The topic's name on the destination."""
         return self.destination_topic or self.topic
+
+    def begin(self, partition: int) -> int | None:
+        """The offset from which on a partition is copied, if another program has copied before."""
+        begin = self.begins[partition] if partition < len(self.begins) else -1
+        return None if begin < 0 else begin
 
     def on_destination(self, name: MirrorPartition) -> TopicPartition:
         """One of its partitions, as the destination names it."""
@@ -321,6 +332,7 @@ def _fields(record: ConfigRecord) -> dict[str, Any]:
                 **({} if record.set_back is None else {"set_back": dict(record.set_back)}),
                 **_destination(record),
                 **({"destination_topic": name} if (name := record.destination_topic) else {}),
+                **({"begins": record.begins} if record.begins else {}),
                 **({"source_deleted": True} if record.source_deleted else {}),
             }
         case MadeAcl():
@@ -405,6 +417,7 @@ def _decoded(parts: list[str], body: JsonObject) -> ConfigRecord:
                 destination_topic=(
                     body.text("destination_topic") if body.has("destination_topic") else None
                 ),
+                begins=_begins(body) if body.has("begins") else (),
                 source_deleted=body.has("source_deleted") and body.flag("source_deleted"),
             )
         case ["followed", *_] | ["not-mirrored", *_]:
@@ -447,6 +460,13 @@ def _partitions(body: JsonObject) -> int:
     if not 0 <= count <= MAX_PARTITIONS:
         raise body.error("partitions", f"a number from 0 to {MAX_PARTITIONS}")
     return count
+
+
+def _begins(body: JsonObject) -> tuple[int, ...]:
+    offsets = body.list("begins")
+    if not all(type(offset) is int and -1 <= offset <= _MAX_OFFSET for offset in offsets):
+        raise body.error("begins", "a list of offsets")
+    return tuple(offsets)
 
 
 def _wanted(body: JsonObject) -> Wanted:

@@ -229,7 +229,8 @@ class Checkpoints(Sync[Positions | None]):
                     metadata=offset.metadata,
                 )
                 for key, offset in committed.items()
-                if key in runs  # nothing is translated before something was copied
+                # Nothing is translated before something was copied.
+                if key in runs and translation.translates(key, offset.offset)
             )
 
         await asyncio.gather(*(read(group.name) for group in groups))

@@ -301,5 +301,6 @@ async def read_offsets(
     committed = {
         partition: at._replace(offset=translation.offsets(partition).lowest(at.offset))
         for partition, at in (await group_offsets(source, group, stable=stable)).items()
+        if translation.translates(partition, at.offset)
     }
     return GroupOffsets(copies, committed)

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import cast
 from uuid import UUID
 
@@ -154,6 +155,20 @@ def test_records_that_were_deleted_before_they_were_copied_are_a_failure() -> No
         assert flow.partition.reason == (
             "the source deleted records [10, 12) before they were copied"
         )
+
+    asyncio.run(body())
+
+
+def test_records_that_were_deleted_before_a_takeover_are_a_failure() -> None:
+    """Goal: what another program has not copied, and the source has deleted, is lost."""
+
+    async def body() -> None:
+        flow = Flow()
+        flow.partition.fresh = True
+        flow.partition.assignment = replace(flow.partition.assignment, begin=10)
+        await flow.read(OUT_OF_RANGE)
+        assert flow.partition.stage is FlowStage.FAILED
+        assert "deleted records [10, 12)" in (flow.partition.reason or "")
 
     asyncio.run(body())
 

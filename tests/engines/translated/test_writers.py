@@ -147,6 +147,22 @@ def test_a_new_partition_begins_at_the_source_and_at_the_end_of_the_remote_log()
     _run(body())
 
 
+def test_a_former_flow_goes_on_behind_what_another_program_has_copied() -> None:
+    """Goal: on the way back from MirrorMaker 2, the former flow's position is not the last one."""
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        await _located(_writers(log, port))
+        copied = {NAME: replace(OWNED[NAME], copied_to=Offset(130))}
+        sequence = await _located(_writers(log, port), copied)
+        assert (sequence.position, sequence.recorded.source) == (130, 130)
+        lower = {NAME: replace(OWNED[NAME], copied_to=Offset(90))}
+        sequence = await _located(_writers(log, port), lower)
+        assert sequence.position == 130
+
+    _run(body())
+
+
 def test_the_plan_of_a_former_sequence_is_not_stored() -> None:
     """Goal: a plan that waited for the log is dropped if its partition was located again.
 

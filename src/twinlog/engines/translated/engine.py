@@ -434,6 +434,7 @@ class FlowEngine(BaseFlowEngine[FlowWriters, PartitionSequence]):
                     p.owned_before,
                     source_topic_id=p.assignment.source_topic_id,
                     topic_id=p.assignment.destination_topic_id,
+                    copied_to=Offset(p.assignment.begin or 0),
                 )
                 for p in partitions
                 if p.name in begins
@@ -508,12 +509,19 @@ class FlowEngine(BaseFlowEngine[FlowWriters, PartitionSequence]):
 async def source_begins(
     source: SourcePort, partitions: Collection[FlowPartition[W, Q]], *, at_end: bool
 ) -> Mapping[MirrorPartition, Offset]:
-    """Where partitions begin of which nothing was copied: at the source's log start, or its end."""
+    """Where partitions begin of which this flow has copied nothing.
+
+    It is behind what another program has copied, or at the source's log start, or its end.
+    """
     bounds = await source.bounds([p.source for p in partitions])
-    return {
-        p.name: Offset(bounds[p.source].high_watermark if at_end else bounds[p.source].start)
+    edges = {
+        p: bounds[p.source].high_watermark if at_end else bounds[p.source].start
         for p in partitions
         if not bounds[p.source].error and bounds[p.source].start >= 0
+    }
+    return {
+        p.name: Offset(edge if p.assignment.begin is None else p.assignment.begin)
+        for p, edge in edges.items()
     }
 
 

@@ -34,4 +34,10 @@ class TranslatedKind:
             for topic in topics
             for name in topic.mirror_partitions
         }
-        return Translation(names, maps, frozenset(names.keys() - maps.keys()))
+        begins = {
+            name.source: begin
+            for topic in topics
+            for name in topic.mirror_partitions
+            if (begin := topic.begin(name.partition)) is not None
+        }
+        return Translation(names, maps, frozenset(names.keys() - maps.keys()), begins)

@@ -124,8 +124,8 @@ class FlowPartition(Generic[W, Q]):
 
     @property
     def begins(self) -> bool:
-        """Whether nothing of it was copied yet."""
-        return self.fresh and self.records == 0
+        """Whether nothing of it was copied yet, by no program."""
+        return self.fresh and self.records == 0 and self.assignment.begin is None
 
     def pass_over(self, gap: Gap) -> None:
         """Count offsets that have no copy."""

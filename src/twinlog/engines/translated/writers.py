@@ -57,6 +57,7 @@ from twinlog.store.offset_records import (
 log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 60.0
+_NOTHING_COPIED: Final = Offset(0)
 _KEPT: Final = 4
 """How often ids are used in the time after which their coordinator forgets them."""
 
@@ -75,6 +76,8 @@ class ToLocate:
     source_topic_id: UUID | None = None
     topic_id: UUID | None = None
     """Of the destination's topic."""
+    copied_to: Offset = _NOTHING_COPIED
+    """The source's offset up to which another program has copied all."""
 
     def follows(self, route: Route) -> bool:
         """Whether a plan of this route goes on: neither topic was recreated or replaced."""
@@ -418,7 +421,8 @@ class FlowWriters:
         if landed:
             number = advance(landed[-1].sequence, landed[-1].records - 1)
             tail = MapTail(plan.producer_id, plan.epoch, number)
-        return extended(chunk, runs), max(found.position, chunk.end.source), tail
+        position = max(found.position, chunk.end.source, wanted.copied_to)
+        return extended(chunk, runs), position, tail
 
     async def record(self, sequences: Mapping[MirrorPartition, PartitionSequence]) -> None:
         """Store what has landed of these partitions, and what is to be sent next.
