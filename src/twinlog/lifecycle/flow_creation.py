@@ -1,14 +1,29 @@
-"""Creates flows, and brings stored ones up to date with their settings."""
+"""Creates flows, and brings stored ones up to date with their settings.
 
+A flow whose remote topics MirrorMaker 2 has filled takes these over before any node can begin with
+them (flow_takeover.py): `take_over_topics`, right after `create_flow`.
+"""
+
+import logging
 from collections.abc import Mapping
 from typing import Final
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_config
+from twinlog.kafka.client.references import EVERYTHING
 from twinlog.kafka.errors import Retriable, UserError
 from twinlog.lifecycle.changes import alter_mirror
-from twinlog.lifecycle.creation import create_mirror
-from twinlog.mirror.errors import MirrorError
+from twinlog.lifecycle.creation import (
+    check_properties,
+    connected,
+    connected_source,
+    create_mirror,
+)
+from twinlog.lifecycle.destination_topics import existing_topics
+from twinlog.lifecycle.flow_takeover import TAKING_OVER, FlowTakeover, TakenOver
+from twinlog.lifecycle.flow_topics import FlowClusters
+from twinlog.mirror.copied_topics import copied_topics
+from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.flow import flow_of, flow_properties, transforms_of
 from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.mirror_maker_file import Flow
@@ -21,6 +36,8 @@ from twinlog.store.control_topics import (
 )
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.offset_log import create_offsets_topic
+
+log = logging.getLogger(__name__)
 
 _NO_GROUPS: Final = ""
 
@@ -129,13 +146,15 @@ async def create_flow(
     Raises:
         MirrorRefused: INVALID_MIRROR_NAME; MIRROR_ALREADY_EXISTS if it may not be replaced.
         UserError: a setting is wrong, a cluster refuses the client, or the name belongs to a mirror
-            of another kind.
+            of another kind; MirrorMaker 2 has copied a topic, and `twinlog.takeover` is `refuse`,
+            or it is running.
         Retriable: a cluster is unreachable.
     """
     name = flow_name(source, target)
     mirrors = (await MirrorStore(destination).snapshot()).mirrors
     stored = mirrors.get(name)
     if stored is None:
+        await _check_takeover(destination, properties)
         topics = topics or ControlTopics()
         if not any(mirror.kind in FLOW_KINDS for mirror in mirrors.values()):
             # Only for the first one: where flows exist, a topic that is missing was lost.
@@ -166,3 +185,55 @@ async def create_flow(
         # What the file does not set any more has its default again.
         await alter_mirror(destination, name, properties, replaces=True)
     return name
+
+
+async def _check_takeover(destination: KafkaCluster, properties: Mapping[str, str]) -> None:
+    """Refuse a flow before it is stored, if it may not begin (`FlowTakeover.check`)."""
+    config, _ = check_properties(properties, EVERYTHING)
+    flow = flow_of(properties)
+    async with connected(config, "source") as source:
+        topics = (await source.refresh(None)).topics
+        names = copied_topics(topics, *flow)
+        existing = await existing_topics(destination, {*names.values()})
+        remote = {topic: existing[name] for topic, name in names.items() if name in existing}
+        await FlowTakeover(destination, source, flow).check(topics, remote)
+
+
+async def take_over_topics(destination: KafkaCluster, name: str) -> list[TakenOver]:
+    """Add the topics to a flow whose remote topics exist, if it takes over from MirrorMaker 2.
+
+    The others are added by its nodes, and begin as usual.
+
+    Args:
+        destination: the target.
+        name: the flow's.
+
+    Returns:
+        Where partitions begin that MirrorMaker 2 has copied before.
+
+    Raises:
+        UserError, ProtocolError: see `FlowClusters.add`.
+        Retriable: a cluster is unreachable.
+    """
+    snapshot = await MirrorStore(destination).snapshot()
+    mirror = snapshot.mirrors[name]
+    flow = flow_of(mirror.source)
+    if flow.settings.twinlog_takeover not in TAKING_OVER:
+        return []
+    known = {topic.topic for topic in snapshot.topics_of(name)}
+    taken_over: list[TakenOver] = []
+    async with connected_source(mirror, EVERYTHING) as source:
+        topics = (await source.refresh(None)).topics
+        names = copied_topics(topics, *flow)
+        existing = await existing_topics(destination, {*names.values()})
+        clusters = FlowClusters(destination=destination, source=source, mirror=mirror, flow=flow)
+        for topic, remote in sorted(names.items()):
+            if topic in known or remote not in existing:
+                continue
+            try:
+                taken_over += await clusters.add(topics, {topic: remote})
+            except MirrorRefused as error:
+                if error.kind is not MirrorError.TOPIC_ALREADY_IN_MIRROR:
+                    raise
+                log.info("a node has added %s meanwhile", topic)
+    return taken_over

@@ -1,12 +1,14 @@
 """Adds topics to a flow: creates the remote topics, and stores what is copied where.
 
-    resolve names -> none of an exact mirror -> remote topics created or grown -> topics written
+    resolve names -> none of an exact mirror -> remote topics created or grown
+                  -> where they begin (flow_takeover.py) -> topics written
 
 A remote topic may exist, with records of other clusters or of MirrorMaker 2: a flow appends.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -21,12 +23,15 @@ from twinlog.lifecycle.destination_topics import (
     source_configs,
     undo,
 )
+from twinlog.lifecycle.flow_takeover import FlowTakeover, TakenOver
 from twinlog.mirror.copied_configs import remote_configs
 from twinlog.mirror.flow import FlowRules
 from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.topic_configs import SourceConfig
 from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.mirrors import MirrorStore
+
+log = logging.getLogger(__name__)
 
 
 def wanted_configs(
@@ -50,20 +55,35 @@ class FlowClusters:
     source: KafkaCluster
     mirror: Mirror
     flow: FlowRules
+    takeover: FlowTakeover = field(init=False)
 
-    async def add(self, topics: Mapping[str, Topic], names: Mapping[str, str]) -> None:
+    def __post_init__(self) -> None:
+        """Begin to find out where topics begin."""
+        takeover = FlowTakeover(self.destination, self.source, self.flow)
+        object.__setattr__(self, "takeover", takeover)
+
+    async def add(self, topics: Mapping[str, Topic], names: Mapping[str, str]) -> list[TakenOver]:
         """Add topics of the source; all or none of them.
+
+        A topic that the flow had before begins as usual. It was recreated on the source: what
+        another program has recorded is about the former topic.
 
         Args:
             topics: the source's topics, by name.
             names: the remote names of those that are added, by the source's.
 
+        Returns:
+            The partitions that do not begin as usual.
+
         Raises:
-            MirrorRefused, UserError: a topic may not be created, or belongs to another mirror.
+            MirrorRefused, UserError: a topic may not be created, or belongs to another mirror, or
+                MirrorMaker 2 has copied it (`FlowTakeover.begins`).
             Retriable: a cluster is unreachable.
         """
         store = MirrorStore(self.destination)
-        await store.check_addable(await store.snapshot(), self.mirror.name, names)
+        snapshot = await store.snapshot()
+        await store.check_addable(snapshot, self.mirror.name, names)
+        former = {topic.topic for topic in snapshot.topics_of(self.mirror.name)}
         usable = {name: _usable(topics[name]) for name in names}
         created = await self._create(usable, names)
         try:
@@ -79,6 +99,14 @@ class FlowClusters:
                     and len(existing[names[name]].partitions) < len(topic.partitions)
                 }
             )
+            taken_over = [
+                one
+                for name, topic in usable.items()
+                if names[name] in existing and name not in former
+                for one in await self.takeover.begins(topic, existing[names[name]])
+            ]
+            for one in taken_over:
+                log.log(logging.INFO if one.repeated is None else logging.WARNING, "%s", one)
             await store.add_topics(
                 self.mirror.name,
                 [
@@ -89,6 +117,7 @@ class FlowClusters:
                         partitions=len(topic.partitions),
                         destination_topic=None if names[name] == name else names[name],
                         destination_topic_id=known_id(ids[names[name]]),
+                        begins=_begins(name, taken_over),
                     )
                     for name, topic in usable.items()
                 ],
@@ -96,6 +125,7 @@ class FlowClusters:
         except UserError:
             await undo(self.destination, created)
             raise
+        return taken_over
 
     async def _create(
         self, topics: Mapping[str, Topic], names: Mapping[str, str]
@@ -141,6 +171,12 @@ class FlowClusters:
         for name, refusal in (await create_partitions(self.destination, counts)).items():
             if isinstance(refusal, Refusal):
                 refusal.fail(f"raise the remote topic to {counts[name]} partitions", topic=name)
+
+
+def _begins(topic: str, taken_over: Collection[TakenOver]) -> tuple[int, ...]:
+    """`MirrorTopic.begins`."""
+    begins = {one.source.partition: one.begin for one in taken_over if one.source.topic == topic}
+    return tuple(begins.get(index, -1) for index in range(max(begins, default=-1) + 1))
 
 
 def _usable(topic: Topic) -> Topic:

@@ -48,6 +48,7 @@ ISOLATION: Final = "isolation.level"
 CONSUMER: Final = "consumer."
 TRANSACTIONS: Final = "transaction.producer"
 DATA_LOSS: Final = "twinlog.data.loss"
+TAKEOVER: Final = "twinlog.takeover"
 
 
 class FlowSetting(NamedTuple):
@@ -409,6 +410,14 @@ _ROWS: Final = (
         origin="twinlog",
     ),
     FlowSetting(
+        TAKEOVER,
+        "refuse",
+        choice("refuse", "compare", "recorded", "ignore"),
+        "refuse, compare, recorded, ignore",
+        "how the flow begins in a remote topic that MirrorMaker 2 has filled (see below)",
+        origin="twinlog",
+    ),
+    FlowSetting(
         CONSUMER + OFFSET_RESET,
         "earliest",
         parse_offset_reset,
@@ -501,6 +510,7 @@ class FlowSettings:
     connector_type: str
     transaction_producer: bool
     twinlog_data_loss: str
+    twinlog_takeover: str
     consumer_auto_offset_reset: str
     consumer_isolation_level: str
 

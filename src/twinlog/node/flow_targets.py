@@ -11,8 +11,10 @@ from typing import Final
 from twinlog.kafka.client.references import ALLOWED_PATHS, ALLOWLIST_PATTERN
 from twinlog.lifecycle.flow_creation import properties_of, used_properties
 from twinlog.mirror.flow import FlowRules
+from twinlog.mirror.flow_settings import TAKEOVER
 from twinlog.mirror.mirror_maker_file import Flow
 from twinlog.mirror.replication_policy import policy_of
+from twinlog.mirror.settings import FLOW_PREFIX
 from twinlog.node.mirror_maker import HeartbeatPair, StoredFlow, Target
 
 _FILE: Final = re.compile(r"\$\{(?:file|directory):([^:}]+):")
@@ -21,13 +23,15 @@ _LOCATIONS: Final = ("ssl.truststore.location", "ssl.keystore.location")
 
 
 def run_parts(
-    flows: Iterable[Flow], clusters: Mapping[str, Mapping[str, str]]
+    flows: Iterable[Flow], clusters: Mapping[str, Mapping[str, str]], *, takeover: bool = False
 ) -> tuple[list[Target], list[HeartbeatPair]]:
     """What runs these flows.
 
     Args:
         flows: of the file; those that are to run here.
         clusters: the connection properties of each cluster, by alias.
+        takeover: whether flows go on where MirrorMaker 2 has stopped; the default of
+            `twinlog.takeover` is `compare` then.
 
     Raises:
         UserError: a flow has a setting that twinlog does not support.
@@ -43,8 +47,11 @@ def run_parts(
                 connection = used_properties(clusters[alias])
                 pairs.append(HeartbeatPair(target=alias, properties=connection, flow=rules))
             continue
+        properties = properties_of(flow)
+        if takeover:
+            properties.setdefault(f"{FLOW_PREFIX}{TAKEOVER}", "compare")
         stored.setdefault(alias, []).append(
-            StoredFlow(source=flow.source_alias, properties=properties_of(flow))
+            StoredFlow(source=flow.source_alias, properties=properties)
         )
     targets = [
         Target(

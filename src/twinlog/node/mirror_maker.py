@@ -1,6 +1,7 @@
 """`twinlog mirror-maker`: the flows of a properties file, with a node for each destination.
 
-    file -> for each target: create or alter its flows -> a process `twinlog run`
+    file -> for each target: create or alter its flows -> take over from MirrorMaker 2, if wanted
+         -> a process `twinlog run`
          -> heartbeats of pairs of clusters between which no topic is copied
 
 A node has one Spark session, so each target has a process of its own. They end together: if one
@@ -14,7 +15,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +27,8 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_config
 from twinlog.kafka.errors import TwinlogError, UserError
 from twinlog.lifecycle.creation import connected
-from twinlog.lifecycle.flow_creation import create_flow
+from twinlog.lifecycle.flow_creation import create_flow, flow_name, take_over_topics
+from twinlog.lifecycle.flow_handback import hand_back
 from twinlog.mirror.flow import FlowRules
 from twinlog.mirror.mm2_records import Heartbeat
 from twinlog.store.control_topics import ControlTopics, take_control_topics
@@ -80,6 +82,7 @@ class MirrorMaker:
         targets: the clusters that topics are copied to.
         pairs: those that get heartbeats only.
         arguments: of each node's command `twinlog run`.
+        report: called with each line about partitions that are taken over from MirrorMaker 2.
     """
 
     def __init__(
@@ -87,10 +90,12 @@ class MirrorMaker:
         targets: Sequence[Target],
         pairs: Sequence[HeartbeatPair],
         arguments: Sequence[str] = (),
+        report: Callable[[str], None] = log.info,
     ) -> None:
         self._targets = targets
         self._pairs = pairs
         self._arguments = tuple(arguments)
+        self._report = report
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
@@ -105,7 +110,7 @@ class MirrorMaker:
             Retriable: a cluster is unreachable.
         """
         for target in self._targets:
-            await _prepare(target)
+            await _prepare(target, self._report)
         beats = [asyncio.create_task(_beat(pair)) for pair in self._pairs]
         try:
             with tempfile.TemporaryDirectory(prefix="twinlog-") as folder:
@@ -156,7 +161,7 @@ class MirrorMaker:
         )
 
 
-async def _prepare(target: Target) -> None:
+async def _prepare(target: Target, report: Callable[[str], None]) -> None:
     properties = dict(target.properties)
     topics: ControlTopics = take_control_topics(properties)
     parsed = parse_config(properties)
@@ -164,6 +169,23 @@ async def _prepare(target: Target) -> None:
         for flow in target.flows:
             name = await create_flow(cluster, flow.source, target.alias, flow.properties, topics)
             log.info("flow %s is stored in cluster %s", name, target.alias)
+            for partition in await take_over_topics(cluster, name):
+                report(f"{flow.source}->{target.alias}: {partition}")
+
+
+async def hand_back_flows(targets: Sequence[Target], report: Callable[[str], None]) -> None:
+    """Record where MirrorMaker 2 goes on with flows whose topics were removed.
+
+    Raises:
+        UserError, TwinlogError: see `flow_handback.hand_back`; other flows may be done.
+    """
+    for target in targets:
+        properties = dict(target.properties)
+        take_control_topics(properties)
+        async with connected(parse_config(properties).config, target.alias) as cluster:
+            for flow in target.flows:
+                for partition in await hand_back(cluster, flow_name(flow.source, target.alias)):
+                    report(f"{flow.source}->{target.alias}: {partition}")
 
 
 async def _end(nodes: Mapping[str, asyncio.subprocess.Process]) -> None:

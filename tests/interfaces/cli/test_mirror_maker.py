@@ -69,6 +69,14 @@ def test_only_flows_to_some_clusters(file: Path) -> None:
     assert "needs at least one alias" in run("mirror-maker", "--check", file, "--clusters").stderr
 
 
+@pytest.mark.parametrize("first", ["--check", "--takeover", "--hand-back"])
+def test_one_action_at_a_time(file: Path, first: str) -> None:
+    second = "--takeover" if first != "--takeover" else "--check"
+    refused = run("mirror-maker", first, second, file)
+    assert refused.exit_code == 2
+    assert "at most one of --check, --takeover and --hand-back" in refused.stderr
+
+
 def test_a_file_with_errors_runs_nothing(file: Path) -> None:
     file.write_text(HEADER + "A->B.tasks.max = x\n")
     result = run("mirror-maker", file)

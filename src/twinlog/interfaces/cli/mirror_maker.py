@@ -45,6 +45,16 @@ def running_options(command: F) -> F:
 @click.argument("aliases", nargs=-1)
 @click.option("--clusters", is_flag=True, help="Only flows to the clusters ALIASES, behind FILE.")
 @click.option("--check", is_flag=True, help="Explain each line of FILE; connect to nothing.")
+@click.option(
+    "--takeover",
+    is_flag=True,
+    help="New flows go on where MirrorMaker 2 has stopped (twinlog.takeover=compare).",
+)
+@click.option(
+    "--hand-back",
+    is_flag=True,
+    help="Record where MirrorMaker 2 goes on with flows whose topics were removed; then end.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 @running_options
 def mirror_maker(
@@ -53,6 +63,8 @@ def mirror_maker(
     aliases: tuple[str, ...],
     clusters: bool,
     check: bool,
+    takeover: bool,
+    hand_back: bool,
     as_json: bool,
     **running: Any,
 ) -> None:
@@ -65,9 +77,15 @@ def mirror_maker(
         raise click.UsageError(f"unexpected argument {aliases[0]!r}: expected one FILE")
     if clusters and not aliases:
         raise click.UsageError("--clusters needs at least one alias behind FILE")
+    if check + takeover + hand_back > 1:
+        raise click.UsageError("expected at most one of --check, --takeover and --hand-back")
     from twinlog.operations.mirror_maker import check_file  # noqa: PLC0415 (see above)
 
-    _finish(check_file(file, aliases), running, check=check, as_json=as_json)
+    checked = check_file(file, aliases)
+    if hand_back:
+        _hand_back(checked)
+    else:
+        _finish(checked, running, check=check, as_json=as_json, takeover=takeover)
 
 
 @click.command("kafka-mirror-maker")
@@ -102,7 +120,14 @@ def kafka_mirror_maker(
     _finish(checked, running, check=check, as_json=as_json)
 
 
-def _finish(checked: Any, running: Mapping[str, Any], *, check: bool, as_json: bool) -> None:
+def _finish(
+    checked: Any,
+    running: Mapping[str, Any],
+    *,
+    check: bool,
+    as_json: bool,
+    takeover: bool = False,
+) -> None:
     """Print the report of a check, or run the flows."""
     from twinlog.interfaces.cli.mirror_maker_tables import finish, require_valid  # noqa: PLC0415
 
@@ -114,11 +139,11 @@ def _finish(checked: Any, running: Mapping[str, Any], *, check: bool, as_json: b
     from twinlog.node.flow_targets import run_parts  # noqa: PLC0415
     from twinlog.node.mirror_maker import MirrorMaker  # noqa: PLC0415
 
-    targets, pairs = run_parts(checked.flows, checked.clusters)
+    targets, pairs = run_parts(checked.flows, checked.clusters, takeover=takeover)
     if not targets and not pairs:
         raise click.ClickException("no flow is enabled: write SOURCE->TARGET.enabled = true")
     set_up(running["log_level"], "text")
-    maker = MirrorMaker(targets, pairs, _node_arguments(running))
+    maker = MirrorMaker(targets, pairs, _node_arguments(running), say)
 
     async def until_stopped() -> int:
         loop = asyncio.get_running_loop()
@@ -130,6 +155,17 @@ def _finish(checked: Any, running: Mapping[str, Any], *, check: bool, as_json: b
         if not flow.heartbeats_only:
             say(f"running {flow.name}")
     sys.exit(asyncio.run(until_stopped()))
+
+
+def _hand_back(checked: Any) -> None:
+    """Record where MirrorMaker 2 goes on."""
+    from twinlog.interfaces.cli.mirror_maker_tables import require_valid  # noqa: PLC0415 (see above)
+    from twinlog.node.flow_targets import run_parts  # noqa: PLC0415
+    from twinlog.node.mirror_maker import hand_back_flows  # noqa: PLC0415
+
+    require_valid(checked.report)
+    targets, _ = run_parts(checked.flows, checked.clusters)
+    asyncio.run(hand_back_flows(targets, say))
 
 
 def _node_arguments(running: Mapping[str, Any]) -> list[str]:

@@ -200,6 +200,20 @@ async def group_members(cluster: KafkaCluster, group: str) -> tuple[Member, ...]
     )
 
 
+async def member_clients(cluster: KafkaCluster, group: str) -> tuple[str, ...]:
+    """`client id at host` of each member of a classic group, also while it rebalances.
+
+    A member that was killed is one until its session timeout.
+
+    Raises:
+        Retriable: the coordinator does not answer.
+        UserError: a right is missing.
+    """
+    description = await _described(cluster, group)
+    clients = (f"{one.client_id} at {one.client_host.strip('/')}" for one in description.members)
+    return tuple(sorted(clients))
+
+
 async def static_members(cluster: KafkaCluster, group: str) -> frozenset[str]:
     """The instance ids of a classic group's members; none if the group does not exist.
 

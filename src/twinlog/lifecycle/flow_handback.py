@@ -1,0 +1,161 @@
+"""The way back: records where MirrorMaker 2 goes on, in the offsets topic of its Connect worker.
+
+Only for partitions that are STOPPED (`kafka-mirrors --remove`): they were fenced, so it is known
+what was copied, and nothing more lands. MirrorMaker 2 has to be stopped, too: Connect reads its
+offsets when it starts.
+
+An offset is written to the partition that has its key already, or else to that which Connect's own
+producer would choose. Otherwise two records of one key would be in two partitions, and which of
+them Connect reads last is not defined.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from kafka.partitioner.default import murmur2
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.error_codes import ErrorCode
+from twinlog.kafka.errors import Refusal, Retriable, UserError
+from twinlog.kafka.groups.offsets import member_clients
+from twinlog.kafka.requests.topics import NewTopic, confirm_absent, create_topics
+from twinlog.kafka.types import TopicPartition
+from twinlog.lifecycle.flow_takeover import offsets_topic, worker_group
+from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset, decode, encode
+from twinlog.mirror.flow import flow_of
+from twinlog.mirror.settings import TRANSLATED
+from twinlog.mirror.states import State
+from twinlog.store.config_records import MirrorTopic, Wanted
+from twinlog.store.control_topics import partition_count
+from twinlog.store.mirrors import MirrorStore, unknown_mirror
+from twinlog.store.offset_log import OFFSETS_TOPIC, StoredOffsets, read_offsets
+from twinlog.store.snapshot import owners
+from twinlog.store.topic_reader import read_whole
+from twinlog.store.topic_writer import ALL, Entry, append
+
+_PARTITIONS: Final = 25
+"""Connect's default of `offset.storage.partitions`."""
+_POSITIVE: Final = 0x7FFFFFFF
+
+
+class HandedBack(NamedTuple):
+    """A partition that MirrorMaker 2 goes on with."""
+
+    source: TopicPartition
+    last: int
+    """The source's offset up to which all was copied, which is recorded for MirrorMaker 2."""
+
+    def __str__(self) -> str:
+        """A line for the operator."""
+        return f"{self.source}: MirrorMaker 2 goes on at offset {self.last + 1}"
+
+
+async def hand_back(destination: KafkaCluster, name: str) -> list[HandedBack]:
+    """Record for MirrorMaker 2 what a flow has copied.
+
+    Args:
+        destination: the flow's target.
+        name: the flow's.
+
+    Returns:
+        The partitions of which something was copied; the others begin as MirrorMaker 2's do.
+
+    Raises:
+        UserError: there is no such flow, a partition is not STOPPED, MirrorMaker 2 is running, or
+            a right is missing.
+        ProtocolError: the records of Connect or of the flow cannot be read.
+        Retriable: not now; some offsets may be written.
+    """
+    store = MirrorStore(destination)
+    snapshot = await store.snapshot()
+    mirror = snapshot.mirrors.get(name)
+    if mirror is None:
+        raise unknown_mirror(name, snapshot)
+    if mirror.kind != TRANSLATED:
+        raise UserError(f"mirror {name} is no flow")
+    topics = snapshot.topics_of(name)
+    states = await store.states()
+    for topic in topics:
+        for partition in topic.mirror_partitions:
+            state = states.state(partition)
+            if topic.wanted is not Wanted.STOPPED or state is not State.STOPPED:
+                raise UserError(
+                    f"{partition.source} of flow {name} is {state.name}, expected STOPPED after "
+                    "--remove",
+                    hint=f"kafka-mirrors --remove --mirror {name} --topic '.*'",
+                )
+    alias = flow_of(mirror.source).settings.source_cluster_alias
+    if members := await member_clients(destination, worker_group(alias)):
+        raise UserError(
+            f"MirrorMaker 2 is running: its group {worker_group(alias)} has the members "
+            f"{', '.join(members)}",
+            hint="stop it: it reads offsets when it starts",
+        )
+    ends = await _ends(destination, topics)
+    await _record(destination, alias, ends)
+    return [HandedBack(source, end - 1) for source, end in sorted(ends.items()) if end > 0]
+
+
+async def _ends(
+    destination: KafkaCluster, topics: Sequence[MirrorTopic]
+) -> dict[TopicPartition, int]:
+    """The source's offset up to which each partition was copied."""
+    count = await partition_count(destination, OFFSETS_TOPIC)
+    if count is None:
+        raise Retriable("a broker does not know the topic", topic=OFFSETS_TOPIC)
+    stored = await read_offsets(destination)
+    ends: dict[TopicPartition, int] = {}
+    for place, partitions in owners(topics, count).items():
+        for name, topic in partitions:
+            plan = stored.get(place, StoredOffsets()).plans.get(name)
+            follows = plan is not None and (
+                (plan.route.source_topic_id, plan.route.topic)
+                == (topic.topic_id, topic.destination_name)
+            )
+            copied = plan.plan.recorded.source if plan is not None and follows else 0
+            ends[name.source] = max(copied, topic.begin(name.partition) or 0)
+    return ends
+
+
+async def _record(
+    destination: KafkaCluster, alias: str, ends: Mapping[TopicPartition, int]
+) -> None:
+    topic = offsets_topic(alias)
+    count = await partition_count(destination, topic)
+    if count is None:
+        count = await _create(destination, topic)
+    places: dict[bytes, int] = {}
+    connectors: dict[TopicPartition, set[str]] = {}
+    for record in await read_whole(destination, topic):
+        found = decode(record.key, record.value)
+        if found is None or found.cluster != alias or record.key is None:
+            continue
+        places[record.key] = record.partition
+        connectors.setdefault(found.partition, set()).add(found.connector)
+    entries: list[Entry] = []
+    for source, end in ends.items():
+        # A former offset must not remain where nothing was copied.
+        for connector in connectors.get(source, {CONNECTOR} if end > 0 else set()):
+            last = end - 1 if end > 0 else None
+            key, value = encode(ConnectOffset(connector, alias, source, last))
+            place = places.get(key, (murmur2(key) & _POSITIVE) % count)
+            entries.append(Entry(topic, place, key, value))
+    for partition, answer in (await append(destination, entries, acks=ALL)).items():
+        if isinstance(answer, Refusal):
+            with destination.needing("WRITE", f"the topic {topic}"):
+                answer.fail("write offsets for MirrorMaker 2", topic=partition.topic)
+
+
+async def _create(destination: KafkaCluster, topic: str) -> int:
+    await confirm_absent(destination, topic)
+    new = NewTopic(
+        name=topic,
+        partitions=_PARTITIONS,
+        replication_factor=-1,
+        configs={"cleanup.policy": "compact"},
+    )
+    answer = (await create_topics(destination, [new]))[topic]
+    if isinstance(answer, Refusal) and answer.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+        with destination.needing("CREATE", f"the topic {topic}"):
+            answer.fail("create the topic", topic=topic)
+    return _PARTITIONS

@@ -1,0 +1,455 @@
+"""Where a flow begins in remote topics that MirrorMaker 2 has filled (`twinlog.takeover`).
+
+    refuse     a topic that MirrorMaker 2 has copied is not added to a flow
+    compare    behind the last record that MirrorMaker 2 has copied, as a comparison proves
+    recorded   behind the last record that it has recorded as copied; it may have copied more
+    ignore     as if the remote topic were empty
+
+What MirrorMaker 2 has recorded is in the offsets topic of its Connect worker
+(mirror/connect_offsets.py). Where that has nothing of a partition yet, its last offset sync counts,
+if the records at both of its offsets are equal: it is written after the target has acknowledged
+the record, and so all before it.
+
+The comparison (mirror/copied_tail.py) needs a source that has kept all records from the recorded
+one on: it is not made for compacted topics. Where it proves nothing, the flow begins behind the
+recorded offset. No record is missed in any case, and what may be copied twice is named
+(`TakenOver.repeated`). A remote topic that contradicts what is recorded is refused.
+
+MirrorMaker 2 has to be stopped. Members of its group, and a remote topic that grows, show that it
+is not. After a kill its group keeps a member for `session.timeout.ms`, 10 s by default.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.metadata import Topic
+from twinlog.kafka.errors import Refusal, Retriable, UserError
+from twinlog.kafka.groups.offsets import member_clients
+from twinlog.kafka.log.records import Record, decode, each_record
+from twinlog.kafka.log_reader import ClusterLogs
+from twinlog.kafka.requests.partitions import Isolation
+from twinlog.kafka.requests.topics import confirm_absent
+from twinlog.kafka.types import LogBounds, Offset, TopicPartition
+from twinlog.mirror.connect_offsets import last_copied
+from twinlog.mirror.copied_tail import CopiedTail, OffsetRange, content
+from twinlog.mirror.flow import FlowRules
+from twinlog.mirror.flow_settings import TAKEOVER, FlowSettings
+from twinlog.mirror.mm2_records import OffsetSync, decode_offset_sync
+from twinlog.mirror.plan import Data, plan
+from twinlog.store.control_topics import partition_count
+from twinlog.store.topic_reader import read_whole
+
+log = logging.getLogger(__name__)
+
+TAKING_OVER: Final = frozenset({"compare", "recorded"})
+"""The values of `twinlog.takeover` with which a flow goes on where MirrorMaker 2 has stopped."""
+
+_GROUP_S: Final = 30.0
+"""How long members of MirrorMaker 2's group may remain: more than its session timeout."""
+_POLL_S: Final = 0.5
+_MAX_DECODED: Final = 64 << 20
+_MOST: Final = 10_000_000
+"""Records of a partition behind the recorded one that are looked at."""
+_BEYOND: Final = 100_000
+"""Records behind the last copied one that are looked at, for others of the same content."""
+
+
+def offsets_topic(source: str) -> str:
+    """The topic on the target where MirrorMaker 2's dedicated mode records source offsets."""
+    return f"mm2-offsets.{source}.internal"
+
+
+def worker_group(source: str) -> str:
+    """The group on the target that the workers of MirrorMaker 2's dedicated mode are members of."""
+    return f"{source}-mm2"
+
+
+class TakenOver(NamedTuple):
+    """Where a flow begins in a partition that MirrorMaker 2 has copied before."""
+
+    source: TopicPartition
+    begin: Offset
+    """Of the source: all below was copied."""
+    recorded: Offset | None
+    """Up to which offset of the source MirrorMaker 2 has recorded all as copied."""
+    repeated: OffsetRange | None = None
+    """Source offsets from `begin` on that MirrorMaker 2 may have copied, too."""
+    reason: str = ""
+    """Why it is not known what it had copied."""
+
+    def __str__(self) -> str:
+        """A line for the operator."""
+        recorded = "nothing" if self.recorded is None else f"offset {self.recorded}"
+        text = (
+            f"{self.source}: begins at offset {self.begin}, MirrorMaker 2 has recorded {recorded}"
+        )
+        if self.repeated is None:
+            return f"{text}; no record is copied twice"
+        count = self.repeated.end - self.repeated.start
+        return f"{text}; up to {count} records, {self.repeated}, may be copied twice: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """A partition on both sides, with the bounds of its logs before the comparison."""
+
+    source: TopicPartition
+    remote: TopicPartition
+    source_bounds: LogBounds
+    remote_bounds: LogBounds
+
+
+class FlowTakeover:
+    """Finds out where the topics of a flow begin; what MirrorMaker 2 has recorded is read once.
+
+    Args:
+        destination: the target.
+        source: the source.
+        flow: the flow, with its `twinlog.takeover`.
+    """
+
+    def __init__(self, destination: KafkaCluster, source: KafkaCluster, flow: FlowRules) -> None:
+        self._destination = destination
+        self._source = source
+        self._flow = flow
+        self._reads_all = self._settings.consumer_isolation_level == "read_uncommitted"
+        isolation = Isolation.READ_UNCOMMITTED if self._reads_all else Isolation.READ_COMMITTED
+        self._source_logs = ClusterLogs(source, isolation=isolation)
+        self._remote_logs = ClusterLogs(destination)
+        self._copied: Mapping[TopicPartition, int] | None = None
+        self._syncs: Mapping[TopicPartition, OffsetSync] | None = None
+        self._trouble: UserError | None = None
+
+    @property
+    def _settings(self) -> FlowSettings:
+        return self._flow.settings
+
+    async def check(self, topics: Mapping[str, Topic], remote: Mapping[str, Topic]) -> None:
+        """Check that a flow may begin with these topics.
+
+        Args:
+            topics: the source's topics, by name.
+            remote: their remote topics that exist, by the source's names.
+
+        Raises:
+            UserError: MirrorMaker 2 has copied a topic, or is running, or its offsets are missing.
+            Retriable: a cluster is unreachable.
+        """
+        if self._settings.twinlog_takeover in TAKING_OVER:
+            await self._require_stopped()
+            await self._last_copied()
+            return
+        for name, topic in remote.items():
+            await self.begins(topics[name], topic)
+
+    async def begins(self, topic: Topic, remote: Topic) -> list[TakenOver]:
+        """Where the partitions of a topic begin; those are left out that begin as usual.
+
+        Args:
+            topic: the source's topic.
+            remote: the remote topic, which existed before the flow.
+
+        Raises:
+            UserError: MirrorMaker 2 has copied the topic, or is running, or what it has recorded
+                contradicts the logs.
+            ProtocolError: its records cannot be read.
+            Retriable: a cluster is unreachable.
+        """
+        if self._settings.twinlog_takeover == "ignore":
+            return []
+        await self._remote_logs.refresh([remote.name])
+        keys = {
+            TopicPartition(topic.name, index): TopicPartition(remote.name, index)
+            for index in {*topic.partitions} & {*remote.partitions}
+        }
+        ends = await self._remote_logs.bounds(list(keys.values()))
+        filled = {key: name for key, name in keys.items() if _known(ends, name).high_watermark > 0}
+        if not filled:
+            return []
+        if self._settings.twinlog_takeover == "refuse":
+            await self._refuse(topic.name, remote.name, filled)
+            return []
+        await self._require_stopped()
+        await self._last_copied()
+        await self._source_logs.refresh([topic.name])
+        bounds = await self._source_logs.bounds(list(filled))
+        compacted = (await self._source_logs.compacts([topic.name]))[topic.name] is not False
+        results = [
+            await self._begin(_Subject(key, name, _known(bounds, key), ends[name]), compacted)
+            for key, name in filled.items()
+        ]
+        after = await self._remote_logs.bounds(list(keys.values()))
+        for name in keys.values():
+            if (end := _known(after, name).high_watermark) != ends[name].high_watermark:
+                raise UserError(
+                    f"{name} has grown from {ends[name].high_watermark} to {end} while it was "
+                    "compared with the source",
+                    hint="another program writes to it: stop MirrorMaker 2, and try again",
+                )
+        return results
+
+    # ---- what MirrorMaker 2 has recorded ---------------------------------------------------------
+
+    async def _require_stopped(self) -> None:
+        """Wait until MirrorMaker 2's group has no member.
+
+        Raises:
+            UserError: it keeps some.
+        """
+        if self._trouble is not None:
+            raise self._trouble
+        group = worker_group(self._settings.source_cluster_alias)
+        deadline = asyncio.get_running_loop().time() + _GROUP_S
+        waits = False
+        while members := await member_clients(self._destination, group):
+            if asyncio.get_running_loop().time() > deadline:
+                self._trouble = UserError(
+                    f"MirrorMaker 2 is running: its group {group} has the members "
+                    f"{', '.join(members)}",
+                    hint="stop it, then try again",
+                )
+                raise self._trouble
+            if not waits:
+                waits = True
+                log.warning("waiting for the members of %s to end: %s", group, ", ".join(members))
+            await asyncio.sleep(_POLL_S)
+
+    async def _last_copied(self) -> Mapping[TopicPartition, int]:
+        """The offsets that MirrorMaker 2 has recorded.
+
+        Raises:
+            UserError: it has recorded none on this cluster.
+        """
+        if self._copied is None:
+            topic = offsets_topic(self._settings.source_cluster_alias)
+            if not await _exists(self._destination, topic):
+                raise UserError(
+                    f"MirrorMaker 2 has left no offsets: the target has no topic {topic}",
+                    hint=f"without it, {TAKEOVER}=ignore copies all records to the remote topics",
+                )
+            self._copied = await self._read_copied(topic)
+        return self._copied
+
+    async def _read_copied(self, topic: str) -> Mapping[TopicPartition, int]:
+        records = await read_whole(self._destination, topic)
+        alias = self._settings.source_cluster_alias
+        return last_copied(((record.key, record.value) for record in records), alias)
+
+    async def _refuse(
+        self, topic: str, remote: str, filled: Mapping[TopicPartition, TopicPartition]
+    ) -> None:
+        offsets = offsets_topic(self._settings.source_cluster_alias)
+        try:
+            if self._copied is None:
+                there = await _exists(self._destination, offsets)
+                self._copied = await self._read_copied(offsets) if there else {}
+        except UserError as error:  # who never had MirrorMaker 2 needs no right to its topics
+            log.warning("whether MirrorMaker 2 has copied to %s is not known: %s", remote, error)
+            return
+        if copied := sorted(filled.keys() & self._copied.keys()):
+            raise UserError(
+                f"MirrorMaker 2 has copied {copied[0]} to {remote} up to offset "
+                f"{self._copied[copied[0]]}; the flow would copy all of {topic} again",
+                hint=f"--takeover goes on where it has stopped, {TAKEOVER}=ignore copies all again",
+            )
+        log.warning("%s has records already; those of %s are copied behind them", remote, topic)
+
+    async def _synced(self, place: _Subject) -> Offset | None:
+        """The source offset of the last offset sync, if it is true."""
+        if self._syncs is None:
+            self._syncs = await self._read_syncs()
+        sync = self._syncs.get(place.source)
+        if sync is None:
+            return None
+        original = await _record_at(
+            self._source_logs, place.source, sync.upstream_offset, self._bounds(place)
+        )
+        remote = OffsetRange(
+            Offset(place.remote_bounds.start), Offset(place.remote_bounds.last_stable)
+        )
+        copy = await _record_at(self._remote_logs, place.remote, sync.downstream_offset, remote)
+        if original is None or copy is None or content(original) != content(copy):
+            log.warning("the last offset sync is of other records, and is not used: %s", sync)
+            return None
+        return Offset(sync.upstream_offset)
+
+    async def _read_syncs(self) -> Mapping[TopicPartition, OffsetSync]:
+        settings = self._settings
+        at_source = settings.offset_syncs_topic_location == "source"
+        cluster = self._source if at_source else self._destination
+        topic = self._flow.policy.offset_syncs_topic(
+            settings.target_cluster_alias if at_source else settings.source_cluster_alias
+        )
+        if not await _exists(cluster, topic):
+            return {}
+        syncs = (decode_offset_sync(one.key, one.value) for one in await read_whole(cluster, topic))
+        return {sync.partition: sync for sync in syncs if sync is not None}
+
+    # ---- comparison ------------------------------------------------------------------------------
+
+    def _bounds(self, place: _Subject) -> OffsetRange:
+        """The source's offsets that MirrorMaker 2's consumer could read."""
+        bounds = place.source_bounds
+        end = bounds.high_watermark if self._reads_all else bounds.last_stable
+        return OffsetRange(Offset(bounds.start), Offset(end))
+
+    async def _begin(self, place: _Subject, compacted: bool) -> TakenOver:
+        copied = (await self._last_copied()).get(place.source)
+        recorded = await self._synced(place) if copied is None else Offset(copied)
+        start, end = self._bounds(place)
+        if place.remote_bounds.last_stable < place.remote_bounds.high_watermark:
+            raise Retriable(
+                "a transaction is open in the remote topic",
+                topic=place.remote.topic,
+                partition=place.remote.partition,
+                hint="the broker ends it after its timeout; then try again",
+            )
+        if recorded is not None and recorded >= place.source_bounds.high_watermark:
+            raise UserError(
+                f"MirrorMaker 2 has copied {place.source} up to offset {recorded}, and the source "
+                f"ends at {place.source_bounds.high_watermark}: the topic was recreated, or lost "
+                "records",
+                hint=f"{TAKEOVER}=ignore copies what the source has now",
+            )
+        begin = start if recorded is None else Offset(recorded + 1)
+        needed = Offset(0) if recorded is None else recorded
+        rest = OffsetRange(begin, Offset(max(begin, place.source_bounds.high_watermark)))
+        if self._settings.twinlog_takeover == "recorded":
+            why = "nothing was compared"
+        elif compacted:
+            why = "records of a compacted topic cannot be compared"
+        elif start > needed:
+            why = f"the source has deleted its records below {start}, which the comparison needs"
+        else:
+            return await self._compared(place, recorded, OffsetRange(needed, end), rest)
+        return _doubtful(place, recorded, rest, why)
+
+    async def _compared(
+        self, place: _Subject, recorded: Offset | None, readable: OffsetRange, rest: OffsetRange
+    ) -> TakenOver:
+        last = await self._last_record(place)
+        if last is None:
+            return _doubtful(place, recorded, rest, "the remote topic has no records any more")
+        tail = CopiedTail(last, recorded)
+        most = min(place.remote_bounds.high_watermark, _MOST)
+        async for records in _records(self._source_logs, place.source, readable):
+            tail.look(records)
+            if tail.records > (most if tail.end is None else tail.copies + _BEYOND):
+                break
+        if tail.end is None and recorded is not None and most < _MOST:
+            raise UserError(
+                f"the last record of {place.remote} is no copy of a record of {place.source} from "
+                f"offset {recorded} on, up to which MirrorMaker 2 has copied",
+                hint="another program writes there, timestamps are not kept, or the source topic "
+                f"was recreated; {TAKEOVER}=recorded begins at {rest.start} all the same",
+            )
+        if tail.end is None:
+            return _doubtful(place, recorded, rest, "the last copied record was not found")
+        copies = Offset(last.offset + 1 - tail.copies)
+        if not await self._equal(
+            place,
+            OffsetRange(rest.start, tail.end),
+            OffsetRange(copies, Offset(last.offset + 1)),
+            tail.copies,
+        ):
+            upto = tail.end if tail.doubtful is None else tail.doubtful.end
+            why = "the remote topic does not end with copies of all records up to its last one"
+            return _doubtful(place, recorded, OffsetRange(rest.start, upto), why)
+        why = "the source has several records with the content of the last copy"
+        return TakenOver(place.source, tail.end, recorded, tail.doubtful, why)
+
+    async def _last_record(self, place: _Subject) -> Record | None:
+        """The last record of the remote topic; behind it there are only markers."""
+        upto, step = place.remote_bounds.last_stable, 1
+        while upto > place.remote_bounds.start:
+            begin = max(place.remote_bounds.start, upto - step)
+            last = None
+            part = OffsetRange(Offset(begin), Offset(upto))
+            async for records in _records(self._remote_logs, place.remote, part):
+                last = records[-1] if records else last
+            if last is not None:
+                return last
+            upto, step = begin, step * 10
+        return None
+
+    async def _equal(
+        self, place: _Subject, originals: OffsetRange, copies: OffsetRange, count: int
+    ) -> bool:
+        """Whether both ranges have this many records, and these are equal one by one."""
+        if copies.start < place.remote_bounds.start:
+            return False
+        remote = _records(self._remote_logs, place.remote, copies)
+        queue: deque[Record] = deque()
+        equal = 0
+        async for records in _records(self._source_logs, place.source, originals):
+            for record in records:
+                while not queue:
+                    batch = await anext(remote, None)
+                    if batch is None:
+                        return False
+                    queue.extend(batch)
+                if content(record) != content(queue.popleft()):
+                    return False
+                equal += 1
+        return equal == count
+
+
+def _doubtful(
+    place: _Subject, recorded: Offset | None, repeated: OffsetRange, reason: str
+) -> TakenOver:
+    some = repeated if repeated.end > repeated.start else None
+    return TakenOver(place.source, repeated.start, recorded, some, reason)
+
+
+def _known(bounds: Mapping[TopicPartition, LogBounds], partition: TopicPartition) -> LogBounds:
+    bound = bounds[partition]
+    if bound.error:
+        Refusal(bound.error).fail("read the log's bounds", topic=partition.topic)
+    return bound
+
+
+async def _exists(cluster: KafkaCluster, topic: str) -> bool:
+    if await partition_count(cluster, topic) is not None:
+        return True
+    await confirm_absent(cluster, topic)
+    return False
+
+
+async def _record_at(
+    logs: ClusterLogs, partition: TopicPartition, offset: int, bounds: OffsetRange
+) -> Record | None:
+    """The record at an offset; None if there is none."""
+    if not bounds.start <= offset < bounds.end:
+        return None
+    async for records in _records(logs, partition, OffsetRange(Offset(offset), Offset(offset + 1))):
+        for record in records:
+            return record
+    return None
+
+
+async def _records(
+    logs: ClusterLogs, partition: TopicPartition, offsets: OffsetRange
+) -> AsyncIterator[list[Record]]:
+    """All records with these offsets, in order; the lists may be empty.
+
+    Raises:
+        Retriable: the end of the range cannot be reached.
+    """
+    at = offsets.start
+    while at < offsets.end:
+        async for answer in logs.answers(partition, at):
+            if pieces := plan(answer.records, at, answer.aborted, _MAX_DECODED):
+                break
+        yield [
+            decode(raw)
+            for piece in pieces
+            if isinstance(piece, Data)
+            for raw in each_record(piece.header, piece.records, _MAX_DECODED)
+            if offsets.start <= raw.offset < offsets.end
+        ]
+        at = pieces[-1].end

@@ -1,0 +1,116 @@
+"""A running MirrorMaker 2 is killed, and `twinlog mirror-maker FILE --takeover` goes on behind it.
+
+Ten times at random moments: `make chaos ONLY=takeover` (tests/chaos/test_takeover.py).
+"""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import librdkafka_tools
+import pytest
+from clients import client
+from real_mirror_maker import PARTITIONS, Handover
+from waiting import until
+
+from twinlog.kafka.types import TopicPartition
+from twinlog.lifecycle.flow_takeover import offsets_topic
+from twinlog.local.processes import ProcessGroup
+from twinlog.local.stage import Stage
+from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset, decode, encode
+from twinlog.store.topic_reader import read_whole
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+
+RATE = 1500.0
+SECONDS = 120.0
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    """Start two clusters."""
+    with Stage(tmp_path / "stage") as stage:
+        stage.start_source()
+        stage.start_destination()
+        yield stage
+
+
+def test_a_killed_mirror_maker_is_followed_without_gap_and_repeat(
+    stage: Stage, tmp_path: Path
+) -> None:
+    """Goal: what the manual says, step by step: refused, taken over, and the way back.
+
+    On the way back the real MirrorMaker 2 goes on exactly behind what was recorded for it.
+    """
+    settings = {
+        "b.offset.flush.interval.ms": "1000",
+        "sync.group.offsets.enabled": "true",
+        "sync.group.offsets.interval.seconds": "1",
+    }
+    handover = Handover(tmp_path, "1", stage.source, stage.destination, settings)
+    with ProcessGroup() as group, handover.writing(RATE):
+        mirror_maker = handover.start_mirror_maker(group)
+        recorded = until(lambda: recorded_offsets(handover), SECONDS, "recorded offsets")
+        assert "MirrorMaker 2 is running" in handover.refused("--takeover")
+        handover.await_copies(500)
+        mirror_maker.kill()
+        assert "--takeover" in handover.refused()
+        librdkafka_tools.commit(handover.source.bootstrap_servers, "early", handover.topic, {0: 20})
+        with handover.twinlog("--takeover") as output:
+            named = handover.named(output)
+            assert all(not partition.twice for partition in named.values())
+            assert all((named[index].recorded or -1) >= recorded[index] for index in recorded)
+            handover.await_copies(500)
+            late = {0: named[0].begin + 30}
+            librdkafka_tools.commit(handover.source.bootstrap_servers, "late", handover.topic, late)
+            _check_groups(handover, named[0].begin)
+            assert "expected STOPPED" in handover.refused("--hand-back")
+            _remove_topics(stage, handover)
+        done = handover.twinlog_ends("--hand-back")
+        assert done.count("MirrorMaker 2 goes on at offset") == PARTITIONS
+        handover.start_mirror_maker(group)
+        handover.await_copies(500)
+        tally = handover.prove(named)
+    assert tally["twice"] == 0
+    assert tally["unrecorded"] > 0
+
+
+def _remove_topics(stage: Stage, handover: Handover) -> None:
+    flow = ("--mirror", f"{handover.alias}-to-b")
+    removed = stage.mirrors("--remove", "--topic", ".*", *flow, "--wait-seconds", "60")
+    assert removed.status == 0, removed
+
+
+def recorded_offsets(handover: Handover) -> dict[int, int]:
+    """The offsets that the real MirrorMaker 2 has recorded, as soon as it has of all partitions."""
+
+    async def read() -> dict[int, int]:
+        found: dict[int, int] = {}
+        async with client(handover.target) as target:
+            topic = offsets_topic(handover.alias)
+            if topic not in (await target.refresh([topic])).topics:
+                return found
+            for record in await read_whole(target, topic):
+                one = decode(record.key, record.value)
+                if one is not None and one.offset is not None:
+                    # Byte for byte, so that Connect finds what is written on the way back.
+                    assert encode(one) == (record.key, record.value)
+                    place = TopicPartition(handover.topic, one.partition.partition)
+                    assert one == ConnectOffset(CONNECTOR, handover.alias, place, one.offset)
+                    found[place.partition] = one.offset
+        return found
+
+    found = asyncio.run(read())
+    return found if len(found) == PARTITIONS else {}
+
+
+def _check_groups(handover: Handover, begin: int) -> None:
+    """A group behind the takeover is translated; one in front of it is not moved."""
+    target = handover.target.bootstrap_servers
+
+    def follows() -> bool:
+        found = librdkafka_tools.committed(target, "late", handover.remote)
+        return found.get(0) == handover.place((begin + 30) * PARTITIONS)
+
+    until(follows, SECONDS, "the group behind the takeover")
+    assert librdkafka_tools.committed(target, "early", handover.remote) == {}

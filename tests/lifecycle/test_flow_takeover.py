@@ -1,0 +1,365 @@
+"""Where flows begin in remote topics that MirrorMaker 2 has filled, on real brokers.
+
+MirrorMaker 2 is played by the test, so that it is known what it has copied and recorded. The real
+one is killed in tests/end_to_end/test_mirror_maker_takeover.py.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
+
+import librdkafka_tools
+import pytest
+from clients import client
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import TopicPartition as Assigned
+from waiting import until
+
+from conftest import Pair
+from twinlog.kafka.errors import Retriable, UserError
+from twinlog.kafka.log.records import Record
+from twinlog.kafka.types import TopicPartition
+from twinlog.lifecycle import flow_takeover
+from twinlog.lifecycle.flow_takeover import FlowTakeover, TakenOver, offsets_topic, worker_group
+from twinlog.local.cluster import LocalCluster
+from twinlog.local.load import delete_before
+from twinlog.mirror import connect_offsets, mm2_records
+from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset
+from twinlog.mirror.flow import flow_of, flow_properties
+from twinlog.mirror.mm2_records import OffsetSync
+from twinlog.store.topic_writer import ALL, Entry, append
+
+pytestmark = pytest.mark.broker
+
+SECONDS = 30.0
+
+
+class Played:
+    """A topic of the source, its remote topic, and what MirrorMaker 2 has recorded."""
+
+    def __init__(self, pair: Pair, topic: str, config: Mapping[str, str] | None = None) -> None:
+        self.pair = pair
+        self.topic = topic
+        self.alias = f"a{uuid.uuid4().hex[:8]}"
+        self.remote = f"{self.alias}.{topic}"
+        self.source = pair.source.bootstrap_servers
+        self.target = pair.destination.bootstrap_servers
+        librdkafka_tools.make_topic(self.source, topic, 1, config)
+        librdkafka_tools.make_topic(self.target, self.remote, 1)
+
+    def fill(self, count: int, copied: int) -> None:
+        """Write records to the source, and copy the first of them."""
+        librdkafka_tools.write_same(self.source, self.topic, 0, 0, count)
+        self.copy(0, copied)
+
+    def copy(self, start: int, end: int) -> None:
+        """Copy records of the source, as MirrorMaker 2 does: aborted ones, too."""
+        producer = Producer({"bootstrap.servers": self.target, "enable.idempotence": True})
+        reader = Consumer(
+            {
+                "bootstrap.servers": self.source,
+                "group.id": "played",
+                "isolation.level": "read_uncommitted",
+                "enable.partition.eof": True,
+            }
+        )
+        try:
+            reader.assign([Assigned(self.topic, 0, start)])
+            while (message := reader.poll(SECONDS)) is not None:
+                if message.error() is not None:
+                    assert message.error().code() == KafkaError._PARTITION_EOF
+                    break
+                if message.offset() >= end:
+                    break
+                producer.produce(
+                    self.remote,
+                    partition=0,
+                    key=message.key(),
+                    value=message.value(),
+                    timestamp=message.timestamp()[1],
+                    headers=message.headers(),
+                )
+        finally:
+            reader.close()
+        assert producer.flush(SECONDS) == 0
+
+    def foreign(self) -> None:
+        """Write a record of another program to the remote topic."""
+        librdkafka_tools.write(self.target, self.remote, [(0, "foreign", "record", None)])
+
+    def record(self, offset: int | None = None) -> None:
+        """Record an offset, as Connect does; None: only its topic is created."""
+        name = offsets_topic(self.alias)
+        librdkafka_tools.make_topic(self.target, name, 3, {"cleanup.policy": "compact"})
+        partition = TopicPartition(self.topic, 0)
+        if offset is not None:
+            found = ConnectOffset(CONNECTOR, self.alias, partition, offset)
+            asyncio.run(self._append(self.pair.destination, name, [connect_offsets.encode(found)]))
+
+    def sync(self, upstream: int, downstream: int) -> None:
+        """Write an offset sync."""
+        name = f"mm2-offset-syncs.{self.alias}-target.internal"
+        librdkafka_tools.make_topic(self.source, name, 1, {"cleanup.policy": "compact"})
+        sync = OffsetSync(
+            partition=TopicPartition(self.topic, 0),
+            upstream_offset=upstream,
+            downstream_offset=downstream,
+        )
+        asyncio.run(self._append(self.pair.source, name, [mm2_records.encode(sync)]))
+
+    async def _append(
+        self, cluster: LocalCluster, name: str, pairs: Sequence[tuple[bytes, bytes | None]]
+    ) -> None:
+        async with client(cluster) as kafka:
+            await append(kafka, [Entry(name, 0, key, value) for key, value in pairs], acks=ALL)
+
+    def begins(self, takeover: str = "compare", **settings: str) -> list[TakenOver]:
+        """Where a flow begins."""
+        values = {"enabled": "true", "twinlog.takeover": takeover, **settings}
+        flow = flow_of(flow_properties(values, self.alias, f"{self.alias}-target"))
+
+        async def body() -> list[TakenOver]:
+            async with client(self.pair.source) as source, client(self.pair.destination) as target:
+                topics = (await source.refresh([self.topic])).topics
+                remote = (await target.refresh([self.remote])).topics
+                takeover = FlowTakeover(target, source, flow)
+                return await takeover.begins(topics[self.topic], remote[self.remote])
+
+        return asyncio.run(body())
+
+    def begin(self, takeover: str = "compare", **settings: str) -> tuple[int, int | None, object]:
+        """Begin, recorded offset and what may be copied twice, of the only partition."""
+        [found] = self.begins(takeover, **settings)
+        assert found.source == TopicPartition(self.topic, 0)
+        return found.begin, found.recorded, found.repeated
+
+
+@pytest.fixture
+def played(pair: Pair, topic: str) -> Played:
+    """Create the topics."""
+    return Played(pair, topic)
+
+
+def test_it_begins_behind_the_last_copy(played: Played) -> None:
+    """Goal: what was copied and not recorded is not copied again."""
+    played.fill(100, 60)
+    played.record(40)
+    assert played.begin() == (60, 40, None)
+    assert str(played.begins()[0]).endswith("no record is copied twice")
+
+
+def test_nothing_was_copied_behind_the_recorded_offset(played: Played) -> None:
+    played.fill(100, 41)
+    played.record(40)
+    assert played.begin() == (41, 40, None)
+
+
+def test_everything_was_copied(played: Played) -> None:
+    played.fill(100, 100)
+    played.record(99)
+    assert played.begin() == (100, 99, None)
+
+
+def test_the_recorded_offset_alone(played: Played) -> None:
+    """Goal: without a comparison, what may be copied twice is named."""
+    played.fill(100, 60)
+    played.record(40)
+    assert played.begin("recorded") == (41, 40, (41, 100))
+    assert "up to 59 records, [41, 100), may be copied twice" in str(played.begins("recorded")[0])
+
+
+def test_equal_records_are_rather_copied_twice(played: Played) -> None:
+    """Goal: of several records with the content of the last copy, the first one counts."""
+    played.fill(60, 60)
+    librdkafka_tools.write_same(played.source, played.topic, 0, 55, 60)  # offsets 60 to 64
+    played.record(40)
+    assert played.begin() == (60, 40, (60, 65))
+
+
+def test_a_foreign_record_in_between(played: Played) -> None:
+    """Goal: if the copies are not the last records one by one, the recorded offset counts."""
+    played.fill(100, 50)
+    played.foreign()
+    played.copy(50, 60)
+    played.record(40)
+    assert played.begin() == (41, 40, (41, 60))
+
+
+def test_a_foreign_record_at_the_end(played: Played) -> None:
+    """Goal: a log that contradicts what was recorded is refused, with the way on."""
+    played.fill(100, 60)
+    played.foreign()
+    played.record(40)
+    with pytest.raises(UserError, match="is no copy of a record") as caught:
+        played.begins()
+    assert "twinlog.takeover=recorded begins at 41" in caught.value.hint
+    assert played.begin("recorded") == (41, 40, (41, 100))
+
+
+def test_a_source_topic_that_was_recreated(played: Played) -> None:
+    """Goal: an offset that the source does not have is not believed."""
+    played.fill(100, 60)
+    played.record(100)
+    for takeover in ("compare", "recorded"):
+        with pytest.raises(UserError, match="the topic was recreated, or lost records"):
+            played.begins(takeover)
+
+
+def test_an_offset_sync_instead_of_a_recorded_offset(played: Played) -> None:
+    """Goal: MirrorMaker 2 that is killed in its first minute has recorded nothing else."""
+    played.fill(100, 60)
+    played.record(None)
+    played.sync(30, 30)
+    assert played.begin() == (60, 30, None)
+    assert played.begin("recorded") == (31, 30, (31, 100))
+
+
+def test_an_offset_sync_that_is_not_true_is_not_used(played: Played) -> None:
+    played.fill(100, 60)
+    played.record(None)
+    played.sync(30, 31)
+    assert played.begin() == (60, None, None)
+    assert played.begin("recorded") == (0, None, (0, 100))
+
+
+def test_nothing_was_recorded(played: Played) -> None:
+    """Goal: what was copied is found all the same, if the source has all of its records."""
+    played.fill(100, 60)
+    played.record(None)
+    assert played.begin() == (60, None, None)
+    delete_before(played.source, [(played.topic, 0, 10)])
+    assert played.begin() == (10, None, (10, 100))
+
+
+def test_records_that_the_source_has_deleted_are_missed(played: Played) -> None:
+    """Goal: the flow begins at deleted records, so that their loss is reported."""
+    played.fill(100, 60)
+    played.record(40)
+    delete_before(played.source, [(played.topic, 0, 80)])
+    assert played.begin() == (41, 40, (41, 100))
+
+
+def test_a_remote_topic_without_records(played: Played) -> None:
+    """Goal: retention of the remote topic hides what was copied."""
+    played.fill(100, 60)
+    played.record(40)
+    delete_before(played.target, [(played.remote, 0, 60)])
+    assert played.begin() == (41, 40, (41, 100))
+
+
+def test_a_compacted_topic(pair: Pair, topic: str) -> None:
+    played = Played(pair, topic, {"cleanup.policy": "compact"})
+    librdkafka_tools.write(played.source, played.topic, librdkafka_tools.simple(100))
+    played.copy(0, 60)
+    played.record(40)
+    assert played.begin() == (41, 40, (41, 100))
+
+
+def test_a_remote_topic_that_is_empty(played: Played) -> None:
+    """Goal: where nothing is, all is copied; MirrorMaker 2 had another topic there."""
+    played.fill(100, 0)
+    played.record(40)
+    assert [played.begins(mode) for mode in ("refuse", "compare", "recorded", "ignore")] == [[]] * 4
+
+
+def test_it_is_refused_without_a_decision(played: Played) -> None:
+    """Goal: a flow does not copy all again because nobody has said otherwise."""
+    played.fill(100, 60)
+    played.record(40)
+    with pytest.raises(UserError, match="up to offset 40") as caught:
+        played.begins("refuse")
+    assert "--takeover" in caught.value.hint
+    assert played.begins("ignore") == []
+
+
+def test_records_of_other_programs_are_no_reason_to_refuse(played: Played) -> None:
+    """Goal: several flows may share a remote topic."""
+    played.fill(10, 10)
+    assert played.begins("refuse") == []
+    played.record(None)
+    assert played.begins("refuse") == []
+
+
+def test_a_cluster_that_never_had_mirror_maker(played: Played) -> None:
+    played.fill(10, 10)
+    with pytest.raises(UserError, match="the target has no topic mm2-offsets"):
+        played.begins()
+
+
+def test_mirror_maker_is_running(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: it would copy on beside the flow."""
+    monkeypatch.setattr(flow_takeover, "_GROUP_S", 0.5)
+    played.fill(10, 10)
+    played.record(5)
+    with librdkafka_tools.consumer(played.target, worker_group(played.alias)) as member:
+        member.subscribe([played.remote])
+        until(lambda: member.poll(0.1), SECONDS, "the member's records")
+        with pytest.raises(UserError, match="MirrorMaker 2 is running: its group"):
+            played.begins()
+    assert played.begin() == (10, 5, None)
+
+
+def test_a_remote_topic_that_grows(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a MirrorMaker 2 in another Connect cluster has members of an unknown group."""
+    played.fill(100, 60)
+    played.record(40)
+    last_record = FlowTakeover._last_record
+
+    async def growing(self: FlowTakeover, place: flow_takeover._Subject) -> Record | None:
+        await asyncio.to_thread(played.copy, 60, 61)
+        return await last_record(self, place)
+
+    monkeypatch.setattr(FlowTakeover, "_last_record", growing)
+    with pytest.raises(UserError, match="has grown from 60 to 61"):
+        played.begins()
+
+
+def test_aborted_records_are_copied_by_mirror_maker(played: Played) -> None:
+    """Goal: it reads uncommitted records by default, so they are compared, too."""
+    librdkafka_tools.transaction(played.source, played.topic, "aborted", commit=False)
+    librdkafka_tools.transaction(played.source, played.topic, "committed", commit=True)
+    # Offsets: 0 to 9, a marker, 11 to 20, a marker.
+    played.copy(0, 15)
+    played.record(4)
+    assert played.begin() == (15, 4, None)
+
+
+def test_only_committed_records_were_copied(played: Played) -> None:
+    """Goal: with read_committed in the file, aborted records are not looked for."""
+    librdkafka_tools.transaction(played.source, played.topic, "aborted", commit=False)
+    librdkafka_tools.transaction(played.source, played.topic, "committed", commit=True)
+    played.copy(11, 15)
+    played.record(12)
+    assert played.begin(**{"consumer.isolation.level": "read_committed"}) == (15, 12, None)
+
+
+def test_an_open_transaction_in_the_remote_topic(played: Played) -> None:
+    """Goal: what follows a transaction that is open cannot be read yet (KIP-618)."""
+    played.fill(100, 60)
+    played.record(40)
+    producer = Producer({"bootstrap.servers": played.target, "transactional.id": played.remote})
+    producer.init_transactions(SECONDS)
+    producer.begin_transaction()
+    producer.produce(played.remote, partition=0, value="open")
+    assert producer.flush(SECONDS) == 0
+    with pytest.raises(Retriable, match="a transaction is open"):
+        played.begins()
+    producer.abort_transaction(SECONDS)
+
+    def begun() -> object:
+        try:
+            return played.begin()
+        except Retriable:  # its marker is not written yet
+            return None
+
+    assert until(begun, SECONDS, "the end of the transaction") == (60, 40, None)
+
+
+def test_more_records_than_one_answer_holds(played: Played) -> None:
+    """Goal: both logs are read to their end, whatever an answer holds."""
+    count = 30_000
+    large = [(0, f"k{at}", f"{at:0>300}", None) for at in range(count)]
+    librdkafka_tools.write(played.source, played.topic, large)
+    played.copy(0, count - 5)
+    played.record(7)
+    assert played.begin() == (count - 5, 7, None)

@@ -1,0 +1,37 @@
+"""From the flows of a file to what runs them."""
+
+from pathlib import Path
+
+import pytest
+
+from twinlog.mirror.flow import flow_of
+from twinlog.node.flow_targets import run_parts
+from twinlog.operations.mirror_maker import check_file
+
+FILE = """\
+clusters = A, B
+A.bootstrap.servers = a:9092
+B.bootstrap.servers = b:9092
+A->B.enabled = true
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "takeover", "expected"),
+    [
+        ("", False, "refuse"),
+        ("", True, "compare"),
+        ("twinlog.takeover = recorded\n", True, "recorded"),
+        ("A->B.twinlog.takeover = ignore\n", False, "ignore"),
+    ],
+)
+def test_a_takeover_is_asked_for_by_the_flag_or_the_file(
+    tmp_path: Path, line: str, takeover: bool, expected: str
+) -> None:
+    """Goal: what the file says takes precedence, as it may say it for one flow."""
+    file = tmp_path / "mm2.properties"
+    file.write_text(FILE + line)
+    checked = check_file(file)
+    [target], _ = run_parts(checked.flows, checked.clusters, takeover=takeover)
+    [flow] = target.flows
+    assert flow_of(flow.properties).settings.twinlog_takeover == expected
