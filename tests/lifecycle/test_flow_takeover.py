@@ -176,6 +176,35 @@ def test_equal_records_are_rather_copied_twice(played: Played) -> None:
     assert played.begin() == (60, 40, (60, 65))
 
 
+def test_a_mirror_maker_that_was_restarted_before(played: Played) -> None:
+    """Goal: what a former run has copied further in front is named, as it is copied again."""
+    played.fill(100, 60)
+    played.copy(41, 50)
+    played.record(40)
+    assert played.begin() == (50, 40, (50, 60))
+    played.copy(50, 60)
+    assert played.begin() == (60, 40, None)
+    played.copy(60, 70)
+    assert played.begin() == (70, 40, None)
+
+
+def test_a_restarted_mirror_maker_that_has_recorded_again(played: Played) -> None:
+    played.fill(100, 60)
+    played.copy(41, 50)
+    played.record(45)
+    assert played.begin() == (50, 45, (50, 60))
+
+
+def test_too_many_records_to_look_for_repeated_ones(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow_takeover, "_HELD", 5)
+    played.fill(100, 60)
+    played.copy(41, 50)
+    played.record(40)
+    assert played.begin() == (50, 40, (50, 100))
+
+
 def test_a_foreign_record_in_between(played: Played) -> None:
     """Goal: if the copies are not the last records one by one, the recorded offset counts."""
     played.fill(100, 50)

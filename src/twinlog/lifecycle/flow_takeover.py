@@ -32,7 +32,7 @@ from twinlog.kafka.errors import Refusal, Retriable, UserError
 from twinlog.kafka.groups.offsets import member_clients
 from twinlog.kafka.log.records import Record, decode, each_record
 from twinlog.kafka.log_reader import ClusterLogs
-from twinlog.kafka.requests.partitions import Isolation
+from twinlog.kafka.requests.partitions import Isolation, list_offsets
 from twinlog.kafka.requests.topics import confirm_absent
 from twinlog.kafka.types import LogBounds, Offset, TopicPartition
 from twinlog.mirror.connect_offsets import last_copied
@@ -55,8 +55,8 @@ _POLL_S: Final = 0.5
 _MAX_DECODED: Final = 64 << 20
 _MOST: Final = 10_000_000
 """Records of a partition behind the recorded one that are looked at."""
-_BEYOND: Final = 100_000
-"""Records behind the last copied one that are looked at, for others of the same content."""
+_HELD: Final = 1_000_000
+"""Records of a remote partition among which repeated ones are looked for."""
 
 
 def offsets_topic(source: str) -> str:
@@ -339,7 +339,7 @@ class FlowTakeover:
         most = min(place.remote_bounds.high_watermark, _MOST)
         async for records in _records(self._source_logs, place.source, readable):
             tail.look(records)
-            if tail.records > (most if tail.end is None else tail.copies + _BEYOND):
+            if tail.end is not None or tail.records > most:
                 break
         if tail.end is None and recorded is not None and most < _MOST:
             raise UserError(
@@ -357,11 +357,56 @@ class FlowTakeover:
             OffsetRange(copies, Offset(last.offset + 1)),
             tail.copies,
         ):
-            upto = tail.end if tail.doubtful is None else tail.doubtful.end
             why = "the remote topic does not end with copies of all records up to its last one"
-            return _doubtful(place, recorded, OffsetRange(rest.start, upto), why)
-        why = "the source has several records with the content of the last copy"
-        return TakenOver(place.source, tail.end, recorded, tail.doubtful, why)
+            begin = rest.start
+        else:
+            why = "MirrorMaker 2 has copied them before, or others of the same content"
+            begin = tail.end
+        repeated = await self._repeated(place, begin, readable.end)
+        if repeated is None:
+            repeated = OffsetRange(begin, rest.end)
+        return _doubtful(place, recorded, repeated, why)
+
+    async def _repeated(self, place: _Subject, begin: Offset, end: Offset) -> OffsetRange | None:
+        """The source's records from `begin` on that the remote topic has; None: too many to say.
+
+        A MirrorMaker 2 that was restarted has copied again what it had not recorded. If it was
+        killed before it was done with that, records behind its last copy are further in front.
+        Each run of it copies without a gap, so the first record that is missing ends the search.
+        """
+        held: set[int] | None = None
+        upto = begin
+        async for records in _records(self._source_logs, place.source, OffsetRange(begin, end)):
+            if records and held is None:
+                held = await self._held_since(place, records[0].timestamp)
+                if held is None:
+                    return None
+            for record in records:
+                if held is None or hash(content(record)) not in held:
+                    return OffsetRange(begin, upto)
+                upto = Offset(record.offset + 1)
+        return OffsetRange(begin, upto)
+
+    async def _held_since(self, place: _Subject, timestamp: int) -> set[int] | None:
+        """Hashes of the remote topic's records from the first one of a time on; None: too many.
+
+        Of records with a timestamp that is asked for, a broker may find a later one, as its index
+        has the last of them.
+        """
+        earlier = max(timestamp - 1, 0)
+        answers = await list_offsets(self._destination, {place.remote: earlier})
+        answer = answers[place.remote]
+        if isinstance(answer, Refusal):
+            answer.fail("find a record by its timestamp", topic=place.remote.topic)
+        if answer.offset < 0:
+            return set()
+        part = OffsetRange(Offset(answer.offset), Offset(place.remote_bounds.last_stable))
+        if part.end - part.start > _HELD:
+            return None
+        held: set[int] = set()
+        async for records in _records(self._remote_logs, place.remote, part):
+            held.update(hash(content(record)) for record in records)
+        return held
 
     async def _last_record(self, place: _Subject) -> Record | None:
         """The last record of the remote topic; behind it there are only markers."""

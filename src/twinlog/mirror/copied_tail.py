@@ -13,11 +13,12 @@ records from N on, the *first* one with the content of the last copy is taken:
 - No record is missed: the last copy is of this record or a later one, so this one was copied, and
   all before it.
 - Records are repeated only if a later record of the source has the same content, down to the
-  timestamp: then it is not known which of the two was copied last (`CopiedTail.doubtful`).
+  timestamp, and if the program was restarted and had come further before.
 
 This holds if nobody else wrote to the end of the remote topic, and if the copies were made in
 order. It is not taken on trust: the records between N and the end have to be the last ones of the
-remote topic, one by one (`lifecycle/flow_takeover.py`).
+remote topic, one by one, and whether those behind it are further in front is looked up
+(`lifecycle/flow_takeover.py`).
 """
 
 from collections.abc import Iterable
@@ -63,8 +64,6 @@ class CopiedTail:
         """Behind the record that was copied last; None: it was not found."""
         self.copies = 0
         """How many of the remote topic's last records are to be copies of records behind N."""
-        self.doubtful: OffsetRange | None = None
-        """From `end` on, up to and with the last record of the same content as the last copy."""
 
     def look(self, records: Iterable[Record]) -> None:
         """Look at the source's next records: all from N on, with N itself, have to be shown."""
@@ -72,8 +71,5 @@ class CopiedTail:
             self.records += record.offset > self._recorded
             # The timestamp first: it differs nearly always.
             if record.timestamp == self._last[0] and content(record) == self._last:
-                behind = Offset(record.offset + 1)
-                if self.end is None:
-                    self.end, self.copies = behind, self.records
-                else:
-                    self.doubtful = OffsetRange(self.end, behind)
+                self.end, self.copies = Offset(record.offset + 1), self.records
+                return
