@@ -24,7 +24,7 @@ from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import build, whole
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import LeaderEpoch, Offset, ProducerState, TopicPartition
-from twinlog.mirror.offset_runs import Run
+from twinlog.mirror.offset_runs import Ends, Run
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Data
 from twinlog.store.offset_log import StoredOffsets, fold_offsets
@@ -155,7 +155,10 @@ def test_a_former_flow_goes_on_behind_what_another_program_has_copied() -> None:
         await _located(_writers(log, port))
         copied = {NAME: replace(OWNED[NAME], copied_to=Offset(130))}
         sequence = await _located(_writers(log, port), copied)
-        assert (sequence.position, sequence.recorded.source) == (130, 130)
+        assert (sequence.position, sequence.recorded) == (130, (130, 51))
+        [chunk] = (await log.take_over()).chunks[NAME]
+        assert chunk == MapChunk(NAME, 0, Ends(Offset(130), Offset(51)), ())
+        port.end = 51  # with the fence
         lower = {NAME: replace(OWNED[NAME], copied_to=Offset(90))}
         sequence = await _located(_writers(log, port), lower)
         assert sequence.position == 130

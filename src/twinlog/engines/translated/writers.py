@@ -233,13 +233,14 @@ class FlowWriters:
                 recorded = Ends(position, chunks[-1].end.destination)
                 epoch = fenced.epoch
                 plan = SequencePlan(*epoch, SequenceNumber(0), (), recorded)
-                stored = self._plans.get(name)
-                if stored is not None and wanted.follows(stored.route):
+                stored, former = self._plans.get(name), self._last.get(name)
+                goes_on = former is not None and chunks[0].start == former.start
+                if stored is not None and wanted.follows(stored.route) and goes_on:
                     route, epochs = stored.route, stored.epochs
                 else:
                     # Also the parts that `chunks` begin anew: a tombstone goes before each.
-                    former = self._last[name].number if name in self._last else 0
-                    records += [DroppedChunk(name, number) for number in range(1, former + 1)]
+                    count = 0 if former is None else former.number
+                    records += [DroppedChunk(name, number) for number in range(1, count + 1)]
                     source_id = wanted.source_topic_id or NO_TOPIC_ID
                     route, epochs = Route(source_id, key.topic, wanted.topic_id, slot), ()
                 sequence = PartitionSequence(epoch, recorded, position, epochs)
@@ -421,7 +422,12 @@ class FlowWriters:
         if landed:
             number = advance(landed[-1].sequence, landed[-1].records - 1)
             tail = MapTail(plan.producer_id, plan.epoch, number)
-        position = max(found.position, chunk.end.source, wanted.copied_to)
+        position = max(found.position, chunk.end.source)
+        if position < wanted.copied_to:
+            # Another program has copied on from where a former flow of this name had ended. Where
+            # to is not known, so the map begins anew.
+            start = Ends(wanted.copied_to, Offset(fence + 1))
+            return [MapChunk(name, 0, start, ())], wanted.copied_to, None
         return extended(chunk, runs), position, tail
 
     async def record(self, sequences: Mapping[MirrorPartition, PartitionSequence]) -> None:
