@@ -54,8 +54,8 @@ def hasty(tmp_path: Path) -> tuple[str, str]:
         (
             (*SOURCE, "--config", "transforms=x"),
             (
-                "A->B.transforms is 'x': single message transforms are not supported yet, and "
-                "without them other records would be mirrored"
+                "A->B: transforms.x.type is missing; write it for the flow: "
+                "SOURCE->TARGET.transforms.x.type; MirrorMaker 2 does not read it without a prefix"
             ),
         ),
         (

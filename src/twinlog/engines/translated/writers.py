@@ -426,8 +426,8 @@ class FlowWriters:
         if position < wanted.copied_to:
             # Another program has copied on from where a former flow of this name had ended. Where
             # to is not known, so the map begins anew.
-            start = Ends(wanted.copied_to, Offset(fence + 1))
-            return [MapChunk(name, 0, start, ())], wanted.copied_to, None
+            anew = Ends(wanted.copied_to, Offset(fence + 1))
+            return [MapChunk(name, 0, anew, ())], wanted.copied_to, None
         return extended(chunk, runs), position, tail
 
     async def record(self, sequences: Mapping[MirrorPartition, PartitionSequence]) -> None:
