@@ -227,6 +227,23 @@ def test_a_recreated_source_topic_is_copied_behind_the_former_one(stage: Stage, 
     )
 
 
+def test_a_recreated_topic_is_copied_whole_by_a_flow_that_began_at_the_end(
+    stage: Stage, topic: str
+) -> None:
+    """Goal: `latest` is where a flow begins, not where it goes on after a loss."""
+    servers, name = stage.source.bootstrap_servers, f"end-{topic}"
+    librdkafka_tools.make_topic(servers, name)
+    librdkafka_tools.write(servers, name, librdkafka_tools.simple(20, text="before"))
+    latest = {"consumer.auto.offset.reset": "latest", "topics": "end-.*"}
+    create(stage, "d", {**SETTINGS, **latest})
+    librdkafka_tools.await_state(stage, name, 0, "MIRRORING")
+    librdkafka_tools.delete_topic(servers, name)
+    librdkafka_tools.make_topic(servers, name)
+    librdkafka_tools.write(servers, name, librdkafka_tools.simple(30, text="later"))
+    expected = [f"later{at}" for at in range(30)]
+    until(lambda: values(stage.destination, f"d.{name}") == expected, SECONDS, "the new topic")
+
+
 def test_a_flow_that_was_deleted_goes_on_where_it_was(stage: Stage, topic: str) -> None:
     """Goal: neither --remove nor --delete forget what was copied: nothing is copied twice."""
     servers, name = stage.source.bootstrap_servers, f"other-{topic}"

@@ -65,8 +65,9 @@ class FlowClusters:
     async def add(self, topics: Mapping[str, Topic], names: Mapping[str, str]) -> list[TakenOver]:
         """Add topics of the source; all or none of them.
 
-        A topic that the flow had before begins as usual. It was recreated on the source: what
-        another program has recorded is about the former topic.
+        A topic that the flow had before was recreated on the source: what another program has
+        recorded is about the former topic. It begins as usual; a flow that goes on after losses
+        copies all of it, also one that has begun at the end of its topics.
 
         Args:
             topics: the source's topics, by name.
@@ -84,6 +85,7 @@ class FlowClusters:
         snapshot = await store.snapshot()
         await store.check_addable(snapshot, self.mirror.name, names)
         former = {topic.topic for topic in snapshot.topics_of(self.mirror.name)}
+        whole = former if self.flow.settings.passes_lost else frozenset[str]()
         usable = {name: _usable(topics[name]) for name in names}
         created = await self._create(usable, names)
         try:
@@ -117,7 +119,9 @@ class FlowClusters:
                         partitions=len(topic.partitions),
                         destination_topic=None if names[name] == name else names[name],
                         destination_topic_id=known_id(ids[names[name]]),
-                        begins=_begins(name, taken_over),
+                        begins=(0,) * len(topic.partitions)
+                        if name in whole
+                        else _begins(name, taken_over),
                     )
                     for name, topic in usable.items()
                 ],
