@@ -27,6 +27,7 @@ from twinlog.lifecycle.flow_takeover import FlowTakeover, TakenOver
 from twinlog.mirror.copied_configs import remote_configs
 from twinlog.mirror.flow import FlowRules
 from twinlog.mirror.flow_settings import FlowSettings
+from twinlog.mirror.settings import TRANSACTIONAL
 from twinlog.mirror.topic_configs import SourceConfig
 from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.mirrors import MirrorStore
@@ -84,6 +85,7 @@ class FlowClusters:
         store = MirrorStore(self.destination)
         snapshot = await store.snapshot()
         await store.check_addable(snapshot, self.mirror.name, names)
+        self._check_positions(snapshot.topics_of(self.mirror.name), names)
         former = {topic.topic for topic in snapshot.topics_of(self.mirror.name)}
         whole = former if self.flow.settings.passes_lost else frozenset[str]()
         usable = {name: _usable(topics[name]) for name in names}
@@ -130,6 +132,23 @@ class FlowClusters:
             await undo(self.destination, created)
             raise
         return taken_over
+
+    def _check_positions(self, topics: Collection[MirrorTopic], names: Mapping[str, str]) -> None:
+        """Refuse two source topics for one remote topic, if the flow writes in transactions.
+
+        Raises:
+            UserError: their positions would be one committed offset.
+        """
+        if self.mirror.kind != TRANSACTIONAL:
+            return
+        taken = {topic.destination_name: topic.topic for topic in topics}
+        for name, remote in names.items():
+            if taken.setdefault(remote, name) != name:
+                raise UserError(
+                    f"{taken[remote]} and {name} would both be copied to {remote}, and a flow with "
+                    "transforms or transaction.producer keeps one position for each remote topic",
+                    hint="exclude one of them, or give them different names",
+                )
 
     async def _create(
         self, topics: Mapping[str, Topic], names: Mapping[str, str]

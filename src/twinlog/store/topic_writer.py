@@ -232,8 +232,11 @@ class TransactionalWriter:
 
 async def commit_txn(
     cluster: KafkaCluster, transactional_id: str, producer: ProducerId, before_send: BeforeSend
-) -> None:
-    """Commit a transaction.
+) -> bool:
+    """Commit a transaction; return whether EndTxn was sent once.
+
+    If it was sent again, a copy may arrive later and end the next transaction of this epoch: the id
+    has to be fenced before its next use.
 
     A refusal is certain only as the answer to the first EndTxn: one that is sent again may be
     refused because the first one was carried out, and another writer has fenced since.
@@ -258,6 +261,7 @@ async def commit_txn(
             f"unknown whether the transaction of {transactional_id} was committed: {error.message}",
             cluster=cluster.name,
         ) from error
+    return send_count == 1
 
 
 class EpochWriter:

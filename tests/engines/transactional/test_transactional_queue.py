@@ -149,29 +149,40 @@ ONE, OTHER = UUID(int=1), UUID(int=2)
 ROUTE = Route(ONE, "A.t", UUID(int=5))
 
 
+FORMER_SOURCE, FORMER_REMOTE = Route(OTHER, "A.t", UUID(int=5)), Route(ONE, "A.t", UUID(int=6))
+OURS = position_metadata(ROUTE, None)
+
+
 @pytest.mark.parametrize(
-    ("committed", "begun", "expected"),
+    ("committed", "begun", "copied_to", "expected"),
     [
-        (Committed(5, position_metadata(ONE)), ROUTE, 5),
-        (Committed(5, position_metadata(ONE)), None, 5),
-        (Committed(5, ""), None, 5),  # of an operator, or of another program
-        (Committed(5, position_metadata(OTHER)), None, None),  # of the former source topic
-        (None, None, None),
-        (None, Route(OTHER, "A.t", UUID(int=5)), None),
-        (None, Route(ONE, "A.t", UUID(int=6)), None),  # the remote topic was recreated
-        (None, Route(ONE, "A.t", None), "lost"),
-        (None, ROUTE, "lost"),
+        (Committed(5, OURS), ROUTE, None, 5),
+        (Committed(5, OURS), None, None, 5),
+        (Committed(5, position_metadata(ROUTE._replace(topic_id=None), None)), ROUTE, None, 5),
+        (Committed(5, ""), None, None, 5),  # of an operator, or of another program
+        (Committed(5, position_metadata(FORMER_SOURCE, None)), None, None, None),
+        (Committed(5, position_metadata(FORMER_REMOTE, None)), FORMER_REMOTE, None, None),
+        (Committed(5, OURS), ROUTE, 9, None),  # another program has copied on, up to 9
+        (Committed(12, OURS), ROUTE, 9, 12),
+        (Committed(5, position_metadata(ROUTE, Offset(9))), ROUTE, 9, 5),
+        (Committed(5, ""), ROUTE, 9, 5),
+        (None, None, None, None),
+        (None, FORMER_SOURCE, None, None),
+        (None, FORMER_REMOTE, None, None),  # the remote topic was recreated
+        (None, Route(ONE, "A.t", None), None, "lost"),
+        (None, ROUTE, None, "lost"),
     ],
 )
 def test_where_a_partition_goes_on(
-    committed: Committed | None, begun: Route | None, expected: object
+    committed: Committed | None, begun: Route | None, copied_to: int | None, expected: object
 ) -> None:
     """Goal: the table of positions.py; a missing offset alone does not mean a beginning."""
+    other = None if copied_to is None else Offset(copied_to)
     if expected == "lost":
         with pytest.raises(PositionLost, match=r"group g has no offset of A\.t-3"):
-            found_position(committed, begun, ROUTE, "g", 3)
+            found_position(committed, begun, ROUTE, "g", 3, copied_to=other)
         return
-    found = found_position(committed, begun, ROUTE, "g", 3)
+    found = found_position(committed, begun, ROUTE, "g", 3, copied_to=other)
     assert (None if found is None else found.offset) == expected
 
 

@@ -9,14 +9,14 @@ from uuid import UUID
 from sole_owner import owned_for_good
 
 from twinlog.engines.base import Assignment, LaneContext
-from twinlog.engines.exact.ports import DestinationPort, LeaderReport
+from twinlog.engines.exact.ports import DestinationPort, LeaderReport, SourcePort
 from twinlog.engines.settings import LaneSettings
-from twinlog.engines.translated.engine import FlowEngine
+from twinlog.engines.translated.engine import FlowEngine, source_begins
 from twinlog.engines.translated.partitions import FlowPartition, FlowStage
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, TopicPartition
+from twinlog.kafka.types import LogBounds, Offset, ProducerEpoch, ProducerId, TopicPartition
 from twinlog.mirror.offset_runs import Ends
 from twinlog.mirror.placement import MirrorPartition
 
@@ -74,5 +74,45 @@ def test_a_partition_is_located_again_if_its_destination_has_another_leader() ->
             engine._led(partition, source, LeaderReport(2, epoch, DESTINATION_ID))
             assert (partition.sequence is not None) is copied
         assert partition.stage is FlowStage.LOCATING
+
+    asyncio.run(body())
+
+
+def test_a_leader_that_is_elected_during_a_location_has_the_partition_located_again() -> None:
+    """Goal: what was read is of the former leader's log; the new one's may lack its end."""
+
+    async def body() -> None:
+        engine = _engine()
+        partition = _copying(engine)
+        located, partition.sequence = partition.sequence, None
+        partition.locating = True
+        for epoch in (4, 5):
+            engine._led(
+                partition,
+                LeaderReport(1, 1, SOURCE_ID),
+                LeaderReport(2, epoch, DESTINATION_ID),
+            )
+        partition.locating = False
+        engine._located(partition, located)
+        assert partition.sequence is None
+        engine._located(partition, located)
+        assert partition.sequence is located
+
+    asyncio.run(body())
+
+
+def test_a_flow_begins_at_the_last_stable_offset() -> None:
+    """Goal: a transaction that is open is copied whole, or not at all."""
+
+    async def bounds(_: object) -> dict[TopicPartition, LogBounds]:
+        return {KEY: LogBounds(error=0, start=2, high_watermark=9, last_stable=5)}
+
+    async def body() -> None:
+        partition = _copying(_engine())
+        source = cast("SourcePort", SimpleNamespace(bounds=bounds))
+        for at_end, begin in ((True, 5), (False, 2)):
+            assert await source_begins(source, [partition], at_end=at_end) == {
+                partition.name: begin
+            }
 
     asyncio.run(body())

@@ -21,7 +21,12 @@ from twinlog.engines.exact.ports import DestinationPort, SourcePort
 from twinlog.engines.transactional.outputs import RecordFailure, transformed
 from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.engines.transactional.transactions import TransactionRefused
-from twinlog.engines.transactional.writers import SourcePosition, ToBegin, TransactionalWriters
+from twinlog.engines.transactional.writers import (
+    Outdated,
+    SourcePosition,
+    ToBegin,
+    TransactionalWriters,
+)
 from twinlog.engines.translated.engine import BaseFlowEngine, source_begins
 from twinlog.engines.translated.partitions import FlowPartition, FlowStage
 from twinlog.engines.translated.writers import NotLocated
@@ -144,7 +149,9 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         try:
             begins = await source_begins(source, partitions, at_end=self._flow.begins_at_end)
             to_locate = {
-                p.name: ToBegin(_route(p), begins[p.name]) for p in partitions if p.name in begins
+                p.name: ToBegin(_route(p), begins[p.name], _copied_to(p))
+                for p in partitions
+                if p.name in begins
             }
             if to_locate:
                 located = await writers.locate(self._mirror, to_locate)
@@ -167,6 +174,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
     ) -> None:
         if isinstance(result, TransactionalQueue):
             partition.owned_before = True
+            partition.fresh &= not result.has_begun
             partition.sequence, partition.recorded_at = result, self._flow.now()
             # At the same record it stays FAILED until this is behind it.
             if self._stuck.get(partition.name) != result.position:
@@ -233,14 +241,21 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         except Fenced:
             raise
         except TwinlogError as error:
-            for partition, queue in partitions:
-                if partition.sequence is queue:
-                    self._flow.trouble(partition, f"a transaction has failed: {error}")
+            self._failed(partitions, error)
         finally:
             self._writing.discard(writers)
             for partition, _ in partitions:
                 partition.in_flight -= 1
             self._flow.changed.set()
+
+    def _failed(self, partitions: _Taken, error: TwinlogError) -> None:
+        for partition, queue in partitions:
+            if partition.sequence is not queue:
+                continue
+            if isinstance(error, Outdated):
+                self._flow.locate_again(partition, str(error))
+            else:
+                self._flow.trouble(partition, f"a transaction has failed: {error}")
 
     async def _outputs(
         self, partitions: _Taken, rules: FlowRules, chain: TransformChain
@@ -404,5 +419,17 @@ def _route(partition: _Partition) -> Route:
     )
 
 
+def _copied_to(partition: _Partition) -> Offset | None:
+    begin = partition.assignment.begin
+    return None if begin is None else Offset(begin)
+
+
 def _position(partition: _Partition, queue: TransactionalQueue, end: Offset) -> SourcePosition:
-    return SourcePosition(partition.destination, _route(partition), end, queue.epochs.before(end))
+    return SourcePosition(
+        partition.destination,
+        _route(partition),
+        end,
+        queue.epochs.before(end),
+        _copied_to(partition),
+        queue.fence,
+    )

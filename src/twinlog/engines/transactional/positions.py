@@ -2,25 +2,26 @@
 
 The group has no members. Its offset for a partition of the *remote* topic is the source's offset
 from which on nothing was copied. KIP-656 names the source's topic there, but brokers refuse offsets
-of topics that they do not have. The metadata names the source topic's id; an operator's offset
-(`kafka-consumer-groups --reset-offsets`) has none, and counts as it is.
+of topics that they do not have. The metadata names both topics' ids, and where another program had
+copied to before the flow began; an operator's offset (`kafka-consumer-groups --reset-offsets`) has
+none, and counts as it is.
 
 A broker forgets offsets (`offsets.retention.minutes`). That is told from a partition that has not
 begun by a record in `__mirror_offsets`, written in the same transaction as the first offset:
 
-| offset | of this source topic | begun | the partition |
+| offset | of these topics | begun | the partition |
 | --- | --- | --- | --- |
 | there | yes, or not said | | goes on at it |
-| there | no | | begins: the source topic was recreated |
+| there | yes | | begins, if another program has copied on since (`MirrorTopic.begins`) |
+| there | no | | begins: a topic was recreated |
 | missing | | no | begins |
 | missing | | yes | is FAILED |
 """
 
 from typing import Final
-from uuid import UUID
 
 from twinlog.kafka.groups.offsets import Committed
-from twinlog.kafka.types import TopicPartition
+from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.store.config_records import topic_id_text
 from twinlog.store.offset_records import Route
 
@@ -36,13 +37,26 @@ def position_group(prefix: str, mirror: str) -> str:
     return f"{prefix}.flow.{mirror}"
 
 
-def position_metadata(source_topic_id: UUID) -> str:
-    """The metadata of a committed position."""
-    return f"{_TOPIC_ID}{topic_id_text(source_topic_id)}"
+def position_metadata(route: Route, copied_to: Offset | None) -> str:
+    """The metadata of a committed position.
+
+    Args:
+        route: between which topics the partition is copied.
+        copied_to: where another program had copied to when the flow began; None: nothing.
+    """
+    topic_id = topic_id_text(route.topic_id) if route.topic_id else ""
+    begin = "" if copied_to is None else copied_to
+    return f"{_TOPIC_ID}{topic_id_text(route.source_topic_id)};topic-id={topic_id};begin={begin}"
 
 
 def found_position(
-    committed: Committed | None, begun: Route | None, wanted: Route, group: str, partition: int
+    committed: Committed | None,
+    begun: Route | None,
+    wanted: Route,
+    group: str,
+    partition: int,
+    *,
+    copied_to: Offset | None = None,
 ) -> Committed | None:
     """Where a partition goes on; None: it has not begun.
 
@@ -52,15 +66,13 @@ def found_position(
         wanted: between which topics it is copied.
         group: the group's name.
         partition: the partition's number.
+        copied_to: where another program has copied to, as it was taken over; None: nothing.
 
     Raises:
         PositionLost: it has begun, and its offset is missing.
     """
     if committed is not None:
-        other = committed.metadata.startswith(_TOPIC_ID) and (
-            committed.metadata != position_metadata(wanted.source_topic_id)
-        )
-        return None if other else committed
+        return committed if _counts(committed, wanted, copied_to) else None
     if begun is None or not _same(begun, wanted):
         return None
     raise PositionLost(
@@ -68,6 +80,21 @@ def found_position(
         f"{TopicPartition(wanted.topic, partition)} any more (offsets.retention.minutes); "
         "commit the source's offset to go on at for this group on the target"
     )
+
+
+def _counts(committed: Committed, wanted: Route, copied_to: Offset | None) -> bool:
+    """Whether a committed position is of these topics, and nothing was copied behind it since."""
+    if not committed.metadata.startswith(_TOPIC_ID):
+        return True
+    theirs, ours = _fields(committed.metadata), _fields(position_metadata(wanted, copied_to))
+    targets = {theirs.get("topic-id", ""), ours["topic-id"]} - {""}
+    behind = theirs.get("begin") != ours["begin"] and committed.offset < (copied_to or 0)
+    same_source = theirs["source-topic-id"] == ours["source-topic-id"]
+    return same_source and len(targets) < 2 and not behind
+
+
+def _fields(metadata: str) -> dict[str, str]:
+    return dict(part.partition("=")[::2] for part in metadata.split(";"))
 
 
 def _same(begun: Route, wanted: Route) -> bool:

@@ -18,9 +18,15 @@ class TransactionalQueue:
     Args:
         position: the source's offset at which it goes on; it is committed.
         epoch: the source's leader epoch of the record before; -1 if it is not known.
+        fence: the number of the fence behind which `position` was read.
+        has_begun: whether a position was found: the partition does not begin there.
     """
 
-    def __init__(self, position: Offset, epoch: LeaderEpoch) -> None:
+    def __init__(
+        self, position: Offset, epoch: LeaderEpoch, *, fence: int = 0, has_begun: bool = False
+    ) -> None:
+        self.fence = fence
+        self.has_begun = has_begun
         self.epochs = SourceEpochs()
         """The leader epochs of what was read (KIP-320)."""
         self.epochs.place(position, epoch)

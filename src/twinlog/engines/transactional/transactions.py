@@ -9,7 +9,11 @@ It ends in one of three ways:
 - it is refused, and read_committed readers will see nothing of it (`TransactionRefused`, `Fenced`);
 - its outcome is unknown (`Disconnected`): the committed positions tell.
 
-After anything but the first, the id has to be fenced again.
+After anything but the first, the id has to be fenced again. So it has after a commit that was sent
+twice: a copy of EndTxn that arrives later would end the next transaction.
+
+A transaction that fails is ended by InitProducerId. Its markers have a newer epoch, so what is held
+in the network is refused then. The markers of EndTxn would have the same epoch.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,7 +39,6 @@ from twinlog.kafka.requests.transactions import (
     ProducerId,
     TransactionOffset,
     add_partitions_to_txn,
-    end_txn,
     init_producer_id,
     send_offsets_to_txn,
 )
@@ -126,12 +129,16 @@ class TargetTransactions:
             raise
         except TwinlogError:
             with suppress(TwinlogError):  # at once: readers wait for the transaction's end
-                await end_txn(
-                    self._cluster, self._id, producer, commit=False, timeout=ABORT_TIMEOUT
+                await init_producer_id(
+                    self._cluster,
+                    self._id,
+                    timeout_ms=TRANSACTION_TIMEOUT_MS,
+                    timeout=ABORT_TIMEOUT,
+                    before_send=self._before_send,
                 )
             raise
-        await commit_txn(self._cluster, self._id, producer, self._before_send)
-        self._producer = producer
+        if await commit_txn(self._cluster, self._id, producer, self._before_send):
+            self._producer = producer
 
     async def _prepare(self, producer: ProducerId, content: TransactionContent) -> None:
         if content.batches:

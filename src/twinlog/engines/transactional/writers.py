@@ -7,6 +7,9 @@ transaction, and excludes that it begins another one. Only then are the position
     fence ─► read the positions ─► transactions, each with records and their positions ─► ...
       ▲                                                          │ any error
       └──────────────────────────────────────────────────────────┘
+
+Only `open`, `locate` and `seal` fence. A transaction with positions that were read before the last
+fence is refused (`Outdated`): in between, another owner may have copied further.
 """
 
 import asyncio
@@ -26,7 +29,7 @@ from twinlog.engines.transactional.positions import (
 from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.engines.transactional.transactions import TargetTransactions, TransactionContent
 from twinlog.engines.translated.writers import NotLocated
-from twinlog.kafka.errors import Fenced, Refusal
+from twinlog.kafka.errors import Fenced, Refusal, Retriable
 from twinlog.kafka.groups.offsets import committed_offsets
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import Encoded, RawRecord, build, encode_tail
@@ -46,6 +49,12 @@ class ToBegin:
 
     route: Route
     begin: Offset
+    copied_to: Offset | None = None
+    """Where another program has copied to, as it was taken over."""
+
+
+class Outdated(Retriable):
+    """Positions were read before the last fence: their partitions are to be located again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +65,13 @@ class SourcePosition:
     route: Route
     offset: Offset
     epoch: LeaderEpoch
+    copied_to: Offset | None
+    fence: int
+    """The number of the fence behind which the partition was located."""
 
     def committed(self) -> TransactionOffset:
         """What the group's offset is."""
-        metadata = position_metadata(self.route.source_topic_id)
+        metadata = position_metadata(self.route, self.copied_to)
         return TransactionOffset(self.offset, self.epoch, metadata)
 
 
@@ -75,6 +87,7 @@ class TransactionalWriters:
         )
         self._begun: Mapping[MirrorPartition, Route] | None = None  # None: to be read
         self._producer_id = _NO_PRODUCER
+        self._fences = 0
         self._turns = asyncio.Lock()
         """Guards the id: one transaction at a time."""
 
@@ -129,6 +142,7 @@ class TransactionalWriters:
                         one.route,
                         group,
                         name.partition,
+                        copied_to=one.copied_to,
                     )
                 except PositionLost as error:
                     results[name] = NotLocated(str(error))
@@ -138,14 +152,19 @@ class TransactionalWriters:
                     start, epoch = Offset(found.offset), LeaderEpoch(found.leader_epoch)
                 if found is None or begun.get(name) != one.route:
                     # Also where an operator has committed an offset before the first start.
-                    new[name] = SourcePosition(remotes[name], one.route, start, epoch)
-                results[name] = TransactionalQueue(start, epoch)
+                    new[name] = SourcePosition(
+                        remotes[name], one.route, start, epoch, one.copied_to, self._fences
+                    )
+                results[name] = TransactionalQueue(
+                    start, epoch, fence=self._fences, has_begun=found is not None
+                )
             if new:
                 await self._begin(new)
         return results
 
     async def _fence(self) -> None:
         self._begun = None
+        self._fences += 1
         producer_id = await self._transactions.fence()
         if self._producer_id == _NO_PRODUCER:
             self._producer_id = producer_id
@@ -194,12 +213,15 @@ class TransactionalWriters:
         """Write batches and the positions behind them in one transaction.
 
         Raises:
+            Outdated: a partition was located before the last fence, or there has to be another one.
             TransactionRefused: partitions refuse it; nothing is committed.
             Fenced: another owner has taken over.
             Retriable, UserError: each partition is to be located again.
         """
         async with self._turns:
-            await self._take_over()
+            located = {position.fence for position in positions.values()}
+            if not self._transactions.ready or located - {self._fences}:
+                raise Outdated("the transactional id was fenced, or has to be, since the location")
             await self._transactions.write(
                 TransactionContent(batches=batches, offsets=self._offsets(positions))
             )

@@ -369,6 +369,7 @@ class BaseFlowEngine(ABC, Generic[W, Q]):
             former, newest = partition.destination_epoch, destination.epoch
             if UNKNOWN_EPOCH < former < newest:
                 # The new leader may have lost records, and the producer that would have told.
+                partition.elected = partition.locating
                 self._flow.locate_again(partition, "the destination has elected another leader")
             partition.destination_epoch = LeaderEpoch(max(former, newest))
             if min(source.node, destination.node) < 0:
@@ -462,6 +463,9 @@ class FlowEngine(BaseFlowEngine[FlowWriters, PartitionSequence]):
             partition.sequence, partition.reason = result, None
             partition.stage, partition.recorded_at = FlowStage.COPYING, self._flow.now()
             self._flow.note(partition)
+            if partition.elected:
+                partition.elected = False
+                self._flow.locate_again(partition, "the destination has elected another leader")
         elif result is None:
             self._flow.trouble(partition, "the source's log start is not known")
         elif result.transient:
@@ -511,11 +515,12 @@ async def source_begins(
 ) -> Mapping[MirrorPartition, Offset]:
     """Where partitions begin of which this flow has copied nothing.
 
-    It is behind what another program has copied, or at the source's log start, or its end.
+    It is behind what another program has copied, or at the source's log start, or its end: the last
+    stable offset, as a transaction that is open is copied whole or not at all.
     """
     bounds = await source.bounds([p.source for p in partitions])
     edges = {
-        p: bounds[p.source].high_watermark if at_end else bounds[p.source].start
+        p: bounds[p.source].last_stable if at_end else bounds[p.source].start
         for p in partitions
         if not bounds[p.source].error and bounds[p.source].start >= 0
     }

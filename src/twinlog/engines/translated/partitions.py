@@ -96,6 +96,8 @@ class FlowPartition(Generic[W, Q]):
     destination_node: int = -1
     destination_epoch: LeaderEpoch = UNKNOWN_EPOCH
     """The leader epoch of the destination, when leaders were last asked for."""
+    elected: bool = False
+    """Whether the destination has elected another leader while it was being located."""
     in_flight: int = 0
     """Batches that are not answered, of former sequences too."""
     sent_to: int = -1
@@ -252,8 +254,9 @@ class FlowPartitions(Generic[W, Q]):
         """Locate a partition again that has no trouble."""
         if partition.sequence is not None:
             log.info("%s: %s; locating it again", partition.name, reason)
-            partition.sequence, partition.stage = None, FlowStage.LOCATING
-            partition.doubted = ()
+            partition.sequence, partition.doubted = None, ()
+            if partition.stage is FlowStage.COPYING:
+                partition.stage = FlowStage.LOCATING
             self.changed.set()
 
     def fail(self, partition: FlowPartition[W, Q], reason: str, *, transient: bool = True) -> None:

@@ -1,0 +1,123 @@
+"""Which transactions are written at all: after fences of one's own, and after doubtful answers."""
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from twinlog.engines.transactional import transactions
+from twinlog.engines.transactional.transactions import TargetTransactions, TransactionContent
+from twinlog.engines.transactional.writers import Outdated, SourcePosition, TransactionalWriters
+from twinlog.kafka.errors import Retriable, TwinlogError
+from twinlog.kafka.requests.transactions import ProducerId
+from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
+from twinlog.lifecycle.flow_topics import FlowClusters
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.store import topic_writer
+from twinlog.store.config_records import MirrorTopic
+from twinlog.store.offset_records import Route
+
+REMOTE = TopicPartition("A.t", 0)
+NAME = MirrorPartition("m", "t", 0)
+CLUSTER: Any = SimpleNamespace(name="destination")
+
+
+class Transactions:
+    """A transactional id that is always fenced at once."""
+
+    def __init__(self) -> None:
+        self.ready = False
+        self.written: list[TransactionContent] = []
+
+    async def fence(self) -> int:
+        self.ready = True
+        return 7
+
+    async def write(self, content: TransactionContent) -> None:
+        self.written.append(content)
+
+
+def position(fence: int) -> SourcePosition:
+    route = Route(UUID(int=1), REMOTE.topic, UUID(int=2))
+    return SourcePosition(REMOTE, route, Offset(5), LeaderEpoch(UNKNOWN_EPOCH), None, fence)
+
+
+def test_positions_from_before_a_fence_are_not_written() -> None:
+    """Goal: who takes the id back does not write what another owner may have written meanwhile."""
+    lane: Any = SimpleNamespace(destination=CLUSTER, id_prefix="lanes")
+    writers = TransactionalWriters(0, lane, port=SimpleNamespace())  # type: ignore[arg-type]
+    fake: Any = Transactions()
+    writers._transactions = fake
+
+    async def run() -> None:
+        await writers.open()
+        await writers.write({}, {NAME: position(1)})
+        await writers.open()
+        with pytest.raises(Outdated):
+            await writers.write({}, {NAME: position(1)})
+        await writers.write({}, {NAME: position(2)})
+        fake.ready = False  # an error, as of another flow of this state partition
+        with pytest.raises(Outdated):
+            await writers.write({}, {NAME: position(2)})
+
+    asyncio.run(run())
+    assert len(fake.written) == 2
+
+
+@pytest.mark.parametrize("sent", [1, 2])
+def test_an_epoch_whose_end_was_sent_twice_is_not_used_again(
+    sent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a copy of EndTxn that arrives later does not commit half of the next transaction."""
+
+    async def end_txn(*_: object, before_send: Callable[[], None], **__: object) -> None:
+        for _ in range(sent):
+            before_send()
+
+    monkeypatch.setattr(topic_writer, "end_txn", end_txn)
+    writer = TargetTransactions(CLUSTER, "id", lambda: None)
+    writer._producer = ProducerId(1, 0)
+    asyncio.run(writer.write(TransactionContent()))
+    assert writer.ready is (sent == 1)
+
+
+def test_a_transaction_that_fails_is_ended_by_a_newer_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: what the network still holds of it is refused: markers of EndTxn would let it in."""
+    ended: list[str] = []
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise Retriable("no answer")
+
+    async def init_producer_id(_: object, transactional_id: str, **__: object) -> ProducerId:
+        ended.append(transactional_id)
+        return ProducerId(1, 1)
+
+    monkeypatch.setattr(transactions, "send_offsets_to_txn", refuse)
+    monkeypatch.setattr(transactions, "init_producer_id", init_producer_id)
+    writer = TargetTransactions(CLUSTER, "id", lambda: None)
+    writer._producer = ProducerId(1, 0)
+    with pytest.raises(TwinlogError, match="no answer"):
+        asyncio.run(writer.write(TransactionContent(offsets={"g": {}})))
+    assert ended == ["id"]
+    assert not writer.ready
+
+
+def test_two_topics_do_not_share_one_position() -> None:
+    """Goal: a policy of one's own that gives two topics one name is refused for such a flow."""
+    topic = MirrorTopic(
+        mirror="m", topic="x.t", topic_id=UUID(int=1), partitions=1, destination_topic="t"
+    )
+    clusters: Any = SimpleNamespace(mirror=SimpleNamespace(kind="transactional"))
+    check = FlowClusters._check_positions
+    check(clusters, [topic], {"x.t": "t", "x.u": "u"})
+    with pytest.raises(TwinlogError, match=r"x\.t and y\.t would both be copied to t"):
+        check(clusters, [topic], {"y.t": "t"})
+    with pytest.raises(TwinlogError, match="would both be copied to t"):
+        check(clusters, [], {"x.t": "t", "y.t": "t"})
+    clusters.mirror.kind = "translated"
+    check(clusters, [topic], {"y.t": "t"})
