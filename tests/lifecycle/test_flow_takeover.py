@@ -225,6 +225,27 @@ def test_a_foreign_record_at_the_end(played: Played) -> None:
     assert played.begin("recorded") == (41, 40, (41, 100))
 
 
+@pytest.mark.parametrize(
+    ("most", "text"), [(20, "no copy of a record"), (5, "no copy of any of 5 records")]
+)
+def test_a_long_remote_topic_whose_source_was_recreated(
+    played: Played, monkeypatch: pytest.MonkeyPatch, most: int, text: str
+) -> None:
+    """Goal: a partition with more offsets than are looked at proves nothing either.
+
+    The flow would begin behind the recorded offset of a former topic, and miss what is below.
+    """
+    monkeypatch.setattr(flow_takeover, "_MOST", most)
+    played.fill(30, 30)
+    played.foreign()
+    played.record(20)
+    with pytest.raises(UserError, match=text) as caught:
+        played.begins()
+    assert "twinlog.takeover=recorded begins at 21" in caught.value.hint
+    assert "twinlog.takeover=ignore copies all" in caught.value.hint
+    assert played.begin("recorded") == (21, 20, (21, 30))
+
+
 def test_a_source_topic_that_was_recreated(played: Played) -> None:
     """Goal: an offset that the source does not have is not believed."""
     played.fill(100, 60)
@@ -264,16 +285,31 @@ def test_records_that_the_source_has_deleted_are_missed(played: Played) -> None:
     """Goal: the flow begins at deleted records, so that their loss is reported."""
     played.fill(100, 60)
     played.record(40)
-    delete_before(played.source, [(played.topic, 0, 80)])
+    delete_before(played.source, [(played.topic, 0, 50)])
     assert played.begin() == (41, 40, (41, 100))
+    # Without the record that was copied last, it is not known whether it is the same topic.
+    delete_before(played.source, [(played.topic, 0, 80)])
+    with pytest.raises(UserError, match=r"from offset 80 on; nothing proves that offset 40"):
+        played.begins()
+    assert played.begin("recorded") == (41, 40, (41, 100))
 
 
 def test_a_remote_topic_without_records(played: Played) -> None:
-    """Goal: retention of the remote topic hides what was copied."""
+    """Goal: retention of the remote topic hides what was copied, and from which topic."""
     played.fill(100, 60)
     played.record(40)
     delete_before(played.target, [(played.remote, 0, 60)])
-    assert played.begin() == (41, 40, (41, 100))
+    with pytest.raises(UserError, match="has no records any more; nothing proves"):
+        played.begins()
+    assert played.begin("recorded") == (41, 40, (41, 100))
+
+
+def test_a_remote_topic_without_records_of_which_nothing_is_recorded(played: Played) -> None:
+    """Goal: the source's beginning needs no proof, as nothing is missed."""
+    played.fill(100, 60)
+    played.record(None)
+    delete_before(played.target, [(played.remote, 0, 60)])
+    assert played.begin() == (0, None, (0, 100))
 
 
 def test_a_compacted_topic(pair: Pair, topic: str) -> None:
@@ -282,6 +318,10 @@ def test_a_compacted_topic(pair: Pair, topic: str) -> None:
     played.copy(0, 60)
     played.record(40)
     assert played.begin() == (41, 40, (41, 100))
+    played.foreign()
+    with pytest.raises(UserError, match="nothing proves that offset 40"):
+        played.begins()
+    assert played.begin("recorded") == (41, 40, (41, 100))
 
 
 def test_a_remote_topic_that_is_empty(played: Played) -> None:

@@ -5,13 +5,14 @@ them (flow_takeover.py): `take_over_topics`, right after `create_flow`.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_config
 from twinlog.kafka.client.references import EVERYTHING
 from twinlog.kafka.errors import Retriable, UserError
+from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.changes import alter_mirror
 from twinlog.lifecycle.creation import (
     check_properties,
@@ -28,6 +29,7 @@ from twinlog.mirror.flow import flow_of, flow_properties, transforms_of
 from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.mirror_maker_file import Flow
 from twinlog.mirror.settings import FLOW_KINDS, GROUPS, KIND, REFRESH, TRANSACTIONAL
+from twinlog.store.config_records import MirrorTopic
 from twinlog.store.control_topics import (
     STATE_TOPIC,
     ControlTopics,
@@ -36,6 +38,7 @@ from twinlog.store.control_topics import (
 )
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.offset_log import create_offsets_topic
+from twinlog.store.recorded_maps import read_ends
 
 log = logging.getLogger(__name__)
 
@@ -202,7 +205,7 @@ async def _check_takeover(destination: KafkaCluster, properties: Mapping[str, st
 async def take_over_topics(destination: KafkaCluster, name: str) -> list[TakenOver]:
     """Add the topics to a flow whose remote topics exist, if it takes over from MirrorMaker 2.
 
-    The others are added by its nodes, and begin as usual.
+    All or none of them are added. The others are added by its nodes, and begin as usual.
 
     Args:
         destination: the target.
@@ -212,28 +215,57 @@ async def take_over_topics(destination: KafkaCluster, name: str) -> list[TakenOv
         Where partitions begin that MirrorMaker 2 has copied before.
 
     Raises:
-        UserError, ProtocolError: see `FlowClusters.add`.
+        UserError, ProtocolError: see `FlowClusters.add`; or MirrorMaker 2 is running, or has copied
+            more of topics that the flow has.
         Retriable: a cluster is unreachable.
     """
-    snapshot = await MirrorStore(destination).snapshot()
+    store = MirrorStore(destination)
+    snapshot = await store.snapshot()
     mirror = snapshot.mirrors[name]
     flow = flow_of(mirror.source)
     if flow.settings.twinlog_takeover not in TAKING_OVER:
         return []
-    known = {topic.topic for topic in snapshot.topics_of(name)}
-    taken_over: list[TakenOver] = []
     async with connected_source(mirror, EVERYTHING) as source:
         topics = (await source.refresh(None)).topics
         names = copied_topics(topics, *flow)
         existing = await existing_topics(destination, {*names.values()})
         clusters = FlowClusters(destination=destination, source=source, mirror=mirror, flow=flow)
-        for topic, remote in sorted(names.items()):
-            if topic in known or remote not in existing:
-                continue
+        while True:
+            had = snapshot.topics_of(name)
+            await clusters.takeover.check_copied(await _copied_to(destination, had))
+            known = {topic.topic for topic in had}
+            new = {
+                topic: remote
+                for topic, remote in sorted(names.items())
+                if topic not in known and remote in existing
+            }
+            if not new:
+                return []
             try:
-                taken_over += await clusters.add(topics, {topic: remote})
+                return await clusters.add(topics, new)
             except MirrorRefused as error:
-                if error.kind is not MirrorError.TOPIC_ALREADY_IN_MIRROR:
+                snapshot = await store.snapshot()
+                added = {topic.topic for topic in snapshot.topics_of(name)} - known
+                if error.kind is not MirrorError.TOPIC_ALREADY_IN_MIRROR or not added:
                     raise
-                log.info("a node has added %s meanwhile", topic)
-    return taken_over
+                log.info("a node has added topics meanwhile: %s", ", ".join(sorted(added)))
+
+
+async def _copied_to(
+    destination: KafkaCluster, topics: Collection[MirrorTopic]
+) -> dict[TopicPartition, int]:
+    """Up to where a flow has copied partitions, of which MirrorMaker 2 may have copied more.
+
+    Of a topic that is copied from offset 0 on, what it has recorded is of a former topic.
+    """
+    recorded = await read_ends(destination, topics) if topics else {}
+    begins = {
+        name.source: topic.begin(name.partition)
+        for topic in topics
+        for name in topic.mirror_partitions
+    }
+    return {
+        source: max(recorded.get(source, 0), begin or 0)
+        for source, begin in begins.items()
+        if begin != 0 and (begin is not None or source in recorded)
+    }

@@ -15,21 +15,22 @@ from typing import Final, NamedTuple
 from kafka.partitioner.default import murmur2
 
 from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.metadata import is_another
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Refusal, Retriable, UserError
+from twinlog.kafka.errors import Refusal, UserError
 from twinlog.kafka.groups.offsets import member_clients
 from twinlog.kafka.requests.topics import NewTopic, confirm_absent, create_topics
 from twinlog.kafka.types import TopicPartition
+from twinlog.lifecycle.destination_topics import existing_topics
 from twinlog.lifecycle.flow_takeover import offsets_topic, worker_group
 from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset, decode, encode
 from twinlog.mirror.flow import flow_of
 from twinlog.mirror.settings import TRANSLATED
 from twinlog.mirror.states import State
 from twinlog.store.config_records import MirrorTopic, Wanted
-from twinlog.store.control_topics import partition_count
+from twinlog.store.control_topics import States, partition_count
 from twinlog.store.mirrors import MirrorStore, unknown_mirror
-from twinlog.store.offset_log import OFFSETS_TOPIC, StoredOffsets, read_offsets
-from twinlog.store.snapshot import owners
+from twinlog.store.recorded_maps import read_ends
 from twinlog.store.topic_reader import read_whole
 from twinlog.store.topic_writer import ALL, Entry, append
 
@@ -61,8 +62,8 @@ async def hand_back(destination: KafkaCluster, name: str) -> list[HandedBack]:
         The partitions of which something was copied; the others begin as MirrorMaker 2's do.
 
     Raises:
-        UserError: there is no such flow, a partition is not STOPPED, MirrorMaker 2 is running, or
-            a right is missing.
+        UserError: there is no such flow, a partition is not STOPPED, it is not known what of it was
+            copied, its remote topic was recreated, MirrorMaker 2 is running, or a right is missing.
         ProtocolError: the records of Connect or of the flow cannot be read.
         Retriable: not now; some offsets may be written.
     """
@@ -84,6 +85,8 @@ async def hand_back(destination: KafkaCluster, name: str) -> list[HandedBack]:
                     "--remove",
                     hint=f"kafka-mirrors --remove --mirror {name} --topic '.*'",
                 )
+    ends = await read_ends(destination, topics)
+    await _require_known(destination, name, topics, states, ends)
     alias = flow_of(mirror.source).settings.source_cluster_alias
     if members := await member_clients(destination, worker_group(alias)):
         raise UserError(
@@ -91,30 +94,49 @@ async def hand_back(destination: KafkaCluster, name: str) -> list[HandedBack]:
             f"{', '.join(members)}",
             hint="stop it: it reads offsets when it starts",
         )
-    ends = await _ends(destination, topics)
-    await _record(destination, alias, ends)
-    return [HandedBack(source, end - 1) for source, end in sorted(ends.items()) if end > 0]
+    upto = {
+        partition.source: max(ends.get(partition.source, 0), topic.begin(partition.partition) or 0)
+        for topic in topics
+        for partition in topic.mirror_partitions
+    }
+    await _record(destination, alias, upto)
+    return [HandedBack(source, end - 1) for source, end in sorted(upto.items()) if end > 0]
 
 
-async def _ends(
-    destination: KafkaCluster, topics: Sequence[MirrorTopic]
-) -> dict[TopicPartition, int]:
-    """The source's offset up to which each partition was copied."""
-    count = await partition_count(destination, OFFSETS_TOPIC)
-    if count is None:
-        raise Retriable("a broker does not know the topic", topic=OFFSETS_TOPIC)
-    stored = await read_offsets(destination)
-    ends: dict[TopicPartition, int] = {}
-    for place, partitions in owners(topics, count).items():
-        for name, topic in partitions:
-            plan = stored.get(place, StoredOffsets()).plans.get(name)
-            follows = plan is not None and (
-                (plan.route.source_topic_id, plan.route.topic)
-                == (topic.topic_id, topic.destination_name)
-            )
-            copied = plan.plan.recorded.source if plan is not None and follows else 0
-            ends[name.source] = max(copied, topic.begin(name.partition) or 0)
-    return ends
+async def _require_known(
+    destination: KafkaCluster,
+    name: str,
+    topics: Sequence[MirrorTopic],
+    states: States,
+    ends: Mapping[TopicPartition, int],
+) -> None:
+    """Check that what was copied is known, and is still there.
+
+    Raises:
+        UserError: it is not.
+    """
+    hint = (
+        f"delete flow {name} without --hand-back: MirrorMaker 2 goes on where it had stopped "
+        "itself, and copies again what the flow has copied"
+    )
+    existing = await existing_topics(destination, {topic.destination_name for topic in topics})
+    for topic in topics:
+        remote = topic.destination_name
+        # That nothing was copied is a reason, too.
+        copied = [one for one in topic.mirror_partitions if one.source in ends]
+        if not copied and not any(begin > 0 for begin in topic.begins):
+            continue
+        if remote not in existing:
+            raise UserError(f"the remote topic {remote} is gone, with what was copied", hint=hint)
+        if is_another(topic.destination_topic_id, existing[remote].topic_id):
+            raise UserError(f"the remote topic {remote} was recreated", hint=hint)
+        for partition in copied:
+            state = states.states[partition]
+            if state.reason is not None:
+                raise UserError(
+                    f"it is not known what of {partition.source} was copied: {state.reason}",
+                    hint=hint,
+                )
 
 
 async def _record(

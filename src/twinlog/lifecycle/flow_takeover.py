@@ -10,10 +10,14 @@ What MirrorMaker 2 has recorded is in the offsets topic of its Connect worker
 if the records at both of its offsets are equal: it is written after the target has acknowledged
 the record, and so all before it.
 
+What is recorded may be of a former topic of the same name, and a flow that believes it would miss
+records. So the last record of the remote topic has to be a copy of a record from the recorded
+offset on; otherwise the topic is refused, and `recorded` is the operator's word for the offset.
+
 The comparison (mirror/copied_tail.py) needs a source that has kept all records from the recorded
-one on: it is not made for compacted topics. Where it proves nothing, the flow begins behind the
-recorded offset. No record is missed in any case, and what may be copied twice is named
-(`TakenOver.repeated`). A remote topic that contradicts what is recorded is refused.
+one on: it is not made for compacted topics. Where it proves no more than that, the flow begins
+behind the recorded offset. No record is missed, and what may be copied twice is named
+(`TakenOver.repeated`).
 
 MirrorMaker 2 has to be stopped. Members of its group, and a remote topic that grows, show that it
 is not. After a kill its group keeps a member for `session.timeout.ms`, 10 s by default.
@@ -104,6 +108,14 @@ class _Subject:
     remote_bounds: LogBounds
 
 
+class _LastCopy(NamedTuple):
+    """The last record of a remote topic; the others as in `CopiedTail`."""
+
+    copy: Record
+    end: Offset
+    copies: int
+
+
 class FlowTakeover:
     """Finds out where the topics of a flow begin; what MirrorMaker 2 has recorded is read once.
 
@@ -146,6 +158,30 @@ class FlowTakeover:
             return
         for name, topic in remote.items():
             await self.begins(topics[name], topic)
+
+    async def check_copied(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Check that MirrorMaker 2 is stopped, and has copied no more of what a flow has.
+
+        Args:
+            ends: the source's offsets up to which the flow has copied.
+
+        Raises:
+            UserError: it is running, or has recorded an offset that the flow has not reached.
+            Retriable: the target is unreachable.
+        """
+        await self._require_stopped()
+        offsets = offsets_topic(self._settings.source_cluster_alias)
+        if not ends or not await _exists(self._destination, offsets):
+            return
+        copied = await self._last_copied()
+        for partition in sorted(ends.keys() & copied.keys()):
+            if copied[partition] >= ends[partition]:
+                raise UserError(
+                    f"MirrorMaker 2 has copied {partition} on since: it has recorded offset "
+                    f"{copied[partition]}, and the flow has copied up to {ends[partition]}",
+                    hint="delete the flow, then take over again; if MirrorMaker 2 has not run "
+                    "since, start without --takeover",
+                )
 
     async def begins(self, topic: Topic, remote: Topic) -> list[TakenOver]:
         """Where the partitions of a topic begin; those are left out that begin as usual.
@@ -327,41 +363,69 @@ class FlowTakeover:
             why = f"the source has deleted its records below {start}, which the comparison needs"
         else:
             return await self._compared(place, recorded, OffsetRange(needed, end), rest)
+        if recorded is not None and self._settings.twinlog_takeover != "recorded":
+            kept = OffsetRange(Offset(max(start, needed)), end)
+            await self._last_copy(place, recorded, kept, rest.start)
         return _doubtful(place, recorded, rest, why)
 
-    async def _compared(
-        self, place: _Subject, recorded: Offset | None, readable: OffsetRange, rest: OffsetRange
-    ) -> TakenOver:
+    async def _last_copy(
+        self, place: _Subject, recorded: Offset | None, readable: OffsetRange, begin: Offset
+    ) -> "_LastCopy | None":
+        """The last record of the remote topic, and where the source has it.
+
+        Returns:
+            None if there is none, and nothing is recorded that it would have to prove.
+
+        Raises:
+            UserError: nothing proves that what is recorded is of this topic.
+        """
         last = await self._last_record(place)
         if last is None:
-            return _doubtful(place, recorded, rest, "the remote topic has no records any more")
+            if recorded is None:
+                return None
+            raise _unproven(
+                f"{place.remote} has no records any more", place, recorded, begin, "they expired"
+            )
         tail = CopiedTail(last, recorded)
         most = min(place.remote_bounds.high_watermark, _MOST)
         async for records in _records(self._source_logs, place.source, readable):
             tail.look(records)
             if tail.end is not None or tail.records > most:
                 break
-        if tail.end is None and recorded is not None and most < _MOST:
-            raise UserError(
-                f"the last record of {place.remote} is no copy of a record of {place.source} from "
-                f"offset {recorded} on, up to which MirrorMaker 2 has copied",
-                hint="another program writes there, timestamps are not kept, or the source topic "
-                f"was recreated; {TAKEOVER}=recorded begins at {rest.start} all the same",
-            )
-        if tail.end is None:
+        if tail.end is not None:
+            return _LastCopy(last, tail.end, tail.copies)
+        if recorded is None:
+            return None
+        cut_off = tail.records > most == _MOST
+        among = f"any of {_MOST} records" if cut_off else "a record"
+        raise _unproven(
+            f"the last record of {place.remote} is no copy of {among} of {place.source} from "
+            f"offset {max(recorded, readable.start)} on",
+            place,
+            recorded,
+            begin,
+            "another program writes there, timestamps are not kept, or the source has deleted the "
+            "record",
+        )
+
+    async def _compared(
+        self, place: _Subject, recorded: Offset | None, readable: OffsetRange, rest: OffsetRange
+    ) -> TakenOver:
+        found = await self._last_copy(place, recorded, readable, rest.start)
+        if found is None:
             return _doubtful(place, recorded, rest, "the last copied record was not found")
-        copies = Offset(last.offset + 1 - tail.copies)
+        upto = Offset(found.copy.offset + 1)
         if not await self._equal(
             place,
-            OffsetRange(rest.start, tail.end),
-            OffsetRange(copies, Offset(last.offset + 1)),
-            tail.copies,
+            OffsetRange(rest.start, found.end),
+            OffsetRange(Offset(upto - found.copies), upto),
+            found.copies,
         ):
             why = "the remote topic does not end with copies of all records up to its last one"
             begin = rest.start
         else:
             why = "MirrorMaker 2 has copied them before, or others of the same content"
-            begin = tail.end
+            begin = found.end
         repeated = await self._repeated(place, begin, readable.end)
         if repeated is None:
             repeated = OffsetRange(begin, rest.end)
@@ -442,6 +506,15 @@ class FlowTakeover:
                     return False
                 equal += 1
         return equal == count
+
+
+def _unproven(what: str, place: _Subject, recorded: Offset, begin: Offset, other: str) -> UserError:
+    return UserError(
+        f"{what}; nothing proves that offset {recorded}, which MirrorMaker 2 has recorded, is of "
+        f"this topic {place.source.topic}",
+        hint=f"{other}: {TAKEOVER}=recorded begins at {begin} all the same; or the source topic "
+        f"was recreated, then {TAKEOVER}=ignore copies all of it",
+    )
 
 
 def _doubtful(

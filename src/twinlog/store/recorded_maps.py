@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
+from twinlog.kafka.errors import Retriable
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.recorded_map import RecordedMap
 from twinlog.store.config_records import MirrorTopic
@@ -44,6 +45,34 @@ async def read_maps(
                 position = max(plan.plan.recorded.source, runs.end.source)
                 maps[name.source] = RecordedMap(runs, position, bool(plan.plan.runs))
     return maps
+
+
+async def read_ends(
+    destination: KafkaCluster, topics: Collection[MirrorTopic]
+) -> dict[TopicPartition, int]:
+    """The source's offsets up to which a flow has copied partitions, as far as it is recorded.
+
+    Args:
+        destination: the flow's cluster.
+        topics: topics of one flow.
+
+    Returns:
+        Where the map ends. A partition of which nothing was copied is missing.
+
+    Raises:
+        TwinlogError: they cannot be read now.
+    """
+    count = await partition_count(destination, OFFSETS_TOPIC)
+    if count is None:
+        raise Retriable("a broker does not know the topic", topic=OFFSETS_TOPIC)
+    stored = await read_offsets(destination)
+    return {
+        name.source: plan.plan.recorded.source
+        for place, partitions in owners(topics, count).items()
+        if place in stored
+        for name, topic in partitions
+        if (plan := stored[place].plans.get(name)) is not None and _is_of(plan, topic)
+    }
 
 
 def _is_of(stored: StoredPlan, topic: MirrorTopic) -> bool:

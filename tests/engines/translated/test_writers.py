@@ -15,6 +15,7 @@ from twinlog.engines.base import LaneContext, Sealed, Sealing
 from twinlog.engines.exact.data_id import DataId
 from twinlog.engines.exact.ports import ActiveProducers, DestinationPort, LogEnd, ProducerIdentity
 from twinlog.engines.settings import LaneSettings
+from twinlog.engines.translated import writers as writers_module
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters, NotLocated, ToLocate
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -162,6 +163,31 @@ def test_a_former_flow_goes_on_behind_what_another_program_has_copied() -> None:
         lower = {NAME: replace(OWNED[NAME], copied_to=Offset(90))}
         sequence = await _located(_writers(log, port), lower)
         assert sequence.position == 130
+
+    _run(body())
+
+
+def test_what_another_program_has_copied_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: behind all that a former flow had planned, the map begins anew however long that is."""
+
+    async def never(*_: object) -> None:
+        raise Retriable("it takes too long to read")
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        writers = _writers(log, port)
+        sequence = await _located(writers)
+        sequence.offer([_data(100, 103)])
+        await writers.record({NAME: sequence})
+        monkeypatch.setattr(writers_module, "read_end", never)
+        port.end = 9_000_000
+        # What may have landed is looked for, if it may be more than the other program has copied.
+        copied = {NAME: replace(OWNED[NAME], copied_to=Offset(102))}
+        assert isinstance((await _writers(log, port).locate(copied))[NAME], NotLocated)
+        copied = {NAME: replace(OWNED[NAME], copied_to=Offset(104))}
+        sequence = await _located(_writers(log, port), copied)
+        assert (sequence.position, sequence.recorded) == (104, (104, 9_000_001))
+        assert (await log.take_over()).plans[NAME].plan.runs == ()
 
     _run(body())
 

@@ -34,8 +34,11 @@ class TranslatedKind:
             for topic in topics
             for name in topic.mirror_partitions
         }
+        # The map of a former flow goes on where it has ended, so it may begin above a later begin.
         begins = {
-            name.source: begin
+            name.source: max(begin, maps[name.source].start.source)
+            if name.source in maps
+            else begin
             for topic in topics
             for name in topic.mirror_partitions
             if (begin := topic.begin(name.partition)) is not None

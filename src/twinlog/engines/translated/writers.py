@@ -405,6 +405,11 @@ class FlowWriters:
         plan = stored.plan
         if fence is None:
             raise Contradiction("its plan is stored, and it has not been fenced")
+        planned = plan.runs[-1][1] if plan.runs else plan.recorded.source
+        if wanted.copied_to > max(planned, plan.recorded.source, chunk.end.source):
+            # Another program has copied on from where a former flow of this name had ended. Where
+            # to is not known, so the map begins anew, whatever of the plan has landed.
+            return [_anew(name, wanted, fence)], wanted.copied_to, None
         if remembered is None or remembered.error:
             code = Refusal(remembered.error) if remembered else "no answer"
             raise Retriable(f"cannot read the producers of {wanted.destination}: {code}")
@@ -424,10 +429,7 @@ class FlowWriters:
             tail = MapTail(plan.producer_id, plan.epoch, number)
         position = max(found.position, chunk.end.source)
         if position < wanted.copied_to:
-            # Another program has copied on from where a former flow of this name had ended. Where
-            # to is not known, so the map begins anew.
-            anew = Ends(wanted.copied_to, Offset(fence + 1))
-            return [MapChunk(name, 0, anew, ())], wanted.copied_to, None
+            return [_anew(name, wanted, fence)], wanted.copied_to, None
         return extended(chunk, runs), position, tail
 
     async def record(self, sequences: Mapping[MirrorPartition, PartitionSequence]) -> None:
@@ -504,3 +506,8 @@ class FlowWriters:
         if sealing.topic_id is None and stored is not None:  # the topic's record may be gone
             key = TopicPartition(stored.route.topic, name.partition)
         return ToLocate(key, None, owned_before=True, topic_id=sealing.topic_id)
+
+
+def _anew(name: MirrorPartition, wanted: ToLocate, fence: Offset) -> MapChunk:
+    """The beginning of a map behind what another program has copied."""
+    return MapChunk(name, 0, Ends(wanted.copied_to, Offset(fence + 1)), ())

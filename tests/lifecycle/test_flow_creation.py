@@ -1,0 +1,162 @@
+"""Which topics a flow takes over from MirrorMaker 2, with the clusters in memory.
+
+Where they begin is in tests/lifecycle/test_flow_takeover.py.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import UserError
+from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.lifecycle import flow_creation, flow_takeover
+from twinlog.lifecycle.flow_creation import take_over_topics
+from twinlog.lifecycle.flow_takeover import FlowTakeover, TakenOver
+from twinlog.lifecycle.flow_topics import FlowClusters
+from twinlog.mirror.errors import MirrorError, MirrorRefused
+from twinlog.mirror.flow import flow_properties
+from twinlog.store.config_records import Mirror, MirrorTopic, key_of
+from twinlog.store.snapshot import Snapshot
+
+MIRROR = Mirror(
+    name="a-to-b",
+    source=flow_properties({"enabled": "true", "twinlog.takeover": "compare"}, "a", "b"),
+    source_cluster_id="source",
+)
+FIRST = TopicPartition("t1", 0)
+
+
+def topic(name: str, *begins: int) -> MirrorTopic:
+    """A topic of the flow."""
+    return MirrorTopic(
+        mirror="a-to-b",
+        topic=name,
+        topic_id=UUID(int=1),
+        partitions=1,
+        destination_topic=f"a.{name}",
+        begins=begins,
+    )
+
+
+class World:
+    """A flow with some of the topics t1, t2 and t3, all of which MirrorMaker 2 has copied."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.topics: list[MirrorTopic] = []
+        self.copied: dict[TopicPartition, int] = {}
+        self.ends: dict[TopicPartition, int] = {}
+        self.members: list[str] = []
+        self.added: list[list[str]] = []
+        self.refusals: list[MirrorRefused] = []
+        self.later: list[MirrorTopic] = []
+        world = self
+
+        class Stored:
+            def __init__(self, _: object) -> None:
+                pass
+
+            async def snapshot(self) -> Snapshot:
+                return Snapshot({key_of(one): one for one in (MIRROR, *world.topics)})
+
+        @asynccontextmanager
+        async def source(*_: object) -> AsyncIterator[object]:
+            async def refresh(_: object) -> object:
+                return SimpleNamespace(topics={})
+
+            yield SimpleNamespace(refresh=refresh)
+
+        async def add(_: object, __: object, names: Mapping[str, str]) -> Sequence[TakenOver]:
+            world.added.append(list(names))
+            if world.refusals:
+                world.topics += world.later
+                raise world.refusals.pop()
+            return [TakenOver(TopicPartition(name, 0), Offset(5), Offset(4)) for name in names]
+
+        def copied_topics(*_: object) -> dict[str, str]:
+            return {name: f"a.{name}" for name in ("t1", "t2", "t3")}
+
+        def answer(value: Any) -> Any:
+            async def read(*_: object) -> Any:
+                return value() if callable(value) else value
+
+            return read
+
+        for name, fake in {
+            "MirrorStore": Stored,
+            "connected_source": source,
+            "copied_topics": copied_topics,
+            "existing_topics": answer(dict.fromkeys(("a.t1", "a.t2", "a.t3"))),
+            "read_ends": answer(self.ends),
+        }.items():
+            monkeypatch.setattr(flow_creation, name, fake)
+        monkeypatch.setattr(FlowClusters, "add", add)
+        monkeypatch.setattr(FlowTakeover, "_read_copied", answer(self.copied))
+        monkeypatch.setattr(flow_takeover, "_exists", answer(lambda: bool(self.copied)))
+        monkeypatch.setattr(flow_takeover, "member_clients", answer(self.members))
+        monkeypatch.setattr(flow_takeover, "_GROUP_S", 0.0)
+
+    def take_over(self) -> list[str]:
+        """The topics that were taken over."""
+        found = asyncio.run(take_over_topics(cast("KafkaCluster", None), "a-to-b"))
+        return [one.source.topic for one in found]
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+def test_all_topics_are_taken_over_in_one_step(world: World) -> None:
+    """Goal: if one is refused, MirrorMaker 2 may run on with all of them."""
+    assert world.take_over() == ["t1", "t2", "t3"]
+    assert world.added == [["t1", "t2", "t3"]]
+
+
+def test_topics_that_a_node_has_added_meanwhile_are_left_out(world: World) -> None:
+    refusal = MirrorError.TOPIC_ALREADY_IN_MIRROR.error("t1 is in a-to-b")
+    world.refusals, world.later = [refusal], [topic("t1", 60)]
+    assert world.take_over() == ["t2", "t3"]
+    world.refusals, world.later = [refusal], []
+    with pytest.raises(MirrorRefused):
+        world.take_over()
+
+
+def test_mirror_maker_has_to_be_stopped_even_if_all_topics_are_there(world: World) -> None:
+    """Goal: a second start with --takeover does not run beside it."""
+    world.topics = [topic(name) for name in ("t1", "t2", "t3")]
+    assert world.take_over() == []
+    world.members.append("mm2")
+    with pytest.raises(UserError, match="MirrorMaker 2 is running"):
+        world.take_over()
+
+
+@pytest.mark.parametrize(
+    ("begins", "end", "recorded"), [((60,), None, 60), ((60,), 80, 80), ((), 80, 99)]
+)
+def test_a_mirror_maker_that_has_run_since_is_an_error(
+    world: World, begins: tuple[int, ...], end: int | None, recorded: int
+) -> None:
+    """Goal: what it has copied beside the flow is not copied again without a word."""
+    world.topics = [topic("t1", *begins)]
+    world.ends |= {} if end is None else {FIRST: end}
+    world.copied[FIRST] = recorded - (recorded != 99)
+    if recorded != 99:
+        assert world.take_over() == ["t2", "t3"]
+    world.copied[FIRST] = recorded
+    with pytest.raises(UserError, match=f"copied t1-0 on since: .* offset {recorded}") as caught:
+        world.take_over()
+    assert "delete the flow, then take over again" in caught.value.hint
+
+
+def test_what_is_recorded_of_a_former_topic_says_nothing(world: World) -> None:
+    """Goal: a topic that was recreated, and is copied whole, is no error."""
+    world.topics = [topic("t1", 0)]
+    world.ends[FIRST] = 10
+    world.copied[FIRST] = 500
+    assert world.take_over() == ["t2", "t3"]

@@ -1,0 +1,131 @@
+"""Which partitions are handed back to MirrorMaker 2, with records of the stores in memory.
+
+The way back itself is in tests/end_to_end/test_mirror_maker_takeover.py.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import UserError
+from twinlog.kafka.types import TopicPartition
+from twinlog.lifecycle import flow_handback
+from twinlog.lifecycle.flow_handback import HandedBack, hand_back
+from twinlog.mirror.flow import flow_properties
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.states import State
+from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, key_of
+from twinlog.store.control_topics import States
+from twinlog.store.snapshot import Snapshot
+from twinlog.store.state_records import PartitionState
+
+MIRROR = Mirror(
+    name="a-to-b",
+    source=flow_properties({"enabled": "true"}, "a", "b"),
+    source_cluster_id="source",
+)
+TOPIC = MirrorTopic(
+    mirror="a-to-b",
+    topic="orders",
+    topic_id=UUID(int=1),
+    partitions=2,
+    wanted=Wanted.STOPPED,
+    destination_topic="a.orders",
+    destination_topic_id=UUID(int=2),
+    begins=(60,),
+)
+FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+class Stored:
+    """`MirrorStore` with the flow; its partitions are STOPPED, some with a reason."""
+
+    reasons: Mapping[int, str]
+
+    def __init__(self, _: KafkaCluster) -> None:
+        pass
+
+    async def snapshot(self) -> Snapshot:
+        return Snapshot({key_of(record): record for record in (MIRROR, TOPIC)})
+
+    async def states(self) -> States:
+        names = [MirrorPartition("a-to-b", "orders", index) for index in range(2)]
+        states = {
+            name: PartitionState(name, State.STOPPED, self.reasons.get(name.partition))
+            for name in names
+        }
+        return States(states, {})
+
+
+@pytest.fixture
+def back(monkeypatch: pytest.MonkeyPatch) -> "Back":
+    return Back(monkeypatch)
+
+
+class Back:
+    """Hands the flow back; what is written is in `written`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.written: dict[TopicPartition, int] = {}
+        self._patch = monkeypatch
+        monkeypatch.setattr(flow_handback, "MirrorStore", Stored)
+
+    def __call__(
+        self, ends: Mapping[TopicPartition, int], reasons: Mapping[int, str], remote: int | None = 2
+    ) -> list[HandedBack]:
+        there = {} if remote is None else {"a.orders": SimpleNamespace(topic_id=UUID(int=remote))}
+
+        async def existing(*_: object) -> object:
+            return there
+
+        async def read(*_: object) -> object:
+            return ends
+
+        async def members(*_: object) -> list[str]:
+            return []
+
+        async def record(_: object, alias: str, upto: Mapping[TopicPartition, int]) -> None:
+            assert alias == "a"
+            self.written.update(upto)
+
+        self._patch.setattr(Stored, "reasons", reasons, raising=False)
+        self._patch.setattr(flow_handback, "existing_topics", existing)
+        self._patch.setattr(flow_handback, "read_ends", read)
+        self._patch.setattr(flow_handback, "member_clients", members)
+        self._patch.setattr(flow_handback, "_record", record)
+        return asyncio.run(hand_back(cast("KafkaCluster", None), "a-to-b"))
+
+
+def test_what_was_copied_is_handed_back(back: Back) -> None:
+    assert back({FIRST: 80, SECOND: 7}, {}) == [HandedBack(FIRST, 79), HandedBack(SECOND, 6)]
+    assert back.written == {FIRST: 80, SECOND: 7}
+
+
+def test_a_partition_of_which_it_is_not_known_what_has_landed_is_refused(back: Back) -> None:
+    """Goal: MirrorMaker 2 does not go on at an offset that is only the last one recorded."""
+    with pytest.raises(UserError, match=r"not known what of orders-1 was copied: it lost records"):
+        back({FIRST: 80, SECOND: 7}, {1: "it lost records"})
+    assert back.written == {}
+
+
+def test_a_partition_that_the_flow_has_not_begun_is_handed_back_where_it_began(back: Back) -> None:
+    """Goal: that nothing was copied is known, although it has a reason."""
+    reasons = dict.fromkeys((0, 1), "nothing was copied to this topic")
+    assert back({}, reasons) == [HandedBack(FIRST, 59)]
+    assert back.written == {FIRST: 60, SECOND: 0}
+
+
+@pytest.mark.parametrize("ends", [{FIRST: 80}, {}])
+@pytest.mark.parametrize(("remote", "text"), [(3, "was recreated"), (None, "is gone")])
+def test_a_remote_topic_without_the_copies_is_refused(
+    back: Back, ends: dict[TopicPartition, int], remote: int | None, text: str
+) -> None:
+    """Goal: what is not in the remote topic any more is not recorded as copied."""
+    with pytest.raises(UserError, match=text):
+        back(ends, {}, remote)
+    assert back.written == {}
