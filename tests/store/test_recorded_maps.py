@@ -1,0 +1,64 @@
+"""Twin of twinlog.store.recorded_maps: which plans are of the topics that are copied now."""
+
+import asyncio
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import Retriable
+from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition
+from twinlog.mirror.offset_runs import Ends
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.sequence_plan import SequencePlan
+from twinlog.store import recorded_maps
+from twinlog.store.config_records import MirrorTopic
+from twinlog.store.offset_log import StoredOffsets
+from twinlog.store.offset_records import Route, StoredPlan
+from twinlog.store.recorded_maps import read_ends
+
+TOPIC = MirrorTopic(
+    mirror="flow",
+    topic="orders",
+    topic_id=UUID(int=1),
+    partitions=2,
+    destination_topic="a.orders",
+    destination_topic_id=UUID(int=2),
+)
+NAME = MirrorPartition("flow", "orders", 0)
+ROUTE = Route(UUID(int=1), "a.orders", UUID(int=2))
+
+
+def ends(
+    monkeypatch: pytest.MonkeyPatch, route: Route, count: int | None = 1
+) -> dict[TopicPartition, int]:
+    """What is recorded as copied, with a plan of this route."""
+    at = Ends(Offset(80), Offset(30))
+    plan = SequencePlan(ProducerId(7), ProducerEpoch(1), Sequence(0), (), at)
+
+    async def partitions(*_: object) -> int | None:
+        return count
+
+    async def stored(*_: object) -> dict[int, StoredOffsets]:
+        return {0: StoredOffsets(plans={NAME: StoredPlan(NAME, plan, route)})}
+
+    monkeypatch.setattr(recorded_maps, "partition_count", partitions)
+    monkeypatch.setattr(recorded_maps, "read_offsets", stored)
+    return asyncio.run(read_ends(cast("KafkaCluster", None), [TOPIC]))
+
+
+def test_what_was_copied_ends_with_the_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ends(monkeypatch, ROUTE) == {TopicPartition("orders", 0): 80}
+    with pytest.raises(Retriable):
+        ends(monkeypatch, ROUTE, None)
+
+
+@pytest.mark.parametrize(
+    "other", [{"source_topic_id": UUID(int=9)}, {"topic": "b.orders"}, {"topic_id": UUID(int=9)}]
+)
+def test_what_was_copied_between_former_topics_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, other: dict[str, object]
+) -> None:
+    """Goal: MirrorMaker 2 is not told that a recreated topic has what the former one had."""
+    assert ends(monkeypatch, ROUTE._replace(**other)) == {}  # type: ignore[arg-type]
