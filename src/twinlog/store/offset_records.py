@@ -12,7 +12,8 @@
                                                 [number, log end], absent if the broker was not
                                                 asked what it had taken of the plan; tail:
                                                 [producer id, epoch, number] of the record at the
-                                                recorded end, absent if there is none
+                                                recorded end, absent if there is none; lost: why the
+                                                destination is known to have lost records
     ["begun", mirror, topic, partition]         route: of a flow that writes in transactions
     ["map", mirror, topic, partition, number]   start: [source, destination], runs: base64 of
                                                 offset_runs.encode_runs
@@ -105,6 +106,8 @@ class StoredPlan:
     """None: not asked since the plan was stored."""
     tail: MapTail | None = None
     """None: nothing was copied, or it was stored by an earlier version."""
+    lost: str | None = None
+    """Why the destination is known to have lost records. Compaction may remove what shows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,7 @@ def encode(record: OffsetRecord) -> tuple[bytes, bytes | None]:
             key, body = ["producer"], {"producer_id": producer_id}
         case DroppedChunk(name, number):
             return encode_json(["map", *name, number]), None
-        case StoredPlan(name, plan, route, epochs, taken, tail):
+        case StoredPlan(name, plan, route, epochs, taken, tail, lost):
             key = ["plan", *name]
             body = {
                 "producer_id": plan.producer_id,
@@ -167,6 +170,7 @@ def encode(record: OffsetRecord) -> tuple[bytes, bytes | None]:
                 "epochs": [number for run in epochs for number in run],
                 **({} if taken is None else {"taken": list(taken)}),
                 **({} if tail is None else {"tail": list(tail)}),
+                **({} if lost is None else {"lost": lost}),
             }
         case BegunPartition(name, route):
             key, body = ["begun", *name], {"route": _route_fields(route)}
@@ -205,7 +209,8 @@ def _of_partition(kind: str, name: MirrorPartition, body: JsonObject) -> OffsetR
     if kind == "begun":
         return BegunPartition(name, _route(body))
     stored = StoredPlan(name, _plan(body), _route(body), _epochs(body))
-    return replace(stored, taken=_taken(body), tail=_tail(body))
+    lost = body.text("lost") if body.has("lost") else None
+    return replace(stored, taken=_taken(body), tail=_tail(body), lost=lost)
 
 
 def is_begun(key: bytes | None) -> bool:

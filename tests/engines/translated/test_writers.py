@@ -440,23 +440,30 @@ async def _recorded(log: MemoryLog, port: OnePartition) -> bytes:
 
 
 def test_a_log_that_lost_its_end_and_was_filled_again_is_not_written_to() -> None:
-    """Goal: copied records that are lost are found though the broker has forgotten the producer."""
+    """Goal: copied records that are lost are found though the broker has forgotten the producer.
+
+    It is still known when compaction or retention has removed what showed it.
+    """
 
     async def body() -> None:
-        log, port = MemoryLog(), OnePartition(50)
-        own = await _recorded(log, port)
         for foreign in (
             batch([record(50), record(51), record(52)]),
             batch([record(52), record(53)]),
             marker(52, 7, COMMIT),
         ):
+            log, port = MemoryLog(), OnePartition(50)
+            await _recorded(log, port)
             port.batches, port.end, port.remembered = foreign, 54, ()
             found = (await _writers(log, port).locate(OWNED))[NAME]
             assert isinstance(found, NotLocated)
             assert not found.transient
             assert "the record at offset 52 is not the one that was copied there" in found.reason
-        # Where retention has removed it, there is nothing to compare.
-        port.batches = batch([record(53)])
+            port.batches = batch([record(53)])
+            assert (await _writers(log, port).locate(OWNED))[NAME] == found
+        # Where retention has removed it before, there is nothing to compare.
+        log, port = MemoryLog(), OnePartition(50)
+        own = await _recorded(log, port)
+        port.batches, port.end, port.remembered = batch([record(53)]), 54, ()
         assert (await _located(_writers(log, port), OWNED)).position == 103
         port.batches, port.end = own, 53
         later = await _located(_writers(log, port), OWNED)

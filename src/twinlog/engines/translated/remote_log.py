@@ -24,6 +24,10 @@ _READ_BYTES: Final = 1 << 20
 _PAUSE_S: Final = 0.02
 
 
+class LostEnd(Contradiction):
+    """The log has lost records that were copied."""
+
+
 class RemoteEnd(NamedTuple):
     """The plan's batches up to the fence, and from which offset on the log lacks none."""
 
@@ -45,9 +49,15 @@ async def read_end(
 
     Raises:
         Retriable: it cannot be read now.
-        Contradiction: it holds a batch of another epoch, which no plan explains; or the record
-            before the recorded end is another one than was copied.
+        LostEnd: it ends before the recorded end, or the record before that is another one than was
+            copied.
+        Contradiction: it holds a batch of another epoch, which no plan explains.
     """
+    if fence < stored.plan.recorded.destination:
+        raise LostEnd(
+            f"the destination has lost records: it ends at {fence}, and records were copied up to "
+            f"{stored.plan.recorded.destination}"
+        )
     end = _End(stored)
     now = asyncio.get_running_loop().time
     deadline = now() + deadline_s
@@ -122,7 +132,7 @@ def _check_tail(tail: MapTail, header: Header, end: Offset) -> None:
     """Check the batch before the recorded end. Compaction keeps its header, or removes all of it.
 
     Raises:
-        Contradiction: it is not the one that was copied.
+        LostEnd: it is not the one that was copied.
     """
     found = MapTail(
         ProducerId(header.producer_id),
@@ -130,7 +140,7 @@ def _check_tail(tail: MapTail, header: Header, end: Offset) -> None:
         advance(Sequence(header.base_sequence), end - 1 - header.base_offset),
     )
     if header.is_control or header.next_offset != end or found != tail:
-        raise Contradiction(
+        raise LostEnd(
             f"the record at offset {end - 1} is not the one that was copied there: the destination "
             "has lost records, and others were written in their place"
         )

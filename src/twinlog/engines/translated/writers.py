@@ -26,7 +26,7 @@ from uuid import UUID
 from twinlog.engines.base import LaneContext, Sealed, Sealing
 from twinlog.engines.exact.data_id import DataId
 from twinlog.engines.exact.ports import ActiveProducers, DestinationPort
-from twinlog.engines.translated.remote_log import last_number, read_end
+from twinlog.engines.translated.remote_log import LostEnd, last_number, read_end
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.kafka.client.metadata import NO_TOPIC_ID
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
@@ -225,6 +225,8 @@ class FlowWriters:
                     )
                 except Contradiction as error:
                     results[name] = NotLocated(str(error), transient=False, fence=fence)
+                    if isinstance(error, LostEnd):
+                        records += self._with_loss(name, str(error))
                     continue
                 except Retriable as error:  # the others go on
                     results[name] = NotLocated(str(error), fence=fence)
@@ -254,6 +256,11 @@ class FlowWriters:
                 name: one for name, one in results.items() if isinstance(one, PartitionSequence)
             }
         return results
+
+    def _with_loss(self, name: MirrorPartition, reason: str) -> list[OffsetRecord]:
+        """The plan with the reason why records are known to be lost, if it is not stored yet."""
+        stored = self._plans.get(name)
+        return [] if stored is None or stored.lost else [replace(stored, lost=reason)]
 
     def _slot(
         self,
@@ -402,6 +409,8 @@ class FlowWriters:
             # Data of former routes is not looked for: it ends before the fence.
             start = Offset(end if fence is None else fence + 1)
             return [MapChunk(name, 0, Ends(wanted.begin, start), ())], wanted.begin, None
+        if stored.lost is not None:
+            raise LostEnd(stored.lost)
         plan = stored.plan
         if fence is None:
             raise Contradiction("its plan is stored, and it has not been fenced")
