@@ -353,7 +353,8 @@ def test_a_flow_begins_and_goes_on_where_its_group_says(pair: Pair, tmp_path: Pa
             producer.produce(topic, str(number), partition=partition)
     producer.flush(30)
     purged = TopicPartition(topic, 1, 8)
-    AdminClient({"bootstrap.servers": source}).delete_records([purged])[purged].result(30)
+    of_source = AdminClient({"bootstrap.servers": source})
+    of_source.delete_records([purged])[purged].result(30)
     asyncio.run(commit(4))
     asyncio.run(commit(4, partition=1))
     with lanes(destination, tmp_path) as running:
