@@ -14,6 +14,7 @@ CASES: Final = {
 }
 CONTENDERS: Final = {
     "twinlog": "twinlog",
+    "twinlog-1": "twinlog, one lane",
     "mm2-tuned": "MirrorMaker 2, tuned",
     "limit": "limit: a bare loop that only appends",
 }
