@@ -22,7 +22,7 @@ from twinlog.store.topic_writer import ALL, Entry, append
 
 pytestmark = pytest.mark.broker
 
-START_S: Final = 120.0
+START_S: Final = 200.0
 """Seconds that MirrorMaker 2 may take to start on a busy machine; 30 on an idle one."""
 RECORDS: Final = 60
 COMMITTED: Final = 40

@@ -150,7 +150,11 @@ def test_a_missing_topic_is_an_error(kafka: LocalCluster, topic: str) -> None:
 def test_ctrl_c_ends_it_and_a_closed_pipe_too(kafka: LocalCluster, topic: str) -> None:
     """Goal: neither is an error with a traceback or a message."""
     write(kafka, topic, *(encode(sample.record) for sample in SAMPLES[:1]))
-    start = "from twinlog.interfaces.cli.start import twinlog; twinlog()"
+    # Tests that run in the background may ignore the signal, and a process inherits that.
+    start = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from twinlog.interfaces.cli.start import twinlog; twinlog()"
+    )
     command = [sys.executable, "-c", start, "console", "--topic", topic, "--from-beginning"]
     command += ["--bootstrap-server", kafka.bootstrap_servers, "--formatter", "HeartbeatFormatter"]
     with subprocess.Popen(
