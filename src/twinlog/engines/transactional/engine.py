@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from twinlog.engines.base import LaneContext, Observer, SharedWriters
+from twinlog.engines.base import LaneContext, Observer
 from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.exact.ports import DestinationPort, SourcePort
 from twinlog.engines.transactional.outputs import RecordFailure, transformed
@@ -27,7 +27,7 @@ from twinlog.engines.transactional.writers import (
     ToBegin,
     TransactionalWriters,
 )
-from twinlog.engines.translated.engine import BaseFlowEngine, source_begins
+from twinlog.engines.translated.engine import BaseFlowEngine
 from twinlog.engines.translated.partitions import FlowPartition, FlowStage
 from twinlog.engines.translated.writers import NotLocated
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -98,6 +98,8 @@ class _Output(NamedTuple):
 class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueue]):
     """The engine of one flow in one lane (`Engine`)."""
 
+    _writers_type = TransactionalWriters
+
     def __init__(
         self,
         mirror: str,
@@ -131,47 +133,27 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         except UserError as error:
             self._rules, self._unreadable = None, f"the flow's settings cannot be read: {error}"
 
-    def _own(self, writers: SharedWriters) -> TransactionalWriters:
-        assert isinstance(writers, TransactionalWriters)
-        return writers
-
     # ---- locating ------------------------------------------------------------------------------
 
     async def _locate(
         self, source: SourcePort, writers: TransactionalWriters, partitions: list[_Partition]
     ) -> None:
-        located: Mapping[MirrorPartition, TransactionalQueue | NotLocated] = {}
-        if self._rules is None:
-            for partition in partitions:
-                partition.locating = False
-                self._flow.fail(partition, self._unreadable)
+        if self._rules is not None:
+            await super()._locate(source, writers, partitions)
             return
-        try:
-            begins = await source_begins(source, partitions, at_end=self._flow.begins_at_end)
-            to_locate = {
-                p.name: ToBegin(_route(p), begins[p.name], _copied_to(p))
-                for p in partitions
-                if p.name in begins
-            }
-            if to_locate:
-                located = await writers.locate(self._mirror, to_locate)
-        except Fenced:
-            raise
-        except TwinlogError as error:
-            for partition in partitions:
-                self._flow.trouble(partition, f"its position cannot be found now: {error}")
-            return
-        finally:
-            for partition in partitions:
-                partition.locating = False
-            self._flow.changed.set()
         for partition in partitions:
-            if not partition.gone:
-                self._located(partition, located.get(partition.name))
+            partition.locating = False
+            self._flow.fail(partition, self._unreadable)
 
-    def _located(
-        self, partition: _Partition, result: TransactionalQueue | NotLocated | None
-    ) -> None:
+    async def _find_positions(
+        self, writers: TransactionalWriters, begins: Mapping[_Partition, Offset]
+    ) -> Mapping[MirrorPartition, TransactionalQueue | NotLocated]:
+        to_locate = {
+            p.name: ToBegin(_route(p), begin, _copied_to(p)) for p, begin in begins.items()
+        }
+        return await writers.locate(self._mirror, to_locate)
+
+    def _located(self, partition: _Partition, result: TransactionalQueue | NotLocated) -> None:
         if isinstance(result, TransactionalQueue):
             partition.owned_before = True
             partition.fresh &= not result.has_begun
@@ -179,8 +161,6 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
             # At the same record it stays FAILED until this is behind it.
             if self._stuck.get(partition.name) != result.position:
                 self._goes_on(partition)
-        elif result is None:
-            self._flow.trouble(partition, "the source's log start is not known")
         else:
             self._flow.fail(partition, result.reason)
 

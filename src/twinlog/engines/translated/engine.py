@@ -124,6 +124,8 @@ class BaseFlowEngine(ABC, Generic[W, Q]):
     the queue of a partition.
     """
 
+    _writers_type: type[W]
+
     def __init__(
         self,
         lane: LaneContext,
@@ -140,22 +142,23 @@ class BaseFlowEngine(ABC, Generic[W, Q]):
         self._ended_for: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: asyncio.Future[None] | None = None
-        self._reading: set[Loop] = set()
+        self._reading: dict[Loop, asyncio.Task[None]] = {}
         self._properties: Mapping[str, str] = {}
 
     @abstractmethod
-    def _own(self, writers: SharedWriters) -> W:
-        """The writers, of this engine's kind."""
-
-    @abstractmethod
-    async def _locate(
-        self, source: SourcePort, writers: W, partitions: list[FlowPartition[W, Q]]
-    ) -> None:
-        """Find out where these partitions go on, and give each a queue.
+    async def _find_positions(
+        self, writers: W, begins: Mapping[FlowPartition[W, Q], Offset]
+    ) -> Mapping[MirrorPartition, Q | NotLocated]:
+        """Find out where partitions go on, or that they begin, and where.
 
         Raises:
             Fenced: the lane may not write any more.
+            TwinlogError: not now.
         """
+
+    @abstractmethod
+    def _located(self, partition: FlowPartition[W, Q], result: Q | NotLocated) -> None:
+        """Give a partition the queue that was found, or note why there is none."""
 
     @abstractmethod
     def _deliver(self, copying: Collection[tuple[FlowPartition[W, Q], Q]], now: float) -> None:
@@ -181,7 +184,8 @@ class BaseFlowEngine(ABC, Generic[W, Q]):
         self, writers: SharedWriters, assignments: Collection[Assignment], *, lease_s: float
     ) -> None:
         """Copy these partitions, too (`Engine.start`)."""
-        own = self._own(writers)
+        assert isinstance(writers, self._writers_type)
+        own = writers
         for assignment in assignments:
             if assignment.name in self._flow.all:
                 continue
@@ -286,10 +290,11 @@ class BaseFlowEngine(ABC, Generic[W, Q]):
 
     # ---- tasks ---------------------------------------------------------------------------------
 
-    def _start(self, coroutine: Coroutine[object, object, None]) -> None:
+    def _start(self, coroutine: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -312,16 +317,10 @@ class BaseFlowEngine(ABC, Generic[W, Q]):
             self._locate_due(source, now)
             copying = flow.copying
             assert self._reader is not None
-            for loop in self._reader.loops() - self._reading:
-                self._reading.add(loop)
-                self._start(self._read(self._reader, loop))
+            for loop in self._reader.loops():
+                if loop not in self._reading or self._reading[loop].done():
+                    self._reading[loop] = self._start(self._reader.read(loop))
             self._deliver(copying, now)
-
-    async def _read(self, reader: FlowReader, loop: Loop) -> None:
-        try:
-            await reader.read(loop)
-        finally:
-            self._reading.discard(loop)
 
     # ---- leaders -------------------------------------------------------------------------------
 
@@ -392,9 +391,41 @@ class BaseFlowEngine(ABC, Generic[W, Q]):
                 partition.locating = True
             self._start(self._locate(source, writers, partitions))
 
+    async def _locate(
+        self, source: SourcePort, writers: W, partitions: list[FlowPartition[W, Q]]
+    ) -> None:
+        """Find out where these partitions go on, and give each a queue.
+
+        Raises:
+            Fenced: the lane may not write any more.
+        """
+        try:
+            begins = await source_begins(source, partitions, at_end=self._flow.begins_at_end)
+            known = {p: begins[p.name] for p in partitions if p.name in begins}
+            located = await self._find_positions(writers, known) if known else {}
+        except Fenced:
+            raise
+        except TwinlogError as error:
+            for partition in partitions:
+                self._flow.trouble(partition, f"its position cannot be found now: {error}")
+            return
+        finally:
+            for partition in partitions:
+                partition.locating = False
+            self._flow.changed.set()
+        for partition in partitions:
+            if partition.gone:
+                continue
+            if partition.name in located:
+                self._located(partition, located[partition.name])
+            else:
+                self._flow.trouble(partition, "the source's log start is not known")
+
 
 class FlowEngine(BaseFlowEngine[FlowWriters, PartitionSequence]):
     """The engine of one flow in one lane, which copies batches as they are."""
+
+    _writers_type = FlowWriters
 
     def __init__(
         self,
@@ -409,10 +440,6 @@ class FlowEngine(BaseFlowEngine[FlowWriters, PartitionSequence]):
         )
         self._planning: set[FlowWriters] = set()
 
-    def _own(self, writers: SharedWriters) -> FlowWriters:
-        assert isinstance(writers, FlowWriters)
-        return writers
-
     def _busy(self, partition: _Partition) -> bool:
         return super()._busy(partition) or partition.writers in self._planning
 
@@ -423,41 +450,24 @@ class FlowEngine(BaseFlowEngine[FlowWriters, PartitionSequence]):
         for node in {p.destination_node for p, _ in copying} - {-1}:
             self._sender.send(node)
 
-    async def _locate(
-        self, source: SourcePort, writers: FlowWriters, partitions: list[_Partition]
-    ) -> None:
-        try:
-            begins = await source_begins(source, partitions, at_end=self._flow.begins_at_end)
-            to_locate = {
+    async def _find_positions(
+        self, writers: FlowWriters, begins: Mapping[_Partition, Offset]
+    ) -> Mapping[MirrorPartition, PartitionSequence | NotLocated]:
+        return await writers.locate(
+            {
                 p.name: ToLocate(
                     p.destination,
-                    begins[p.name],
+                    begin,
                     p.owned_before,
                     source_topic_id=p.assignment.source_topic_id,
                     topic_id=p.assignment.destination_topic_id,
                     copied_to=Offset(p.assignment.begin or 0),
                 )
-                for p in partitions
-                if p.name in begins
+                for p, begin in begins.items()
             }
-            located = await writers.locate(to_locate) if to_locate else {}
-        except Fenced:
-            raise
-        except TwinlogError as error:
-            for partition in partitions:
-                self._flow.trouble(partition, f"its position cannot be found now: {error}")
-            return
-        finally:
-            for partition in partitions:
-                partition.locating = False
-            self._flow.changed.set()
-        for partition in partitions:
-            if not partition.gone:
-                self._located(partition, located.get(partition.name))
+        )
 
-    def _located(
-        self, partition: _Partition, result: PartitionSequence | NotLocated | None
-    ) -> None:
+    def _located(self, partition: _Partition, result: PartitionSequence | NotLocated) -> None:
         if isinstance(result, PartitionSequence):
             partition.owned_before = True  # from now on it has to be fenced
             partition.sequence, partition.reason = result, None
@@ -466,8 +476,6 @@ class FlowEngine(BaseFlowEngine[FlowWriters, PartitionSequence]):
             if partition.elected:
                 partition.elected = False
                 self._flow.locate_again(partition, "the destination has elected another leader")
-        elif result is None:
-            self._flow.trouble(partition, "the source's log start is not known")
         elif result.transient:
             self._flow.trouble(partition, result.reason)
         else:

@@ -35,7 +35,7 @@ class FlowSender:
         self,
         flow: FlowPartitions[FlowWriters, PartitionSequence],
         destination: DestinationPort,
-        start: Callable[[Coroutine[object, object, None]], None],
+        start: Callable[[Coroutine[object, object, None]], object],
         brokers_time_ms: Callable[[], int],
     ) -> None:
         self._flow = flow
