@@ -215,7 +215,7 @@ def test_a_foreign_record_in_between(played: Played) -> None:
 
 
 def test_a_foreign_record_at_the_end(played: Played) -> None:
-    """Goal: a log that contradicts what was recorded is refused, with the way on."""
+    """Goal: a log that contradicts what was recorded is refused; the error says how to go on."""
     played.fill(100, 60)
     played.foreign()
     played.record(40)

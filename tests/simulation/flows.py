@@ -9,7 +9,6 @@ What is different from the exact engine's simulation:
     oracle      records are known by numbers (flow_checker.py): offsets differ
 """
 
-import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -18,17 +17,17 @@ from typing import Final
 
 from model.cluster import Cluster
 from model.log import Marker
-from model.loop import VirtualLoop, run
+from model.loop import VirtualLoop
 from simulation.flow_checker import NUMBER, FlowChecker, Origin
 from simulation.flow_lanes import FlowLane, FlowVariant
 from simulation.history import Profile, Writer, cleaned, records_of
 from simulation.lanes import MIRROR, Lane
 from simulation.scenario import (
-    FAULT_SECONDS,
     SHARDS,
     Hazards,
     Outcome,
     Simulation,
+    play,
 )
 from twinlog.engines.base import Assignment
 from twinlog.kafka.log.batch import TRANSACTIONAL
@@ -357,21 +356,8 @@ def simulate_flows(
     """Run one simulation of flows; see `scenario.simulate`."""
     from simulation.flow_variants import FLOW_VARIANTS  # noqa: PLC0415
 
-    async def main(loop: VirtualLoop) -> Outcome:
-        simulation = FlowSimulation(loop, seed, FLOW_VARIANTS[variant], hazards)
-        simulation.prepare()
-        simulation.trouble()
-        await asyncio.sleep(FAULT_SECONDS)
-        await simulation.make_peace()
-        return Outcome(
-            seed,
-            loop.steps,
-            simulation.checker.appended,
-            simulation.checker.fillers,
-            sum(network.broken for network in simulation.networks),
-            loop.time(),
-            sum(simulation.source.log(key).end for key in simulation.checker.truth),
-            len(simulation.checker.failed),
-        )
-
-    return run(main)
+    return play(
+        seed,
+        lambda loop: FlowSimulation(loop, seed, FLOW_VARIANTS[variant], hazards),
+        lambda simulation: len(simulation.checker.failed),
+    )

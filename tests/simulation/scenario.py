@@ -12,7 +12,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Final
+from typing import Any, Final
 
 from model.cluster import Cluster, Timings
 from model.loop import VirtualLoop, run
@@ -584,9 +584,24 @@ def simulate(seed: int, variant: str = "none", hazards: Hazards = NO_HAZARDS) ->
     Raises:
         Violation, Stuck: a bug of the engine (or of the theory).
     """
+    return play(
+        seed,
+        lambda loop: Simulation(loop, seed, variant, hazards),
+        lambda simulation: len(simulation.life.stopped),
+    )
+
+
+def play(seed: int, begin: Callable[[VirtualLoop], Any], ended: Callable[[Any], int]) -> Outcome:
+    """Run a simulation through its faults to its end.
+
+    Args:
+        seed: decides everything that happens.
+        begin: creates the simulation.
+        ended: how many of its partitions do not go on.
+    """
 
     async def main(loop: VirtualLoop) -> Outcome:
-        simulation = Simulation(loop, seed, variant, hazards)
+        simulation = begin(loop)
         simulation.prepare()
         simulation.trouble()
         await asyncio.sleep(FAULT_SECONDS)
@@ -599,7 +614,7 @@ def simulate(seed: int, variant: str = "none", hazards: Hazards = NO_HAZARDS) ->
             sum(network.broken for network in simulation.networks),
             loop.time(),
             sum(simulation.source.log(key).end for key in simulation.checker.truth),
-            len(simulation.life.stopped),
+            ended(simulation),
         )
 
     return run(main)

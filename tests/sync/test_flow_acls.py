@@ -144,7 +144,7 @@ def test_copies_follow_the_source_and_no_other_acl_is_removed(
             assert await flow.there() == existing | copies
             await flow.take(flow.destination, acl(flow.remote))
             await flow.look()
-            assert await flow.there() == existing | copies, "a copy that is gone is made again"
+            assert await flow.there() == existing | copies, "a deleted copy is created again"
             await flow.take(flow.source, every, denial, both)
             await flow.look()
             assert await flow.there() == existing | copies, "one look proves nothing"

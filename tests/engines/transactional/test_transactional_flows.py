@@ -10,10 +10,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
-from clients import client, make_topic
+from clients import client
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from lane_processes import lanes
+from stored_flows import store_flow
 from waiting import until
 
 from conftest import Pair
@@ -21,13 +22,8 @@ from twinlog.engines.transactional.positions import position_group
 from twinlog.kafka.groups.offsets import Committed, commit_offsets, committed_offsets
 from twinlog.kafka.types import TopicPartition as KafkaPartition
 from twinlog.lifecycle.changes import alter_mirror
-from twinlog.lifecycle.creation import create_mirror
 from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.operations.mirror_admin import MirrorAdmin
-from twinlog.store.config_records import MirrorTopic
-from twinlog.store.control_topics import ControlTopics, partition_count
-from twinlog.store.mirrors import MirrorStore
-from twinlog.store.offset_log import create_offsets_topic
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
@@ -66,29 +62,9 @@ def flow_properties(pair: Pair, transforms: Mapping[str, str]) -> dict[str, str]
 async def made(
     pair: Pair, mirror: str, topic: str, transforms: Mapping[str, str] = TRANSFORMS
 ) -> None:
-    """Create a flow that copies a topic, as the sync of a node would add it."""
-    remote = f"a.{topic}"
-    async with client(pair.source) as source, client(pair.destination) as destination:
-        await create_mirror(
-            destination,
-            mirror,
-            flow_properties(pair, transforms),
-            topics=ControlTopics(state_partitions=5),
-        )
-        await create_offsets_topic(destination, await partition_count(destination) or 0)
-        ids = []
-        for cluster, name in ((source, topic), (destination, remote)):
-            await make_topic(cluster, name, PARTITIONS)
-            ids.append((await cluster.refresh([name])).topics[name].topic_id)
-        record = MirrorTopic(
-            mirror=mirror,
-            topic=topic,
-            topic_id=ids[0],
-            partitions=PARTITIONS,
-            destination_topic=remote,
-            destination_topic_id=ids[1],
-        )
-        await MirrorStore(destination).change(lambda _: [record])
+    """Create a flow that copies a topic to `a.TOPIC`."""
+    properties = flow_properties(pair, transforms)
+    await store_flow(pair, mirror, properties, (topic, f"a.{topic}"), PARTITIONS)
 
 
 def headers_of(number: int) -> list[tuple[str, bytes]]:

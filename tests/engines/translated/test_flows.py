@@ -7,19 +7,16 @@ import threading
 from pathlib import Path
 
 import pytest
-from clients import client, make_topic
+from clients import client
 from confluent_kafka import Consumer, Producer, TopicPartition
 from lane_processes import lanes
+from stored_flows import store_flow
 from waiting import until
 
 from conftest import Pair
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.lifecycle.creation import create_mirror
 from twinlog.mirror.settings import TRANSLATED
-from twinlog.store.config_records import MirrorTopic
-from twinlog.store.control_topics import ControlTopics, partition_count
-from twinlog.store.mirrors import MirrorStore
-from twinlog.store.offset_log import create_offsets_topic, read_offsets
+from twinlog.store.offset_log import read_offsets
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
@@ -28,29 +25,9 @@ SECONDS = 90.0
 
 
 async def made(pair: Pair, mirror: str, topic: str, remote: str) -> None:
-    """Create a flow that copies a topic to another name; commands of flows do not exist yet."""
-    servers = pair.source.bootstrap_servers
-    async with client(pair.source) as source, client(pair.destination) as destination:
-        await create_mirror(
-            destination,
-            mirror,
-            {"bootstrap.servers": servers, "mirror.kind": TRANSLATED},
-            topics=ControlTopics(state_partitions=5),
-        )
-        await create_offsets_topic(destination, await partition_count(destination) or 0)
-        ids = []
-        for cluster, name in ((source, topic), (destination, remote)):
-            await make_topic(cluster, name, PARTITIONS)
-            ids.append((await cluster.refresh([name])).topics[name].topic_id)
-        record = MirrorTopic(
-            mirror=mirror,
-            topic=topic,
-            topic_id=ids[0],
-            partitions=PARTITIONS,
-            destination_topic=remote,
-            destination_topic_id=ids[1],
-        )
-        await MirrorStore(destination).change(lambda _: [record])
+    """Create a flow that copies a topic to another name."""
+    properties = {"bootstrap.servers": pair.source.bootstrap_servers, "mirror.kind": TRANSLATED}
+    await store_flow(pair, mirror, properties, (topic, remote), PARTITIONS)
 
 
 class Writing:

@@ -1,0 +1,41 @@
+"""Flows that are stored as the sync of a node would store them: one topic, on empty clusters."""
+
+from collections.abc import Mapping
+
+from clients import client, make_topic
+
+from conftest import Pair
+from twinlog.lifecycle.creation import create_mirror
+from twinlog.store.config_records import MirrorTopic
+from twinlog.store.control_topics import ControlTopics, partition_count
+from twinlog.store.mirrors import MirrorStore
+from twinlog.store.offset_log import create_offsets_topic
+
+
+async def store_flow(
+    pair: Pair,
+    mirror: str,
+    properties: Mapping[str, str],
+    names: tuple[str, str],
+    partitions: int,
+) -> None:
+    """Create a flow, and its topic by the names of the source and the target."""
+    topic, remote = names
+    async with client(pair.source) as source, client(pair.destination) as destination:
+        await create_mirror(
+            destination, mirror, properties, topics=ControlTopics(state_partitions=5)
+        )
+        await create_offsets_topic(destination, await partition_count(destination) or 0)
+        ids = []
+        for cluster, name in zip((source, destination), names, strict=True):
+            await make_topic(cluster, name, partitions)
+            ids.append((await cluster.refresh([name])).topics[name].topic_id)
+        record = MirrorTopic(
+            mirror=mirror,
+            topic=topic,
+            topic_id=ids[0],
+            partitions=partitions,
+            destination_topic=remote,
+            destination_topic_id=ids[1],
+        )
+        await MirrorStore(destination).change(lambda _: [record])
