@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from documents import order
@@ -362,10 +363,12 @@ def mirror_maker(
     folder: Path,
     replication: int = 1,
     isolation: str = "read_uncommitted",
+    connector: Properties = MappingProxyType({}),
 ) -> Iterator[int]:
     """Start MirrorMaker 2 with two tasks, as `connect-mirror-maker.sh` does; return its pid.
 
-    Its topic on the destination is `{alias}.{topic}`. Its tasks' consumers are configured by
+    Its topic on the destination is `{alias}.{topic}`. `connector` are further properties of its
+    source connector, such as `transforms`. Its tasks' consumers are configured by
     `{alias}.consumer.*`; `source.consumer.*` at the top of the file is silently ignored.
     """
     properties = {
@@ -391,6 +394,7 @@ def mirror_maker(
         f"{alias}.consumer.auto.offset.reset": "earliest",
         f"{alias}.consumer.isolation.level": isolation,
         "target.producer.compression.type": compression,
+        **{f"{alias}->target.{name}": value for name, value in connector.items()},
     }
     if tuned:
         for name, value in TUNED.items():
