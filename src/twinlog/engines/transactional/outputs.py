@@ -10,13 +10,20 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.record_parts import (
+    NO_HEADERS,
+    CutRecord,
+    PackedRecord,
+    cut_records,
+    pack_records,
+)
 from twinlog.kafka.log.records import (
     Encoded,
-    RawRecord,
-    build,
-    decode,
-    each_record,
-    encode_tail,
+    Headers,
+    Record,
+    decode_headers,
+    encode_headers,
+    encoded,
 )
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.plan import Data
@@ -26,8 +33,8 @@ from twinlog.mirror.transform_chain import TransformChain
 _BATCH_BYTES: Final = 512 * 1024
 """Uncompressed; half of the default of `max.message.bytes`. A longer record is alone."""
 _BATCH_RECORDS: Final = 4096
-_STEP: Final = 128
-"""Records that are transformed before other tasks of the lane have their turn: a few ms."""
+_NO_BASE: Final = 0
+"""Of a batch that the target's broker places."""
 
 
 @dataclass(slots=True)
@@ -36,20 +43,31 @@ class _Growing:
 
     codec: Codec
     built: list[Encoded] = field(default_factory=list)
-    records: list[RawRecord] = field(default_factory=list)
+    records: list[PackedRecord] = field(default_factory=list)
     size: int = 0
 
-    def add(self, timestamp: int, tail: bytes | memoryview, codec: Codec) -> None:
-        full = self.size + len(tail) > _BATCH_BYTES or len(self.records) >= _BATCH_RECORDS
+    def add(self, record: PackedRecord, codec: Codec) -> None:
+        _, key, value, headers = record
+        size = len(key or b"") + len(value or b"") + len(headers)
+        full = self.size + size > _BATCH_BYTES or len(self.records) >= _BATCH_RECORDS
         if self.records and (full or codec is not self.codec):
             self.flush()
         self.codec = codec
-        self.records.append(RawRecord(len(self.records), timestamp, 0, memoryview(tail)))
-        self.size += len(tail)
+        self.records.append(record)
+        self.size += size
 
     def flush(self) -> None:
         if self.records:
-            self.built.append(build(self.records, self.codec))
+            base_timestamp = self.records[0][0]
+            batch = encoded(
+                pack_records(self.records, base_timestamp),
+                self.codec,
+                base_offset=_NO_BASE,
+                count=len(self.records),
+                base_timestamp=base_timestamp,
+                max_timestamp=max(timestamp for timestamp, _, _, _ in self.records),
+            )
+            self.built.append(batch)
             self.records, self.size = [], 0
 
 
@@ -84,30 +102,50 @@ async def transformed(
         CorruptBatch: a batch cannot be read.
     """
     growing: dict[TopicPartition, _Growing] = {}
-    count, failure = 0, None
-    for batch in batches:
-        if failure is not None:
-            break
-        codec = batch.header.codec
-        for raw in each_record(batch.header, batch.records):
-            count += 1
-            if count % _STEP == 0:
-                await asyncio.sleep(0)
-            to, timestamp, tail = remote, raw.timestamp, raw.tail
-            if chain.steps:
-                try:
-                    result = chain.apply(decode(raw), *remote)
-                except TransformError as error:
-                    reason = f"the record at offset {raw.offset} cannot be transformed: {error}"
-                    failure = RecordFailure(Offset(raw.offset), reason)
-                    break
-                if result is None:
-                    continue
-                to, timestamp = TopicPartition(result.topic, result.partition), result.timestamp
-                tail = memoryview(encode_tail(result.key, result.value, result.headers))
-            if to not in growing:
-                growing[to] = _Growing(codec)
-            growing[to].add(timestamp, tail, codec)
+    failure = None
+    try:
+        for batch in batches:
+            codec = batch.header.codec
+            for records in cut_records(batch.header, batch.records):
+                for record in records:
+                    result = _applied(chain, record, remote)
+                    if result is None:
+                        continue
+                    to, packed = result
+                    if to not in growing:
+                        growing[to] = _Growing(codec)
+                    growing[to].add(packed, codec)
+                await asyncio.sleep(0)  # the lane's other tasks have their turn, after 1 ms or so
+    except TransformError as error:
+        offset = Offset(record[0])
+        reason = f"the record at offset {offset} cannot be transformed: {error}"
+        failure = RecordFailure(offset, reason)
     for each in growing.values():
         each.flush()
     return Outputs({to: each.built for to, each in growing.items()}, failure)
+
+
+def _applied(
+    chain: TransformChain, record: CutRecord, remote: TopicPartition
+) -> tuple[TopicPartition, PackedRecord] | None:
+    """What is written of a record, and where.
+
+    Raises:
+        TransformError: a transform cannot be applied.
+        CorruptBatch: the record's headers cannot be read.
+    """
+    if not chain.steps:
+        return remote, record[1:]
+    offset, timestamp, key, value, encoded_headers = record
+    headers: Headers = ()
+    if encoded_headers != NO_HEADERS:
+        headers = decode_headers(memoryview(encoded_headers), offset)
+    result = chain.apply(Record(offset, timestamp, key, value, headers), *remote)
+    if result is None:
+        return None
+    to = remote
+    if result.topic != remote.topic or result.partition != remote.partition:
+        to = TopicPartition(result.topic, result.partition)
+    if result.headers is not headers:
+        encoded_headers = encode_headers(result.headers)
+    return to, (result.timestamp, result.key, result.value, encoded_headers)

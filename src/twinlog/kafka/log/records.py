@@ -13,7 +13,7 @@ A timestamp is the sum of the batch's base timestamp and the delta, in 64 bits t
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from twinlog.kafka.errors import CorruptBatch
 from twinlog.kafka.log.batch import (
@@ -47,6 +47,9 @@ class RawRecord(NamedTuple):
     tail: memoryview
 
 
+Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
+
+
 class Record(NamedTuple):
     """A record in full, as a consumer sees it."""
 
@@ -54,7 +57,7 @@ class Record(NamedTuple):
     timestamp: int
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
+    headers: Headers
 
 
 def wrapped(value: int) -> int:
@@ -156,26 +159,31 @@ def decode(record: RawRecord) -> Record:
     Raises:
         CorruptBatch: a length goes past the record's end.
     """
-    tail = record.tail
-    key, position = _nullable(tail, 0)
-    value, position = _nullable(tail, position)
-    count, position = decode_varint(tail, position)
-    if not 0 <= count <= len(tail):
-        raise CorruptBatch(
-            f"the record at offset {record.offset} has an invalid header count {count}"
-        )
+    key, position = _nullable(record.tail, 0)
+    value, position = _nullable(record.tail, position)
+    headers = decode_headers(record.tail[position:], record.offset)
+    return Record(record.offset, record.timestamp, key, value, headers)
+
+
+def decode_headers(data: memoryview, offset: int) -> Headers:
+    """Decode the headers of the record at an offset, which end a record.
+
+    Raises:
+        CorruptBatch: they do not fill `data` exactly.
+    """
+    count, position = decode_varint(data, 0)
+    if not 0 <= count <= len(data):
+        raise CorruptBatch(f"the record at offset {offset} has an invalid header count {count}")
     headers = []
     for _ in range(count):
-        name, position = _nullable(tail, position)
-        content, position = _nullable(tail, position)
+        name, position = _nullable(data, position)
+        content, position = _nullable(data, position)
         if name is None:
-            raise CorruptBatch(f"the record at offset {record.offset} has a header without a name")
+            raise CorruptBatch(f"the record at offset {offset} has a header without a name")
         headers.append((name.decode("utf-8", "surrogateescape"), content))
-    if position != len(tail):
-        raise CorruptBatch(
-            f"trailing bytes after the headers of the record at offset {record.offset}"
-        )
-    return Record(record.offset, record.timestamp, key, value, tuple(headers))
+    if position != len(data):
+        raise CorruptBatch(f"trailing bytes after the headers of the record at offset {offset}")
+    return tuple(headers)
 
 
 def _nullable(data: memoryview, position: int) -> tuple[bytes | None, int]:
@@ -193,8 +201,12 @@ def encode_tail(
     headers: Iterable[tuple[str, bytes | None]] = (),
 ) -> bytes:
     """Encode key, value and headers as the tail of a record."""
-    headers = tuple(headers)
-    parts = [_sized(key), _sized(value), varint(len(headers))]
+    return b"".join((_sized(key), _sized(value), encode_headers(tuple(headers))))
+
+
+def encode_headers(headers: Headers) -> bytes:
+    """Encode headers, with their number before them."""
+    parts = [varint(len(headers))]
     for name, content in headers:
         parts += (_sized(name.encode("utf-8", "surrogateescape")), _sized(content))
     return b"".join(parts)
