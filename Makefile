@@ -75,6 +75,7 @@ bench: setup ## every benchmark, beside MirrorMaker 2, into docs/benchmarks.md (
 	$(BIN)/python bench/marker_chain.py --partitions 8
 	$(BIN)/python bench/live_transactions.py
 	$(BIN)/python bench/partition_limit.py
+	$(BIN)/python bench/flows.py
 	$(BIN)/python bench/report.py
 
 lock: ## resolve the dependencies anew into the lock files

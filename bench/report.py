@@ -15,6 +15,7 @@ from typing import Final
 import pygal
 from pygal.style import Style
 
+import flow_report
 import production_report
 import results
 from results import Run
@@ -25,6 +26,7 @@ DOCS: Final = Path(__file__).parents[1] / "docs"
 BENCHES: Final = (
     *("catch_up", "delay", "idle", "memory", "failover"),
     *("production", "transactions", "live_transactions", "partition_limit", "marker_chain"),
+    "flows",
 )
 NOT_MEASURED: Final = "(not measured)"
 LOADS: Final = {
@@ -57,6 +59,7 @@ def main() -> None:
     production = Figures("production", "case", "contender")
     transactions = Figures("transactions", "replication", "contender")
     live = Figures("live_transactions", "load", "replication")
+    flows = Figures("flows", "contender")
     targets = [
         *_rate_targets(catch_up),
         *_delay_targets(delay),
@@ -66,6 +69,7 @@ def main() -> None:
         *production_report.production_targets(production),
         *production_report.transactions_targets(transactions),
         *production_report.live_targets(live),
+        *flow_report.flows_targets(flows),
     ]
     targets.sort(key=lambda target: target.met)  # the missed ones first
     missed = sum(not target.met for target in targets)
@@ -94,6 +98,7 @@ def main() -> None:
         )
         or NOT_MEASURED,
         tls=production_report.tls_bytes(Figures("tls_bytes", "way", "direction")) or NOT_MEASURED,
+        flows=flow_report.flows(flows) or NOT_MEASURED,
         others=_others(),
     )
     (DOCS / "benchmarks.md").write_text(text)

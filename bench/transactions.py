@@ -29,7 +29,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 import results
-from catch_up import Bench
+from catch_up import ONE_LANE, Bench
 from harness import (
     Figures,
     Load,
@@ -43,7 +43,8 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.log.compression import Codec
 from twinlog.local.cluster import LocalCluster
 
-CONTENDERS = ("twinlog", "mm2-tuned")
+CONTENDERS = ("twinlog", ONE_LANE, "mm2-tuned")
+WARM_RUNS = ("twinlog",) * 3
 PRODUCERS = 8
 RECORDS = 10
 """Records of a transaction."""
@@ -93,7 +94,7 @@ async def compare(replication: int, options: argparse.Namespace) -> None:
                 isolation="read_committed",
             )
             beside = ("beside",) if options.beside else ()
-            for contender in ("twinlog", *beside):  # not stored: the brokers compile their code
+            for contender in (*WARM_RUNS, *beside):  # not stored: the brokers compile their code
                 await bench.run(contender, "warm")
             for number in options.round or range(3):
                 for contender in (*(options.only or CONTENDERS), *beside):

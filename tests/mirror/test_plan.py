@@ -34,6 +34,7 @@ from twinlog.mirror.plan import (
     MAX_RUN,
     MERGE_MAX_BYTES,
     MERGE_MAX_COUNT,
+    MERGE_MAX_TRANSACTIONAL,
     MERGE_MIN_RUN,
     STEP_RECORDS,
     Data,
@@ -231,6 +232,20 @@ def seen_offsets(data: bytes, aborted: list[tuple[int, int]], position: int = 0)
     pieces = plan(memoryview(data), Offset(position), listed)
     check_cover(pieces, position)
     return [r.offset for r in records_of(pieces)]
+
+
+def test_batches_of_a_transaction_are_merged() -> None:
+    """Goal: a marker waits for one batch, not for several; longer batches stay as they are."""
+    one, another = MERGE_MAX_TRANSACTIONAL, MERGE_MAX_TRANSACTIONAL + 1
+    data = txn(0, 7, 1) + txn(1, 8, one) + marker(one + 1, 8, COMMIT)
+    data += txn(one + 2, 7, another) + txn(one + 2 + another, 7, 1)
+    pieces = plan(memoryview(data), Offset(0))
+    ends = [one + 1, one + 2, one + 2 + another, one + 3 + another]
+    assert [piece.end for piece in pieces] == ends
+    assert [record.offset for record in records_of(pieces)] == [
+        *range(one + 1),
+        *range(one + 2, one + 3 + another),
+    ]
 
 
 def test_an_aborted_transaction_ends_at_its_marker() -> None:

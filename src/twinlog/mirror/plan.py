@@ -20,7 +20,7 @@ Produce takes one batch of a partition, so a thousand batches of one record woul
 requests.
 """
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
@@ -45,10 +45,15 @@ from twinlog.mirror.absence import Absence, AbsentSpan
 
 MERGE_MAX_COUNT: Final = 8
 """A batch of more records is not merged: each record costs more than the merge saves."""
+MERGE_MAX_TRANSACTIONAL: Final = 32
+"""The same for transactional batches. A marker waits for all batches before it, so that each one
+that is merged saves a request of its own."""
 MERGE_MAX_BYTES: Final = 16 * 1024
 """A batch of more bytes is not merged."""
 MERGE_MIN_RUN: Final = 4
 """Fewer small batches in a row are forwarded as they are."""
+MERGE_MIN_TRANSACTIONAL: Final = 2
+"""The same for a run that begins with a transactional batch."""
 MAX_RUN: Final = 2048
 """Records of a batch that a plan builds; encoding this many takes about 5 ms."""
 STEP_RECORDS: Final = 1024
@@ -248,7 +253,7 @@ def _plan_modern(
             pieces.skip(header)
         elif _is_rebuilt(header, pieces.end):
             yield from pieces.rebuild(header)
-        elif header.num_records > MERGE_MAX_COUNT or header.length > MERGE_MAX_BYTES:
+        elif header.num_records > _most_records(attributes) or header.length > MERGE_MAX_BYTES:
             pieces.forward(header)
         else:
             if header.num_records == 1 and not attributes & ~_LONE and header.position >= next_try:
@@ -265,6 +270,17 @@ def _plan_modern(
     if header is not None:
         pieces.leader_epoch = LeaderEpoch(header.leader_epoch)
     return None
+
+
+def _most_records(attributes: int) -> int:
+    """The most records of a batch with these attributes that is merged."""
+    return MERGE_MAX_TRANSACTIONAL if attributes & TRANSACTIONAL else MERGE_MAX_COUNT
+
+
+def _least_run(run: Sequence[Header]) -> int:
+    """The fewest small batches that are merged."""
+    transactional = bool(run) and run[0].attributes & TRANSACTIONAL
+    return MERGE_MIN_TRANSACTIONAL if transactional else MERGE_MIN_RUN
 
 
 def _is_rebuilt(header: Header, position: Offset) -> bool:
@@ -426,7 +442,7 @@ class _Pieces:
         """Turn the small batches into pieces, merged if they are many."""
         small_batches, self._small_batches, self._small_bytes = self._small_batches, [], 0
         self.decoded, self._small_records = self.decoded + self._small_records, 0
-        if len(small_batches) >= MERGE_MIN_RUN:
+        if len(small_batches) >= _least_run(small_batches):
             for batch in merge(small_batches, self._buffer, self.max_decoded):
                 self._append(batch)
             return
