@@ -1,11 +1,16 @@
 """Twin of twinlog.mirror.flow."""
 
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint
+
 import pytest
 
 from twinlog.kafka.errors import UserError
 from twinlog.lifecycle.flow_creation import properties_of, stored_properties
+from twinlog.mirror import replication_policy
 from twinlog.mirror.flow import flow_of, flow_properties, transforms_of
 from twinlog.mirror.mirror_maker_file import parse_mirror_maker_file
+from twinlog.mirror.replication_policy import ReplicationPolicy
 from twinlog.mirror.settings import kind_of, parse_settings
 
 
@@ -70,3 +75,50 @@ def test_transforms_of_a_file_are_stored() -> None:
     properties = properties_of(flow)
     assert kind_of(properties) == "transactional"
     assert [name for name, _ in transforms_of(properties).steps] == ["route"]
+
+
+class Suffixed(ReplicationPolicy):
+    """A policy that has a property of its own."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        self.mark = properties["replication.policy.mark"]
+
+    def format_remote_topic(self, source_cluster_alias: str, topic: str) -> str:
+        return f"{topic}{self.mark}{source_cluster_alias}"
+
+    def topic_source(self, topic: str) -> str | None:
+        return topic.rpartition(self.mark)[2] if self.mark in topic else None
+
+    def upstream_topic(self, topic: str) -> str | None:
+        return topic.rpartition(self.mark)[0] if self.mark in topic else None
+
+
+POLICY_FILE = """\
+clusters = a, b
+a.bootstrap.servers = a:1
+b.bootstrap.servers = b:1
+a->b.enabled = true
+replication.policy.mark = -of-
+"""
+
+
+def test_the_properties_of_a_policy_of_ones_own_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: each node that runs the flow makes the same policy of the stored properties."""
+    point = EntryPoint("Own", f"{__name__}:Suffixed", replication_policy.ENTRY_POINTS)
+    monkeypatch.setattr(replication_policy, "entry_points", lambda **_: [point])
+    text = f"{POLICY_FILE}a->b.replication.policy.class = Own\n"
+    (flow, _) = parse_mirror_maker_file(text, lambda _, value: value).flows
+    properties = properties_of(flow)
+    parse_settings(properties)
+    assert flow_of(properties).policy.format_remote_topic("a", "orders") == "orders-of-a"
+    with pytest.raises(UserError, match=r"mirror\.flow\.policy\.x is not a setting of a flow"):
+        flow_of({**properties, "mirror.flow.policy.x": "1"})
+
+
+def test_kafkas_policies_ignore_properties_that_they_do_not_know() -> None:
+    """Goal: a file that MirrorMaker 2 accepts can be stored."""
+    (flow, _) = parse_mirror_maker_file(POLICY_FILE, lambda _, value: value).flows
+    properties = properties_of(flow)
+    assert flow_of(properties).policy.format_remote_topic("a", "orders") == "a.orders"
+    with pytest.raises(UserError, match=r"replication\.policy\.mark is not a setting"):
+        flow_of({**properties, "mirror.flow.replication.policy.mark": "-of-"})

@@ -28,6 +28,7 @@ from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.flow import flow_of, flow_properties, transforms_of
 from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.mirror_maker_file import Flow
+from twinlog.mirror.replication_policy import has_properties_of_its_own
 from twinlog.mirror.settings import FLOW_KINDS, GROUPS, KIND, REFRESH, TRANSACTIONAL
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.control_topics import (
@@ -66,8 +67,10 @@ def properties_of(flow: Flow) -> dict[str, str]:
     Raises:
         UserError: the flow has a setting that twinlog does not support.
     """
-    # The settings, with those that a policy of one's own may have, and the transforms.
-    values = {**flow.values, **flow.policy_properties, **flow.transforms}
+    # The settings, with those that a policy of one's own may have, and the transforms. Kafka's
+    # policies ignore what they do not know, and so does MirrorMaker 2.
+    policy = flow.policy_properties if has_properties_of_its_own(flow.values) else {}
+    values = {**policy, **flow.values, **flow.transforms}
     client = used_properties(flow.source_client)
     return stored_properties(client, values, flow.source_alias, flow.target_alias)
 

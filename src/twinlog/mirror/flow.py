@@ -1,7 +1,8 @@
 """A flow as it is stored: a mirror of one of `FLOW_KINDS`, with MirrorMaker 2's settings.
 
 Each setting that is not the default is one of the mirror's properties, with `PREFIX` before its
-name: `mirror.flow.topics`. Those of the connection to the source are as in any mirror.
+name: `mirror.flow.topics`. Those of the connection to the source are as in any mirror. A policy of
+one's own may read more properties: all that begin with `replication.policy.`.
 """
 
 from collections.abc import Mapping
@@ -9,12 +10,17 @@ from typing import Final, NamedTuple
 
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.flow_settings import (
+    POLICY_PREFIX,
     SETTINGS,
     TRANSACTIONS,
     FlowSettings,
     parse_flow_settings,
 )
-from twinlog.mirror.replication_policy import ReplicationPolicy, policy_of
+from twinlog.mirror.replication_policy import (
+    ReplicationPolicy,
+    has_properties_of_its_own,
+    policy_of,
+)
 from twinlog.mirror.setting_values import parse_flag
 from twinlog.mirror.settings import FLOW_PREFIX, KIND, TRANSACTIONAL, TRANSLATED
 from twinlog.mirror.transform_chain import (
@@ -65,8 +71,14 @@ def flow_of(properties: Mapping[str, str]) -> FlowRules:
     missing = [alias for alias in _ALIASES if not values.get(alias, "").strip()]
     if missing:
         raise UserError(f"{FLOW_PREFIX}{missing[0]} is missing: a flow has two aliases")
-    others = {name for name in values if not is_transform_property(name)}
-    if unknown := sorted(others - SETTINGS.keys()):
+    own_policy = has_properties_of_its_own(values)
+    unknown = sorted(
+        name
+        for name in values.keys() - SETTINGS.keys()
+        if not is_transform_property(name)
+        and not (own_policy and name.startswith(f"{POLICY_PREFIX}."))
+    )
+    if unknown:
         raise UserError(f"{FLOW_PREFIX}{unknown[0]} is not a setting of a flow")
     settings = parse_flow_settings(values, values[_ALIASES[0]], values[_ALIASES[1]])
     if not isinstance(settings, FlowSettings):

@@ -270,6 +270,12 @@ def policy_of(
     return policy_named(properties.get(POLICY_CLASS, _DEFAULT), properties, registered)
 
 
+def has_properties_of_its_own(properties: Mapping[str, str]) -> bool:
+    """Whether the policy of these properties is none of Kafka's: it may read more of them."""
+    name = properties.get(POLICY_CLASS, _DEFAULT).strip().removeprefix(_PACKAGE)
+    return name not in {_DEFAULT, _IDENTITY}
+
+
 def policy_named(
     name: str,
     properties: Mapping[str, str] = _NO_PROPERTIES,
