@@ -4,7 +4,14 @@ import pytest
 
 from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, Sequence
 from twinlog.mirror.offset_runs import Ends
-from twinlog.mirror.sequence_plan import NOTHING, Contradiction, Landed, SequencePlan, resolve
+from twinlog.mirror.sequence_plan import (
+    NOTHING,
+    Contradiction,
+    Landed,
+    SequencePlan,
+    Taken,
+    resolve,
+)
 
 PLAN = SequencePlan(
     ProducerId(7),
@@ -19,13 +26,21 @@ def _landed(sequence: int, count: int, offset: int) -> Landed:
     return Landed(Sequence(sequence % (1 << 31)), count, Offset(offset))
 
 
+WHOLE = Offset(50)
+"""The recorded end: the log lacks nothing."""
+
+
+def _taken(last: int, log_end: int = 90) -> Taken:
+    return Taken(Sequence(last), Offset(log_end))
+
+
 def test_sequence_numbers_wrap() -> None:
-    found = resolve(PLAN, [_landed(-2, 3, 60), _landed(1, 2, 70)], complete=True)
+    found = resolve(PLAN, [_landed(-2, 3, 60), _landed(1, 2, 70)], whole_from=WHOLE)
     assert found == ((((10, 60, 3)), ((14, 70, 2))), 16)
 
 
 def test_without_a_batch_in_the_log_the_recorded_end_is_the_position() -> None:
-    assert resolve(PLAN, [], complete=True) == ((), 10)
+    assert resolve(PLAN, [], whole_from=WHOLE) == ((), 10)
 
 
 @pytest.mark.parametrize(
@@ -38,43 +53,66 @@ def test_without_a_batch_in_the_log_the_recorded_end_is_the_position() -> None:
 )
 def test_batches_that_the_plan_does_not_explain(landed: list[Landed], reason: str) -> None:
     with pytest.raises(Contradiction, match=reason):
-        resolve(PLAN, landed, complete=True)
+        resolve(PLAN, landed, whole_from=WHOLE)
 
 
 def test_a_log_that_has_lost_batches() -> None:
     """Those that are left say how many records were before them; without any, nothing is known."""
     landed = [_landed(0, 1, 70), _landed(3, 2, 75)]
     shorter = PLAN._replace(runs=(PLAN.runs[0], (Offset(14), Offset(18))))
-    found = resolve(shorter, landed, complete=False)
+    found = resolve(shorter, landed, whole_from=Offset(80))
     assert found == (((12, 70, 1), (16, 75, 2)), 18)
     for left in ([], landed[:1]):  # what has landed behind it may be gone
         with pytest.raises(Contradiction, match="is not known"):
-            resolve(PLAN, left, complete=False)
-    assert resolve(PLAN._replace(runs=()), [], complete=False) == ((), 10)
+            resolve(PLAN, left, whole_from=Offset(75))
+    assert resolve(PLAN._replace(runs=()), [], whole_from=Offset(75)) == ((), 10)
+
+
+def test_what_follows_the_last_hole_shows_what_has_landed() -> None:
+    """Goal: a partition is not FAILED because others' records were compacted in front of its own.
+
+    A batch that is missing behind the hole would be an acknowledged loss.
+    """
+    found = resolve(PLAN, [_landed(0, 1, 70)], whole_from=Offset(70))
+    assert found == (((12, 70, 1),), 13)
+    found = resolve(PLAN, [_landed(0, 1, 70), _landed(1, 2, 73)], whole_from=Offset(71))
+    assert found == (((12, 70, 1), (14, 73, 2)), 16)
+    with pytest.raises(Contradiction, match="has sequence 2, expected 1"):
+        resolve(PLAN, [_landed(0, 1, 70), _landed(2, 2, 73)], whole_from=Offset(71))
+    with pytest.raises(Contradiction, match="up to 4, and the log ends with 0"):
+        resolve(PLAN, [_landed(0, 1, 70)], whole_from=Offset(71), taken=_taken(4))
 
 
 def test_the_broker_remembers_more_than_the_log_holds() -> None:
     """Goal: what was compacted away has landed, and is not copied again."""
-    last = Sequence(4)
-    assert resolve(PLAN, [], complete=False, last=last) == ((), 18)
+    hole = Offset(80)
+    assert resolve(PLAN, [], whole_from=hole, taken=_taken(4)) == ((), 18)
     landed = [_landed(0, 2, 70)]
-    found = resolve(PLAN, landed, complete=False, last=last)
+    found = resolve(PLAN, landed, whole_from=hole, taken=_taken(4))
     assert found == (((12, 70, 1), (14, 71, 1)), 18)
     with pytest.raises(Contradiction, match="up to 4, and the log ends with 1"):
-        resolve(PLAN, [_landed(-2, 4, 60)], complete=True, last=last)
+        resolve(PLAN, [_landed(-2, 4, 60)], whole_from=WHOLE, taken=_taken(4))
+
+
+def test_a_number_says_nothing_of_what_was_taken_later_and_is_gone() -> None:
+    """Goal: records are not copied again that have landed after the broker was asked."""
+    with pytest.raises(Contradiction, match="is not known"):
+        resolve(PLAN, [], whole_from=Offset(80), taken=_taken(4, log_end=79))
+    assert resolve(PLAN, [], whole_from=Offset(79), taken=_taken(4, log_end=79)) == ((), 18)
 
 
 def test_a_broker_that_knows_of_no_batch_of_the_epoch() -> None:
     """Goal: nothing has landed; but if some was acknowledged, the log has lost it."""
-    whole = PLAN._replace(sequence=Sequence(0))
-    for complete in (True, False):
-        assert resolve(whole, [], complete=complete, last=NOTHING) == ((), 10)
+    first = PLAN._replace(sequence=Sequence(0))
+    for whole_from in (WHOLE, Offset(80)):
+        taken = _taken(NOTHING)
+        assert resolve(first, [], whole_from=whole_from, taken=taken) == ((), 10)
         later = PLAN._replace(sequence=Sequence(5))
         with pytest.raises(Contradiction, match="numbers up to 4 were acknowledged"):
-            resolve(later, [], complete=complete, last=NOTHING)
+            resolve(later, [], whole_from=whole_from, taken=taken)
 
 
 def test_batches_may_land_after_the_broker_was_asked() -> None:
     landed = [_landed(-2, 3, 60), _landed(1, 2, 70)]
-    found = resolve(PLAN, landed, complete=True, last=Sequence(0))
+    found = resolve(PLAN, landed, whole_from=WHOLE, taken=_taken(0))
     assert found == (((10, 60, 3), (14, 70, 2)), 16)

@@ -9,7 +9,7 @@ from twinlog.kafka.errors import ProtocolError
 from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, Sequence
 from twinlog.mirror.offset_runs import Ends, Run
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.sequence_plan import NOTHING, SequencePlan
+from twinlog.mirror.sequence_plan import NOTHING, SequencePlan, Taken
 from twinlog.store.offset_records import (
     DroppedChunk,
     MapChunk,
@@ -19,7 +19,6 @@ from twinlog.store.offset_records import (
     OffsetsProducer,
     Route,
     StoredPlan,
-    Taken,
     decode,
     encode,
 )

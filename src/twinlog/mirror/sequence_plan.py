@@ -39,6 +39,15 @@ NOTHING: Final = Sequence(-1)
 """No number: the one before an epoch's first."""
 
 
+class Taken(NamedTuple):
+    """What a broker had taken of a plan, asked before a fence makes it forget that."""
+
+    last: Sequence
+    """The last number, or `NOTHING`."""
+    log_end: Offset
+    """Where the log ended before; what was taken later is behind it."""
+
+
 class SequencePlan(NamedTuple):
     """What sequence numbers stand for, from `sequence` on, in one epoch."""
 
@@ -69,19 +78,27 @@ def resolve(
     plan: SequencePlan,
     batches: Iterable[Landed],
     *,
-    complete: bool,
-    last: Sequence | None = None,
+    whole_from: Offset,
+    taken: Taken | None = None,
 ) -> Resolved:
     """Find out what of a plan has landed.
+
+    A log that lacks offsets, because it was compacted or has lost its start, proves less:
+
+    | the plan's last batch in the log | what was taken | the records behind it |
+    | --- | --- | --- |
+    | at the end of the last hole, or behind | | have not landed: they would be in the log |
+    | before it | known, up to a log end behind the hole | have landed up to that number |
+    | before it | else | it is not known |
 
     Args:
         plan: the last one that was stored.
         batches: the batches of its epoch in the destination's log, from its recorded end up to the
             fence, in order.
-        complete: whether that part of the log still holds all that was ever appended to it: it is
-            not compacted, and its start was not moved into that part.
-        last: the last number that the broker remembered of this epoch, before the fence, or
-            `NOTHING` if it remembered an earlier epoch; None if it remembered neither.
+        whole_from: the end of the last hole in that part of the log, which still holds all that was
+            ever appended from there on; the recorded end if it has none.
+        taken: what the broker had taken of this epoch, before the fence; None if it did not know
+            the producer.
 
     Raises:
         Contradiction: the batches are not the plan's, or what is left of the log does not show
@@ -91,8 +108,9 @@ def resolve(
     position = plan.recorded.source
     expected = plan.sequence
     rest = deque(plan.runs)
+    shown_to = plan.recorded.destination  # the end of the plan's last batch in the log
     for batch in batches:
-        if not complete:  # the batches between are gone, and have landed
+        if shown_to < whole_from:  # the batches between are gone, and have landed
             _take(rest, (batch.sequence - expected) % SEQUENCE_MODULUS)
         elif batch.sequence != expected:
             raise Contradiction(
@@ -104,29 +122,40 @@ def resolve(
             runs.append(Run(start, at, end - start))
             at = Offset(at + end - start)
             position = end
-        expected = advance(batch.sequence, batch.records)
-    if last is not None:
-        known = -plan.sequence if last == NOTHING else _ahead(last, plan.sequence)
-        if known < 0:
+        expected, shown_to = advance(batch.sequence, batch.records), at
+    missing = 0 if taken is None else _missing(plan, expected, taken.last)
+    if shown_to >= whole_from:
+        if missing and taken is not None:
             raise Contradiction(
-                f"numbers up to {plan.sequence - 1} were acknowledged, and the broker knows them "
-                f"up to {last}: the destination's log has lost records"
+                f"the broker has taken numbers up to {taken.last}, and the log ends with "
+                f"{expected - 1}"
             )
-        # Not more than it has: batches may have landed since the broker was asked.
-        missing = 0 if last == NOTHING else _ahead(last, expected)
-        if missing > 0 and complete:
-            raise Contradiction(
-                f"the broker has taken numbers up to {last}, and the log ends with {expected - 1}"
-            )
+    elif taken is not None and whole_from <= taken.log_end:
         for _, end in _take(rest, missing):
             position = end
-    elif not complete and rest:
+    elif rest:
         raise Contradiction(
             f"whether records from source offset {rest[0][0]} on were copied is not known: "
             "the destination's log has been compacted or has lost its start, and the broker does "
             "not remember the producer"
         )
     return Resolved(tuple(runs), position)
+
+
+def _missing(plan: SequencePlan, expected: Sequence, last: Sequence) -> int:
+    """How many numbers from `expected` on the broker has taken.
+
+    Raises:
+        Contradiction: it lacks numbers that were acknowledged.
+    """
+    known = -plan.sequence if last == NOTHING else _ahead(last, plan.sequence)
+    if known < 0:
+        raise Contradiction(
+            f"numbers up to {plan.sequence - 1} were acknowledged, and the broker knows them up to "
+            f"{last}: the destination's log has lost records"
+        )
+    # Not more than it has: batches may have landed since the broker was asked.
+    return 0 if last == NOTHING else max(0, _ahead(last, expected))
 
 
 def _ahead(last: Sequence, expected: Sequence) -> int:

@@ -38,7 +38,7 @@ from twinlog.kafka.log.leader_epochs import EpochRun
 from twinlog.kafka.types import LeaderEpoch, Offset, ProducerEpoch, ProducerId, Sequence
 from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run, decode_runs, encode_runs
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.sequence_plan import SequencePlan, SourceRun
+from twinlog.mirror.sequence_plan import SequencePlan, SourceRun, Taken
 from twinlog.store.config_records import topic_id_of, topic_id_text
 from twinlog.store.json_fields import JsonObject, decode_json, encode_json
 
@@ -74,15 +74,6 @@ class Route(NamedTuple):
     """On the destination; None if it is not known."""
     slot: int = 0
     """Source partitions that are copied to one partition have producer ids of their own."""
-
-
-class Taken(NamedTuple):
-    """What the broker had taken of a plan, asked before a fence makes it forget that."""
-
-    last: Sequence
-    """The last number, or `NOTHING`."""
-    log_end: Offset
-    """Where the log ended before; what was taken later is behind it."""
 
 
 class MapTail(NamedTuple):

@@ -115,7 +115,7 @@ class Life:
         if self.plan is None:
             return BEGIN, 0
         tail = self.log.of(self.plan.epoch, self.plan.recorded.destination)
-        found = resolve(self.plan, tail, complete=True)
+        found = resolve(self.plan, tail, whole_from=self.plan.recorded.destination)
         for run in found.runs:
             if run.source >= self.map.end.source:
                 self.map.append(run)

@@ -19,17 +19,24 @@ from twinlog.engines.translated import writers as writers_module
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters, NotLocated, ToLocate
 from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Retriable
 from twinlog.kafka.log.batch import batches
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import build, whole
 from twinlog.kafka.protocol.fetch import Fetched
-from twinlog.kafka.types import LeaderEpoch, Offset, ProducerState, TopicPartition
+from twinlog.kafka.types import LeaderEpoch, LogBounds, Offset, ProducerState, TopicPartition
 from twinlog.mirror.offset_runs import Ends, Run
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Data
 from twinlog.store.offset_log import StoredOffsets, fold_offsets
-from twinlog.store.offset_records import CHUNK_RUNS, MapChunk, OffsetRecord, StoredPlan, encode
+from twinlog.store.offset_records import (
+    CHUNK_RUNS,
+    MapChunk,
+    OffsetRecord,
+    StoredPlan,
+    encode,
+)
 from twinlog.store.state_records import LastMirrored
 from twinlog.store.topic_reader import ControlRecord
 
@@ -82,6 +89,7 @@ class OnePartition:
         self.epoch = 0
         self.batches = b""
         self.short: set[TopicPartition] = set()
+        self.silent = False
 
     async def init_producer(self, name: str) -> ProducerIdentity:
         self.epoch += 1
@@ -90,13 +98,17 @@ class OnePartition:
     async def producers(
         self, keys: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, ActiveProducers]:
-        return {key: ActiveProducers(0, self.remembered) for key in keys}
+        code = ErrorCode.LEADER_NOT_AVAILABLE if self.silent else 0
+        return {key: ActiveProducers(code, self.remembered) for key in keys}
 
     async def lacking_replicas(self, keys: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
         return [key for key in keys if key in self.short]
 
     async def log_ends(self, keys: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogEnd]:
         return {key: LogEnd(0, self.end, 0) for key in keys}
+
+    async def bounds(self, keys: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogBounds]:
+        return {key: LogBounds(0, 0, self.end, self.end) for key in keys}
 
     async def read(
         self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
@@ -142,7 +154,7 @@ def test_a_new_partition_begins_at_the_source_and_at_the_end_of_the_remote_log()
     async def body() -> None:
         log = MemoryLog()
         sequence = await _located(_writers(log, OnePartition(50)))
-        assert (sequence.position, sequence.recorded) == (100, (100, 50))
+        assert (sequence.position, sequence.recorded) == (100, (100, 51))  # behind its fence
         assert [type(stored) for stored in log.records] == [MapChunk, StoredPlan]
 
     _run(body())
@@ -252,6 +264,90 @@ def test_without_a_stored_plan_a_log_that_is_not_empty_is_not_written_to() -> No
     _run(body())
 
 
+def test_a_partition_is_not_fenced_before_its_last_number_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: its broker would forget the number, and a compacted log would not tell it either."""
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        await _killed_before_a_fence(log, port)
+        port.silent = True
+
+        async def never(*_: object) -> None:
+            raise AssertionError
+
+        with monkeypatch.context() as context:
+            context.setattr(DataId, "put_fences", never)
+            found = (await _writers(log, port).locate(OWNED))[NAME]
+        assert isinstance(found, NotLocated)
+        assert found.transient
+        assert "producers" in found.reason
+        port.silent = False
+        assert (await _located(_writers(log, port), OWNED)).position == 102
+
+    _run(body())
+
+
+def test_no_number_is_sent_under_a_producer_id_without_a_fence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: the epochs of the id have ended with the fence, so the next owner fences by the new id.
+
+    A stop is complete all the same.
+    """
+
+    async def put(
+        data: DataId, identity: ProducerIdentity, ends: Mapping[TopicPartition, int]
+    ) -> tuple[dict[TopicPartition, Offset], dict[TopicPartition, int], ProducerIdentity]:
+        data.renamed = True
+        fences = {key: Offset(end) for key, end in ends.items()}
+        return fences, {}, ProducerIdentity(identity.transactional_id, 70, 0)
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        monkeypatch.setattr(DataId, "put_fences", put)
+        writers = _writers(log, port)
+        found = (await writers.locate(NEW))[NAME]
+        assert isinstance(found, NotLocated)
+        assert found.transient
+        assert writers.must_be_taken_over
+        assert (await log.take_over()).plans[NAME].plan.producer_id == 70
+        port.end = 51
+        sealing = Sealing(KEY, None, LastMirrored(LeaderEpoch(-1), Offset(-1)), differs=False)
+        writers = _writers(log, port)
+        writers.settings = LaneSettings(lease_s=0.0)
+        sealed = (await writers.seal({NAME: sealing}))[NAME]
+        assert sealed == Sealed(Offset(51))
+
+    _run(body())
+
+
+def test_a_log_that_has_lost_only_fences_has_lost_no_copy() -> None:
+    """Goal: a partition of which nothing was sent goes on, though its log is shorter now."""
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        assert (await _located(_writers(log, port))).recorded == (100, 51)
+        port.end = 40
+        sequence = await _located(_writers(log, port), OWNED)
+        assert (sequence.position, sequence.recorded) == (100, (100, 41))
+        port.end = 30
+        sequence = await _located(_writers(log, port), OWNED)
+        sequence.offer([_data(100, 103)])
+        writers = _writers(log, port)
+        port.end = 31
+        sequence = await _located(writers, OWNED)
+        sequence.offer([_data(100, 103)])
+        await writers.record({NAME: sequence})
+        port.end = 20  # what was sent may have been lost
+        found = (await _writers(log, port).locate(OWNED))[NAME]
+        assert isinstance(found, NotLocated)
+        assert "it has lost records" in found.reason
+
+    _run(body())
+
+
 def test_two_partitions_that_are_copied_to_one_have_producer_ids_of_their_own() -> None:
     """Goal: with the same sequence numbers, the broker would take one of the two."""
 
@@ -290,7 +386,7 @@ def test_a_topic_that_was_recreated_or_renamed_is_copied_from_its_beginning(
         known = replace(NEW[NAME], source_topic_id=UUID(int=1), topic_id=UUID(int=2))
         writers = _writers(log, port)
         sequence = await _located(writers, {NAME: known})
-        runs = [Run(Offset(100 + 2 * at), Offset(50 + 2 * at), 1) for at in range(CHUNK_RUNS + 5)]
+        runs = [Run(Offset(100 + 2 * at), Offset(51 + 2 * at), 1) for at in range(CHUNK_RUNS + 5)]
         sequence._landed = list(runs)
         await writers.record({NAME: sequence})
         assert len((await log.take_over()).chunks[NAME]) == 2
@@ -423,6 +519,7 @@ def test_plans_are_stored_while_a_fence_waits(monkeypatch: pytest.MonkeyPatch) -
 
 async def _recorded(log: MemoryLog, port: OnePartition) -> bytes:
     """Copy three records to offset 50, and record them; return their batch as the log holds it."""
+    port.end = 49  # before its fence
     writers = _writers(log, port)
     sequence = await _located(writers)
     sequence.offer([_data(100, 103)])

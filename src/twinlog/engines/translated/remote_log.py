@@ -12,12 +12,12 @@ start; one that lacks none holds all that was ever appended to it.
 import asyncio
 from typing import Final, NamedTuple
 
-from twinlog.engines.exact.ports import ActiveProducers, DestinationPort
+from twinlog.engines.exact.ports import DestinationPort
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable
 from twinlog.kafka.log.batch import Header, batches
 from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition, advance
-from twinlog.mirror.sequence_plan import NOTHING, Contradiction, Landed, SequencePlan
+from twinlog.mirror.sequence_plan import Contradiction, Landed
 from twinlog.store.offset_records import MapTail, StoredPlan
 
 _READ_BYTES: Final = 1 << 20
@@ -29,7 +29,10 @@ class LostEnd(Contradiction):
 
 
 class RemoteEnd(NamedTuple):
-    """The plan's batches up to the fence, and from which offset on the log lacks none."""
+    """The plan's batches up to the fence, and the end of the log's last hole before it.
+
+    Without a hole it is the recorded end.
+    """
 
     landed: list[Landed]
     whole_from: Offset
@@ -144,15 +147,3 @@ def _check_tail(tail: MapTail, header: Header, end: Offset) -> None:
             f"the record at offset {end - 1} is not the one that was copied there: the destination "
             "has lost records, and others were written in their place"
         )
-
-
-def last_number(plan: SequencePlan, remembered: ActiveProducers) -> Sequence | None:
-    """The last number of the plan's epoch that the broker remembers (`resolve`)."""
-    for state in remembered.active:
-        if state.producer_id != plan.producer_id or state.epoch > plan.epoch:
-            continue
-        if state.epoch < plan.epoch:
-            return NOTHING  # a batch of the plan's would have brought its epoch
-        if state.last_sequence >= 0:
-            return Sequence(state.last_sequence)
-    return None

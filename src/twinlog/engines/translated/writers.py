@@ -25,8 +25,9 @@ from uuid import UUID
 
 from twinlog.engines.base import LaneContext, Sealed, Sealing
 from twinlog.engines.exact.data_id import DataId
-from twinlog.engines.exact.ports import ActiveProducers, DestinationPort
-from twinlog.engines.translated.remote_log import LostEnd, last_number, read_end
+from twinlog.engines.exact.ports import DestinationPort
+from twinlog.engines.translated.last_numbers import LastNumbers, ask_last_numbers
+from twinlog.engines.translated.remote_log import LostEnd, read_end
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.kafka.client.metadata import NO_TOPIC_ID
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
@@ -41,7 +42,7 @@ from twinlog.kafka.types import (
 from twinlog.kafka.types import Sequence as SequenceNumber
 from twinlog.mirror.offset_runs import Ends
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.sequence_plan import NOTHING, Contradiction, SequencePlan, resolve
+from twinlog.mirror.sequence_plan import NOTHING, Contradiction, SequencePlan, Taken, resolve
 from twinlog.store.offset_log import OffsetLog
 from twinlog.store.offset_records import (
     DroppedChunk,
@@ -50,7 +51,6 @@ from twinlog.store.offset_records import (
     OffsetRecord,
     Route,
     StoredPlan,
-    Taken,
     extended,
 )
 
@@ -106,7 +106,7 @@ class _Fenced(NamedTuple):
     epoch: tuple[ProducerId, ProducerEpoch]
     ends: Mapping[TopicPartition, int]
     fences: Mapping[TopicPartition, Offset]
-    remembered: Mapping[TopicPartition, ActiveProducers]
+    numbers: LastNumbers
     troubles: Mapping[TopicPartition, str]
     shorter: Mapping[TopicPartition, str]
 
@@ -195,6 +195,20 @@ class FlowWriters:
             Fenced: another owner has taken over.
             Retriable: not now; call it again.
         """
+        located = await self._find(partitions)
+        if not self.must_be_taken_over:
+            return located
+        # No fence of the new producer id is in a log: its broker would not know whether it has
+        # taken anything. The next owner begins with one.
+        reason = "the data's transactional id has got another producer id: it is taken over again"
+        return {
+            name: NotLocated(reason) if isinstance(one, PartitionSequence) else one
+            for name, one in located.items()
+        }
+
+    async def _find(
+        self, partitions: Mapping[MirrorPartition, ToLocate]
+    ) -> Mapping[MirrorPartition, PartitionSequence | NotLocated]:
         async with self._fencing:
             async with self._storing:
                 for name in partitions:
@@ -221,7 +235,7 @@ class FlowWriters:
                 name, wanted, fence = keys[key], partitions[keys[key]], fenced.fences.get(key)
                 try:
                     chunks, position, tail = await self._landed(
-                        name, wanted, end, fence, fenced.remembered.get(key)
+                        name, wanted, end, fence, fenced.numbers
                     )
                 except Contradiction as error:
                     results[name] = NotLocated(str(error), transient=False, fence=fence)
@@ -300,7 +314,7 @@ class FlowWriters:
         if any(one.plan.producer_id != data.producer_id for one in stored.values()):
             # A fence of one producer id does not exclude data of another one.
             await asyncio.sleep(self._alone_from - asyncio.get_running_loop().time())
-        remembered = await self._remembered(stored)
+        numbers = await self._last_numbers(stored)
         identity = await data.next_epoch(keys)
         answers = await self._port.log_ends(keys)
         troubles = {
@@ -308,7 +322,15 @@ class FlowWriters:
             for key, answer in answers.items()
             if answer.error
         }
-        ends = {key: answer.log_end for key, answer in answers.items() if not answer.error}
+        # Not fenced: with the fence, what the broker has taken would not be known any more. A
+        # partition that is only sealed does not need it.
+        troubles |= numbers.unknown
+        troubles |= {
+            key: f"the destination refuses to describe its producers: {refusal}"
+            for key, refusal in numbers.refusals.items()
+            if partitions[keys[key]].begin is not None
+        }
+        ends = {key: answer.log_end for key, answer in answers.items() if key not in troubles}
         # Not fenced: with the fence, the log would be as long as before.
         shorter = {
             key: f"the destination's log ends at {ends[key]}, and records up to "
@@ -318,12 +340,15 @@ class FlowWriters:
             and (wanted := partitions[keys[key]]).begin is not None
             and wanted.follows(one.route)
             and ends[key] < one.plan.recorded.destination
+            and not self._is_blank(one)
         }
         ends = {key: end for key, end in ends.items() if key not in shorter}
         to_fence = {
             key: end
             for key, end in ends.items()
-            if partitions[keys[key]].owned_before or key in stored
+            # A partition of which nothing was copied is fenced, too, unless its log is empty: then
+            # the broker knows the producer, and its log is as long as it is replicated.
+            if partitions[keys[key]].owned_before or key in stored or end > 0
         }
         # The fence of such a partition would hold up those of all others, for as long as it lacks
         # replicas. It may lose one after this, too.
@@ -342,36 +367,25 @@ class FlowWriters:
             data.note_fences(identity, to_fence, [key for key in to_fence if codes.get(key)])
         epoch = ProducerId(identity.producer_id), ProducerEpoch(identity.epoch)
         ends = {key: end for key, end in ends.items() if key not in troubles}
-        return _Fenced(epoch, ends, fences, remembered, troubles, shorter)
+        return _Fenced(epoch, ends, fences, numbers, troubles, shorter)
 
-    async def _remembered(
-        self, stored: Mapping[TopicPartition, StoredPlan]
-    ) -> Mapping[TopicPartition, ActiveProducers]:
-        """What the brokers remember of the producers before a fence, which makes them forget it.
+    async def _last_numbers(self, stored: Mapping[TopicPartition, StoredPlan]) -> LastNumbers:
+        """What the brokers have taken before a fence, which makes them forget it.
 
         It is stored with the plans that may have been sent: whoever locates a partition next may
         need it.
         """
-        sent = {
-            key: one
-            for key, one in stored.items()
-            if one.plan.runs and one.route.topic == key.topic
-        }
-        ends = await self._port.log_ends(sent) if sent else {}
-        remembered = await self._port.producers(list(stored))
-        records: list[OffsetRecord] = []
-        for key, one in sent.items():
-            answer = remembered.get(key)
-            if answer is None or answer.error or key not in ends or ends[key].error:
-                continue
-            last = last_number(one.plan, answer)
-            if last is not None and (one.taken is None or one.taken.last != last):
-                taken = Taken(last, Offset(ends[key].log_end))
-                records.append(replace(one, taken=taken))
+        plans = {key: one.plan for key, one in stored.items() if one.route.topic == key.topic}
+        numbers = await ask_last_numbers(self._port, plans)
+        records: list[OffsetRecord] = [
+            replace(stored[key], taken=taken)
+            for key, taken in numbers.taken.items()
+            if stored[key].plan.runs and stored[key].taken != taken
+        ]
         if records:
             async with self._storing:
                 await self._store(records)
-        return remembered
+        return numbers
 
     async def _take_over(self) -> None:
         """Read what is stored, under an epoch that fences former owners' writes."""
@@ -389,7 +403,7 @@ class FlowWriters:
         wanted: ToLocate,
         end: int,
         fence: Offset | None,
-        remembered: ActiveProducers | None,
+        numbers: LastNumbers,
     ) -> tuple[list[MapChunk], Offset, MapTail | None]:
         """The parts of the map that are to be stored, the next source offset, and the map's tail.
 
@@ -419,18 +433,17 @@ class FlowWriters:
             # Another program has copied on from where a former flow of this name had ended. Where
             # to is not known, so the map begins anew, whatever of the plan has landed.
             return [_anew(name, wanted, fence)], wanted.copied_to, None
-        if remembered is None or remembered.error:
-            code = Refusal(remembered.error) if remembered else "no answer"
-            raise Retriable(f"cannot read the producers of {wanted.destination}: {code}")
+        if refusal := numbers.refusals.get(wanted.destination):
+            raise Retriable(f"cannot read the producers of {wanted.destination}: {refusal}")
+        if fence < plan.recorded.destination and self._is_blank(stored):
+            blank = MapChunk(name, 0, Ends(plan.recorded.source, Offset(fence + 1)), ())
+            return [blank], blank.start.source, None
         deadline_s = self.settings.marker_deadline_s
         landed, whole_from = await read_end(
             self._port, wanted.destination, stored, fence, deadline_s
         )
-        last = last_number(plan, remembered)
-        if last is None and stored.taken is not None and whole_from <= stored.taken.log_end:
-            last = stored.taken.last  # what has landed since then is in the log
-        complete = whole_from == plan.recorded.destination
-        found = resolve(plan, landed, complete=complete, last=last)
+        taken = numbers.taken.get(wanted.destination, stored.taken)
+        found = resolve(plan, landed, whole_from=whole_from, taken=taken)
         runs = [run for run in found.runs if run.source >= chunk.end.source]
         tail = stored.tail
         if landed:
@@ -440,6 +453,12 @@ class FlowWriters:
         if position < wanted.copied_to:
             return [_anew(name, wanted, fence)], wanted.copied_to, None
         return extended(chunk, runs), position, tail
+
+    def _is_blank(self, stored: StoredPlan) -> bool:
+        """Whether nothing of a partition was sent: a log that is shorter has lost no copy."""
+        last = self._last.get(stored.name)
+        unmapped = last is not None and last.number == 0 and not last.runs
+        return unmapped and stored.tail is None and not stored.plan.runs and stored.lost is None
 
     async def record(self, sequences: Mapping[MirrorPartition, PartitionSequence]) -> None:
         """Store what has landed of these partitions, and what is to be sent next.
@@ -499,7 +518,7 @@ class FlowWriters:
         """
         async with self._fencing, self._storing:
             await self._take_over()
-        located = await self.locate({n: self._to_seal(n, one) for n, one in partitions.items()})
+        located = await self._find({n: self._to_seal(n, one) for n, one in partitions.items()})
         sealed: dict[MirrorPartition, Sealed | Refusal] = {}
         for name, one in located.items():
             if isinstance(one, PartitionSequence):
