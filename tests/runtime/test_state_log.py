@@ -43,9 +43,9 @@ def test_states_behind_an_open_transaction_are_not_taken_for_absent(
             await former.take_over()
             command = TransactionalWriter(cluster, CONFIG_WRITER)
             await command.fence()
-            assert command._producer is not None
+            assert command._id._producer is not None
             gone = forget_entry(state_key(name._replace(mirror=fresh_name("another"))), 0)
-            await command._prepare(command._producer, [gone])
+            await command._prepare(command._id._producer, [gone])
             await former.write([PartitionState(name, State.MIRRORING)], {})
             successor = StateLog(cluster, 0, group, lambda: True)
             with pytest.raises(Retriable, match="a transaction that begins there seems to be open"):

@@ -78,7 +78,7 @@ def test_records_of_a_fenced_writer_are_never_read(
             old, new = TransactionalWriter(cluster, name), TransactionalWriter(cluster, name)
             await old.fence()
             # The state that a writer leaves that dies before EndTxn.
-            await old._prepare(old._producer, entries(topic, (0, b"k", b"half")))
+            await old._prepare(old._id._producer, entries(topic, (0, b"k", b"half")))
             await new.fence()
             with pytest.raises(Fenced):
                 await old.write(entries(topic, (0, b"k", b"late")))
@@ -158,7 +158,7 @@ def test_a_read_waits_for_an_open_transaction(
             await make_topic(cluster, topic, 1, configs=COMPACTED)
             writer = TransactionalWriter(cluster, fresh_name("id"))
             await writer.fence()
-            producer = writer._producer
+            producer = writer._id._producer
             assert producer is not None
             await writer._prepare(producer, entries(topic, (0, b"k", b"1")))
             reading = asyncio.create_task(read_whole(cluster, topic))
@@ -181,8 +181,8 @@ def test_records_behind_a_hanging_transaction_are_not_taken_for_absent(
             await append(cluster, entries(topic, (0, b"k", b"1")), acks=ALL)
             writer = TransactionalWriter(cluster, fresh_name("id"))
             await writer.fence()
-            assert writer._producer is not None
-            await writer._prepare(writer._producer, entries(topic, (0, b"k", b"2")))
+            assert writer._id._producer is not None
+            await writer._prepare(writer._id._producer, entries(topic, (0, b"k", b"2")))
             await append(cluster, entries(topic, (0, b"other", b"3")), acks=ALL)
             with pytest.raises(Retriable, match="beyond offset 1: a transaction that begins there"):
                 await read_whole(cluster, topic, patience=0.5)
@@ -239,7 +239,7 @@ def test_a_tail_skips_aborted_records(
             await make_topic(cluster, topic, 1, configs=COMPACTED)
             writer = TransactionalWriter(cluster, fresh_name("id"))
             await writer.fence()
-            producer = writer._producer
+            producer = writer._id._producer
             assert producer is not None
             await add_partitions_to_txn(
                 cluster, writer.transactional_id, producer, [TopicPartition(topic, 0)]

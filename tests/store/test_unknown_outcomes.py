@@ -17,7 +17,7 @@ from twinlog.kafka.errors import (
     UserError,
 )
 from twinlog.kafka.requests.transactions import ProducerId
-from twinlog.store import mirrors, topic_writer
+from twinlog.store import mirrors, transactional_id
 from twinlog.store.config_records import StopRequest
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
@@ -100,11 +100,11 @@ def test_a_commit_refused_at_a_retry_has_an_unknown_outcome(
     async def prepared(*_: object) -> dict[Any, int]:
         return {}
 
-    monkeypatch.setattr(topic_writer, "end_txn", end_txn)
+    monkeypatch.setattr(transactional_id, "end_txn", end_txn)
     monkeypatch.setattr(TransactionalWriter, "_prepare", prepared)
     cluster: Any = SimpleNamespace(name="destination")
     writer = TransactionalWriter(cluster, "id")
-    writer._producer = ProducerId(1, 0)
+    writer._id._producer = ProducerId(1, 0)
     with pytest.raises(TwinlogError) as raised:
         asyncio.run(writer.write([Entry("t", 0, b"k", b"v")]))
     assert type(raised.value) is error

@@ -41,9 +41,7 @@ from twinlog.kafka.client.pool import Lane
 from twinlog.kafka.client.retries import BeforeSend, nothing
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
-    Disconnected,
     Fenced,
-    ProtocolError,
     Refusal,
     Retriable,
     TwinlogError,
@@ -60,10 +58,8 @@ from twinlog.kafka.requests.transactions import (
 )
 from twinlog.kafka.types import Sequence as SequenceNumber
 from twinlog.kafka.types import TopicPartition, advance
+from twinlog.store.transactional_id import TRANSACTION_TIMEOUT_MS, TransactionalId
 
-TRANSACTION_TIMEOUT_MS: Final = 30_000
-"""After this time the coordinator aborts a dead writer's transaction. It is longer than a broker's
-death stays undetected (broker.session.timeout.ms, 9 s), so a writer survives a leader change."""
 WRITE_TRIES: Final = 22
 """Tries of one Produce within a transaction: about 18 s."""
 ABORT_TIMEOUT: Final = 2.0
@@ -111,16 +107,16 @@ class TransactionalWriter:
     ) -> None:
         self.transactional_id = transactional_id
         self._cluster = cluster
-        self._timeout_ms = timeout_ms
         self._clock = clock
         self._before_send = before_send
-        self._producer: ProducerId | None = None
-        self._sequences: dict[TopicPartition, SequenceNumber] = {}
+        self._id = TransactionalId(
+            cluster, transactional_id, timeout_ms=timeout_ms, before_send=before_send
+        )
 
     @property
     def ready(self) -> bool:
         """Whether `write` may be called: `fence` succeeded, and no error has followed."""
-        return self._producer is not None
+        return self._id.ready
 
     async def fence(self) -> None:
         """Take over the id: former owners are fenced, and their transactions are decided.
@@ -129,14 +125,7 @@ class TransactionalWriter:
             Retriable: no success within default.api.timeout.ms.
             UserError: no right to the transactional id.
         """
-        self._producer = None
-        self._sequences.clear()
-        self._producer = await init_producer_id(
-            self._cluster,
-            self.transactional_id,
-            timeout_ms=self._timeout_ms,
-            before_send=self._before_send,
-        )
+        await self._id.fence()
 
     async def write(self, entries: Sequence[Entry]) -> dict[TopicPartition, int]:
         """Write all entries or none; return the offset of each partition's last record.
@@ -148,13 +137,10 @@ class TransactionalWriter:
             Disconnected: the outcome is unknown.
             Retriable, UserError, PartitionFailed: refused; readers see none of the records.
         """
-        producer = self._producer
-        assert producer is not None, "call fence() first"
         assert entries
-        self._producer = None
+        producer = await self._id.begin()
         offsets = await self._prepare(producer, entries)
-        await commit_txn(self._cluster, self.transactional_id, producer, self._before_send)
-        self._producer = producer
+        await self._id.commit(producer)
         return offsets
 
     async def _prepare(
@@ -206,7 +192,7 @@ class TransactionalWriter:
     ) -> dict[TopicPartition, int]:
         now_ms = int(self._clock() * 1000)
         batches = {
-            partition: _batch(group, now_ms, producer, self._next(partition, len(group)))
+            partition: _batch(group, now_ms, producer, self._id.numbers(partition, len(group)))
             for partition, group in groups.items()
         }
         answers = await send_batches(
@@ -223,45 +209,6 @@ class TransactionalWriter:
             for partition, answer in answers.items()
             if isinstance(answer, int)
         }
-
-    def _next(self, partition: TopicPartition, count: int) -> SequenceNumber:
-        sequence = self._sequences.get(partition, SequenceNumber(0))
-        self._sequences[partition] = advance(sequence, count)
-        return sequence
-
-
-async def commit_txn(
-    cluster: KafkaCluster, transactional_id: str, producer: ProducerId, before_send: BeforeSend
-) -> bool:
-    """Commit a transaction; return whether EndTxn was sent once.
-
-    If it was sent again, a copy may arrive later and end the next transaction of this epoch: the id
-    has to be fenced before its next use.
-
-    A refusal is certain only as the answer to the first EndTxn: one that is sent again may be
-    refused because the first one was carried out, and another writer has fenced since.
-
-    Raises:
-        Disconnected: the outcome is unknown.
-        Fenced, UserError: it was refused.
-    """
-    send_count = 0
-
-    def counted() -> None:
-        nonlocal send_count
-        send_count += 1
-        before_send()
-
-    try:
-        await end_txn(cluster, transactional_id, producer, commit=True, before_send=counted)
-    except TwinlogError as error:
-        if send_count < 2 and not isinstance(error, Retriable | ProtocolError):
-            raise
-        raise Disconnected(
-            f"unknown whether the transaction of {transactional_id} was committed: {error.message}",
-            cluster=cluster.name,
-        ) from error
-    return send_count == 1
 
 
 class EpochWriter:

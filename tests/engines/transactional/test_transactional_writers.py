@@ -1,7 +1,6 @@
 """Which transactions are written at all: after fences of one's own, and after doubtful answers."""
 
 import asyncio
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -16,7 +15,6 @@ from twinlog.kafka.requests.transactions import ProducerId
 from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
 from twinlog.lifecycle.flow_topics import FlowClusters
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.store import topic_writer
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.offset_records import Route
 
@@ -67,23 +65,6 @@ def test_positions_from_before_a_fence_are_not_written() -> None:
     assert len(fake.written) == 2
 
 
-@pytest.mark.parametrize("sent", [1, 2])
-def test_an_epoch_whose_end_was_sent_twice_is_not_used_again(
-    sent: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Goal: a copy of EndTxn that arrives later does not commit half of the next transaction."""
-
-    async def end_txn(*_: object, before_send: Callable[[], None], **__: object) -> None:
-        for _ in range(sent):
-            before_send()
-
-    monkeypatch.setattr(topic_writer, "end_txn", end_txn)
-    writer = TargetTransactions(CLUSTER, "id", lambda: None)
-    writer._producer = ProducerId(1, 0)
-    asyncio.run(writer.write(TransactionContent()))
-    assert writer.ready is (sent == 1)
-
-
 def test_a_transaction_that_fails_is_ended_by_a_newer_epoch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -100,7 +81,7 @@ def test_a_transaction_that_fails_is_ended_by_a_newer_epoch(
     monkeypatch.setattr(transactions, "send_offsets_to_txn", refuse)
     monkeypatch.setattr(transactions, "init_producer_id", init_producer_id)
     writer = TargetTransactions(CLUSTER, "id", lambda: None)
-    writer._producer = ProducerId(1, 0)
+    writer._id._producer = ProducerId(1, 0)
     with pytest.raises(TwinlogError, match="no answer"):
         asyncio.run(writer.write(TransactionContent(offsets={"g": {}})))
     assert ended == ["id"]

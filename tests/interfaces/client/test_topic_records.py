@@ -98,7 +98,9 @@ def test_records_of_all_partitions_are_followed(
                     if len(found) == 3:
                         await writer.fence()
                         await writer.write([Entry(topic, 1, b"k", b"second")])
-                        await writer._prepare(writer._producer, [Entry(topic, 2, b"k", b"lost")])
+                        await writer._prepare(
+                            writer._id._producer, [Entry(topic, 2, b"k", b"lost")]
+                        )
                         await writer.fence()
                         await append(cluster, [Entry(topic, 2, b"k", b"third")], acks=ALL)
             assert {*found[:3]} == {(index, b"first") for index in range(3)}
@@ -118,7 +120,7 @@ def test_an_end_that_is_not_reached_is_an_error(
             await make_topic(cluster, topic)
             writer = TransactionalWriter(cluster, fresh_name("id"))
             await writer.fence()
-            await writer._prepare(writer._producer, [Entry(topic, 0, b"k", b"open")])
+            await writer._prepare(writer._id._producer, [Entry(topic, 0, b"k", b"open")])
             with pytest.raises(Retriable, match="a transaction that begins there"):
                 async for _ in read_topic(cluster, topic, from_beginning=True, idle_s=0.2):
                     pass

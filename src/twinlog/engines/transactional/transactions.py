@@ -9,8 +9,7 @@ It ends in one of three ways:
 - it is refused, and read_committed readers will see nothing of it (`TransactionRefused`, `Fenced`);
 - its outcome is unknown (`Disconnected`): the committed positions tell.
 
-After anything but the first, the id has to be fenced again. So it has after a commit that was sent
-twice: a copy of EndTxn that arrives later would end the next transaction.
+After anything but the first, the id has to be fenced again.
 
 A transaction that fails is ended by InitProducerId. Its markers have a newer epoch, so what is held
 in the network is refused then. The markers of EndTxn would have the same epoch.
@@ -42,16 +41,14 @@ from twinlog.kafka.requests.transactions import (
     init_producer_id,
     send_offsets_to_txn,
 )
-from twinlog.kafka.types import Sequence as SequenceNumber
-from twinlog.kafka.types import TopicPartition, advance
+from twinlog.kafka.types import TopicPartition
 from twinlog.store.topic_writer import (
     ABORT_TIMEOUT,
     ALL,
-    TRANSACTION_TIMEOUT_MS,
     WRITE_TRIES,
-    commit_txn,
     send_batches,
 )
+from twinlog.store.transactional_id import TRANSACTION_TIMEOUT_MS, TransactionalId
 
 _LANE: Final = "transactions"
 
@@ -85,15 +82,13 @@ class TargetTransactions:
         self, cluster: KafkaCluster, transactional_id: str, before_send: BeforeSend
     ) -> None:
         self._cluster = cluster
-        self._id = transactional_id
         self._before_send = before_send
-        self._producer: ProducerId | None = None
-        self._sequences: dict[TopicPartition, SequenceNumber] = {}
+        self._id = TransactionalId(cluster, transactional_id, before_send=before_send)
 
     @property
     def ready(self) -> bool:
         """Whether `write` may be called: `fence` succeeded, and no error has followed."""
-        return self._producer is not None
+        return self._id.ready
 
     async def fence(self) -> int:
         """Exclude all earlier epochs of the id; their transactions are decided. The producer id.
@@ -103,16 +98,7 @@ class TargetTransactions:
             UserError: no right to the transactional id.
             Fenced: the lane may not write any more.
         """
-        self._producer = None
-        self._sequences.clear()
-        producer = await init_producer_id(
-            self._cluster,
-            self._id,
-            timeout_ms=TRANSACTION_TIMEOUT_MS,
-            before_send=self._before_send,
-        )
-        self._producer = producer
-        return producer.producer_id
+        return (await self._id.fence()).producer_id
 
     async def write(self, content: TransactionContent) -> None:
         """Write all of it, or nothing.
@@ -120,9 +106,7 @@ class TargetTransactions:
         Raises:
             TransactionRefused, Fenced, Disconnected, Retriable, UserError: see the module.
         """
-        producer = self._producer
-        assert producer is not None, "call fence() first"
-        self._producer = None  # also if this is cancelled
+        producer = await self._id.begin()
         try:
             await self._prepare(producer, content)
         except Fenced:
@@ -131,20 +115,19 @@ class TargetTransactions:
             with suppress(TwinlogError):  # at once: readers wait for the transaction's end
                 await init_producer_id(
                     self._cluster,
-                    self._id,
+                    self._id.name,
                     timeout_ms=TRANSACTION_TIMEOUT_MS,
                     timeout=ABORT_TIMEOUT,
                     before_send=self._before_send,
                 )
             raise
-        if await commit_txn(self._cluster, self._id, producer, self._before_send):
-            self._producer = producer
+        await self._id.commit(producer)
 
     async def _prepare(self, producer: ProducerId, content: TransactionContent) -> None:
         if content.batches:
             answers = await add_partitions_to_txn(
                 self._cluster,
-                self._id,
+                self._id.name,
                 producer,
                 list(content.batches),
                 before_send=self._before_send,
@@ -156,7 +139,7 @@ class TargetTransactions:
                 self._cluster,
                 data,
                 ALL,
-                transactional_id=self._id,
+                transactional_id=self._id.name,
                 tries=WRITE_TRIES,
                 before_send=self._before_send,
                 lane=_LANE,
@@ -164,19 +147,22 @@ class TargetTransactions:
             self._check(data, results)
         for group, offsets in content.offsets.items():
             refusals = await send_offsets_to_txn(
-                self._cluster, self._id, producer, group, offsets, before_send=self._before_send
+                self._cluster,
+                self._id.name,
+                producer,
+                group,
+                offsets,
+                before_send=self._before_send,
             )
             self._check(refusals, refusals)
 
     def _whole(self, partition: TopicPartition, batch: Encoded, producer: ProducerId) -> bytes:
-        sequence = self._sequences.get(partition, SequenceNumber(0))
-        self._sequences[partition] = advance(sequence, batch.header.num_records)
         return whole(
             batch,
             attributes=TRANSACTIONAL,
             producer_id=producer.producer_id,
             epoch=producer.epoch,
-            sequence=sequence,
+            sequence=self._id.numbers(partition, batch.header.num_records),
         )
 
     def _check(
@@ -187,7 +173,7 @@ class TargetTransactions:
         refusals = {p: answer for p, answer in results.items() if isinstance(answer, Refusal)}
         for refusal in refusals.values():
             if refusal.reaction is Reaction.FENCED:
-                check(refusal.code, f"write as {self._id}")
+                check(refusal.code, f"write as {self._id.name}")
         causes = {
             p: refusal
             for p, refusal in refusals.items()

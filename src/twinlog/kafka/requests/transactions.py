@@ -56,6 +56,7 @@ async def init_producer_id(
     timeout_ms: int = 60_000,
     timeout: float | None = None,
     before_send: BeforeSend = nothing,
+    producer: ProducerId | None = None,
 ) -> ProducerId:
     """Get a producer id, or a transactional id's next epoch, which fences the earlier epochs.
 
@@ -63,12 +64,27 @@ async def init_producer_id(
     the coordinator is loading (14, 15, 16) or ends that transaction (51). A retry after a lost
     connection may raise the epoch by two.
 
+    With `producer`, the epoch is raised only if this is still the id's newest one (KIP-360, Kafka
+    2.5), and its transaction has ended.
+
     Raises:
+        Fenced: `producer` is not the newest one.
         Retriable: no success within `timeout`.
         UserError: no right to the transactional id; `timeout_ms` is above the broker's maximum.
     """
     request = InitProducerIdRequest(
-        transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, max_version=5
+        transactional_id=transactional_id,
+        transaction_timeout_ms=timeout_ms,
+        max_version=5,
+        **(
+            {}
+            if producer is None
+            else {
+                "producer_id": producer.producer_id,
+                "producer_epoch": producer.epoch,
+                "min_version": 3,
+            }
+        ),
     )
     if transactional_id is None:
         before_send()
