@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Final, cast
+from uuid import UUID
 
 from model.cluster import Cluster
 from model.ports import ModelDestination
@@ -124,6 +125,9 @@ class ModelOffsetLog(OffsetLog):
         super().__init__(client, number, prefix, lease_s=lease_s, may_write=may_write)
         self._port = port
         self._writer = _ModelWriter(port, f"{prefix}.{number}.offsets", self._permit)
+
+    async def _topic_id(self) -> UUID | None:
+        return self._port.cluster.topics[OFFSETS_TOPIC].topic_id
 
     async def _read(self) -> Sequence[ControlRecord]:
         key = TopicPartition(OFFSETS_TOPIC, self._number)

@@ -106,6 +106,8 @@ def test_topic_records_have_a_stable_json_form() -> None:
     known = replace(topic, destination_topic_id=UUID(int=3))
     assert encode(known)[1].startswith(b'{"destination_topic_id":"AAAAAAAAAAAAAAAAAAAAAw","part')
     assert encode(replace(topic, begins=(-1, 41)))[1].startswith(b'{"begins":[-1,41],"part')
+    recorded = replace(topic, offsets_topic_id=UUID(int=3))
+    assert encode(recorded)[1].startswith(b'{"offsets_topic_id":"AAAAAAAAAAAAAAAAAAAAAw","part')
 
 
 def test_partitions_that_another_program_has_copied_begin_behind_it() -> None:

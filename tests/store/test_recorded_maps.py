@@ -15,8 +15,8 @@ from twinlog.mirror.sequence_plan import SequencePlan
 from twinlog.store import recorded_maps
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.offset_log import StoredOffsets
-from twinlog.store.offset_records import Route, StoredPlan
-from twinlog.store.recorded_maps import read_ends
+from twinlog.store.offset_records import MapChunk, Route, StoredPlan
+from twinlog.store.recorded_maps import read_ends, read_maps
 
 TOPIC = MirrorTopic(
     mirror="flow",
@@ -62,3 +62,26 @@ def test_what_was_copied_between_former_topics_does_not_count(
 ) -> None:
     """Goal: MirrorMaker 2 is not told that a recreated topic has what the former one had."""
     assert ends(monkeypatch, ROUTE._replace(**other)) == {}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("first", "lacks_start"), [(0, False), (3, True)])
+def test_a_map_whose_first_parts_are_lost_says_so(
+    first: int, lacks_start: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: an owner that outlives `__mirror_offsets` goes on with a later part in a new one."""
+    at = Ends(Offset(80), Offset(30))
+    plan = SequencePlan(ProducerId(7), ProducerEpoch(1), Sequence(0), (), at)
+    offsets = StoredOffsets(
+        plans={NAME: StoredPlan(NAME, plan, ROUTE)}, chunks={NAME: [MapChunk(NAME, first, at, ())]}
+    )
+
+    async def partitions(*_: object) -> int | None:
+        return 1
+
+    async def stored(*_: object) -> dict[int, StoredOffsets]:
+        return {0: offsets}
+
+    monkeypatch.setattr(recorded_maps, "partition_count", partitions)
+    monkeypatch.setattr(recorded_maps, "read_offsets", stored)
+    (found,) = asyncio.run(read_maps(cast("KafkaCluster", None), [TOPIC])).values()
+    assert found.lacks_start is lacks_start

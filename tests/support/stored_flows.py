@@ -1,15 +1,17 @@
 """Flows that are stored as the sync of a node would store them: one topic, on empty clusters."""
 
+import asyncio
 from collections.abc import Mapping
 
 from clients import client, make_topic
 
 from conftest import Pair
+from twinlog import MirrorAdmin
 from twinlog.lifecycle.creation import create_mirror
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.control_topics import ControlTopics, partition_count
 from twinlog.store.mirrors import MirrorStore
-from twinlog.store.offset_log import create_offsets_topic
+from twinlog.store.offset_log import create_offsets_topic, offsets_topic_id
 
 
 async def store_flow(
@@ -37,5 +39,20 @@ async def store_flow(
             partitions=partitions,
             destination_topic=remote,
             destination_topic_id=ids[1],
+            offsets_topic_id=await offsets_topic_id(destination),
         )
         await MirrorStore(destination).change(lambda _: [record])
+
+
+def states(pair: Pair, mirror: str) -> dict[int, tuple[str, str | None]]:
+    """State and reason of the partitions of a flow."""
+
+    async def read() -> dict[int, tuple[str, str | None]]:
+        servers = {"bootstrap.servers": pair.destination.bootstrap_servers}
+        async with MirrorAdmin(servers) as admin:
+            described = await admin.describe_mirrors([mirror])
+        return {
+            row.one.partition: (row.one.state.name, row.one.reason) for row in described.partitions
+        }
+
+    return asyncio.run(read())

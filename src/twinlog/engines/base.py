@@ -66,6 +66,8 @@ class Assignment:
     """The `SharedWriters.id` of each former owner of this partition."""
     begin: int | None = None
     """The source's offset up to which another program has copied all (`MirrorTopic.begins`)."""
+    offsets_topic_id: UUID | None = None
+    """Of the topic that records where its copies are (`MirrorTopic.offsets_topic_id`)."""
 
 
 class PartitionProgress(NamedTuple):

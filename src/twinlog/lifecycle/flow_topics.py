@@ -31,6 +31,7 @@ from twinlog.mirror.settings import TRANSACTIONAL
 from twinlog.mirror.topic_configs import SourceConfig
 from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.mirrors import MirrorStore
+from twinlog.store.offset_log import offsets_topic_id
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +112,7 @@ class FlowClusters:
             ]
             for one in taken_over:
                 log.log(logging.INFO if one.repeated is None else logging.WARNING, "%s", one)
+            recorded_in = await offsets_topic_id(self.destination)
             await store.add_topics(
                 self.mirror.name,
                 [
@@ -124,6 +126,7 @@ class FlowClusters:
                         begins=(0,) * len(topic.partitions)
                         if name in whole
                         else _begins(name, taken_over),
+                        offsets_topic_id=recorded_in,
                     )
                     for name, topic in usable.items()
                 ],

@@ -71,6 +71,8 @@ class RecordedMap:
     runs: OffsetRuns
     position: Offset
     pending: bool
+    lacks_start: bool = False
+    """Whether parts in front of it are lost: what was copied below is not known."""
 
     def to_destination(self, offset: int) -> OffsetAnswer:
         """Where the destination has this offset of the source.

@@ -96,7 +96,7 @@ class FlowOffsets:
         if isinstance(offset_map, NoAnswer):
             return _translated(source, question, target, offset_map)
         found = offset_map.to_destination(question)
-        text = _TEXTS[Direction.TO_TARGET, found.answer].format(limit=found.limit)
+        text = _text(Direction.TO_TARGET, found, offset_map)
         if found.offset is None:
             return _translated(source, question, target, NoAnswer(found.answer, text))
         bounds = self.bounds[target]
@@ -139,7 +139,7 @@ class FlowOffsets:
             text = f"the target's log ends at {bounds.end}"
             return _translated(source, NoAnswer(MapAnswer.BEHIND_LOG, text), target, question)
         found = offset_map.to_source(question)
-        text = _TEXTS[Direction.TO_SOURCE, found.answer].format(limit=found.limit)
+        text = _text(Direction.TO_SOURCE, found, offset_map)
         if found.offset is None:
             return _translated(source, NoAnswer(found.answer, text), target, question)
         return _translated(source, found, target, question, text)
@@ -150,6 +150,12 @@ class FlowOffsets:
         return self.maps.get(source) or NoAnswer(
             MapAnswer.NO_MAP, "nothing of this partition was copied yet"
         )
+
+
+def _text(direction: Direction, found: OffsetAnswer, offset_map: RecordedMap) -> str:
+    if found.answer is MapAnswer.BEFORE_START and offset_map.lacks_start:
+        return f"what was copied below offset {found.limit} is not recorded any more"
+    return _TEXTS[direction, found.answer].format(limit=found.limit)
 
 
 def _joined(*texts: str) -> str:

@@ -196,6 +196,7 @@ class MirrorEngines:
             destination_topic_id=topic.destination_topic_id,
             compacted=await self._is_compacted(name, topic),
             begin=topic.begin(name.partition),
+            offsets_topic_id=topic.offsets_topic_id,
         )
 
     async def _is_compacted(self, name: MirrorPartition, mirrored: MirrorTopic) -> bool:

@@ -139,6 +139,9 @@ class MirrorTopic:
     copied all before; -1, or none: there is none. Only for flows (lifecycle/flow_takeover.py)."""
     source_deleted: bool = False
     """Whether it was removed because it was deleted on the source, and not by an operator."""
+    offsets_topic_id: UUID | None = None
+    """Of `__mirror_offsets` when the topic was added to a flow; None if it was not known. Another
+    one lacks what was recorded before."""
 
     @property
     def incarnation(self) -> tuple[str, str, UUID, UUID | None]:
@@ -334,6 +337,7 @@ def _fields(record: ConfigRecord) -> dict[str, Any]:
                 **({"destination_topic": name} if (name := record.destination_topic) else {}),
                 **({"begins": record.begins} if record.begins else {}),
                 **({"source_deleted": True} if record.source_deleted else {}),
+                **_optional_id("offsets_topic_id", record.offsets_topic_id),
             }
         case MadeAcl():
             return {"made_for": record.made_for.value}
@@ -357,8 +361,15 @@ def _noted_fields(record: Followed | NotMirrored) -> dict[str, Any]:
 
 
 def _destination(topic: MirrorTopic | Followed) -> dict[str, str]:
-    topic_id = topic.destination_topic_id
-    return {} if topic_id is None else {"destination_topic_id": topic_id_text(topic_id)}
+    return _optional_id("destination_topic_id", topic.destination_topic_id)
+
+
+def _optional_id(name: str, topic_id: UUID | None) -> dict[str, str]:
+    return {} if topic_id is None else {name: topic_id_text(topic_id)}
+
+
+def _optional_id_of(body: JsonObject, name: str) -> UUID | None:
+    return topic_id_of(body.text(name)) if body.has(name) else None
 
 
 def decode(key: bytes | None, value: bytes | None) -> ConfigChange | None:
@@ -409,16 +420,13 @@ def _decoded(parts: list[str], body: JsonObject) -> ConfigRecord:
                 set_back=tuple(sorted(body.properties("set_back").items()))
                 if body.has("set_back")
                 else None,
-                destination_topic_id=(
-                    topic_id_of(body.text("destination_topic_id"))
-                    if body.has("destination_topic_id")
-                    else None
-                ),
+                destination_topic_id=_optional_id_of(body, "destination_topic_id"),
                 destination_topic=(
                     body.text("destination_topic") if body.has("destination_topic") else None
                 ),
                 begins=_begins(body) if body.has("begins") else (),
                 source_deleted=body.has("source_deleted") and body.flag("source_deleted"),
+                offsets_topic_id=_optional_id_of(body, "offsets_topic_id"),
             )
         case ["followed", *_] | ["not-mirrored", *_]:
             return _noted(parts, body)
@@ -443,11 +451,7 @@ def _noted(parts: list[str], body: JsonObject) -> Followed | NotMirrored:
     return Followed(
         mirror=parts[1],
         topic=parts[2],
-        destination_topic_id=(
-            topic_id_of(body.text("destination_topic_id"))
-            if body.has("destination_topic_id")
-            else None
-        ),
+        destination_topic_id=_optional_id_of(body, "destination_topic_id"),
         caught_up_ms=body.number("caught_up_ms"),
         retention_ms=body.number("retention_ms"),
         behind_ms=body.number("behind_ms"),

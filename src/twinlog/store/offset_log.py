@@ -3,11 +3,13 @@
 import asyncio
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
+from uuid import UUID
 
 from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.metadata import NO_TOPIC_ID
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import ControlTopicLost, Fenced, Refusal, Retriable
 from twinlog.kafka.requests.topics import NewTopic, confirm_absent, create_topics
@@ -61,6 +63,8 @@ class StoredOffsets:
     """Of the writes since which no write under another one can arrive."""
     has_past: bool = False
     """Whether there are records of former owners of plans and maps."""
+    topic_id: UUID | None = None
+    """Of the topic that was read; None if it is not known."""
 
     def map(self, name: MirrorPartition) -> OffsetRuns:
         """The whole map of a partition."""
@@ -101,8 +105,26 @@ async def create_offsets_topic(
             answer.fail(f"create the control topic {OFFSETS_TOPIC}")
 
 
-def fold_offsets(records: Iterable[ControlRecord]) -> StoredOffsets:
+async def offsets_topic_id(cluster: KafkaCluster) -> UUID | None:
+    """The topic's id; None from brokers before 2.8, whose topics have none.
+
+    Raises:
+        Retriable: the cluster is unreachable, or a broker does not have the topic.
+    """
+    topic = (await cluster.refresh([OFFSETS_TOPIC])).topics.get(OFFSETS_TOPIC)
+    if topic is None or topic.error:
+        raise Retriable("a broker does not know the topic", topic=OFFSETS_TOPIC)
+    return None if topic.topic_id == NO_TOPIC_ID else topic.topic_id
+
+
+def fold_offsets(
+    records: Iterable[ControlRecord], own: Collection[tuple[bytes | None, bytes | None]] = ()
+) -> StoredOffsets:
     """The plans and maps after these records of one partition, in order.
+
+    Args:
+        records: all records of the partition.
+        own: those, by key and value, that are no trace of a former owner.
 
     Raises:
         ProtocolError: a record cannot be read.
@@ -141,7 +163,10 @@ def fold_offsets(records: Iterable[ControlRecord]) -> StoredOffsets:
         begun=begun,
         owner=owner,
         producer_id=producer_id,
-        has_past=sum(not is_begun(record.key) for record in all_records) > 1,
+        has_past=any(
+            not is_begun(record.key) and (record.key, record.value) not in own
+            for record in all_records
+        ),
     )
 
 
@@ -219,6 +244,8 @@ class OffsetLog:
         self._lease_s = lease_s
         self._may_write = may_write
         self._writer = EpochWriter(cluster, f"{prefix}.{number}.offsets", before_send=self._permit)
+        # Its takeovers, also those that failed behind their first write.
+        self._own: set[tuple[bytes | None, bytes | None]] = set()
 
     async def take_over(self) -> StoredOffsets:
         """Fence former owners, then read all that they have stored.
@@ -235,7 +262,7 @@ class OffsetLog:
         def entries(producer: ProducerId) -> list[Entry]:
             nonlocal owner
             owner = f"{producer.producer_id}.{producer.epoch}"
-            return [self._entry(OffsetsOwner(owner))]
+            return [self._taking_over(OffsetsOwner(owner))]
 
         producer_id = await self._writer.fence(entries)
         stored = await self._stored(owner)
@@ -243,17 +270,21 @@ class OffsetLog:
             if stored.has_past:
                 await asyncio.sleep(self._lease_s)
                 stored = await self._stored(owner)
-            await self._writer.write([self._entry(OffsetsProducer(producer_id))])
-        return stored
+            await self._writer.write([self._taking_over(OffsetsProducer(producer_id))])
+        # Asked last: what was read is of this topic, or of one that was deleted since.
+        return replace(stored, topic_id=await self._topic_id())
 
     async def _stored(self, owner: str) -> StoredOffsets:
-        stored = fold_offsets(await self._read())
+        stored = fold_offsets(await self._read(), self._own)
         if stored.owner != owner:  # an empty topic, or none, or an end that is stale
             raise Retriable("its own record cannot be read yet", topic=OFFSETS_TOPIC)
         return stored
 
     async def _read(self) -> Sequence[ControlRecord]:
         return await read_whole(self._cluster, OFFSETS_TOPIC, [self._number])
+
+    async def _topic_id(self) -> UUID | None:
+        return await offsets_topic_id(self._cluster)
 
     async def write(self, records: Sequence[OffsetRecord]) -> None:
         """Store these records, those of one partition together.
@@ -275,6 +306,11 @@ class OffsetLog:
             Retriable: not now.
         """
         await self._writer.keep_id()
+
+    def _taking_over(self, record: OffsetRecord) -> Entry:
+        entry = self._entry(record)
+        self._own.add((entry.key, entry.value))
+        return entry
 
     def _entry(self, record: OffsetRecord) -> Entry:
         return Entry(OFFSETS_TOPIC, self._number, *encode(record))

@@ -43,7 +43,11 @@ async def read_maps(
             if plan is not None and _is_of(plan, topic):
                 runs = offsets.map(name)
                 position = max(plan.plan.recorded.source, runs.end.source)
-                maps[name.source] = RecordedMap(runs, position, bool(plan.plan.runs))
+                # An owner that outlives a lost `__mirror_offsets` goes on with the part it is at.
+                parts = offsets.chunks.get(name, ())
+                lacks_start = bool(parts) and parts[0].number > 0
+                pending = bool(plan.plan.runs)
+                maps[name.source] = RecordedMap(runs, position, pending, lacks_start)
     return maps
 
 

@@ -14,7 +14,7 @@ from clients import client
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from lane_processes import lanes
-from stored_flows import store_flow
+from stored_flows import states, store_flow
 from waiting import until
 
 from conftest import Pair
@@ -23,7 +23,6 @@ from twinlog.kafka.groups.offsets import Committed, commit_offsets, committed_of
 from twinlog.kafka.types import TopicPartition as KafkaPartition
 from twinlog.lifecycle.changes import alter_mirror
 from twinlog.lifecycle.flow_creation import stored_properties
-from twinlog.operations.mirror_admin import MirrorAdmin
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
@@ -198,20 +197,6 @@ def test_transformed_records_arrive_once_though_lanes_are_killed(
                 assert consumed(destination, name) == wanted
     finally:
         writing.end()
-
-
-def states(pair: Pair, mirror: str) -> dict[int, tuple[str, str | None]]:
-    """State and reason of the partitions of a flow."""
-
-    async def read() -> dict[int, tuple[str, str | None]]:
-        servers = {"bootstrap.servers": pair.destination.bootstrap_servers}
-        async with MirrorAdmin(servers) as admin:
-            described = await admin.describe_mirrors([mirror])
-        return {
-            row.one.partition: (row.one.state.name, row.one.reason) for row in described.partitions
-        }
-
-    return asyncio.run(read())
 
 
 async def positions(pair: Pair, mirror: str, topic: str) -> dict[int, Committed]:

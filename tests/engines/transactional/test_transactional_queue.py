@@ -186,6 +186,18 @@ def test_where_a_partition_goes_on(
     assert (None if found is None else found.offset) == expected
 
 
+def test_a_missing_offset_is_a_loss_if_the_record_of_beginnings_was_recreated() -> None:
+    """Goal: a partition that was copied does not begin anew where both were lost."""
+    with pytest.raises(PositionLost):
+        found_position(None, None, ROUTE, "g", 3, recreated=True)
+    # It has begun since then, or other topics have.
+    with pytest.raises(PositionLost):
+        found_position(None, ROUTE, ROUTE, "g", 3, recreated=True)
+    assert found_position(None, FORMER_SOURCE, ROUTE, "g", 3, recreated=True) is None
+    here = Committed(5, OURS)
+    assert found_position(here, None, ROUTE, "g", 3, recreated=True) == here
+
+
 def test_what_has_begun_is_no_past_of_plans() -> None:
     """Goal: flows of both kinds share partitions of `__mirror_offsets`."""
     record_of = encode(BegunPartition(MirrorPartition("m", "t", 0), ROUTE))

@@ -4,19 +4,23 @@ import asyncio
 import random
 import secrets
 import threading
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import pytest
 from clients import client
 from confluent_kafka import Consumer, Producer, TopicPartition
 from lane_processes import lanes
-from stored_flows import store_flow
+from librdkafka_tools import delete_topic
+from stored_flows import states, store_flow
 from waiting import until
 
 from conftest import Pair
 from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import TwinlogError
 from twinlog.mirror.settings import TRANSLATED
-from twinlog.store.offset_log import read_offsets
+from twinlog.store.control_topics import partition_count
+from twinlog.store.offset_log import OFFSETS_TOPIC, create_offsets_topic, read_offsets
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
@@ -168,3 +172,61 @@ def test_each_record_arrives_once_and_is_mapped_though_lanes_are_killed(
             assert asyncio.run(mapped()) == wanted
     finally:
         writing.end()
+
+
+def test_a_lost_record_of_what_was_copied_is_reported_by_each_owner(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """Goal: `__mirror_offsets` that an operator has created again is not taken for a beginning.
+
+    The first owner leaves a trace in it, so a later one sees a log that has had an owner.
+    """
+    mirror, topic, remote = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t", "a.t"))
+    asyncio.run(made(pair, mirror, topic, remote))
+    source, destination = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
+    producer = Producer({"bootstrap.servers": source})
+    for number in range(100 * PARTITIONS):
+        producer.produce(topic, str(number), partition=number % PARTITIONS)
+    producer.flush(30)
+
+    def copied() -> int:
+        return len(consumed(destination, remote, "read_uncommitted"))
+
+    async def create_again() -> None:
+        async with client(pair.destination) as cluster:
+            count = await partition_count(cluster)
+            assert count is not None
+            await create_offsets_topic(cluster, count)
+
+    def all_failed() -> bool:
+        return all(
+            state == "FAILED" and "what was copied is not known" in str(reason)
+            for state, reason in states(pair, mirror).values()
+        )
+
+    with lanes(destination, tmp_path) as running:
+        running.start("first")
+        until(lambda: copied() == 100 * PARTITIONS, SECONDS, "all records")
+        running.kill("first")
+        delete_topic(destination, OFFSETS_TOPIC)
+        until(lambda: _created(create_again), SECONDS, "the topic is there again")
+        for node in ("second", "third"):
+            running.start(node)
+            log = tmp_path / f"{node}.log"
+            until(
+                lambda log=log: log.read_text().count("what was copied is not known") >= PARTITIONS,
+                SECONDS,
+                "each partition is FAILED",
+            )
+            until(all_failed, SECONDS, "the reason")
+            running.kill(node)
+    assert copied() == 100 * PARTITIONS
+
+
+def _created(create_again: Callable[[], Coroutine[object, object, None]]) -> bool:
+    """Whether it could be created: brokers delete topics after their answer."""
+    try:
+        asyncio.run(create_again())
+    except TwinlogError:
+        return False
+    return True

@@ -47,3 +47,17 @@ def test_what_a_former_flow_has_not_mapped_is_not_translated(
     }
     assert not found.translates(A, 4200)
     assert found.translates(A, 5000)
+
+
+def test_what_a_lost_part_of_a_map_had_is_not_translated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a group is not moved over records that were copied, and whose place is not known."""
+
+    async def read(*_: object) -> dict[TopicPartition, RecordedMap]:
+        runs = OffsetRuns(Ends(Offset(5000), Offset(900)))
+        return {A: RecordedMap(runs, Offset(5000), pending=False, lacks_start=True)}
+
+    monkeypatch.setattr(kind, "read_maps", read)
+    topic = MirrorTopic(mirror="flow", topic="orders", topic_id=UUID(int=1), partitions=1)
+    found = asyncio.run(TranslatedKind().translation(cast("KafkaCluster", None), [topic]))
+    assert not found.translates(A, 4999)
+    assert found.translates(A, 5000)

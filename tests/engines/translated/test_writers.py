@@ -20,7 +20,7 @@ from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters, NotLocated, ToLocate
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Retriable
+from twinlog.kafka.errors import ControlTopicLost, Retriable
 from twinlog.kafka.log.batch import batches
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import build, whole
@@ -34,6 +34,8 @@ from twinlog.store.offset_records import (
     CHUNK_RUNS,
     MapChunk,
     OffsetRecord,
+    OffsetsOwner,
+    OffsetsProducer,
     StoredPlan,
     encode,
 )
@@ -65,11 +67,13 @@ class MemoryLog:
         self.records: list[OffsetRecord] = []
         self.takeovers = 0
         self.broken = False
+        self.topic_id = UUID(int=9)
 
     async def take_over(self) -> StoredOffsets:
         self.takeovers += 1
         entries = [encode(stored) for stored in self.records]
-        return fold_offsets(ControlRecord(0, at, 0, *entry) for at, entry in enumerate(entries))
+        stored = fold_offsets(ControlRecord(0, at, 0, *entry) for at, entry in enumerate(entries))
+        return replace(stored, topic_id=self.topic_id)
 
     async def write(self, records: Sequence[OffsetRecord]) -> None:
         if self.broken:
@@ -260,6 +264,90 @@ def test_without_a_stored_plan_a_log_that_is_not_empty_is_not_written_to() -> No
         assert "nothing of a former owner is stored" in found.reason
         empty = (await _writers(MemoryLog(), OnePartition(0)).locate(OWNED))[NAME]
         assert isinstance(empty, PartitionSequence)
+
+    _run(body())
+
+
+def test_every_owner_knows_that_what_was_stored_is_lost() -> None:
+    """Goal: not only the first owner of a log that an operator has created again.
+
+    The first one leaves a trace in it, and so do its own takeovers.
+    """
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        log.records = [OffsetsOwner("7.1"), OffsetsProducer(7)]
+        for known, is_located in ((None, True), (UUID(int=9), True), (UUID(int=8), False)):
+            wanted = {NAME: replace(OWNED[NAME], offsets_topic_id=known)}
+            found = (await _writers(log, port).locate(wanted))[NAME]
+            assert isinstance(found, PartitionSequence) is is_located
+            log.records = log.records[:2]
+        log.records = []
+        writers = _writers(log, port)
+        assert isinstance((await writers.locate(OWNED))[NAME], NotLocated)
+        log.records = [OffsetsOwner("7.1"), OffsetsProducer(7)]  # its own
+        writers._log_known = False  # a write has failed
+        assert isinstance((await writers.locate(OWNED))[NAME], NotLocated)
+
+    _run(body())
+
+
+def test_a_plan_without_a_map_is_no_beginning() -> None:
+    """Goal: an owner that outlives `__mirror_offsets` stores its next plan in a new one.
+
+    Its successor sees a plan, and no part of the map; all that was copied would be copied again.
+    """
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        writers = _writers(log, port)
+        sequence = await _located(writers)
+        log.records = []
+        sequence.offer([_data(100, 103)])
+        await writers.record({NAME: sequence})
+        assert [type(stored) for stored in log.records] == [StoredPlan]
+        port.end = 60
+        found = (await _writers(log, port).locate(OWNED))[NAME]
+        assert isinstance(found, NotLocated)
+        assert not found.transient
+        assert "no part of its map" in found.reason
+
+    _run(body())
+
+
+def test_an_owner_reads_what_is_stored_before_it_begins_with_a_partition() -> None:
+    """Goal: one that dies before it has located a partition leaves a trace.
+
+    Its successor would take a log without one for a log that was lost.
+    """
+
+    async def body() -> None:
+        log = MemoryLog()
+        writers = _writers(log, OnePartition(0))
+        await writers.open()
+        assert log.takeovers == 1
+        await writers.close()
+
+    _run(body())
+
+
+@pytest.mark.parametrize("silent", [True, False], ids=["silent", "lost"])
+def test_mirrors_without_flows_do_not_wait_for_a_lost_record_of_flows(
+    silent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: `open` is on the way of all mirrors of the state partition."""
+
+    async def take_over(_: object) -> StoredOffsets:
+        if silent:
+            await asyncio.Event().wait()
+        raise ControlTopicLost("no broker has it")
+
+    async def body() -> None:
+        monkeypatch.setattr(MemoryLog, "take_over", take_over)
+        monkeypatch.setattr(writers_module, "_TRACE_S", 0.01)
+        writers = _writers(MemoryLog(), OnePartition(0))
+        await writers.open()
+        await writers.close()
 
     _run(body())
 

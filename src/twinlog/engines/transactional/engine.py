@@ -149,7 +149,13 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         self, writers: TransactionalWriters, begins: Mapping[_Partition, Offset]
     ) -> Mapping[MirrorPartition, TransactionalQueue | NotLocated]:
         to_locate = {
-            p.name: ToBegin(_route(p), begin, _copied_to(p)) for p, begin in begins.items()
+            p.name: ToBegin(
+                _route(p),
+                begin,
+                _copied_to(p),
+                p.assignment.offsets_topic_id if p.owned_before else None,
+            )
+            for p, begin in begins.items()
         }
         return await writers.locate(self._mirror, to_locate)
 

@@ -16,6 +16,7 @@ begun by a record in `__mirror_offsets`, written in the same transaction as the 
 | there | no | | begins: a topic was recreated |
 | missing | | no | begins |
 | missing | | yes | is FAILED |
+| missing | | the topic was recreated since a former owner | is FAILED |
 """
 
 from typing import Final
@@ -57,6 +58,7 @@ def found_position(
     partition: int,
     *,
     copied_to: Offset | None = None,
+    recreated: bool = False,
 ) -> Committed | None:
     """Where a partition goes on; None: it has not begun.
 
@@ -67,13 +69,15 @@ def found_position(
         group: the group's name.
         partition: the partition's number.
         copied_to: where another program has copied to, as it was taken over; None: nothing.
+        recreated: whether `__mirror_offsets` was recreated since the partition has a former owner.
 
     Raises:
-        PositionLost: it has begun, and its offset is missing.
+        PositionLost: it has begun, or may have, and its offset is missing.
     """
     if committed is not None:
         return committed if _counts(committed, wanted, copied_to) else None
-    if begun is None or not _same(begun, wanted):
+    has_begun = recreated if begun is None else _same(begun, wanted)
+    if not has_begun:
         return None
     raise PositionLost(
         f"the position is lost: group {group} has no offset of "

@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
 from twinlog.engines.base import LaneContext, Sealed, Sealing
 from twinlog.engines.exact.ports import DestinationPort
@@ -36,7 +37,7 @@ from twinlog.kafka.log.records import Encoded, RawRecord, build, encode_tail
 from twinlog.kafka.requests.transactions import TransactionOffset
 from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.store.offset_log import OFFSETS_TOPIC, fold_offsets
+from twinlog.store.offset_log import OFFSETS_TOPIC, fold_offsets, offsets_topic_id
 from twinlog.store.offset_records import BegunPartition, Route, encode
 from twinlog.store.topic_reader import read_whole
 
@@ -51,6 +52,9 @@ class ToBegin:
     begin: Offset
     copied_to: Offset | None = None
     """Where another program has copied to, as it was taken over."""
+    begun_in: UUID | None = None
+    """The id of the `__mirror_offsets` in which a former owner may have recorded that it has begun;
+    None if it had none, or the id is not known."""
 
 
 class Outdated(Retriable):
@@ -86,6 +90,7 @@ class TransactionalWriters:
             lane.destination, f"{lane.id_prefix}.{number}.transactions", self._permit
         )
         self._begun: Mapping[MirrorPartition, Route] | None = None  # None: to be read
+        self._begun_id: UUID | None = None  # of the topic that it was read from
         self._producer_id = _NO_PRODUCER
         self._fences = 0
         self._turns = asyncio.Lock()
@@ -143,6 +148,7 @@ class TransactionalWriters:
                         group,
                         name.partition,
                         copied_to=one.copied_to,
+                        recreated=len({one.begun_in, self._begun_id} - {None}) > 1,
                     )
                 except PositionLost as error:
                     results[name] = NotLocated(str(error))
@@ -175,6 +181,7 @@ class TransactionalWriters:
             await self._fence()
         if self._begun is None:
             records = await read_whole(self._lane.destination, OFFSETS_TOPIC, [self._number])
+            self._begun_id = await offsets_topic_id(self._lane.destination)
             self._begun = fold_offsets(records).begun
         return self._begun
 

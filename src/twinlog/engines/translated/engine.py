@@ -462,6 +462,7 @@ class FlowEngine(BaseFlowEngine[FlowWriters, PartitionSequence]):
                     source_topic_id=p.assignment.source_topic_id,
                     topic_id=p.assignment.destination_topic_id,
                     copied_to=Offset(p.assignment.begin or 0),
+                    offsets_topic_id=p.assignment.offsets_topic_id,
                 )
                 for p, begin in begins.items()
             }

@@ -43,4 +43,6 @@ class TranslatedKind:
             for name in topic.mirror_partitions
             if (begin := topic.begin(name.partition)) is not None
         }
-        return Translation(names, maps, frozenset(names.keys() - maps.keys()), begins)
+        lacking = {name: one.runs.start.source for name, one in recorded.items() if one.lacks_start}
+        unknown = frozenset(names.keys() - maps.keys())
+        return Translation(names, maps, unknown, {**begins, **lacking})

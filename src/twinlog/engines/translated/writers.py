@@ -3,7 +3,8 @@
 A partition is *located* before it is copied, by a new owner and after each answer that is missing
 or unexpected (docs/decisions/0014-recorded-offset-map.md):
 
-1. The last number that the broker has taken is stored: the next step makes the broker forget it.
+1. The last number that the broker has taken is stored, once it is replicated (last_numbers.py):
+   the next step makes the broker forget it.
 2. The data id's next epoch writes a marker to the destination's log. Behind it, data of earlier
    epochs is refused.
 3. The log is read from the recorded end to the marker. What has landed there is added to the map.
@@ -13,6 +14,9 @@ Plans of other partitions are stored meanwhile: a fence may wait for replicas of
 
 Where the log lacks offsets, because it was compacted or has lost its start, the last number tells
 what is missing in it. Whether it lacks any is seen in the log: `cleanup.policy` may have changed.
+
+A partition that had an owner, and has no plan, has sent nothing; or the plan is lost. The id of
+`__mirror_offsets`, and what its owners have left there, tell which.
 """
 
 import asyncio
@@ -30,7 +34,7 @@ from twinlog.engines.translated.last_numbers import LastNumbers, ask_last_number
 from twinlog.engines.translated.remote_log import LostEnd, read_end
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.kafka.client.metadata import NO_TOPIC_ID
-from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
+from twinlog.kafka.errors import Fenced, Refusal, Retriable, TwinlogError
 from twinlog.kafka.types import (
     SEQUENCE_MODULUS,
     Offset,
@@ -57,6 +61,8 @@ from twinlog.store.offset_records import (
 log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 60.0
+_TRACE_S: Final = 5.0
+"""How long `open` waits for the first takeover of the log: other mirrors wait for it."""
 _NOTHING_COPIED: Final = Offset(0)
 _KEPT: Final = 4
 """How often ids are used in the time after which their coordinator forgets them."""
@@ -78,6 +84,8 @@ class ToLocate:
     """Of the destination's topic."""
     copied_to: Offset = _NOTHING_COPIED
     """The source's offset up to which another program has copied all."""
+    offsets_topic_id: UUID | None = None
+    """Of `__mirror_offsets` when the partition was added; None if it was not known."""
 
     def follows(self, route: Route) -> bool:
         """Whether a plan of this route goes on: neither topic was recreated or replaced."""
@@ -129,7 +137,8 @@ class FlowWriters:
             may_write=lane.may_write,
         )
         self._log_known = False  # whether what follows is what the log holds
-        self._log_has_past = False  # whether it has records of a former owner
+        self._log_has_past: bool | None = None  # whether a former owner has left a trace
+        self._log_topic_id: UUID | None = None
         self._plans: dict[MirrorPartition, StoredPlan] = {}
         self._last: dict[MirrorPartition, MapChunk] = {}  # the last part of each map
         # The sequence that may be planned; a former one's plan would hide what has landed since.
@@ -149,13 +158,22 @@ class FlowWriters:
         return any(data.renamed for data in self._data.values())
 
     async def open(self) -> None:
-        """Learn the producer id of the data.
+        """Learn the producer id of the data, and what former owners have stored.
 
         Raises:
             Fenced, Retriable: see `SharedWriters.open`.
         """
         self._alone_from = asyncio.get_running_loop().time() + self.settings.lease_s
         await self._data[0].open()
+        # Before a partition is stored as PREPARING: so a log without a trace of the owner of such
+        # a partition is known to be lost. If it fails, partitions report it, and others go on.
+        try:
+            async with asyncio.timeout(_TRACE_S), self._storing:
+                await self._take_over()
+        except Fenced:
+            raise
+        except (TwinlogError, TimeoutError) as error:
+            log.warning("%s: what is recorded cannot be read yet: %s", self._id, error)
         self._keeping = asyncio.create_task(self._keep_ids())
 
     async def close(self) -> None:
@@ -393,7 +411,9 @@ class FlowWriters:
             return
         stored = await self._log.take_over()
         self._log_known = True
-        self._log_has_past |= stored.has_past
+        self._log_topic_id = stored.topic_id
+        if self._log_has_past is None:  # later, its own records are there, too
+            self._log_has_past = stored.has_past
         self._plans = dict(stored.plans)
         self._last = {name: chunks[-1] for name, chunks in stored.chunks.items()}
 
@@ -412,12 +432,15 @@ class FlowWriters:
         """
         stored, chunk = self._plans.get(name), self._last.get(name)
         if stored is None or chunk is None or not wanted.follows(stored.route):
-            if stored is None and wanted.owned_before and end > 0 and not self._log_has_past:
+            if stored is None and wanted.owned_before and end > 0 and self._is_lost(wanted):
                 # A former owner that had stored no plan has sent nothing; or its plan is lost.
                 raise Contradiction(
                     "nothing of a former owner is stored, and the destination's log is not empty: "
                     "what was copied is not known"
                 )
+            if stored is not None and wanted.follows(stored.route):
+                # As of an owner that has outlived the log with the parts before its last plan.
+                raise Contradiction("its plan is stored, and no part of its map: records are lost")
             if wanted.begin is None:
                 raise Contradiction("nothing was copied to this topic")
             # Data of former routes is not looked for: it ends before the fence.
@@ -453,6 +476,15 @@ class FlowWriters:
         if position < wanted.copied_to:
             return [_anew(name, wanted, fence)], wanted.copied_to, None
         return extended(chunk, runs), position, tail
+
+    def _is_lost(self, wanted: ToLocate) -> bool:
+        """Whether plans are missing in `__mirror_offsets` that were stored.
+
+        A topic that was recreated has the records of the first owner since, so its id tells later
+        owners.
+        """
+        ids = {wanted.offsets_topic_id, self._log_topic_id} - {None}
+        return len(ids) > 1 or not self._log_has_past
 
     def _is_blank(self, stored: StoredPlan) -> bool:
         """Whether nothing of a partition was sent: a log that is shorter has lost no copy."""
