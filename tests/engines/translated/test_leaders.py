@@ -1,4 +1,4 @@
-"""What a flow's engine does when leaders change (twinlog.engines.translated.engine)."""
+"""Twin of twinlog.engines.translated.leaders, and what the engine does with leaders."""
 
 import asyncio
 import random
@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import cast
 from uuid import UUID
 
+import pytest
 from sole_owner import owned_for_good
 
 from twinlog.engines.base import Assignment, LaneContext
@@ -16,11 +17,12 @@ from twinlog.engines.translated.partitions import FlowPartition, FlowStage
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters
 from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import Retriable
 from twinlog.kafka.types import LogBounds, Offset, ProducerEpoch, ProducerId, TopicPartition
 from twinlog.mirror.offset_runs import Ends
 from twinlog.mirror.placement import MirrorPartition
 
-KEY = TopicPartition("orders", 0)
+KEY, REMOTE = TopicPartition("orders", 0), TopicPartition("a.orders", 0)
 SOURCE_ID, DESTINATION_ID = UUID(int=1), UUID(int=2)
 
 
@@ -41,7 +43,7 @@ def _copying(engine: FlowEngine) -> FlowPartition[FlowWriters, PartitionSequence
     assignment = Assignment(
         name=MirrorPartition("flow", *KEY),
         source=KEY,
-        destination=TopicPartition("a.orders", 0),
+        destination=REMOTE,
         state_partition=0,
         source_topic_id=SOURCE_ID,
         destination_topic_id=DESTINATION_ID,
@@ -71,7 +73,7 @@ def test_a_partition_is_located_again_if_its_destination_has_another_leader() ->
         source = LeaderReport(1, 1, SOURCE_ID)
         # A broker whose metadata is stale reports a former leader.
         for epoch, copied in ((4, True), (4, True), (3, True), (5, False)):
-            engine._led(partition, source, LeaderReport(2, epoch, DESTINATION_ID))
+            engine._leaders.led(partition, source, LeaderReport(2, epoch, DESTINATION_ID))
             assert (partition.sequence is not None) is copied
         assert partition.stage is FlowStage.LOCATING
 
@@ -87,7 +89,7 @@ def test_a_leader_that_is_elected_during_a_location_has_the_partition_located_ag
         located, partition.sequence = partition.sequence, None
         partition.locating = True
         for epoch in (4, 5):
-            engine._led(
+            engine._leaders.led(
                 partition,
                 LeaderReport(1, 1, SOURCE_ID),
                 LeaderReport(2, epoch, DESTINATION_ID),
@@ -97,6 +99,45 @@ def test_a_leader_that_is_elected_during_a_location_has_the_partition_located_ag
         assert partition.sequence is None
         engine._located(partition, located)
         assert partition.sequence is located
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("recreated", ["source", "destination"])
+@pytest.mark.parametrize("silent", [True, False], ids=["silent", "unreachable"])
+def test_a_recreated_topic_is_known_though_the_other_cluster_does_not_answer(
+    recreated: str, silent: bool
+) -> None:
+    """Goal: nothing is read from it, or written to it.
+
+    From the answer on, requests use the topic ids in it, and the other cluster may be unreachable
+    for as long as it takes.
+    """
+    known = {"source": (KEY, SOURCE_ID), "destination": (REMOTE, DESTINATION_ID)}
+
+    class Port:
+        def __init__(self, side: str) -> None:
+            self.side = side
+
+        async def leaders(self, _: object) -> dict[TopicPartition, LeaderReport]:
+            key, topic_id = known[self.side]
+            if self.side == recreated:
+                return {key: LeaderReport(1, 0, UUID(int=topic_id.int + 10))}
+            if silent:
+                await asyncio.Event().wait()
+            raise Retriable("unreachable")
+
+    async def body() -> None:
+        engine = _engine()
+        partition = _copying(engine)
+        engine._leaders._destination = cast("DestinationPort", Port("destination"))
+        asking = asyncio.create_task(engine._leaders.ask(cast("SourcePort", Port("source"))))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert partition.sequence is None
+        assert (partition.stage, partition.transient) == (FlowStage.FAILED, False)
+        assert "was deleted and recreated" in str(partition.reason)
+        asking.cancel()
 
     asyncio.run(body())
 

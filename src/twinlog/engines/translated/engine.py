@@ -30,11 +30,10 @@ from twinlog.engines.base import (
 )
 from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.exact.ports import (
-    WHOLE_TOPIC,
     DestinationPort,
-    LeaderReport,
     SourcePort,
 )
+from twinlog.engines.translated.leaders import FlowLeaders
 from twinlog.engines.translated.partitions import (
     FlowPartition,
     FlowPartitions,
@@ -47,18 +46,13 @@ from twinlog.engines.translated.sender import FlowSender
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters, NotLocated, ToLocate
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.client.metadata import is_another
-from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
     Fenced,
-    Refusal,
-    Retriable,
     TwinlogError,
     UserError,
-    code_of,
 )
 from twinlog.kafka.requests.expiration import expirations
-from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
+from twinlog.kafka.types import Offset
 from twinlog.mirror.flow import flow_of
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.throttle import Throttle
@@ -138,6 +132,7 @@ class BaseFlowEngine(ABC, Generic[W, Q]):
         self.flow = self._flow = FlowPartitions[W, Q](
             lane.settings, lane.random, lambda row: observe(self, row)
         )
+        self._leaders = FlowLeaders(self._flow, destination)
         self._reader = None if source is None else FlowReader(self._flow, source)
         self._ended_for: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -313,7 +308,7 @@ class BaseFlowEngine(ABC, Generic[W, Q]):
             now = flow.now()
             if now >= flow.leaders_due and flow.all:
                 flow.leaders_due = now + flow.settings.leaders_max_age_s
-                self._start(self._ask_leaders(source))
+                self._start(self._leaders.ask(source))
             self._locate_due(source, now)
             copying = flow.copying
             assert self._reader is not None
@@ -321,60 +316,6 @@ class BaseFlowEngine(ABC, Generic[W, Q]):
                 if loop not in self._reading or self._reading[loop].done():
                     self._reading[loop] = self._start(self._reader.read(loop))
             self._deliver(copying, now)
-
-    # ---- leaders -------------------------------------------------------------------------------
-
-    async def _ask_leaders(self, source: SourcePort) -> None:
-        partitions = list(self._flow.all.values())
-        try:
-            source_leaders, destination_leaders = await asyncio.gather(
-                source.leaders({p.source.topic for p in partitions}),
-                self._destination.leaders({p.destination.topic for p in partitions}),
-            )
-        except Retriable as error:
-            log.info("leaders cannot be refreshed now; retrying: %s", error)
-            self._flow.ask_leaders(failures=3)
-            return
-        for partition in partitions:
-            if not partition.gone:
-                leader = _leader(source_leaders, partition.source)
-                self._led(partition, leader, _leader(destination_leaders, partition.destination))
-        self._flow.changed.set()
-
-    def _led(
-        self,
-        partition: FlowPartition[W, Q],
-        source: LeaderReport | None,
-        destination: LeaderReport | None,
-    ) -> None:
-        wanted, fail = partition.assignment, self._flow.fail
-        if source is None or source.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            fail(partition, "the source does not have this partition")
-        elif not source.error and source.topic_id != wanted.source_topic_id:
-            reason = "the source topic was deleted and recreated (twinlog.data.loss)"
-            fail(partition, reason, transient=False)
-        elif destination is None or destination.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            fail(partition, "the destination does not have this partition")
-        elif is_another(wanted.destination_topic_id, destination.topic_id):
-            reason = "the destination's topic was deleted and recreated"
-            fail(partition, reason, transient=False)
-        elif refused := _refused(source, destination):
-            partition.source_node = -1  # it is located once the refusal has ended
-            fail(partition, refused)
-        else:
-            partition.source_node, partition.source_leader_epoch = source.node, source.epoch
-            partition.destination_node = destination.node
-            partition.held_back = None
-            former, newest = partition.destination_epoch, destination.epoch
-            if UNKNOWN_EPOCH < former < newest:
-                # The new leader may have lost records, and the producer that would have told.
-                partition.elected = partition.locating
-                self._flow.locate_again(partition, "the destination has elected another leader")
-            partition.destination_epoch = LeaderEpoch(max(former, newest))
-            if min(source.node, destination.node) < 0:
-                side = "source" if source.node < 0 else "destination"
-                partition.held_back = f"the {side} has no leader for this partition"
-                self._flow.ask_leaders(failures=2)
 
     # ---- locating ------------------------------------------------------------------------------
 
@@ -537,17 +478,3 @@ async def source_begins(
         p.name: Offset(edge if p.assignment.begin is None else p.assignment.begin)
         for p, edge in edges.items()
     }
-
-
-def _refused(source: LeaderReport, destination: LeaderReport) -> str | None:
-    """Why a partition may not be read or written; None: no broker says so."""
-    for side, report in (("source", source), ("destination", destination)):
-        if report.error and not code_of(report.error).reaction.retriable:
-            return f"the {side} refuses: {Refusal(report.error)}"
-    return None
-
-
-def _leader(
-    leaders: Mapping[TopicPartition, LeaderReport], key: TopicPartition
-) -> LeaderReport | None:
-    return leaders.get(key, leaders.get(TopicPartition(key.topic, WHOLE_TOPIC)))
