@@ -94,6 +94,7 @@ class OnePartition:
         self.batches = b""
         self.short: set[TopicPartition] = set()
         self.silent = False
+        self.start = 0
 
     async def init_producer(self, name: str) -> ProducerIdentity:
         self.epoch += 1
@@ -112,12 +113,15 @@ class OnePartition:
         return {key: LogEnd(0, self.end, 0) for key in keys}
 
     async def bounds(self, keys: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogBounds]:
-        return {key: LogBounds(0, 0, self.end, self.end) for key in keys}
+        return {key: LogBounds(0, self.start, self.end, self.end) for key in keys}
 
     async def read(
         self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
     ) -> Mapping[TopicPartition, Fetched]:
         assert partition_max_bytes > 0
+        if min(partitions.values()) < self.start:
+            refused = Fetched(ErrorCode.OFFSET_OUT_OF_RANGE, -1, -1, -1, (), memoryview(b""))
+            return dict.fromkeys(partitions, refused)
         fetched = Fetched(0, self.end, self.end, 0, (), memoryview(self.batches))
         return dict.fromkeys(partitions, fetched)
 
@@ -670,6 +674,28 @@ def test_the_record_at_the_recorded_end_is_known_after_a_takeover_too() -> None:
         found = (await _writers(log, port).locate(OWNED))[NAME]
         assert isinstance(found, NotLocated)
         assert "is not the one that was copied there" in found.reason
+
+    _run(body())
+
+
+def test_a_batch_is_mapped_though_the_log_starts_within_it() -> None:
+    """Goal: a group at one of its last records is not moved behind it; and it has landed.
+
+    Retention and DeleteRecords remove whole batches, and move the log's start into one.
+    """
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(49)
+        writers = _writers(log, port)
+        sequence = await _located(writers)
+        sequence.offer([_data(100, 103)])
+        await writers.record({NAME: sequence})
+        built = build([record(at) for at in range(50, 53)], Codec.NONE)
+        own = whole(built, producer_id=7, epoch=sequence.epoch, sequence=0)
+        port.batches, port.start, port.end = Offset(50).to_bytes(8, "big") + own[8:], 51, 53
+        located = await _located(_writers(log, port), OWNED)
+        assert located.position == 103
+        assert (await log.take_over()).map(NAME).runs == [(100, 50, 3)]
 
     _run(body())
 

@@ -109,16 +109,18 @@ class _End:
             self.whole_from = max(self._begin, offset)
 
     def take(self, header: Header) -> None:
-        """Note the next batch; one that was read before, or only in part, is left out."""
+        """Note the next batch; one that was read before is left out.
+
+        The log may start within it: a reader sees its last records, so all of it is mapped.
+        """
         if header.next_offset <= self.position:
             return
-        is_next = header.base_offset == self.position
         self.position = header.next_offset
         if header.base_offset < self._begin:
             if self._tail is not None:
                 _check_tail(self._tail, header, self._begin)
             return
-        if not is_next or header.is_control or header.producer_id != self._plan.producer_id:
+        if header.is_control or header.producer_id != self._plan.producer_id:
             return
         if header.producer_epoch != self._plan.epoch:
             raise Contradiction(
