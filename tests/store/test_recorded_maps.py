@@ -64,15 +64,23 @@ def test_what_was_copied_between_former_topics_does_not_count(
     assert ends(monkeypatch, ROUTE._replace(**other)) == {}  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("first", "lacks_start"), [(0, False), (3, True)])
-def test_a_map_whose_first_parts_are_lost_says_so(
-    first: int, lacks_start: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("first", "behind_another", "lacks_start"),
+    [(0, False, False), (3, False, True), (0, True, True)],
+)
+def test_a_map_tells_that_more_was_copied_below_it(
+    first: int, behind_another: bool, lacks_start: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: an owner that outlives `__mirror_offsets` goes on with a later part in a new one."""
+    """Goal: no group is moved over records that were copied, and whose place is not known.
+
+    An owner that outlives `__mirror_offsets` goes on with a later part in a new one. And a flow
+    that took over from another program may be created again without a takeover.
+    """
     at = Ends(Offset(80), Offset(30))
     plan = SequencePlan(ProducerId(7), ProducerEpoch(1), Sequence(0), (), at)
     offsets = StoredOffsets(
-        plans={NAME: StoredPlan(NAME, plan, ROUTE)}, chunks={NAME: [MapChunk(NAME, first, at, ())]}
+        plans={NAME: StoredPlan(NAME, plan, ROUTE, behind_another=behind_another)},
+        chunks={NAME: [MapChunk(NAME, first, at, ())]},
     )
 
     async def partitions(*_: object) -> int | None:

@@ -72,7 +72,8 @@ class RecordedMap:
     position: Offset
     pending: bool
     lacks_start: bool = False
-    """Whether parts in front of it are lost: what was copied below is not known."""
+    """Whether more was copied below, and where to is not known: parts of the map are lost, or
+    another program has copied it."""
 
     def to_destination(self, offset: int) -> OffsetAnswer:
         """Where the destination has this offset of the source.

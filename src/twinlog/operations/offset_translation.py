@@ -154,7 +154,7 @@ class FlowOffsets:
 
 def _text(direction: Direction, found: OffsetAnswer, offset_map: RecordedMap) -> str:
     if found.answer is MapAnswer.BEFORE_START and offset_map.lacks_start:
-        return f"what was copied below offset {found.limit} is not recorded any more"
+        return f"where records below offset {found.limit} were copied to is not recorded"
     return _TEXTS[direction, found.answer].format(limit=found.limit)
 
 

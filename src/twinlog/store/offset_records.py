@@ -13,7 +13,9 @@
                                                 asked what it had taken of the plan; tail:
                                                 [producer id, epoch, number] of the record at the
                                                 recorded end, absent if there is none; lost: why the
-                                                destination is known to have lost records
+                                                destination is known to have lost records;
+                                                behind_another: true if another program has copied
+                                                what is below the map
     ["begun", mirror, topic, partition]         route: of a flow that writes in transactions
     ["map", mirror, topic, partition, number]   start: [source, destination], runs: base64 of
                                                 offset_runs.encode_runs
@@ -99,6 +101,8 @@ class StoredPlan:
     """None: nothing was copied, or it was stored by an earlier version."""
     lost: str | None = None
     """Why the destination is known to have lost records. Compaction may remove what shows it."""
+    behind_another: bool = False
+    """Whether another program has copied what is below the map: where to is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,7 @@ def encode(record: OffsetRecord) -> tuple[bytes, bytes | None]:
             key, body = ["producer"], {"producer_id": producer_id}
         case DroppedChunk(name, number):
             return encode_json(["map", *name, number]), None
-        case StoredPlan(name, plan, route, epochs, taken, tail, lost):
+        case StoredPlan(name, plan, route, epochs, taken, tail, lost, behind_another):
             key = ["plan", *name]
             body = {
                 "producer_id": plan.producer_id,
@@ -162,6 +166,7 @@ def encode(record: OffsetRecord) -> tuple[bytes, bytes | None]:
                 **({} if taken is None else {"taken": list(taken)}),
                 **({} if tail is None else {"tail": list(tail)}),
                 **({} if lost is None else {"lost": lost}),
+                **({"behind_another": True} if behind_another else {}),
             }
         case BegunPartition(name, route):
             key, body = ["begun", *name], {"route": _route_fields(route)}
@@ -201,7 +206,8 @@ def _of_partition(kind: str, name: MirrorPartition, body: JsonObject) -> OffsetR
         return BegunPartition(name, _route(body))
     stored = StoredPlan(name, _plan(body), _route(body), _epochs(body))
     lost = body.text("lost") if body.has("lost") else None
-    return replace(stored, taken=_taken(body), tail=_tail(body), lost=lost)
+    behind = body.has("behind_another") and body.flag("behind_another")
+    return replace(stored, taken=_taken(body), tail=_tail(body), lost=lost, behind_another=behind)
 
 
 def is_begun(key: bytes | None) -> bool:

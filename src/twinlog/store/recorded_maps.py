@@ -45,7 +45,7 @@ async def read_maps(
                 position = max(plan.plan.recorded.source, runs.end.source)
                 # An owner that outlives a lost `__mirror_offsets` goes on with the part it is at.
                 parts = offsets.chunks.get(name, ())
-                lacks_start = bool(parts) and parts[0].number > 0
+                lacks_start = plan.behind_another or (bool(parts) and parts[0].number > 0)
                 pending = bool(plan.plan.runs)
                 maps[name.source] = RecordedMap(runs, position, pending, lacks_start)
     return maps

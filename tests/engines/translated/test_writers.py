@@ -179,10 +179,16 @@ def test_a_former_flow_goes_on_behind_what_another_program_has_copied() -> None:
         assert (sequence.position, sequence.recorded) == (130, (130, 51))
         [chunk] = (await log.take_over()).chunks[NAME]
         assert chunk == MapChunk(NAME, 0, Ends(Offset(130), Offset(51)), ())
+        assert (await log.take_over()).plans[NAME].behind_another
         port.end = 51  # with the fence
         lower = {NAME: replace(OWNED[NAME], copied_to=Offset(90))}
         sequence = await _located(_writers(log, port), lower)
         assert sequence.position == 130
+        # Also when the flow is created again without a takeover.
+        assert (await _located(_writers(log, port), OWNED)).position == 130
+        port.end = 40  # the fences are lost, and the map begins again behind the next one
+        assert (await _located(_writers(log, port), OWNED)).recorded == (130, 41)
+        assert (await log.take_over()).plans[NAME].behind_another
 
     _run(body())
 

@@ -269,6 +269,9 @@ class FlowWriters:
                 plan = SequencePlan(*epoch, SequenceNumber(0), (), recorded)
                 stored, former = self._plans.get(name), self._last.get(name)
                 goes_on = former is not None and chunks[0].start == former.start
+                behind_another = wanted.copied_to > 0
+                if stored is not None and wanted.follows(stored.route):
+                    behind_another = stored.behind_another or (behind_another and not goes_on)
                 if stored is not None and wanted.follows(stored.route) and goes_on:
                     route, epochs = stored.route, stored.epochs
                 else:
@@ -280,7 +283,8 @@ class FlowWriters:
                 sequence = PartitionSequence(epoch, recorded, position, epochs)
                 runs = sequence.epochs.runs
                 taken = Taken(NOTHING, Offset(end if fence is None else fence + 1))
-                records += [*chunks, StoredPlan(name, plan, route, runs, taken, tail)]
+                begun = StoredPlan(name, plan, route, runs, taken, tail)
+                records += [*chunks, replace(begun, behind_another=behind_another)]
                 results[name] = sequence
         async with self._storing:
             await self._store(records)
