@@ -64,7 +64,7 @@ if TYPE_CHECKING:
         SwitchedOver,
         SwitchoverFailed,
     )
-    from twinlog.operations.verification import Verification
+    from twinlog.operations.verification_report import Verification
     from twinlog.store.config_records import Wanted
 
 __all__ = [
@@ -176,7 +176,7 @@ _FOUND_IN: Final = {
     "UnsupportedVersion": "twinlog.kafka.errors",
     "UserError": "twinlog.kafka.errors",
     "Verdict": "twinlog.operations.readiness.reasons",
-    "Verification": "twinlog.operations.verification",
+    "Verification": "twinlog.operations.verification_report",
     "Wanted": "twinlog.store.config_records",
     "check_flow": "twinlog.operations.mirror_maker",
     "json_data": "twinlog.operations.serialise",

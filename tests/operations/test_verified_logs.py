@@ -20,13 +20,8 @@ from twinlog.lifecycle.creation import add_topics, create_mirror
 from twinlog.local.cluster import LocalCluster
 from twinlog.operations import verification
 from twinlog.operations.mirror_admin import MirrorAdmin
-from twinlog.operations.verification import (
-    DIFFERS,
-    NOT_SEEN,
-    SAME,
-    Verification,
-    VerifyConfig,
-)
+from twinlog.operations.verification import VerifyConfig
+from twinlog.operations.verification_report import DIFFERS, NOT_SEEN, SAME, Verification
 from twinlog.runtime.job_progress import JobProgress
 from twinlog.store.config_records import Mirror
 from twinlog.store.mirrors import MirrorStore

@@ -15,7 +15,8 @@ from twinlog.kafka.client.brokers import CONTROLLER
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.requests.partitions import delete_records
 from twinlog.kafka.types import TopicPartition
-from twinlog.operations.verification import NOT_SEEN, SAME, Verification, verification
+from twinlog.operations.verification import verification
+from twinlog.operations.verification_report import NOT_SEEN, SAME, Verification
 from twinlog.verify.job import Comparison, Extent, Stretch, extent
 from twinlog.verify.log_reader import BelowLogStart, Bytes, LogReader, Nothing, read_bounds
 from twinlog.verify.verdict import LOG_START, DifferenceKind

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from twinlog.interfaces.cli.verify import _as_text
 from twinlog.kafka.types import LogBounds, TopicPartition
 from twinlog.operations.serialise import json_data
-from twinlog.operations.verification import DIFFERS, NOT_SEEN, SAME, verification
+from twinlog.operations.verification import verification
+from twinlog.operations.verification_report import DIFFERS, NOT_SEEN, SAME
 from twinlog.verify.job import (
     BEYOND,
     OPEN_TRANSACTION,

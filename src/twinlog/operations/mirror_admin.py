@@ -51,7 +51,8 @@ from twinlog.operations.switchover.records import (
     SwitchedOver,
     Tell,
 )
-from twinlog.operations.verification import Verification, VerifyConfig, verify_mirrors
+from twinlog.operations.verification import VerifyConfig, verify_mirrors
+from twinlog.operations.verification_report import Verification
 from twinlog.runtime.job_progress import JobProgress
 from twinlog.store.control_topics import take_control_topics
 from twinlog.store.mirrors import MirrorStore, unknown_mirror

@@ -16,7 +16,14 @@ from twinlog.interfaces.cli.options import (
     spark_settings,
 )
 from twinlog.interfaces.cli.output import print_json
-from twinlog.operations.verification import DIFFERS, NOT_SEEN, SAME, Counts, Verification
+from twinlog.operations.verification_report import (
+    DIFFERS,
+    NOT_SEEN,
+    SAME,
+    Counts,
+    LogReport,
+    Verification,
+)
 from twinlog.runtime.job_progress import JobProgress
 from twinlog.text import printable
 from twinlog.verify.job import RangeDifference
@@ -29,7 +36,7 @@ LINE_S: Final = 30.0
 
 @click.command()
 @destination_options
-@click.option("--mirror", help="Only this mirror; all mirrors by default.")
+@click.option("--mirror", help="Only this mirror or flow; all by default.")
 @click.option("--topic", help="Only topics that match this regular expression.")
 @click.option(
     "--patience",
@@ -53,6 +60,8 @@ def verify(
     as_json: bool,
 ) -> None:
     """Compare both logs of each mirror partition, offset by offset, as a Spark job.
+
+    Flows of MirrorMaker 2 are compared record by record, and their recorded maps with that.
 
     Exit status 0 if every offset that the destination has reached was seen and nothing differs, 1
     if something differs, 3 if nothing differs but an offset could not be seen. Offsets that the
@@ -91,13 +100,27 @@ def _as_text(result: Verification) -> str:
     lines += [
         f"NOT SEEN what this unreadable record describes: {record}" for record in result.unreadable
     ]
-    lines += [f"{report.partition}: {_counted(report.counts)}" for report in result.logs]
+    lines += map(_log, result.logs)
     lag = result.counts.behind
     lag_note = f"; {lag} offsets are not mirrored yet" if lag else ""
     lines.append(
         f"{len(result.logs)} partitions, {_counted(result.counts)}: {_verdict(result)}{lag_note}"
     )
     return "\n".join(map(printable, lines))
+
+
+def _log(report: LogReport) -> str:
+    line = f"{report.partition}: {_counted(report.counts)}"
+    remote = report.remote
+    if remote is None:
+        return line
+    recorded = remote.recorded_map
+    text = (
+        "none to compare"
+        if recorded is None
+        else f"{recorded.compared} records agree, {recorded.differs} differ"
+    )
+    return f"{line}; {remote.partition}: {_counted(remote.counts)}; recorded map: {text}"
 
 
 def _range(difference: RangeDifference) -> str:

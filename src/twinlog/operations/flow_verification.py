@@ -1,0 +1,324 @@
+"""Plans `twinlog verify` for flows, and sums it up (verify/flow_job.py compares).
+
+What a flow claims is read first, then the bounds of the remote logs, then those of the source: so
+the remote logs hold all that was claimed, and the source all that they were copied from.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+from uuid import UUID
+
+from twinlog.engines.transactional.positions import position_group
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.metadata import is_another
+from twinlog.kafka.errors import Refusal, TwinlogError, UserError
+from twinlog.kafka.groups.offsets import committed_offsets
+from twinlog.kafka.types import LogBounds, Offset, TopicPartition
+from twinlog.mirror.flow import flow_of, transforms_of
+from twinlog.mirror.offset_runs import Ends, encode_runs
+from twinlog.mirror.settings import TRANSACTIONAL
+from twinlog.operations.verification_report import Counts, LogReport, RemoteReport
+from twinlog.operations.verified_topics import partitions_of, topic_ids
+from twinlog.store.config_records import Mirror, MirrorTopic, topic_id_text
+from twinlog.store.control_topics import LANES_GROUP
+from twinlog.store.recorded_maps import read_maps
+from twinlog.verify.flow_job import (
+    BEGIN_UNKNOWN,
+    FlowClaim,
+    FlowCompared,
+    FlowPair,
+    FlowTask,
+    unseen,
+)
+from twinlog.verify.job import RangeDifference, Sides
+from twinlog.verify.log_reader import read_bounds
+from twinlog.verify.verdict import Range, Tally
+
+BEGAN_AT_END: Final = "the flow began at the source's end, and where that was is not recorded"
+LATEST: Final = "latest"
+
+Bounds = Mapping[FlowPair, Sides[LogBounds]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowPlan:
+    """What is to be compared of a flow, and what is known without that."""
+
+    pairs: Bounds
+    tasks: tuple[FlowTask, ...] = ()
+    done: tuple[FlowCompared, ...] = ()
+    trouble: str | None = None
+    """Why the recorded maps could not be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowClaims:
+    """What a flow claims, by the source's partition."""
+
+    of: Mapping[TopicPartition, FlowClaim] = field(default_factory=dict)
+    trouble: str | None = None
+
+
+def refuse_transforms(mirror: Mirror) -> None:
+    """Refuse a flow whose copies are not meant to be equal.
+
+    Raises:
+        UserError: it has transforms.
+    """
+    if _has_transforms(mirror):
+        raise UserError(
+            f"flow {mirror.name} has transforms: its copies differ from the source, and verify "
+            "does not compare them",
+            hint="compare them with a program of your own; docs/operations/verifying.md",
+        )
+
+
+async def plan_flow(
+    source: KafkaCluster,
+    destination: KafkaCluster,
+    mirror: Mirror,
+    topics: Sequence[MirrorTopic],
+    *,
+    properties: Mapping[str, str],
+    patience: float,
+) -> FlowPlan:
+    """The partitions of these topics of a flow, and a task for each that can be compared.
+
+    Args:
+        source: the flow's source, connected.
+        destination: its target.
+        mirror: the flow.
+        topics: those to compare.
+        properties: of the target, for the tasks.
+        patience: seconds of retries for an offset without any progress.
+
+    Raises:
+        TwinlogError: a cluster is unreachable, or refuses.
+    """
+    claims = await _claims(destination, mirror, topics)
+    pairs = await _pairs(mirror.name, source, destination, topics)
+    remote_bounds = await read_bounds(destination, sorted({pair.remote for pair in pairs}))
+    source_bounds = await read_bounds(source, [pair.source for pair in pairs])
+    # The ids are read last: a topic that still has its id had it all the time.
+    ids = await topic_ids(source, destination, topics)
+    by_name = {topic.topic: topic for topic in topics}
+    shares = Counter(pair.remote for pair in pairs)
+    bounds: dict[FlowPair, Sides[LogBounds]] = {}
+    tasks: list[FlowTask] = []
+    done: list[FlowCompared] = []
+    for pair in pairs:
+        topic, side_ids = by_name[pair.source.topic], ids[pair.source.topic]
+        claim = claims.of.get(pair.source, _nothing_recorded(topic, pair.source.partition))
+        sides = Sides(source_bounds[pair.source], remote_bounds[pair.remote])
+        if sides.source.error and not sides.destination.error and _is_empty(sides.destination):
+            continue  # a partition that only the remote topic has, and that nobody has written to
+        if _begins_at_end(mirror) and claim.runs is not None and not sides.source.error:
+            start = max(sides.source.start, min(claim.begin.source, sides.source.last_stable))
+            sides = sides._replace(source=sides.source._replace(start=start))
+        bounds[pair] = sides
+        if is_another(topic.destination_topic_id, side_ids.destination):
+            done.append(_recreated(pair, sides))
+        elif why := _why_not(mirror, topic, side_ids, sides, shares[pair.remote]):
+            done.append(unseen(pair, sides, why))
+        else:
+            tasks.append(
+                FlowTask(
+                    source=mirror.source,
+                    destination=properties,
+                    cluster_ids=Sides(source.cluster_id, destination.cluster_id),
+                    topic_ids=side_ids,
+                    pair=pair,
+                    bounds=sides,
+                    claim=claim,
+                    in_transactions=mirror.kind == TRANSACTIONAL,
+                    patience=patience,
+                )
+            )
+    return FlowPlan(pairs=bounds, tasks=tuple(tasks), done=tuple(done), trouble=claims.trouble)
+
+
+def flow_logs(plan: FlowPlan, compared: Collection[FlowCompared]) -> list[LogReport]:
+    """A report for each partition of a flow.
+
+    Offsets that no task reports were not seen, whatever the cause: the counts are the length of
+    each log.
+    """
+    results = {result.pair: result for result in (*plan.done, *compared)}
+    return [
+        _report(results.get(pair) or unseen(pair, bounds, "no result"), bounds, plan.trouble)
+        for pair, bounds in plan.pairs.items()
+    ]
+
+
+def _report(result: FlowCompared, bounds: Sides[LogBounds], trouble: str | None) -> LogReport:
+    source, remote = result.pair.sides
+    source_counts = _counted(result.source, bounds.source, result.behind)
+    remote_counts = _counted(result.remote, bounds.destination, 0)
+    recorded = result.recorded
+    differences = [
+        *(RangeDifference(source, *span) for span in result.source.differences),
+        *(
+            RangeDifference(remote, start, end, f"remote log: {reason}")
+            for start, end, reason in result.remote.differences
+        ),
+        *(RangeDifference(source, *span) for span in (recorded or Tally()).differences),
+    ]
+    spans = [
+        *(RangeDifference(source, *span) for span in result.source.unseen),
+        *(
+            RangeDifference(remote, start, end, f"remote log: {reason}")
+            for start, end, reason in result.remote.unseen
+        ),
+    ]
+    if trouble is not None:
+        spans.append(RangeDifference(source, 0, 0, f"recorded map: {trouble}"))
+    return LogReport(
+        partition=source,
+        counts=source_counts,
+        differences=tuple(differences),
+        unseen=tuple(spans),
+        remote=RemoteReport(
+            flow=result.pair.flow,
+            partition=remote,
+            counts=remote_counts,
+            recorded_map=None
+            if recorded is None
+            else Counts(
+                compared=recorded.compared, differs=recorded.differs, not_seen=recorded.not_seen
+            ),
+        ),
+    )
+
+
+def _counted(tally: Tally, bounds: LogBounds, behind: int) -> Counts:
+    """The counts of a log; offsets without a class are named as not seen."""
+    length = 0 if bounds.error else max(bounds.last_stable - bounds.start, tally.length + behind)
+    unclassified = length - tally.length - behind
+    if unclassified > 0:
+        reason = f"{unclassified} not classified"
+        tally.unseen.append(Range(bounds.start, bounds.last_stable, reason))
+        tally.not_seen += unclassified
+    return Counts(
+        compared=tally.compared,
+        differs=tally.differs,
+        absent=tally.absent,
+        not_seen=tally.not_seen,
+        behind=behind,
+    )
+
+
+async def _pairs(
+    flow: str, source: KafkaCluster, destination: KafkaCluster, topics: Sequence[MirrorTopic]
+) -> list[FlowPair]:
+    names = {topic.topic: topic.destination_name for topic in topics}
+    return [
+        FlowPair(flow, partition, TopicPartition(names[partition.topic], partition.partition))
+        for partition in await partitions_of(source, destination, topics)
+    ]
+
+
+async def _claims(
+    destination: KafkaCluster, mirror: Mirror, topics: Sequence[MirrorTopic]
+) -> FlowClaims:
+    if mirror.kind == TRANSACTIONAL:
+        return await _committed(destination, mirror, topics)
+    try:
+        maps = await read_maps(destination, topics)
+    except TwinlogError as error:
+        return FlowClaims(trouble=f"it cannot be read: {error}")
+    taken_over = {
+        name.source
+        for topic in topics
+        for name in topic.mirror_partitions
+        if topic.begin(name.partition) is not None
+    }
+    return FlowClaims(
+        of={
+            partition: FlowClaim(
+                begin=recorded.runs.start,
+                end=recorded.position,
+                runs=encode_runs(recorded.runs.start, recorded.runs.runs),
+                taken_over=partition in taken_over,
+            )
+            for partition, recorded in maps.items()
+        }
+    )
+
+
+async def _committed(
+    destination: KafkaCluster, mirror: Mirror, topics: Sequence[MirrorTopic]
+) -> FlowClaims:
+    """The positions of a flow that writes in transactions: committed offsets."""
+    group = position_group(LANES_GROUP, mirror.name)
+    committed = await committed_offsets(destination, group)
+    claims: dict[TopicPartition, FlowClaim] = {}
+    for topic in topics:
+        for name in topic.mirror_partitions:
+            position = committed.get(topic.on_destination(name))
+            # An offset that an operator has set names no topic.
+            if position is None or (
+                position.metadata and topic_id_text(topic.topic_id) not in position.metadata
+            ):
+                continue
+            claim = _nothing_recorded(topic, name.partition)
+            if _begins_at_end(mirror):
+                claim = replace(claim, lacks=Sides(claim.lacks.source, BEGAN_AT_END))
+            claims[name.source] = replace(claim, end=position.offset)
+    return FlowClaims(of=claims)
+
+
+def _nothing_recorded(topic: MirrorTopic, partition: int) -> FlowClaim:
+    """What is claimed of a partition without a map."""
+    begin = topic.begin(partition)
+    if begin is None:
+        return FlowClaim()
+    return FlowClaim(
+        begin=Ends(Offset(begin), Offset(0)),
+        end=begin,
+        taken_over=True,
+        lacks=Sides(BEGIN_UNKNOWN, ""),
+    )
+
+
+def _why_not(
+    mirror: Mirror, topic: MirrorTopic, ids: Sides[UUID], bounds: Sides[LogBounds], shares: int
+) -> str | None:
+    """Why a partition cannot be compared; None: it can."""
+    unread = [
+        f"{side}: {Refusal(of_side.error)}"
+        for side, of_side in zip(("source", "destination"), bounds, strict=True)
+        if of_side.error
+    ]
+    if unread:
+        return f"cannot read the bounds: {'; '.join(unread)}"
+    if is_another(topic.topic_id, ids.source):
+        return "source: the topic was deleted and recreated, and is not copied yet"
+    if _has_transforms(mirror):
+        return "the flow has transforms: its copies differ from the source"
+    if shares > 1:
+        return f"{shares} partitions of the source are copied to the same remote partition"
+    return None
+
+
+def _recreated(pair: FlowPair, bounds: Sides[LogBounds]) -> FlowCompared:
+    """The result for a remote topic that is another one than the flow has written to."""
+    result = unseen(pair, bounds, "destination: the topic was deleted and recreated")
+    result.remote = Tally()
+    if not bounds.destination.error:
+        start, end = bounds.destination.start, bounds.destination.last_stable
+        result.remote.differ(start, end, "the topic was deleted and recreated")
+    return result
+
+
+def _is_empty(bounds: LogBounds) -> bool:
+    return bounds.start == bounds.high_watermark
+
+
+def _has_transforms(mirror: Mirror) -> bool:
+    return mirror.kind == TRANSACTIONAL and bool(transforms_of(mirror.source).steps)
+
+
+def _begins_at_end(mirror: Mirror) -> bool:
+    return flow_of(mirror.source).settings.consumer_auto_offset_reset == LATEST

@@ -1,0 +1,362 @@
+"""Compares a flow's partition with its remote partition by the records themselves (a Spark job).
+
+The remote log has other offsets, so a record is known by what it holds: key, value, headers and
+timestamp. The records that read_committed consumers see have to be the same on both sides, in the
+same order, each of them once:
+
+    source   a0 a1 (marker) a2 a3 a4 a5          pairs     a0-a0', a1-a1', a3-a3', a4-a4'
+    remote   a0' (fence) a1' X  a3' a4' a3''     source    a2 missing; a5 behind, or missing
+                                                 remote    X foreign; a3'' a repeat
+
+As long as the next records of both logs are equal, they are a pair; equal batches are not decoded.
+Where they differ, the nearest later pair of equal records is searched, first close by, then in the
+rest of both logs. What is passed over on the way has no pair: *missing* on the source's side, a
+record *too many* on the remote side. If a log may lack records just there (retention, compaction,
+offsets that cannot be read), nothing is concluded: *not seen*.
+
+Neither the engine's plans nor its map are used for this. What the flow claims is used for three
+questions, and decides only what a record without a pair is called:
+
+- Up to which offset of the source everything is copied: behind it, a record without a copy is
+  *behind*.
+- Where the flow began, on both sides. What is in front of that was written by another program, or
+  is of a former topic: the two parts are compared by themselves, and records without a pair are
+  *not seen*.
+- Where the recorded map ends; the map is compared with the pairs (map_check.py).
+
+The job shares with the engine only the clients' connections and the batch format.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.configuration import parse_config, parse_source
+from twinlog.kafka.client.metadata import check_cluster_id, is_another
+from twinlog.kafka.errors import Retriable, TwinlogError
+from twinlog.kafka.log.records import RawRecord
+from twinlog.kafka.types import LogBounds, Offset, TopicPartition
+from twinlog.mirror.offset_runs import Ends, decode_runs
+from twinlog.verify.flow_walk import FlowWalk, Key, key_of
+from twinlog.verify.job import OPEN_TRANSACTION, Compared, Sides, VerifyTask, verify_task
+from twinlog.verify.log_cursor import Blank, LogCursor, SpanSource
+from twinlog.verify.log_reader import PATIENCE_S, LogReader
+from twinlog.verify.log_view import Kind
+from twinlog.verify.map_check import MapCheck
+from twinlog.verify.verdict import ABORTED, COMPACTED, LOG_START, MARKER, DifferenceKind, Tally
+
+MAX_NAMED: Final = 10_000
+"""Records too many that are searched in the source, to tell a repeat from a foreign record."""
+FOREIGN: Final = "a record that the source does not have"
+REPEATED: Final = "a record of the source once more, or out of order"
+NOT_SAID: Final = "a record too many"
+BEFORE: Final = "written before the flow began, by another program or for a former topic"
+DELETED: Final = "the log starts later"
+BEGIN_UNKNOWN: Final = "another program has copied before the flow, and where to is not recorded"
+_ABSENT: Final = {
+    Kind.CONTROL: MARKER,
+    Kind.ABORTED: ABORTED,
+    Kind.HOLE: COMPACTED,
+    Kind.BELOW: LOG_START,
+}
+_PROVEN: Final = frozenset({Kind.CONTROL, Kind.ABORTED})
+
+NO_BEGIN: Final = Ends(Offset(0), Offset(0))
+NO_LACKS: Final = Sides("", "")
+
+
+class FlowPair(NamedTuple):
+    """A partition of the source, and the remote partition that a flow copies it to."""
+
+    flow: str
+    source: TopicPartition
+    remote: TopicPartition
+
+    @property
+    def sides(self) -> Sides[TopicPartition]:
+        """Both partitions."""
+        return Sides(self.source, self.remote)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowClaim:
+    """What a flow has recorded about a partition, before the logs' bounds were read."""
+
+    begin: Ends = NO_BEGIN
+    """Where it began, on both sides."""
+    end: int = 0
+    """The source's offset up to which everything is copied."""
+    runs: bytes | None = None
+    """The map (`encode_runs`, from `begin` on); None: there is none, or it cannot be read."""
+    taken_over: bool = False
+    """Whether another program has copied what is below `begin`."""
+    lacks: Sides[str] = NO_LACKS
+    """Why each side may lack records in front of the first pair; empty: it lacks none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowTask:
+    """One Spark task: a partition of a flow.
+
+    `cluster_ids` and `topic_ids` are as in `VerifyTask`. `bounds` have no error. Those of the
+    remote log were read after the claim, and before those of the source.
+    """
+
+    source: Mapping[str, str] = field(repr=False)
+    destination: Mapping[str, str] = field(repr=False)
+    cluster_ids: Sides[str]
+    topic_ids: Sides[UUID]
+    pair: FlowPair
+    bounds: Sides[LogBounds]
+    claim: FlowClaim
+    in_transactions: bool = False
+    """Whether the flow writes in transactions: one that is open is of records to come."""
+    patience: float = PATIENCE_S
+
+    @property
+    def ends(self) -> Sides[int]:
+        """The offsets up to which both logs are read."""
+        return Sides(self.bounds.source.last_stable, self.bounds.destination.last_stable)
+
+
+@dataclass(slots=True, kw_only=True)
+class FlowCompared:
+    """The result for a partition.
+
+    The ranges of `source` and `recorded` are the source's offsets, those of `remote` the remote
+    ones.
+    """
+
+    pair: FlowPair
+    source: Tally = field(default_factory=Tally)
+    remote: Tally = field(default_factory=Tally)
+    recorded: Tally | None = None
+    """Of the recorded map; None: there was none to compare."""
+    behind: int = 0
+    """The source's offsets that are not claimed to be copied."""
+
+
+def run_task(task: VerifyTask | FlowTask) -> Sequence[Compared | FlowCompared]:
+    """Carry out a task of either kind: the body of a Spark task.
+
+    Raises:
+        UserError: see `verify_task`.
+    """
+    return flow_task(task) if isinstance(task, FlowTask) else verify_task(task)
+
+
+def flow_task(task: FlowTask) -> list[FlowCompared]:
+    """Compare a partition of a flow. If it cannot be read, its offsets count as not seen.
+
+    Raises:
+        UserError: properties are wrong, or refer to something that is not granted.
+    """
+    return asyncio.run(_compared(task))
+
+
+async def _compared(task: FlowTask) -> list[FlowCompared]:
+    destination_config = parse_config(task.destination).config
+    source_config = parse_source(task.source, destination_config.grants).config
+    try:
+        async with (
+            KafkaCluster(source_config, name="source") as source,
+            KafkaCluster(destination_config, name="destination") as destination,
+        ):
+            clusters = Sides(source, destination)
+            for cluster, cluster_id in zip(clusters, task.cluster_ids, strict=True):
+                check_cluster_id(f"the {cluster.name}", cluster.cluster_id, cluster_id)
+            result = await compare_flow(clusters, task)
+            # ListOffsets names the topic without its id, so a recreation is checked at the end.
+            for cluster, topic_id, partition in zip(
+                clusters, task.topic_ids, task.pair.sides, strict=True
+            ):
+                topic = (await cluster.refresh([partition.topic])).topics.get(partition.topic)
+                if topic is not None and is_another(topic_id, topic.topic_id):
+                    name = partition.topic
+                    raise Retriable(f"{cluster.name}: {name} was recreated in the meantime")
+            return [result]
+    except TwinlogError as error:
+        return [unseen(task.pair, task.bounds, str(error))]
+
+
+def unseen(pair: FlowPair, bounds: Sides[LogBounds], reason: str) -> FlowCompared:
+    """The result for a partition of which nothing was compared."""
+    result = FlowCompared(pair=pair)
+    for tally, side in zip((result.source, result.remote), bounds, strict=True):
+        start, end = (0, 0) if side.error else (side.start, side.last_stable)
+        tally.see_not(start, end, reason)
+    return result
+
+
+async def compare_flow(clusters: Sides[KafkaCluster], task: FlowTask) -> FlowCompared:
+    """Compare both logs of a partition, and the recorded map with what they show."""
+
+    def readers() -> Sides[SpanSource]:
+        return Sides(
+            *(
+                LogReader(cluster, partition, topic_id=topic_id, patience=task.patience)
+                for cluster, partition, topic_id in zip(
+                    clusters, task.pair.sides, task.topic_ids, strict=True
+                )
+            )
+        )
+
+    return await FlowComparison(task, readers).run()
+
+
+class Sighted:
+    """The classes of the offsets of both logs, as they are found in order."""
+
+    def __init__(self, task: FlowTask) -> None:
+        claim = task.claim
+        self.result = FlowCompared(pair=task.pair)
+        self.extra: dict[int, Key] = {}
+        """Remote records too many that are to be searched in the source, by offset."""
+        self._claimed = claim.end
+        self.map = MapCheck(
+            decode_runs(claim.begin, claim.runs or b""),
+            claim.begin.source,
+            claim.end,
+            taken_over=claim.taken_over,
+        )
+
+    def pair(self, source: int, remote: int, count: int) -> None:
+        """Equal records follow each other on both sides."""
+        self.result.source.compared += count
+        self.result.remote.compared += count
+        self.map.copied(source, remote, count)
+
+    def altered(self, source: RawRecord, remote: RawRecord, reason: str) -> None:
+        """A record's copy is not equal to it."""
+        self.result.source.differ(source.offset, source.offset + 1, reason)
+        self.result.remote.differ(remote.offset, remote.offset + 1, reason)
+        self.map.copied(source.offset, remote.offset, 1)
+
+    def missing(self, record: RawRecord, lack: str) -> None:
+        """A record of the source has no copy; `lack`: why the remote log may lack it."""
+        offset = record.offset
+        if lack:
+            self.result.source.see_not(offset, offset + 1, f"no copy: remote log: {lack}")
+            self.map.unknown(offset, offset + 1)
+        else:
+            self.result.source.differ(offset, offset + 1, DifferenceKind.LOST)
+            self.map.no_copy(offset, offset + 1)
+
+    def surplus(self, record: RawRecord, lack: str) -> None:
+        """A remote record has no original; `lack`: why the source may lack it."""
+        offset = record.offset
+        if lack:
+            self.result.remote.see_not(offset, offset + 1, f"no original: source: {lack}")
+        elif len(self.extra) < MAX_NAMED:
+            self.extra[offset] = key_of(record, timed=True)
+        else:
+            self.result.remote.differ(offset, offset + 1, NOT_SAID)
+
+    def source_blank(self, blank: Blank) -> None:
+        """Offsets of the source hold no record."""
+        _blank(self.result.source, blank)
+        if blank.kind in _PROVEN:
+            self.map.no_copy(blank.start, blank.end)
+        else:
+            self.map.unknown(blank.start, blank.end)
+
+    def remote_blank(self, blank: Blank) -> None:
+        """Offsets of the remote log hold no record."""
+        _blank(self.result.remote, blank)
+
+    def behind(self, start: int, end: int) -> None:
+        """Offsets of the source that are not claimed to be copied were not read."""
+        self.result.behind += end - start
+        self.map.unknown(start, end)
+
+    def finish(self, end: int, originals: set[Key]) -> FlowCompared:
+        """The result; `originals`: those keys of `extra` that the source has somewhere."""
+        tally = self.result.remote
+        for offset, key in self.extra.items():
+            tally.differ(offset, offset + 1, REPEATED if key in originals else FOREIGN)
+        tally.differences.sort()
+        self.result.recorded = self.map.finish(end)
+        return self.result
+
+
+def _blank(tally: Tally, blank: Blank) -> None:
+    if blank.kind is Kind.UNSEEN:
+        tally.see_not(blank.start, blank.end, blank.reason)
+    else:
+        tally.absent[_ABSENT[blank.kind]] += blank.end - blank.start
+
+
+class FlowComparison:
+    """A walk over both logs.
+
+    Args:
+        task: the partition.
+        readers: gives readers of both logs, new ones at each call.
+    """
+
+    def __init__(self, task: FlowTask, readers: Callable[[], Sides[SpanSource]]) -> None:
+        self._task = task
+        self._readers = readers
+        self._sighted = Sighted(task)
+
+    async def run(self) -> FlowCompared:
+        """Compare what is in front of the flow's begin, then the rest."""
+        task, claim = self._task, self._task.claim
+        source, remote = task.bounds
+        ends = task.ends
+        begin = Sides(*(min(at, end) for at, end in zip(claim.begin, ends, strict=True)))
+        starts = Sides(source.start, remote.start)
+        if source.start < begin.source or remote.start < begin.destination:
+            await self._walk(starts, begin, NO_LACKS, before=True)
+        lacks = Sides(
+            claim.lacks.source or (DELETED if source.start > begin.source else ""),
+            claim.lacks.destination or (DELETED if remote.start > begin.destination else ""),
+        )
+        starts = Sides(*map(max, starts, begin))
+        await self._walk(starts, ends, lacks, before=False)
+        sighted = self._sighted
+        originals = await self._originals(set(sighted.extra.values())) if sighted.extra else set()
+        result = sighted.finish(ends.source, originals)
+        if remote.last_stable < remote.high_watermark and not task.in_transactions:
+            result.remote.see_not(remote.last_stable, remote.high_watermark, OPEN_TRANSACTION)
+        if claim.runs is None:
+            result.recorded = None
+        return result
+
+    async def _walk(
+        self, starts: Sides[int], ends: Sides[int], lacks: Sides[str], *, before: bool
+    ) -> None:
+        readers = self._readers()
+        bounds = self._task.bounds.destination
+        open_at_end = ends.destination == bounds.last_stable < bounds.high_watermark
+        walk = FlowWalk(
+            LogCursor(
+                *(readers.source, starts.source, ends.source),
+                self._sighted.source_blank,
+                lacks.source,
+            ),
+            LogCursor(
+                *(readers.destination, starts.destination, ends.destination),
+                self._sighted.remote_blank,
+                lacks.destination,
+            ),
+            self._sighted,
+            self._readers,
+            claimed=ends.source if before else self._task.claim.end,
+            otherwise=BEFORE if before else "",
+            at_end=OPEN_TRANSACTION if open_at_end and not before else "",
+        )
+        await walk.run()
+
+    async def _originals(self, keys: set[Key]) -> set[Key]:
+        """Those of these records that the source has."""
+        cursor = LogCursor(
+            self._readers().source, self._task.bounds.source.start, self._task.ends.source
+        )
+        found: set[Key] = set()
+        while records := await cursor.scan():
+            found |= keys.intersection(key_of(record, timed=True) for record in records)
+        return found

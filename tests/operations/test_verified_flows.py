@@ -1,0 +1,304 @@
+"""`verify` of flows on real brokers: right ones, and faults that are planted in each part."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import librdkafka_tools
+import pytest
+from clients import client
+from confluent_kafka import Producer
+from copied_topic import CopiedTopic
+from lane_processes import lanes
+from waiting import until
+
+from conftest import Pair
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import UserError
+from twinlog.kafka.requests.partitions import delete_records
+from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.mirror.offset_runs import Ends
+from twinlog.operations import verification
+from twinlog.operations.verification import VerifyConfig
+from twinlog.operations.verification_report import DIFFERS, NOT_SEEN, SAME, Verification
+from twinlog.runtime.job_progress import JobProgress
+from twinlog.store.mirrors import MirrorStore
+from twinlog.store.offset_log import StoredOffsets
+from twinlog.store.offset_records import OffsetRecord
+from twinlog.verify.flow_job import BEFORE, FOREIGN, REPEATED, FlowCompared, FlowTask, run_task
+from twinlog.verify.job import Compared, VerifyTask
+from twinlog.verify.verdict import DifferenceKind
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+
+SECONDS = 90.0
+
+
+@pytest.fixture(autouse=True)
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the tasks in this process."""
+
+    def compare(
+        _config: VerifyConfig,
+        tasks: Sequence[VerifyTask | FlowTask],
+        _progress: Callable[[JobProgress], None],
+    ) -> list[Compared | FlowCompared]:
+        return [each for task in tasks for each in run_task(task)]
+
+    monkeypatch.setattr(verification, "_compare", compare)
+
+
+def found(result: Verification) -> list[tuple[str, int, int, str]]:
+    """The ranges that differ."""
+    return [(one.partition.topic, *one[1:]) for one in result.differences]
+
+
+def write_transactions(servers: str, topic: str, numbers: range) -> None:
+    """Write numbers, ten in a transaction; each third transaction is aborted, and repeated."""
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": topic})
+    producer.init_transactions(30)
+    for first in numbers[::10]:
+        for commit in ([False] if first % 30 == 0 else []) + [True]:
+            producer.begin_transaction()
+            for number in range(first, first + 10):
+                producer.produce(topic, str(number), partition=0, headers={"n": str(number)})
+            producer.flush(30)
+            if commit:
+                producer.commit_transaction(30)
+            else:
+                producer.abort_transaction(30)
+
+
+def test_a_flow_whose_lane_was_killed_is_the_same(pair: Pair, tmp_path: Path) -> None:
+    """Goal: transactions, aborted records and fences on the way; and what is behind is counted."""
+    copied = CopiedTopic(pair)
+    write_transactions(copied.source, copied.topic, range(100))
+    assert (before := copied.verify()).verdict == SAME, "nothing is claimed"
+    assert before.counts.behind > 110
+    assert before.counts.compared == 0
+    with lanes(copied.target, tmp_path) as running:
+        running.start("first")
+        copied.await_copied(100)
+        running.kill("first")
+        write_transactions(copied.source, copied.topic, range(100, 300))
+        running.start("second")
+        result = copied.await_copied(300)
+        running.kill("second")
+    assert result.verdict == SAME, (result.differences, result.unseen)
+    (log,) = result.logs
+    assert log.remote is not None
+    assert log.remote.partition == TopicPartition(copied.remote, 0)
+    assert log.remote.counts.compared == 300
+    assert log.remote.counts.absent["marker"] >= 1, "the fence of the second lane"
+    assert log.counts.absent["aborted"] == 100
+    librdkafka_tools.write(copied.source, copied.topic, librdkafka_tools.simple(5))
+    later = copied.verify()
+    assert (later.verdict, later.counts.behind) == (SAME, 5)
+
+
+def test_planted_faults_in_the_logs_are_found(pair: Pair, tmp_path: Path) -> None:
+    """Goal: foreign and repeated records, and records that were deleted on either side."""
+    copied = CopiedTopic(pair)
+    librdkafka_tools.write_same(copied.source, copied.topic, 0, 0, 50)
+    with lanes(copied.target, tmp_path) as running:
+        running.start("node")
+        copied.await_copied(50)
+        librdkafka_tools.write_same(copied.target, copied.remote, 0, 7, 8)
+        copied.written("foreign")
+        # The two are in the middle once more is copied.
+        librdkafka_tools.write_same(copied.source, copied.topic, 0, 50, 60)
+        until(lambda: copied.verify().counts.compared == 60, SECONDS, "ten more records")
+        running.kill("node")
+    result = copied.verify()
+    assert result.verdict == DIFFERS
+    expected = [
+        (copied.remote, 50, 51, f"remote log: {REPEATED}"),
+        (copied.remote, 51, 52, f"remote log: {FOREIGN}"),
+    ]
+    assert found(result) == expected
+    assert not result.unseen
+
+    async def delete(cluster: KafkaCluster, topic: str, before: int) -> None:
+        await delete_records(cluster, {TopicPartition(topic, 0): before})
+
+    copied.on_target(lambda cluster: delete(cluster, copied.remote, 55))
+    result = copied.verify()
+    assert found(result) == [], "the two are gone"
+    assert result.verdict == NOT_SEEN
+    assert [one[1:3] for one in result.unseen] == [(0, 53)]
+    assert (result.counts.compared, result.counts.not_seen) == (7, 53)
+
+    async def run() -> None:
+        async with client(pair.source) as cluster:
+            await delete(cluster, copied.topic, 57)
+
+    asyncio.run(run())
+    result = copied.verify()
+    assert result.verdict == NOT_SEEN
+    assert [(one.partition.topic, one.start, one.end) for one in result.unseen] == [
+        (copied.remote, 55, 59)
+    ]
+    assert result.counts.compared == result.counts.length == 3
+
+
+def test_a_wrong_map_is_found(pair: Pair, tmp_path: Path) -> None:
+    """Goal: an entry of `__mirror_offsets` that was altered, although the records are right."""
+    copied = CopiedTopic(pair)
+    write_transactions(copied.source, copied.topic, range(40))
+    with lanes(copied.target, tmp_path) as running:
+        running.start("node")
+        copied.await_copied(40)
+        running.kill("node")
+
+    def shifted(stored: StoredOffsets) -> OffsetRecord:
+        (chunk,) = next(
+            chunks for name, chunks in stored.chunks.items() if name.mirror == copied.flow
+        )
+        first, second, *others = chunk.runs
+        moved = second._replace(
+            destination=Offset(second.destination + 1), length=second.length - 1
+        )
+        return replace(chunk, runs=(first, moved, *others))
+
+    copied.change_offsets(shifted)
+    result = copied.verify()
+    assert result.verdict == DIFFERS
+    assert result.counts.compared == 40, "the records are the same"
+    (log,) = result.logs
+    assert log.remote is not None
+    assert log.remote.recorded_map is not None
+    assert log.remote.recorded_map.differs == 10
+    texts = [one.reason for one in result.differences]
+    assert texts[0].startswith("recorded map: it has remote offset"), texts
+    assert texts[1].startswith("recorded map: it lacks this record"), texts
+    assert {one.partition.topic for one in result.differences} == {copied.topic}
+
+
+def test_records_that_a_flow_has_skipped_are_found(pair: Pair, tmp_path: Path) -> None:
+    """Goal: a flow that goes on at a wrong position: its map agrees with what it has done."""
+    copied = CopiedTopic(pair)
+    librdkafka_tools.write_same(copied.source, copied.topic, 0, 0, 20)
+    with lanes(copied.target, tmp_path) as running:
+        running.start("first")
+        copied.await_copied(20)
+        running.kill("first")
+        librdkafka_tools.write_same(copied.source, copied.topic, 0, 20, 50)
+
+        def ahead(stored: StoredOffsets) -> OffsetRecord:
+            (plan,) = [plan for name, plan in stored.plans.items() if name.mirror == copied.flow]
+            recorded = Ends(Offset(30), plan.plan.recorded.destination)
+            return replace(plan, plan=plan.plan._replace(recorded=recorded, runs=()))
+
+        copied.change_offsets(ahead)
+        running.start("second")
+        until(lambda: copied.verify().counts.compared == 40, SECONDS, "20 more records")
+        running.kill("second")
+    result = copied.verify()
+    assert result.verdict == DIFFERS
+    assert found(result) == [(copied.topic, 20, 30, DifferenceKind.LOST)]
+
+
+def test_what_another_program_has_copied_is_not_seen_or_equal(pair: Pair, tmp_path: Path) -> None:
+    """Goal: a takeover's begin: repeats in front of it are not the flow's, and are never good."""
+    copied = CopiedTopic(pair)
+    librdkafka_tools.write_same(copied.source, copied.topic, 0, 0, 30)
+    librdkafka_tools.write_same(copied.target, copied.remote, 0, 0, 20)
+    librdkafka_tools.write_same(copied.target, copied.remote, 0, 15, 20)
+
+    async def take_over(cluster: KafkaCluster) -> None:
+        await MirrorStore(cluster).change(
+            lambda now: [
+                replace(topic, begins=(20,)) for topic in now.topics if topic.mirror == copied.flow
+            ]
+        )
+
+    copied.on_target(take_over)
+    nothing_yet = copied.verify()
+    assert nothing_yet.verdict == NOT_SEEN
+    assert not nothing_yet.differences
+    with lanes(copied.target, tmp_path) as running:
+        running.start("node")
+        until(lambda: copied.verify().counts.behind == 0, SECONDS, "the rest copied")
+        running.kill("node")
+    result = copied.verify()
+    assert not result.differences
+    assert result.verdict == NOT_SEEN
+    (repeats,) = result.unseen
+    assert repeats[1:3] == (20, 25)
+    assert repeats.reason == f"remote log: no original: source: {BEFORE}"
+    assert result.counts.compared == 30
+
+
+def test_a_flow_that_began_at_the_end_is_compared_from_there(pair: Pair, tmp_path: Path) -> None:
+    copied = CopiedTopic(pair, consumer_auto_offset_reset="latest")
+    librdkafka_tools.write_same(copied.source, copied.topic, 0, 0, 30)
+    with lanes(copied.target, tmp_path) as running:
+        running.start("node")
+
+        def goes_on() -> bool:
+            librdkafka_tools.write_same(copied.source, copied.topic, 0, 30, 31)
+            return copied.verify().counts.compared > 0
+
+        until(goes_on, SECONDS, "a record that was copied")
+        running.kill("node")
+    result = copied.verify()
+    assert result.verdict == SAME
+    assert result.counts.length < 30 + result.counts.compared + result.counts.behind
+
+
+def test_a_recreated_remote_topic_differs(pair: Pair, tmp_path: Path) -> None:
+    copied = CopiedTopic(pair)
+    librdkafka_tools.write_same(copied.source, copied.topic, 0, 0, 20)
+    with lanes(copied.target, tmp_path) as running:
+        running.start("node")
+        copied.await_copied(20)
+        running.kill("node")
+    librdkafka_tools.delete_topic(copied.target, copied.remote)
+    librdkafka_tools.make_topic(copied.target, copied.remote)
+    librdkafka_tools.write_same(copied.target, copied.remote, 0, 0, 20)
+    result = copied.verify()
+    assert result.verdict == DIFFERS
+    assert found(result) == [
+        (copied.remote, 0, 20, "remote log: the topic was deleted and recreated")
+    ]
+
+
+def test_a_flow_in_transactions_is_compared_by_content(pair: Pair, tmp_path: Path) -> None:
+    """Goal: without transforms its copies are equal; its markers have no originals."""
+    copied = CopiedTopic(pair, transaction_producer="true")
+    write_transactions(copied.source, copied.topic, range(60))
+    with lanes(copied.target, tmp_path) as running:
+        running.start("node")
+        result = copied.await_copied(60)
+        running.kill("node")
+    assert result.verdict == SAME, (result.differences, result.unseen)
+    (log,) = result.logs
+    assert log.remote is not None
+    assert log.remote.recorded_map is None
+    copied.written("foreign")
+    assert found(copied.verify()) == [
+        (
+            copied.remote,
+            log.remote.counts.length,
+            log.remote.counts.length + 1,
+            f"remote log: {FOREIGN}",
+        )
+    ]
+
+
+def test_a_flow_with_transforms_is_refused_and_never_good(pair: Pair) -> None:
+    copied = CopiedTopic(
+        pair,
+        **{
+            "transforms": "mark",
+            "transforms.mark.type": "org.apache.kafka.connect.transforms.InsertHeader",
+            "transforms.mark.header": "from",
+            "transforms.mark.value.literal": "a",
+        },
+    )
+    with pytest.raises(UserError, match="has transforms: its copies differ"):
+        copied.verify()
+    result = copied.verify(None)
+    (log,) = [log for log in result.logs if log.partition.topic == copied.topic]
+    assert next(one.reason for one in log.unseen).startswith("the flow has transforms")

@@ -1,0 +1,96 @@
+"""A flow of one topic, as a test stores, copies, verifies and surveys it."""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+
+import librdkafka_tools
+from clients import client
+from readiness_check import find_readiness
+from stored_flows import store_flow
+from waiting import until
+
+from conftest import Pair
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import Refusal
+from twinlog.lifecycle.flow_creation import stored_properties
+from twinlog.operations.mirror_admin import MirrorAdmin
+from twinlog.operations.readiness.verdict import Readiness
+from twinlog.operations.verification_report import Verification
+from twinlog.store.offset_log import OFFSETS_TOPIC, StoredOffsets, read_offsets
+from twinlog.store.offset_records import OffsetRecord, encode
+from twinlog.store.topic_writer import ALL, Entry, append
+
+SECONDS = 90.0
+
+
+class CopiedTopic:
+    """A flow of one topic with one partition."""
+
+    def __init__(self, pair: Pair, alias: str = "a", **settings: str) -> None:
+        self.pair = pair
+        self.topic = f"t-{secrets.token_hex(4)}"
+        self.remote, self.flow = f"{alias}.{self.topic}", f"flow-{self.topic}"
+        self.source, self.target = (
+            pair.source.bootstrap_servers,
+            pair.destination.bootstrap_servers,
+        )
+        values = {
+            "enabled": "true",
+            "topics": self.topic,
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        }
+        properties = stored_properties({"bootstrap.servers": self.source}, values, alias, "b")
+        asyncio.run(store_flow(pair, self.flow, properties, (self.topic, self.remote), 1))
+
+    def on_target(self, body: Callable[[KafkaCluster], Awaitable[object]]) -> None:
+        """Run something with a client of the target."""
+
+        async def run() -> None:
+            async with client(self.pair.destination) as cluster:
+                await body(cluster)
+
+        asyncio.run(run())
+
+    def verify(self, flow: str | None = "") -> Verification:
+        """As the command does; None: of all mirrors."""
+
+        async def run() -> Verification:
+            async with MirrorAdmin({"bootstrap.servers": self.target}) as admin:
+                return await admin.verify(self.flow if flow == "" else flow, patience_s=5.0)
+
+        return asyncio.run(run())
+
+    def readiness(self) -> Readiness:
+        """As the command does."""
+        properties = {"bootstrap.servers": self.target}
+        return asyncio.run(find_readiness(properties, self.flow, ".*"))
+
+    def await_copied(self, count: int) -> Verification:
+        """Wait until so many records are copied, and recorded in the map; return the result."""
+
+        def complete() -> Verification | None:
+            result = self.verify()
+            (log,) = result.logs
+            assert log.remote is not None
+            recorded = log.remote.recorded_map
+            done = log.counts.compared == count and log.counts.behind == 0
+            return result if done and (recorded is None or recorded.compared == count) else None
+
+        return until(complete, SECONDS, f"{count} records copied")
+
+    def written(self, value: str) -> None:
+        """Append a record to the remote topic, as a foreign producer does."""
+        librdkafka_tools.write(self.target, self.remote, [(0, None, value, None)])
+
+    def change_offsets(self, change: Callable[[StoredOffsets], OffsetRecord]) -> None:
+        """Change what is stored of the partition in `__mirror_offsets`, as no lane would."""
+
+        async def write(cluster: KafkaCluster) -> None:
+            for place, stored in (await read_offsets(cluster)).items():
+                if any(name.mirror == self.flow for name in stored.plans):
+                    entry = Entry(OFFSETS_TOPIC, place, *encode(change(stored)))
+                    answers = await append(cluster, [entry], acks=ALL)
+                    assert not [one for one in answers.values() if isinstance(one, Refusal)]
+
+        self.on_target(write)

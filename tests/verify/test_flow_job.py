@@ -1,0 +1,352 @@
+"""`flow_job`: two logs that are compared by their records, on logs that are written down."""
+
+import asyncio
+from collections.abc import Sequence
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from written_logs import WrittenLog
+
+from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.mirror.offset_runs import Ends, Run, encode_runs
+from twinlog.verify import flow_walk
+from twinlog.verify.flow_job import (
+    BEFORE,
+    DELETED,
+    FOREIGN,
+    REPEATED,
+    FlowClaim,
+    FlowCompared,
+    FlowComparison,
+    FlowPair,
+    FlowTask,
+)
+from twinlog.verify.flow_walk import nearest
+from twinlog.verify.job import Sides
+from twinlog.verify.log_view import Kind
+from twinlog.verify.verdict import DifferenceKind, Tally
+
+PAIR = FlowPair("a-to-b", TopicPartition("t", 0), TopicPartition("a.t", 0))
+
+
+def compare(source: WrittenLog, remote: WrittenLog, claim: FlowClaim | None = None) -> FlowCompared:
+    """Compare two logs; check that each offset has one class."""
+    task = FlowTask(
+        source={},
+        destination={},
+        cluster_ids=Sides("s", "d"),
+        topic_ids=Sides(UUID(int=1), UUID(int=2)),
+        pair=PAIR,
+        bounds=Sides(source.bounds, remote.bounds),
+        claim=claim or FlowClaim(end=source.end),
+    )
+    result = asyncio.run(FlowComparison(task, lambda: Sides(source, remote)).run())
+    assert result.source.length + result.behind == source.end - source.start
+    assert result.remote.length == remote.end - remote.start
+    return result
+
+
+def ranges(tally: Tally) -> list[tuple[int, int, str]]:
+    return [(start, end, str(reason)) for start, end, reason in tally.differences]
+
+
+def unseen(tally: Tally) -> list[tuple[int, int, str]]:
+    return [(start, end, str(reason)) for start, end, reason in tally.unseen]
+
+
+def same(result: FlowCompared) -> bool:
+    tallies = (result.source, result.remote, *([result.recorded] if result.recorded else []))
+    return not any(tally.differences or tally.unseen for tally in tallies)
+
+
+def test_equal_records_at_other_offsets_are_the_same() -> None:
+    """Goal: markers, aborted records, fences, and how batches are cut, do not matter."""
+    source = WrittenLog().records("abc").skip(1).skip(2, Kind.ABORTED).records("defg").records("h")
+    remote = WrittenLog().skip(1).records("abcde").skip(1).records("fg").records("h")
+    runs = [
+        Run(Offset(0), Offset(1), 3),
+        Run(Offset(6), Offset(4), 2),
+        Run(Offset(8), Offset(7), 3),
+    ]
+    begin = Ends(Offset(0), Offset(0))
+    claim = FlowClaim(begin=begin, end=11, runs=encode_runs(begin, runs))
+    result = compare(source, remote, claim)
+    assert same(result)
+    assert (result.source.compared, result.remote.compared) == (8, 8)
+    assert result.source.absent == {"marker": 1, "aborted": 2}
+    assert result.recorded is not None
+    assert result.recorded.compared == 8
+
+
+def test_what_is_not_claimed_is_behind_and_what_is_claimed_is_missing() -> None:
+    source, remote = WrittenLog().records("abcdef"), WrittenLog().records("abc")
+    assert same(result := compare(source, remote, FlowClaim(end=3)))
+    assert result.behind == 3
+    result = compare(source, remote, FlowClaim(end=5))
+    assert ranges(result.source) == [(3, 5, DifferenceKind.LOST)]
+    assert result.behind == 1
+
+
+def test_records_missing_in_the_middle_are_missing_whatever_is_claimed() -> None:
+    source, remote = WrittenLog().records("abcdef"), WrittenLog().records("abef")
+    result = compare(source, remote, FlowClaim())
+    assert ranges(result.source) == [(2, 4, DifferenceKind.LOST)]
+    assert ranges(result.remote) == []
+    assert result.source.compared == 4
+
+
+@pytest.mark.parametrize(
+    ("copy", "found"),
+    [
+        ("abXcd", [(2, 3, FOREIGN)]),
+        ("abcdX", [(4, 5, FOREIGN)]),
+        ("Xabcd", [(0, 1, FOREIGN)]),
+        ("abcbcd", [(3, 5, REPEATED)]),
+        ("abcdabcd", [(4, 8, REPEATED)]),
+        ("abcXYbd", [(3, 5, FOREIGN), (5, 6, REPEATED)]),
+    ],
+)
+def test_records_too_many_are_foreign_or_repeated(
+    copy: str, found: list[tuple[int, int, str]]
+) -> None:
+    result = compare(WrittenLog().records("abcd"), WrittenLog().records(copy))
+    assert ranges(result.remote) == found
+    assert ranges(result.source) == []
+    assert result.source.compared == 4
+
+
+def test_records_in_another_order_differ() -> None:
+    result = compare(WrittenLog().records("abcd"), WrittenLog().records("acbd"))
+    assert ranges(result.source) == [(1, 2, DifferenceKind.LOST)]
+    assert ranges(result.remote) == [(2, 3, REPEATED)]
+
+
+def test_altered_records_are_named_on_both_sides() -> None:
+    source = WrittenLog().records("ab").records("c", 7).records("d")
+    remote = WrittenLog().records("aX").records("c", 8).records("d")
+    result = compare(source, remote)
+    expected = [(1, 2, DifferenceKind.CONTENT), (2, 3, DifferenceKind.TIMESTAMP)]
+    assert ranges(result.source) == ranges(result.remote) == expected
+
+
+def test_records_whose_original_was_deleted_are_not_seen() -> None:
+    """Goal: retention on the source proves nothing, and never counts as good."""
+    source = WrittenLog(start=3).records("def")
+    result = compare(source, WrittenLog().records("abcdef"))
+    assert unseen(result.remote) == [(0, 3, f"no original: source: {DELETED}")]
+    assert ranges(result.remote) == []
+    assert result.source.compared == 3
+    result = compare(source, WrittenLog().records("abcdXef"))
+    assert ranges(result.remote) == [(4, 5, FOREIGN)], "only in front of the first pair"
+
+
+def test_records_whose_copy_was_deleted_are_not_seen() -> None:
+    remote = WrittenLog(start=3).records("def")
+    result = compare(WrittenLog().records("abcdef"), remote)
+    assert unseen(result.source) == [(0, 3, f"no copy: remote log: {DELETED}")]
+    assert ranges(result.source) == []
+    result = compare(WrittenLog().records("abcdxef"), remote)
+    assert ranges(result.source) == [(4, 5, DifferenceKind.LOST)]
+
+
+def test_holes_of_compaction_explain_only_what_is_beside_them() -> None:
+    """Goal: a record without a pair beside a hole is not seen; any other one differs."""
+    source = WrittenLog().records("abcdefgh")
+    remote = WrittenLog().sparse(["a", None, "c", "d"]).records("fgh")
+    result = compare(source, remote)
+    assert [(start, end) for start, end, _ in unseen(result.source)] == [(1, 2)]
+    assert ranges(result.source) == [(4, 5, DifferenceKind.LOST)]
+    source = WrittenLog().sparse(["a", None, "c", "d"])
+    result = compare(source, WrittenLog().records("abcXd"))
+    assert [(start, end) for start, end, _ in unseen(result.remote)] == [(1, 2)]
+    assert ranges(result.remote) == [(3, 4, FOREIGN)]
+
+
+def test_what_cannot_be_read_is_not_seen_on_both_sides() -> None:
+    source = WrittenLog().records("ab").skip(4, Kind.UNSEEN, "no answer")
+    result = compare(source, WrittenLog().records("abcd"))
+    assert unseen(result.source) == [(2, 6, "no answer")]
+    assert [(start, end) for start, end, _ in unseen(result.remote)] == [(2, 4)]
+    result = compare(WrittenLog().records("abcd"), source)
+    assert [(start, end) for start, end, _ in unseen(result.source)] == [(2, 4)]
+    assert not result.source.differences
+
+
+def test_what_is_in_front_of_the_begin_is_compared_by_itself() -> None:
+    """Goal: another program has copied abc, b twice; the flow has begun at c, and copied it too."""
+    source = WrittenLog().records("abcdef")
+    remote = WrittenLog().records("abbcX").records("cdef")
+    begin = Ends(Offset(2), Offset(5))
+    runs = encode_runs(begin, [Run(Offset(2), Offset(5), 4)])
+    result = compare(source, remote, FlowClaim(begin=begin, end=6, runs=runs, taken_over=True))
+    assert not result.source.differences
+    assert not result.remote.differences
+    assert not unseen(result.source)
+    text = f"no original: source: {BEFORE}"
+    assert unseen(result.remote) == [(2, 5, text)]
+    assert result.source.compared == 6
+    assert result.recorded is not None
+    assert (result.recorded.compared, result.recorded.differs) == (4, 0)
+
+
+def test_a_wrong_begin_makes_nothing_good() -> None:
+    """Goal: a begin that is recorded too far is found, whatever it says of both sides."""
+    source, remote = WrittenLog().records("abcdef"), WrittenLog().records("abcdef")
+    for at in ((3, 3), (2, 4), (4, 2), (6, 6), (9, 9), (0, 3), (3, 0)):
+        begin = Ends(Offset(at[0]), Offset(at[1]))
+        claim = FlowClaim(begin=begin, end=6, runs=encode_runs(begin, []))
+        assert not same(compare(source, remote, claim)), at
+
+
+def test_a_wrong_map_is_reported_and_records_stay_equal() -> None:
+    source, remote = WrittenLog().records("abcdef"), WrittenLog().records("abcdef")
+    begin = Ends(Offset(0), Offset(0))
+    runs = [Run(Offset(0), Offset(0), 2), Run(Offset(2), Offset(3), 3)]
+    result = compare(source, remote, FlowClaim(begin=begin, end=6, runs=encode_runs(begin, runs)))
+    assert result.source.compared == result.remote.compared == 6
+    assert result.recorded is not None
+    assert [(start, end) for start, end, _ in ranges(result.recorded)] == [(2, 5), (5, 6)]
+
+
+def test_a_target_that_stamps_times_differs_in_times_only() -> None:
+    """Goal: records are still known by their contents (LogAppendTime on the target)."""
+    source, remote = WrittenLog().records("abcd"), WrittenLog().records("abd", 5)
+    span = remote.spans[0]
+    assert span.batch is not None
+    assert span.batch.header is not None
+    header = span.batch.header._replace(attributes=span.batch.header.attributes | 8)
+    span.batch.header = header
+    result = compare(source, remote)
+    assert ranges(result.remote) == [(0, 3, DifferenceKind.TIMESTAMP)]
+    assert (2, 3, DifferenceKind.LOST) in ranges(result.source)
+
+
+def numbered(first: int, end: int) -> list[str]:
+    return [f"value-{number}" for number in range(first, end)]
+
+
+def batched(values: Sequence[str], size: int) -> WrittenLog:
+    log = WrittenLog()
+    for first in range(0, len(values), size):
+        log.records(values[first : first + size])
+    return log
+
+
+def test_far_pairs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a gap, and foreign records, that are longer than what is looked at closely."""
+    monkeypatch.setattr(flow_walk, "WINDOWS", (4, 16))
+    values = numbered(0, 1000)
+    lost = [*values[:100], *values[700:]]
+    result = compare(batched(values, 7), batched(lost, 11))
+    assert ranges(result.source) == [(100, 700, DifferenceKind.LOST)]
+    assert not result.remote.differences
+    more = [*values[:100], *(f"x{at}" for at in range(600)), *values[100:]]
+    result = compare(batched(values, 7), batched(more, 11))
+    assert ranges(result.remote) == [(100, 700, FOREIGN)]
+    assert not result.source.differences
+    other = [f"x{at}" for at in range(600)]
+    result = compare(batched(values, 7), batched(other, 11), FlowClaim(end=10))
+    assert ranges(result.remote) == [(0, 600, FOREIGN)]
+    assert ranges(result.source) == [(0, 10, DifferenceKind.LOST)]
+    assert result.behind == 990
+
+
+@given(
+    copied=st.integers(0, 30),
+    claimed=st.integers(0, 30),
+    edits=st.lists(
+        st.tuples(st.sampled_from(["lose", "add", "repeat", "alter"]), st.integers(0, 30)),
+        max_size=3,
+    ),
+    sizes=st.tuples(st.integers(1, 7), st.integers(1, 7)),
+    markers=st.sets(st.integers(0, 30)),
+    window=st.integers(1, 8),
+)
+@settings(max_examples=300, deadline=None)
+def test_only_a_whole_copy_is_good(
+    *,
+    copied: int,
+    claimed: int,
+    edits: list[tuple[str, int]],
+    sizes: tuple[int, int],
+    markers: set[int],
+    window: int,
+) -> None:
+    """Goal: good exactly if the remote records are the source's first ones, all that is claimed."""
+    values = numbered(0, 30)
+    copy = values[:copied]
+    for edit, place in edits:
+        at = min(place, len(copy))
+        if edit == "add":
+            copy.insert(at, f"foreign-{place}")
+        elif edit == "repeat" and copy:
+            copy.insert(at, copy[place % len(copy)])
+        elif edit == "alter" and at < len(copy):
+            copy[at] = f"altered-{place}"
+        elif at < len(copy):
+            del copy[at]
+    source, remote = batched(values, sizes[0]), WrittenLog()
+    for at, value in enumerate(copy):
+        if at in markers:
+            remote.skip(1)
+        remote.records([value])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flow_walk, "WINDOWS", (window,))
+        result = compare(source, remote, FlowClaim(end=claimed))
+    good = copy == values[: len(copy)] and claimed <= len(copy)
+    assert same(result) == good, (ranges(result.source), ranges(result.remote))
+    assert not result.source.unseen
+    assert not result.remote.unseen
+    assert result.source.compared == result.remote.compared
+
+
+@given(
+    removed=st.tuples(st.sets(st.integers(0, 29)), st.sets(st.integers(0, 29))),
+    sizes=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    foreign=st.none() | st.integers(0, 29),
+    window=st.integers(1, 8),
+)
+@settings(max_examples=300, deadline=None)
+def test_two_cleaners_make_no_difference_and_hide_no_pair(
+    *,
+    removed: tuple[set[int], set[int]],
+    sizes: tuple[int, int],
+    foreign: int | None,
+    window: int,
+) -> None:
+    """Goal: both logs are compacted at random: what both have is compared, the rest is not seen.
+
+    A foreign record is never good.
+    """
+    values = numbered(0, 30)
+    logs = []
+    for gone, size in zip(removed, sizes, strict=True):
+        kept = [None if at in gone else value for at, value in enumerate(values)]
+        if foreign is not None and len(logs) == 1:
+            kept.insert(foreign, "foreign")
+        log = WrittenLog()
+        for first in range(0, len(kept), size):
+            log.sparse(kept[first : first + size])
+        logs.append(log)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flow_walk, "WINDOWS", (window,))
+        result = compare(*logs)
+    both = 30 - len(removed[0] | removed[1])
+    assert result.source.compared == result.remote.compared == both
+    assert not result.source.differences
+    if foreign is None:
+        assert not result.remote.differences
+        assert same(result) == (removed[0] == removed[1])
+    else:
+        assert not same(result)
+        assert len(result.remote.differences) + len(result.remote.unseen) >= 1
+
+
+def test_the_nearest_pair_has_the_fewest_records_before_it() -> None:
+    keys = [b"a", b"b", b"c", b"d"]
+    assert nearest(keys, [b"x", b"c", b"b"]) == (2, 1)
+    assert nearest(keys, [b"x", b"y", b"z"]) is None
+    assert nearest(keys, [b"d", b"x", b"x", b"x", b"a"]) == (3, 0)
+    assert nearest([b"a", b"a"], [b"x", b"a"]) == (0, 1)
