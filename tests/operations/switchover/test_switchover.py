@@ -38,9 +38,10 @@ from twinlog.operations.switchover.switchover import (
     PASSING,
     _Switchover,
     harmless,
+    refuse_flow,
     standing_against,
 )
-from twinlog.store.config_records import MirrorTopic, Wanted
+from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.store.state_records import LastMirrored
 
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -588,3 +589,13 @@ def test_a_closed_output_pipe_ends_a_switchover_without_denials(
         assert caught.value.gone_back
     asyncio.run(stored.steps.producers.go_back(error))
     assert denials.standing == frozenset()
+
+
+def test_a_flow_is_refused_in_one_line_that_says_what_to_do() -> None:
+    """Goal: remote topics are not fenced, so there is nothing to switch over."""
+    flow = Mirror(name="a-to-b", source={"mirror.kind": "translated"}, source_cluster_id="c")
+    with pytest.raises(UserError, match="a-to-b is a flow, and a flow is not switched over") as why:
+        refuse_flow(flow)
+    assert "twinlog flows translate" in str(why.value)
+    assert "\n" not in str(why.value)
+    refuse_flow(Mirror(name="m", source={}, source_cluster_id="c"))

@@ -34,10 +34,11 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.errors import TwinlogError
+from twinlog.kafka.errors import TwinlogError, UserError
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.changes import Topics, remove_topics
 from twinlog.lifecycle.creation import connected_source
+from twinlog.mirror.settings import FLOW_KINDS
 from twinlog.operations.readiness.reasons import OF_SYNCS, Finding, Reason
 from twinlog.operations.readiness.subject import Subject, subject_of
 from twinlog.operations.readiness.survey import destination_ends, holders
@@ -56,7 +57,7 @@ from twinlog.operations.switchover.records import (
     Tell,
 )
 from twinlog.operations.switchover.silence import Silence
-from twinlog.store.config_records import MirrorTopic
+from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.mirrors import MirrorStore
 from twinlog.sync.group_offsets import GroupSync
 from twinlog.text import SHOWN, few
@@ -100,6 +101,21 @@ def harmless(readiness: Readiness) -> list[Finding]:
     return [finding for finding in readiness.all_findings() if finding.reason in HARMLESS]
 
 
+def refuse_flow(mirror: Mirror) -> None:
+    """Refuse a flow: its remote topics belong to the target's clients already.
+
+    Raises:
+        UserError: the mirror is a flow.
+    """
+    if mirror.kind in FLOW_KINDS:
+        raise UserError(
+            f"{mirror.name} is a flow, and a flow is not switched over",
+            hint="stop producers and consumers on the source, wait until twinlog readiness reports "
+            "no lag, and start the consumers on the target, where sync.group.offsets.enabled, "
+            "RemoteClusterUtils.translateOffsets or twinlog flows translate has their offsets",
+        )
+
+
 async def switch_over(
     destination: KafkaCluster,
     mirror: str,
@@ -132,6 +148,7 @@ async def switch_over(
     async with AsyncExitStack() as stack:
         with at(Step.READINESS):
             subject = await subject_of(destination, mirror, topics)
+            refuse_flow(subject.mirror)
             grants = destination.config.grants
             source = await stack.enter_async_context(connected_source(subject.mirror, grants))
         denials = None
