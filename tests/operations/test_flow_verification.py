@@ -1,0 +1,94 @@
+"""The report about a flow's partitions: nothing that no task has reported counts as good."""
+
+import json
+from collections import Counter
+
+from twinlog.kafka.types import LogBounds, TopicPartition
+from twinlog.operations.flow_verification import FlowPlan, flow_logs
+from twinlog.operations.serialise import json_data
+from twinlog.operations.verification_report import DIFFERS, NOT_SEEN, SAME, Verification
+from twinlog.verify.flow_job import FlowCompared, FlowPair
+from twinlog.verify.job import Sides
+from twinlog.verify.verdict import DifferenceKind, Tally
+
+PAIR = FlowPair("a-to-b", TopicPartition("t", 0), TopicPartition("a.t", 0))
+BOUNDS = Sides(LogBounds(0, 2, 12, 12), LogBounds(0, 0, 8, 8))
+PLAN = FlowPlan(pairs={PAIR: BOUNDS})
+
+
+def good() -> FlowCompared:
+    source = Tally(compared=7, absent=Counter(marker=1))
+    remote = Tally(compared=7, absent=Counter(marker=1))
+    return FlowCompared(
+        pair=PAIR, source=source, remote=remote, recorded=Tally(compared=7), behind=2
+    )
+
+
+def verdict(result: FlowCompared | None, plan: FlowPlan = PLAN) -> Verification:
+    return Verification(logs=tuple(flow_logs(plan, [] if result is None else [result])))
+
+
+def test_a_complete_result_is_the_same() -> None:
+    found = verdict(good())
+    assert found.verdict == SAME
+    assert (found.counts.length, found.counts.behind) == (10, 2)
+
+
+def test_what_no_task_reports_is_not_seen() -> None:
+    """Goal: a missing result, and offsets that it leaves out, on either side."""
+    found = verdict(None)
+    assert found.verdict == NOT_SEEN
+    assert (found.counts.not_seen, found.counts.length) == (10, 10)
+    for side in ("source", "remote"):
+        result = good()
+        getattr(result, side).compared -= 3
+        found = verdict(result)
+        assert found.verdict == NOT_SEEN
+        assert [one.reason.rpartition(": ")[2] for one in found.unseen] == ["3 not classified"]
+
+
+def test_a_map_that_cannot_be_read_is_not_seen() -> None:
+    found = verdict(good(), FlowPlan(pairs={PAIR: BOUNDS}, trouble="it cannot be read: gone"))
+    assert found.verdict == NOT_SEEN
+    assert [one.reason for one in found.unseen] == ["recorded map: it cannot be read: gone"]
+
+
+def test_each_side_and_the_map_can_make_it_differ() -> None:
+    for side in ("source", "remote", "recorded"):
+        result = good()
+        getattr(result, side).differ(3, 4, DifferenceKind.CONTENT)
+        assert verdict(result).verdict == DIFFERS, side
+
+
+def test_the_json_form_of_a_flow_is_stable() -> None:
+    """Goal: the fields of an exact mirror, and those of the remote log."""
+    result = good()
+    result.remote.compared -= 1
+    result.remote.differ(4, 5, "a record too many")
+    counts = {
+        "absent": {"marker": 1, "aborted": 0, "compacted": 0, "log_start": 0},
+        "not_seen": 0,
+    }
+    data = json_data(verdict(result))
+    assert json.loads(json.dumps(data))["logs"] == [
+        {
+            "topic": "t",
+            "partition": 0,
+            "length": 10,
+            "compared": 7,
+            "differs": 0,
+            **counts,
+            "behind": 2,
+            "remote": {
+                "flow": "a-to-b",
+                "topic": "a.t",
+                "partition": 0,
+                "length": 8,
+                "compared": 6,
+                "differs": 1,
+                **counts,
+                "behind": 0,
+                "recorded_map": {"agrees": 7, "differs": 0, "not_seen": 0},
+            },
+        }
+    ]
