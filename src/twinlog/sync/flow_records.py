@@ -35,13 +35,13 @@ from twinlog.sync.flow_topics import FLOWS
 log = logging.getLogger(__name__)
 
 _TICK_S: Final = 0.25
-_ALL_S: Final = 600.0
-"""How often all records are written, changed or not."""
+ALL_S: Final = 600.0
+"""Seconds between two writes of all records, changed or not."""
 _CHUNK: Final = 1000
 """Records in one request."""
 _AT_ONCE: Final = 8
 """Groups that are read at the same time."""
-_KINDS: Final = frozenset({"classic", "consumer"})
+KINDS: Final = frozenset({"classic", "consumer"})
 """Kinds of groups that commit offsets."""
 
 
@@ -207,7 +207,7 @@ class Checkpoints(Sync[Positions | None]):
         groups = [
             group
             for group in (await list_groups(context.source)).values()
-            if group.kind in _KINDS and flow.settings.selects_group(group.name)
+            if group.kind in KINDS and flow.settings.selects_group(group.name)
         ]
         limit, failures = asyncio.Semaphore(_AT_ONCE), 0
 
@@ -253,7 +253,7 @@ class Checkpoints(Sync[Positions | None]):
         if self._all_due.get(context.name, now) <= now:
             # A write without an answer may have landed behind a later one.
             self._written.pop(context.name, None)
-            self._all_due[context.name] = now + _ALL_S
+            self._all_due[context.name] = now + ALL_S
         written = self._written.setdefault(context.name, {})
         await self._write(
             context.destination,

@@ -11,7 +11,7 @@ from sync_contexts import sync_context
 
 from twinlog.kafka.acls import Acl, AclChanges, Operation, PatternType, Permission, ResourceType
 from twinlog.kafka.errors import Refusal, Retriable
-from twinlog.mirror.settings import ACLS, parse_settings
+from twinlog.mirror.settings import ACLS, EXACT, TRANSLATED, parse_settings
 from twinlog.operations.readiness import sync_survey
 from twinlog.operations.readiness.facts import AclFacts
 from twinlog.operations.readiness.reasons import Finding, Reason
@@ -128,10 +128,14 @@ def test_syncs_not_compared_with_a_dead_source_are_findings(
 ) -> None:
     """Goal: what is not compared is a finding, unless the destination cannot have it."""
     registered(monkeypatch, Quotas(follow=follow))
-    subject: Any = SimpleNamespace(topics=topics, settings=parse_settings({}))
+    subject: Any = SimpleNamespace(
+        topics=topics, settings=parse_settings({}), mirror=SimpleNamespace(kind=EXACT)
+    )
     text = "quotas: not compared, because the source does not respond"
     expected = (Finding(Reason.SYNC_UNREADABLE, text),) if topics and follow else ()
     assert asyncio.run(not_compared(NOBODY, subject)) == expected
+    subject.mirror.kind = TRANSLATED
+    assert asyncio.run(not_compared(NOBODY, subject)) == (), "it does not serve flows"
 
 
 def test_unreadable_configurations_are_findings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from twinlog.interfaces.cli.options import destination_options, destination_prop
 from twinlog.interfaces.cli.output import print_json
 from twinlog.interfaces.cli.tables import print_table
 from twinlog.operations.mirror_admin import ALL_TOPICS
+from twinlog.operations.readiness.facts import FlowFacts
 from twinlog.operations.readiness.reasons import Reason, Verdict
 from twinlog.operations.readiness.verdict import Readiness, TopicReadiness
 from twinlog.text import printable
@@ -23,7 +24,7 @@ SKIPPING: Final = frozenset({Reason.GROUP_SKIPS, Reason.GROUP_REWOUND})
 
 @click.command()
 @destination_options
-@click.option("--mirror", required=True, help="The mirror.")
+@click.option("--mirror", required=True, help="The mirror or flow.")
 @click.option(
     "--topic",
     default=ALL_TOPICS,
@@ -34,6 +35,8 @@ def readiness(
     *, bootstrap_server: str, command_config: Path | None, mirror: str, topic: str, as_json: bool
 ) -> None:
     """Report whether topics of a mirror can be failed over now, and what would be lost.
+
+    Of a flow of MirrorMaker 2: whether consumers can go on at its target, and what they would miss.
 
     Exit status 0: ready, nothing would be lost. 3: ready, the losses and changes are listed.
     4: not ready. (1, 2: an error, there is no verdict.)
@@ -65,9 +68,22 @@ def _or_unknown(number: int | None) -> str:
 
 
 def _sentence(report: Readiness) -> str:
+    if report.flow is not None:
+        return _flow_sentence(report, report.flow)
     if report.verdict is Verdict.NOT_READY:
         return f"Mirror {report.mirror} is not ready for a failover"
     return f"Mirror {report.mirror} can be failed over: {_loss(report)} ({_rests_on(report)})"
+
+
+def _flow_sentence(report: Readiness, flow: FlowFacts) -> str:
+    """A flow is not failed over: consumers go on in its remote topics."""
+    ages = (
+        f"{_rests_on(report)}, last heartbeat {_seconds(flow.heartbeat_age_ms)} ago, last "
+        f"checkpoint {_seconds(flow.checkpoint_age_ms)} ago"
+    )
+    if report.verdict is Verdict.NOT_READY:
+        return f"Flow {report.mirror}: consumers are not ready to go on at the target ({ages})"
+    return f"Flow {report.mirror}: consumers can go on at the target: {_loss(report)} ({ages})"
 
 
 def _loss(report: Readiness) -> str:

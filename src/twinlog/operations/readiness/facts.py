@@ -209,6 +209,14 @@ class AclFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FlowFacts:
+    """What only a flow has; ages in ms by this machine's clock. None: none, or it is unknown."""
+
+    heartbeat_age_ms: int | None
+    checkpoint_age_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorFacts:
     """What was found about a mirror."""
 
@@ -231,3 +239,5 @@ class MirrorFacts:
     acls: AclFacts = AclFacts()
     synced: tuple[Finding, ...] = ()
     """Findings of syncs that concern no single topic."""
+    flow: FlowFacts | None = None
+    """None: it is no flow."""

@@ -60,6 +60,9 @@ class Reason(enum.Enum):
     ACL_UNREADABLE = "ACLs cannot be read"
     NOT_SYNCED = "other synced data differs from the source"
     SYNC_UNREADABLE = "other synced data cannot be read"
+    REMOTE_LOST = "the remote log of a flow has lost records that were copied"
+    HEARTBEAT = "the heartbeats of a flow are missing or old"
+    CHECKPOINT = "the checkpoints of a flow are old or cannot be read"
 
 
 WEIGHTS: Final[Mapping[Reason, Verdict]] = {
@@ -100,6 +103,9 @@ WEIGHTS: Final[Mapping[Reason, Verdict]] = {
     Reason.ACL_UNREADABLE: Verdict.WARNING,
     Reason.NOT_SYNCED: Verdict.WARNING,
     Reason.SYNC_UNREADABLE: Verdict.WARNING,
+    Reason.REMOTE_LOST: Verdict.NOT_READY,
+    Reason.HEARTBEAT: Verdict.WARNING,
+    Reason.CHECKPOINT: Verdict.WARNING,
 }
 
 OF_SYNCS: Final = frozenset(
@@ -131,6 +137,7 @@ BEYOND_LAG: Final = frozenset(
         Reason.FOREIGN_RECORDS,
         Reason.NOT_COMPARED,
         Reason.COMPACTION_MISSED,
+        Reason.REMOTE_LOST,
     }
 )
 """With these reasons, records may be lost, or may differ, that no lag counts."""

@@ -58,6 +58,7 @@ from twinlog.kafka.requests.transactions import transactional_ids
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.creation import connected_source
 from twinlog.lifecycle.failback import TheirMirrors, read_their_mirrors
+from twinlog.mirror.settings import FLOW_KINDS
 from twinlog.mirror.states import State
 from twinlog.mirror.translation import SAME, Translation
 from twinlog.operations.describe import PartitionDescription
@@ -69,6 +70,7 @@ from twinlog.operations.readiness.facts import (
     SourceTopic,
     TopicFacts,
 )
+from twinlog.operations.readiness.flow_survey import FlowSurvey
 from twinlog.operations.readiness.group_survey import ByTopic, group_facts, remembered_facts
 from twinlog.operations.readiness.reasons import Finding, Reason
 from twinlog.operations.readiness.subject import Subject, confirmed, source_age_ms, status_age_ms
@@ -98,34 +100,46 @@ async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
         Retriable, UserError: the destination is unreachable, or refuses.
     """
     began = time.monotonic()
-    ends = await destination_ends(destination, subject.partitions, subject.translation)
+    flow = None
+    if subject.mirror.kind in FLOW_KINDS:
+        flow = await FlowSurvey.of(destination, subject)
+        ends = flow.ends
+    else:
+        ends = await destination_ends(destination, subject.partitions, subject.translation)
     try:
         async with (
             asyncio.timeout(PATIENCE_S),
             connected_source(subject.mirror, destination.config.grants, CONNECT_S) as source,
         ):
-            return await survey_live(source, destination, subject, ends, part_s=PART_S)
+            facts = await survey_live(source, destination, subject, ends, part_s=PART_S, flow=flow)
     except TwinlogError as error:
         trouble = str(error)
     except TimeoutError:
         trouble = f"the source does not respond within {PATIENCE_S:g} s"
+    else:
+        return facts if flow is None else await flow.completed(facts)
     subject = await confirmed(destination, subject, ends)
     destination_topics = await _destination_topics(destination, subject)
-    groups, findings = await remembered_facts(
-        destination,
-        subject.mirror.name,
-        subject.partitions,
-        int(time.time() * 1000),
-        subject.translation,
-    )
+    groups: ByTopic = {}
+    if flow is not None and not flow.syncs_groups:
+        findings = flow.unknown_groups()
+    else:
+        groups, findings = await remembered_facts(
+            destination,
+            subject.mirror.name,
+            [p for p in subject.partitions if p not in subject.translation.unknown],
+            int(time.time() * 1000),
+            subject.translation,
+        )
     facts = _as_reported(subject, ends, destination_topics, trouble)
     findings += await not_compared(destination, subject)
-    return replace(
+    facts = replace(
         facts,
         age_ms=int((time.monotonic() - began) * 1000),
         unknown=(*facts.unknown, *findings),
         topics=tuple(replace(topic, groups=groups.get(topic.topic, ())) for topic in facts.topics),
     )
+    return facts if flow is None else await flow.completed(facts)
 
 
 async def _destination_topics(destination: KafkaCluster, subject: Subject) -> dict[str, Topic]:
@@ -159,6 +173,7 @@ async def survey_live(
     ends: Mapping[TopicPartition, int],
     *,
     part_s: float | None = None,
+    flow: FlowSurvey | None = None,
 ) -> MirrorFacts:
     """The facts, with a source that is connected.
 
@@ -169,14 +184,19 @@ async def survey_live(
         ends: see `destination_ends`; read before.
         part_s: seconds for each part that has a finding of its own; None: it takes what it takes,
             for a switchover, which goes on only if everything is known.
+        flow: what is different, if it is a flow.
 
     Raises:
         TwinlogError: the source is unreachable, or refuses.
     """
     began = time.monotonic()
-    starts = await log_starts(destination, subject.partitions, subject.translation)
+    if flow is None:
+        starts = await log_starts(destination, subject.partitions, subject.translation)
+        missed = await _not_mirrored(source, destination, subject, part_s)
+    else:
+        starts = await flow.log_starts()
+        missed = await flow.not_copied(source)
     ends = {partition: end for partition, end in ends.items() if partition in starts}
-    missed = await _not_mirrored(source, destination, subject, part_s)
     source_topics = (await source.refresh(subject.names)).topics
     destination_topics = await _destination_topics(destination, subject)
     on_source = {
@@ -192,10 +212,14 @@ async def survey_live(
     groups: ByTopic = {}
     try:
         async with bounded(part_s):
-            groups, unreadable = await group_facts(
-                *(source, destination, subject.mirror.name, subject.settings.groups_include, logs),
-                translation=subject.translation,
-            )
+            if flow is None:
+                name, include = subject.mirror.name, subject.settings.groups_include
+                groups, unreadable = await group_facts(
+                    *(source, destination, name, include, logs),
+                    translation=subject.translation,
+                )
+            else:
+                groups, unreadable = await flow.groups(source, logs)
         findings += unreadable
     except TwinlogError as error:
         findings.append(Finding(Reason.GROUP_UNREADABLE, f"groups: {error}"))

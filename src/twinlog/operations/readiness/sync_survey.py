@@ -113,7 +113,9 @@ async def not_compared(destination: KafkaCluster, subject: Subject) -> tuple[Fin
                 f"{sync.name}: not compared, because the source does not respond",
             )
             for sync in _reported(destination)
-            if sync.concerns(subject.settings, subject.topics) and await sync.follows(destination)
+            if sync.serves(subject.mirror.kind)
+            and sync.concerns(subject.settings, subject.topics)
+            and await sync.follows(destination)
         ]
     )
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from twinlog.mirror.states import State
 from twinlog.operations.readiness.facts import (
     AclFacts,
+    FlowFacts,
     MirrorFacts,
     PartitionFacts,
     SourceTopic,
@@ -67,6 +68,8 @@ class Readiness:
     not_mirrored: Mapping[str, str] = field(default_factory=dict)
     age_ms: int = 0
     status_age_ms: int | None = None
+    flow: FlowFacts | None = None
+    """None: it is no flow."""
     source_age_ms: int | None = 0
     """Time since last contact with the source, by any component; None: unknown."""
 
@@ -92,6 +95,7 @@ class Readiness:
 
     def as_json(self) -> Mapping[str, object]:
         """The whole result."""
+        flow = {} if self.flow is None else {"flow": self.flow}
         return {
             "mirror": self.mirror,
             "readiness": self.verdict,
@@ -103,6 +107,7 @@ class Readiness:
             "not_mirrored": self.not_mirrored,
             "findings": self.findings,
             "acls": self.acls,
+            **flow,
             "topics": self.topics,
         }
 
@@ -119,6 +124,7 @@ def judge(facts: MirrorFacts) -> Readiness:
         topics=topics,
         acls=facts.acls,
         not_mirrored=facts.not_mirrored,
+        flow=facts.flow,
         age_ms=facts.age_ms,
         status_age_ms=facts.status_age_ms,
         source_age_ms=facts.age_ms if facts.source_trouble is None else facts.known_until_ms,

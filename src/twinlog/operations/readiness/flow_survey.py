@@ -1,0 +1,438 @@
+"""What is different about a flow in a survey of readiness (survey.py).
+
+A flow is not failed over: nothing is fenced, and consumers go on in the remote topics, where their
+offsets are translated to. So it counts whether these have everything, and whether the translated
+offsets are there, and are not behind:
+
+    question                        an exact mirror             a flow
+    ------------------------------  --------------------------  ------------------------------------
+    where has it copied to          the destination's log end   what the flow has recorded, or a
+                                                                fresh status: offsets are not equal
+    has somebody else written       compared with the end       not asked: `twinlog verify` does
+    which topics are left out       the mirror's expressions    what the flow selects
+    groups                          offsets on the destination  these, if the flow commits them,
+                                                                otherwise its checkpoints
+    is somebody at work             statuses of the lanes       also heartbeats and checkpoints
+
+Heartbeats and checkpoints are dated by the clock of the node that writes them, and their age is by
+the clock of this machine.
+"""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from twinlog.engines.transactional.positions import position_group
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import ProtocolError, Refusal, TwinlogError
+from twinlog.kafka.groups.offsets import Committed, committed_offsets, list_groups
+from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
+from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.copied_topics import copied_topics
+from twinlog.mirror.flow import flow_of
+from twinlog.mirror.mm2_records import Checkpoint, decode_checkpoint, decode_heartbeat
+from twinlog.mirror.recorded_map import RecordedMap
+from twinlog.mirror.settings import TRANSLATED
+from twinlog.mirror.states import State
+from twinlog.operations.readiness.facts import (
+    FlowFacts,
+    GroupFacts,
+    MirrorFacts,
+    PartitionFacts,
+    SourceLog,
+)
+from twinlog.operations.readiness.group_survey import ByTopic, group_facts, offset_facts
+from twinlog.operations.readiness.reasons import Finding, Reason
+from twinlog.operations.readiness.subject import Subject
+from twinlog.store.config_records import Wanted
+from twinlog.store.control_topics import LANES_GROUP
+from twinlog.store.recorded_maps import read_maps
+from twinlog.store.topic_reader import Tail, latest, read_whole
+from twinlog.sync.flow_records import ALL_S, KINDS
+from twinlog.sync.group_rules import log_bounds
+from twinlog.text import few
+
+LATE: Final = 5
+"""Intervals without a record after which it counts as missing."""
+LATE_S: Final = 10.0
+"""Seconds for which no record is missed, however short its interval is."""
+_HEARTBEATS_READ: Final = 500
+"""Records at the end of the heartbeats topic among which the flow's last one is searched."""
+_UNDISCOVERED: Final = "not added yet; the next refresh adds it"
+
+
+class FlowSurvey:
+    """A flow, and what it has recorded.
+
+    Args:
+        destination: the flow's target.
+        subject: the flow's topics.
+        maps: the recorded maps, by the source's partition.
+        positions: the source's offset up to which each partition is copied, as it is recorded.
+        remote_ends: the high watermarks of the remote logs, read after these.
+    """
+
+    def __init__(
+        self,
+        destination: KafkaCluster,
+        subject: Subject,
+        maps: Mapping[TopicPartition, RecordedMap],
+        positions: Mapping[TopicPartition, int],
+        remote_ends: Mapping[TopicPartition, int],
+    ) -> None:
+        self._destination = destination
+        self._subject = subject
+        self._flow = flow_of(subject.mirror.source)
+        self._maps = maps
+        self._positions = positions
+        self._remote_ends = remote_ends
+        self.ends = self._ends()
+        """The source's offsets up to which everything is copied, of the remote logs that can be
+        read."""
+
+    @classmethod
+    async def of(cls, destination: KafkaCluster, subject: Subject) -> "FlowSurvey":
+        """Read what a flow has recorded.
+
+        Raises:
+            TwinlogError: it cannot be read.
+        """
+        maps: Mapping[TopicPartition, RecordedMap] = {}
+        positions: dict[TopicPartition, int] = {}
+        if subject.mirror.kind == TRANSLATED:
+            maps = await read_maps(destination, subject.topics)
+            positions = {partition: recorded.position for partition, recorded in maps.items()}
+        else:
+            group = position_group(LANES_GROUP, subject.mirror.name)
+            committed = await committed_offsets(destination, group)
+            offsets = subject.translation.by_source(subject.partitions, committed)
+            positions = {partition: offset.offset for partition, offset in offsets.items()}
+        names = [subject.translation.name(partition) for partition in subject.partitions]
+        answers = subject.translation.by_source(
+            subject.partitions, await list_offsets(destination, names, OffsetSpec.LATEST)
+        )
+        ends = {p: end.offset for p, end in answers.items() if not isinstance(end, Refusal)}
+        return cls(destination, subject, maps, positions, ends)
+
+    @property
+    def syncs_groups(self) -> bool:
+        """Whether the flow commits offsets of groups on the target."""
+        return self._is_mapped and self._flow.settings.syncs_group_offsets
+
+    @property
+    def _is_mapped(self) -> bool:
+        return self._subject.mirror.kind == TRANSLATED
+
+    @property
+    def _checkpoints(self) -> bool:
+        return self._is_mapped and self._flow.settings.emits_checkpoints
+
+    def _ends(self) -> dict[TopicPartition, int]:
+        reported = {
+            TopicPartition(topic.topic, row.partition): row.mirrored_offset
+            for topic in self._subject.described.topics
+            for row in topic.partitions
+            if row.fresh and row.state is State.MIRRORING
+        }
+        begins = {
+            name.source: topic.begin(name.partition) or 0
+            for topic in self._subject.topics
+            for name in topic.mirror_partitions
+        }
+        return {
+            partition: max(
+                self._positions.get(partition, begins.get(partition, 0)),
+                reported.get(partition, 0),
+            )
+            for partition in self._subject.partitions
+            if partition in self._remote_ends
+        }
+
+    async def log_starts(self) -> dict[TopicPartition, int]:
+        """The source's offsets of the first records that remote logs still have.
+
+        0: none of the flow's records was deleted, or it is not known which.
+        """
+        translation, partitions = self._subject.translation, self._subject.partitions
+        names = [translation.name(partition) for partition in partitions]
+        answers = translation.by_source(
+            partitions, await list_offsets(self._destination, names, OffsetSpec.EARLIEST)
+        )
+        starts = dict.fromkeys(partitions, 0)
+        for partition, answer in answers.items():
+            recorded = self._maps.get(partition)
+            if recorded is None or isinstance(answer, Refusal):
+                continue
+            if answer.offset > recorded.runs.start.destination:
+                starts[partition] = recorded.runs.to_source(answer.offset)
+        return starts
+
+    async def not_copied(self, source: KafkaCluster) -> dict[str, str]:
+        """The source's topics that the flow selects and does not have, with the reason."""
+        subject = self._subject
+        topics = subject.snapshot.topics_of(subject.mirror.name)
+        # A topic that an operator has removed from the flow is not added again.
+        known = {
+            topic.topic
+            for topic in topics
+            if topic.wanted is not Wanted.STOPPED or not topic.source_deleted
+        }
+        selected = copied_topics(
+            (await source.refresh(None)).topics, self._flow.settings, self._flow.policy
+        )
+        reasons = dict(subject.snapshot.not_mirrored(subject.mirror.name).topics)
+        return {
+            name: reasons.get(name, _UNDISCOVERED)
+            for name in sorted(selected.keys() - known)
+            if subject.named(name)
+        }
+
+    async def groups(
+        self, source: KafkaCluster, logs: Mapping[TopicPartition, SourceLog]
+    ) -> tuple[ByTopic, tuple[Finding, ...]]:
+        """The groups that the flow selects, with their translated offsets.
+
+        Raises:
+            TwinlogError: groups cannot be listed, or checkpoints cannot be read.
+        """
+        subject = self._subject
+        mapped = {p: log for p, log in logs.items() if p not in subject.translation.unknown}
+        if self.syncs_groups:
+            facts, findings = await group_facts(
+                *(source, self._destination, subject.mirror.name),
+                *(subject.settings.groups_include, mapped),
+                translation=subject.translation,
+            )
+            names = {
+                group.group
+                for groups in facts.values()
+                for group in groups
+                if group.followed and group.kind in KINDS
+            }
+            ahead = {
+                name: self._ahead(await committed_offsets(source, name)) for name in sorted(names)
+            }
+            followed = {
+                topic: tuple(
+                    replace(group, ahead=ahead.get(group.group, {}).get(topic, 0))
+                    for group in groups
+                    if group.followed
+                )
+                for topic, groups in facts.items()
+            }
+            return followed, findings
+        if self._checkpoints:
+            return await self._by_checkpoints(source, mapped)
+        if not self._is_mapped:
+            text = "groups: a flow with transforms or transaction.producer translates no offsets"
+        else:
+            text = "groups: the flow translates no offsets (emit.checkpoints.enabled)"
+        return {}, (Finding(Reason.GROUP_NOT_COPIED, text),)
+
+    async def _by_checkpoints(
+        self, source: KafkaCluster, logs: Mapping[TopicPartition, SourceLog]
+    ) -> tuple[ByTopic, tuple[Finding, ...]]:
+        """The groups whose offsets clients translate by checkpoints. These are read first."""
+        translation = self._subject.translation
+        checkpoints: defaultdict[str, dict[TopicPartition, Committed]] = defaultdict(dict)
+        stored = await self._read_checkpoints()
+        for one in stored.checkpoints:
+            checkpoints[one.group][one.partition] = Committed(one.downstream_offset, one.metadata)
+        bounds = await log_bounds(self._destination, list(logs), translation)
+        by_topic: defaultdict[str, list[GroupFacts]] = defaultdict(list)
+        failed: list[str] = []
+        for group in sorted((await list_groups(source)).values()):
+            if group.kind not in KINDS or not self._flow.settings.selects_group(group.name):
+                continue
+            try:
+                committed = await committed_offsets(source, group.name)
+            except TwinlogError as error:
+                failed.append(f"{group.name}: {error}")
+                continue
+            offsets = {
+                partition: at._replace(offset=translation.offsets(partition).lowest(at.offset))
+                for partition, at in committed.items()
+                if partition in logs and translation.translates(partition, at.offset)
+            }
+            remote = self._in_source_offsets(checkpoints[group.name], logs)
+            facts = offset_facts(
+                *(group.name, logs, bounds.logs, offsets, remote), own=frozenset(remote)
+            )
+            ahead = self._ahead(committed)
+            for topic, found in facts.items():
+                by_topic[topic].append(
+                    replace(
+                        found,
+                        kind=group.kind,
+                        idle_on_source=group.idle,
+                        deleted=(),
+                        ahead=ahead.get(topic, 0),
+                    )
+                )
+        if stored.unreadable:
+            failed.append(f"checkpoints that cannot be read: {few(sorted(stored.unreadable))}")
+        findings = [Finding(Reason.GROUP_UNREADABLE, f"groups: {text}") for text in failed]
+        return {topic: tuple(facts) for topic, facts in by_topic.items()}, tuple(findings)
+
+    def _ahead(self, committed: Mapping[TopicPartition, Committed]) -> Mapping[str, int]:
+        """How many offsets a group has read that are not copied, by topic.
+
+        Translated offsets do not show it: they end where the map does.
+        """
+        ahead: Counter[str] = Counter()
+        for partition, at in committed.items():
+            ahead[partition.topic] += max(at.offset - self.ends.get(partition, at.offset), 0)
+        return ahead
+
+    def _in_source_offsets(
+        self,
+        checkpoints: Mapping[TopicPartition, Committed],
+        logs: Mapping[TopicPartition, SourceLog],
+    ) -> dict[TopicPartition, Committed]:
+        translation = self._subject.translation
+        remote = translation.by_source(logs, checkpoints)
+        return {
+            partition: at._replace(offset=offsets.lowest(offsets.to_source(at.offset)))
+            for partition, at in remote.items()
+            for offsets in [translation.offsets(partition)]
+        }
+
+    def unknown_groups(self) -> tuple[Finding, ...]:
+        """What is not known of groups whose source does not answer, and that are not committed."""
+        text = "groups: their source offsets are unknown: the source does not respond"
+        return (Finding(Reason.GROUP_UNREADABLE, text),)
+
+    async def completed(self, facts: MirrorFacts) -> MirrorFacts:
+        """The facts with those that only a flow has."""
+        heartbeat, checkpoint, findings = None, None, list[Finding]()
+        if self._flow.settings.emits_heartbeats:
+            heartbeat, trouble = await self._heartbeat()
+            findings += trouble
+        if self._checkpoints:
+            groups = any(topic.groups for topic in facts.topics)
+            checkpoint, trouble = await self._last_checkpoint(expected=groups)
+            findings += trouble
+        topics = tuple(
+            replace(
+                topic,
+                partitions=tuple(self._completed(topic.topic, p) for p in topic.partitions),
+                synced=(*topic.synced, *self._lost(topic.topic)),
+            )
+            for topic in facts.topics
+        )
+        flow = FlowFacts(heartbeat_age_ms=heartbeat, checkpoint_age_ms=checkpoint)
+        return replace(facts, flow=flow, topics=topics, unknown=(*facts.unknown, *findings))
+
+    def _completed(self, topic: str, partition: PartitionFacts) -> PartitionFacts:
+        end, key = partition.destination_end, TopicPartition(topic, partition.partition)
+        if end == 0 and key not in self._positions and partition.source is not None:
+            # It has not begun: what the source deleted before that is no loss.
+            end = partition.source.start
+        return replace(partition, destination_end=end, reported_end=end)
+
+    def _lost(self, topic: str) -> list[Finding]:
+        findings = []
+        for partition, recorded in sorted(self._maps.items()):
+            end, copied = self._remote_ends.get(partition), recorded.runs.end.destination
+            if partition.topic == topic and end is not None and end < copied:
+                text = (
+                    f"partition {partition.partition}: the remote log ends at {end}, and records "
+                    f"up to {copied} were copied: it has lost records"
+                )
+                findings.append(Finding(Reason.REMOTE_LOST, text))
+        return findings
+
+    async def _heartbeat(self) -> tuple[int | None, list[Finding]]:
+        """The age of the flow's last heartbeat, and what is wrong with it."""
+        settings = self._flow.settings
+        topic = self._flow.policy.heartbeats_topic()
+        if topic not in (await self._destination.refresh([topic])).topics:
+            text = f"heartbeats: the target has no topic {topic}"
+            return None, [Finding(Reason.HEARTBEAT, text)]
+        tail = Tail(self._destination, topic)
+        try:
+            ends, starts = await tail.ends(), await tail.starts()
+            tail.positions = {
+                index: max(starts[index], end - _HEARTBEATS_READ) for index, end in ends.items()
+            }
+            records = await tail.catch_up()
+        except TwinlogError as error:
+            return None, [Finding(Reason.HEARTBEAT, f"heartbeats: {error}")]
+        finally:
+            await tail.close()
+        times: list[int] = []
+        for record in records:
+            try:
+                heartbeat = decode_heartbeat(record.key, record.value)
+            except ProtocolError:
+                continue
+            if heartbeat is not None and (
+                (heartbeat.source_cluster_alias, heartbeat.target_cluster_alias)
+                == (settings.source_cluster_alias, settings.target_cluster_alias)
+            ):
+                times.append(heartbeat.timestamp)
+        if not times:
+            text = f"heartbeats: none of the last {len(records)} records of {topic} is the flow's"
+            return None, [Finding(Reason.HEARTBEAT, text)]
+        interval_s = settings.emit_heartbeats_interval_seconds
+        age = _age_ms(max(times))
+        if age <= max(LATE_S, LATE * interval_s) * 1000:
+            return age, []
+        text = (
+            f"heartbeats: the last one is {age / 1000:.0f} s old, one is due every {interval_s} s"
+        )
+        return age, [Finding(Reason.HEARTBEAT, text)]
+
+    async def _last_checkpoint(self, *, expected: bool) -> tuple[int | None, list[Finding]]:
+        """The age of the last checkpoint; a finding if it is too old, and groups need one."""
+        try:
+            stored = await self._read_checkpoints()
+        except TwinlogError as error:
+            return None, [Finding(Reason.CHECKPOINT, f"checkpoints: {error}")]
+        if stored.time_ms is None:
+            return None, []  # each group without one is a finding
+        age = _age_ms(stored.time_ms)
+        due_s = ALL_S + LATE * self._subject.settings.refresh_interval
+        if not expected or age <= due_s * 1000:
+            return age, []
+        text = (
+            f"checkpoints: the last one is {age / 1000:.0f} s old; all are written again every "
+            f"{ALL_S:.0f} s"
+        )
+        return age, [Finding(Reason.CHECKPOINT, text)]
+
+    async def _read_checkpoints(self) -> "_Checkpoints":
+        """All checkpoints of the flow; none if the topic does not exist yet.
+
+        Raises:
+            TwinlogError: they cannot be read.
+        """
+        topic = self._flow.policy.checkpoints_topic(self._flow.settings.source_cluster_alias)
+        if topic not in (await self._destination.refresh([topic])).topics:
+            return _Checkpoints((), None, ())
+        checkpoints: list[Checkpoint] = []
+        unreadable: list[str] = []
+        records = latest(await read_whole(self._destination, topic)).values()
+        for record in records:
+            try:
+                checkpoint = decode_checkpoint(record.key, record.value)
+            except ProtocolError as error:
+                unreadable.append(str(error))
+                continue
+            if checkpoint is not None:
+                checkpoints.append(checkpoint)
+        time_ms = max((record.timestamp for record in records), default=None)
+        return _Checkpoints(checkpoints, time_ms, unreadable)
+
+
+class _Checkpoints(NamedTuple):
+    checkpoints: Collection[Checkpoint]
+    time_ms: int | None
+    """When the last one was written."""
+    unreadable: Collection[str]
+
+
+def _age_ms(time_ms: int) -> int:
+    return max(time.time_ns() // 1_000_000 - time_ms, 0)

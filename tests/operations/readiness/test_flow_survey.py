@@ -1,0 +1,189 @@
+"""The readiness of a flow on real brokers; records that a node would write are written by hand."""
+
+import secrets
+import time
+from collections.abc import Iterable
+
+import librdkafka_tools
+import pytest
+from confluent_kafka import Producer
+from copied_topic import CopiedTopic
+from scene import reasons
+
+from conftest import Pair
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import Refusal
+from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition
+from twinlog.mirror.mm2_records import Checkpoint, Heartbeat, Mm2Record
+from twinlog.mirror.mm2_records import encode as encode_mm2
+from twinlog.mirror.offset_runs import Ends, Run
+from twinlog.mirror.placement import MirrorPartition, state_partition
+from twinlog.mirror.sequence_plan import SequencePlan
+from twinlog.operations.readiness.facts import GroupFacts
+from twinlog.operations.readiness.reasons import Reason
+from twinlog.operations.readiness.verdict import Readiness
+from twinlog.store.mirrors import MirrorStore
+from twinlog.store.offset_log import OFFSETS_TOPIC
+from twinlog.store.offset_records import MapChunk, Route, StoredPlan, encode
+from twinlog.store.topic_writer import ALL, Entry, append
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+
+RECORDS = 20
+SHIFT = 3
+"""Records of others in front of the copies."""
+HOUR_MS = 3_600_000
+START = Ends(Offset(0), Offset(0))
+SETTINGS = {"heartbeats.topic.replication.factor": "1"}
+
+
+class RecordedFlow(CopiedTopic):
+    """A flow whose copies, map and bookkeeping are written by hand."""
+
+    def __init__(self, pair: Pair, **settings: str) -> None:
+        self.alias = secrets.token_hex(4)
+        super().__init__(pair, self.alias, **settings)
+        existing = librdkafka_tools.admin(self.target).list_topics(timeout=30).topics
+        for topic in {"heartbeats", self.checkpoints} - existing.keys():
+            librdkafka_tools.make_topic(self.target, topic)
+        librdkafka_tools.write(self.source, self.topic, librdkafka_tools.simple(RECORDS))
+
+    @property
+    def checkpoints(self) -> str:
+        """The topic of its checkpoints."""
+        return f"{self.alias}.checkpoints.internal"
+
+    def copy(self, count: int, *, recorded: int | None = None) -> None:
+        """Write copies, and a map of them, or of so many."""
+        librdkafka_tools.write(self.target, self.remote, librdkafka_tools.simple(count + SHIFT))
+        length = count if recorded is None else recorded
+        run = Run(Offset(0), Offset(SHIFT), length)
+
+        async def store(cluster: KafkaCluster) -> None:
+            snapshot = await MirrorStore(cluster).snapshot()
+            (topic,) = snapshot.topics_of(self.flow)
+            name = MirrorPartition(self.flow, self.topic, 0)
+            ends = Ends(run.source_end, run.destination_end)
+            plan = SequencePlan(ProducerId(1), ProducerEpoch(0), Sequence(length), (), ends)
+            route = Route(topic.topic_id, self.remote, topic.destination_topic_id)
+            count = len((await cluster.refresh([OFFSETS_TOPIC])).topics[OFFSETS_TOPIC].partitions)
+            place = state_partition(self.flow, topic.topic_id, 0, count)
+            records = (MapChunk(name, 0, START, (run,)), StoredPlan(name, plan, route))
+            entries = [Entry(OFFSETS_TOPIC, place, *encode(record)) for record in records]
+            answers = await append(cluster, entries, acks=ALL)
+            assert not [one for one in answers.values() if isinstance(one, Refusal)]
+
+        self.on_target(store)
+
+    def keep_books(self, topic: str, records: Iterable[Mm2Record], *, age_ms: int = 0) -> None:
+        """Write records of MirrorMaker 2 to the target, as of some time ago."""
+        producer = Producer({"bootstrap.servers": self.target})
+        for record in records:
+            key, value = encode_mm2(record)
+            timestamp = time.time_ns() // 1_000_000 - age_ms
+            producer.produce(topic, value, key, partition=0, timestamp=timestamp)
+        assert producer.flush(30) == 0
+
+    def checkpoint(self, group: str, upstream: int, downstream: int, *, age_ms: int = 0) -> None:
+        record = Checkpoint(
+            group=group,
+            partition=TopicPartition(self.remote, 0),
+            upstream_offset=upstream,
+            downstream_offset=downstream,
+        )
+        self.keep_books(self.checkpoints, [record], age_ms=age_ms)
+
+
+@pytest.fixture
+def flow(pair: Pair) -> RecordedFlow:
+    """Store a flow of a topic with 20 records on the source."""
+    return RecordedFlow(pair)
+
+
+def group_of(readiness: Readiness, name: str) -> GroupFacts | None:
+    (topic,) = readiness.topics
+    return next((group for group in topic.facts.groups if group.group == name), None)
+
+
+def test_the_lag_of_a_flow_is_counted_by_its_record(flow: RecordedFlow) -> None:
+    """Goal: the remote log's end, which is shifted, does not count."""
+    assert flow.readiness().lag == RECORDS, "nothing is copied"
+    flow.copy(12)
+    readiness = flow.readiness()
+    assert (readiness.lag, readiness.lag_is_all) == (RECORDS - 12, True)
+    assert Reason.LAG in reasons(readiness)
+    assert not {Reason.DIVERGED, Reason.BEGINS_LATER, Reason.PURGED} & reasons(readiness).keys()
+
+
+def test_a_remote_log_that_has_lost_its_end_is_reported(flow: RecordedFlow) -> None:
+    flow.copy(12, recorded=18)
+    readiness = flow.readiness()
+    assert (
+        "the remote log ends at 15, and records up to 21 were copied"
+        in (reasons(readiness)[Reason.REMOTE_LOST])
+    )
+    assert not readiness.lag_is_all
+
+
+def test_groups_are_judged_by_their_checkpoints(flow: RecordedFlow) -> None:
+    """Goal: one that is right, one behind, one without a checkpoint, one that has read more."""
+    flow.copy(12)
+    groups = {"right": 5, "behind": 9, "missing": 4, "ahead": 15, "rewound": 2}
+    names = {name: f"{name}-{flow.topic}" for name in groups}
+    for name, offset in groups.items():
+        librdkafka_tools.commit(flow.source, names[name], flow.topic, {0: offset})
+    flow.checkpoint(names["right"], 5, 5 + SHIFT)
+    flow.checkpoint(names["behind"], 6, 6 + SHIFT)
+    flow.checkpoint(names["ahead"], 12, 12 + SHIFT)
+    flow.checkpoint(names["rewound"], 7, 7 + SHIFT)
+    found = flow.readiness()
+    facts = {name: group_of(found, full) for name, full in names.items()}
+    assert all(facts.values()), facts
+    counts = {n: (g.due, g.behind, g.missing, g.ahead) for n, g in facts.items() if g is not None}
+    assert counts == {
+        "right": (0, 0, 0, 0),
+        "behind": (1, 3, 0, 0),
+        "missing": (1, 4, 1, 0),
+        "ahead": (0, 0, 0, 15 - 12),
+        "rewound": (0, 0, 0, 0),
+    }
+    assert facts["rewound"] is not None
+    assert [(skip.source, skip.destination) for skip in facts["rewound"].skips] == [(2, 7)]
+    texts = [text.text for text in found.all_findings()]
+    assert any(names["behind"] in text for text in texts)
+    assert not any(names["right"] in text for text in texts)
+
+
+def test_old_heartbeats_and_checkpoints_are_reported(flow: RecordedFlow) -> None:
+    """Goal: their age is told; old ones are findings, and recent ones are none."""
+    flow.copy(RECORDS)
+    group = f"g-{flow.topic}"
+    librdkafka_tools.commit(flow.source, group, flow.topic, {0: 5})
+    assert "heartbeats: none of the last" in reasons(flow.readiness())[Reason.HEARTBEAT]
+
+    def beat(age_ms: int) -> None:
+        record = Heartbeat(
+            source_cluster_alias=flow.alias,
+            target_cluster_alias="b",
+            timestamp=time.time_ns() // 1_000_000 - age_ms,
+        )
+        flow.keep_books("heartbeats", [record])
+
+    flow.checkpoint(group, 5, 5 + SHIFT, age_ms=HOUR_MS)
+    beat(HOUR_MS)
+    readiness = flow.readiness()
+    assert readiness.flow is not None
+    assert readiness.flow.heartbeat_age_ms is not None
+    assert 0 <= readiness.flow.heartbeat_age_ms - HOUR_MS < 60_000
+    assert "heartbeats: the last one is 36" in reasons(readiness)[Reason.HEARTBEAT]
+    assert "checkpoints: the last one is 36" in reasons(readiness)[Reason.CHECKPOINT]
+    flow.checkpoint(group, 5, 5 + SHIFT)
+    beat(0)
+    found = reasons(flow.readiness())
+    assert not {Reason.HEARTBEAT, Reason.CHECKPOINT} & found.keys(), found
+
+
+def test_a_flow_that_translates_no_groups_says_so(pair: Pair) -> None:
+    for settings in ({"emit.checkpoints.enabled": "false"}, {"transaction.producer": "true"}):
+        readiness = RecordedFlow(pair, **settings).readiness()
+        assert "translates no offsets" in reasons(readiness)[Reason.GROUP_NOT_COPIED]
