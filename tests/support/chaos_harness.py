@@ -318,11 +318,16 @@ class Trials:
 
 
 def leaders(cluster: LocalCluster) -> list[int]:
-    """Return the brokers that lead partitions of the load's topics."""
+    """Return the brokers that lead partitions of topics, internal topics left out."""
     client = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 2})
     topics = client.list_topics(timeout=LOOK_SECONDS).topics
     return sorted(
-        {partition.leader for name in TOPICS for partition in topics[name].partitions.values()}
+        {
+            partition.leader
+            for name, topic in topics.items()
+            if not name.startswith("__")
+            for partition in topic.partitions.values()
+        }
     )
 
 

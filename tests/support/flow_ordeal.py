@@ -2,69 +2,119 @@
 
     load ─► flow ─► node ─► kill, resumed; kill, resumed; ... ─► the load ends ─►
     each remote partition has exactly the source's committed records, in order, for readers of both
-    isolation levels
+    isolation levels ─► each number that a writer knows as written is there once ─►
+    every transition of `__mirror_state` was allowed (control_records.py)
 
 The records are read by librdkafka, which shares no code with the flow. The load's compacted topic
 is left out, since two cleaners keep different records, and so is one whose records are deleted.
+A second load may be added (`OtherLoad`), for example of unusual_load.py.
 """
 
 import asyncio
+import hashlib
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
+import control_records
 import librdkafka_tools
+from chaos_harness import Proof
 from clients import client
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from waiting import until
 
 from twinlog.lifecycle.flow_creation import create_flow, stored_properties
 from twinlog.local.check import ConsumerView, Partition
+from twinlog.local.cluster import LocalCluster
 from twinlog.local.errors import LocalError
 from twinlog.local.load import TOPICS
 from twinlog.local.stage import Stage
+from twinlog.local.writers import Numbers, Totals
 from twinlog.store.control_topics import ControlTopics
 
+LARGE_BATCHES: Final = {
+    "message.max.bytes": str(8 << 20),
+    "replica.fetch.max.bytes": str(8 << 20),
+}
+NOT_COPIED: Final = (
+    "remote\\.storage\\.enable",
+    "local\\.retention\\..*",
+    "min\\.insync\\.replicas",
+)
+"""The target has no remote storage, and its own number of replicas."""
 LOAD_SECONDS: Final = 7200.0
 RESUME_SECONDS: Final = 300.0
 CATCH_UP_SECONDS: Final = 300.0
 MOMENT_SECONDS: Final = 3.0
 _LOOK_SECONDS: Final = 3.0
 _POLL_SECONDS: Final = 0.2
-_READ_SECONDS: Final = 60.0
+_READ_SECONDS: Final = 300.0
+"""How long reading a partition may take: reads of remote storage may be limited."""
+_LOG_LINES: Final = 60
+_KEPT_BYTES: Final = 1000
+"""Larger values are kept as their digest."""
 
 Copied = tuple[bytes | None, bytes | None, tuple[int, int], object]
 """Key, value, timestamp and headers of a record."""
 
 
+class OtherLoad(Protocol):
+    """A load beside that of the stage; its records have the same headers."""
+
+    topics: Mapping[str, int]
+    """Partitions by topic."""
+
+    def start(self) -> None:
+        """Begin to write to all partitions, in a thread."""
+        ...
+
+    def stop(self) -> Totals:
+        """End, and return what was written."""
+        ...
+
+
 class FlowOrdeal:
     """See the module. The functions of kills.py take it as they take an `Ordeal`."""
 
-    def __init__(self, stage: Stage, seed: str, *, in_transactions: bool = False) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        seed: str,
+        *,
+        in_transactions: bool = False,
+        other: OtherLoad | None = None,
+    ) -> None:
         self.stage = stage
         self._in_transactions = in_transactions
+        self._other = other
         self.random = random.Random(seed)
         # Not what is compacted, or deleted on the source while it is read.
-        self.topics = ["orders", "clicks"]
+        counts = {name: TOPICS[name][0] for name in ("orders", "clicks")}
+        counts |= {} if other is None else other.topics
+        self.topics = list(counts)
         self.partitions: list[Partition] = [
-            (name, index) for name in self.topics for index in range(TOPICS[name][0])
+            (name, index) for name, count in counts.items() for index in range(count)
         ]
+        self.rest = 0.0
         self.recoveries: list[float] = []
         self._began = time.monotonic()
 
     def begin(self, rate: float) -> None:
         """Start the load, and create the flow; the caller starts the node."""
         self.stage.start_load(rate, LOAD_SECONDS)
+        if self._other is not None:
+            self._other.start()
 
         async def create() -> None:
             settings = {
                 "enabled": "true",
                 "topics": ", ".join(self.topics),
                 "replication.factor": "-1",
+                "config.properties.exclude": ", ".join(NOT_COPIED),
                 "refresh.topics.interval.seconds": "2",
                 "emit.heartbeats.enabled": "false",
                 "emit.checkpoints.enabled": "false",
@@ -79,8 +129,9 @@ class FlowOrdeal:
         asyncio.run(create())
 
     def await_all(self) -> None:
-        """Wait until every partition makes progress."""
+        """Wait until every partition makes progress, and measure how long that takes at rest."""
         self.say(f"all goes on after {self._resumed(time.monotonic()):.1f} s")
+        self.rest = self._resumed(time.monotonic())
 
     def kill(self, strike: Callable[[], object]) -> None:
         """Kill something at a random moment, and wait until every partition makes progress."""
@@ -116,9 +167,20 @@ class FlowOrdeal:
             if marks and not late:
                 return time.monotonic() - since
             assert time.monotonic() < deadline, (
-                f"not resumed after {RESUME_SECONDS:g} s: {late}; {self._states()}"
+                f"not resumed after {RESUME_SECONDS:g} s: {late or 'no ends of the target'}; "
+                f"{self._circumstances()}"
             )
             time.sleep(_POLL_SECONDS)
+
+    def _circumstances(self) -> str:
+        """What explains that nothing arrives: the load, the nodes' logs, the states."""
+        load = self.stage.load
+        assert load is not None
+        texts = [f"the load {'runs' if load.alive else 'has ended'}: {load.last()}"]
+        for name, node in self.stage.nodes.items():
+            lines = node.log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+            texts.append("\n".join([f"{name} {'runs' if node.alive else 'has ended'}:", *lines]))
+        return "\n".join([*texts, *self._states()])
 
     def _states(self) -> list[str]:
         return [
@@ -126,34 +188,92 @@ class FlowOrdeal:
             for row in librdkafka_tools.all_described(self.stage)
         ]
 
-    def prove(self) -> int:
-        """Prove that each committed record was copied once, in order; return how many there are."""
+    def prove(self) -> Proof:
+        """Prove that each committed record was copied once, in order (see the module)."""
         totals = self.stage.stop_load()
+        written = dict(self.stage.written)
+        if self._other is not None:
+            others = self._other.stop()
+            written |= others.numbers
+            totals = {**totals, "records": totals["records"] + others.records}
         self.say(f"the load has ended: {totals}")
-        wanted = self._read(self.stage.source.bootstrap_servers, "", "read_committed")
-        here = self.stage.destination.bootstrap_servers
+        # Readers with read_uncommitted see what a flow's own transactions have aborted, too.
+        others_see = () if self._in_transactions else ("read_uncommitted",)
+        levels = ("read_committed", *others_see)
+        compared = 0
+        for one in self.partitions:
+            wanted = self._read(self.stage.source.bootstrap_servers, "", one, "read_committed")
+            check_numbers(one, wanted, written)
+            self._await_copies(one, len(wanted))
+            for level in levels:
+                found = self._read(self.stage.destination.bootstrap_servers, "a.", one, level)
+                assert found == wanted, f"{one} {level}: {difference(wanted, found)}"
+                compared += len(found)
+        assert compared > 0
+        self.say(f"{compared} records read with {' and '.join(levels)}, each copied once")
+        return Proof(
+            rest=self.rest,
+            recoveries=tuple(self.recoveries),
+            written=totals["records"],
+            aborted=totals["aborted"],
+            records=compared,
+            gaps=0,
+            verified=f"each record once with {' and '.join(levels)}",
+            steps=self._check_ways(),
+        )
 
-        def complete() -> bool:
-            found = self._read(here, "a.", "read_committed")
-            return all(len(found[one]) >= len(wanted[one]) for one in wanted)
+    def _await_copies(self, partition: Partition, count: int) -> None:
+        """Wait until a remote partition has so many records."""
+        servers = self.stage.destination.bootstrap_servers
+        until(
+            lambda: len(self._read(servers, "a.", partition, "read_committed")),
+            CATCH_UP_SECONDS,
+            f"{count} records in a.{partition}",
+            good=lambda found: found >= count,
+            pause=1.0,
+        )
 
-        until(complete, CATCH_UP_SECONDS, "all records in the remote topics")
-        # Readers with read_uncommitted see what was aborted, too.
-        others = () if self._in_transactions else ("read_uncommitted",)
-        for isolation in ("read_committed", *others):
-            found = self._read(here, "a.", isolation)
-            for one, records in wanted.items():
-                assert found[one] == records, f"{one}: {difference(records, found[one])}"
-        count = sum(map(len, wanted.values()))
-        self.say(f"{count} records, each copied once")
-        assert count > 0
-        return count
+    def _check_ways(self) -> int:
+        """Check that every stored transition was allowed; return how many there were."""
+        servers = self.stage.destination.bootstrap_servers
+        until(
+            lambda: not control_records.read(servers).disagreeing(),
+            60,
+            "all states as they are wanted",
+        )
+        book = control_records.read(servers)
+        assert not book.forbidden(), book.forbidden()
+        return book.steps
 
-    def _read(self, servers: str, prefix: str, isolation: str) -> dict[Partition, list[Copied]]:
-        return {
-            (topic, index): records_of(servers, f"{prefix}{topic}", index, isolation)
-            for topic, index in self.partitions
-        }
+    def _read(self, servers: str, prefix: str, partition: Partition, level: str) -> list[Copied]:
+        topic, index = partition
+        return records_of(servers, f"{prefix}{topic}", index, level)
+
+
+def check_numbers(
+    partition: Partition,
+    records: list[Copied],
+    written: Mapping[tuple[str, int, str], Numbers],
+) -> None:
+    """Check that a partition has each writer's numbers once, in order, up to the last one.
+
+    Args:
+        partition: the source's.
+        records: as a reader sees them.
+        written: what the writers know, by topic, partition and writer.
+    """
+    numbers: dict[str, list[int]] = {}
+    for _, _, _, headers in records:
+        values = dict(headers)  # type: ignore[call-overload]
+        numbers.setdefault(values["writer"].decode(), []).append(int(values["number"]))
+    known = {
+        writer: span for (*place, writer), span in written.items() if tuple(place) == partition
+    }
+    assert numbers.keys() <= known.keys(), (partition, numbers.keys() - known.keys())
+    for writer, span in known.items():
+        found = numbers.get(writer, [])
+        assert found == list(range(1, len(found) + 1)), f"{partition}: numbers of {writer}"
+        assert span.least <= len(found) <= span.most, (partition, writer, len(found), span)
 
 
 def records_of(servers: str, topic: str, index: int, isolation: str) -> list[Copied]:
@@ -178,20 +298,21 @@ def records_of(servers: str, topic: str, index: int, isolation: str) -> list[Cop
             for message in consumer.consume(2000, _POLL_SECONDS):
                 error = message.error()
                 if error is None:
-                    found.append(
-                        (
-                            message.key(),
-                            message.value(),
-                            message.timestamp(),
-                            message.headers(),
-                        )
-                    )
+                    value = _kept(message.value())
+                    found.append((message.key(), value, message.timestamp(), message.headers()))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     return found
                 else:
                     raise KafkaException(error)
     finally:
         consumer.close()
+
+
+def _kept(value: bytes | None) -> bytes | None:
+    """The value, or a digest of a large one."""
+    if value is None or len(value) <= _KEPT_BYTES:
+        return value
+    return b"%d bytes, sha256 " % len(value) + hashlib.sha256(value).digest()
 
 
 def difference(wanted: list[Copied], found: list[Copied]) -> str:
@@ -211,15 +332,26 @@ def flow_ordeal(
     source: int = 1,
     destination: int = 1,
     in_transactions: bool = False,
+    source_config: Mapping[str, str] | None = None,
+    other_load: Callable[[LocalCluster], OtherLoad] | None = None,
 ) -> Iterator[FlowOrdeal]:
     """Start clusters with that many brokers, and a flow of a load of `rate` records a second.
 
-    `in_transactions`: with `transaction.producer` (KIP-656).
+    Args:
+        directory: for all files.
+        seed: of all choices.
+        rate: of the stage's load.
+        source: the number of its brokers.
+        destination: the number of its brokers.
+        in_transactions: with `transaction.producer` (KIP-656).
+        source_config: of the source's brokers.
+        other_load: makes a second load on the source; the flow copies it, too.
     """
     sys.stdout.write(f"seed {seed}\n")  # pytest shows it with a failure
     with Stage(directory) as stage:
-        stage.start_source(source)
-        stage.start_destination(destination)
-        found = FlowOrdeal(stage, seed, in_transactions=in_transactions)
+        cluster = stage.start_source(source, config=source_config)
+        stage.start_destination(destination, config=LARGE_BATCHES)
+        other = None if other_load is None else other_load(cluster)
+        found = FlowOrdeal(stage, seed, in_transactions=in_transactions, other=other)
         found.begin(rate)
         yield found
