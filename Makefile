@@ -76,6 +76,7 @@ bench: setup ## every benchmark, beside MirrorMaker 2, into docs/benchmarks.md (
 	$(BIN)/python bench/live_transactions.py
 	$(BIN)/python bench/partition_limit.py
 	$(BIN)/python bench/flows.py
+	PYTHONPATH=tests/support $(BIN)/python bench/translation.py
 	$(BIN)/python bench/report.py
 
 lock: ## resolve the dependencies anew into the lock files

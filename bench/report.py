@@ -18,6 +18,7 @@ from pygal.style import Style
 import flow_report
 import production_report
 import results
+import translation_report
 from results import Run
 from tables import Field, Figures, Target, per_gigabyte, table, times
 
@@ -70,6 +71,7 @@ def main() -> None:
         *production_report.transactions_targets(transactions),
         *production_report.live_targets(live),
         *flow_report.flows_targets(flows),
+        *translation_report.translation_targets(),
     ]
     targets.sort(key=lambda target: target.met)  # the missed ones first
     missed = sum(not target.met for target in targets)
@@ -99,6 +101,7 @@ def main() -> None:
         or NOT_MEASURED,
         tls=production_report.tls_bytes(Figures("tls_bytes", "way", "direction")) or NOT_MEASURED,
         flows=flow_report.flows(flows) or NOT_MEASURED,
+        translation=translation_report.translation() or NOT_MEASURED,
         others=_others(),
     )
     (DOCS / "benchmarks.md").write_text(text)
