@@ -1,7 +1,7 @@
 """Parts of a flow's lane, each with a planted bug that the simulation has to find."""
 
 import asyncio
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -17,7 +17,7 @@ from twinlog.engines.exact.ports import (
 from twinlog.engines.translated.last_numbers import LastNumbers, ask_last_numbers
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters
-from twinlog.kafka.types import FetchPosition, LogBounds, Offset, TopicPartition
+from twinlog.kafka.types import FetchPosition, Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.store.offset_records import OffsetRecord, StoredPlan
 
@@ -51,21 +51,6 @@ class Forgetting(FlowWriters):
 
     async def _last_numbers(self, stored: Mapping[TopicPartition, StoredPlan]) -> LastNumbers:
         return await ask_last_numbers(self._port, {key: one.plan for key, one in stored.items()})
-
-
-class Premature(ModelDestination):
-    """Takes the log end of a leader for replicated."""
-
-    async def bounds(
-        self, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, LogBounds]:
-        """Read bounds with the log end for the high watermark."""
-        found = await super().bounds(partitions)
-        ends = await self.log_ends(partitions)
-        return {
-            key: one if one.error else one._replace(high_watermark=ends[key].log_end)
-            for key, one in found.items()
-        }
 
 
 class Unfenced(FlowWriters):
@@ -137,6 +122,5 @@ FLOW_VARIANTS: Final[Mapping[str, FlowVariant]] = {
     "fenceless": FlowVariant(writers=Unfenced),
     "stale": FlowVariant(writers=Stale),
     "misplaced": FlowVariant(Misplaced),
-    "premature": FlowVariant(Premature),
     "hurried": FlowVariant(waits=False),
 }
