@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -99,7 +100,9 @@ def test_verify_proves_a_flow_and_finds_a_foreign_record(stage: Stage, copied: s
     assert same.status == 0, same
     lines = same.output.splitlines()
     assert lines[0].startswith(f"{copied}-0: 50 offsets = 50 compared")
-    assert f"; a.{copied}-0: 50 offsets = 50 compared" in lines[0]
+    shown = re.search(rf"; a\.{re.escape(copied)}-0: (\d+) offsets = 50 compared", lines[0])
+    assert shown is not None, lines[0]
+    end = int(shown[1])  # a partition that was located again has a fence
     assert lines[0].endswith("recorded map: 50 records agree, 0 differ")
     assert lines[-1].endswith("the same")
     librdkafka_tools.write(
@@ -109,7 +112,7 @@ def test_verify_proves_a_flow_and_finds_a_foreign_record(stage: Stage, copied: s
     assert differs.status == 1, differs
     found = json.loads(differs.output)
     assert [(one["topic"], one["start"], one["end"]) for one in found["differences"]] == [
-        (f"a.{copied}", 50, 51)
+        (f"a.{copied}", end, end + 1)
     ]
     (log,) = found["logs"]
     remote = log["remote"]
@@ -186,7 +189,7 @@ def test_metrics_have_flows_under_the_names_of_the_source(
     found = until(caught_up, SECONDS, "no lag")
     assert found.value("kafka_server_fetcherlagmetrics_consumerlag", **labels) == 0
     assert found.value("twinlog_partition_source_offset", **labels) == 50
-    assert found.value("twinlog_partition_destination_offset", **labels) == 50
+    assert (found.value("twinlog_partition_destination_offset", **labels) or 0) >= 50
     assert found.value(f"{MANAGER}maxlag", mirror=FLOW) is not None
     assert found.value(f"{MANAGER}failedpartitionscount", mirror=FLOW) == 0
     assert (found.value(f"{METADATA}mirroringpartitionstate", mirror=FLOW) or 0) >= 1
