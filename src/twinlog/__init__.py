@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from twinlog.interfaces.client.mirror_client import MirrorClient
     from twinlog.interfaces.client.remote_cluster_utils import RemoteClusterUtils
     from twinlog.kafka.errors import Retriable, TwinlogError, UnsupportedVersion, UserError
+    from twinlog.lifecycle.flow_positions import GroupSide, ImportedPosition
     from twinlog.lifecycle.rebuild import Rebuild
     from twinlog.mirror.errors import MirrorError, MirrorRefused
     from twinlog.mirror.recorded_map import MapAnswer
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         DescribeFlowsResult,
         Direction,
         FlowDescription,
+        ImportPositionsResult,
         ListFlowsResult,
         TranslatedOffset,
         TranslatedOffsets,
@@ -85,7 +87,10 @@ __all__ = [
     "FlowDescription",
     "FlowRequest",
     "ForgottenDenials",
+    "GroupSide",
     "IdentityReplicationPolicy",
+    "ImportPositionsResult",
+    "ImportedPosition",
     "ListFlowsResult",
     "ListMirrorsResult",
     "MapAnswer",
@@ -144,7 +149,10 @@ _FOUND_IN: Final = {
     "FlowDescription": "twinlog.operations.flow_results",
     "FlowRequest": "twinlog.operations.mirror_maker",
     "ForgottenDenials": "twinlog.operations.switchover.records",
+    "GroupSide": "twinlog.lifecycle.flow_positions",
     "IdentityReplicationPolicy": "twinlog.mirror.replication_policy",
+    "ImportPositionsResult": "twinlog.operations.flow_results",
+    "ImportedPosition": "twinlog.lifecycle.flow_positions",
     "ListFlowsResult": "twinlog.operations.flow_results",
     "ListMirrorsResult": "twinlog.operations.results",
     "MirrorAdmin": "twinlog.operations.mirror_admin",

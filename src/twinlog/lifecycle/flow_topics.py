@@ -9,12 +9,15 @@ A remote topic may exist, with records of other clusters or of MirrorMaker 2: a 
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
 from uuid import UUID
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Topic
 from twinlog.kafka.errors import Refusal, Retriable, UserError
 from twinlog.kafka.requests.topics import NewTopic, create_partitions, create_topics
+from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.destination_topics import (
     chunks,
     existing_topics,
@@ -34,6 +37,8 @@ from twinlog.store.mirrors import MirrorStore
 from twinlog.store.offset_log import offsets_topic_id
 
 log = logging.getLogger(__name__)
+
+_NO_POSITIONS: Final[Mapping[TopicPartition, int]] = MappingProxyType({})
 
 
 def wanted_configs(
@@ -64,7 +69,12 @@ class FlowClusters:
         takeover = FlowTakeover(self.destination, self.source, self.flow)
         object.__setattr__(self, "takeover", takeover)
 
-    async def add(self, topics: Mapping[str, Topic], names: Mapping[str, str]) -> list[TakenOver]:
+    async def add(
+        self,
+        topics: Mapping[str, Topic],
+        names: Mapping[str, str],
+        positions: Mapping[TopicPartition, int] = _NO_POSITIONS,
+    ) -> list[TakenOver]:
         """Add topics of the source; all or none of them.
 
         A topic that the flow had before was recreated on the source: what another program has
@@ -74,6 +84,8 @@ class FlowClusters:
         Args:
             topics: the source's topics, by name.
             names: the remote names of those that are added, by the source's.
+            positions: where partitions begin, as an operator says; it is not asked what another
+                program has recorded of their topics then.
 
         Returns:
             The partitions that do not begin as usual.
@@ -88,6 +100,7 @@ class FlowClusters:
         await store.check_addable(snapshot, self.mirror.name, names)
         self._check_positions(snapshot.topics_of(self.mirror.name), names)
         former = {topic.topic for topic in snapshot.topics_of(self.mirror.name)}
+        placed = {partition.topic for partition in positions}
         whole = former if self.flow.settings.passes_lost else frozenset[str]()
         usable = {name: _usable(topics[name]) for name in names}
         created = await self._create(usable, names)
@@ -107,11 +120,12 @@ class FlowClusters:
             taken_over = [
                 one
                 for name, topic in usable.items()
-                if names[name] in existing and name not in former
+                if names[name] in existing and name not in former and name not in placed
                 for one in await self.takeover.begins(topic, existing[names[name]])
             ]
             for one in taken_over:
                 log.log(logging.INFO if one.repeated is None else logging.WARNING, "%s", one)
+            begins = {one.source: int(one.begin) for one in taken_over} | dict(positions)
             recorded_in = await offsets_topic_id(self.destination)
             await store.add_topics(
                 self.mirror.name,
@@ -125,7 +139,7 @@ class FlowClusters:
                         destination_topic_id=known_id(ids[names[name]]),
                         begins=(0,) * len(topic.partitions)
                         if name in whole
-                        else _begins(name, taken_over),
+                        else _begins(name, begins),
                         offsets_topic_id=recorded_in,
                     )
                     for name, topic in usable.items()
@@ -199,10 +213,14 @@ class FlowClusters:
                 refusal.fail(f"raise the remote topic to {counts[name]} partitions", topic=name)
 
 
-def _begins(topic: str, taken_over: Collection[TakenOver]) -> tuple[int, ...]:
+def _begins(topic: str, begins: Mapping[TopicPartition, int]) -> tuple[int, ...]:
     """`MirrorTopic.begins`."""
-    begins = {one.source.partition: one.begin for one in taken_over if one.source.topic == topic}
-    return tuple(begins.get(index, -1) for index in range(max(begins, default=-1) + 1))
+    own = {
+        partition.partition: begin
+        for partition, begin in begins.items()
+        if partition.topic == topic
+    }
+    return tuple(own.get(index, -1) for index in range(max(own, default=-1) + 1))
 
 
 def _usable(topic: Topic) -> Topic:

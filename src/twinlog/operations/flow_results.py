@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from twinlog.kafka.types import TopicPartition
+from twinlog.lifecycle.flow_positions import GroupSide, ImportedPosition
 from twinlog.mirror.recorded_map import MapAnswer
 from twinlog.mirror.states import State
 from twinlog.operations.describe import DescribedPartition, MirrorDescription
@@ -212,4 +213,35 @@ class TranslatedOffsets:
             "timestamp_ms": self.timestamp_ms,
             "all_known": self.all_known,
             "offsets": self.offsets,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportPositionsResult:
+    """Where a flow begins, as a group has committed."""
+
+    flow: str
+    group: str
+    on: GroupSide
+    dry_run: bool
+    """Whether nothing was written."""
+    positions: tuple[ImportedPosition, ...]
+
+    def as_json(self) -> Mapping[str, object]:
+        """As `import-positions --json` prints it."""
+        return {
+            "flow": self.flow,
+            "group": self.group,
+            "on": self.on.value,
+            "dry_run": self.dry_run,
+            "positions": [
+                {
+                    **one.source._asdict(),
+                    "target_topic": one.target.topic,
+                    "position": one.position,
+                    "former": one.former,
+                    "lost": one.lost,
+                }
+                for one in self.positions
+            ],
         }

@@ -18,6 +18,7 @@ from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.changes import delete_mirror, pause_topics, remove_topics, resume_topics
 from twinlog.lifecycle.creation import connected_source
 from twinlog.lifecycle.flow_creation import create_flow, flow_name, properties_of
+from twinlog.lifecycle.flow_positions import GroupSide, import_positions
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.flow import flow_of
 from twinlog.mirror.flow_settings import SETTINGS
@@ -32,6 +33,7 @@ from twinlog.operations.flow_results import (
     DescribeFlowsResult,
     Direction,
     FlowDescription,
+    ImportPositionsResult,
     ListFlowsResult,
     TranslatedOffset,
     TranslatedOffsets,
@@ -205,6 +207,34 @@ class FlowAdmin:
                 await asyncio.sleep(_RETRY_S)
             else:
                 return DeleteFlowResult(flow=flow, removed=tuple(sorted(set(removed))))
+
+    async def import_positions(
+        self,
+        flow: str,
+        group: str,
+        on: GroupSide = GroupSide.SOURCE,
+        *,
+        replaces: bool = False,
+        dry_run: bool = False,
+    ) -> ImportPositionsResult:
+        """Have a flow begin where a group of another program has committed (KIP-656).
+
+        Args:
+            flow: its name; it has not been started yet.
+            group: a group without members.
+            on: the cluster on which it has committed.
+            replaces: replace positions that a former flow of this name has left.
+            dry_run: check all, and write nothing.
+
+        Raises:
+            MirrorRefused, UserError: see `flow_positions.import_positions`.
+        """
+        positions = await import_positions(
+            self._cluster, flow, group, on, replaces=replaces, dry_run=dry_run
+        )
+        return ImportPositionsResult(
+            flow=flow, group=group, on=on, dry_run=dry_run, positions=tuple(positions)
+        )
 
     async def translate_offsets(
         self,

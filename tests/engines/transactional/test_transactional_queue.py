@@ -20,6 +20,7 @@ from twinlog.kafka.log.records import RawRecord, decode, encode_tail, raw_record
 from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Data, Gap
+from twinlog.mirror.reported_positions import report_mark
 from twinlog.mirror.transform_chain import TransformChain, parse_transforms
 from twinlog.store.offset_log import fold_offsets
 from twinlog.store.offset_records import BegunPartition, Route, encode
@@ -166,6 +167,8 @@ OURS = position_metadata(ROUTE, None)
         (Committed(12, OURS), ROUTE, 9, 12),
         (Committed(5, position_metadata(ROUTE, Offset(9))), ROUTE, 9, 5),
         (Committed(5, ""), ROUTE, 9, 5),
+        (Committed(5, report_mark("A-to-B", "id")), None, None, None),  # of a flow from here
+        (Committed(5, report_mark("A-to-B", "id")), ROUTE, None, "lost"),
         (None, None, None, None),
         (None, FORMER_SOURCE, None, None),
         (None, FORMER_REMOTE, None, None),  # the remote topic was recreated

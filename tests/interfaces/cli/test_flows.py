@@ -112,6 +112,10 @@ def test_properties_that_differ_are_noted(hasty: tuple[str, str], tmp_path: Path
             "--topics and --config topics=... are both given",
         ),
         ((*CREATE, *SOURCE, "--config", "topics"), "'topics': expected KEY=VALUE"),
+        (
+            ("import-positions", "--bootstrap-server", NOWHERE, "--flow", "A->B", "--group", "g"),
+            "Missing option '--on'",
+        ),
         (TRANSLATE, "expected exactly one of --offset, --group and --timestamp"),
         (
             (*TRANSLATE, "--group", "g", "--offset", "1"),

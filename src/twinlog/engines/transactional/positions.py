@@ -6,6 +6,9 @@ of topics that they do not have. The metadata names both topics' ids, and where 
 copied to before the flow began; an operator's offset (`kafka-consumer-groups --reset-offsets`) has
 none, and counts as it is.
 
+What another flow reports to this cluster, as its source, is no position
+(mirror/reported_positions.py).
+
 A broker forgets offsets (`offsets.retention.minutes`). That is told from a partition that has not
 begun by a record in `__mirror_offsets`, written in the same transaction as the first offset:
 
@@ -19,12 +22,20 @@ begun by a record in `__mirror_offsets`, written in the same transaction as the 
 | missing | | the topic was recreated since a former owner | is FAILED |
 """
 
+from collections.abc import Collection, Mapping
 from typing import Final
 
-from twinlog.kafka.groups.offsets import Committed
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import Retriable
+from twinlog.kafka.groups.offsets import Committed, committed_offsets
 from twinlog.kafka.types import Offset, TopicPartition
-from twinlog.store.config_records import topic_id_text
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.reported_positions import is_reported
+from twinlog.store.config_records import MirrorTopic, topic_id_text
+from twinlog.store.control_topics import partition_count
+from twinlog.store.offset_log import OFFSETS_TOPIC, read_offsets
 from twinlog.store.offset_records import Route
+from twinlog.store.snapshot import owners
 
 _TOPIC_ID: Final = "source-topic-id="
 
@@ -74,7 +85,7 @@ def found_position(
     Raises:
         PositionLost: it has begun, or may have, and its offset is missing.
     """
-    if committed is not None:
+    if committed is not None and not is_reported(committed.metadata):
         return committed if _counts(committed, wanted, copied_to) else None
     has_begun = recreated if begun is None else _same(begun, wanted)
     if not has_begun:
@@ -108,4 +119,94 @@ def _same(begun: Route, wanted: Route) -> bool:
         begun.source_topic_id == wanted.source_topic_id
         and begun.topic == wanted.topic
         and len(ids) < 2
+    )
+
+
+async def committed_positions(
+    destination: KafkaCluster, group: str, topics: Collection[MirrorTopic]
+) -> dict[TopicPartition, int]:
+    """The positions of a flow as they are committed now, by the source's partition.
+
+    Args:
+        destination: the target.
+        group: the flow's.
+        topics: topics of the flow.
+
+    Returns:
+        A partition without a position, or with one of former topics, is left out.
+
+    Raises:
+        Retriable: the coordinator does not answer.
+        UserError: a right is missing.
+    """
+    committed = await _committed(destination, group, topics, stable=False)
+    return {
+        name.source: at.offset
+        for topic in topics
+        for name in topic.mirror_partitions
+        if (at := _position_of(topic, name, group, committed)) is not None
+    }
+
+
+async def settled_positions(
+    destination: KafkaCluster, group: str, topics: Collection[MirrorTopic]
+) -> dict[TopicPartition, int]:
+    """The positions of partitions that are STOPPED, by the source's partition.
+
+    They are fenced: what was not committed before is aborted.
+
+    Args:
+        destination: the target.
+        group: the flow's.
+        topics: topics of the flow, of which all partitions are STOPPED.
+
+    Returns:
+        A partition that has not begun is left out.
+
+    Raises:
+        PositionLost: it is not known how far a partition was copied.
+        Retriable: not now.
+        UserError: a right is missing.
+        ProtocolError, ControlTopicLost: `__mirror_offsets` cannot be read.
+    """
+    committed = await _committed(destination, group, topics, stable=True)
+    count = await partition_count(destination, OFFSETS_TOPIC)
+    if count is None:
+        raise Retriable("a broker does not know the topic", topic=OFFSETS_TOPIC)
+    stored = await read_offsets(destination)
+    positions: dict[TopicPartition, int] = {}
+    for number, partitions in owners(topics, count).items():
+        for name, topic in partitions:
+            begun = stored[number].begun.get(name) if number in stored else None
+            at = _position_of(topic, name, group, committed, begun)
+            if at is not None:
+                positions[name.source] = at.offset
+    return positions
+
+
+async def _committed(
+    destination: KafkaCluster, group: str, topics: Collection[MirrorTopic], *, stable: bool
+) -> dict[TopicPartition, Committed]:
+    remotes = [topic.on_destination(name) for topic in topics for name in topic.mirror_partitions]
+    if not remotes:
+        return {}
+    return await committed_offsets(destination, group, stable=stable, partitions=remotes)
+
+
+def _position_of(
+    topic: MirrorTopic,
+    name: MirrorPartition,
+    group: str,
+    committed: Mapping[TopicPartition, Committed],
+    begun: Route | None = None,
+) -> Committed | None:
+    """See `found_position`."""
+    begin = topic.begin(name.partition)
+    return found_position(
+        committed.get(topic.on_destination(name)),
+        begun,
+        Route(topic.topic_id, topic.destination_name, topic.destination_topic_id),
+        group,
+        name.partition,
+        copied_to=None if begin is None else Offset(begin),
     )

@@ -4,6 +4,7 @@
     list        one line for each flow
     describe    its partitions, and the settings that are not the default
     pause, resume, delete
+    import-positions    where the group of another program has committed
     translate   offsets of either side, by offset, group or timestamp
 
 Each command is one call of `FlowAdmin`. The commands import what they need when they run
@@ -26,6 +27,7 @@ from twinlog.interfaces.cli.output import print_json, say
 from twinlog.interfaces.cli.tables import print_table
 from twinlog.kafka.client.configuration import read_properties
 from twinlog.kafka.errors import UserError
+from twinlog.lifecycle.flow_positions import GroupSide, ImportedPosition
 from twinlog.mirror.mirror_maker_file import Flow
 from twinlog.operations.describe import DescribedPartition
 from twinlog.operations.flow_results import (
@@ -56,6 +58,7 @@ DESCRIBE_COLUMNS: Final = (
     "LAG",
     "STATE",
 )
+POSITION_COLUMNS: Final = ("SOURCE", "BEGINS-AT", "TARGET", "FORMER", "DELETED-ON-SOURCE")
 OFFSET_COLUMNS: Final = ("SOURCE", "SOURCE-OFFSET", "TARGET", "TARGET-OFFSET", "ANSWER")
 _CREATED: Final = {
     Creation.CREATED: "Created flow {}",
@@ -339,6 +342,50 @@ def delete(
         click.echo(f"Deleted flow {result.flow}")
 
 
+@flows.command("import-positions")
+@destination_options
+@_FLOW
+@click.option("--group", required=True, help="A consumer group; it may not have members.")
+@click.option(
+    "--on",
+    type=click.Choice(["source", "target"]),
+    required=True,
+    help="The cluster on which the group has committed offsets of the source.",
+)
+@click.option("--dry-run", is_flag=True, help="Check all, and write nothing.")
+@click.option(
+    "--replace", is_flag=True, help="Replace positions that a former flow of this name has left."
+)
+@_JSON
+def import_positions(
+    *,
+    bootstrap_server: str,
+    command_config: Path | None,
+    flow: str,
+    group: str,
+    on: str,
+    dry_run: bool,
+    replace: bool,
+    as_json: bool,
+) -> None:
+    """Have a flow begin where a group of another program has committed, before its first start.
+
+    The group may be that of a sink connector (connect-NAME), or of any consumer.
+    """
+    properties = destination_properties(bootstrap_server, command_config)
+    side = GroupSide(on)
+    result = call(
+        properties,
+        lambda a: a.flows.import_positions(flow, group, side, replaces=replace, dry_run=dry_run),
+    )
+    if as_json:
+        print_json(result, indent=1)
+        return
+    print_table(POSITION_COLUMNS, map(_imported, result.positions))
+    done = "would begin" if dry_run else "begins"
+    click.echo(f"Flow {result.flow} {done} at {len(result.positions)} position(s) of group {group}")
+
+
 @flows.command()
 @destination_options
 @_FLOW
@@ -486,6 +533,11 @@ def _offset_rows(found: TranslatedOffsets) -> Iterable[tuple[object, ...]]:
             "-" if one.target_offset is None else one.target_offset,
             f"{answer}: {one.text}" if one.text else answer,
         )
+
+
+def _imported(one: ImportedPosition) -> tuple[object, ...]:
+    former = {None: "-", -1: "lost"}.get(one.former, one.former)
+    return one.source, one.position, one.target, former, one.lost
 
 
 def _say_incomplete(result: ListFlowsResult | DescribeFlowsResult) -> None:
