@@ -24,3 +24,10 @@ def few(items: Collection[object], separator: str = ", ") -> str:
     """The first items, and how many follow: `a, b, c, d, e and 7 more`."""
     suffix = f" and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
     return separator.join(map(str, islice(items, SHOWN))) + suffix
+
+
+def closest(name: str, known: Collection[str]) -> str | None:
+    """The known name that is most alike, or None."""
+    import difflib  # noqa: PLC0415 (only for names that are unknown)
+
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.75)), None)

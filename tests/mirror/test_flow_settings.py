@@ -11,10 +11,10 @@ from twinlog.mirror.flow_settings import (
     BadValue,
     FlowSetting,
     FlowSettings,
-    closest,
     field_name,
     parse_flow_settings,
 )
+from twinlog.text import closest
 
 
 def parsed(**values: str) -> FlowSettings:

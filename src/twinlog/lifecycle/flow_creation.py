@@ -25,7 +25,7 @@ from twinlog.lifecycle.flow_takeover import TAKING_OVER, FlowTakeover, TakenOver
 from twinlog.lifecycle.flow_topics import FlowClusters
 from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.errors import MirrorError, MirrorRefused
-from twinlog.mirror.flow import flow_of, flow_properties, transforms_of
+from twinlog.mirror.flow import flow_of, flow_properties, reports_positions, transforms_of
 from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.mirror_maker_file import Flow
 from twinlog.mirror.replication_policy import has_properties_of_its_own
@@ -113,6 +113,8 @@ def stored_properties(
         intervals.append(settings.emit_checkpoints_interval_seconds)
     if settings.syncs_group_offsets:
         intervals.append(settings.sync_group_offsets_interval_seconds)
+    if reports_positions(properties):
+        intervals.append(settings.twinlog_source_offsets_interval_seconds)
     # One refresh serves all that follows the topics: the shortest interval of those in use.
     seconds = min((s for s in intervals if s > 0), default=settings.refresh_topics_interval_seconds)
     refresh = {REFRESH: str(max(1, abs(seconds)) * 1000)}

@@ -88,6 +88,19 @@ def flow_of(properties: Mapping[str, str]) -> FlowRules:
     return FlowRules(settings, policy_of(values))
 
 
+def reports_positions(properties: Mapping[str, str]) -> bool:
+    """Whether the positions of a flow with these properties are committed on its source, too.
+
+    KIP-656's sink connector does so: its consumer group is on the source.
+
+    Raises:
+        UserError: see `flow_of`.
+    """
+    settings = flow_of(properties).settings
+    wanted = properties[KIND] == TRANSACTIONAL or settings.connector_type == "sink"
+    return wanted and settings.twinlog_source_offsets_interval_seconds > 0
+
+
 def transforms_of(properties: Mapping[str, str]) -> TransformChain:
     """The transforms of a mirror with these properties.
 

@@ -6,7 +6,8 @@ Names and defaults are those of MirrorMaker 2's `MirrorSourceConfig`, `MirrorChe
 
 - names that MirrorMaker 2 had until 3.9 (`removed`), with their meaning there;
 - the settings of KIP-656, a draft that no MirrorMaker 2 has (`draft`);
-- two settings of the source's consumer, since they decide which records a flow copies.
+- two settings of the source's consumer, since they decide which records a flow copies;
+- twinlog's own.
 
 A value is accepted if MirrorMaker 2 accepts it, with its own syntax: surrounding white space does
 not count, `TRUE` is `true`, lists are separated by commas. More than it are refused: an interval of
@@ -14,7 +15,7 @@ not count, `TRUE` is `true`, lists are separated by commas. More than it are ref
 no topic's name can have.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -49,6 +50,7 @@ CONSUMER: Final = "consumer."
 TRANSACTIONS: Final = "transaction.producer"
 DATA_LOSS: Final = "twinlog.data.loss"
 TAKEOVER: Final = "twinlog.takeover"
+SOURCE_OFFSETS: Final = "twinlog.source.offsets.interval.seconds"
 
 
 class FlowSetting(NamedTuple):
@@ -387,8 +389,9 @@ _ROWS: Final = (
         "source",
         choice("source", "sink"),
         "source, sink",
-        "KIP-656: which Connect connector copies records",
-        differs="twinlog has one engine for flows, and no connector",
+        "KIP-656: `sink` also commits the flow's positions on the source, for its tools; `source` "
+        "is MirrorMaker 2's connector",
+        differs="one engine copies for both, without a connector, exactly once",
         origin="draft",
     ),
     FlowSetting(
@@ -396,8 +399,9 @@ _ROWS: Final = (
         "false",
         parse_flag,
         _FLAG,
-        "KIP-656: whether records and positions are written in transactions on the target; flows "
-        "with transforms always are, and others are exactly once without it",
+        "KIP-656: whether records and positions are written in transactions on the target, with "
+        "either connector.type; flows with transforms always are, and others are exactly once "
+        "without it",
         origin="draft",
     ),
     FlowSetting(
@@ -415,6 +419,15 @@ _ROWS: Final = (
         choice("refuse", "compare", "recorded", "ignore"),
         "refuse, compare, recorded, ignore",
         "how the flow begins in a remote topic that MirrorMaker 2 has filled (see below)",
+        origin="twinlog",
+    ),
+    FlowSetting(
+        SOURCE_OFFSETS,
+        "60",
+        parse_interval,
+        "seconds",
+        "time between two commits of the flow's positions on the source, for its tools; only with "
+        "`connector.type=sink`, `transaction.producer` or transforms",
         origin="twinlog",
     ),
     FlowSetting(
@@ -511,6 +524,7 @@ class FlowSettings:
     transaction_producer: bool
     twinlog_data_loss: str
     twinlog_takeover: str
+    twinlog_source_offsets_interval_seconds: int
     consumer_auto_offset_reset: str
     consumer_isolation_level: str
 
@@ -584,10 +598,3 @@ def parse_flow_settings(
         except ValueError as error:
             errors.append(BadValue(name, str(error)))
     return tuple(errors) if errors else FlowSettings(**fields)
-
-
-def closest(name: str, known: Collection[str]) -> str | None:
-    """The known name that is most alike, or None."""
-    import difflib  # noqa: PLC0415 (only for names that are unknown)
-
-    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.75)), None)

@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Final
 
 from twinlog.mirror.config_providers import PROVIDERS
-from twinlog.mirror.flow_settings import FORMER_NAMES, POLICY_PREFIX, SETTINGS, closest
+from twinlog.mirror.flow_settings import FORMER_NAMES, POLICY_PREFIX, SETTINGS
 from twinlog.mirror.mirror_maker_file import (
     CLIENTS_OF_FLOW,
     CLUSTERS,
@@ -47,7 +47,7 @@ from twinlog.mirror.mirror_maker_names import (
 )
 from twinlog.mirror.properties_text import Property, last_values
 from twinlog.mirror.transform_chain import CONVERTER_NAMES, is_transform_property
-from twinlog.text import few
+from twinlog.text import closest, few
 
 _SHOWN: Final = frozenset({BOOTSTRAP, "security.protocol", "sasl.mechanism", CLUSTERS, TRANSFORMS})
 _FORCED: Final = frozenset({"enable.auto.commit"})

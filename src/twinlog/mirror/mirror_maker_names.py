@@ -248,7 +248,10 @@ REASONS: Final[Mapping[str, str]] = {
     "config.storage.": _STORAGE,
     "status.storage.": _STORAGE,
     "offsets.storage.topic": _STORAGE,
-    "offset.flush.": _STORAGE,
+    "offset.flush.": (
+        "twinlog stores positions with the records; how often a sink commits them on its source is "
+        "twinlog.source.offsets.interval.seconds"
+    ),
     "group.id": _WORKER,
     "client.id": _WORKER,
     "plugin.": _WORKER,

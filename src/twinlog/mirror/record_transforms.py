@@ -21,7 +21,6 @@ from typing import Final, NamedTuple
 
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.date_patterns import date_format
-from twinlog.mirror.flow_settings import closest
 from twinlog.mirror.pattern_lists import compile_list
 from twinlog.mirror.record_converters import (
     JSON,
@@ -32,6 +31,7 @@ from twinlog.mirror.record_converters import (
     plain_text,
 )
 from twinlog.mirror.setting_values import parse_flag, split_list
+from twinlog.text import closest
 
 Headers = tuple[tuple[str, bytes | None], ...]
 

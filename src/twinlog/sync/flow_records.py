@@ -27,6 +27,7 @@ from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.flow import FlowRules, flow_of
 from twinlog.mirror.mm2_records import Checkpoint, Heartbeat, Mm2Record, OffsetSync, encode
 from twinlog.mirror.offset_runs import OffsetRuns
+from twinlog.mirror.reported_positions import is_reported
 from twinlog.store.config_records import Mirror
 from twinlog.store.topic_writer import ALL, Entry, append
 from twinlog.sync.base import METADATA, Host, MirrorContext, Sync, SyncContext
@@ -230,7 +231,9 @@ class Checkpoints(Sync[Positions | None]):
                 )
                 for key, offset in committed.items()
                 # Nothing is translated before something was copied.
-                if key in runs and translation.translates(key, offset.offset)
+                if key in runs
+                and translation.translates(key, offset.offset)
+                and not is_reported(offset.metadata)
             )
 
         await asyncio.gather(*(read(group.name) for group in groups))

@@ -59,6 +59,7 @@ from twinlog.kafka.groups.offsets import (
 )
 from twinlog.kafka.requests.partitions import OffsetSpec
 from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.reported_positions import is_reported
 from twinlog.mirror.translation import SAME, Translation
 from twinlog.store.group_records import NO_OFFSET, GroupMemory, PartitionMemory, metadata_checksum
 from twinlog.sync.translated_offsets import list_translated_offsets
@@ -301,6 +302,6 @@ async def read_offsets(
     committed = {
         partition: at._replace(offset=translation.offsets(partition).lowest(at.offset))
         for partition, at in (await group_offsets(source, group, stable=stable)).items()
-        if translation.translates(partition, at.offset)
+        if translation.translates(partition, at.offset) and not is_reported(at.metadata)
     }
     return GroupOffsets(copies, committed)

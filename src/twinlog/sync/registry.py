@@ -15,6 +15,7 @@ from twinlog.sync.flow_records import Checkpoints, Heartbeats
 from twinlog.sync.flow_topics import FlowConfigs, FlowTopics
 from twinlog.sync.group_offsets import GroupSync
 from twinlog.sync.read_only import ReadOnly
+from twinlog.sync.source_positions import SourcePositions
 from twinlog.sync.topics import DeletedTopics, NewTopics, TopicGrowth, TopicOrigins
 
 REGISTRY: Final[tuple[type[Sync[Any]], ...]] = (
@@ -28,6 +29,7 @@ REGISTRY: Final[tuple[type[Sync[Any]], ...]] = (
     Compaction,
     GroupSync,
     Checkpoints,
+    SourcePositions,
     AclSync,
     FlowAcls,
     ReadOnly,
