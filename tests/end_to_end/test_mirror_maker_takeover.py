@@ -75,6 +75,50 @@ def test_a_killed_mirror_maker_is_followed_without_gap_and_repeat(
     assert tally["unrecorded"] > 0
 
 
+def test_a_flow_in_transactions_is_handed_back_and_taken_over_again(
+    stage: Stage, tmp_path: Path
+) -> None:
+    """Goal: MirrorMaker 2, twinlog, MirrorMaker 2, twinlog: each record once, though all is killed.
+
+    The flow keeps its name, and its group on the target has its former positions.
+    """
+    settings = {"b.offset.flush.interval.ms": "1000", "transaction.producer": "true"}
+    handover = Handover(tmp_path, "2", stage.source, stage.destination, settings)
+    with ProcessGroup() as group, handover.writing(RATE):
+        mirror_maker = handover.start_mirror_maker(group)
+        until(lambda: recorded_offsets(handover), SECONDS, "recorded offsets")
+        handover.await_copies(500)
+        mirror_maker.kill()
+        with handover.twinlog("--takeover", kills=True) as output:
+            first = handover.named(output)
+            handover.await_copies(500)
+        with handover.twinlog():
+            handover.await_copies(500)
+            _remove_topics(stage, handover)
+        done = handover.twinlog_ends("--hand-back")
+        assert done.count("MirrorMaker 2 goes on at offset") == PARTITIONS
+        handed_back = recorded_offsets(handover)
+        assert all(handed_back[index] > first[index].begin for index in first)
+        mirror_maker = handover.start_mirror_maker(group)
+        until(
+            lambda: all(recorded_offsets(handover)[at] > handed_back[at] for at in handed_back),
+            SECONDS,
+            "offsets that MirrorMaker 2 has recorded since",
+        )
+        handover.await_copies(500)
+        mirror_maker.kill()
+        assert "delete the flow, then take over again" in handover.refused("--takeover")
+        flow = ("--mirror", f"{handover.alias}-to-b")
+        deleted = stage.mirrors("--delete", *flow)
+        assert deleted.status == 0, deleted
+        with handover.twinlog("--takeover") as output:
+            second = handover.named(output)
+            assert all(second[index].begin > handed_back[index] + 1 for index in second)
+            handover.await_copies(500)
+            tally = handover.prove(second)
+    assert tally["twice"] == 0
+
+
 def _remove_topics(stage: Stage, handover: Handover) -> None:
     flow = ("--mirror", f"{handover.alias}-to-b")
     removed = stage.mirrors("--remove", "--topic", ".*", *flow, "--wait-seconds", "60")

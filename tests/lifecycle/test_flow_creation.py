@@ -6,6 +6,7 @@ Where they begin is in tests/lifecycle/test_flow_takeover.py.
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -21,6 +22,7 @@ from twinlog.lifecycle.flow_takeover import FlowTakeover, TakenOver
 from twinlog.lifecycle.flow_topics import FlowClusters
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.flow import flow_properties
+from twinlog.mirror.settings import KIND, TRANSACTIONAL, TRANSLATED
 from twinlog.store.config_records import Mirror, MirrorTopic, key_of
 from twinlog.store.snapshot import Snapshot
 
@@ -48,6 +50,7 @@ class World:
     """A flow with some of the topics t1, t2 and t3, all of which MirrorMaker 2 has copied."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.mirror = MIRROR
         self.topics: list[MirrorTopic] = []
         self.copied: dict[TopicPartition, int] = {}
         self.ends: dict[TopicPartition, int] = {}
@@ -62,7 +65,7 @@ class World:
                 pass
 
             async def snapshot(self) -> Snapshot:
-                return Snapshot({key_of(one): one for one in (MIRROR, *world.topics)})
+                return Snapshot({key_of(one): one for one in (world.mirror, *world.topics)})
 
         @asynccontextmanager
         async def source(*_: object) -> AsyncIterator[object]:
@@ -92,7 +95,8 @@ class World:
             "connected_source": source,
             "copied_topics": copied_topics,
             "existing_topics": answer(dict.fromkeys(("a.t1", "a.t2", "a.t3"))),
-            "read_ends": answer(self.ends),
+            "read_ends": answer(lambda: self.ends if world.mirror is MIRROR else {}),
+            "committed_positions": answer(lambda: {} if world.mirror is MIRROR else self.ends),
         }.items():
             monkeypatch.setattr(flow_creation, name, fake)
         monkeypatch.setattr(FlowClusters, "add", add)
@@ -136,13 +140,16 @@ def test_mirror_maker_has_to_be_stopped_even_if_all_topics_are_there(world: Worl
         world.take_over()
 
 
+@pytest.mark.parametrize("kind", [TRANSLATED, TRANSACTIONAL])
 @pytest.mark.parametrize(
     ("begins", "end", "recorded"), [((60,), None, 60), ((60,), 80, 80), ((), 80, 99)]
 )
 def test_a_mirror_maker_that_has_run_since_is_an_error(
-    world: World, begins: tuple[int, ...], end: int | None, recorded: int
+    world: World, begins: tuple[int, ...], end: int | None, recorded: int, kind: str
 ) -> None:
     """Goal: what it has copied beside the flow is not copied again without a word."""
+    if kind == TRANSACTIONAL:
+        world.mirror = replace(MIRROR, source={**MIRROR.source, KIND: TRANSACTIONAL})
     world.topics = [topic("t1", *begins)]
     world.ends |= {} if end is None else {FIRST: end}
     world.copied[FIRST] = recorded - (recorded != 99)

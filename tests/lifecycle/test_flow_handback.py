@@ -5,12 +5,14 @@ The way back itself is in tests/end_to_end/test_mirror_maker_takeover.py.
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 from uuid import UUID
 
 import pytest
 
+from twinlog.engines.transactional.positions import PositionLost
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import UserError
 from twinlog.kafka.types import TopicPartition
@@ -46,12 +48,13 @@ class Stored:
     """`MirrorStore` with the flow; its partitions are STOPPED, some with a reason."""
 
     reasons: Mapping[int, str]
+    mirror = MIRROR
 
     def __init__(self, _: KafkaCluster) -> None:
         pass
 
     async def snapshot(self) -> Snapshot:
-        return Snapshot({key_of(record): record for record in (MIRROR, TOPIC)})
+        return Snapshot({key_of(record): record for record in (self.mirror, TOPIC)})
 
     async def states(self) -> States:
         names = [MirrorPartition("a-to-b", "orders", index) for index in range(2)]
@@ -129,3 +132,26 @@ def test_a_remote_topic_without_the_copies_is_refused(
     with pytest.raises(UserError, match=text):
         back(ends, {}, remote)
     assert back.written == {}
+
+
+def test_a_flow_in_transactions_is_handed_back_at_its_positions(
+    back: Back, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a position is known whatever was the matter with its partition; a lost one is not."""
+    properties = flow_properties({"enabled": "true", "transaction.producer": "true"}, "a", "b")
+    monkeypatch.setattr(Stored, "mirror", replace(MIRROR, source=properties))
+
+    async def settled(_: object, group: str, topics: object) -> Mapping[TopicPartition, int]:
+        assert (group, topics) == ("twinlog.flow.a-to-b", [TOPIC])
+        return {FIRST: 80, SECOND: 7}
+
+    monkeypatch.setattr(flow_handback, "settled_positions", settled)
+    reasons = {0: "the record at offset 80 cannot be transformed"}
+    assert back({}, reasons) == [HandedBack(FIRST, 79), HandedBack(SECOND, 6)]
+
+    async def lost(*_: object) -> Mapping[TopicPartition, int]:
+        raise PositionLost("the position is lost: group g has no offset")
+
+    monkeypatch.setattr(flow_handback, "settled_positions", lost)
+    with pytest.raises(UserError, match="not known what flow a-to-b has copied: the position is"):
+        back({}, {})

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TextIO
 
 import librdkafka_tools
+import process_tree
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from flow_ordeal import Copied, records_of
 from waiting import until
@@ -29,6 +30,7 @@ from twinlog.local.artifacts import mirror_maker_jars
 from twinlog.local.check import ConsumerView
 from twinlog.local.cluster import DEFAULT_VERSION, LocalCluster
 from twinlog.local.errors import LocalError
+from twinlog.local.identity import identity_of
 from twinlog.local.processes import SHORT_LIVED, JavaProcess, JavaProgram, ProcessGroup
 
 PARTITIONS: Final = 3
@@ -193,8 +195,11 @@ class Handover:
         return done.errors
 
     @contextmanager
-    def twinlog(self, *arguments: str) -> Iterator[Path]:
-        """Run twinlog on the file; give its output, and end it with SIGTERM."""
+    def twinlog(self, *arguments: str, kills: bool = False) -> Iterator[Path]:
+        """Run twinlog on the file; give its output, and end it with SIGTERM.
+
+        `kills`: end everything by SIGKILL instead: the command, the node, the JVM, the lanes.
+        """
         output = self.folder / f"twinlog-{self.alias}.log"
         with output.open("w") as log:
             process = subprocess.Popen(
@@ -206,8 +211,11 @@ class Handover:
             try:
                 yield output
                 assert process.poll() is None, output.read_text()
-                process.send_signal(signal.SIGTERM)
-                assert process.wait(60) == 0
+                if kills:
+                    _kill_all(process)
+                else:
+                    process.send_signal(signal.SIGTERM)
+                    assert process.wait(60) == 0
             finally:
                 process.kill()
                 process.wait(30)
@@ -257,6 +265,14 @@ class Handover:
             recorded = named[index].recorded
             tally["unrecorded"] += named[index].begin - (0 if recorded is None else recorded + 1)
         return tally
+
+
+def _kill_all(process: subprocess.Popen[str]) -> None:
+    found = [identity_of(one.pid) for one in process_tree.below(process.pid)]
+    process.kill()
+    for one in found:
+        if one is not None:
+            one.signal(signal.SIGKILL)
 
 
 def random_settings(chance: random.Random) -> dict[str, str]:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from twinlog.engines.transactional.positions import committed_positions, position_group
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_config
 from twinlog.kafka.client.references import EVERYTHING
@@ -30,8 +31,9 @@ from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.mirror_maker_file import Flow
 from twinlog.mirror.replication_policy import has_properties_of_its_own
 from twinlog.mirror.settings import FLOW_KINDS, GROUPS, KIND, REFRESH, TRANSACTIONAL
-from twinlog.store.config_records import MirrorTopic
+from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.control_topics import (
+    LANES_GROUP,
     STATE_TOPIC,
     ControlTopics,
     create_control_topics,
@@ -237,7 +239,7 @@ async def take_over_topics(destination: KafkaCluster, name: str) -> list[TakenOv
         clusters = FlowClusters(destination=destination, source=source, mirror=mirror, flow=flow)
         while True:
             had = snapshot.topics_of(name)
-            await clusters.takeover.check_copied(await _copied_to(destination, had))
+            await clusters.takeover.check_copied(await _copied_to(destination, mirror, had))
             known = {topic.topic for topic in had}
             new = {
                 topic: remote
@@ -257,20 +259,24 @@ async def take_over_topics(destination: KafkaCluster, name: str) -> list[TakenOv
 
 
 async def _copied_to(
-    destination: KafkaCluster, topics: Collection[MirrorTopic]
+    destination: KafkaCluster, mirror: Mirror, topics: Collection[MirrorTopic]
 ) -> dict[TopicPartition, int]:
     """Up to where a flow has copied partitions, of which MirrorMaker 2 may have copied more.
 
     Of a topic that is copied from offset 0 on, what it has recorded is of a former topic.
     """
-    recorded = await read_ends(destination, topics) if topics else {}
+    if mirror.kind == TRANSACTIONAL:
+        group = position_group(LANES_GROUP, mirror.name)
+        copied = await committed_positions(destination, group, topics)
+    else:
+        copied = await read_ends(destination, topics) if topics else {}
     begins = {
         name.source: topic.begin(name.partition)
         for topic in topics
         for name in topic.mirror_partitions
     }
     return {
-        source: max(recorded.get(source, 0), begin or 0)
+        source: max(copied.get(source, 0), begin or 0)
         for source, begin in begins.items()
-        if begin != 0 and (begin is not None or source in recorded)
+        if begin != 0 and (begin is not None or source in copied)
     }

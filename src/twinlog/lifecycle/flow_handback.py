@@ -1,8 +1,9 @@
 """The way back: records where MirrorMaker 2 goes on, in the offsets topic of its Connect worker.
 
 Only for partitions that are STOPPED (`kafka-mirrors --remove`): they were fenced, so it is known
-what was copied, and nothing more lands. MirrorMaker 2 has to be stopped, too: Connect reads its
-offsets when it starts.
+what was copied, and nothing more lands. What was copied is in the recorded map; of a flow that
+writes in transactions, it is the committed position: the fence has ended its last transaction.
+MirrorMaker 2 has to be stopped, too: Connect reads its offsets when it starts.
 
 An offset is written to the partition that has its key already, or else to that which Connect's own
 producer would choose. Otherwise two records of one key would be in two partitions, and which of
@@ -14,6 +15,11 @@ from typing import Final, NamedTuple
 
 from kafka.partitioner.default import murmur2
 
+from twinlog.engines.transactional.positions import (
+    PositionLost,
+    position_group,
+    settled_positions,
+)
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import is_another
 from twinlog.kafka.error_codes import ErrorCode
@@ -25,10 +31,10 @@ from twinlog.lifecycle.destination_topics import existing_topics
 from twinlog.lifecycle.flow_takeover import offsets_topic, worker_group
 from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset, decode, encode
 from twinlog.mirror.flow import flow_of
-from twinlog.mirror.settings import TRANSLATED
+from twinlog.mirror.settings import FLOW_KINDS, TRANSLATED
 from twinlog.mirror.states import State
-from twinlog.store.config_records import MirrorTopic, Wanted
-from twinlog.store.control_topics import States, partition_count
+from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.store.control_topics import LANES_GROUP, States, partition_count
 from twinlog.store.mirrors import MirrorStore, unknown_mirror
 from twinlog.store.recorded_maps import read_ends
 from twinlog.store.topic_reader import read_whole
@@ -72,7 +78,7 @@ async def hand_back(destination: KafkaCluster, name: str) -> list[HandedBack]:
     mirror = snapshot.mirrors.get(name)
     if mirror is None:
         raise unknown_mirror(name, snapshot)
-    if mirror.kind != TRANSLATED:
+    if mirror.kind not in FLOW_KINDS:
         raise UserError(f"mirror {name} is no flow")
     topics = snapshot.topics_of(name)
     states = await store.states()
@@ -85,8 +91,10 @@ async def hand_back(destination: KafkaCluster, name: str) -> list[HandedBack]:
                     "--remove",
                     hint=f"kafka-mirrors --remove --mirror {name} --topic '.*'",
                 )
-    ends = await read_ends(destination, topics)
-    await _require_known(destination, name, topics, states, ends)
+    ends = await _copied_to(destination, mirror, topics)
+    # A position is known whatever has become of its partition.
+    reasons = states if mirror.kind == TRANSLATED else States({}, {})
+    await _require_known(destination, name, topics, reasons, ends)
     alias = flow_of(mirror.source).settings.source_cluster_alias
     if members := await member_clients(destination, worker_group(alias)):
         raise UserError(
@@ -101,6 +109,27 @@ async def hand_back(destination: KafkaCluster, name: str) -> list[HandedBack]:
     }
     await _record(destination, alias, upto)
     return [HandedBack(source, end - 1) for source, end in sorted(upto.items()) if end > 0]
+
+
+async def _copied_to(
+    destination: KafkaCluster, mirror: Mirror, topics: Sequence[MirrorTopic]
+) -> Mapping[TopicPartition, int]:
+    """The source's offsets up to which a flow has copied its partitions, which are STOPPED.
+
+    Raises:
+        UserError: a position is lost, or a right is missing.
+        TwinlogError: not now.
+    """
+    if mirror.kind == TRANSLATED:
+        return await read_ends(destination, topics)
+    group = position_group(LANES_GROUP, mirror.name)
+    try:
+        return await settled_positions(destination, group, topics)
+    except PositionLost as error:
+        raise UserError(
+            f"it is not known what flow {mirror.name} has copied: {error}",
+            hint="then hand it back",
+        ) from error
 
 
 async def _require_known(
@@ -131,8 +160,8 @@ async def _require_known(
         if is_another(topic.destination_topic_id, existing[remote].topic_id):
             raise UserError(f"the remote topic {remote} was recreated", hint=hint)
         for partition in copied:
-            state = states.states[partition]
-            if state.reason is not None:
+            state = states.states.get(partition)
+            if state is not None and state.reason is not None:
                 raise UserError(
                     f"it is not known what of {partition.source} was copied: {state.reason}",
                     hint=hint,
