@@ -1,6 +1,7 @@
 """`twinlog mirror-maker` and `twinlog kafka-mirror-maker`: files and flags, explained."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from checkout import ROOT
 from click.testing import CliRunner, Result
 
 from twinlog.interfaces.cli.main import main
+from twinlog.node import mirror_maker
 
 KAFKAS = ROOT / "tests" / "data" / "mirror-maker" / "connect-mirror-maker.properties"
 HEADER = """\
@@ -197,3 +199,27 @@ def test_the_former_script(tmp_path: Path) -> None:
     assert refused.exit_code == 1
     assert "Error: --message.handler is 'x.Y'" in refused.stderr
     assert json.loads(run(*words, "--whitelist", "x", "--json").stdout)["errors"] == []
+
+
+def test_each_node_gets_the_options_of_the_command(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: two instances on one host have nodes of different names."""
+    given: list[Sequence[str]] = []
+
+    class Maker:
+        def __init__(self, _: object, __: object, arguments: Sequence[str], ___: object) -> None:
+            given.append(arguments)
+
+        async def run(self) -> int:
+            return 0
+
+        def stop(self) -> None:
+            """Nothing runs."""
+
+    monkeypatch.setattr(mirror_maker, "MirrorMaker", Maker)
+    assert run("mirror-maker", file, "--node", "second", "--lanes", "2").exit_code == 0
+    assert run("mirror-maker", file).exit_code == 0
+    (first, other) = map(" ".join, given)
+    assert "--node second --lanes 2" in first
+    assert "--node" not in other

@@ -20,7 +20,7 @@ from twinlog.interfaces.cli.options import lane_options, spark_options
 from twinlog.interfaces.cli.output import say
 
 PROPERTIES_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
-RUNNING: Final = ("master", "conf", "lanes", "lane_config", "lane_property", "log_level")
+RUNNING: Final = ("node", "master", "conf", "lanes", "lane_config", "lane_property", "log_level")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -37,6 +37,9 @@ def running_options(command: F) -> F:
         type=click.IntRange(min=1),
         help="Number of lanes for each target; one for each core by default.",
     )(command)
+    command = click.option("--node", help="Name of each target's node; the host name by default.")(
+        command
+    )
     return spark_options(lane_options(command))
 
 
@@ -171,7 +174,7 @@ def _hand_back(checked: Any) -> None:
 def _node_arguments(running: Mapping[str, Any]) -> list[str]:
     """The options of `twinlog run` for each node."""
     arguments = ["--log-level", running["log_level"], "--master", running["master"]]
-    for name in ("lanes", "lane_config"):
+    for name in ("node", "lanes", "lane_config"):
         if running[name] is not None:
             arguments += [f"--{name.replace('_', '-')}", str(running[name])]
     for name in ("conf", "lane_property"):
