@@ -10,7 +10,7 @@ from pathlib import Path
 import librdkafka_tools
 import process_tree
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from remote_topics import records
 from waiting import until
 
@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 SECONDS = 120.0
 FIRST = 2_000
 COUNT = 30_000
+MANY = 120_000
 FILE = r"""
 clusters = east, west
 east.bootstrap.servers = {east}
@@ -63,10 +64,10 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 class Running:
     """The command, with all of its processes."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, *arguments: str) -> None:
         with file.with_suffix(".log").open("a") as log:
             self.process = subprocess.Popen(
-                [*commands.TWINLOG, "mirror-maker", str(file), "--lanes", "1"],
+                [*commands.TWINLOG, "mirror-maker", str(file), "--lanes", "1", *arguments],
                 stdout=log,
                 stderr=log,
             )
@@ -95,6 +96,14 @@ def log_end(servers: str, topic: str) -> int:
     with librdkafka_tools.consumer(servers, "log-end") as consumer:
         _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
     return int(end)
+
+
+def reported(servers: str, group: str, topic: str) -> dict[int, int]:
+    """The committed offsets of a group; none while the cluster's first group has no coordinator."""
+    try:
+        return librdkafka_tools.committed(servers, group, topic)
+    except KafkaException:
+        return {}
 
 
 EXPECTED = [f'{{"number":{number},"card":""}}' for number in range(COUNT) if number % 10]
@@ -128,7 +137,7 @@ def test_records_are_transformed_once_though_all_is_killed(
     librdkafka_tools.make_topic(east, name)
     produce(east, name, range(FIRST))
     running = Running(file)
-    load = threading.Thread(target=produce, args=(east, name, range(FIRST, COUNT)))
+    load = threading.Thread(target=produce, args=(east, name, range(FIRST, COUNT)), daemon=True)
     try:
         until(lambda: arrived(stage, f"masked.{name}"), SECONDS, "the first records")
         load.start()
@@ -147,7 +156,7 @@ def test_records_are_transformed_once_though_all_is_killed(
         assert arrived(stage, f"east.{name}") == []
         group = "twinlog.flow.east-to-west"
         until(
-            lambda: librdkafka_tools.committed(east, group, name) == {0: COUNT},
+            lambda: reported(east, group, name) == {0: COUNT},
             SECONDS,
             "the position on the source",
         )
@@ -176,3 +185,104 @@ def test_transactions_without_transforms_copy_records_as_they_are(
         running.end()
     finally:
         running.kill()
+
+
+def test_instances_change_to_a_sink_one_by_one(stage: Stage, topic: str, tmp_path: Path) -> None:
+    """Goal: KIP-656's migration: some with the old and some with the new file, all killed once.
+
+    The flow is that of the file that was started last, for all of them. Transactions are another
+    kind of flow: they are refused, and the others go on.
+    """
+    east, west = stage.source.bootstrap_servers, stage.destination.bootstrap_servers
+    name, old, new, last = f"step-{topic}", *(tmp_path / f"{n}.properties" for n in "onl")
+    text = FILE.format(east=east, west=west, topics=name).replace("east", "fourth")
+    old.write_text(text)
+    new.write_text(f"{text}connector.type = sink\ntwinlog.source.offsets.interval.seconds = 1\n")
+    last.write_text(f"{text}connector.type = sink\ntransaction.producer = true\n")
+    librdkafka_tools.make_topic(east, name)
+    produce(east, name, range(FIRST))
+    remote, group = f"fourth.{name}", "twinlog.flow.fourth-to-west"
+    running = [Running(old, "--node", f"step-{at}") for at in (0, 1)]
+    load = threading.Thread(target=produce, args=(east, name, range(FIRST, MANY)), daemon=True)
+    try:
+        until(lambda: arrived(stage, remote), SECONDS, "the first records")
+        load.start()
+        assert reported(east, group, name) == {}
+        for at in (0, 1):
+            running[at].kill()
+            running[at] = Running(new, "--node", f"step-{at}")
+            before = log_end(west, remote)
+            until(lambda before=before: log_end(west, remote) > before, SECONDS, "more records")
+        until(lambda: reported(east, group, name), SECONDS, "the source's group")
+        refused = commands.run(commands.TWINLOG, "mirror-maker", str(last), seconds=120)
+        assert refused.status == 1, refused
+        assert load.is_alive(), "all of this happens under load"
+        assert "flow fourth-to-west exists without transforms and transaction.producer" in (
+            refused.errors
+        )
+        load.join(SECONDS)
+        until(lambda: log_end(west, remote) >= MANY, SECONDS, f"{MANY} records")
+        until(lambda: len(arrived(stage, remote)) >= MANY, SECONDS, f"{MANY} records")
+        values = [json.loads(value)["number"] for value in arrived(stage, remote)]
+        assert values == list(range(MANY))
+        until(
+            lambda: reported(east, group, name) == {0: MANY},
+            SECONDS,
+            "the position on the source",
+        )
+        for one in running:
+            one.end()
+    finally:
+        for one in running:
+            one.kill()
+        if load.ident is not None:
+            load.join(SECONDS)
+
+
+def test_a_flow_changes_to_transactions_and_back(stage: Stage, topic: str, tmp_path: Path) -> None:
+    """Goal: by the positions that are handed back and taken over, each record once, under load."""
+    east, west = stage.source.bootstrap_servers, stage.destination.bootstrap_servers
+    name, plain, transactional = f"kind-{topic}", tmp_path / "plain", tmp_path / "transactional"
+    text = FILE.format(east=east, west=west, topics=name).replace("east", "fifth")
+    plain.write_text(text)
+    transactional.write_text(f"{text}transaction.producer = true\n")
+    librdkafka_tools.make_topic(east, name)
+    produce(east, name, range(FIRST))
+    remote, flow = f"fifth.{name}", ("--mirror", "fifth-to-west")
+    running = Running(plain)
+    load = threading.Thread(target=produce, args=(east, name, range(FIRST, MANY)), daemon=True)
+    try:
+        load.start()
+        for old, new in ((plain, transactional), (transactional, plain)):
+            before = _end(stage, remote)
+            until(
+                lambda before=before: _end(stage, remote) > before + FIRST, SECONDS, "more records"
+            )
+            removed = stage.mirrors("--remove", "--topic", ".*", *flow, "--wait-seconds", "60")
+            assert removed.status == 0, removed
+            running.end()
+            done = commands.run(
+                commands.TWINLOG, "mirror-maker", str(old), "--hand-back", seconds=120
+            )
+            assert done.status == 0, done
+            assert "MirrorMaker 2 goes on at offset" in done.errors
+            deleted = stage.mirrors("--delete", *flow)
+            assert deleted.status == 0, deleted
+            running = Running(new, "--takeover")
+        load.join(SECONDS)
+        until(lambda: _end(stage, remote) >= MANY, SECONDS, f"{MANY} records")
+        until(lambda: len(arrived(stage, remote)) >= MANY, SECONDS, f"{MANY} records")
+        values = [json.loads(value)["number"] for value in arrived(stage, remote)]
+        assert values == list(range(MANY))
+        running.end()
+    finally:
+        running.kill()
+        if load.ident is not None:
+            load.join(SECONDS)
+
+
+def _end(stage: Stage, topic: str) -> int:
+    """The log end; 0 while there is no such topic."""
+    servers = stage.destination.bootstrap_servers
+    names = librdkafka_tools.admin(servers).list_topics(timeout=30)
+    return log_end(servers, topic) if topic in names.topics else 0

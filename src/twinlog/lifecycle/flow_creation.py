@@ -178,8 +178,8 @@ async def create_flow(
         raise UserError(
             f"flow {name} exists without transforms and transaction.producer, or with them; the "
             "two kinds of flows keep their positions in different places",
-            hint="--remove its topics and --delete it; in the target, commit the source's offsets "
-            "to go on at (docs/operations/transforms.md), or let it begin anew",
+            hint="--remove its topics, --hand-back its positions, --delete it, then start with "
+            "--takeover (docs/operations/kip-656.md); or delete it, and let it begin anew",
         )
     elif stored.kind not in FLOW_KINDS:
         raise UserError(
