@@ -50,6 +50,13 @@ east->west.predicates.test.name = test
 east->west.value.converter = org.apache.kafka.connect.json.JsonConverter
 east->west.value.converter.schemas.enable = false
 """
+QUERY = r"""
+east->west.twinlog.transform.sql = SELECT record, concat('masked.', substring(topic, 6)) AS topic, \
+    struct(value.number, '' AS card) AS value \
+    FROM records WHERE NOT exists(headers, h -> h.key = 'test')
+east->west.twinlog.transform.value.format = json
+east->west.twinlog.transform.value.schema = number BIGINT, card STRING
+"""
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +130,9 @@ def produce(servers: str, topic: str, numbers: range) -> None:
     assert producer.flush(60) == 0
 
 
+@pytest.mark.parametrize("transforms", [TRANSFORMS, QUERY], ids=["in-the-lane", "by-spark"])
 def test_records_are_transformed_once_though_all_is_killed(
-    stage: Stage, topic: str, tmp_path: Path
+    stage: Stage, topic: str, tmp_path: Path, transforms: str
 ) -> None:
     """Goal: dropped, masked, routed, each once at read_committed, after kill -9 in the middle.
 
@@ -133,7 +141,7 @@ def test_records_are_transformed_once_though_all_is_killed(
     east, west = stage.source.bootstrap_servers, stage.destination.bootstrap_servers
     name, file = f"orders-{topic}", tmp_path / "mm2.properties"
     report = "twinlog.source.offsets.interval.seconds = 1\n"
-    file.write_text(FILE.format(east=east, west=west, topics=name) + TRANSFORMS + report)
+    file.write_text(FILE.format(east=east, west=west, topics=name) + transforms + report)
     librdkafka_tools.make_topic(east, name)
     produce(east, name, range(FIRST))
     running = Running(file)

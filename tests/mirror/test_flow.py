@@ -8,10 +8,12 @@ import pytest
 from twinlog.kafka.errors import UserError
 from twinlog.lifecycle.flow_creation import properties_of, stored_properties
 from twinlog.mirror import replication_policy
+from twinlog.mirror.dataframe_transform import DataFrameTransform
 from twinlog.mirror.flow import flow_of, flow_properties, transforms_of
 from twinlog.mirror.mirror_maker_file import parse_mirror_maker_file
 from twinlog.mirror.replication_policy import ReplicationPolicy
 from twinlog.mirror.settings import kind_of, parse_settings
+from twinlog.mirror.transform_chain import TransformChain
 
 
 def test_a_flow_survives_being_stored() -> None:
@@ -51,11 +53,13 @@ def test_transforms_are_stored_with_the_flow() -> None:
     parse_settings(properties)
     assert kind_of(properties) == "transactional"
     flow_of(properties)
-    ((name, _),) = transforms_of(properties).steps
+    chain = transforms_of(properties)
+    assert isinstance(chain, TransformChain)
+    ((name, _),) = chain.steps
     assert name == "route"
     in_transactions = flow_properties({"transaction.producer": "TRUE"}, "a", "b")
     assert kind_of(in_transactions) == "transactional"
-    assert transforms_of(in_transactions).steps == ()
+    assert transforms_of(in_transactions) == TransformChain()
     with pytest.raises(UserError, match="expected one of"):
         transforms_of({**properties, "mirror.flow.transforms.route.type": "Mine"})
 
@@ -74,7 +78,24 @@ def test_transforms_of_a_file_are_stored() -> None:
     (flow, _) = parse_mirror_maker_file(text, lambda _, value: value).flows
     properties = properties_of(flow)
     assert kind_of(properties) == "transactional"
-    assert [name for name, _ in transforms_of(properties).steps] == ["route"]
+    chain = transforms_of(properties)
+    assert isinstance(chain, TransformChain)
+    assert [name for name, _ in chain.steps] == ["route"]
+
+
+def test_a_transform_by_spark_is_stored_with_the_flow() -> None:
+    """Goal: the same kind as with other transforms, so that a flow may change to it and back."""
+    text = "clusters = a, b\na.bootstrap.servers = a:1\nb.bootstrap.servers = b:1\n"
+    text += "a->b.enabled = true\nkey.converter = StringConverter\n"
+    text += "a->b.twinlog.transform.sql = SELECT record FROM records\n"
+    (flow, _) = parse_mirror_maker_file(text, lambda _, value: value).flows
+    properties = properties_of(flow)
+    assert kind_of(properties) == "transactional"
+    assert transforms_of(properties) == DataFrameTransform(sql="SELECT record FROM records")
+    assert "mirror.flow.key.converter" not in properties
+    flow_of(properties)
+    with pytest.raises(UserError, match="both set: expected one of them"):
+        transforms_of({**properties, "mirror.flow.transforms": "route"})
 
 
 class Suffixed(ReplicationPolicy):

@@ -157,3 +157,43 @@ def test_the_lines_of_transforms() -> None:
     assert [line.verdict for line in found] == [USED, USED, USED, DIFFERS, DIFFERS, USED]
     assert "in this order (A->B); not to heartbeats" in found[0].text
     assert "its transforms see bytes" in found[3].text
+
+
+def test_the_lines_of_a_transform_by_spark() -> None:
+    """Goal: each line says what it is for; one without the flow's prefix has no effect."""
+    text = (
+        "twinlog.transform.sql = SELECT 1\n"
+        "A->B.twinlog.transform.sql = SELECT record FROM records\n"
+        "A->B.twinlog.transform.value.format = string\n"
+        "A->B.twinlog.transform.tables.prices = /data/prices.csv\n"
+        "A->B.value.converter = org.apache.kafka.connect.json.JsonConverter\n"
+    )
+    found = explained(text)[-5:]
+    assert [line.verdict for line in found] == [NO_EFFECT, DIFFERS, DIFFERS, DIFFERS, DIFFERS]
+    assert "write SOURCE->TARGET.twinlog.transform.sql" in found[0].text
+    assert "applies this query to each micro-batch of records (A->B)" in found[1].text
+    assert "keys or values become columns" in found[2].text
+    assert "a static table" in found[3].text
+    assert "this converter would change them" in found[4].text
+
+
+@pytest.mark.parametrize(
+    ("lines", "number", "text"),
+    [
+        ("A->B.twinlog.transform.sql = x\nA->B.twinlog.transform.qsl = y\n", 0, "qsl is not known"),
+        ("A->B.twinlog.transform.value.format = json\n", 0, "neither is set"),
+        (
+            (
+                "A->B.twinlog.transform.sql = x\nA->B.transforms = m\n"
+                "A->B.transforms.m.type = DropHeaders\n"
+            ),
+            1,
+            "are both set",
+        ),
+    ],
+)
+def test_mistakes_in_a_transform_by_spark(lines: str, number: int, text: str) -> None:
+    """Goal: an error, at the line of the transform."""
+    found = explained(lines)[len(HEADER.splitlines()) :]
+    assert [line.verdict is ERROR for line in found].index(True) == number
+    assert text in found[number].text

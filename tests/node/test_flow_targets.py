@@ -35,3 +35,29 @@ def test_a_takeover_is_asked_for_by_the_flag_or_the_file(
     [target], _ = run_parts(checked.flows, checked.clusters, takeover=takeover)
     [flow] = target.flows
     assert flow_of(flow.properties).settings.twinlog_takeover == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "granted"),
+    [
+        ("", None),
+        (
+            (
+                "A->B.transforms = a\nA->B.transforms.a.type = DropHeaders\n"
+                "A->B.transforms.a.headers = h\n"
+            ),
+            None,
+        ),
+        ("A->B.twinlog.transform.sql = SELECT record FROM records\n", "true"),
+    ],
+)
+def test_a_node_may_run_code_if_a_flow_of_the_file_has_some(
+    tmp_path: Path, line: str, granted: str | None
+) -> None:
+    """Goal: the file is its operator's own; without such a flow the grant stays off."""
+    file = tmp_path / "mm2.properties"
+    file.write_text(FILE + line)
+    checked = check_file(file)
+    assert not checked.report.errors
+    [target], _ = run_parts(checked.flows, checked.clusters)
+    assert target.properties.get("mirror.dataframes.enable") == granted

@@ -15,7 +15,7 @@ def main(node: str, servers: str) -> None:
         node=node,
         index=0,
         lanes=1,
-        destination={"bootstrap.servers": servers},
+        destination={"bootstrap.servers": servers, "mirror.dataframes.enable": "true"},
         settings=LaneSettings(lease_s=2.0),
         group_id="twinlog",
         session_timeout_s=6.0,

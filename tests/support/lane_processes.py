@@ -17,7 +17,8 @@ class Lanes:
         self._folder = folder
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, node: str) -> None:
+    def start(self, node: str) -> int:
+        """Start a lane; return its process id."""
         with (self._folder / f"{node}.log").open("ab") as log:
             self._processes[node] = subprocess.Popen(
                 [sys.executable, "-m", "flow_lane", node, self._servers],
@@ -25,6 +26,7 @@ class Lanes:
                 stdout=log,
                 stderr=log,
             )
+        return self._processes[node].pid
 
     def kill(self, node: str) -> None:
         process = self._processes.pop(node)

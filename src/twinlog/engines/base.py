@@ -28,6 +28,7 @@ from random import Random
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+from twinlog.engines.dataframes import DataFrames
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal
@@ -304,6 +305,8 @@ class LaneContext:
     called; it waits as long as that takes."""
     random: Random
     """For jitter."""
+    dataframes: DataFrames | None = None
+    """Applies transforms by Spark; None: this process cannot."""
 
 
 class MirrorKind(Protocol):

@@ -9,6 +9,12 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from twinlog.kafka.errors import UserError
+from twinlog.mirror.dataframe_transform import (
+    DataFrameTransform,
+    has_dataframe_transform,
+    is_dataframe_property,
+    parse_dataframe_transform,
+)
 from twinlog.mirror.flow_settings import (
     POLICY_PREFIX,
     SETTINGS,
@@ -16,6 +22,7 @@ from twinlog.mirror.flow_settings import (
     FlowSettings,
     parse_flow_settings,
 )
+from twinlog.mirror.mirror_maker_names import TRANSFORMS
 from twinlog.mirror.replication_policy import (
     ReplicationPolicy,
     has_properties_of_its_own,
@@ -58,7 +65,17 @@ def flow_kind(values: Mapping[str, str]) -> str:
         in_transactions = parse_flag(text)
     except ValueError as error:
         raise UserError(f"{TRANSACTIONS} is {text!r}: expected {error}") from error
-    return TRANSACTIONAL if in_transactions or has_transforms(values) else TRANSLATED
+    return TRANSACTIONAL if in_transactions or has_any_transform(values) else TRANSLATED
+
+
+def has_any_transform(values: Mapping[str, str]) -> bool:
+    """Whether a flow's properties have a transform of one of the two kinds."""
+    return has_transforms(values) or has_dataframe_transform(values)
+
+
+def belongs_to_transforms(name: str) -> bool:
+    """Whether a flow's property belongs to a transform of one of the two kinds."""
+    return is_transform_property(name) or is_dataframe_property(name)
 
 
 def flow_of(properties: Mapping[str, str]) -> FlowRules:
@@ -75,7 +92,7 @@ def flow_of(properties: Mapping[str, str]) -> FlowRules:
     unknown = sorted(
         name
         for name in values.keys() - SETTINGS.keys()
-        if not is_transform_property(name)
+        if not belongs_to_transforms(name)
         and not (own_policy and name.startswith(f"{POLICY_PREFIX}."))
     )
     if unknown:
@@ -101,13 +118,31 @@ def reports_positions(properties: Mapping[str, str]) -> bool:
     return wanted and settings.twinlog_source_offsets_interval_seconds > 0
 
 
-def transforms_of(properties: Mapping[str, str]) -> TransformChain:
+def transforms_of(properties: Mapping[str, str]) -> TransformChain | DataFrameTransform:
     """The transforms of a mirror with these properties.
 
     Raises:
         UserError: a transform is not known, or a property is wrong.
     """
-    return parse_transforms(_values(properties))
+    return parse_any_transform(_values(properties))
+
+
+def parse_any_transform(values: Mapping[str, str]) -> TransformChain | DataFrameTransform:
+    """The transforms of a flow with these properties, by MirrorMaker 2's names.
+
+    Raises:
+        UserError: a transform is not known, a property is wrong, or there are both kinds.
+    """
+    if not has_dataframe_transform(values):
+        return parse_transforms(values)
+    if has_transforms(values):
+        raise UserError(
+            f"{TRANSFORMS} and twinlog.transform.* are both set: expected one of them",
+            hint="a query can do what single-message transforms do",
+        )
+    transform = parse_dataframe_transform(values)
+    assert transform is not None
+    return transform
 
 
 def _values(properties: Mapping[str, str]) -> dict[str, str]:

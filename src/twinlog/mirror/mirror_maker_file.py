@@ -39,6 +39,8 @@ from typing import Final, NamedTuple
 
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.config_providers import PROVIDERS, Provider, parse_providers, rewrite
+from twinlog.mirror.dataframe_transform import has_dataframe_transform, is_dataframe_property
+from twinlog.mirror.flow import belongs_to_transforms, has_any_transform, parse_any_transform
 from twinlog.mirror.flow_settings import (
     CONSUMER,
     FORMER_NAMES,
@@ -62,7 +64,6 @@ from twinlog.mirror.mirror_maker_names import (
 )
 from twinlog.mirror.properties_text import Property, last_values, parse_lines
 from twinlog.mirror.setting_values import parse_flag, split_list
-from twinlog.mirror.transform_chain import has_transforms, is_transform_property, parse_transforms
 
 CLUSTERS: Final = "clusters"
 ENABLED: Final = "enabled"
@@ -401,25 +402,30 @@ class _FileReader:
         self, merged: Properties, settings: FlowSettings | None, flow: str
     ) -> dict[str, str]:
         """The properties of a flow's transforms; none if it has no transforms."""
-        items = {name: item for name, item in merged.items() if is_transform_property(name)}
+        items = {name: item for name, item in merged.items() if belongs_to_transforms(name)}
+        if has_dataframe_transform(dict.fromkeys(items, "")):
+            # Converters are of single-message transforms.
+            items = {n: i for n, i in items.items() if is_dataframe_property(n) or n == TRANSFORMS}
         values: dict[str, str] = {}
         for name, item in items.items():
             try:
                 values[name] = self._setting(item)
             except UserError:
                 return {}
-        if has_transforms(values):
+        transformed = has_any_transform(values)
+        first = min(items.values(), key=lambda item: item.line, default=None)
+        blamed = items.get(TRANSFORMS, first)
+        if transformed and blamed is not None:
             for item in items.values():
                 self.uses[item.line].add(flow)
             try:
-                parse_transforms(values)
+                parse_any_transform(values)
             except UserError as error:
-                self._problem(items[TRANSFORMS], f"{flow}: {error}")
-        transformed = has_transforms(values)
+                self._problem(blamed, f"{flow}: {error}")
         in_transactions = settings is not None and (transformed or settings.transaction_producer)
         if settings is not None and in_transactions and settings.syncs_group_offsets:
             self._problem(
-                items[TRANSFORMS] if transformed else merged[TRANSACTIONS],
+                blamed if transformed and blamed is not None else merged[TRANSACTIONS],
                 f"{flow}: sync.group.offsets.enabled is true: expected false, since offsets of "
                 "groups are not translated for transforms or transaction.producer",
             )

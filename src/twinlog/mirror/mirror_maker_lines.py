@@ -20,6 +20,8 @@ from enum import Enum
 from typing import Final
 
 from twinlog.mirror.config_providers import PROVIDERS
+from twinlog.mirror.dataframe_transform import FUNCTION, SQL, TABLES, is_dataframe_property
+from twinlog.mirror.flow import belongs_to_transforms
 from twinlog.mirror.flow_settings import FORMER_NAMES, POLICY_PREFIX, SETTINGS
 from twinlog.mirror.mirror_maker_file import (
     CLIENTS_OF_FLOW,
@@ -46,7 +48,7 @@ from twinlog.mirror.mirror_maker_names import (
     reason,
 )
 from twinlog.mirror.properties_text import Property, last_values
-from twinlog.mirror.transform_chain import CONVERTER_NAMES, is_transform_property
+from twinlog.mirror.transform_chain import CONVERTER_NAMES
 from twinlog.text import closest, few
 
 _SHOWN: Final = frozenset({BOOTSTRAP, "security.protocol", "sasl.mechanism", CLUSTERS, TRANSFORMS})
@@ -286,8 +288,10 @@ class _LineReader:
             if place.prefix:
                 return LineVerdict.NO_EFFECT, f"MirrorMaker 2 reads {PROVIDERS} without a prefix"
             return LineVerdict.USED, "how references such as ${file:...} are resolved"
-        if is_transform_property(name):
-            return self._of_transforms(item, place)
+        if belongs_to_transforms(name):
+            dataframes = is_dataframe_property(name)
+            explain = self._of_dataframes if dataframes else self._of_transforms
+            return explain(item, place)
         if name.startswith(POLICY_PREFIX):
             return LineVerdict.USED, "a property of the replication policy, if its class reads it"
         if name in DRAFT_NAMES:
@@ -319,6 +323,24 @@ class _LineReader:
         if name == TRANSFORMS or ("." in name and not converter):
             return LineVerdict.NO_EFFECT, f"a part of {TRANSFORMS}, and the flow has none"
         return self._of_connect(item, place)
+
+    def _of_dataframes(self, item: Property, place: _LinePlace) -> Explanation:
+        name, flows = place.rest, self._flows(item)
+        if not flows:
+            return LineVerdict.NO_EFFECT, (
+                f"it belongs to one flow: write SOURCE->TARGET.{name}"
+                if not place.target
+                else f"flow {place.flow} copies no topics"
+            )
+        if name == SQL:
+            what = "Spark applies this query to each micro-batch of records"
+        elif name == FUNCTION:
+            what = "Spark applies this Python function to each micro-batch of records"
+        elif name.startswith(TABLES):
+            what = "a static table of the query or function"
+        else:
+            what = "how keys or values become columns of records"
+        return LineVerdict.DIFFERS, f"{what} ({flows}); no MirrorMaker 2 has it"
 
     def _of_connect(self, item: Property, place: _LinePlace) -> Explanation:
         why = reason(place.rest)

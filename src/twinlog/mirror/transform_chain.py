@@ -100,7 +100,7 @@ class TransformChain:
                 return None
             current = changed
         if current.topic != topic:
-            _check_topic(current.topic)
+            check_routed_topic(current.topic)
         return Transformed(
             current.topic,
             current.partition,
@@ -111,7 +111,12 @@ class TransformChain:
         )
 
 
-def _check_topic(topic: str) -> None:
+def check_routed_topic(topic: str) -> None:
+    """Refuse a name of a topic that no record may be routed to.
+
+    Raises:
+        TransformError: it is no name of a topic, or one of an internal topic.
+    """
     if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
         raise TransformError(f"the record is routed to {topic!r}, which is no name of a topic")
     if topic.startswith("__"):

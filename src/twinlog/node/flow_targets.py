@@ -1,15 +1,17 @@
 """From the flows of a properties file to what runs them: nodes, stored flows, heartbeats.
 
 A node may read what the file itself refers to, on this machine: the files and environment variables
-that are named in the connection of a flow's source (kafka/client/references.py).
+that are named in the connection of a flow's source (kafka/client/references.py). It may run queries
+and functions of Spark if a flow of the file has one.
 """
 
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from twinlog.kafka.client.references import ALLOWED_PATHS, ALLOWLIST_PATTERN
+from twinlog.kafka.client.references import ALLOWED_PATHS, ALLOWLIST_PATTERN, DATAFRAMES
 from twinlog.lifecycle.flow_creation import properties_of, used_properties
+from twinlog.mirror.dataframe_transform import is_dataframe_property
 from twinlog.mirror.flow import FlowRules
 from twinlog.mirror.flow_settings import TAKEOVER
 from twinlog.mirror.mirror_maker_file import Flow
@@ -65,7 +67,8 @@ def run_parts(
 
 
 def _grants(flows: Iterable[StoredFlow]) -> dict[str, str]:
-    """The node's rights to read what the sources' connections refer to."""
+    """The node's rights to read what the sources' connections refer to, and to run code."""
+    flows = list(flows)
     paths: set[str] = set()
     variables: set[str] = set()
     for flow in flows:
@@ -79,4 +82,7 @@ def _grants(flows: Iterable[StoredFlow]) -> dict[str, str]:
         grants[ALLOWED_PATHS] = ",".join(sorted(paths))
     if variables:
         grants[ALLOWLIST_PATTERN] = "|".join(re.escape(name) for name in sorted(variables))
+    names = {name.removeprefix(FLOW_PREFIX) for flow in flows for name in flow.properties}
+    if any(map(is_dataframe_property, names)):
+        grants[DATAFRAMES] = "true"
     return grants

@@ -19,6 +19,7 @@ from twinlog.kafka.types import LogBounds, Offset, TopicPartition
 from twinlog.mirror.flow import flow_of, transforms_of
 from twinlog.mirror.offset_runs import Ends, encode_runs
 from twinlog.mirror.settings import TRANSACTIONAL
+from twinlog.mirror.transform_chain import TransformChain
 from twinlog.operations.verification_report import Counts, LogReport, RemoteReport
 from twinlog.operations.verified_topics import partitions_of, topic_ids
 from twinlog.store.config_records import Mirror, MirrorTopic, topic_id_text
@@ -317,7 +318,7 @@ def _is_empty(bounds: LogBounds) -> bool:
 
 
 def _has_transforms(mirror: Mirror) -> bool:
-    return mirror.kind == TRANSACTIONAL and bool(transforms_of(mirror.source).steps)
+    return mirror.kind == TRANSACTIONAL and transforms_of(mirror.source) != TransformChain()
 
 
 def _begins_at_end(mirror: Mirror) -> bool:

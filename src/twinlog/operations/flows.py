@@ -20,11 +20,10 @@ from twinlog.lifecycle.creation import connected_source
 from twinlog.lifecycle.flow_creation import create_flow, flow_name, properties_of
 from twinlog.lifecycle.flow_positions import GroupSide, import_positions
 from twinlog.mirror.errors import MirrorError, MirrorRefused
-from twinlog.mirror.flow import flow_of
+from twinlog.mirror.flow import belongs_to_transforms, flow_of
 from twinlog.mirror.flow_settings import SETTINGS
 from twinlog.mirror.mirror_maker_file import Flow
 from twinlog.mirror.settings import FLOW_KINDS, FLOW_PREFIX, TRANSACTIONAL, split_settings
-from twinlog.mirror.transform_chain import is_transform_property
 from twinlog.operations.describe import MirrorDescription
 from twinlog.operations.flow_results import (
     CreateFlowResult,
@@ -412,7 +411,7 @@ def _described(
         settings = {
             name: values.get(name, setting.default or "") for name, setting in SETTINGS.items()
         }
-        settings |= {name: text for name, text in values.items() if is_transform_property(name)}
+        settings |= {name: text for name, text in values.items() if belongs_to_transforms(name)}
     changed = [
         name
         for name, text in settings.items()

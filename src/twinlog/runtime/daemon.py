@@ -25,13 +25,17 @@ def _work_if_asked(sock: socket.socket, authenticated: bool) -> int:
     """Run Spark's worker as soon as there is a task.
 
     When the application ends while a worker waits for its next task, Spark's worker reports the
-    missing task to the closed socket, and prints a stack trace of that failure to the terminal.
+    missing task to the closed socket, and prints a stack trace of that failure to the terminal. So
+    does a worker whose rows are not wanted any more, as the query has failed that they were for.
     """
     try:
         request = sock.recv(1, socket.MSG_PEEK)
     except ConnectionError:
         request = b""
-    return _work(sock, authenticated) if request else 1
+    try:
+        return _work(sock, authenticated) if request else 1
+    except BrokenPipeError:
+        return 1
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ from twinlog.kafka.errors import (
 from twinlog.kafka.groups.group_config import GroupConfig
 from twinlog.kafka.groups.membership import GroupMember
 from twinlog.logs import set_up
+from twinlog.runtime.dataframe_process import DataFrameProcess
 from twinlog.runtime.heap import keep_freed
 from twinlog.runtime.mirror_engines import MirrorEngines
 from twinlog.runtime.ownership import OwnedStatePartition
@@ -132,6 +133,7 @@ class Lane:
         self._change = asyncio.Event()
         self._assigned = asyncio.Event()  # set when a state partition was assigned
         self._changing = asyncio.Lock()  # guards `_owned` and `_engines`
+        self._dataframes = DataFrameProcess()
 
     async def run(self) -> None:
         """Run until asked to stop.
@@ -187,6 +189,7 @@ class Lane:
                 await asyncio.gather(*tasks, return_exceptions=True)
                 await self.on_lost(set(self._owned))
                 await self._engines.close()
+                await self._dataframes.close()
 
     async def _watch_parent(self) -> None:
         while os.getppid() == self._parent:
@@ -201,6 +204,7 @@ class Lane:
             may_write=self._may_write,
             confirm_ownership=self._confirm_ownership,
             random=self._random,
+            dataframes=self._dataframes,
         )
         self._engines = MirrorEngines(
             context,

@@ -145,11 +145,26 @@ def test_grants_apply_to_each_later_connection(folder: Path) -> None:
 
 def test_grants_in_the_properties_of_a_mirror_are_ignored(folder: Path) -> None:
     """The names of the grants count in a process's own configuration only."""
-    own = {"mirror.allowed.paths": "/", "mirror.allowlist.pattern": ".*"}
+    own = {
+        "mirror.allowed.paths": "/",
+        "mirror.allowlist.pattern": ".*",
+        "mirror.dataframes.enable": "true",
+    }
     for grants in (NOTHING, EVERYTHING):
         assert parse_source(BASE | own, grants, ENVIRONMENT).config.grants == NOTHING
     with pytest.raises(UserError, match=r"is not within mirror\.allowed\.paths"):
         parse_source(_filled(jaas("${directory:PRIVATE:pw}"), folder) | own, NOTHING, ENVIRONMENT)
+
+
+def test_code_of_flows_needs_a_grant() -> None:
+    """Goal: whoever may write to `__mirror_config` runs no code on a node by default."""
+    for properties, allowed in (({}, False), ({"mirror.dataframes.enable": " TRUE "}, True)):
+        grants = parse_config(BASE | properties, ENVIRONMENT).config.grants
+        assert grants.dataframes is allowed
+    grants.check_dataframes()
+    for refusing in (NOTHING, EVERYTHING):
+        with pytest.raises(UserError, match=r"needs mirror\.dataframes\.enable=true"):
+            refusing.check_dataframes()
 
 
 def test_a_process_resolves_all_references_of_its_own_configuration(folder: Path) -> None:
@@ -167,6 +182,7 @@ def test_the_configuration_file_of_a_command_may_use_any_reference(folder: Path)
 @pytest.mark.parametrize(
     ("key", "value"),
     [
+        ("mirror.dataframes.enable", "yes"),
         ("mirror.allowed.paths", "secrets"),
         ("mirror.allowed.paths", "/etc/../root"),
         ("mirror.allowlist.pattern", "("),

@@ -10,15 +10,18 @@ Records may be routed to any topic. One that does not exist is created, with as 
 the remote topic has.
 """
 
+import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from twinlog.engines.base import LaneContext, Observer
+from twinlog.engines.dataframes import DataFrames, QueryUnusable
 from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.exact.ports import DestinationPort, SourcePort
-from twinlog.engines.transactional.outputs import RecordFailure, transformed
+from twinlog.engines.transactional.micro_batch import frame_outputs
+from twinlog.engines.transactional.outputs import Outputs, RecordFailure, transformed
 from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.engines.transactional.transactions import TransactionRefused
 from twinlog.engines.transactional.writers import (
@@ -43,8 +46,10 @@ from twinlog.kafka.errors import (
 from twinlog.kafka.log.records import Encoded
 from twinlog.kafka.requests.topics import NewTopic, create_topics
 from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.mirror.dataframe_transform import DataFrameTransform
 from twinlog.mirror.flow import FlowRules, flow_of, transforms_of
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.plan import Data
 from twinlog.mirror.transform_chain import TransformChain
 from twinlog.store.offset_records import Route
 
@@ -56,9 +61,14 @@ _KEEP_S: Final = 3600.0
 """How often a position is committed that has not changed: brokers forget old ones."""
 _LEAST_BYTES: Final = 64 * 1024
 """Of each partition in a transaction with many."""
+_STOP_POLL_S: Final = 0.1
+"""How soon a partition that is to be stopped ends a query of Spark's."""
+
+_T = TypeVar("_T")
 
 _Partition = FlowPartition[TransactionalWriters, TransactionalQueue]
 _Taken = list[tuple[_Partition, TransactionalQueue]]
+_Transforms = TransformChain | DataFrameTransform
 
 
 class TransactionalEngines:
@@ -112,9 +122,10 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         super().__init__(lane, source, destination, observe)
         self._mirror = mirror
         self._cluster = lane.destination
+        self._dataframes = lane.dataframes
         self._writing: set[TransactionalWriters] = set()
         self._configured: Mapping[str, str] = {}
-        self._rules: tuple[FlowRules, TransformChain] | None = None
+        self._rules: tuple[FlowRules, _Transforms] | None = None
         self._unreadable = "the flow's settings are not known yet"
         self._stuck: dict[MirrorPartition, Offset] = {}  # at records that cannot be transformed
         self._partitions_of: dict[str, int] = {}  # of topics that records are routed to
@@ -129,9 +140,13 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
             return
         self._configured = dict(properties)
         try:
-            self._rules = flow_of(properties), transforms_of(properties)
+            rules, transforms = flow_of(properties), transforms_of(properties)
+            if isinstance(transforms, DataFrameTransform):
+                self._cluster.config.grants.check_dataframes()
         except UserError as error:
             self._rules, self._unreadable = None, f"the flow's settings cannot be read: {error}"
+        else:
+            self._rules = rules, transforms
 
     # ---- locating ------------------------------------------------------------------------------
 
@@ -197,7 +212,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         writers: TransactionalWriters,
         partitions: _Taken,
         rules: FlowRules,
-        chain: TransformChain,
+        transforms: _Transforms,
     ) -> None:
         """Write what these partitions have queued, in one transaction.
 
@@ -206,7 +221,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         """
         taken: _Taken = []
         try:
-            outputs = await self._outputs(partitions, rules, chain)
+            outputs = await self._outputs(partitions, rules, transforms)
             taken = [(p, queue) for p, queue in partitions if p.name in outputs]
             refused = await self._unroutable(outputs, rules)
             if refused:
@@ -224,6 +239,9 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
             causes = {key: str(refusal) for key, refusal in error.refusals.items()}
             self._partitions_of.clear()
             self._refused(taken, outputs, causes)
+        except QueryUnusable as error:
+            for partition, queue in partitions:
+                self._stuck_at(partition, queue, RecordFailure(queue.recorded, str(error)))
         except Fenced:
             raise
         except TwinlogError as error:
@@ -244,33 +262,80 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
                 self._flow.trouble(partition, f"a transaction has failed: {error}")
 
     async def _outputs(
-        self, partitions: _Taken, rules: FlowRules, chain: TransformChain
+        self, partitions: _Taken, rules: FlowRules, transforms: _Transforms
     ) -> dict[MirrorPartition, _Output]:
-        """What these partitions have for a transaction; those that have trouble are left out."""
+        """What these partitions have for a transaction; those that have trouble are left out.
+
+        Raises:
+            QueryUnusable: the transform by Spark cannot be applied to any record.
+            TwinlogError: not now.
+        """
         share = max(self._flow.settings.produce_max_bytes // len(partitions), _LEAST_BYTES)
+        taken = {partition.name: queue.take(share) for partition, queue in partitions}
+        data = {partition: taken[partition.name][0] for partition, _ in partitions}
+        results = await self._transformed(data, rules, transforms)
         outputs: dict[MirrorPartition, _Output] = {}
         for partition, queue in partitions:
-            data, end = queue.take(share)
-            # Heartbeats are MirrorMaker 2's own records: its clients could not read changed ones.
-            exempt = rules.policy.is_heartbeats_topic(partition.source.topic)
-            try:
-                batches, failure = await transformed(
-                    TransformChain() if exempt else chain, data, partition.destination
-                )
-            except CorruptBatch as error:
+            batches, end = taken[partition.name]
+            result = results[partition.destination]
+            if isinstance(result, CorruptBatch):
                 if partition.sequence is queue:
-                    self._flow.trouble(partition, f"corrupt batch from the source: {error}")
+                    self._flow.trouble(partition, f"corrupt batch from the source: {result}")
                 continue
+            failure = result.failure
             if failure is not None and failure.offset == queue.recorded:
                 self._stuck_at(partition, queue, failure)
                 continue
             reason = None
             if failure is not None:  # what is before it goes first
                 end, reason = failure
-            records = sum(max(0, min(one.end, end) - one.start) for one in data)
-            size = sum(one.size for one in data)
-            outputs[partition.name] = _Output(batches, end, records, size, reason)
+            records = sum(max(0, min(one.end, end) - one.start) for one in batches)
+            size = sum(one.size for one in batches)
+            outputs[partition.name] = _Output(result.batches, end, records, size, reason)
         return outputs
+
+    async def _transformed(
+        self, data: Mapping[_Partition, Sequence[Data]], rules: FlowRules, transforms: _Transforms
+    ) -> Mapping[TopicPartition, Outputs | CorruptBatch]:
+        """The results of the transforms, by remote partition."""
+        results: dict[TopicPartition, Outputs | CorruptBatch] = {}
+        for_spark: dict[TopicPartition, Sequence[Data]] = {}
+        for partition, batches in data.items():
+            chain = transforms
+            # Heartbeats are MirrorMaker 2's own records: its clients could not read changed ones.
+            if rules.policy.is_heartbeats_topic(partition.source.topic):
+                chain = TransformChain()
+            if isinstance(chain, DataFrameTransform):
+                for_spark[partition.destination] = batches
+                continue
+            try:
+                results[partition.destination] = await transformed(
+                    chain, batches, partition.destination
+                )
+            except CorruptBatch as error:
+                results[partition.destination] = error
+        if isinstance(transforms, DataFrameTransform) and any(for_spark.values()):
+            query = frame_outputs(_available(self._dataframes), transforms, for_spark)
+            results.update(await self._unless_stopped(query, list(data)))
+        return {**{remote: Outputs({}) for remote in for_spark}, **results}
+
+    async def _unless_stopped(
+        self, query: Coroutine[object, object, _T], partitions: Collection[_Partition]
+    ) -> _T:
+        """The result of a query; a partition that is to be stopped does not wait for it.
+
+        Raises:
+            Outdated: a partition was stopped; the others are to be located again.
+        """
+        task = asyncio.ensure_future(query)
+        try:
+            while not task.done() and not any(partition.gone for partition in partitions):
+                await asyncio.wait({task}, timeout=_STOP_POLL_S)
+        finally:
+            task.cancel()  # without effect if it is done
+        if not task.done():
+            raise Outdated("a partition of the same transaction was stopped")
+        return task.result()
 
     async def _unroutable(
         self, outputs: Mapping[MirrorPartition, _Output], rules: FlowRules
@@ -387,7 +452,10 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
     def _stuck_at(
         self, partition: _Partition, queue: TransactionalQueue, failure: RecordFailure
     ) -> None:
-        """Fail a partition at a record; it is tried again, as transforms may be altered."""
+        """Fail a partition at a record; it is tried again, as transforms may be altered.
+
+        It stays FAILED until it is behind that record, and does not change its state at each try.
+        """
         if partition.sequence is queue:
             self._stuck[partition.name] = failure.offset
             self._flow.fail(partition, failure.reason)
@@ -396,6 +464,12 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         self._stuck.pop(partition.name, None)
         partition.stage, partition.reason = FlowStage.COPYING, None
         self._flow.note(partition)
+
+
+def _available(dataframes: DataFrames | None) -> DataFrames:
+    if dataframes is None:
+        raise QueryUnusable("this process cannot start Spark for twinlog.transform.*")
+    return dataframes
 
 
 def _route(partition: _Partition) -> Route:

@@ -71,6 +71,25 @@ class _Growing:
             self.records, self.size = [], 0
 
 
+class GrowingBatches:
+    """The batches of all destination partitions that records of one partition go to."""
+
+    def __init__(self) -> None:
+        self._growing: dict[TopicPartition, _Growing] = {}
+
+    def add(self, to: TopicPartition, record: PackedRecord, codec: Codec) -> None:
+        """Append a record to a partition, to be compressed as its batch of the source is."""
+        if to not in self._growing:
+            self._growing[to] = _Growing(codec)
+        self._growing[to].add(record, codec)
+
+    def finished(self) -> Mapping[TopicPartition, Sequence[Encoded]]:
+        """All batches."""
+        for each in self._growing.values():
+            each.flush()
+        return {to: each.built for to, each in self._growing.items()}
+
+
 class RecordFailure(NamedTuple):
     """The first record that cannot be transformed, and why."""
 
@@ -101,7 +120,7 @@ async def transformed(
     Raises:
         CorruptBatch: a batch cannot be read.
     """
-    growing: dict[TopicPartition, _Growing] = {}
+    growing = GrowingBatches()
     failure = None
     try:
         for batch in batches:
@@ -112,17 +131,13 @@ async def transformed(
                     if result is None:
                         continue
                     to, packed = result
-                    if to not in growing:
-                        growing[to] = _Growing(codec)
-                    growing[to].add(packed, codec)
+                    growing.add(to, packed, codec)
                 await asyncio.sleep(0)  # the lane's other tasks have their turn, after 1 ms or so
     except TransformError as error:
         offset = Offset(record[0])
         reason = f"the record at offset {offset} cannot be transformed: {error}"
         failure = RecordFailure(offset, reason)
-    for each in growing.values():
-        each.flush()
-    return Outputs({to: each.built for to, each in growing.items()}, failure)
+    return Outputs(growing.finished(), failure)
 
 
 def _applied(

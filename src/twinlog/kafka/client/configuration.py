@@ -29,8 +29,7 @@ from urllib.parse import unquote, urlsplit
 from twinlog.kafka.client.dial import Options
 from twinlog.kafka.client.jaas import parse_jaas
 from twinlog.kafka.client.references import (
-    ALLOWED_PATHS,
-    ALLOWLIST_PATTERN,
+    GRANTS,
     NOTHING,
     SYSTEM_TICKETS,
     Grants,
@@ -258,7 +257,7 @@ class _Reader:
         """What mirrors' properties may read; a mirror's own properties grant nothing."""
         if self._grants is not None:
             return NOTHING
-        values = {key: self.text(key) for key in (ALLOWED_PATHS, ALLOWLIST_PATTERN)}
+        values = {key: self.text(key) for key in GRANTS}
         return parse_grants({key: value for key, value in values.items() if value is not None})
 
     def check_path(self, key: str, path: str) -> None:

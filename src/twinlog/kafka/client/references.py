@@ -12,6 +12,8 @@ allows it, with the names of Kafka's config providers:
                                keyTab and ticketCache of sasl.jaas.config
     mirror.allowlist.pattern   regular expression of whole names of environment variables (KIP-887):
                                ${env:...}; KRB5CCNAME, also for the system's tickets
+    mirror.dataframes.enable   true: flows may run queries and Python functions of Spark, which can
+                               do whatever the node's user can
 
 Paths are compared as written, as in Kafka: they are absolute and have no `..`. Symbolic links below
 an allowed path are followed, since only this machine's administrator can have created them.
@@ -28,6 +30,9 @@ from twinlog.kafka.errors import UserError
 
 ALLOWED_PATHS: Final = "mirror.allowed.paths"
 ALLOWLIST_PATTERN: Final = "mirror.allowlist.pattern"
+DATAFRAMES: Final = "mirror.dataframes.enable"
+GRANTS: Final = (ALLOWED_PATHS, ALLOWLIST_PATTERN, DATAFRAMES)
+"""The properties that grant something."""
 REFERRING: Final = ("sasl.", "ssl.")
 """Prefixes of the settings whose values may have references."""
 SYSTEM_TICKETS: Final = "KRB5CCNAME"
@@ -40,6 +45,8 @@ class Grants:
 
     paths: tuple[PurePosixPath, ...] = ()
     variables: Pattern[str] | None = None
+    dataframes: bool = False
+    """Whether flows may run code: SQL and Python functions."""
     all_references: bool = False
     """Whether the operator has just given these properties; they were not stored."""
 
@@ -92,6 +99,19 @@ class Grants:
                 "variables",
             )
 
+    def check_dataframes(self) -> None:
+        """Refuse code of a flow.
+
+        Raises:
+            UserError: this process may not run any.
+        """
+        if not self.dataframes:
+            raise UserError(
+                f"twinlog.transform.* needs {DATAFRAMES}=true",
+                hint=f"{_where(DATAFRAMES)}: whoever may write to __mirror_config can then run "
+                "code as the node's user",
+            )
+
 
 NOTHING: Final = Grants()
 EVERYTHING: Final = Grants(all_references=True)
@@ -105,8 +125,12 @@ def parse_grants(properties: Mapping[str, str]) -> Grants:
     """Parse what a process's own configuration allows mirrors' properties to read.
 
     Raises:
-        UserError: a path is not absolute, or the pattern is no regular expression.
+        UserError: a path is not absolute, the pattern is no regular expression, or
+            `mirror.dataframes.enable` is no boolean.
     """
+    dataframes = properties.get(DATAFRAMES, "false").strip().lower()
+    if dataframes not in {"true", "false"}:
+        raise UserError(f"{DATAFRAMES} is {dataframes!r}: expected true or false")
     paths = [path.strip() for path in properties.get(ALLOWED_PATHS, "").split(",") if path.strip()]
     for path in map(PurePosixPath, paths):
         if not path.is_absolute() or ".." in path.parts:
@@ -120,4 +144,8 @@ def parse_grants(properties: Mapping[str, str]) -> Grants:
         raise UserError(
             f"{ALLOWLIST_PATTERN} is {pattern!r}: expected a regular expression ({error})"
         ) from error
-    return Grants(paths=tuple(map(PurePosixPath, paths)), variables=variables)
+    return Grants(
+        paths=tuple(map(PurePosixPath, paths)),
+        variables=variables,
+        dataframes=dataframes == "true",
+    )

@@ -1,0 +1,53 @@
+"""How an engine has records transformed by Spark: what a lane offers to it.
+
+The transform is a function from records to records that writes nothing. So nothing has to be fenced
+there, and it may run again at any time, or twice: exactly once is the business of the transaction
+that its result is written in.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from twinlog.mirror.dataframe_transform import DataFrameTransform
+
+
+class SourceRow(NamedTuple):
+    """A row of `records`: see `RECORD_COLUMNS`."""
+
+    record: int
+    """The row's index in its micro-batch."""
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+
+
+class ResultRows(NamedTuple):
+    """The rows of a result, and their columns: those of `RESULT_COLUMNS` that the result has."""
+
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[object, ...]]
+
+
+class QueryUnusable(Exception):
+    """The transform cannot be applied to any record; the text says why."""
+
+
+class QueryFailed(Exception):
+    """The transform has failed for these records; the text holds nothing of them."""
+
+
+class DataFrames(Protocol):
+    """Applies transforms to micro-batches."""
+
+    async def run(self, transform: DataFrameTransform, rows: Sequence[SourceRow]) -> ResultRows:
+        """Transform a micro-batch.
+
+        Raises:
+            QueryUnusable, QueryFailed: see the classes.
+            Retriable: not now; call it again.
+        """
+        ...

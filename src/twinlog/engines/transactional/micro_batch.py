@@ -1,0 +1,259 @@
+"""From the batches of the source to those of a transaction, by a transform of DataFrames.
+
+One micro-batch has the records of one transaction, of all its partitions. A record is told by its
+index, which each row of the result names. So rows may be in any order, and come from any join:
+those of a destination partition are written in the order of the source's records.
+
+What is written is always the result of exactly the records whose positions are committed with it: a
+query may count or group, so that a row may depend on any of them. A partition with a record that
+cannot be transformed is cut before that record, and the query is run again for what is left:
+
+    query ──► result ──► every row can be written ──► done
+      ▲  │       └─ a row cannot ──► cut its partition before its record ─┐
+      │  └─ it fails ──► try each partition alone, and cut it before the  │
+      │                  first record with which it fails, by halving ────┤
+      └───────────────────────────────────────────────────────────────────┘
+
+The cut partition is FAILED at that record once what is before it is committed.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from twinlog.engines.dataframes import DataFrames, QueryFailed, ResultRows, SourceRow
+from twinlog.engines.transactional.outputs import GrowingBatches, Outputs, RecordFailure
+from twinlog.kafka.errors import CorruptBatch
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.record_parts import CutRecord, PackedRecord, cut_records
+from twinlog.kafka.log.records import Encoded, Headers, decode_headers, encode_headers
+from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.mirror.dataframe_transform import DataFrameTransform
+from twinlog.mirror.plan import Data
+from twinlog.mirror.record_converters import TransformError
+from twinlog.mirror.transform_chain import check_routed_topic
+
+_MAX_PARTITION: Final = (1 << 31) - 1
+
+
+class SourceRecord(NamedTuple):
+    """A record of a micro-batch, with the remote partition of its own and its batch's codec."""
+
+    remote: TopicPartition
+    cut: CutRecord
+    headers: Headers
+    codec: Codec
+
+    @property
+    def offset(self) -> int:
+        """The source's offset."""
+        return self.cut[0]
+
+
+def source_records(remote: TopicPartition, batches: Iterable[Data]) -> list[SourceRecord]:
+    """The records of one partition, in order.
+
+    Raises:
+        CorruptBatch: a batch cannot be read.
+    """
+    return [
+        SourceRecord(remote, cut, decode_headers(memoryview(cut[4]), cut[0]), batch.header.codec)
+        for batch in batches
+        for records in cut_records(batch.header, batch.records)
+        for cut in records
+    ]
+
+
+async def frame_outputs(
+    frames: DataFrames,
+    transform: DataFrameTransform,
+    batches: Mapping[TopicPartition, Sequence[Data]],
+) -> Mapping[TopicPartition, Outputs | CorruptBatch]:
+    """What is to be written for these batches, by the remote partition.
+
+    Args:
+        frames: applies the transform.
+        transform: what is done to the records.
+        batches: by remote partition, in order.
+
+    Raises:
+        QueryUnusable: the transform cannot be applied to any record.
+        Retriable: not now.
+    """
+    corrupt: dict[TopicPartition, CorruptBatch] = {}
+    parts: dict[TopicPartition, list[SourceRecord]] = {}
+    for remote, data in batches.items():
+        try:
+            parts[remote] = source_records(remote, data)
+        except CorruptBatch as error:
+            corrupt[remote] = error
+    query = _Query(frames, transform)
+    failures: dict[TopicPartition, RecordFailure] = {}
+    tried_alone = False
+    while True:
+        try:
+            results, failed = await query.run(
+                [record for part in parts.values() for record in part]
+            )
+        except QueryFailed as error:
+            failed = {} if tried_alone else await query.failures_alone(parts)
+            if tried_alone:  # each alone passes, but not all together: one goes on
+                others = [remote for remote, part in parts.items() if part][1:]
+                failed = {remote: _failure(parts[remote][0], str(error)) for remote in others}
+            tried_alone = True
+        else:
+            if not failed:
+                break
+        for remote, failure in failed.items():
+            failures[remote] = failure
+            parts[remote] = [one for one in parts[remote] if one.offset < failure.offset]
+    outputs = {remote: Outputs(results.get(remote, {}), failures.get(remote)) for remote in parts}
+    return {**outputs, **corrupt}
+
+
+_Results = Mapping[TopicPartition, Mapping[TopicPartition, Sequence[Encoded]]]
+_Failures = Mapping[TopicPartition, RecordFailure]
+
+
+@dataclass(frozen=True, slots=True)
+class _Query:
+    """A transform, and what applies it."""
+
+    frames: DataFrames
+    transform: DataFrameTransform
+
+    async def run(self, records: Sequence[SourceRecord]) -> tuple[_Results, _Failures]:
+        """The batches of the result by the partitions that they come from, and rows that fail.
+
+        Raises:
+            QueryFailed: the query fails for these records.
+        """
+        if not records:
+            return {}, {}
+        rows = [_row(index, record) for index, record in enumerate(records)]
+        return assembled(records, await self.frames.run(self.transform, rows))
+
+    async def failures_alone(
+        self, parts: Mapping[TopicPartition, Sequence[SourceRecord]]
+    ) -> _Failures:
+        """The first record of each partition with which the query fails for it alone."""
+        found = {remote: await self._first_failure(part) for remote, part in parts.items()}
+        return {remote: failure for remote, failure in found.items() if failure is not None}
+
+    async def _first_failure(self, records: Sequence[SourceRecord]) -> RecordFailure | None:
+        good, bad, reason = 0, len(records) + 1, ""
+        length = len(records)
+        while bad - good > 1:
+            try:
+                await self.run(records[:length])
+            except QueryFailed as error:
+                bad, reason = length, str(error)
+            else:
+                good = length
+            # A partition that goes on at a bad record meets it first.
+            length = 1 if good == 0 and bad == len(records) else (good + bad) // 2
+        return None if good == len(records) else _failure(records[good], reason)
+
+
+def _row(index: int, record: SourceRecord) -> SourceRow:
+    offset, timestamp, key, value, _ = record.cut
+    topic, partition = record.remote
+    return SourceRow(index, topic, partition, offset, timestamp, key, value, record.headers)
+
+
+def assembled(records: Sequence[SourceRecord], result: ResultRows) -> tuple[_Results, _Failures]:
+    """The batches of a result, by the remote partition of the records that they come from.
+
+    Returns:
+        The batches, and for each partition the first record with a row that cannot be written.
+
+    Raises:
+        QueryFailed: a row does not name a record.
+    """
+    growing: dict[TopicPartition, GrowingBatches] = {}
+    failures: dict[TopicPartition, RecordFailure] = {}
+    for index, row in _in_order(result.rows, len(records)):
+        source = records[index]
+        if source.remote in failures:
+            continue
+        try:
+            to, packed = _written(source, dict(zip(result.columns, row, strict=True)))
+        except TransformError as error:
+            failures[source.remote] = _failure(source, str(error))
+            continue
+        growing.setdefault(source.remote, GrowingBatches()).add(to, packed, source.codec)
+    return {remote: each.finished() for remote, each in growing.items()}, failures
+
+
+def _in_order(
+    rows: Sequence[tuple[object, ...]], count: int
+) -> list[tuple[int, tuple[object, ...]]]:
+    numbered = []
+    for row in rows:
+        index = row[0]
+        if not isinstance(index, int) or not 0 <= index < count:
+            raise QueryFailed("column record of the result has a value that names no record")
+        numbered.append((index, row))
+    return sorted(numbered, key=itemgetter(0))
+
+
+def _failure(source: SourceRecord, reason: str) -> RecordFailure:
+    reason = f"the record at offset {source.offset} cannot be transformed: {reason}"
+    return RecordFailure(Offset(source.offset), reason)
+
+
+def _written(
+    source: SourceRecord, row: Mapping[str, object]
+) -> tuple[TopicPartition, PackedRecord]:
+    """Where a row is written, and what.
+
+    Raises:
+        TransformError: a column has a value that no record can have.
+    """
+    _, timestamp_before, key, value, headers = source.cut
+    topic = row.get("topic", source.remote.topic)
+    if not isinstance(topic, str):
+        raise TransformError("column topic of the result is null")
+    if topic != source.remote.topic:
+        check_routed_topic(topic)
+    partition = row.get("partition", source.remote.partition)
+    if not isinstance(partition, int) or not 0 <= partition <= _MAX_PARTITION:
+        raise TransformError(f"column partition of the result is {partition}")
+    timestamp = row.get("timestamp", timestamp_before)
+    if not isinstance(timestamp, int):
+        raise TransformError("column timestamp of the result is null")
+    if "headers" in row:
+        _check_names(source.headers)
+        headers = encode_headers(_headers(row["headers"]))
+    key, value = _bytes(row.get("key", key)), _bytes(row.get("value", value))
+    return TopicPartition(topic, partition), (timestamp, key, value, headers)
+
+
+def _bytes(value: object) -> bytes | None:
+    if value is None:
+        return None
+    assert isinstance(value, bytes | bytearray), "the worker hands on bytes"
+    return bytes(value)
+
+
+def _check_names(headers: Headers) -> None:
+    """Refuse names of headers that a STRING of Spark cannot hold, and would alter."""
+    for name, _ in headers:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise TransformError("the name of a header is not in UTF-8") from error
+
+
+def _headers(headers: object) -> Headers:
+    if headers is None:
+        return ()
+    assert isinstance(headers, list | tuple)
+    found = []
+    for header in headers:
+        name, value = header if header is not None else (None, None)
+        if name is None:
+            raise TransformError("column headers of the result has a header without a name")
+        found.append((name, _bytes(value)))
+    return tuple(found)

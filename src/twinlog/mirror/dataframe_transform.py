@@ -1,0 +1,171 @@
+r"""A flow's transform by Spark: a SQL query or a Python function (decision 0016).
+
+    twinlog.transform.sql = SELECT record, 'gold' AS topic, struct(value.id, p.price) AS value \
+        FROM records JOIN prices p ON p.id = value.id
+    twinlog.transform.value.format = json
+    twinlog.transform.value.schema = id BIGINT, card STRING
+    twinlog.transform.tables.prices = /data/prices.csv
+    twinlog.transform.tables.prices.schema = id BIGINT, price DECIMAL(10, 2)
+
+`twinlog.transform.function = module:function` names a function `DataFrame -> DataFrame` instead.
+
+The query reads `records`, one row for each record (`RECORD_COLUMNS`). A row of its result is a
+record to write, and `record` names the record that it comes from. Another column of
+`RESULT_COLUMNS` that the result lacks stays as in that record, with the same bytes. A record that
+no row names is dropped.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import PurePosixPath
+from typing import Final
+
+from twinlog.kafka.errors import UserError
+
+PREFIX: Final = "twinlog.transform."
+SQL: Final = f"{PREFIX}sql"
+FUNCTION: Final = f"{PREFIX}function"
+TABLES: Final = f"{PREFIX}tables."
+RECORDS: Final = "records"
+"""The name of the table that a query reads."""
+
+RECORD_COLUMNS: Final = (
+    "record BIGINT NOT NULL, topic STRING NOT NULL, partition INT NOT NULL, "
+    "offset BIGINT NOT NULL, timestamp BIGINT NOT NULL, key BINARY, value BINARY, "
+    "headers ARRAY<STRUCT<key: STRING, value: BINARY>> NOT NULL"
+)
+"""The columns of `records` in Spark's DDL, before keys and values are decoded.
+
+`topic` is the remote topic. `timestamp` is in milliseconds since 1970.
+"""
+RESULT_COLUMNS: Final = ("record", "topic", "partition", "timestamp", "key", "value", "headers")
+"""The columns of a result that mean something, in the order in which they are handed on."""
+IGNORED_COLUMNS: Final = ("offset",)
+"""Columns of a result without effect: `SELECT *` has them."""
+
+_PARTS: Final = ("key", "value")
+_FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+_TABLE: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_TABLE_FORMATS: Final = ("csv", "json", "parquet")
+
+
+class PartFormat(Enum):
+    """What the bytes of keys or values are."""
+
+    BYTES = "bytes"
+    STRING = "string"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class PartColumn:
+    """The column of keys, or of values; `schema` is the DDL of the JSON objects' fields."""
+
+    format: PartFormat = PartFormat.BYTES
+    schema: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StaticTable:
+    """A table that is read once; without a schema, Spark infers it."""
+
+    name: str
+    path: str
+    format: str
+    schema: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFrameTransform:
+    """What Spark does to each micro-batch. Exactly one of `sql` and `function` is set."""
+
+    sql: str | None = None
+    function: str | None = None
+    """`module:function`, imported where it runs."""
+    tables: tuple[StaticTable, ...] = ()
+    key: PartColumn = PartColumn()
+    value: PartColumn = PartColumn()
+
+
+def is_dataframe_property(name: str) -> bool:
+    """Whether a flow's property belongs to its transform by Spark."""
+    return name.startswith(PREFIX)
+
+
+def has_dataframe_transform(values: Mapping[str, str]) -> bool:
+    """Whether a flow's properties have a transform by Spark, complete or not."""
+    return any(map(is_dataframe_property, values))
+
+
+def parse_dataframe_transform(values: Mapping[str, str]) -> DataFrameTransform | None:
+    """The transform of a flow with these properties; others are ignored. None: it has none.
+
+    The query itself is checked by Spark, where it runs.
+
+    Raises:
+        UserError: a property is missing, malformed or unknown.
+    """
+    if not has_dataframe_transform(values):
+        return None
+    left = {name: text.strip() for name, text in values.items() if is_dataframe_property(name)}
+    sql, function = left.pop(SQL, ""), left.pop(FUNCTION, "")
+    if bool(sql) == bool(function):
+        which = "both are set" if sql else "neither is set"
+        raise UserError(f"{SQL} and {FUNCTION}: {which}, expected one of them")
+    if function and not _FUNCTION.fullmatch(function):
+        raise UserError(f"{FUNCTION} is {function!r}: expected MODULE:FUNCTION")
+    key, value = (_part(left, part) for part in _PARTS)
+    tables = _tables(left)
+    if left:
+        raise UserError(
+            f"{min(left)} is not known",
+            hint=f"expected {SQL}, {FUNCTION}, {TABLES}NAME, {TABLES}NAME.schema, "
+            f"{PREFIX}value.format, {PREFIX}value.schema, or those of key",
+        )
+    return DataFrameTransform(
+        sql=sql or None, function=function or None, tables=tables, key=key, value=value
+    )
+
+
+def _part(left: dict[str, str], part: str) -> PartColumn:
+    """Take the properties of keys or values."""
+    name, schema_name = f"{PREFIX}{part}.format", f"{PREFIX}{part}.schema"
+    text, schema = left.pop(name, PartFormat.BYTES.value).lower(), left.pop(schema_name, "")
+    known = [each.value for each in PartFormat]
+    if text not in known:
+        raise UserError(f"{name} is {text!r}: expected one of {', '.join(known)}")
+    form = PartFormat(text)
+    if (form is PartFormat.JSON) != bool(schema):
+        raise UserError(
+            f"{schema_name} is missing: {name}=json needs the fields, such as id BIGINT, card "
+            "STRING"
+            if not schema
+            else f"{schema_name} is set: expected {name}=json with it"
+        )
+    return PartColumn(form, schema or None)
+
+
+def _tables(left: dict[str, str]) -> tuple[StaticTable, ...]:
+    """Take the properties of static tables."""
+    found = []
+    for property_name in sorted(name for name in left if name.startswith(TABLES)):
+        name, dot, _ = property_name.removeprefix(TABLES).partition(".")
+        if dot:
+            continue
+        path, schema = left.pop(property_name), left.pop(f"{property_name}.schema", "")
+        if not _TABLE.fullmatch(name) or name.lower() == RECORDS:
+            raise UserError(
+                f"{property_name}: expected a name of letters, digits and _, other than {RECORDS}"
+            )
+        suffix = PurePosixPath(path).suffix.removeprefix(".").lower()
+        if suffix not in _TABLE_FORMATS:
+            raise UserError(
+                f"{property_name} is {path!r}: expected a path that ends in "
+                f"{', '.join(f'.{each}' for each in _TABLE_FORMATS)}"
+            )
+        found.append(StaticTable(name, path, suffix, schema or None))
+    if len({table.name.lower() for table in found}) < len(found):
+        raise UserError(f"{TABLES}NAME: two names differ in case only, which SQL does not tell")
+    return tuple(found)

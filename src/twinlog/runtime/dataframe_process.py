@@ -1,0 +1,183 @@
+"""The process that applies DataFrame transforms for a lane: a Spark of its own, beside the lane.
+
+    lane ──stdin──► requests ──► dataframe_worker.py ──► Spark, local[1]
+         ◄─stdout── answers  ◄──
+
+Lanes are tasks on executors, where no session is, and take all slots of the application: queries of
+the driver would never get one, and records would have to pass through it. So each lane that has
+such a flow starts a Spark application of its own, with the lane as its only client. More lanes
+transform more. It works alike on one machine and in a cluster, opens no port, and no record leaves
+the lane's host.
+
+The process writes to no cluster: if it dies, is killed, or answers late, the records are asked for
+again. It ends when its standard input does, so also when the lane is killed.
+
+Several state partitions have transactions at the same time. Their micro-batches wait for each other
+and are never put together: a query may count or group, and one transaction may be committed without
+the other.
+
+Requests and answers are pickled, with their length in front (8 bytes, big endian): both ends are
+the same program.
+"""
+
+import asyncio
+import logging
+import os
+import pickle
+import struct
+import sys
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from twinlog.engines.dataframes import QueryFailed, QueryUnusable, ResultRows, SourceRow
+from twinlog.kafka.errors import Retriable
+from twinlog.mirror.dataframe_transform import DataFrameTransform
+
+log = logging.getLogger(__name__)
+
+LENGTH: Final = struct.Struct(">Q")
+ANSWER_S: Final = 300.0
+"""How long an answer may take, the start of Spark included."""
+END_S: Final = 5.0
+"""How long to wait until a killed process has ended."""
+_READ_AHEAD: Final = 4 * 1024 * 1024
+_MODULE: Final = "twinlog.runtime.dataframe_worker"
+
+
+@dataclass(frozen=True, slots=True)
+class TransformRequest:
+    """What the process is asked for."""
+
+    transform: DataFrameTransform
+    rows: Sequence[SourceRow]
+
+
+@dataclass(frozen=True, slots=True)
+class TransformFailure:
+    """Why there is no result."""
+
+    reason: str
+    for_all: bool
+    """Whether the transform cannot be applied to any record."""
+
+
+Answer = ResultRows | TransformFailure
+
+
+class DataFrameProcess:
+    """The process of one lane, which is started when it is first needed (`DataFrames`)."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+        self._waiting: deque[tuple[TransformRequest, asyncio.Future[ResultRows]]] = deque()
+        self._serving: asyncio.Task[None] | None = None
+
+    async def run(self, transform: DataFrameTransform, rows: Sequence[SourceRow]) -> ResultRows:
+        """Transform a micro-batch (`DataFrames.run`).
+
+        Raises:
+            QueryUnusable: the transform cannot be applied to any record.
+            QueryFailed: it has failed for these.
+            Retriable: the process has ended, or takes too long.
+        """
+        answer: asyncio.Future[ResultRows] = asyncio.get_running_loop().create_future()
+        self._waiting.append((TransformRequest(transform, rows), answer))
+        if self._serving is None or self._serving.done():
+            self._serving = asyncio.create_task(self._serve())
+        return await answer
+
+    async def close(self) -> None:
+        """End the process, and all requests."""
+        if self._serving is not None:
+            self._serving.cancel()
+            await asyncio.gather(self._serving, return_exceptions=True)
+        while self._waiting:
+            self._waiting.popleft()[1].cancel()
+        await self._end()
+
+    async def _serve(self) -> None:
+        """Answer all that wait, one after another."""
+        while self._waiting:
+            request, answer = self._waiting.popleft()
+            if answer.done():
+                continue
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    result = await self._ask(request)
+            except Exception as error:  # whatever it is, no request waits for ever
+                await self._end()
+                if not isinstance(error, TimeoutError | OSError | EOFError):
+                    log.exception("the process of the lane's DataFrames cannot be used")
+                _give(answer, Retriable(_trouble(error)))
+            except asyncio.CancelledError:
+                answer.cancel()
+                raise
+            else:
+                _give(answer, result)
+
+    async def _ask(self, request: TransformRequest) -> Answer:
+        process = self._process
+        if process is None or process.returncode is not None:
+            process = self._process = await _started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        message = pickle.dumps(request, protocol=pickle.HIGHEST_PROTOCOL)
+        process.stdin.writelines((LENGTH.pack(len(message)), message))
+        await process.stdin.drain()
+        (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
+        answer: Answer = pickle.loads(  # noqa: S301 - the lane's own child process
+            await process.stdout.readexactly(length)
+        )
+        return answer
+
+    async def _end(self) -> None:
+        """End the process: a late answer would be taken for that to the next request.
+
+        It has nothing to finish, and its JVM ends with it.
+        """
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        with suppress(ProcessLookupError):
+            process.kill()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                await process.wait()
+
+
+async def _started() -> asyncio.subprocess.Process:
+    """Start the process; its messages go to the lane's standard error."""
+    # Executors may have this package, and a flow's function, on a path of their own.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        _MODULE,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env=environment,
+        limit=_READ_AHEAD,
+    )
+
+
+def _give(answer: asyncio.Future[ResultRows], result: Answer | Exception) -> None:
+    """End a request, unless who has asked does not wait any more."""
+    if answer.done():
+        return
+    if isinstance(result, TransformFailure):
+        result = (QueryUnusable if result.for_all else QueryFailed)(result.reason)
+    if isinstance(result, Exception):
+        answer.set_exception(result)
+    else:
+        answer.set_result(result)
+
+
+def _trouble(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"Spark has not answered within {ANSWER_S:g} s"
+    return f"the process that runs Spark has ended ({type(error).__name__})"

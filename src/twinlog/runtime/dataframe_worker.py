@@ -1,0 +1,314 @@
+"""Applies DataFrame transforms to micro-batches: the main module of `DataFrameProcess`.
+
+    rows ──► createDataFrame ──► records ──► SQL or function ──► columns of records ──► rows
+
+One Spark application with one slot. Rows go to the JVM as pickled lists, and come back so.
+
+A transform is analysed with an empty table first. What fails there is the transform's fault, and is
+reported with Spark's words. What fails later may have a record's content in its message: only the
+condition's name is reported.
+"""
+
+import contextlib
+import importlib
+import os
+import pickle
+import queue
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from typing import BinaryIO, Final
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from twinlog.engines.dataframes import ResultRows, SourceRow
+from twinlog.kafka.errors import UserError
+from twinlog.mirror.dataframe_transform import (
+    IGNORED_COLUMNS,
+    RECORD_COLUMNS,
+    RECORDS,
+    RESULT_COLUMNS,
+    DataFrameTransform,
+    PartColumn,
+    PartFormat,
+    StaticTable,
+)
+from twinlog.runtime.dataframe_process import LENGTH, Answer, TransformFailure, TransformRequest
+from twinlog.runtime.session import start_spark
+
+CONF: Final = {
+    "spark.app.name": "twinlog DataFrames",
+    "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError",
+    "spark.driver.memory": "1g",
+    "spark.log.level": "OFF",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "1",
+}
+"""ANSI: a cast that is not possible is an error, not null. One task does all: plans need not adapt.
+Spark logs nothing, as it would log the contents of records; what fails is in the answer."""
+_MOST_TRANSFORMS: Final = 32
+_REASON_LENGTH: Final = 500
+_QUERY_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""They print each failed query with its message, which may have a record's content."""
+
+
+class UnusableTransform(Exception):
+    """The transform cannot be applied to any record."""
+
+
+class PreparedTransform:
+    """A transform with its session: its tables are read, and it was analysed.
+
+    Raises:
+        UnusableTransform: it cannot be applied to any record.
+    """
+
+    def __init__(self, spark: SparkSession, transform: DataFrameTransform) -> None:
+        self._spark = spark.newSession()
+        self._transform = transform
+        self._schema = self._spark.createDataFrame([], RECORD_COLUMNS).schema
+        self._function: Callable[[DataFrame], object] | None = None
+        try:
+            if transform.function is not None:
+                self._function = _imported(transform.function)
+            for table in transform.tables:
+                self._read(table)
+            self._result([])
+        except UnusableTransform:
+            raise
+        except Exception as error:
+            _raise_if_ended(error)
+            raise UnusableTransform(_first_line(error)) from error
+
+    def result(self, rows: Sequence[SourceRow]) -> ResultRows:
+        """The result for these records."""
+        result = self._result(rows)
+        return ResultRows(tuple(result.columns), [tuple(row) for row in result.collect()])
+
+    def _read(self, table: StaticTable) -> None:
+        reader = self._spark.read.format(table.format).option("mode", "FAILFAST")
+        if table.format == "csv":
+            reader = reader.option("header", "true")
+        if table.schema is not None:
+            reader = reader.schema(table.schema)
+        elif table.format == "csv":
+            reader = reader.option("inferSchema", "true")
+        frame = reader.load(table.path).coalesce(1).cache()
+        frame.count()
+        frame.createOrReplaceTempView(table.name)
+
+    def _result(self, rows: Sequence[SourceRow]) -> DataFrame:
+        raw = self._spark.createDataFrame(list(rows), self._schema, verifySchema=False)
+        records = raw.withColumns(
+            {
+                "key": _decoded(f.col("key"), self._transform.key),
+                "value": _decoded(f.col("value"), self._transform.value),
+            }
+        )
+        records.createOrReplaceTempView(RECORDS)
+        if self._function is None:
+            result: object = self._spark.sql(self._transform.sql or "")
+        else:
+            result = self._function(records)
+        if not isinstance(result, DataFrame):
+            raise UnusableTransform(
+                f"{self._transform.function} returned {type(result).__name__}: expected a DataFrame"
+            )
+        return projected(result)
+
+
+def projected(result: DataFrame) -> DataFrame:
+    """The columns of a result that mean something, with the types of records.
+
+    Raises:
+        UnusableTransform: a column is missing, unknown, there twice, or of another type.
+    """
+    types: dict[str, t.DataType] = {}
+    for column in result.schema.fields:
+        name = column.name.lower()
+        if name in types:
+            raise UnusableTransform(f"the result has two columns {name}")
+        if name not in RESULT_COLUMNS and name not in IGNORED_COLUMNS:
+            raise UnusableTransform(
+                f"the result has a column {column.name}: expected {', '.join(RESULT_COLUMNS)}"
+            )
+        types[name] = column.dataType
+    if "record" not in types:
+        raise UnusableTransform(
+            "the result lacks the column record: select it from records, as it tells which record "
+            "a row comes from"
+        )
+    return result.select(
+        *(_converted(name, types[name]).alias(name) for name in RESULT_COLUMNS if name in types)
+    )
+
+
+def _decoded(column: Column, part: PartColumn) -> Column:
+    """Keys or values as the query sees them. Bytes that are not of the format are an error."""
+    if part.format is PartFormat.BYTES:
+        return column
+    text = f.validate_utf8(column.cast("string"))
+    if part.format is PartFormat.STRING:
+        return text
+    assert part.schema is not None
+    parsed = f.from_json(text, part.schema, {"mode": "FAILFAST"})
+    # Spark makes null of an empty text and of the text null. Written, that would be a tombstone.
+    return f.coalesce(parsed, f.when(text.isNotNull(), f.raise_error(f.lit("no JSON object"))))
+
+
+def _converted(name: str, data_type: t.DataType) -> Column:
+    """A column of the result as records have it."""
+    column = f.col(f"`{name}`")
+    if name in {"key", "value"}:
+        return _encoded(name, column, data_type)
+    if name == "headers":
+        return column.cast("array<struct<key: string, value: binary>>")
+    if name == "timestamp" and isinstance(data_type, t.TimestampType):
+        return f.unix_millis(column)
+    if name == "topic":
+        expected: tuple[type[t.DataType], ...] = (t.StringType,)
+    else:
+        expected = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
+    if not isinstance(data_type, expected):
+        raise UnusableTransform(
+            f"column {name} of the result is {data_type.simpleString().upper()}: expected "
+            f"{'STRING' if name == 'topic' else 'a whole number'}"
+        )
+    return column
+
+
+def _encoded(name: str, column: Column, data_type: t.DataType) -> Column:
+    match data_type:
+        case t.BinaryType():
+            return column
+        case t.StringType():
+            return column.cast("binary")
+        case t.StructType() | t.MapType() | t.ArrayType() | t.VariantType():
+            # A field that is null stays in the object.
+            return f.to_json(column, {"ignoreNullFields": "false"}).cast("binary")
+        case t.NullType():
+            return column.cast("binary")
+        case _:
+            raise UnusableTransform(
+                f"column {name} of the result is {data_type.simpleString().upper()}: expected "
+                "BINARY, STRING, or a STRUCT, MAP, ARRAY or VARIANT, which becomes JSON"
+            )
+
+
+def _imported(name: str) -> Callable[[DataFrame], object]:
+    module_name, _, function_name = name.partition(":")
+    try:
+        function: object = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError) as error:
+        raise UnusableTransform(
+            f"twinlog.transform.function={name} cannot be imported on the lane's host: {error}"
+        ) from error
+    if not callable(function):
+        raise UnusableTransform(f"twinlog.transform.function={name} is not callable")
+    return function
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    line = text.splitlines()[0] if text else type(error).__name__
+    return line[:_REASON_LENGTH]
+
+
+def condition_of(error: Exception) -> str:
+    """What has failed, without the contents of records."""
+    condition = None
+    if isinstance(error, PySparkException):
+        condition = error.getCondition()
+    elif isinstance(error, Py4JJavaError):
+        with contextlib.suppress(Py4JError):  # it may be of a class without conditions
+            condition = error.java_exception.getCondition()
+    return condition or f"{type(error).__name__} in the query or function"
+
+
+class Worker:
+    """Answers requests, with one session for each transform."""
+
+    def __init__(self) -> None:
+        self._spark: SparkSession | None = None
+        self._prepared: dict[DataFrameTransform, PreparedTransform] = {}
+
+    def answer(self, request: TransformRequest) -> Answer:
+        """The answer to a request.
+
+        Raises:
+            Py4JError: the JVM has ended, for want of memory for example.
+        """
+        if self._spark is None:
+            try:
+                self._spark = _session()
+            except UserError as error:
+                return TransformFailure(str(error), for_all=True)
+        try:
+            if request.transform not in self._prepared:
+                if (
+                    len(self._prepared) >= _MOST_TRANSFORMS
+                ):  # former ones of flows that were altered
+                    self._prepared.clear()
+                    self._spark.catalog.clearCache()
+                self._prepared[request.transform] = PreparedTransform(
+                    self._spark, request.transform
+                )
+            return self._prepared[request.transform].result(request.rows)
+        except UnusableTransform as error:
+            return TransformFailure(str(error), for_all=True)
+        except Exception as error:  # a query or function may raise anything
+            _raise_if_ended(error)
+            return TransformFailure(condition_of(error), for_all=False)
+
+
+def _raise_if_ended(error: Exception) -> None:
+    """Raise an error that is no exception within the JVM: the JVM is gone, and its session."""
+    if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
+        raise error
+
+
+def _session() -> SparkSession:
+    for name in _QUERY_LOGGERS:
+        PySparkLogger.getLogger(name).disabled = True
+    conf = {**CONF, "spark.sql.warehouse.dir": tempfile.mkdtemp(prefix="twinlog-sql-")}
+    return SparkSession(start_spark("local[1]", conf, max_failures=1))
+
+
+def _read_requests(stream: BinaryIO, requests: "queue.SimpleQueue[bytes]") -> None:
+    """Queue requests; end the process with the stream, whatever the main thread does."""
+    while len(head := stream.read(LENGTH.size)) == LENGTH.size:
+        (length,) = LENGTH.unpack(head)
+        requests.put(stream.read(length))
+    os._exit(0)  # the lane has ended, or does not want this process any more
+
+
+def main() -> None:
+    """Answer the requests of standard input until it ends."""
+    requests_from, answers_to = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)  # what Spark or a function prints is no answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal; the lane ends this process
+    requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_read_requests, args=(requests_from, requests), daemon=True).start()
+    worker = Worker()
+    while True:
+        request = pickle.loads(requests.get())  # noqa: S301 - of the lane, the parent process
+        answer = worker.answer(request)
+        message = pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
+        with contextlib.suppress(BrokenPipeError):
+            answers_to.write(LENGTH.pack(len(message)))
+            answers_to.write(message)
+            answers_to.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""A flow with a query of Spark's on real brokers: what cannot be transformed, and what can."""
+
+import asyncio
+import secrets
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from lane_processes import lanes
+from stored_flows import states
+from transformed_flows import alter, consumed, count, made, positions
+from waiting import until
+
+from conftest import Pair
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+
+SECONDS = 120.0
+NAMES = ("nul", "one", "two")
+QUERY = {
+    "twinlog.transform.sql": """
+        SELECT record, if(value.number % 7 = 0, concat('vip-', topic), topic) AS topic,
+               named_struct('number', value.number, 'secret', '', 'name', n.name) AS value
+        FROM records JOIN names n ON n.id = value.number % 3
+        WHERE value.number % 5 <> 0
+    """,
+    "twinlog.transform.value.format": "json",
+    "twinlog.transform.value.schema": "number BIGINT, secret STRING",
+}
+
+
+def names_table(folder: Path) -> dict[str, str]:
+    """The property of a static table."""
+    path = folder / "names.csv"
+    lines = [f"{number},{name}" for number, name in enumerate(NAMES)]
+    path.write_text("\n".join(["id,name", *lines, ""]))
+    return {"twinlog.transform.tables.names": str(path)}
+
+
+def test_what_cannot_be_transformed_is_failed_until_the_query_is_altered(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """Goal: one partition at one record, with its offset; all of them for a wrong query."""
+    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
+    asyncio.run(made(pair, mirror, topic, {"twinlog.transform.sql": "SELECT record FROM recrods"}))
+    source, destination = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
+    producer = Producer({"bootstrap.servers": source})
+    good = '{"number":1,"secret":"x"}'
+    for partition, values in ((0, [good, good, "{", good]), (1, [good] * 3)):
+        for value in values:
+            producer.produce(topic, value, partition=partition)
+        producer.flush(30)  # one batch
+
+    def failed(partition: int, text: str) -> bool:
+        state, reason = states(pair, mirror)[partition]
+        return state == "FAILED" and text in str(reason)
+
+    with lanes(destination, tmp_path) as running:
+        running.start("node")
+        until(lambda: failed(0, "TABLE_OR_VIEW_NOT_FOUND"), SECONDS, "the wrong query")
+        until(lambda: failed(1, "TABLE_OR_VIEW_NOT_FOUND"), SECONDS, "the wrong query")
+        assert count(destination, f"a.{topic}") == 0
+
+        asyncio.run(alter(pair, mirror, {**QUERY, **names_table(tmp_path)}))
+        until(lambda: len(consumed(destination, f"a.{topic}")[1]) == 3, SECONDS, "partition 1")
+        reason = "the record at offset 2 cannot be transformed: MALFORMED_RECORD"
+        until(lambda: failed(0, reason), SECONDS, "the malformed record")
+        # What is before it is written, and its own offset is the position.
+        until(lambda: len(consumed(destination, f"a.{topic}")[0]) == 2, SECONDS, "two records")
+        assert asyncio.run(positions(pair, mirror, topic))[0].offset == 2
+        assert states(pair, mirror)[1][0] == "MIRRORING"
+
+        lenient = "SELECT record FROM records WHERE get_json_object(string(value), '$.number') = 1"
+        asyncio.run(alter(pair, mirror, {"twinlog.transform.sql": lenient}))
+        until(lambda: states(pair, mirror)[0] == ("MIRRORING", None), SECONDS, "it goes on")
+        until(
+            lambda: asyncio.run(positions(pair, mirror, topic))[0].offset == 4,
+            SECONDS,
+            "the position behind the last record",
+        )
+    one = b'{"number":1,"secret":"","name":"one"}'
+    assert consumed(destination, f"a.{topic}") == {
+        0: [(one, None), (one, None), (good.encode(), None)],
+        1: [(one, None)] * 3,
+    }

@@ -1,0 +1,259 @@
+"""Transforms by real Spark, in the process that a lane starts."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Coroutine, Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import process_tree
+import pytest
+from waiting import until
+
+from twinlog.engines.dataframes import QueryFailed, QueryUnusable, ResultRows, SourceRow
+from twinlog.kafka.errors import Retriable
+from twinlog.mirror.dataframe_transform import DataFrameTransform, parse_dataframe_transform
+from twinlog.runtime.dataframe_process import DataFrameProcess
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+T = TypeVar("T")
+JSON = {"value.format": "json", "value.schema": "id BIGINT, card STRING, tags ARRAY<STRING>"}
+SAME = "SELECT record FROM records"
+
+
+class Spark:
+    """A process, and the loop that it is used in."""
+
+    def __init__(self) -> None:
+        self.runner = asyncio.Runner()
+        self.process = self.result(self._made())
+
+    async def _made(self) -> DataFrameProcess:
+        return DataFrameProcess()
+
+    def result(self, coroutine: Coroutine[object, object, T]) -> T:
+        return self.runner.run(coroutine)
+
+    def run(self, transform: DataFrameTransform, *values: bytes | None) -> ResultRows:
+        return self.result(self.process.run(transform, rows(*values)))
+
+    @property
+    def pid(self) -> int:
+        assert self.process._process is not None
+        return self.process._process.pid
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Spark]:
+    """One process for all tests: its start takes 10 s."""
+    one = Spark()
+    yield one
+    one.result(one.process.close())
+    one.runner.close()
+
+
+def transform(properties: Mapping[str, str]) -> DataFrameTransform:
+    found = parse_dataframe_transform({f"twinlog.transform.{n}": v for n, v in properties.items()})
+    assert found is not None
+    return found
+
+
+def rows(*values: bytes | None) -> list[SourceRow]:
+    return [
+        SourceRow(at, "A.t", 2, 100 + at, 1_700_000_000_000 + at, b"k%d" % at, value, [("h", b"x")])
+        for at, value in enumerate(values)
+    ]
+
+
+def test_a_query_filters_masks_routes_and_rekeys(spark: Spark) -> None:
+    """Goal: the columns of records, and those of a result; null fields and tombstones stay."""
+    query = """
+        SELECT record, partition + 1 AS partition, timestamp_millis(timestamp + 1) AS timestamp,
+               CASE WHEN value.id > 5 THEN 'vip' ELSE topic END AS topic,
+               CAST(value.id AS STRING) AS key, headers,
+               CASE WHEN value IS NOT NULL
+                    THEN struct(value.id, '****' AS card, value.tags) END AS value
+        FROM records WHERE value.id IS NULL OR value.id <> 2 ORDER BY record DESC
+    """
+    result = spark.run(
+        transform({"sql": query, **JSON}),
+        b'{"id": 9, "card": "4111", "tags": ["a"]}',
+        b'{"id": 2}',
+        b'{"card": "4112"}',
+        None,
+    )
+    assert result.columns == (
+        "record",
+        "topic",
+        "partition",
+        "timestamp",
+        "key",
+        "value",
+        "headers",
+    )
+    headers = [("h", b"x")]
+    assert sorted(result.rows) == [  # type: ignore[type-var]
+        (
+            0,
+            "vip",
+            3,
+            1_700_000_000_001,
+            b"9",
+            b'{"id":9,"card":"****","tags":["a"]}',
+            headers,
+        ),
+        (
+            2,
+            "A.t",
+            3,
+            1_700_000_000_003,
+            None,
+            b'{"id":null,"card":"****","tags":null}',
+            headers,
+        ),
+        (3, "A.t", 3, 1_700_000_000_004, None, None, headers),
+    ]
+
+
+def test_all_columns_come_back_unchanged(spark: Spark) -> None:
+    """Goal: `SELECT *` keeps any bytes; a value that is no UTF-8 too."""
+    result = spark.run(transform({"sql": "SELECT * FROM records"}), b"\xff\x00", None, b"")
+    assert [(row[0], *row[4:6]) for row in result.rows] == [
+        (0, b"k0", b"\xff\x00"),
+        (1, b"k1", None),
+        (2, b"k2", b""),
+    ]
+
+
+def test_a_query_joins_a_static_table(spark: Spark, tmp_path: Path) -> None:
+    """Goal: the table is read once, with a schema or without; records without a match are kept."""
+    table = tmp_path / "prices.csv"
+    table.write_text("id,price\n1,9.50\n2,7.25\n")
+    query = """
+        SELECT record, named_struct('id', value.id, 'price', p.price) AS value
+        FROM records LEFT JOIN prices p ON p.id = value.id
+    """
+    values = [b'{"id":%d}' % number for number in (2, 3, 1)]
+    with_schema = {"tables.prices.schema": "id BIGINT, price DECIMAL(10, 2)"}
+    for schema, third in (({}, b'{"id":1,"price":9.5}'), (with_schema, b'{"id":1,"price":9.50}')):
+        join = transform({"sql": query, "tables.prices": str(table), **JSON, **schema})
+        result = spark.run(join, *values)
+        assert sorted(result.rows) == [  # type: ignore[type-var]
+            (0, b'{"id":2,"price":7.25}'),
+            (1, b'{"id":3,"price":null}'),
+            (2, third),
+        ]
+
+
+def test_a_python_function(spark: Spark, tmp_path: Path) -> None:
+    """Goal: DataFrame -> DataFrame, with the static tables of its session."""
+    table = tmp_path / "prices.json"
+    table.write_text('{"id": 1, "price": 5}\n{"id": 3, "price": 6}\n')
+    function = {"function": "frame_functions:gold", "tables.prices": str(table), **JSON}
+    result = spark.run(transform(function), b'{"id":3}', b'{"id":1}', b'{"id":1}')
+    assert result.columns == ("record", "topic", "value")
+    assert sorted(result.rows) == [  # type: ignore[type-var]
+        (0, "gold", b'{"id":3,"price":6}'),
+        (2, "gold", b'{"id":1,"price":5}'),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("properties", "text"),
+    [
+        ({"sql": "SELEC record FROM records"}, "PARSE_SYNTAX_ERROR"),
+        ({"sql": "SELECT record, nothing AS value FROM records"}, "UNRESOLVED_COLUMN"),
+        ({"sql": "SELECT value FROM records"}, "lacks the column record"),
+        ({"sql": "SELECT record, 1 AS vaule FROM records"}, "has a column vaule: expected record,"),
+        ({"sql": "SELECT record, record FROM records"}, "two columns record"),
+        ({"sql": "SELECT record, 1 AS value FROM records"}, "column value of the result is INT"),
+        ({"sql": "SELECT record, 1 AS topic FROM records"}, "is INT: expected STRING"),
+        ({"sql": "SELECT record, 'x' AS partition FROM records"}, "expected a whole number"),
+        ({"sql": "SELECT record, 1 AS headers FROM records"}, "DATATYPE_MISMATCH"),
+        ({"sql": SAME, "tables.a": "/nowhere/a.csv"}, "PATH_NOT_FOUND"),
+        ({"sql": SAME, "value.format": "json", "value.schema": "id WHAT WHAT"}, "PARSE_SYNTAX"),
+        ({"function": "no_such_module:f"}, "cannot be imported"),
+        ({"function": "frame_functions:missing"}, "cannot be imported"),
+        ({"function": "frame_functions:NOTHING"}, "not callable"),
+        ({"function": "frame_functions:broken"}, "returned list: expected a DataFrame"),
+    ],
+)
+def test_a_transform_that_no_record_can_pass_is_told(
+    spark: Spark, properties: Mapping[str, str], text: str
+) -> None:
+    """Goal: Spark's words where the transform itself is wrong."""
+    with pytest.raises(QueryUnusable, match=text):
+        spark.run(transform(properties), b"{}")
+
+
+@pytest.mark.parametrize(
+    ("properties", "value", "text"),
+    [
+        ({"sql": "SELECT * FROM records", **JSON}, b'{"id": "secret"}', "MALFORMED_RECORD"),
+        ({"sql": "SELECT * FROM records", **JSON}, b"secret", "MALFORMED_RECORD"),
+        ({"sql": "SELECT * FROM records", **JSON}, b"", "USER_RAISED_EXCEPTION"),
+        ({"sql": "SELECT * FROM records", **JSON}, b"null", "MALFORMED_RECORD"),
+        ({"sql": "SELECT * FROM records", "value.format": "string"}, b"\xff", "INVALID_UTF8"),
+        (
+            {"sql": "SELECT record, string(int(string(value))) AS value FROM records"},
+            b"secret",
+            "CAST_INVALID_INPUT",
+        ),
+    ],
+)
+def test_a_record_that_a_query_cannot_read_fails_it(
+    spark: Spark, properties: Mapping[str, str], value: bytes, text: str
+) -> None:
+    """Goal: nothing becomes null by itself, and no message has a record's content."""
+    with pytest.raises(QueryFailed, match=text) as failure:
+        spark.run(transform(properties), value)
+    assert "secret" not in str(failure.value)
+
+
+def test_a_record_is_not_read_where_its_value_is_not_asked_for(spark: Spark) -> None:
+    """Goal: a filter on the key passes values of any kind."""
+    query = {"sql": "SELECT record FROM records WHERE key = 'k1'", **JSON}
+    assert spark.run(transform(query), b"{", b"{").rows == [(1,)]
+
+
+def test_requests_at_the_same_time_get_their_own_rows(spark: Spark) -> None:
+    """Goal: one after another; one that fails does not fail the others."""
+    query = transform(
+        {"sql": "SELECT record, string(int(string(value)) + 1) AS value FROM records"}
+    )
+    asked = [rows(*(b"%d" % (10 * at + n) for n in range(at))) for at in range(1, 6)]
+    asked.append(rows(b"1", b"x"))
+
+    async def all_of_them() -> list[ResultRows | BaseException]:
+        answers = [spark.process.run(query, each) for each in asked]
+        return await asyncio.gather(*answers, return_exceptions=True)
+
+    *found, failed = spark.result(all_of_them())
+    assert isinstance(failed, QueryFailed)
+    for at, answer in enumerate(found, 1):
+        assert isinstance(answer, ResultRows)
+        assert sorted(answer.rows) == [  # type: ignore[type-var]
+            (n, b"%d" % (10 * at + n + 1)) for n in range(at)
+        ]
+
+
+@pytest.mark.parametrize("which", ["python", "java"])
+def test_a_process_that_was_killed_is_started_again(spark: Spark, which: str) -> None:
+    """Goal: the request is to be repeated, and the next one is answered."""
+    assert spark.run(transform({"sql": SAME}), b"a").rows == [(0,)]
+    below = [one.pid for one in process_tree.below(spark.pid)]
+    os.kill(spark.pid if which == "python" else below[0], signal.SIGKILL)
+    with pytest.raises(Retriable, match="process that runs Spark has ended"):
+        spark.run(transform({"sql": SAME}), b"a")
+    until(lambda: not any(map(_lives, below)), 30, "the JVM has ended, too")
+    assert spark.run(transform({"sql": SAME}), b"a").rows == [(0,)]
+
+
+def _lives(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

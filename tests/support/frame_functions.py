@@ -1,0 +1,22 @@
+"""Functions of flows, for tests: DataFrame -> DataFrame."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+NOTHING = None
+
+
+def gold(records: DataFrame) -> DataFrame:
+    """Keep even offsets, route them to the topic `gold`, and add the price of a static table."""
+    prices = records.sparkSession.table("prices")
+    even = records.where("offset % 2 = 0").join(prices, f.col("value.id") == prices["id"])
+    return even.select(
+        "record",
+        f.lit("gold").alias("topic"),
+        f.struct(f.col("value.id"), prices["price"]).alias("value"),
+    )
+
+
+def broken(records: DataFrame) -> list[object]:
+    """Return what is no DataFrame."""
+    return records.columns  # type: ignore[return-value]
