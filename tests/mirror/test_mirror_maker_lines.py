@@ -181,7 +181,7 @@ def test_the_lines_of_a_transform_by_spark() -> None:
     ("lines", "number", "text"),
     [
         ("A->B.twinlog.transform.sql = x\nA->B.twinlog.transform.qsl = y\n", 0, "qsl is not known"),
-        ("A->B.twinlog.transform.value.format = json\n", 0, "neither is set"),
+        ("A->B.twinlog.transform.value.format = string\n", 0, "neither is set"),
         (
             (
                 "A->B.twinlog.transform.sql = x\nA->B.transforms = m\n"

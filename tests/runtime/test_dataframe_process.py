@@ -1,14 +1,18 @@
 """Transforms by real Spark, in the process that a lane starts."""
 
 import asyncio
+import io
 import os
 import signal
+import struct
 from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+import fastavro
 import process_tree
 import pytest
+from tiny_registry import tiny_registry
 from waiting import until
 
 from twinlog.engines.dataframes import QueryFailed, QueryUnusable, ResultRows, SourceRow
@@ -158,6 +162,75 @@ def test_a_python_function(spark: Spark, tmp_path: Path) -> None:
         (0, "gold", b'{"id":3,"price":6}'),
         (2, "gold", b'{"id":1,"price":5}'),
     ]
+
+
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "note", "type": ["null", "string"], "default": None},
+    ],
+}
+
+
+def wire(number: int, **fields: object) -> bytes:
+    """An order as a producer's serializer writes it."""
+    stream = io.BytesIO()
+    stream.write(struct.pack(">bI", 0, number))
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(ORDER), fields)
+    return stream.getvalue()
+
+
+def test_avro_with_the_ids_of_one_registry_or_two(spark: Spark) -> None:
+    """Goal: what is changed is written by the topic's schema; all else changes only the id."""
+    masked = """
+        SELECT record, if(value.id > 1, 'gold', topic) AS topic,
+               if(value.id > 1, struct(value.id, value.at, '****' AS note), NULL) AS value
+        FROM records WHERE value.note <> 'drop' OR value IS NULL
+    """
+    filtered = "SELECT record FROM records WHERE value.id > 1"
+    with tiny_registry(7) as source, tiny_registry(100) as target:
+        number = source.add("orders-value", ORDER)
+        target.add("other-value", {"type": "string"})
+        gold = target.add("gold-value", ORDER)
+        values = [
+            wire(number, id=1, at=1_700_000_000_123, note="x"),
+            wire(number, id=2, at=1_700_000_000_123, note="y"),
+            wire(number, id=3, at=0, note="drop"),
+            None,
+        ]
+        avro = {
+            "value.format": "avro",
+            "value.subject": "orders-value",
+            "registry.url": source.url,
+        }
+        two = {**avro, "target.registry.url": target.url}
+        result = spark.run(transform({"sql": masked, **two}), *values)
+        assert sorted(result.rows) == [  # type: ignore[type-var]
+            (0, "A.t", None),
+            (1, "gold", wire(gold, id=2, at=1_700_000_000_123, note="****")),
+            (3, "A.t", None),
+        ]
+        result = spark.run(transform({"sql": filtered, **two}), *values)
+        assert dict(zip(result.columns, result.rows[0], strict=True)) == {
+            "record": 1,
+            "value": wire(gold, id=2, at=1_700_000_000_123, note="y"),
+        }
+        assert target.subjects["A.t-value"] == [gold]
+        result = spark.run(transform({"sql": filtered, **avro}), *values)
+        assert (result.columns, list(result.rows)) == (("record",), [(1,), (2,)])
+        source.add("A.t-value", ORDER)
+        result = spark.run(transform({"sql": "SELECT * FROM records", **avro}), *values)
+        assert [row[result.columns.index("value")] for row in result.rows] == values
+
+        with pytest.raises(QueryFailed, match="a value does not fit its schema 7"):
+            spark.run(transform({"sql": filtered, **avro}), wire(number, id=1, at=1, note="x")[:-1])
+        with pytest.raises(QueryFailed, match="answers 404 to /schemas/ids/8"):
+            spark.run(transform({"sql": filtered, **avro}), wire(8, id=1, at=1, note="x"))
+    with pytest.raises(QueryUnusable, match=f"{source.url} does not answer"):
+        spark.run(transform({"sql": "SELECT record FROM records", **avro}), *values)
 
 
 @pytest.mark.parametrize(

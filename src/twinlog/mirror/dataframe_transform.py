@@ -28,6 +28,8 @@ PREFIX: Final = "twinlog.transform."
 SQL: Final = f"{PREFIX}sql"
 FUNCTION: Final = f"{PREFIX}function"
 TABLES: Final = f"{PREFIX}tables."
+REGISTRY: Final = f"{PREFIX}registry.url"
+TARGET_REGISTRY: Final = f"{PREFIX}target.registry.url"
 RECORDS: Final = "records"
 """The name of the table that a query reads."""
 
@@ -48,6 +50,7 @@ IGNORED_COLUMNS: Final = ("offset",)
 _PARTS: Final = ("key", "value")
 _FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _TABLE: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_URL: Final = re.compile(r"https?://[^@/?#\s]+(/[^@?#\s]*)?")
 _TABLE_FORMATS: Final = ("csv", "json", "parquet")
 
 
@@ -57,14 +60,26 @@ class PartFormat(Enum):
     BYTES = "bytes"
     STRING = "string"
     JSON = "json"
+    AVRO = "avro"
 
 
 @dataclass(frozen=True, slots=True)
 class PartColumn:
-    """The column of keys, or of values; `schema` is the DDL of the JSON objects' fields."""
+    """The column of keys, or of values."""
 
     format: PartFormat = PartFormat.BYTES
     schema: str | None = None
+    """The DDL of the fields of JSON objects."""
+    subject: str | None = None
+    """The subject of the source's schema registry whose latest schema the column has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registries:
+    """The URLs of the schema registries; the same one twice: ids stay."""
+
+    source: str
+    target: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +102,8 @@ class DataFrameTransform:
     tables: tuple[StaticTable, ...] = ()
     key: PartColumn = PartColumn()
     value: PartColumn = PartColumn()
+    registries: Registries | None = None
+    """For Avro."""
 
 
 def is_dataframe_property(name: str) -> bool:
@@ -111,28 +128,55 @@ def parse_dataframe_transform(values: Mapping[str, str]) -> DataFrameTransform |
         return None
     left = {name: text.strip() for name, text in values.items() if is_dataframe_property(name)}
     sql, function = left.pop(SQL, ""), left.pop(FUNCTION, "")
+    key, value = (_part(left, part) for part in _PARTS)
+    registries = _registries(left, uses_avro=PartFormat.AVRO in {key.format, value.format})
+    tables = _tables(left)
+    if left:
+        raise UserError(
+            f"{min(left)} is not known",
+            hint=f"expected {SQL}, {FUNCTION}, {TABLES}NAME, {TABLES}NAME.schema, {REGISTRY}, "
+            f"{TARGET_REGISTRY}, {PREFIX}value.format, {PREFIX}value.schema, "
+            f"{PREFIX}value.subject, or those of key",
+        )
     if bool(sql) == bool(function):
         which = "both are set" if sql else "neither is set"
         raise UserError(f"{SQL} and {FUNCTION}: {which}, expected one of them")
     if function and not _FUNCTION.fullmatch(function):
         raise UserError(f"{FUNCTION} is {function!r}: expected MODULE:FUNCTION")
-    key, value = (_part(left, part) for part in _PARTS)
-    tables = _tables(left)
-    if left:
-        raise UserError(
-            f"{min(left)} is not known",
-            hint=f"expected {SQL}, {FUNCTION}, {TABLES}NAME, {TABLES}NAME.schema, "
-            f"{PREFIX}value.format, {PREFIX}value.schema, or those of key",
-        )
     return DataFrameTransform(
-        sql=sql or None, function=function or None, tables=tables, key=key, value=value
+        sql=sql or None,
+        function=function or None,
+        tables=tables,
+        key=key,
+        value=value,
+        registries=registries,
     )
+
+
+def _registries(left: dict[str, str], *, uses_avro: bool) -> Registries | None:
+    """Take the properties of schema registries."""
+    source, target = left.pop(REGISTRY, ""), left.pop(TARGET_REGISTRY, "")
+    if bool(source) != uses_avro or (target and not source):
+        raise UserError(
+            f"{REGISTRY} is missing: format=avro needs it"
+            if not source
+            else f"{REGISTRY} is set: expected a key or value with format=avro"
+        )
+    for name, url in ((REGISTRY, source), (TARGET_REGISTRY, target)):
+        if url and not _URL.fullmatch(url):
+            raise UserError(
+                f"{name} is not a URL: expected http:// or https://, a host, a port and a path, "
+                "without a user"
+            )
+    return Registries(source, target or source) if source else None
 
 
 def _part(left: dict[str, str], part: str) -> PartColumn:
     """Take the properties of keys or values."""
     name, schema_name = f"{PREFIX}{part}.format", f"{PREFIX}{part}.schema"
     text, schema = left.pop(name, PartFormat.BYTES.value).lower(), left.pop(schema_name, "")
+    subject_name = f"{PREFIX}{part}.subject"
+    subject = left.pop(subject_name, "")
     known = [each.value for each in PartFormat]
     if text not in known:
         raise UserError(f"{name} is {text!r}: expected one of {', '.join(known)}")
@@ -144,7 +188,13 @@ def _part(left: dict[str, str], part: str) -> PartColumn:
             if not schema
             else f"{schema_name} is set: expected {name}=json with it"
         )
-    return PartColumn(form, schema or None)
+    if (form is PartFormat.AVRO) != bool(subject):
+        raise UserError(
+            f"{subject_name} is missing: {name}=avro needs a subject of the schema registry"
+            if not subject
+            else f"{subject_name} is set: expected {name}=avro with it"
+        )
+    return PartColumn(form, schema or None, subject or None)
 
 
 def _tables(left: dict[str, str]) -> tuple[StaticTable, ...]:

@@ -17,7 +17,8 @@ import queue
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from typing import BinaryIO, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -39,7 +40,15 @@ from twinlog.mirror.dataframe_transform import (
     PartFormat,
     StaticTable,
 )
+from twinlog.runtime.avro_parts import AvroPart
 from twinlog.runtime.dataframe_process import LENGTH, Answer, TransformFailure, TransformRequest
+from twinlog.runtime.schema_registry import (
+    NotAvro,
+    RegistryRefusal,
+    RegistryTrouble,
+    SchemaRegistry,
+    UnsupportedSchema,
+)
 from twinlog.runtime.session import start_spark
 
 CONF: Final = {
@@ -54,6 +63,8 @@ CONF: Final = {
 }
 """ANSI: a cast that is not possible is an error, not null. One task does all: plans need not adapt.
 Spark logs nothing, as it would log the contents of records; what fails is in the answer."""
+_OF_RECORDS: Final = (NotAvro, RegistryRefusal, UnsupportedSchema)
+"""Errors of single records whose texts hold nothing of them."""
 _MOST_TRANSFORMS: Final = 32
 _REASON_LENGTH: Final = 500
 _QUERY_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
@@ -76,7 +87,17 @@ class PreparedTransform:
         self._transform = transform
         self._schema = self._spark.createDataFrame([], RECORD_COLUMNS).schema
         self._function: Callable[[DataFrame], object] | None = None
+        self._avro: dict[str, AvroPart] = {}
         try:
+            self._avro = _avro_parts(transform)
+            self._schema = t.StructType(
+                [
+                    t.StructField(one.name, self._avro[one.name].column_type)
+                    if one.name in self._avro
+                    else one
+                    for one in self._schema.fields
+                ]
+            )
             if transform.function is not None:
                 self._function = _imported(transform.function)
             for table in transform.tables:
@@ -84,14 +105,28 @@ class PreparedTransform:
             self._result([])
         except UnusableTransform:
             raise
+        except (RegistryTrouble, *_OF_RECORDS) as error:
+            raise UnusableTransform(str(error)) from error
         except Exception as error:
             _raise_if_ended(error)
             raise UnusableTransform(_first_line(error)) from error
 
     def result(self, rows: Sequence[SourceRow]) -> ResultRows:
         """The result for these records."""
-        result = self._result(rows)
-        return ResultRows(tuple(result.columns), [tuple(row) for row in result.collect()])
+        try:
+            result = self._result([self._decoded(row) for row in rows])
+            columns, found = tuple(result.columns), [tuple(row) for row in result.collect()]
+            for part, avro in self._avro.items():
+                columns, found = _with_avro(avro, part, columns, found, rows)
+        except RegistryTrouble as error:
+            raise UnusableTransform(str(error)) from error
+        return ResultRows(columns, found)
+
+    def _decoded(self, row: SourceRow) -> tuple[object, ...]:
+        cells: dict[str, object] = row._asdict()
+        for part, avro in self._avro.items():
+            cells[part] = avro.decoded(getattr(row, part))
+        return tuple(cells.values())
 
     def _read(self, table: StaticTable) -> None:
         reader = self._spark.read.format(table.format).option("mode", "FAILFAST")
@@ -105,7 +140,7 @@ class PreparedTransform:
         frame.count()
         frame.createOrReplaceTempView(table.name)
 
-    def _result(self, rows: Sequence[SourceRow]) -> DataFrame:
+    def _result(self, rows: Sequence[tuple[object, ...]]) -> DataFrame:
         raw = self._spark.createDataFrame(list(rows), self._schema, verifySchema=False)
         records = raw.withColumns(
             {
@@ -122,11 +157,13 @@ class PreparedTransform:
             raise UnusableTransform(
                 f"{self._transform.function} returned {type(result).__name__}: expected a DataFrame"
             )
-        return projected(result)
+        return projected(result, self._avro)
 
 
-def projected(result: DataFrame) -> DataFrame:
+def projected(result: DataFrame, avro: Collection[str] = ()) -> DataFrame:
     """The columns of a result that mean something, with the types of records.
+
+    Structs of the columns in `avro` stay as they are.
 
     Raises:
         UnusableTransform: a column is missing, unknown, there twice, or of another type.
@@ -147,13 +184,21 @@ def projected(result: DataFrame) -> DataFrame:
             "a row comes from"
         )
     return result.select(
-        *(_converted(name, types[name]).alias(name) for name in RESULT_COLUMNS if name in types)
+        *(
+            (
+                f.col(f"`{name}`")
+                if name in avro and isinstance(types[name], t.StructType)
+                else _converted(name, types[name])
+            ).alias(name)
+            for name in RESULT_COLUMNS
+            if name in types
+        )
     )
 
 
 def _decoded(column: Column, part: PartColumn) -> Column:
     """Keys or values as the query sees them. Bytes that are not of the format are an error."""
-    if part.format is PartFormat.BYTES:
+    if part.format in {PartFormat.BYTES, PartFormat.AVRO}:  # Avro is decoded before
         return column
     text = f.validate_utf8(column.cast("string"))
     if part.format is PartFormat.STRING:
@@ -203,6 +248,52 @@ def _encoded(name: str, column: Column, data_type: t.DataType) -> Column:
             )
 
 
+def _avro_parts(transform: DataFrameTransform) -> dict[str, AvroPart]:
+    """The parts of records that are in Avro."""
+    if transform.registries is None:
+        return {}
+    source = SchemaRegistry(transform.registries.source)
+    same = transform.registries.target == transform.registries.source
+    target = source if same else SchemaRegistry(transform.registries.target)
+    return {
+        name: AvroPart(name, part.subject, source, target)
+        for name, part in (("key", transform.key), ("value", transform.value))
+        if part.subject is not None
+    }
+
+
+def _with_avro(
+    avro: AvroPart,
+    part: str,
+    columns: tuple[str, ...],
+    found: Sequence[tuple[object, ...]],
+    rows: Sequence[SourceRow],
+) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+    """A result with keys or values as bytes, whose ids are those of the target's registry."""
+    topic_at = columns.index("topic") if "topic" in columns else None
+
+    def topic(row: tuple[object, ...]) -> str:
+        return str(row[topic_at]) if topic_at is not None else _source(rows, row).topic
+
+    if part in columns:
+        at = columns.index(part)
+        return columns, [
+            (*row[:at], avro.encoded(row[at], topic(row)), *row[at + 1 :]) for row in found
+        ]
+    if avro.keeps_ids:
+        return columns, list(found)
+    return (*columns, part), [
+        (*row, avro.mapped(getattr(_source(rows, row), part), topic(row))) for row in found
+    ]
+
+
+def _source(rows: Sequence[SourceRow], row: tuple[object, ...]) -> SourceRow:
+    number = row[0]
+    if not isinstance(number, int) or not 0 <= number < len(rows):
+        raise NotAvro("column record of the result names no record")
+    return rows[number]
+
+
 def _imported(name: str) -> Callable[[DataFrame], object]:
     module_name, _, function_name = name.partition(":")
     try:
@@ -224,6 +315,8 @@ def _first_line(error: Exception) -> str:
 
 def condition_of(error: Exception) -> str:
     """What has failed, without the contents of records."""
+    if isinstance(error, _OF_RECORDS):
+        return str(error)
     condition = None
     if isinstance(error, PySparkException):
         condition = error.getCondition()
@@ -276,6 +369,8 @@ def _raise_if_ended(error: Exception) -> None:
 
 
 def _session() -> SparkSession:
+    os.environ["TZ"] = "UTC"  # else collect() makes local times of Spark's timestamps
+    time.tzset()
     for name in _QUERY_LOGGERS:
         PySparkLogger.getLogger(name).disabled = True
     conf = {**CONF, "spark.sql.warehouse.dir": tempfile.mkdtemp(prefix="twinlog-sql-")}

@@ -1,0 +1,225 @@
+"""Keys or values in Avro, in the wire format of a schema registry, as a column of Spark.
+
+A record is read by the schema that its id names, and resolved to the schema of the column: the
+latest version of one subject when the transform is prepared. A result is written by the latest
+schema of `TOPIC-key` or `TOPIC-value` in the target's registry. Bytes that stay as they are keep
+their id, or get the one that the same schema has in the target's registry.
+"""
+
+import io
+import json
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pyspark.sql import Row
+from pyspark.sql import types as t
+
+from twinlog.runtime.schema_registry import (
+    MAGIC,
+    WIRE,
+    NotAvro,
+    RegisteredSchema,
+    SchemaRegistry,
+    UnsupportedSchema,
+)
+
+try:
+    import fastavro
+except ImportError:  # it is an extra, and few flows need it
+    _INSTALLED = False
+else:
+    _INSTALLED = True
+
+_PRIMITIVES: Final[Mapping[str, t.DataType]] = {
+    "boolean": t.BooleanType(),
+    "int": t.IntegerType(),
+    "long": t.LongType(),
+    "float": t.FloatType(),
+    "double": t.DoubleType(),
+    "bytes": t.BinaryType(),
+    "fixed": t.BinaryType(),
+    "string": t.StringType(),
+    "enum": t.StringType(),
+}
+_LOGICAL: Final[Mapping[str, t.DataType]] = {
+    "date": t.DateType(),
+    "timestamp-millis": t.TimestampType(),
+    "timestamp-micros": t.TimestampType(),
+    "uuid": t.StringType(),
+}
+
+
+class AvroPart:
+    """The keys or the values of a flow's records.
+
+    Args:
+        part: `key` or `value`.
+        subject: whose latest schema the column has.
+        source: the registry of the source's ids.
+        target: the registry of the target's ids; the same object: ids stay.
+
+    Raises:
+        RegistryTrouble, RegistryRefusal, UnsupportedSchema: there is no column.
+    """
+
+    def __init__(
+        self, part: str, subject: str, source: SchemaRegistry, target: SchemaRegistry
+    ) -> None:
+        if not _INSTALLED:
+            raise UnsupportedSchema(
+                "format=avro needs the package fastavro: pip install 'twinlog[avro]' on each host "
+                "of a lane"
+            )
+        self._part, self._source, self._target = part, source, target
+        self._reader = _parsed(source.latest(subject))
+        self.column_type = column_type(self._reader)
+        self._writers: dict[int, Any] = {}
+        self._written: dict[str, tuple[int, Any]] = {}
+        self._mapped: dict[tuple[int, str], int] = {}
+
+    @property
+    def keeps_ids(self) -> bool:
+        """Whether bytes that stay as they are keep their id."""
+        return self._source is self._target
+
+    def decoded(self, data: bytes | None) -> object:
+        """What the column has for these bytes.
+
+        Raises:
+            NotAvro: see the class.
+            RegistryTrouble, RegistryRefusal, UnsupportedSchema: its schema is not known.
+        """
+        if data is None:
+            return None
+        schema_id = _id_of(data)
+        if schema_id not in self._writers:
+            self._writers[schema_id] = _parsed(self._source.schema(schema_id))
+        stream = io.BytesIO(data[WIRE.size :])
+        try:
+            found = fastavro.schemaless_reader(stream, self._writers[schema_id], self._reader)
+        except Exception as error:  # fastavro raises whatever its decoders do
+            raise NotAvro(f"a {self._part} does not fit its schema {schema_id}") from error
+        if stream.read(1):
+            raise NotAvro(f"a {self._part} has more bytes than its schema {schema_id}")
+        return _plain(found)
+
+    def encoded(self, value: object, topic: str) -> bytes | None:
+        """The bytes for a row's column, in the latest schema of its topic.
+
+        Raises:
+            NotAvro: the column does not fit that schema.
+            RegistryTrouble, RegistryRefusal: the topic's subject has no schema.
+        """
+        if value is None or isinstance(value, bytes | bytearray):
+            return None if value is None else bytes(value)
+        if topic not in self._written:
+            latest = self._target.latest(self._subject(topic))
+            self._written[topic] = latest.id, _parsed(latest)
+        schema_id, schema = self._written[topic]
+        stream = io.BytesIO()
+        stream.write(WIRE.pack(MAGIC, schema_id))
+        try:
+            data = value.asDict(recursive=True) if isinstance(value, Row) else value
+            fastavro.schemaless_writer(stream, schema, data, strict=True)
+        except Exception as error:  # fastavro raises whatever its encoders do
+            raise NotAvro(
+                f"a {self._part} does not fit the latest schema of {self._subject(topic)}"
+            ) from error
+        return stream.getvalue()
+
+    def mapped(self, data: bytes | None, topic: str) -> bytes | None:
+        """The same bytes with the id that their schema has in the target's registry.
+
+        Raises:
+            NotAvro: they are not in the wire format.
+            RegistryTrouble, RegistryRefusal: there is no such id, or the target takes none.
+        """
+        if data is None or self.keeps_ids:
+            return data
+        key = _id_of(data), topic
+        if key not in self._mapped:
+            schema = self._source.schema(key[0])
+            self._mapped[key] = self._target.register(self._subject(topic), schema)
+        return WIRE.pack(MAGIC, self._mapped[key]) + data[WIRE.size :]
+
+    def _subject(self, topic: str) -> str:
+        return f"{topic}-{self._part}"
+
+
+def _id_of(data: bytes) -> int:
+    if len(data) < WIRE.size or data[0] != MAGIC:
+        raise NotAvro("bytes are not in the wire format of a schema registry")
+    schema_id: int = WIRE.unpack_from(data)[1]
+    return schema_id
+
+
+def _parsed(schema: RegisteredSchema) -> Any:
+    try:
+        return fastavro.parse_schema(json.loads(schema.text))
+    except Exception as error:  # fastavro raises whatever its parser does
+        raise UnsupportedSchema(f"schema {schema.id} cannot be read: {error}") from error
+
+
+def column_type(schema: Any) -> t.DataType:
+    """The type of a column with values of an Avro schema, as fastavro parses it.
+
+    Raises:
+        UnsupportedSchema: Spark has no such type.
+    """
+    return _type(schema, {})
+
+
+def _type(schema: Any, named: dict[str, t.DataType | None]) -> t.DataType:
+    """The type of a part. `named`: the named types so far; None while one is being built."""
+    if isinstance(schema, list):
+        options = [one for one in schema if one != "null"]
+        if len(options) != 1:
+            raise UnsupportedSchema("a union of several types has no column type in Spark")
+        return _type(options[0], named)
+    if isinstance(schema, str):
+        found = _PRIMITIVES.get(schema, named.get(schema))
+        if found is None:
+            raise UnsupportedSchema(f"the type {schema} contains itself, or is not supported")
+        return found
+    logical = schema.get("logicalType")
+    return _complex_type(schema, named) if logical is None else _logical_type(schema, logical)
+
+
+def _logical_type(schema: Any, logical: str) -> t.DataType:
+    if logical == "decimal":
+        return t.DecimalType(schema["precision"], schema.get("scale", 0))
+    if logical not in _LOGICAL:
+        raise UnsupportedSchema(f"the logical type {logical} is not supported")
+    return _LOGICAL[logical]
+
+
+def _complex_type(schema: Any, named: dict[str, t.DataType | None]) -> t.DataType:
+    found: t.DataType
+    match schema["type"]:
+        case "record":
+            named[schema["name"]] = None
+            found = t.StructType(
+                [t.StructField(one["name"], _type(one["type"], named)) for one in schema["fields"]]
+            )
+        case "array":
+            return t.ArrayType(_type(schema["items"], named))
+        case "map":
+            return t.MapType(t.StringType(), _type(schema["values"], named))
+        case kind:
+            found = _type(kind, named)
+    if "name" in schema:
+        named[schema["name"]] = found
+    return found
+
+
+def _plain(value: object) -> object:
+    """A value as Spark takes it: fastavro's UUIDs are texts there."""
+    match value:
+        case dict():
+            return {name: _plain(one) for name, one in value.items()}
+        case list():
+            return [_plain(one) for one in value]
+        case uuid.UUID():
+            return str(value)
+    return value

@@ -1,0 +1,111 @@
+"""A client of a schema registry: the three requests that Avro's wire format needs.
+
+GET  /schemas/ids/ID                 the schema of an id, which never changes
+GET  /subjects/SUBJECT/versions/latest
+POST /subjects/SUBJECT/versions      register a schema; one that is there keeps its id
+
+0 | id (4 bytes, big endian) | Avro's binary encoding        the wire format
+"""
+
+import json
+import struct
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+WIRE: Final = struct.Struct(">bI")
+MAGIC: Final = 0
+_CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+_ANSWER_S: Final = 10.0
+_REFUSALS: Final = frozenset({404, 409, 422})
+"""Unknown; not compatible with the subject's versions; no valid schema."""
+
+
+class RegistryTrouble(Exception):
+    """A registry does not answer, or nobody may ask it; the text says which."""
+
+
+class RegistryRefusal(Exception):
+    """A registry has no such schema, or takes no such one; the text says which."""
+
+
+class UnsupportedSchema(Exception):
+    """An Avro schema has no column type; the text names it."""
+
+
+class NotAvro(Exception):
+    """Bytes are not in the wire format, or do not fit their schema. Holds nothing of them."""
+
+
+class RegisteredSchema(NamedTuple):
+    """A schema as its text in JSON, with its id in one registry."""
+
+    id: int
+    text: str
+
+
+class SchemaRegistry:
+    """A registry; what it has answered about an id is kept."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._by_id: dict[int, RegisteredSchema] = {}
+
+    def schema(self, schema_id: int) -> RegisteredSchema:
+        """The schema of an id.
+
+        Raises:
+            RegistryRefusal: there is none, or it is of another kind.
+            RegistryTrouble: there is no answer.
+        """
+        if schema_id not in self._by_id:
+            self._by_id[schema_id] = _schema(schema_id, self._answer(f"/schemas/ids/{schema_id}"))
+        return self._by_id[schema_id]
+
+    def latest(self, subject: str) -> RegisteredSchema:
+        """The latest version of a subject.
+
+        Raises:
+            RegistryRefusal: there is none, or it is of another kind.
+            RegistryTrouble: there is no answer.
+        """
+        answer = self._answer(f"/subjects/{quote(subject, safe='')}/versions/latest")
+        return _schema(int(answer["id"]), answer)
+
+    def register(self, subject: str, schema: RegisteredSchema) -> int:
+        """Have a schema in a subject; its id.
+
+        Raises:
+            RegistryRefusal: it is refused.
+            RegistryTrouble: there is no answer.
+        """
+        path = f"/subjects/{quote(subject, safe='')}/versions"
+        return int(self._answer(path, {"schema": schema.text})["id"])
+
+    def _answer(self, path: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
+        request = urllib.request.Request(  # noqa: S310 - the scheme is checked with the properties
+            self.url + path,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Accept": _CONTENT_TYPE, "Content-Type": _CONTENT_TYPE},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=_ANSWER_S) as response:  # noqa: S310
+                answer: dict[str, Any] = json.load(response)
+        except urllib.error.HTTPError as error:
+            text = f"the schema registry {self.url} answers {error.code} to {path}"
+            raise (RegistryRefusal if error.code in _REFUSALS else RegistryTrouble)(text) from error
+        except (OSError, ValueError) as error:
+            raise RegistryTrouble(
+                f"the schema registry {self.url} does not answer: {error}"
+            ) from error
+        return answer
+
+
+def _schema(schema_id: int, answer: Mapping[str, Any]) -> RegisteredSchema:
+    kind = answer.get("schemaType", "AVRO")
+    if kind != "AVRO" or answer.get("references"):
+        what = "references other subjects" if kind == "AVRO" else f"is of type {kind}"
+        raise RegistryRefusal(f"schema {schema_id} {what}: expected AVRO without references")
+    return RegisteredSchema(schema_id, str(answer["schema"]))

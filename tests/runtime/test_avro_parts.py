@@ -1,0 +1,234 @@
+"""Avro in a registry's wire format, without Spark: what is read and written, under which id."""
+
+import datetime
+import io
+import json
+import struct
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pytest
+from pyspark.sql import Row
+from pyspark.sql import types as t
+from tiny_registry import TinyRegistry, tiny_registry
+
+from twinlog.runtime.avro_parts import AvroPart, column_type
+from twinlog.runtime.schema_registry import (
+    NotAvro,
+    RegistryRefusal,
+    RegistryTrouble,
+    SchemaRegistry,
+    UnsupportedSchema,
+)
+
+OLD = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+NEW = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "note", "type": ["null", "string"], "default": None},
+    ],
+}
+SUBJECT = "orders-value"
+
+
+@pytest.fixture
+def source() -> Iterator[TinyRegistry]:
+    with tiny_registry(first_id=7) as registry:
+        yield registry
+
+
+@pytest.fixture
+def target() -> Iterator[TinyRegistry]:
+    with tiny_registry(first_id=100) as registry:
+        yield registry
+
+
+def wire(number: int, schema: Any, value: object) -> bytes:
+    """A record as a producer's serializer writes it."""
+    stream = io.BytesIO()
+    stream.write(struct.pack(">bI", 0, number))
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(json.loads(json.dumps(schema))), value)
+    return stream.getvalue()
+
+
+def kept(source: TinyRegistry) -> AvroPart:
+    registry = SchemaRegistry(source.url)
+    return AvroPart("value", SUBJECT, registry, registry)
+
+
+def between(source: TinyRegistry, target: TinyRegistry) -> AvroPart:
+    return AvroPart("value", SUBJECT, SchemaRegistry(source.url), SchemaRegistry(target.url))
+
+
+def test_records_of_several_schemas_become_one_column(source: TinyRegistry) -> None:
+    """Goal: each is read by its own schema, which is asked for once."""
+    old, new = source.add(SUBJECT, OLD), source.add(SUBJECT, NEW)
+    part = kept(source)
+    assert part.column_type == t.StructType(
+        [t.StructField("id", t.LongType()), t.StructField("note", t.StringType())]
+    )
+    for _ in range(3):
+        assert part.decoded(wire(old, OLD, {"id": 1})) == {"id": 1, "note": None}
+        assert part.decoded(wire(new, NEW, {"id": 2, "note": "x"})) == {"id": 2, "note": "x"}
+    assert part.decoded(None) is None
+    assert len(source.requests) == 3
+
+
+def test_a_result_is_written_by_the_latest_schema_of_its_topic(
+    source: TinyRegistry, target: TinyRegistry
+) -> None:
+    """Goal: with its id in the target's registry, and only what fits."""
+    source.add(SUBJECT, NEW)
+    number = target.add("gold-value", NEW)
+    part = between(source, target)
+    expected = wire(number, NEW, {"id": 5, "note": "x"})
+    assert part.encoded(Row(id=5, note="x"), "gold") == expected
+    assert part.encoded({"id": 5, "note": "x"}, "gold") == expected
+    assert part.encoded(bytearray(b"as it is"), "gold") == b"as it is"
+    assert part.encoded(None, "gold") is None
+    for value in (Row(id="secret", note="x"), Row(id=5), Row(id=5, note="x", more="secret")):
+        with pytest.raises(NotAvro, match="does not fit the latest schema of gold-value") as error:
+            part.encoded(value, "gold")
+        assert "secret" not in str(error.value)
+    with pytest.raises(RegistryRefusal, match="answers 404 to /subjects/silver-value/versions"):
+        part.encoded(Row(id=5, note="x"), "silver")
+
+
+def test_bytes_that_stay_keep_their_id_or_get_that_of_the_target(
+    source: TinyRegistry, target: TinyRegistry
+) -> None:
+    """Goal: nothing but the id changes; the schema is registered under the topic's subject."""
+    old = source.add(SUBJECT, OLD)
+    data = wire(old, OLD, {"id": 1})
+    assert kept(source).mapped(data, "a.orders") == data
+    part = between(source, target)
+    for _ in range(3):
+        mapped = part.mapped(data, "a.orders")
+        assert mapped is not None
+        assert mapped[5:] == data[5:]
+        assert struct.unpack(">bI", mapped[:5]) == (0, 100)
+    assert part.mapped(None, "a.orders") is None
+    assert {name: [target.schemas[n] for n in ids] for name, ids in target.subjects.items()} == {
+        "a.orders-value": [json.dumps(OLD)]
+    }
+    assert target.requests == ["POST /subjects/a.orders-value/versions"]
+    assert fastavro.schemaless_reader(
+        io.BytesIO(mapped[5:]), fastavro.parse_schema(json.loads(target.schemas[100])), None
+    ) == {"id": 1}
+
+
+@pytest.mark.parametrize("data", [b"", b"\0\0\0\0", b"\1\0\0\0\7\2", b'{"id": 1}'])
+def test_bytes_that_are_not_in_the_wire_format_are_refused(
+    source: TinyRegistry, target: TinyRegistry, data: bytes
+) -> None:
+    """Goal: no byte is taken for an id that is none."""
+    source.add(SUBJECT, OLD)
+    part = between(source, target)
+    with pytest.raises(NotAvro, match="not in the wire format"):
+        part.decoded(data)
+    with pytest.raises(NotAvro, match="not in the wire format"):
+        part.mapped(data, "t")
+
+
+def test_bytes_that_do_not_fit_their_schema_are_refused(source: TinyRegistry) -> None:
+    """Goal: a record that is cut off, has more bytes, or an id that nobody knows."""
+    old = source.add(SUBJECT, OLD)
+    part = kept(source)
+    good = wire(old, OLD, {"id": 1_000_000})
+    for data in (good[:-1], good[:5]):
+        with pytest.raises(NotAvro, match=f"does not fit its schema {old}"):
+            part.decoded(data)
+    with pytest.raises(NotAvro, match="has more bytes than its schema"):
+        part.decoded(good + b"x")
+    with pytest.raises(RegistryRefusal, match="answers 404 to /schemas/ids/9"):
+        part.decoded(struct.pack(">bI", 0, 9) + good[5:])
+
+
+def test_a_registry_that_is_away_is_named() -> None:
+    """Goal: the message says which one."""
+    registry = SchemaRegistry("http://127.0.0.1:9/")
+    with pytest.raises(RegistryTrouble, match=r"http://127\.0\.0\.1:9 does not answer"):
+        registry.latest("orders-value")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"id": 1, "schema": "x", "schemaType": "PROTOBUF"},
+        {"id": 1, "schema": "{}", "references": [{"name": "a"}]},
+    ],
+)
+def test_schemas_of_other_kinds_are_refused(
+    source: TinyRegistry, answer: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: what is not supported is said, and not read wrongly."""
+    monkeypatch.setattr(source, "answer", lambda *_: (200, answer))
+    with pytest.raises(RegistryRefusal, match="expected AVRO without references"):
+        kept(source)
+
+
+def test_the_types_of_columns() -> None:
+    """Goal: each type of Avro has its type in Spark, and its values fit."""
+    schema = {
+        "type": "record",
+        "name": "All",
+        "namespace": "acme",
+        "fields": [
+            {"name": "flag", "type": "boolean"},
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+            {"name": "day", "type": ["null", {"type": "int", "logicalType": "date"}]},
+            {
+                "name": "price",
+                "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+            },
+            {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}},
+            {"name": "other", "type": "acme.Kind"},
+            {"name": "raw", "type": {"type": "fixed", "name": "Two", "size": 2}},
+            {"name": "tags", "type": {"type": "array", "items": "string"}},
+            {"name": "counts", "type": {"type": "map", "values": "int"}},
+            {"name": "uuid", "type": {"type": "string", "logicalType": "uuid"}},
+        ],
+    }
+    found = column_type(fastavro.parse_schema(schema))
+    assert found.simpleString() == (
+        "struct<flag:boolean,at:timestamp,day:date,price:decimal(9,2),kind:string,other:string,"
+        "raw:binary,tags:array<string>,counts:map<string,int>,uuid:string>"
+    )
+    with tiny_registry() as registry:
+        number = registry.add(SUBJECT, schema)
+        part = kept(registry)
+        value = {
+            "flag": True,
+            "at": datetime.datetime(2026, 1, 2, 3, 4, 5, 678901, datetime.UTC),
+            "day": datetime.date(2026, 1, 2),
+            "price": Decimal("12.50"),
+            "kind": "A",
+            "other": "B",
+            "raw": b"xy",
+            "tags": ["a"],
+            "counts": {"a": 1},
+            "uuid": "12345678-1234-5678-1234-567812345678",
+        }
+        data = wire(number, schema, value)
+        assert part.decoded(data) == value
+        registry.add("t-value", schema)
+        assert part.encoded(part.decoded(data), "t") == data
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (["int", "string"], "union of several types"),
+        (["null", {"type": "int", "logicalType": "time-millis"}], "time-millis is not supported"),
+        ("Tree", "contains itself"),
+    ],
+)
+def test_types_that_spark_does_not_have_are_refused(kind: object, text: str) -> None:
+    """Goal: no value is squeezed into another type."""
+    schema = {"type": "record", "name": "Tree", "fields": [{"name": "a", "type": kind}]}
+    with pytest.raises(UnsupportedSchema, match=text):
+        column_type(fastavro.parse_schema(schema))

@@ -1,0 +1,88 @@
+"""A schema registry in this process, with the paths of the real one that twinlog uses."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote
+
+NOT_FOUND = 404, {"error_code": 40401, "message": "not found"}
+
+
+class TinyRegistry:
+    """Schemas by id, and the ids of each subject's versions."""
+
+    def __init__(self, first_id: int) -> None:
+        self.schemas: dict[int, str] = {}
+        self.subjects: dict[str, list[int]] = {}
+        self.requests: list[str] = []
+        self.url = ""
+        self._next = first_id
+
+    def add(self, subject: str, schema: object) -> int:
+        """Register a schema, which has one id in all subjects."""
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        known = [number for number, one in self.schemas.items() if one == text]
+        number = known[0] if known else self._next
+        if not known:
+            self._next += 1
+            self.schemas[number] = text
+        versions = self.subjects.setdefault(subject, [])
+        if number not in versions:
+            versions.append(number)
+        return number
+
+    def answer(self, method: str, path: str, body: Any) -> tuple[int, dict[str, Any]]:
+        """The status and the answer to a request."""
+        self.requests.append(f"{method} {path}")
+        match method, path.strip("/").split("/"):
+            case "GET", ["schemas", "ids", number] if int(number) in self.schemas:
+                return 200, {"schema": self.schemas[int(number)]}
+            case "GET", ["subjects", name, "versions", "latest"] if unquote(name) in self.subjects:
+                subject = unquote(name)
+                number = self.subjects[subject][-1]
+                version = len(self.subjects[subject])
+                found = {"subject": subject, "version": version, "id": number}
+                return 200, {**found, "schema": self.schemas[number]}
+            case "POST", ["subjects", name, "versions"]:
+                return 200, {"id": self.add(unquote(name), body["schema"])}
+        return NOT_FOUND
+
+
+@contextmanager
+def tiny_registry(first_id: int = 1) -> Iterator[TinyRegistry]:
+    """A registry that answers on a free port; its ids begin at `first_id`."""
+    registry = TinyRegistry(first_id)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._reply("GET")
+
+        def do_POST(self) -> None:
+            self._reply("POST")
+
+        def _reply(self, method: str) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            body = json.loads(self.rfile.read(length)) if length else None
+            status, answer = registry.answer(method, self.path, body)
+            data = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    registry.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield registry
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
