@@ -75,6 +75,10 @@ class UnusableTransform(Exception):
     """The transform cannot be applied to any record."""
 
 
+class SparkEnded(Exception):
+    """The JVM has ended, and its sessions with it: this process cannot go on."""
+
+
 class PreparedTransform:
     """A transform with its session: its tables are read, and it was analysed.
 
@@ -108,7 +112,7 @@ class PreparedTransform:
         except (RegistryTrouble, *_OF_RECORDS) as error:
             raise UnusableTransform(str(error)) from error
         except Exception as error:
-            _raise_if_ended(error)
+            _check_spark(self._spark)
             raise UnusableTransform(_first_line(error)) from error
 
     def result(self, rows: Sequence[SourceRow]) -> ResultRows:
@@ -337,7 +341,7 @@ class Worker:
         """The answer to a request.
 
         Raises:
-            Py4JError: the JVM has ended, for want of memory for example.
+            SparkEnded: the JVM has ended, for want of memory for example.
         """
         if self._spark is None:
             try:
@@ -356,16 +360,25 @@ class Worker:
                 )
             return self._prepared[request.transform].result(request.rows)
         except UnusableTransform as error:
+            _check_spark(self._spark)
             return TransformFailure(str(error), for_all=True)
         except Exception as error:  # a query or function may raise anything
-            _raise_if_ended(error)
+            _check_spark(self._spark)
             return TransformFailure(condition_of(error), for_all=False)
 
 
-def _raise_if_ended(error: Exception) -> None:
-    """Raise an error that is no exception within the JVM: the JVM is gone, and its session."""
-    if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
-        raise error
+def _check_spark(spark: SparkSession) -> None:
+    """Find out, after an error of any kind, whether the JVM still answers.
+
+    Where it has ended, py4j raises errors of its own or of the network. So may a flow's function.
+
+    Raises:
+        SparkEnded: it does not; the error was not the query's or a record's.
+    """
+    try:
+        _ = spark.version
+    except Exception:
+        raise SparkEnded from None  # the error before may have a record's contents
 
 
 def _session() -> SparkSession:

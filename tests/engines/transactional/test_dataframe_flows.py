@@ -1,14 +1,30 @@
-"""A flow with a query of Spark's on real brokers: what cannot be transformed, and what can."""
+"""A flow with a query of Spark's on real brokers, while lanes and Spark are killed."""
 
 import asyncio
+import os
+import random
 import secrets
+import signal
+import threading
+from collections import defaultdict
+from collections.abc import Collection
 from pathlib import Path
 
+import process_tree
 import pytest
 from confluent_kafka import Producer
 from lane_processes import lanes
 from stored_flows import states
-from transformed_flows import alter, consumed, count, made, positions
+from transformed_flows import (
+    PARTITIONS,
+    Writing,
+    alter,
+    consumed,
+    count,
+    headers_of,
+    made,
+    positions,
+)
 from waiting import until
 
 from conftest import Pair
@@ -35,6 +51,78 @@ def names_table(folder: Path) -> dict[str, str]:
     lines = [f"{number},{name}" for number, name in enumerate(NAMES)]
     path.write_text("\n".join(["id,name", *lines, ""]))
     return {"twinlog.transform.tables.names": str(path)}
+
+
+def expected(numbers: Collection[int], *, important: bool) -> dict[int, list[object]]:
+    """What the query makes of these numbers, in one of the two topics."""
+    found: defaultdict[int, list[object]] = defaultdict(list)
+    for number in sorted(numbers):
+        if number % 5 and (number % 7 == 0) == important:
+            value = f'{{"number":{number},"secret":"","name":"{NAMES[number % 3]}"}}'.encode()
+            found[number % PARTITIONS].append((value, headers_of(number)))
+    return found
+
+
+def spark_below(pid: int) -> list[int]:
+    """The processes of a lane's Spark: Python first, then Java."""
+    found = process_tree.below(pid)
+    return [
+        next((one.pid for one in found if part in one.command), 0)
+        for part in ("dataframe_worker", "java")
+    ]
+
+
+@pytest.mark.long
+def test_transformed_records_arrive_once_though_lanes_and_spark_are_killed(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """Goal: kill -9 of lane, worker and JVM at random moments: each record once, in order."""
+    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
+    asyncio.run(made(pair, mirror, topic, {**QUERY, **names_table(tmp_path)}))
+    source, destination = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
+    rng = random.Random(12)
+    writing = Writing(source, topic)
+
+    def goes_on() -> None:
+        before = count(destination, f"a.{topic}")
+        until(lambda: count(destination, f"a.{topic}") > before + 100, SECONDS, "it goes on")
+        threading.Event().wait(rng.random())
+
+    try:
+        with lanes(destination, tmp_path) as running:
+            for turn in range(3):
+                node = f"node-{turn}"
+                pid = running.start(node)
+                goes_on()
+                if turn:  # the lane starts Spark again
+                    os.kill(spark_below(pid)[turn - 1], signal.SIGKILL)
+                    goes_on()
+                below = spark_below(pid)
+                assert all(below)
+                running.kill(node)
+                until(lambda below=below: not any(map(lives, below)), 30, "Spark has ended, too")
+            committed = writing.end()
+            running.start("last")
+            for name, important in ((f"a.{topic}", False), (f"vip-a.{topic}", True)):
+                wanted = expected(committed, important=important)
+                total = sum(map(len, wanted.values()))
+                assert total > 50
+                until(
+                    lambda name=name, total=total: count(destination, name) >= total,
+                    SECONDS,
+                    f"{total} records in {name}",
+                )
+                assert consumed(destination, name) == wanted
+    finally:
+        writing.end()
+
+
+def lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def test_what_cannot_be_transformed_is_failed_until_the_query_is_altered(
