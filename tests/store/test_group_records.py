@@ -72,7 +72,7 @@ def test_fields_of_later_versions_are_ignored() -> None:
         "kind": "classic",
         "active_ms": 1,
         "copied_ms": 2,
-        "topics": {"t": [[0], [1, 5], [2, 5, 4, 3, 2, 1, 99, 100]]},
+        "topics": {"t": [[0], [1, 5], [2, 5, 4, 3, 2, 1, 7, 8, 99, 100], [3, 5, 4, 3, 2, 1]]},
         "more": {},
     }
     found = decode(encode_key("m", "g"), packed(body))
@@ -80,7 +80,8 @@ def test_fields_of_later_versions_are_ignored() -> None:
     assert found.partitions == {
         TopicPartition("t", 0): PartitionMemory(),
         TopicPartition("t", 1): PartitionMemory(5, 5),
-        TopicPartition("t", 2): PartitionMemory(5, 4, 3, 2, 1),
+        TopicPartition("t", 2): PartitionMemory(5, 4, 3, 2, 1, 7, 8),
+        TopicPartition("t", 3): PartitionMemory(5, 4, 3, 2, 1),
     }
 
 

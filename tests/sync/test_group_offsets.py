@@ -23,14 +23,9 @@ from twinlog.store.group_records import (
 )
 from twinlog.sync import group_offsets as group_sync
 from twinlog.sync import group_rules
-from twinlog.sync.group_offsets import (
-    DEFAULT_REPEAT_S,
-    FORGET_S,
-    MAX_REPEAT_S,
-    GroupSync,
-    repeat_interval,
-)
+from twinlog.sync.group_offsets import FORGET_S, GroupSync
 from twinlog.sync.group_rules import Bounds, Log
+from twinlog.sync.repeated_commits import DEFAULT_REPEAT_S, MAX_REPEAT_S, repeat_interval
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 TOPIC_ID = UUID(int=7)
@@ -178,7 +173,7 @@ class World:
         cluster: Cluster,
         _mirror: str,
         records: Sequence[GroupMemory | LastCheck],
-        forgotten: Collection[str],
+        forgotten: Collection[str] = (),
     ) -> None:
         if cluster.log_refuses:
             raise cluster.log_refuses
@@ -221,7 +216,49 @@ def test_offsets_committed_by_the_group_are_not_lowered(world: World) -> None:
         assert world.destination.offset("g") == own
 
 
-def test_offsets_are_not_lowered_after_a_crash_before_the_record(world: World) -> None:
+def crash(world: World) -> Iterator[None]:
+    """Nothing that the node writes lands after this."""
+    world.destination.log_refuses = Retriable("gone")
+    yield
+
+
+def test_a_crash_after_a_commit_leaves_an_offset_of_the_mirror(world: World) -> None:
+    """Goal: what was going to be committed is stored before, so the next node lowers it."""
+    world.source.commit("g", 70)
+    assert world.check() == 0
+    world.source.commit("g", 90)
+    world.destination.meanwhile = crash(world)
+    assert world.check() == 1
+    assert world.destination.offset("g") == 90
+    world.destination.log_refuses = None
+    world.new_node()
+    world.source.commit("g", 20)
+    assert world.check() == 0
+    assert world.destination.offset("g") == 20
+    memory = world.written["g"].partitions[A]
+    assert (memory.copied, memory.sent) == (20, -1)
+
+
+def test_a_crash_before_a_commit_leaves_the_former_offset_of_the_mirror(world: World) -> None:
+    """Goal: both what was committed and what was not are known; a consumer's offset is its own."""
+    world.source.commit("g", 70)
+    assert world.check() == 0
+    world.source.commit("g", 90)
+    world.destination.omits = {A}
+    world.destination.meanwhile = crash(world)
+    assert world.check() == 1
+    world.destination.log_refuses, world.destination.omits = None, set()
+    world.new_node()
+    world.source.commit("g", 20)
+    assert world.check() == 0
+    assert world.destination.offset("g") == 20
+    world.destination.commit("g", 90)
+    for _ in range(20):
+        world.check()
+    assert world.destination.offset("g") == 90
+
+
+def test_offsets_are_not_lowered_after_a_crash_without_a_record(world: World) -> None:
     """The destination's offset is not known to be the mirror's: keeping it is the safe side."""
     world.source.commit("g", 90)
     world.destination.log_refuses = Retriable("gone")

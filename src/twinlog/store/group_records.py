@@ -13,8 +13,8 @@ Losing the topic is safe: then no offset on the destination is known to be the m
     value   zstd of JSON: version, and
             of a mirror: time_ms (start of the last complete check), failed (groups not read in it)
             of a group: kind, active_ms, copied_ms,
-                        topics: {topic: [[partition, source, copied, metadata, other, deleted],
-                        ...]}
+                        topics: {topic: [[partition, source, copied, metadata, other, deleted,
+                        sent, sent_metadata], ...]}
 
 Trailing defaults of a row are left out (`copied` defaults to `source`). Later versions may add
 fields, and columns to a row: unknown ones are ignored, missing ones have their default.
@@ -41,7 +41,7 @@ MAX_RECORD: Final = 64 * 1024 * 1024
 
 _VERSION: Final = 1
 _WHAT: Final = "a record of __mirror_groups"
-_DEFAULTS: Final = (None, NO_OFFSET, None, 0, NO_OFFSET, 0)
+_DEFAULTS: Final = (None, NO_OFFSET, None, 0, NO_OFFSET, 0, NO_OFFSET, 0)
 """Defaults of a row's cells: without the third cell, `copied` is `source`."""
 _CELLS: Final = len(_DEFAULTS)
 
@@ -60,6 +60,22 @@ class PartitionMemory(NamedTuple):
     deleted: int = 0
     """1 if the group had no offset on the source at the last check that covered the partition, but
     had one before."""
+    sent: int = NO_OFFSET
+    """What the mirror was going to commit last, until the outcome is known: it may be there."""
+    sent_metadata: int = 0
+    """CRC-32 of the metadata that goes with `sent`."""
+
+    @property
+    def may_be_copied(self) -> bool:
+        """Whether the destination may have an offset of the mirror's."""
+        return max(self.copied, self.sent) != NO_OFFSET
+
+    def is_own(self, offset: int, metadata: int) -> bool:
+        """Whether the mirror has committed this, or may have; by the metadata's checksum."""
+        return (offset, metadata) in {
+            (self.copied, self.metadata),
+            (self.sent, self.sent_metadata),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,8 +205,7 @@ def _partitions(body: JsonObject) -> list[tuple[TopicPartition, PartitionMemory]
             ):
                 raise body.error("topics", "rows of whole numbers")
             cells = (*row, *_DEFAULTS[len(row) :])[:_CELLS]
-            partition, source, copied, metadata, other, deleted = cells
-            copied = source if copied is None else copied
-            memory = PartitionMemory(source, copied, metadata, other, deleted)
+            partition, source, copied, *others = cells
+            memory = PartitionMemory(source, source if copied is None else copied, *others)
             memories.append((TopicPartition(topic, partition), memory))
     return memories

@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from twinlog.kafka.groups.offsets import Committed
 from twinlog.kafka.types import TopicPartition
 from twinlog.store.group_records import NO_OFFSET, GroupMemory, PartitionMemory, metadata_checksum
 from twinlog.sync.group_rules import own_offsets
+
+_NOT_SENT: Final = {"sent": NO_OFFSET, "sent_metadata": 0}
 
 
 @dataclass(slots=True)
@@ -21,8 +24,6 @@ class KnownGroups:
     check). They are not written."""
     was_read: bool = True
     """Whether it could be read. If not, nothing is written: the topic may hold more."""
-    sent: dict[str, dict[TopicPartition, Committed]] = field(default_factory=dict)
-    """Commits of unknown outcome: such an offset is the mirror's own, too."""
     unlisted: dict[str, float] = field(default_factory=dict)
     """Since when (ms) the source has not listed a group."""
 
@@ -30,19 +31,57 @@ class KnownGroups:
         self, group: str, offsets: Mapping[TopicPartition, Committed]
     ) -> frozenset[TopicPartition]:
         """The partitions whose offset on the destination is the mirror's own."""
-        in_flight = self.sent.get(group, {})
-        unanswered = (p for p in offsets if p in in_flight and in_flight[p] == offsets[p])
-        return own_offsets(offsets, self.groups.get(group)) | frozenset(unanswered)
+        return own_offsets(offsets, self.groups.get(group))
+
+    def sends(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
+        """Remember that these offsets are going to be committed."""
+        self._alter(
+            group,
+            {
+                partition: {
+                    "sent": offset.offset,
+                    "sent_metadata": metadata_checksum(offset.metadata),
+                }
+                for partition, offset in offsets.items()
+            },
+        )
+
+    def refused(self, group: str, partition: TopicPartition) -> None:
+        """Remember that what was sent was not committed.
+
+        An equal offset that stands there later is the group's own.
+        """
+        self._alter(group, {partition: _NOT_SENT})
 
     def copied(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
         """Remember that these offsets were committed."""
+        self._alter(
+            group,
+            {
+                partition: {
+                    "copied": offset.offset,
+                    "metadata": metadata_checksum(offset.metadata),
+                    "other": NO_OFFSET,
+                    **_NOT_SENT,
+                }
+                for partition, offset in offsets.items()
+            },
+        )
+
+    def repeated(self, group: str, now_ms: int) -> None:
+        """Remember that all copied offsets were committed again."""
+        self.groups[group] = replace(self.groups[group], copied_ms=now_ms)
+
+    def active(self, group: str, now_ms: int) -> None:
+        """Remember that the group is active on the destination."""
+        self.groups[group] = replace(self.groups[group], active_ms=now_ms)
+
+    def _alter(self, group: str, fields: Mapping[TopicPartition, Mapping[str, int]]) -> None:
+        if not fields:
+            return
         before = self.groups[group]
         news = {
-            partition: before.partitions.get(partition, PartitionMemory())._replace(
-                copied=offset.offset, metadata=metadata_checksum(offset.metadata), other=NO_OFFSET
-            )
-            for partition, offset in offsets.items()
+            partition: before.partitions.get(partition, PartitionMemory())._replace(**changed)
+            for partition, changed in fields.items()
         }
         self.groups[group] = replace(before, partitions={**before.partitions, **news})
-        for partition in offsets:
-            self.sent.get(group, {}).pop(partition, None)

@@ -1,9 +1,9 @@
 """Copies group offsets from a mirror's source to its destination; group_rules.py has the rules.
 
 One `GroupSync` belongs to one node. After a check, what it has read and committed is written to
-`__mirror_groups`, for the next node, and for `twinlog readiness` when the source is dead. It is
-written after the commits, not before: after a crash between a commit and its record, the offset
-counts as the group's own, which is the safe side.
+`__mirror_groups`, for the next node, and for `twinlog readiness` when the source is dead. What is
+going to be committed is written before: after a crash in between, the next node knows the offset as
+the mirror's, and lowers it if the group goes back.
 
 A commit is repeated before the destination's brokers expire it, for as long as the source has the
 group's offset: offsets.retention.minutes counts from the commit, and nothing else commits for a
@@ -13,16 +13,16 @@ group that is idle there.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Container, Mapping, Set
 from dataclasses import dataclass, field, replace
 from re import Pattern
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from twinlog.engines.kinds import kind_named
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Refusal, Retriable, TwinlogError, UserError
+from twinlog.kafka.errors import Retriable, TwinlogError, UserError
 from twinlog.kafka.groups.offsets import (
     Committed,
     Group,
@@ -31,7 +31,6 @@ from twinlog.kafka.groups.offsets import (
     list_groups,
     set_start_offsets,
 )
-from twinlog.kafka.requests import topics as admin
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.states import State
 from twinlog.mirror.translation import SAME, Translation
@@ -55,9 +54,11 @@ from twinlog.sync.group_rules import (
     log_bounds,
     moved_by_others,
     read_offsets,
+    recreated_topics,
     remembered,
     served,
 )
+from twinlog.sync.repeated_commits import DEFAULT_REPEAT_S, read_repeat_interval
 
 log = logging.getLogger(__name__)
 
@@ -70,15 +71,10 @@ FORGET_S: Final = 3600.0
 copied offsets is left; otherwise it is checked again after the same time."""
 MAX_NAMED: Final = 1000
 """Failed groups that the record of a check names at most."""
-MAX_REPEAT_S: Final = 24 * 3600.0
-DEFAULT_REPEAT_S: Final = 6 * 3600.0
-"""Seconds between two commits of the same offset: a quarter of offsets.retention.minutes, a day at
-most; if the brokers do not report it, a quarter of the default before Kafka 2.0."""
 _ACTIVE: Final = frozenset(
     {ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NON_EMPTY_GROUP}
 )
-"""ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, NON_EMPTY_GROUP: the group has members."""
-_RETENTION: Final = "offsets.retention.minutes"
+"""The group has members."""
 
 WantedTopics = Callable[[], Container[str]]
 
@@ -116,6 +112,17 @@ class GroupDifference:
     """Groups with members on the destination."""
     unread: Mapping[str, TwinlogError] = field(default_factory=dict)
     """Why offsets of other groups cannot be read."""
+
+
+class _Due(NamedTuple):
+    """What is to be committed of a group; `copies` are its offsets on the destination before."""
+
+    offsets: Mapping[TopicPartition, Committed]
+    copies: Mapping[TopicPartition, Committed]
+    repeats: bool
+
+
+_NOTHING_DUE: Final = _Due({}, {}, repeats=False)
 
 
 class GroupSync(Sync[GroupDifference]):
@@ -274,17 +281,19 @@ class GroupSync(Sync[GroupDifference]):
             log.warning("group %s: cannot copy its offsets: %s", name, error)
         limit = asyncio.Semaphore(AT_ONCE)
 
-        async def serve(group: Group) -> int:
+        async def serve(group: Group, due: _Due) -> int:
             async with limit:
                 try:
-                    return await self._serve(difference, group)
+                    return await self._serve(difference, group, due)
                 except TwinlogError as error:
                     failures.append(group.name)
                     log.warning("group %s: cannot copy its offsets: %s", group.name, error)
                     return 0
 
         if difference.served and check.partitions:
-            count = sum(await asyncio.gather(*map(serve, difference.offsets)))
+            due = {group: self._due(difference, group) for group in difference.offsets}
+            await self._announce(check, memory, due)
+            count = sum(await asyncio.gather(*(serve(*item) for item in due.items())))
             log.info("%d group offsets copied", count)
         if not self._remembers:
             return len(failures)
@@ -299,27 +308,27 @@ class GroupSync(Sync[GroupDifference]):
 
     # ---- one group -----------------------------------------------------------------------------
 
-    async def _serve(self, difference: GroupDifference, group: Group) -> int:
+    async def _serve(self, difference: GroupDifference, group: Group, due: _Due) -> int:
         """Copy one group's offsets; return how many partitions were committed.
 
         Raises:
             Retriable: some logs could not be read; the offsets of the others are copied.
         """
-        count = await self._follow(difference, group)
+        count = await self._follow(difference, group, due)
         committed = difference.offsets[group].source
         if problem := difference.bounds.unknown(committed.keys()):
             raise Retriable(problem)
         return count
 
-    async def _follow(self, difference: GroupDifference, group: Group) -> int:
-        """Commit what is due of one group with these offsets on the destination and the source."""
+    def _due(self, difference: GroupDifference, group: Group) -> _Due:
+        """What is due of one group with these offsets on the destination and the source."""
         check, memory, now_ms = difference.check, difference.memory, difference.now_ms
         logs, busy = difference.bounds.logs, group.name in difference.busy
         on_destination, committed = difference.offsets[group]
         entry = memory.groups.get(group.name)
         source = _of(logs, committed)
         if not source and entry is None:
-            return 0
+            return _NOTHING_DUE
         destination = _of(source, on_destination)
         own = memory.own(group.name, destination)
         active = busy or moved_by_others(destination, own, entry)
@@ -333,15 +342,42 @@ class GroupSync(Sync[GroupDifference]):
         )
         memory.groups[group.name] = current
         if busy or now_ms - current.active_ms < check.quiet_s * 1000:
-            return 0
+            return _NOTHING_DUE
         offsets = due_offsets(source, destination, logs, own)
         repeats = group.kind != SHARE and now_ms - current.copied_ms >= difference.repeat_s * 1000
         if repeats:
             offsets = {p: destination[p] for p in own & source.keys()} | offsets
-        offsets = await self._still_due(check, group, offsets, destination)
+        return _Due(offsets, destination, repeats=repeats)
+
+    async def _announce(
+        self, check: _Check, memory: KnownGroups, due: Mapping[Group, _Due]
+    ) -> None:
+        """Store what is going to be committed; if that fails, it is committed all the same."""
+        for group, what in due.items():
+            memory.sends(group.name, what.offsets)
+        entries = [
+            memory.groups[group.name]
+            for group, what in due.items()
+            if what.offsets and group.name not in memory.undecoded
+        ]
+        if not entries or not self._remembers or not memory.was_read:
+            return
+        try:
+            await create_groups_topic(self._destination)
+            await write_groups(self._destination, check.mirror, entries)
+        except TwinlogError as error:
+            log.info("mirror %s: cannot write its group records before: %s", check.mirror, error)
+        else:
+            memory.written |= {entry.group: entry for entry in entries}
+
+    async def _follow(self, difference: GroupDifference, group: Group, due: _Due) -> int:
+        """Commit what is due of one group, as far as it still is."""
+        offsets = await self._still_due(difference.check, group, due.offsets, due.copies)
+        for partition in due.offsets.keys() - offsets.keys():
+            difference.memory.refused(group.name, partition)
         count = await self._commit(difference, group, offsets)
-        if repeats:
-            memory.groups[group.name] = replace(memory.groups[group.name], copied_ms=now_ms)
+        if due.repeats:
+            difference.memory.repeated(group.name, difference.now_ms)
         return count
 
     async def _still_due(
@@ -357,7 +393,7 @@ class GroupSync(Sync[GroupDifference]):
         detected. And nothing is committed over what another client has committed meanwhile: the
         group itself, or a switchover, which may have read a later offset on the source.
         """
-        recreated = await _recreated(
+        recreated = await recreated_topics(
             check.source, {partition.topic for partition in offsets}, check.topic_ids
         )
         offsets = {p: offset for p, offset in offsets.items() if p.topic not in recreated}
@@ -391,7 +427,6 @@ class GroupSync(Sync[GroupDifference]):
             part = {p: offset for p, offset in whole.items() if p.topic in topic_ids}
             if not part:
                 continue
-            memory.sent.setdefault(group.name, {}).update(part)
             mapping = check.translation
             translated = {
                 mapping.name(p): at._replace(offset=mapping.offsets(p).to_destination(at.offset))
@@ -405,11 +440,10 @@ class GroupSync(Sync[GroupDifference]):
             for partition, refusal in refusals.items():
                 # Not committed for certain: an equal offset that stands there later is the group's.
                 if refusal.code in _ACTIVE or not refusal.reaction.retriable:
-                    memory.sent[group.name].pop(partition, None)
+                    memory.refused(group.name, partition)
             if any(refusal.code in _ACTIVE for refusal in refusals.values()):
                 log.info("group %s has become active on the destination", group.name)
-                before = memory.groups[group.name]
-                memory.groups[group.name] = replace(before, active_ms=difference.now_ms)
+                memory.active(group.name, difference.now_ms)
                 break
             for partition, refusal in refusals.items():
                 refusal.fail(f"commit for group {group.name}", topic=partition.topic)
@@ -472,7 +506,7 @@ class GroupSync(Sync[GroupDifference]):
                     if partition in deleted_partitions
                     else offsets
                     for partition, offsets in entry.partitions.items()
-                    if partition not in deleted_partitions or offsets.copied != NO_OFFSET
+                    if partition not in deleted_partitions or offsets.may_be_copied
                 },
             )
 
@@ -545,25 +579,8 @@ class GroupSync(Sync[GroupDifference]):
     async def _repeat_interval(self) -> float:
         """Seconds between two commits of the same offset."""
         if self._repeat_s is None:
-            brokers = self._destination.metadata.brokers
-            nodes = [admin.Resource(admin.ConfigResourceType.BROKER, str(node)) for node in brokers]
-            try:
-                answers = await admin.describe_configs(self._destination, nodes, [_RETENTION])
-            except TwinlogError as error:
-                log.info("%s of the brokers is unknown: %s", _RETENTION, error)
-                return DEFAULT_REPEAT_S
-            self._repeat_s = repeat_interval(
-                entries[_RETENTION].value
-                for entries in answers.values()
-                if not isinstance(entries, Refusal) and _RETENTION in entries
-            )
-        return self._repeat_s
-
-
-def repeat_interval(minutes: Iterable[str | None]) -> float:
-    """Seconds between two commits of the same offset, by the brokers' offsets.retention.minutes."""
-    periods = [int(m) * 60 / 4 for m in minutes if m and m.isascii() and m.isdecimal()]
-    return min([*periods, MAX_REPEAT_S]) if periods else DEFAULT_REPEAT_S
+            self._repeat_s = await read_repeat_interval(self._destination)
+        return DEFAULT_REPEAT_S if self._repeat_s is None else self._repeat_s
 
 
 def _topic_ids(partitions: Mapping[TopicPartition, UUID]) -> dict[str, UUID]:
@@ -579,22 +596,3 @@ def _of(
     partitions: Container[TopicPartition], offsets: Mapping[TopicPartition, Committed]
 ) -> dict[TopicPartition, Committed]:
     return {partition: at for partition, at in offsets.items() if partition in partitions}
-
-
-async def _recreated(
-    source: KafkaCluster, names: Collection[str], topic_ids: Mapping[str, UUID]
-) -> set[str]:
-    """Those of these topics that were recreated on the source, or may have been."""
-    if not names:
-        return set()
-    topics = (await source.refresh(names)).topics
-    recreated = {
-        name
-        for name in names
-        if (topic := topics.get(name)) is None or topic.error or topic.topic_id != topic_ids[name]
-    }
-    for name in recreated:
-        log.warning(
-            "%s may have been recreated on the source: its group offsets are not copied", name
-        )
-    return recreated

@@ -5,8 +5,8 @@ and so is the offset at which a partition starts for a share group (KIP-932). Th
 rules; group_offsets.py applies them.
 
 What may happen to an offset on the destination depends on its committer. It is the *mirror's own*
-while it is exactly what the mirror committed last (offset, metadata, no leader epoch;
-group_records.py remembers it). Otherwise the group or an operator has committed it.
+while it is exactly what the mirror committed last, or was going to commit (offset, metadata, no
+leader epoch; group_records.py remembers both). Otherwise the group or an operator has committed it.
 
     on the destination      the source's is higher        the source's is lower
     ----------------------  ----------------------------  ------------------------------------------
@@ -44,9 +44,11 @@ again. Brokers before 4.1 have no share groups to copy.
 """
 
 import asyncio
+import logging
 from collections.abc import Collection, Iterable, Mapping
 from re import Pattern
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal
@@ -63,6 +65,8 @@ from twinlog.mirror.reported_positions import is_reported
 from twinlog.mirror.translation import SAME, Translation
 from twinlog.store.group_records import NO_OFFSET, GroupMemory, PartitionMemory, metadata_checksum
 from twinlog.sync.translated_offsets import list_translated_offsets
+
+log = logging.getLogger(__name__)
 
 SHARE: Final = "share"
 _KINDS: Final = frozenset({"classic", "consumer", SHARE})
@@ -105,8 +109,7 @@ def own_offsets(
         for partition, committed in destination.items()
         if committed.leader_epoch == NO_EPOCH
         and (entry := memories.get(partition)) is not None
-        and (entry.copied, entry.metadata)
-        == (committed.offset, metadata_checksum(committed.metadata))
+        and entry.is_own(committed.offset, metadata_checksum(committed.metadata))
     )
 
 
@@ -200,17 +203,22 @@ def remembered(
     result = {
         partition: entry._replace(source=NO_OFFSET, deleted=1) if partition in checked else entry
         for partition, entry in previous.items()
-        if partition not in source and (partition not in checked or entry.copied != NO_OFFSET)
+        if partition not in source and (partition not in checked or entry.may_be_copied)
     }
     for partition, committed in source.items():
         copy = destination.get(partition)
         is_own = copy is not None and partition in own
-        result[partition] = PartitionMemory(
+        entry = PartitionMemory(
             source=committed.offset,
             copied=copy.offset if copy is not None and is_own else NO_OFFSET,
             metadata=metadata_checksum(copy.metadata) if copy is not None and is_own else 0,
             other=NO_OFFSET if copy is None or is_own else copy.offset,
         )
+        # What was sent may land until it is known to have landed.
+        before = previous.get(partition, entry)
+        if (before.sent, before.sent_metadata) != (entry.copied, entry.metadata):
+            entry = entry._replace(sent=before.sent, sent_metadata=before.sent_metadata)
+        result[partition] = entry
     return result
 
 
@@ -305,3 +313,22 @@ async def read_offsets(
         if translation.translates(partition, at.offset) and not is_reported(at.metadata)
     }
     return GroupOffsets(copies, committed)
+
+
+async def recreated_topics(
+    source: KafkaCluster, names: Collection[str], topic_ids: Mapping[str, UUID]
+) -> set[str]:
+    """Those of these topics that were recreated on the source, or may have been."""
+    if not names:
+        return set()
+    topics = (await source.refresh(names)).topics
+    recreated = {
+        name
+        for name in names
+        if (topic := topics.get(name)) is None or topic.error or topic.topic_id != topic_ids[name]
+    }
+    for name in recreated:
+        log.warning(
+            "%s may have been recreated on the source: its group offsets are not copied", name
+        )
+    return recreated
