@@ -52,11 +52,21 @@ class FlowTopics(Sync[FlowChanges]):
     A topic that an operator has removed from the flow is not added again. One that was recreated on
     the source is removed and added again, if `twinlog.data.loss` is `continue`: the new topic's
     records follow those of the former one. Otherwise its partitions are FAILED.
+
+    Without `refresh.topics.enabled` a node looks for topics until it has added all that it finds,
+    as MirrorMaker 2 does when it starts. That a flow has some does not prove that it has them all.
     """
 
     kinds = FLOWS
     name = "topics of a flow"
     metric = METADATA
+
+    def __init__(self) -> None:
+        self._complete: set[str] = set()  # flows that have all topics that the source had
+
+    def forget(self) -> None:
+        """Look for topics again."""
+        self._complete.clear()
 
     async def compare(self, context: SyncContext) -> FlowChanges:
         """Compare the source's topics with the flow's.
@@ -67,7 +77,8 @@ class FlowTopics(Sync[FlowChanges]):
         """
         flow, topics = flow_of(context.mirror.source), context.snapshot.topics_of(context.name)
         there = (await context.source.refresh(None)).topics
-        looks = flow.settings.refresh_topics_enabled or not topics
+        incomplete = not topics or context.name not in self._complete
+        looks = flow.settings.refresh_topics_enabled or incomplete
         names = copied_topics(there, flow.settings, flow.policy) if looks else {}
         known = {
             topic.topic
@@ -87,6 +98,10 @@ class FlowTopics(Sync[FlowChanges]):
             and topic.topic in there
             and is_another(topic.topic_id, there[topic.topic].topic_id)
         ]
+        if recreated:
+            self._complete.discard(context.name)
+        elif looks and not new:
+            self._complete.add(context.name)
         return FlowChanges(there, new, grown, recreated)
 
     async def apply(self, context: SyncContext, difference: FlowChanges) -> int:
