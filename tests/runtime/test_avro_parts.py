@@ -98,6 +98,67 @@ def test_a_result_is_written_by_the_latest_schema_of_its_topic(
         part.encoded(Row(id=5, note="x"), "silver")
 
 
+def record_of(**fields: object) -> dict[str, Any]:
+    """A schema with these fields."""
+    return {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {"name": name, **(kind if isinstance(kind, dict) else {"type": kind})}
+            for name, kind in fields.items()
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("long", 1.7),
+        ("long", Decimal("1.7")),
+        ("int", 5_000_000_000),
+        ("boolean", "false"),
+        ("boolean", None),
+        ("string", 5),
+    ],
+)
+def test_values_of_a_result_are_not_altered_to_fit(
+    source: TinyRegistry, kind: str, value: object
+) -> None:
+    """Goal: what fastavro would write as another value is refused."""
+    source.add(SUBJECT, record_of(f=kind))
+    with pytest.raises(NotAvro, match="does not fit the latest schema"):
+        kept(source).encoded(Row(f=value), "orders")
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "value", "expected"),
+    [
+        ({}, {"f": {"type": "double", "default": 0}}, {}, {"f": 0.0}),
+        ({}, {"f": {"type": "bytes", "default": "\u00ff"}}, {}, {"f": b"\xff"}),
+        ({"f": "long"}, {"f": "double"}, {"f": 3}, {"f": 3.0}),
+    ],
+)
+def test_values_of_other_schemas_have_the_type_of_their_column(
+    source: TinyRegistry, written: Any, read: Any, value: Any, expected: Any
+) -> None:
+    """Goal: Spark would make null of a value of another type."""
+    number = source.add(SUBJECT, record_of(**written))
+    source.add(SUBJECT, record_of(**read))
+    found = kept(source).decoded(wire(number, record_of(**written), value))
+    assert found == expected
+    assert type(found["f"]) is type(expected["f"])  # type: ignore[index]
+
+
+def test_a_value_that_its_column_cannot_hold_is_refused(source: TinyRegistry) -> None:
+    """Goal: it does not become null."""
+    millis = record_of(f={"type": {"type": "long", "logicalType": "timestamp-millis"}})
+    number = source.add(SUBJECT, millis)
+    source.add(SUBJECT, record_of(f="long"))
+    at = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
+    with pytest.raises(NotAvro, match="a value that its column cannot hold"):
+        kept(source).decoded(wire(number, millis, {"f": at}))
+
+
 def test_bytes_that_stay_keep_their_id_or_get_that_of_the_target(
     source: TinyRegistry, target: TinyRegistry
 ) -> None:

@@ -74,6 +74,9 @@ class AvroPart:
         self._part, self._source, self._target = part, source, target
         self._reader = _parsed(source.latest(subject))
         self.column_type = column_type(self._reader)
+        if isinstance(self.column_type, t.BinaryType):
+            raise UnsupportedSchema("bytes that are no part of a record have no column")
+        self._check = t._make_type_verifier(self.column_type)  # noqa: SLF001 - no public one
         self._writers: dict[int, Any] = {}
         self._written: dict[str, tuple[int, Any]] = {}
         self._mapped: dict[tuple[int, str], int] = {}
@@ -102,7 +105,15 @@ class AvroPart:
             raise NotAvro(f"a {self._part} does not fit its schema {schema_id}") from error
         if stream.read(1):
             raise NotAvro(f"a {self._part} has more bytes than its schema {schema_id}")
-        return _plain(found)
+        cell = _plain(found, self.column_type)
+        try:  # Spark makes null of a value that is of another type
+            self._check(cell)
+            assert cell is not None, "it would become a tombstone"
+        except Exception as error:
+            raise NotAvro(
+                f"a {self._part} of schema {schema_id} has a value that its column cannot hold"
+            ) from error
+        return cell
 
     def encoded(self, value: object, topic: str) -> bytes | None:
         """The bytes for a row's column, in the latest schema of its topic.
@@ -121,6 +132,8 @@ class AvroPart:
         stream.write(WIRE.pack(MAGIC, schema_id))
         try:
             data = value.asDict(recursive=True) if isinstance(value, Row) else value
+            # The writer alone makes 1 of 1.7, true of 'false', and false of null.
+            fastavro.validate(data, schema, strict=True)
             fastavro.schemaless_writer(stream, schema, data, strict=True)
         except Exception as error:  # fastavro raises whatever its encoders do
             raise NotAvro(
@@ -213,13 +226,20 @@ def _complex_type(schema: Any, named: dict[str, t.DataType | None]) -> t.DataTyp
     return found
 
 
-def _plain(value: object) -> object:
-    """A value as Spark takes it: fastavro's UUIDs are texts there."""
-    match value:
-        case dict():
-            return {name: _plain(one) for name, one in value.items()}
-        case list():
-            return [_plain(one) for one in value]
-        case uuid.UUID():
-            return str(value)
-    return value
+def _plain(value: object, kind: t.DataType) -> object:
+    """A value of fastavro as Spark takes it: UUIDs as texts, defaults as the type has them."""
+    plain = value
+    match value, kind:
+        case dict(), t.StructType():
+            plain = {one.name: _plain(value[one.name], one.dataType) for one in kind.fields}
+        case dict(), t.MapType():
+            plain = {name: _plain(one, kind.valueType) for name, one in value.items()}
+        case list(), t.ArrayType():
+            plain = [_plain(one, kind.elementType) for one in value]
+        case uuid.UUID(), _:
+            plain = str(value)
+        case int(), t.FloatType() | t.DoubleType():
+            plain = float(value)
+        case str(), t.BinaryType():
+            plain = value.encode("latin-1")
+    return plain

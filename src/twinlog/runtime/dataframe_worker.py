@@ -65,6 +65,12 @@ CONF: Final = {
 Spark logs nothing, as it would log the contents of records; what fails is in the answer."""
 _OF_RECORDS: Final = (NotAvro, RegistryRefusal, UnsupportedSchema)
 """Errors of single records whose texts hold nothing of them."""
+_JSON: Final = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Of results. By default, Spark cuts timestamps to milliseconds."""
 _MOST_TRANSFORMS: Final = 32
 _REASON_LENGTH: Final = 500
 _QUERY_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
@@ -135,13 +141,14 @@ class PreparedTransform:
     def _read(self, table: StaticTable) -> None:
         reader = self._spark.read.format(table.format).option("mode", "FAILFAST")
         if table.format == "csv":
-            reader = reader.option("header", "true")
+            # Else columns of a schema are taken by their position, whatever the header says.
+            reader = reader.option("header", "true").option("enforceSchema", "false")
         if table.schema is not None:
             reader = reader.schema(table.schema)
         elif table.format == "csv":
             reader = reader.option("inferSchema", "true")
-        frame = reader.load(table.path).coalesce(1).cache()
-        frame.count()
+        # cache() would give what another transform, or a former one, has read of this path.
+        frame = reader.load(table.path).coalesce(1).localCheckpoint()
         frame.createOrReplaceTempView(table.name)
 
     def _result(self, rows: Sequence[tuple[object, ...]]) -> DataFrame:
@@ -167,7 +174,7 @@ class PreparedTransform:
 def projected(result: DataFrame, avro: Collection[str] = ()) -> DataFrame:
     """The columns of a result that mean something, with the types of records.
 
-    Structs of the columns in `avro` stay as they are.
+    All but bytes in the columns of `avro` stays as it is.
 
     Raises:
         UnusableTransform: a column is missing, unknown, there twice, or of another type.
@@ -191,7 +198,7 @@ def projected(result: DataFrame, avro: Collection[str] = ()) -> DataFrame:
         *(
             (
                 f.col(f"`{name}`")
-                if name in avro and isinstance(types[name], t.StructType)
+                if name in avro and not isinstance(types[name], t.BinaryType | t.NullType)
                 else _converted(name, types[name])
             ).alias(name)
             for name in RESULT_COLUMNS
@@ -208,9 +215,18 @@ def _decoded(column: Column, part: PartColumn) -> Column:
     if part.format is PartFormat.STRING:
         return text
     assert part.schema is not None
-    parsed = f.from_json(text, part.schema, {"mode": "FAILFAST"})
-    # Spark makes null of an empty text and of the text null. Written, that would be a tombstone.
-    return f.coalesce(parsed, f.when(text.isNotNull(), f.raise_error(f.lit("no JSON object"))))
+    # Spark reads one object and ignores what follows it: `end` tells that nothing does.
+    within = t.StructType(
+        [
+            t.StructField("object", t.StructType.fromDDL(part.schema)),
+            t.StructField("end", t.BooleanType()),
+        ]
+    )
+    whole = f.concat(f.lit('{"object":'), text, f.lit(',"end":true}'))
+    parsed = f.from_json(whole, within, {"mode": "FAILFAST"})
+    found = f.when(parsed["end"], parsed["object"])
+    # Null is made of the text null. Written, that would be a tombstone.
+    return f.coalesce(found, f.when(text.isNotNull(), f.raise_error(f.lit("no JSON object"))))
 
 
 def _converted(name: str, data_type: t.DataType) -> Column:
@@ -219,7 +235,7 @@ def _converted(name: str, data_type: t.DataType) -> Column:
     if name in {"key", "value"}:
         return _encoded(name, column, data_type)
     if name == "headers":
-        return column.cast("array<struct<key: string, value: binary>>")
+        return _headers(column, data_type)
     if name == "timestamp" and isinstance(data_type, t.TimestampType):
         return f.unix_millis(column)
     if name == "topic":
@@ -234,6 +250,24 @@ def _converted(name: str, data_type: t.DataType) -> Column:
     return column
 
 
+def _headers(column: Column, data_type: t.DataType) -> Column:
+    """Headers, by the names of their fields: a cast would go by position."""
+    element = data_type.elementType if isinstance(data_type, t.ArrayType) else None
+    if isinstance(element, t.StructType):
+        if sorted(name.lower() for name in element.names) != ["key", "value"]:
+            raise UnusableTransform(
+                f"column headers of the result has the fields {', '.join(element.names)}: "
+                "expected key and value"
+            )
+        column = f.transform(
+            column,
+            lambda one: f.when(
+                one.isNotNull(), f.struct(one["key"].alias("key"), one["value"].alias("value"))
+            ),
+        )
+    return column.cast("array<struct<key: string, value: binary>>")
+
+
 def _encoded(name: str, column: Column, data_type: t.DataType) -> Column:
     match data_type:
         case t.BinaryType():
@@ -242,7 +276,7 @@ def _encoded(name: str, column: Column, data_type: t.DataType) -> Column:
             return column.cast("binary")
         case t.StructType() | t.MapType() | t.ArrayType() | t.VariantType():
             # A field that is null stays in the object.
-            return f.to_json(column, {"ignoreNullFields": "false"}).cast("binary")
+            return f.to_json(column, _JSON).cast("binary")
         case t.NullType():
             return column.cast("binary")
         case _:
@@ -376,7 +410,7 @@ def _check_spark(spark: SparkSession) -> None:
         SparkEnded: it does not; the error was not the query's or a record's.
     """
     try:
-        _ = spark.version
+        _ = spark.sparkContext.defaultParallelism  # the JVM's; others, as `version`, are kept
     except Exception:
         raise SparkEnded from None  # the error before may have a record's contents
 

@@ -9,7 +9,7 @@ import pytest
 from twinlog.engines.dataframes import QueryFailed, ResultRows, SourceRow
 from twinlog.engines.transactional.micro_batch import frame_outputs
 from twinlog.engines.transactional.outputs import Outputs
-from twinlog.kafka.errors import CorruptBatch
+from twinlog.kafka.errors import CorruptBatch, Retriable
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import RawRecord, Record, build, decode, each_record, encode_tail
 from twinlog.kafka.types import Offset, TopicPartition
@@ -262,3 +262,19 @@ def test_a_corrupt_batch_is_told_from_the_others() -> None:
     two = found[TWO]
     assert isinstance(two, Outputs)
     assert values(two, TWO) == [b"a"]
+
+
+def test_a_query_that_fails_again_after_it_has_passed_is_tried_later() -> None:
+    """Goal: a query that fails for some numbers of records does not run for ever."""
+
+    def query(rows: Sequence[SourceRow]) -> ResultRows:
+        if any(row.value == b"bad" for row in rows) or len(rows) == 3:
+            raise QueryFailed("x")
+        topics = [None if row.value == b"n" else row.topic for row in rows]
+        return ResultRows(
+            ("record", "topic"), list(zip((row.record for row in rows), topics, strict=True))
+        )
+
+    taken = [b"a", b"b", b"c", b"n", b"d", b"e", b"f", b"bad"]
+    with pytest.raises(Retriable, match="x"):
+        outputs(query, {ONE: [batch(0, taken)]})

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from twinlog.engines.dataframes import DataFrames, QueryFailed, ResultRows, SourceRow
 from twinlog.engines.transactional.outputs import GrowingBatches, Outputs, RecordFailure
-from twinlog.kafka.errors import CorruptBatch
+from twinlog.kafka.errors import CorruptBatch, Retriable
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.record_parts import CutRecord, PackedRecord, cut_records
 from twinlog.kafka.log.records import Encoded, Headers, decode_headers, encode_headers
@@ -101,6 +101,8 @@ async def frame_outputs(
             if tried_alone:  # each alone passes, but not all together: one goes on
                 others = [remote for remote, part in parts.items() if part][1:]
                 failed = {remote: _failure(parts[remote][0], str(error)) for remote in others}
+                if not failed:  # what has passed alone does not pass again
+                    raise Retriable(str(error)) from error
             tried_alone = True
         else:
             if not failed:
