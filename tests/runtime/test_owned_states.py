@@ -31,7 +31,7 @@ from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Gap
 from twinlog.mirror.settings import EXACT
 from twinlog.mirror.states import State
-from twinlog.runtime.ownership import OwnedStatePartition
+from twinlog.runtime.ownership import OwnedStatePartition, _sealing
 from twinlog.runtime.reconciler import Mirrored, Ways
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.store.control_topics import States
@@ -788,3 +788,17 @@ def test_a_known_end_beyond_the_log_is_ignored(known: int) -> None:
         assert (await stopped(bench, owned))[0] == 2
 
     on_bench(story)()
+
+
+def test_a_partition_is_sealed_with_the_id_of_the_topic_that_records_it() -> None:
+    """Goal: a flow's writers tell lost records from a partition that has copied nothing."""
+    topic = MirrorTopic(
+        mirror=NAME.mirror,
+        topic=NAME.topic,
+        topic_id=uuid.UUID(int=1),
+        partitions=1,
+        offsets_topic_id=uuid.UUID(int=3),
+    )
+    last = LastMirrored(LeaderEpoch(-1), Offset(-1))
+    assert _sealing(NAME, topic, last, False).offsets_topic_id == uuid.UUID(int=3)
+    assert _sealing(NAME, None, last, False).offsets_topic_id is None

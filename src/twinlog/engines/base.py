@@ -112,13 +112,15 @@ class Sealing(NamedTuple):
     """A partition to seal, and what is known about what was written to it.
 
     `topic_id` is None if it is not stored. `last.producers` has each `SharedWriters.id` that the
-    partition was written under. `differs`: see `PartitionProgress`.
+    partition was written under. `differs`: see `PartitionProgress`. `offsets_topic_id`: see
+    `MirrorTopic`.
     """
 
     destination: TopicPartition
     topic_id: UUID | None
     last: LastMirrored
     differs: bool
+    offsets_topic_id: UUID | None = None
 
 
 class Sealed(NamedTuple):

@@ -414,4 +414,10 @@ def _sealing(
 ) -> Sealing:
     if topic is None:
         return Sealing(name.source, None, last_mirrored, differs)
-    return Sealing(topic.on_destination(name), topic.destination_topic_id, last_mirrored, differs)
+    return Sealing(
+        topic.on_destination(name),
+        topic.destination_topic_id,
+        last_mirrored,
+        differs,
+        topic.offsets_topic_id,
+    )

@@ -512,6 +512,21 @@ def test_a_partition_that_has_copied_nothing_is_sealed_at_its_fence() -> None:
     _run(body())
 
 
+def test_a_partition_whose_records_are_lost_is_not_sealed_as_one_that_has_copied_nothing() -> None:
+    """Goal: the reason that is stored is true, also where the topic of offsets was recreated."""
+
+    async def body() -> None:
+        log = MemoryLog()
+        last = LastMirrored(LeaderEpoch(-1), Offset(-1))
+        log.records = [OffsetsOwner("7.1"), OffsetsProducer(7)]
+        sealing = Sealing(KEY, None, last, differs=False, offsets_topic_id=UUID(int=8))
+        found = (await _writers(log, OnePartition(5)).seal({NAME: sealing}))[NAME]
+        assert isinstance(found, Sealed)
+        assert "nothing of a former owner is stored" in (found.reason or "")
+
+    _run(body())
+
+
 async def _killed_before_a_fence(log: MemoryLog, port: OnePartition) -> None:
     """An owner plans three records, sends two, and is killed; these are compacted away.
 

@@ -569,7 +569,13 @@ class FlowWriters:
         key = sealing.destination
         if sealing.topic_id is None and stored is not None:  # the topic's record may be gone
             key = TopicPartition(stored.route.topic, name.partition)
-        return ToLocate(key, None, owned_before=True, topic_id=sealing.topic_id)
+        return ToLocate(
+            key,
+            None,
+            owned_before=True,
+            topic_id=sealing.topic_id,
+            offsets_topic_id=sealing.offsets_topic_id,
+        )
 
 
 def _anew(name: MirrorPartition, wanted: ToLocate, fence: Offset) -> MapChunk:
