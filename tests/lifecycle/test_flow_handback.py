@@ -40,6 +40,7 @@ TOPIC = MirrorTopic(
     destination_topic="a.orders",
     destination_topic_id=UUID(int=2),
     begins=(60,),
+    offsets_topic_id=UUID(int=7),
 )
 FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -79,7 +80,11 @@ class Back:
         monkeypatch.setattr(flow_handback, "MirrorStore", Stored)
 
     def __call__(
-        self, ends: Mapping[TopicPartition, int], reasons: Mapping[int, str], remote: int | None = 2
+        self,
+        ends: Mapping[TopicPartition, int],
+        reasons: Mapping[int, str],
+        remote: int | None = 2,
+        recorded_in: int | None = 7,
     ) -> list[HandedBack]:
         there = {} if remote is None else {"a.orders": SimpleNamespace(topic_id=UUID(int=remote))}
 
@@ -88,6 +93,9 @@ class Back:
 
         async def read(*_: object) -> object:
             return ends
+
+        async def offsets_id(*_: object) -> UUID | None:
+            return None if recorded_in is None else UUID(int=recorded_in)
 
         async def members(*_: object) -> list[str]:
             return []
@@ -98,6 +106,7 @@ class Back:
 
         self._patch.setattr(Stored, "reasons", reasons, raising=False)
         self._patch.setattr(flow_handback, "existing_topics", existing)
+        self._patch.setattr(flow_handback, "offsets_topic_id", offsets_id)
         self._patch.setattr(flow_handback, "read_ends", read)
         self._patch.setattr(flow_handback, "member_clients", members)
         self._patch.setattr(flow_handback, "_record", record)
@@ -121,6 +130,32 @@ def test_a_partition_that_the_flow_has_not_begun_is_handed_back_where_it_began(b
     reasons = dict.fromkeys((0, 1), "nothing was copied to this topic")
     assert back({}, reasons) == [HandedBack(FIRST, 59)]
     assert back.written == {FIRST: 60, SECOND: 0}
+
+
+@pytest.mark.parametrize("ends", [{FIRST: 80}, {}])
+@pytest.mark.parametrize("transactions", ["false", "true"])
+def test_what_was_recorded_in_a_topic_that_was_recreated_is_not_nothing(
+    back: Back, monkeypatch: pytest.MonkeyPatch, ends: dict[TopicPartition, int], transactions: str
+) -> None:
+    """Goal: MirrorMaker 2 does not copy again what the flow has copied; an unknown id is none."""
+    ends = dict(ends)
+    settings = {"enabled": "true", "transaction.producer": transactions}
+    properties = flow_properties(settings, "a", "b")
+    monkeypatch.setattr(Stored, "mirror", replace(MIRROR, source=properties))
+
+    async def settled(*_: object) -> Mapping[TopicPartition, int]:
+        return ends
+
+    monkeypatch.setattr(flow_handback, "settled_positions", settled)
+    with pytest.raises(
+        UserError, match=r"not known what of orders-\d was copied: __mirror_offsets"
+    ):
+        back(ends, {}, recorded_in=8)
+    assert back.written == {}
+    both = {FIRST: 80, SECOND: 7}
+    ends.update(both)
+    assert back(both, {}, recorded_in=8) == [HandedBack(FIRST, 79), HandedBack(SECOND, 6)]
+    assert back({FIRST: 80, SECOND: 7}, {}, recorded_in=None)
 
 
 @pytest.mark.parametrize("ends", [{FIRST: 80}, {}])

@@ -21,7 +21,7 @@ from twinlog.engines.transactional.positions import (
     settled_positions,
 )
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.client.metadata import is_another
+from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, UserError
 from twinlog.kafka.groups.offsets import member_clients
@@ -36,6 +36,7 @@ from twinlog.mirror.states import State
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.store.control_topics import LANES_GROUP, States, partition_count
 from twinlog.store.mirrors import MirrorStore, unknown_mirror
+from twinlog.store.offset_log import OFFSETS_TOPIC, offsets_topic_id
 from twinlog.store.recorded_maps import read_ends
 from twinlog.store.topic_reader import read_whole
 from twinlog.store.topic_writer import ALL, Entry, append
@@ -69,7 +70,8 @@ async def hand_back(destination: KafkaCluster, name: str) -> list[HandedBack]:
 
     Raises:
         UserError: there is no such flow, a partition is not STOPPED, it is not known what of it was
-            copied, its remote topic was recreated, MirrorMaker 2 is running, or a right is missing.
+            copied, its remote topic or `__mirror_offsets` was recreated, MirrorMaker 2 is running,
+            or a right is missing.
         ProtocolError: the records of Connect or of the flow cannot be read.
         Retriable: not now; some offsets may be written.
     """
@@ -149,7 +151,17 @@ async def _require_known(
         "itself, and copies again what the flow has copied"
     )
     existing = await existing_topics(destination, {topic.destination_name for topic in topics})
+    recorded_in = await offsets_topic_id(destination) or NO_TOPIC_ID
     for topic in topics:
+        if is_another(topic.offsets_topic_id, recorded_in):
+            for partition in topic.mirror_partitions:
+                # No record proves nothing: what was recorded before is lost.
+                if partition.source not in ends:
+                    raise UserError(
+                        f"it is not known what of {partition.source} was copied: {OFFSETS_TOPIC} "
+                        "was recreated",
+                        hint=hint,
+                    )
         remote = topic.destination_name
         # That nothing was copied is a reason, too.
         copied = [one for one in topic.mirror_partitions if one.source in ends]
