@@ -8,10 +8,10 @@ The group may be that of a sink connector (`connect-NAME`), or of any consumer. 
 offsets are of the source's topics. On the target they are the source's offsets, too, for the
 partitions of the remote topics, or of topics with the source's names (KIP-656's "fake" group).
 
-Topics are added as by a node, so a node that adds them meanwhile is noticed: nothing is written
-then. A former flow of the same name may have left positions, the recorded map or the committed
-offsets. They would count, so they are an error. Only those that are committed offsets can be
-replaced.
+Topics are added as by a node, so a node that adds them meanwhile is noticed: what was written is
+restored then. A former flow of the same name may have left positions, the recorded map or the
+committed offsets. They would count, so they are an error. Only those that are committed offsets can
+be replaced.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,6 +21,7 @@ from enum import Enum
 from twinlog.engines.transactional.positions import (
     PositionLost,
     position_group,
+    position_metadata,
     settled_positions,
 )
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -34,17 +35,18 @@ from twinlog.kafka.groups.offsets import (
     list_groups,
 )
 from twinlog.kafka.log_reader import ClusterLogs
-from twinlog.kafka.types import TopicPartition
+from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.lifecycle.creation import connected_source
-from twinlog.lifecycle.destination_topics import existing_topics
+from twinlog.lifecycle.destination_topics import existing_topics, known_id
 from twinlog.lifecycle.flow_topics import FlowClusters
 from twinlog.mirror.copied_topics import copied_topics
-from twinlog.mirror.flow import flow_of
+from twinlog.mirror.flow import FlowRules, flow_of
 from twinlog.mirror.reported_positions import is_reported
 from twinlog.mirror.settings import FLOW_KINDS, TRANSACTIONAL
 from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.control_topics import LANES_GROUP
 from twinlog.store.mirrors import MirrorStore, unknown_mirror
+from twinlog.store.offset_records import Route
 from twinlog.store.recorded_maps import read_ends
 
 
@@ -95,7 +97,8 @@ async def import_positions(
     Raises:
         MirrorRefused: UNKNOWN_MIRROR; TOPIC_ALREADY_IN_MIRROR: a node has added a topic meanwhile.
         UserError: the flow has a topic or positions already; the group has members, or no offset of
-            the flow's topics, or one that is not in the source's log; a right is missing.
+            the flow's topics, or one that is not in the source's log, or of a partition that the
+            source does not show; a right is missing.
         Retriable: a cluster is unreachable, or a transaction with offsets of the group is open.
     """
     store = MirrorStore(destination)
@@ -110,8 +113,9 @@ async def import_positions(
         topics = (await source.refresh(None)).topics
         names = copied_topics(topics, *flow)
         cluster = source if side is GroupSide.SOURCE else destination
-        offsets = await _offsets_of(cluster, group, side)
-        found = _of_source(offsets, names, topics, side)
+        asked = await _asked(cluster, names, topics, side)
+        offsets = await _offsets_of(cluster, group, side, asked)
+        found = _of_source(offsets, flow, topics, side)
         if not found:
             raise UserError(
                 f"group {group} has committed no offset of a topic that flow {name} copies, on the "
@@ -143,18 +147,48 @@ async def import_positions(
             )
         positions = [replace(one, former=former.get(one.source)) for one in positions]
         if not dry_run:
-            await _replace(destination, position_group(LANES_GROUP, name), positions)
             clusters = FlowClusters(
                 destination=destination, source=source, mirror=mirror, flow=flow
             )
-            await clusters.add(topics, new, {one.source: one.position for one in positions})
+            begins = {one.source: one.position for one in positions}
+            committed = position_group(LANES_GROUP, name)
+            # Before the topics: a node that runs goes on at a committed position from then on.
+            undone = await _replace(destination, committed, positions, topics)
+            try:
+                await clusters.add(topics, new, begins)
+            except UserError:
+                await _restore(destination, committed, undone)
+                raise
     return positions
 
 
+async def _asked(
+    cluster: KafkaCluster, names: Mapping[str, str], topics: Mapping[str, Topic], side: GroupSide
+) -> frozenset[TopicPartition]:
+    """The partitions of which a group may have offsets of a flow's topics."""
+    keys = {name: name for name in names}
+    if side is GroupSide.TARGET:
+        # The source's names are rarely topics there, and need no right if they are none.
+        shown = (await cluster.refresh(list(names))).topics
+        keys = {name: name for name in names if name in shown and not shown[name].error}
+        keys |= {remote: name for name, remote in names.items()}
+    return frozenset(
+        TopicPartition(key, index)
+        for key, name in keys.items()
+        for index in topics[name].partitions
+    )
+
+
 async def _offsets_of(
-    cluster: KafkaCluster, group: str, side: GroupSide
+    cluster: KafkaCluster, group: str, side: GroupSide, asked: Collection[TopicPartition]
 ) -> Mapping[TopicPartition, Committed]:
     """What a group without members has committed.
+
+    Args:
+        cluster: where.
+        group: its name.
+        side: the cluster's.
+        asked: partitions of which no offset may be pending; without a name it is left out.
 
     Raises:
         UserError: it has members, or a right is missing.
@@ -164,7 +198,9 @@ async def _offsets_of(
     listed = (await list_groups(cluster)).get(group)
     if offsets and listed is None:
         raise Retriable(f"group {group} is in no list of groups, so its members are unknown")
-    again = await committed_offsets(cluster, group, stable=True)
+    again = await committed_offsets(
+        cluster, group, stable=True, partitions=sorted({*asked, *offsets})
+    )
     if (listed is not None and not listed.idle) or again != offsets:
         raise UserError(
             f"group {group} has members on the {side.value}, or its offsets move",
@@ -175,7 +211,7 @@ async def _offsets_of(
 
 def _of_source(
     offsets: Mapping[TopicPartition, Committed],
-    names: Mapping[str, str],
+    flow: FlowRules,
     topics: Mapping[str, Topic],
     side: GroupSide,
 ) -> dict[TopicPartition, int]:
@@ -183,13 +219,14 @@ def _of_source(
 
     Args:
         offsets: as committed.
-        names: the remote names of the flow's topics, by the source's.
-        topics: the source's.
+        flow: which topics it copies.
+        topics: the source's, as far as it shows them.
         side: where they are committed.
 
     Raises:
-        UserError: a partition has two different offsets.
+        UserError: a partition has two different offsets, or the source does not show it.
     """
+    names = copied_topics({*topics, *_named(offsets, flow, side)}, *flow)
     sources = {remote: name for name, remote in names.items()}
     found: dict[TopicPartition, int] = {}
     for key, at in sorted(offsets.items()):
@@ -200,8 +237,13 @@ def _of_source(
             own.add(sources[key.topic])
         for topic in own:
             partition = TopicPartition(topic, key.partition)
-            if key.partition not in topics[topic].partitions:
-                continue
+            if topic not in topics or key.partition not in topics[topic].partitions:
+                raise UserError(
+                    f"the group has offset {at.offset} of {key}, and the source does not show "
+                    f"{partition}",
+                    hint="try again; grant DESCRIBE on the source's topic; or, if it was deleted, "
+                    "delete the offset (kafka-consumer-groups --delete-offsets)",
+                )
             if found.setdefault(partition, at.offset) != at.offset:
                 raise UserError(
                     f"the group has two offsets of {partition}: {found[partition]} and {at.offset},"
@@ -210,6 +252,20 @@ def _of_source(
                     "--delete-offsets)",
                 )
     return found
+
+
+def _named(offsets: Collection[TopicPartition], flow: FlowRules, side: GroupSide) -> frozenset[str]:
+    """The source's topics that offsets are about, whether or not the source shows them.
+
+    On the target, a topic with a name that the flow does not give may be one of the target's own.
+    """
+    keys = {key.topic for key in offsets}
+    if side is GroupSide.SOURCE:
+        return frozenset(keys)
+    settings, policy = flow
+    alias = settings.source_cluster_alias
+    candidates = keys | {name for key in keys if (name := policy.upstream_topic(key)) is not None}
+    return frozenset(n for n in candidates if policy.format_remote_topic(alias, n) in keys)
 
 
 async def _checked(
@@ -292,15 +348,59 @@ async def _former(
 
 
 async def _replace(
-    destination: KafkaCluster, group: str, positions: Collection[ImportedPosition]
-) -> None:
+    destination: KafkaCluster,
+    group: str,
+    positions: Collection[ImportedPosition],
+    topics: Mapping[str, Topic],
+) -> list[tuple[TopicPartition, Committed, Committed]]:
     """Commit positions in place of former ones; no lane has the partitions.
+
+    Returns:
+        What was replaced: the remote partition, its former offset, and the new one. A position
+        that was lost is left out.
 
     Raises:
         UserError: it is refused.
         Retriable: the target is unreachable; some may be committed.
     """
-    offsets = {one.target: Committed(one.position) for one in positions if one.former is not None}
+    replaced = {one.target: one for one in positions if one.former is not None}
+    if not replaced:
+        return []
+    remotes = await existing_topics(destination, {target.topic for target in replaced})
+    former = await committed_offsets(destination, group, stable=True, partitions=list(replaced))
+    offsets: dict[TopicPartition, Committed] = {}
+    for target, one in replaced.items():
+        if target.topic not in remotes:
+            raise Retriable("the destination does not show the topic", topic=target.topic)
+        # With the topics' ids: a topic that is recreated later does not inherit it.
+        route = Route(
+            topics[one.source.topic].topic_id,
+            target.topic,
+            known_id(remotes[target.topic].topic_id),
+        )
+        metadata = position_metadata(route, Offset(one.position))
+        offsets[target] = Committed(one.position, metadata)
+    await _commit(destination, group, offsets)
+    return [(key, former[key], offsets[key]) for key in offsets.keys() & former.keys()]
+
+
+async def _restore(
+    destination: KafkaCluster,
+    group: str,
+    replaced: Collection[tuple[TopicPartition, Committed, Committed]],
+) -> None:
+    """Commit the former positions again, of partitions that no lane has gone on with since."""
+    if not replaced:
+        return
+    keys = [key for key, _, _ in replaced]
+    now = await committed_offsets(destination, group, stable=True, partitions=keys)
+    offsets = {key: former for key, former, new in replaced if now.get(key) == new}
+    await _commit(destination, group, offsets)
+
+
+async def _commit(
+    destination: KafkaCluster, group: str, offsets: Mapping[TopicPartition, Committed]
+) -> None:
     for part in in_parts(group, offsets):
         for partition, refusal in (await commit_offsets(destination, group, part)).items():
             if isinstance(refusal, Refusal):

@@ -1,0 +1,214 @@
+"""What an import of positions asks, refuses and restores, with clusters in memory.
+
+The import itself, on real brokers, is in test_flow_positions.py.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from twinlog.engines.transactional.positions import found_position, position_group
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.metadata import Topic
+from twinlog.kafka.errors import Retriable, UserError
+from twinlog.kafka.groups.offsets import Committed, Group
+from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.lifecycle import flow_positions
+from twinlog.lifecycle.flow_positions import GroupSide, import_positions
+from twinlog.mirror.flow import flow_properties
+from twinlog.store.config_records import Mirror, key_of
+from twinlog.store.offset_records import Route
+from twinlog.store.snapshot import Snapshot
+
+SETTINGS = {"enabled": "true", "topics": "orders|hidden", "transaction.producer": "true"}
+MIRROR = Mirror(
+    name="a-to-b", source=flow_properties(SETTINGS, "a", "b"), source_cluster_id="source"
+)
+ORDERS, REMOTE = TopicPartition("orders", 0), TopicPartition("a.orders", 0)
+GROUP, FLOWS = "connect-orders", position_group("twinlog", "a-to-b")
+SOURCE, TARGET = GroupSide.SOURCE, GroupSide.TARGET
+_PARTITIONS = cast("Mapping[int, object]", {0: None, 1: None})
+
+
+def _topic(name: str, number: int) -> Topic:
+    return Topic(name, UUID(int=number), False, _PARTITIONS)  # type: ignore[arg-type]
+
+
+class Memory:
+    """A cluster: its topics, and the offsets of its groups; the first one of some is pending."""
+
+    def __init__(self, *topics: Topic) -> None:
+        self.topics = {topic.name: topic for topic in topics}
+        self.offsets: dict[str, dict[TopicPartition, Committed]] = {GROUP: {}, FLOWS: {}}
+        self.pending: set[TopicPartition] = set()
+        self.config = SimpleNamespace(grants=None)
+
+    async def refresh(self, _: object) -> object:
+        return SimpleNamespace(topics=self.topics)
+
+
+class Imports:
+    """Imports; what is added is in `added`, or `fails` is raised: a lane has committed then."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.source = Memory(_topic("orders", 1))
+        self.target = Memory(_topic("a.orders", 2))
+        self.added: dict[TopicPartition, int] = {}
+        self.fails: Exception | None = None
+        self.meanwhile: dict[TopicPartition, Committed] = {}
+        for name in ("connected_source", "existing_topics", "committed_offsets", "list_groups"):
+            patch.setattr(flow_positions, name, getattr(self, name))
+        for name in ("commit_offsets", "settled_positions", "ClusterLogs"):
+            patch.setattr(flow_positions, name, getattr(self, name))
+        patch.setattr(flow_positions, "MirrorStore", lambda _: self)
+        patch.setattr(flow_positions, "FlowClusters", lambda **_: self)
+
+    def __call__(self, side: GroupSide = SOURCE) -> None:
+        target = cast("KafkaCluster", self.target)
+        asyncio.run(import_positions(target, "a-to-b", GROUP, side, replaces=True))
+
+    async def snapshot(self) -> Snapshot:
+        return Snapshot({key_of(MIRROR): MIRROR})
+
+    async def check_addable(self, *_: object) -> None:
+        pass
+
+    async def add(self, _: object, __: object, positions: Mapping[TopicPartition, int]) -> None:
+        if self.fails is not None:
+            self.target.offsets[FLOWS].update(self.meanwhile)
+            raise self.fails
+        self.added.update(positions)
+
+    @asynccontextmanager
+    async def connected_source(self, *_: object) -> AsyncIterator[Memory]:
+        yield self.source
+
+    async def existing_topics(self, cluster: Memory, names: Collection[str]) -> Mapping[str, Topic]:
+        return {name: cluster.topics[name] for name in names if name in cluster.topics}
+
+    async def list_groups(self, cluster: Memory) -> Mapping[str, Group]:
+        return {name: Group(name, "Empty", "consumer") for name in cluster.offsets}
+
+    async def committed_offsets(
+        self,
+        cluster: Memory,
+        group: str,
+        *,
+        stable: bool,
+        partitions: Collection[TopicPartition] | None = None,
+    ) -> dict[TopicPartition, Committed]:
+        """As a broker: a partition whose first offset is pending is missed if it is not named."""
+        assert stable
+        if cluster.pending & {*(partitions or ())}:
+            raise Retriable("offsets are pending")
+        found = cluster.offsets[group]
+        return {key: at for key, at in found.items() if partitions is None or key in partitions}
+
+    async def commit_offsets(
+        self, cluster: Memory, group: str, offsets: Mapping[TopicPartition, Committed]
+    ) -> dict[TopicPartition, None]:
+        cluster.offsets[group].update(offsets)
+        return dict.fromkeys(offsets)
+
+    async def settled_positions(self, cluster: Memory, group: str, _: object) -> object:
+        found = cluster.offsets[group]
+        return {ORDERS: found[REMOTE].offset} if REMOTE in found else {}
+
+    def ClusterLogs(self, _: object) -> "Logs":  # noqa: N802 (the name of the class)
+        return Logs()
+
+
+class Logs:
+    """Logs of 20 records."""
+
+    async def refresh(self, _: object) -> None:
+        pass
+
+    async def bounds(self, partitions: Collection[TopicPartition]) -> Mapping[object, object]:
+        return dict.fromkeys(partitions, SimpleNamespace(error=0, start=0, high_watermark=20))
+
+
+@pytest.fixture
+def imports(monkeypatch: pytest.MonkeyPatch) -> Imports:
+    return Imports(monkeypatch)
+
+
+def test_a_position_is_as_before_if_the_topics_are_not_added(imports: Imports) -> None:
+    """Goal: a refused import leaves nothing, also if a node has added the topics."""
+    former = Committed(17, "by another program")
+    imports.target.offsets[FLOWS][REMOTE] = former
+    imports.source.offsets[GROUP][ORDERS] = Committed(9)
+    imports.fails = UserError("the topic is in the mirror already")
+    with pytest.raises(UserError, match="already"):
+        imports()
+    assert imports.target.offsets[FLOWS] == {REMOTE: former}
+
+
+def test_what_a_lane_has_committed_meanwhile_is_not_restored(imports: Imports) -> None:
+    """Goal: a node that has added the topics goes on; it would copy records again."""
+    imports.target.offsets[FLOWS][REMOTE] = Committed(17)
+    imports.source.offsets[GROUP][ORDERS] = Committed(9)
+    imports.meanwhile = {REMOTE: Committed(25)}
+    imports.fails = UserError("the topic is in the mirror already")
+    with pytest.raises(UserError, match="already"):
+        imports()
+    assert imports.target.offsets[FLOWS] == {REMOTE: Committed(25)}
+
+
+def test_a_position_is_replaced_for_the_present_topics_only(imports: Imports) -> None:
+    """Goal: a source topic that is recreated later does not inherit the position."""
+    imports.target.offsets[FLOWS][REMOTE] = Committed(17)
+    imports.source.offsets[GROUP][ORDERS] = Committed(9)
+    imports()
+    assert imports.added == {ORDERS: 9}
+    now = imports.target.offsets[FLOWS][REMOTE]
+    assert now.offset == 9
+    for source, expected in ((1, now), (5, None)):
+        route = Route(UUID(int=source), "a.orders", UUID(int=2))
+        assert found_position(now, None, route, FLOWS, 0, copied_to=Offset(9)) == expected
+
+
+@pytest.mark.parametrize(
+    ("side", "key", "named"),
+    [
+        (SOURCE, TopicPartition("hidden", 0), "hidden-0"),
+        (SOURCE, TopicPartition("orders", 2), "orders-2"),
+        (TARGET, TopicPartition("a.hidden", 0), "hidden-0"),
+        (TARGET, TopicPartition("a.orders", 2), "orders-2"),
+    ],
+)
+def test_an_offset_of_a_partition_that_the_source_does_not_show_is_refused(
+    imports: Imports, side: GroupSide, key: TopicPartition, named: str
+) -> None:
+    """Goal: it is not left out without a word: the partition would begin elsewhere."""
+    cluster, seen = (imports.source, ORDERS) if side is SOURCE else (imports.target, REMOTE)
+    cluster.offsets[GROUP] = {seen: Committed(9), key: Committed(4)}
+    with pytest.raises(UserError, match=f"the source does not show {named}"):
+        imports(side)
+    assert imports.added == {}
+
+
+def test_offsets_of_topics_that_the_flow_does_not_copy_are_left_out(imports: Imports) -> None:
+    """Goal: a group may have read others, and topics of the target's own."""
+    others = dict.fromkeys(
+        [TopicPartition("c.hidden", 0), TopicPartition("hidden", 0)], Committed(4)
+    )
+    imports.target.offsets[GROUP] = {REMOTE: Committed(9), **others}
+    imports(TARGET)
+    assert imports.added == {ORDERS: 9}
+
+
+@pytest.mark.parametrize("side", [SOURCE, TARGET])
+def test_a_first_offset_that_is_pending_is_not_missed(imports: Imports, side: GroupSide) -> None:
+    """Goal: brokers leave it out of all offsets, and the partition would begin elsewhere."""
+    cluster, name = (imports.source, "orders") if side is SOURCE else (imports.target, "a.orders")
+    cluster.offsets[GROUP] = {TopicPartition(name, 0): Committed(9)}
+    cluster.pending = {TopicPartition(name, 1)}
+    with pytest.raises(Retriable, match="pending"):
+        imports(side)
+    assert imports.added == {}
