@@ -2,11 +2,14 @@
 
 import json
 from collections import Counter
+from uuid import UUID
 
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.types import LogBounds, TopicPartition
-from twinlog.operations.flow_verification import FlowPlan, flow_logs
+from twinlog.operations.flow_verification import FlowPlan, flow_logs, is_only_remote
 from twinlog.operations.serialise import json_data
 from twinlog.operations.verification_report import DIFFERS, NOT_SEEN, SAME, Verification
+from twinlog.store.config_records import MirrorTopic
 from twinlog.verify.flow_job import FlowCompared, FlowPair
 from twinlog.verify.job import Sides
 from twinlog.verify.verdict import DifferenceKind, Tally
@@ -51,6 +54,33 @@ def test_a_map_that_cannot_be_read_is_not_seen() -> None:
     found = verdict(good(), FlowPlan(pairs={PAIR: BOUNDS}, trouble="it cannot be read: gone"))
     assert found.verdict == NOT_SEEN
     assert [one.reason for one in found.unseen] == ["recorded map: it cannot be read: gone"]
+
+
+def test_copies_without_a_map_are_not_seen() -> None:
+    """Goal: a lost map; where nothing was compared, nothing has to be recorded."""
+    plan = FlowPlan(pairs={PAIR: BOUNDS}, unmapped=frozenset({PAIR}))
+    result = good()
+    result.recorded = None
+    found = verdict(result, plan)
+    assert found.verdict == NOT_SEEN
+    text = "recorded map: nothing is recorded, but records were copied"
+    assert [one.reason for one in found.unseen] == [text]
+    empty = FlowCompared(pair=PAIR, source=Tally(absent=Counter(marker=10)), remote=Tally())
+    empty.remote.absent["marker"] = 8
+    assert verdict(empty, plan).verdict == SAME
+
+
+def test_only_an_empty_partition_that_the_source_never_had_is_dropped() -> None:
+    """Goal: any other error of the source leaves the partition in the report."""
+    topic = MirrorTopic(mirror="a-to-b", topic="t", topic_id=UUID(int=1), partitions=2)
+    unknown = LogBounds(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1)
+    leaderless = LogBounds(ErrorCode.LEADER_NOT_AVAILABLE, -1, -1, -1)
+    empty, filled = LogBounds(0, 3, 3, 3), LogBounds(0, 0, 1, 1)
+    assert is_only_remote(topic, 2, Sides(unknown, empty))
+    assert not is_only_remote(topic, 1, Sides(unknown, empty))
+    assert not is_only_remote(topic, 2, Sides(leaderless, empty))
+    assert not is_only_remote(topic, 2, Sides(unknown, filled))
+    assert not is_only_remote(topic, 2, Sides(unknown, unknown))
 
 
 def test_each_side_and_the_map_can_make_it_differ() -> None:

@@ -20,6 +20,7 @@ from twinlog.kafka.requests.partitions import delete_records
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.offset_runs import Ends
 from twinlog.operations import verification
+from twinlog.operations.flow_verification import NOTHING_RECORDED
 from twinlog.operations.verification import VerifyConfig
 from twinlog.operations.verification_report import DIFFERS, NOT_SEEN, SAME, Verification
 from twinlog.runtime.job_progress import JobProgress
@@ -173,6 +174,17 @@ def test_a_wrong_map_is_found(pair: Pair, tmp_path: Path) -> None:
     assert texts[0].startswith("recorded map: it has remote offset"), texts
     assert texts[1].startswith("recorded map: it lacks this record"), texts
     assert {one.partition.topic for one in result.differences} == {copied.topic}
+
+
+def test_copies_without_a_map_are_not_seen(pair: Pair) -> None:
+    """Goal: `__mirror_offsets` that has lost all it held of a flow."""
+    copied = CopiedTopic(pair)
+    librdkafka_tools.write_same(copied.source, copied.topic, 0, 0, 20)
+    assert copied.verify().verdict == SAME, "nothing is copied"
+    librdkafka_tools.write_same(copied.target, copied.remote, 0, 0, 20)
+    result = copied.verify()
+    assert (result.verdict, result.counts.compared) == (NOT_SEEN, 20)
+    assert [one.reason for one in result.unseen] == [f"recorded map: {NOTHING_RECORDED}"]
 
 
 def test_records_that_a_flow_has_skipped_are_found(pair: Pair, tmp_path: Path) -> None:

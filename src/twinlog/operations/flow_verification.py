@@ -13,6 +13,7 @@ from uuid import UUID
 from twinlog.engines.transactional.positions import position_group
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import is_another
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, TwinlogError, UserError
 from twinlog.kafka.groups.offsets import committed_offsets
 from twinlog.kafka.types import LogBounds, Offset, TopicPartition
@@ -38,6 +39,7 @@ from twinlog.verify.log_reader import read_bounds
 from twinlog.verify.verdict import Range, Tally
 
 BEGAN_AT_END: Final = "the flow began at the source's end, and where that was is not recorded"
+NOTHING_RECORDED: Final = "nothing is recorded, but records were copied"
 LATEST: Final = "latest"
 
 Bounds = Mapping[FlowPair, Sides[LogBounds]]
@@ -50,6 +52,8 @@ class FlowPlan:
     pairs: Bounds
     tasks: tuple[FlowTask, ...] = ()
     done: tuple[FlowCompared, ...] = ()
+    unmapped: frozenset[FlowPair] = frozenset()
+    """Those of which no map is recorded, and one is due if there are copies."""
     trouble: str | None = None
     """Why the recorded maps could not be read."""
 
@@ -109,16 +113,19 @@ async def plan_flow(
     bounds: dict[FlowPair, Sides[LogBounds]] = {}
     tasks: list[FlowTask] = []
     done: list[FlowCompared] = []
+    unmapped: set[FlowPair] = set()
     for pair in pairs:
         topic, side_ids = by_name[pair.source.topic], ids[pair.source.topic]
         claim = claims.of.get(pair.source, _nothing_recorded(topic, pair.source.partition))
         sides = Sides(source_bounds[pair.source], remote_bounds[pair.remote])
-        if sides.source.error and not sides.destination.error and _is_empty(sides.destination):
-            continue  # a partition that only the remote topic has, and that nobody has written to
+        if is_only_remote(topic, pair.source.partition, sides):
+            continue
         if _begins_at_end(mirror) and claim.runs is not None and not sides.source.error:
             start = max(sides.source.start, min(claim.begin.source, sides.source.last_stable))
             sides = sides._replace(source=sides.source._replace(start=start))
         bounds[pair] = sides
+        if _lacks_map(mirror, claim) and claims.trouble is None:
+            unmapped.add(pair)
         if is_another(topic.destination_topic_id, side_ids.destination):
             done.append(_recreated(pair, sides))
         elif why := _why_not(mirror, topic, side_ids, sides, shares[pair.remote]):
@@ -137,7 +144,13 @@ async def plan_flow(
                     patience=patience,
                 )
             )
-    return FlowPlan(pairs=bounds, tasks=tuple(tasks), done=tuple(done), trouble=claims.trouble)
+    return FlowPlan(
+        pairs=bounds,
+        tasks=tuple(tasks),
+        done=tuple(done),
+        unmapped=frozenset(unmapped),
+        trouble=claims.trouble,
+    )
 
 
 def flow_logs(plan: FlowPlan, compared: Collection[FlowCompared]) -> list[LogReport]:
@@ -148,12 +161,12 @@ def flow_logs(plan: FlowPlan, compared: Collection[FlowCompared]) -> list[LogRep
     """
     results = {result.pair: result for result in (*plan.done, *compared)}
     return [
-        _report(results.get(pair) or unseen(pair, bounds, "no result"), bounds, plan.trouble)
+        _report(results.get(pair) or unseen(pair, bounds, "no result"), bounds, plan)
         for pair, bounds in plan.pairs.items()
     ]
 
 
-def _report(result: FlowCompared, bounds: Sides[LogBounds], trouble: str | None) -> LogReport:
+def _report(result: FlowCompared, bounds: Sides[LogBounds], plan: FlowPlan) -> LogReport:
     source, remote = result.pair.sides
     source_counts = _counted(result.source, bounds.source, result.behind)
     remote_counts = _counted(result.remote, bounds.destination, 0)
@@ -173,6 +186,9 @@ def _report(result: FlowCompared, bounds: Sides[LogBounds], trouble: str | None)
             for start, end, reason in result.remote.unseen
         ),
     ]
+    trouble = plan.trouble
+    if result.pair in plan.unmapped and result.remote.compared:
+        trouble = NOTHING_RECORDED
     if trouble is not None:
         spans.append(RangeDifference(source, 0, 0, f"recorded map: {trouble}"))
     return LogReport(
@@ -313,8 +329,20 @@ def _recreated(pair: FlowPair, bounds: Sides[LogBounds]) -> FlowCompared:
     return result
 
 
-def _is_empty(bounds: LogBounds) -> bool:
-    return bounds.start == bounds.high_watermark
+def is_only_remote(topic: MirrorTopic, partition: int, bounds: Sides[LogBounds]) -> bool:
+    """Whether only the remote topic has a partition, and nobody has written to it."""
+    source, remote = bounds
+    return (
+        partition >= topic.partitions
+        and source.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        and not remote.error
+        and remote.start == remote.high_watermark
+    )
+
+
+def _lacks_map(mirror: Mirror, claim: FlowClaim) -> bool:
+    """Whether nothing is recorded of copies. What another program has copied is not in a map."""
+    return mirror.kind != TRANSACTIONAL and claim.runs is None and not claim.taken_over
 
 
 def _has_transforms(mirror: Mirror) -> bool:
