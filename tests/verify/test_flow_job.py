@@ -24,27 +24,37 @@ from twinlog.verify.flow_job import (
     FlowTask,
 )
 from twinlog.verify.flow_walk import nearest
-from twinlog.verify.job import Sides
+from twinlog.verify.job import OPEN_TRANSACTION, Sides
 from twinlog.verify.log_view import Kind
 from twinlog.verify.verdict import DifferenceKind, Tally
 
 PAIR = FlowPair("a-to-b", TopicPartition("t", 0), TopicPartition("a.t", 0))
 
 
-def compare(source: WrittenLog, remote: WrittenLog, claim: FlowClaim | None = None) -> FlowCompared:
+def compare(
+    source: WrittenLog,
+    remote: WrittenLog,
+    claim: FlowClaim | None = None,
+    *,
+    open_offsets: int = 0,
+    in_transactions: bool = False,
+) -> FlowCompared:
     """Compare two logs; check that each offset has one class."""
+    bounds = remote.bounds
     task = FlowTask(
         source={},
         destination={},
         cluster_ids=Sides("s", "d"),
         topic_ids=Sides(UUID(int=1), UUID(int=2)),
         pair=PAIR,
-        bounds=Sides(source.bounds, remote.bounds),
+        bounds=Sides(source.bounds, bounds._replace(high_watermark=remote.end + open_offsets)),
         claim=claim or FlowClaim(end=source.end),
+        in_transactions=in_transactions,
     )
     result = asyncio.run(FlowComparison(task, lambda: Sides(source, remote)).run())
     assert result.source.length + result.behind == source.end - source.start
-    assert result.remote.length == remote.end - remote.start
+    lengths = {end - remote.start for end in (remote.end, remote.end + open_offsets)}
+    assert result.remote.length in lengths
     return result
 
 
@@ -87,6 +97,16 @@ def test_what_is_not_claimed_is_behind_and_what_is_claimed_is_missing() -> None:
     result = compare(source, remote, FlowClaim(end=5))
     assert ranges(result.source) == [(3, 5, DifferenceKind.LOST)]
     assert result.behind == 1
+
+
+def test_an_open_transaction_is_not_the_flows_once_all_is_copied() -> None:
+    """Goal: it is the flow's own only as long as the source has records to copy."""
+    source, remote = WrittenLog().records("abc"), WrittenLog().records("abc").skip(1)
+    behind = compare(source, remote, FlowClaim(end=2), open_offsets=2, in_transactions=True)
+    assert same(behind)
+    for in_transactions in (True, False):
+        result = compare(source, remote, open_offsets=2, in_transactions=in_transactions)
+        assert unseen(result.remote) == [(4, 6, OPEN_TRANSACTION)]
 
 
 def test_records_missing_in_the_middle_are_missing_whatever_is_claimed() -> None:
