@@ -185,5 +185,6 @@ def test_old_heartbeats_and_checkpoints_are_reported(flow: RecordedFlow) -> None
 
 def test_a_flow_that_translates_no_groups_says_so(pair: Pair) -> None:
     for settings in ({"emit.checkpoints.enabled": "false"}, {"transaction.producer": "true"}):
-        readiness = RecordedFlow(pair, **settings).readiness()
-        assert "translates no offsets" in reasons(readiness)[Reason.GROUP_NOT_COPIED]
+        found = reasons(RecordedFlow(pair, **settings).readiness())
+        assert "translates no offsets" in found[Reason.GROUP_NOT_COPIED]
+        assert (Reason.NOT_COMPARED in found) == ("transaction.producer" in settings)

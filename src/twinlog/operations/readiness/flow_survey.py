@@ -34,6 +34,7 @@ from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.flow import flow_of
 from twinlog.mirror.mm2_records import Checkpoint, decode_checkpoint, decode_heartbeat
 from twinlog.mirror.recorded_map import RecordedMap
+from twinlog.mirror.reported_positions import is_reported
 from twinlog.mirror.settings import TRANSLATED
 from twinlog.mirror.states import State
 from twinlog.operations.readiness.facts import (
@@ -43,7 +44,12 @@ from twinlog.operations.readiness.facts import (
     PartitionFacts,
     SourceLog,
 )
-from twinlog.operations.readiness.group_survey import ByTopic, group_facts, offset_facts
+from twinlog.operations.readiness.group_survey import (
+    ByTopic,
+    group_facts,
+    not_listed,
+    offset_facts,
+)
 from twinlog.operations.readiness.reasons import Finding, Reason
 from twinlog.operations.readiness.subject import Subject
 from twinlog.store.config_records import Wanted
@@ -60,6 +66,11 @@ LATE_S: Final = 10.0
 """Seconds for which no record is missed, however short its interval is."""
 _HEARTBEATS_READ: Final = 500
 """Records at the end of the heartbeats topic among which the flow's last one is searched."""
+_NOT_TRANSLATABLE: Final = "not compared, as the flow began at a later offset"
+_NOT_KEPT: Final = (
+    "unknown whether the remote logs still hold what was copied: a flow with transforms or "
+    "transaction.producer does not record where it has copied to"
+)
 _UNDISCOVERED: Final = "not added yet; the next refresh adds it"
 
 
@@ -153,19 +164,21 @@ class FlowSurvey:
     async def log_starts(self) -> dict[TopicPartition, int]:
         """The source's offsets of the first records that remote logs still have.
 
-        0: none of the flow's records was deleted, or it is not known which.
+        Those that cannot be read are missing. 0: none of the flow's records was deleted, or it is
+        not known which.
         """
         translation, partitions = self._subject.translation, self._subject.partitions
         names = [translation.name(partition) for partition in partitions]
         answers = translation.by_source(
             partitions, await list_offsets(self._destination, names, OffsetSpec.EARLIEST)
         )
-        starts = dict.fromkeys(partitions, 0)
+        starts: dict[TopicPartition, int] = {}
         for partition, answer in answers.items():
-            recorded = self._maps.get(partition)
-            if recorded is None or isinstance(answer, Refusal):
+            if isinstance(answer, Refusal):
                 continue
-            if answer.offset > recorded.runs.start.destination:
+            recorded = self._maps.get(partition)
+            starts[partition] = 0
+            if recorded is not None and answer.offset > recorded.runs.start.destination:
                 starts[partition] = recorded.runs.to_source(answer.offset)
         return starts
 
@@ -212,7 +225,8 @@ class FlowSurvey:
                 if group.followed and group.kind in KINDS
             }
             ahead = {
-                name: self._ahead(await committed_offsets(source, name)) for name in sorted(names)
+                name: self._ahead(_own(await committed_offsets(source, name)))
+                for name in sorted(names)
             }
             followed = {
                 topic: tuple(
@@ -243,19 +257,28 @@ class FlowSurvey:
         bounds = await log_bounds(self._destination, list(logs), translation)
         by_topic: defaultdict[str, list[GroupFacts]] = defaultdict(list)
         failed: list[str] = []
+        incomplete = await not_listed(source)
         for group in sorted((await list_groups(source)).values()):
             if group.kind not in KINDS or not self._flow.settings.selects_group(group.name):
                 continue
             try:
-                committed = await committed_offsets(source, group.name)
+                committed = _own(await committed_offsets(source, group.name))
             except TwinlogError as error:
                 failed.append(f"{group.name}: {error}")
                 continue
-            offsets = {
-                partition: at._replace(offset=translation.offsets(partition).lowest(at.offset))
-                for partition, at in committed.items()
-                if partition in logs and translation.translates(partition, at.offset)
-            }
+            offsets: dict[TopicPartition, Committed] = {}
+            lower: list[str] = []
+            for partition in sorted(committed.keys() & logs.keys()):
+                at = committed[partition]
+                if translation.translates(partition, at.offset):
+                    lowest = translation.offsets(partition).lowest(at.offset)
+                    offsets[partition] = at._replace(offset=lowest)
+                else:
+                    lower.append(str(partition))
+            if lower:
+                failed.append(f"offsets of {group.name}: {_NOT_TRANSLATABLE}: {few(lower)}")
+            if problem := bounds.unknown(offsets.keys()):
+                failed.append(f"offsets of {group.name}: {problem}")
             remote = self._in_source_offsets(checkpoints[group.name], logs)
             facts = offset_facts(
                 *(group.name, logs, bounds.logs, offsets, remote), own=frozenset(remote)
@@ -274,7 +297,7 @@ class FlowSurvey:
         if stored.unreadable:
             failed.append(f"checkpoints that cannot be read: {few(sorted(stored.unreadable))}")
         findings = [Finding(Reason.GROUP_UNREADABLE, f"groups: {text}") for text in failed]
-        return {topic: tuple(facts) for topic, facts in by_topic.items()}, tuple(findings)
+        return {topic: tuple(facts) for topic, facts in by_topic.items()}, (*incomplete, *findings)
 
     def _ahead(self, committed: Mapping[TopicPartition, Committed]) -> Mapping[str, int]:
         """How many offsets a group has read that are not copied, by topic.
@@ -307,6 +330,8 @@ class FlowSurvey:
     async def completed(self, facts: MirrorFacts) -> MirrorFacts:
         """The facts with those that only a flow has."""
         heartbeat, checkpoint, findings = None, None, list[Finding]()
+        if not self._is_mapped:
+            findings.append(Finding(Reason.NOT_COMPARED, _NOT_KEPT))
         if self._flow.settings.emits_heartbeats:
             heartbeat, trouble = await self._heartbeat()
             findings += trouble
@@ -432,6 +457,11 @@ class _Checkpoints(NamedTuple):
     time_ms: int | None
     """When the last one was written."""
     unreadable: Collection[str]
+
+
+def _own(committed: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, Committed]:
+    """A group's own offsets, without the positions that a flow reports in its name."""
+    return {p: at for p, at in committed.items() if not is_reported(at.metadata)}
 
 
 def _age_ms(time_ms: int) -> int:

@@ -100,13 +100,8 @@ async def group_facts(
     bounds = await log_bounds(destination, list(logs), translation)
     limit = asyncio.Semaphore(AT_ONCE)
 
-    if not stable and not await lists_all_groups(source):
-        principal = source.config.security.principal
-        text = (
-            f"the source's list of groups may be incomplete: grant the principal {principal} "
-            "DESCRIBE on the cluster"
-        )
-        unreadable.append(_unreadable(text))
+    if not stable:
+        unreadable += await not_listed(source)
 
     async def facts(group: Group) -> list[tuple[str, GroupFacts]]:
         async with limit:
@@ -145,6 +140,17 @@ async def group_facts(
 
     by_topic = _by_topic(await asyncio.gather(*(facts(group) for group in sorted(groups))))
     return by_topic, tuple(unreadable)
+
+
+async def not_listed(source: KafkaCluster) -> list[Finding]:
+    """A finding if the source may leave groups out of its list."""
+    if await lists_all_groups(source):
+        return []
+    text = (
+        "the source's list of groups may be incomplete: grant the principal "
+        f"{source.config.security.principal} DESCRIBE on the cluster"
+    )
+    return [_unreadable(text)]
 
 
 async def uncommitted(

@@ -1,0 +1,139 @@
+"""What a survey of a flow says where it does not know something, without brokers."""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from twinlog.kafka.error_codes import ErrorCode
+from twinlog.kafka.errors import Refusal
+from twinlog.kafka.groups.offsets import Committed, Group
+from twinlog.kafka.requests.partitions import ListedOffset
+from twinlog.kafka.types import TopicPartition
+from twinlog.lifecycle.flow_creation import stored_properties
+from twinlog.mirror.mm2_records import Checkpoint
+from twinlog.mirror.reported_positions import report_mark
+from twinlog.mirror.settings import TRANSLATED
+from twinlog.mirror.translation import Translation
+from twinlog.operations.readiness import flow_survey, group_survey
+from twinlog.operations.readiness.facts import SourceLog
+from twinlog.operations.readiness.flow_survey import FlowSurvey
+from twinlog.operations.readiness.group_survey import ByTopic
+from twinlog.operations.readiness.reasons import Finding
+from twinlog.store.config_records import MirrorTopic
+from twinlog.sync.group_rules import Bounds, Log
+
+FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
+GROUP = "readers"
+
+
+def survey(**translation: Any) -> FlowSurvey:
+    """A flow of a topic with two partitions, of which 10 offsets each are copied."""
+    names = {one: TopicPartition("a.t", one.partition) for one in (FIRST, SECOND)}
+    subject = SimpleNamespace(
+        mirror=SimpleNamespace(
+            name="a-to-b",
+            kind=TRANSLATED,
+            source=stored_properties({"bootstrap.servers": "a:1"}, {"enabled": "true"}, "a", "b"),
+        ),
+        topics=[MirrorTopic(mirror="a-to-b", topic="t", topic_id=UUID(int=1), partitions=2)],
+        described=SimpleNamespace(topics=[]),
+        partitions=[FIRST, SECOND],
+        translation=Translation(names=names, **translation),
+    )
+    ends = {FIRST: 10, SECOND: 10}
+    return FlowSurvey(cast(Any, None), cast(Any, subject), {}, ends, ends)
+
+
+def groups(
+    monkeypatch: pytest.MonkeyPatch,
+    committed: Mapping[TopicPartition, Committed],
+    *,
+    refused: Mapping[TopicPartition, Refusal] | None = None,
+    lists_all: bool = True,
+    **translation: Any,
+) -> tuple[ByTopic, tuple[Finding, ...]]:
+    """What is found of one group, whose checkpoints are what it has committed."""
+    flow, refusals = survey(**translation), refused or {}
+
+    async def listed(_: object) -> dict[str, Group]:
+        return {GROUP: Group(GROUP, "Empty", "classic")}
+
+    async def offsets(*_: object) -> Mapping[TopicPartition, Committed]:
+        return committed
+
+    async def bounds(*_: object) -> Bounds:
+        logs = {one: Log(0, 10) for one in (FIRST, SECOND) if one not in refusals}
+        return Bounds(logs, refusals)
+
+    async def complete(_: object) -> bool:
+        return lists_all
+
+    async def checkpoints(_: object) -> object:
+        stored = [
+            Checkpoint(
+                group=GROUP,
+                partition=TopicPartition("a.t", one.partition),
+                upstream_offset=at.offset,
+                downstream_offset=at.offset,
+            )
+            for one, at in committed.items()
+            if not at.metadata
+        ]
+        return SimpleNamespace(checkpoints=stored, unreadable=())
+
+    monkeypatch.setattr(flow_survey, "list_groups", listed)
+    monkeypatch.setattr(flow_survey, "committed_offsets", offsets)
+    monkeypatch.setattr(flow_survey, "log_bounds", bounds)
+    monkeypatch.setattr(group_survey, "lists_all_groups", complete)
+    monkeypatch.setattr(FlowSurvey, "_read_checkpoints", checkpoints)
+    source = SimpleNamespace(config=SimpleNamespace(security=SimpleNamespace(principal="User:n")))
+    logs = {one: SourceLog(0, 10, 10) for one in (FIRST, SECOND)}
+    return asyncio.run(flow.groups(cast(Any, source), logs))
+
+
+def test_a_group_whose_offsets_are_known_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_topic, findings = groups(monkeypatch, {FIRST: Committed(4), SECOND: Committed(5)})
+    assert not findings
+    ((found,),) = by_topic.values()
+    assert (found.due, found.missing, found.unread) == (0, 0, 6 + 5)
+
+
+def test_a_list_that_may_lack_groups_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, findings = groups(monkeypatch, {}, lists_all=False)
+    assert [bool(re.search("may be incomplete: .*User:n", one.text)) for one in findings] == [True]
+
+
+def test_offsets_that_cannot_be_compared_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: an offset in front of the flow's begin, and a remote log that cannot be read."""
+    committed = {FIRST: Committed(4), SECOND: Committed(5)}
+    _, findings = groups(monkeypatch, committed, begins={SECOND: 6})
+    expected = f"groups: offsets of {GROUP}: not compared, as the flow began at a later offset: t-1"
+    assert [one.text for one in findings] == [expected]
+    refused = {SECOND: Refusal(ErrorCode.LEADER_NOT_AVAILABLE)}
+    _, findings = groups(monkeypatch, committed, refused=refused)
+    assert [f"cannot read the log bounds of {SECOND}" in one.text for one in findings] == [True]
+
+
+def test_reported_positions_are_no_offsets_of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: they have no checkpoints, and never will."""
+    reported = Committed(12, report_mark("a-to-b", "target"))
+    by_topic, findings = groups(monkeypatch, {FIRST: reported})
+    assert (by_topic, findings) == ({}, ())
+
+
+def test_a_log_start_that_is_refused_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: 0 would say that the remote log has everything."""
+
+    async def listed(*_: object) -> dict[TopicPartition, ListedOffset | Refusal]:
+        return {
+            TopicPartition("a.t", 0): ListedOffset(0, -1, -1),
+            TopicPartition("a.t", 1): Refusal(ErrorCode.LEADER_NOT_AVAILABLE),
+        }
+
+    monkeypatch.setattr(flow_survey, "list_offsets", listed)
+    assert asyncio.run(survey().log_starts()) == {FIRST: 0}
