@@ -118,7 +118,10 @@ def _log(report: LogReport) -> str:
     text = (
         "none to compare"
         if recorded is None
-        else f"{recorded.compared} records agree, {recorded.differs} differ"
+        else (
+            f"{recorded.compared} records agree, {recorded.differs} differ, "
+            f"{recorded.not_seen} not seen"
+        )
     )
     return f"{line}; {remote.partition}: {_counted(remote.counts)}; recorded map: {text}"
 
