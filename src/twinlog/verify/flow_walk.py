@@ -229,7 +229,7 @@ class FlowWalk:
     ) -> list[tuple[RawRecord, RawRecord]] | None:
         """The records in front of the next pair, if each is a copy that was altered.
 
-        They are as many on both sides, follow each other, and have equal keys, or equal contents.
+        They are as many on both sides, follow each other, and have equal timestamps or contents.
         """
         if self._otherwise or self._source.lack or self._remote.lack:
             return None
@@ -245,7 +245,7 @@ class FlowWalk:
 
 
 def _same_origin(original: RawRecord, copy: RawRecord) -> bool:
-    """Whether a record seems to be an altered copy: with the same content, or time and key."""
+    """Whether a record seems to be an altered copy: with the same content or timestamp."""
     if bytes(original.tail) == bytes(copy.tail):
         return True
     return original.timestamp == copy.timestamp
