@@ -23,9 +23,9 @@ import asyncio
 import statistics
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -130,6 +130,8 @@ class Bench:
     """The sum of twinlog's log end offsets, if the load has markers (`harness.catch_up`)."""
     isolation: str = "read_uncommitted"
     """Of MirrorMaker 2's consumers."""
+    connector: Properties = field(default_factory=dict)
+    """Further properties of MirrorMaker 2's source connector."""
 
     async def run(self, contender: str, name: str) -> Figures:
         """Run it on a topic of its own, with `name` in the topic's name, and delete that topic."""
@@ -181,19 +183,23 @@ class Bench:
 
     async def _twinlog(self, program: Path, *options: str) -> Figures:
         load = self.load
-        # The node starts before it has work, so that its start is not in the figures.
-        store = MirrorStore(self.there)
-        await store.create_mirror(
-            Mirror(name="idle", source={"bootstrap.servers": "127.0.0.1:1"}, source_cluster_id="")
-        )
-        log = self.folder / "twinlog.log"
-        with twinlog(self.destination, *options, log=log, program=program) as pid:
-            await asyncio.sleep(WARM_S)
+        async with self.node(program, *options) as pid:
             topics = {load.name: load.partitions}
             await make_mirror(self.here, self.there, self.source, topics, self.replication)
             figures = await catch_up(self.there, load.name, load, pid, offsets=self.offsets)
         await forget_mirrors(self.there, [load.name])
         return figures
+
+    @asynccontextmanager
+    async def node(self, program: Path, *options: str) -> AsyncIterator[int]:
+        """Start twinlog before it has work, so that its start is in no figure; its pid."""
+        await MirrorStore(self.there).create_mirror(
+            Mirror(name="idle", source={"bootstrap.servers": "127.0.0.1:1"}, source_cluster_id="")
+        )
+        log = self.folder / "twinlog.log"
+        with twinlog(self.destination, *options, log=log, program=program) as pid:
+            await asyncio.sleep(WARM_S)
+            yield pid
 
     async def _mirror_maker(self, contender: str, name: str) -> Figures:
         load = self.load
@@ -208,6 +214,7 @@ class Bench:
             folder=self.folder,
             replication=self.replication,
             isolation=self.isolation,
+            connector=self.connector,
         ) as pid:
             figures = await catch_up(self.there, f"{alias}.{load.name}", load, pid)
         await delete_topics(self.there, [f"{alias}.{load.name}"])

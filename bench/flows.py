@@ -21,13 +21,13 @@ import argparse
 import asyncio
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 import results
-from catch_up import WARM_S, Bench, line
+from catch_up import Bench, line
 from harness import (
     PROGRAM,
     Figures,
@@ -35,16 +35,11 @@ from harness import (
     catch_up_loads,
     client,
     forget_mirrors,
-    mirror_maker,
     plain,
     preload,
     start_cluster,
-    twinlog,
     undisturbed,
 )
-from twinlog.kafka.requests.topics import delete_topics
-from twinlog.store.config_records import Mirror
-from twinlog.store.mirrors import MirrorStore
 from twinlog.store.offset_log import OFFSETS_TOPIC
 
 NO_TRANSFORM: Mapping[str, str] = MappingProxyType({})
@@ -115,21 +110,15 @@ async def run(bench: Bench, contender: str, program: Path, name: str) -> Figures
     if contender in FLOWS:
         return await _flow(bench, FLOWS[contender], program, f"{contender}-{name}")
     if contender == "mm2-header":
-        return await _mirror_maker(bench, f"header-{name}")
+        return await replace(bench, connector=HEADER | TEXT_HEADERS).run("mm2-tuned", name)
     return await bench.run(contender, name)
 
 
 async def _flow(bench: Bench, transforms: Mapping[str, str], program: Path, alias: str) -> Figures:
     load, there = bench.load, bench.there
-    # The node starts before it has work, so that its start is not in the figures.
-    await MirrorStore(there).create_mirror(
-        Mirror(name="idle", source={"bootstrap.servers": "127.0.0.1:1"}, source_cluster_id="")
-    )
     topic = f"{alias}.{load.name}"
     settings = [f"{name}={value}" for name, value in {**SETTINGS, **transforms}.items()]
-    log = bench.folder / "twinlog.log"
-    with twinlog(bench.destination, log=log, program=program) as pid:
-        await asyncio.sleep(WARM_S)
+    async with bench.node(program) as pid:
         create = await asyncio.create_subprocess_exec(
             *(str(program), "flows", "create", "--source", alias, "--target", "target"),
             *("--bootstrap-server", bench.destination["bootstrap.servers"]),
@@ -142,23 +131,6 @@ async def _flow(bench: Bench, transforms: Mapping[str, str], program: Path, alia
         assert await create.wait() == 0
         figures = await catch_up(there, topic, load, pid)
     await forget_mirrors(there, [topic, OFFSETS_TOPIC])
-    return figures
-
-
-async def _mirror_maker(bench: Bench, alias: str) -> Figures:
-    load = bench.load
-    with mirror_maker(
-        bench.source,
-        bench.destination,
-        load.name,
-        alias=alias,
-        tuned=True,
-        compression=load.codec.name.lower(),
-        folder=bench.folder,
-        connector={**HEADER, **TEXT_HEADERS},
-    ) as pid:
-        figures = await catch_up(bench.there, f"{alias}.{load.name}", load, pid)
-    await delete_topics(bench.there, [f"{alias}.{load.name}"])
     return figures
 
 

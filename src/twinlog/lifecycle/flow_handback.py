@@ -31,11 +31,11 @@ from twinlog.lifecycle.destination_topics import existing_topics
 from twinlog.lifecycle.flow_takeover import offsets_topic, worker_group
 from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset, decode, encode
 from twinlog.mirror.flow import flow_of
-from twinlog.mirror.settings import FLOW_KINDS, TRANSLATED
+from twinlog.mirror.settings import TRANSLATED
 from twinlog.mirror.states import State
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.store.control_topics import LANES_GROUP, States, partition_count
-from twinlog.store.mirrors import MirrorStore, unknown_mirror
+from twinlog.store.mirrors import MirrorStore, stored_flow
 from twinlog.store.offset_log import OFFSETS_TOPIC, offsets_topic_id
 from twinlog.store.recorded_maps import read_ends
 from twinlog.store.topic_reader import read_whole
@@ -77,11 +77,7 @@ async def hand_back(destination: KafkaCluster, name: str) -> list[HandedBack]:
     """
     store = MirrorStore(destination)
     snapshot = await store.snapshot()
-    mirror = snapshot.mirrors.get(name)
-    if mirror is None:
-        raise unknown_mirror(name, snapshot)
-    if mirror.kind not in FLOW_KINDS:
-        raise UserError(f"mirror {name} is no flow")
+    mirror = stored_flow(snapshot, name)
     topics = snapshot.topics_of(name)
     states = await store.states()
     for topic in topics:

@@ -42,10 +42,10 @@ from twinlog.lifecycle.flow_topics import FlowClusters
 from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.flow import FlowRules, flow_of
 from twinlog.mirror.reported_positions import is_reported
-from twinlog.mirror.settings import FLOW_KINDS, TRANSACTIONAL
+from twinlog.mirror.settings import TRANSACTIONAL
 from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.control_topics import LANES_GROUP
-from twinlog.store.mirrors import MirrorStore, unknown_mirror
+from twinlog.store.mirrors import MirrorStore, stored_flow
 from twinlog.store.offset_records import Route
 from twinlog.store.recorded_maps import read_ends
 
@@ -103,11 +103,7 @@ async def import_positions(
     """
     store = MirrorStore(destination)
     snapshot = await store.snapshot()
-    mirror = snapshot.mirrors.get(name)
-    if mirror is None:
-        raise unknown_mirror(name, snapshot)
-    if mirror.kind not in FLOW_KINDS:
-        raise UserError(f"mirror {name} is no flow")
+    mirror = stored_flow(snapshot, name)
     flow = flow_of(mirror.source)
     async with connected_source(mirror, destination.config.grants) as source:
         topics = (await source.refresh(None)).topics

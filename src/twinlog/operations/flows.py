@@ -47,7 +47,7 @@ from twinlog.operations.removal import await_stopped
 from twinlog.operations.results import ChangedTopics, DescribeMirrorsResult
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.store.control_topics import ControlTopics
-from twinlog.store.mirrors import MirrorStore, unknown_mirror
+from twinlog.store.mirrors import MirrorStore, stored_flow
 from twinlog.store.snapshot import Snapshot
 
 ALL_TOPICS: Final = ".*"
@@ -106,7 +106,7 @@ class FlowAdmin:
             self._topics,
             replaces=replaces,
         )
-        stored = _flow(await store.snapshot(), name)
+        stored = stored_flow(await store.snapshot(), name)
         return CreateFlowResult(
             flow=name,
             creation=Creation.REPLACED if existed else Creation.CREATED,
@@ -129,7 +129,7 @@ class FlowAdmin:
         if flows is None:
             stored = [m for m in snapshot.mirrors.values() if m.kind in FLOW_KINDS]
         else:
-            stored = [_flow(snapshot, name) for name in sorted(set(flows))]
+            stored = [stored_flow(snapshot, name) for name in sorted(set(flows))]
         if not stored:
             return DescribeFlowsResult(flows=(), unreadable=tuple(snapshot.unreadable.values()))
         described = await self._describe([mirror.name for mirror in stored])
@@ -343,7 +343,7 @@ class FlowAdmin:
     async def _flow(self, name: str) -> Snapshot:
         """All mirrors, among which is this flow."""
         snapshot = await MirrorStore(self._cluster).snapshot()
-        _flow(snapshot, name)
+        stored_flow(snapshot, name)
         return snapshot
 
     async def _mapped(self, name: str) -> Snapshot:
@@ -374,21 +374,6 @@ class FlowAdmin:
                 else:
                     results += known.to_source(partition, offset)
         return TranslatedOffsets(flow=flow, direction=direction, offsets=tuple(results))
-
-
-def _flow(snapshot: Snapshot, name: str) -> Mirror:
-    """The flow of this name.
-
-    Raises:
-        MirrorRefused: UNKNOWN_MIRROR.
-        UserError: a mirror of this name is no flow.
-    """
-    mirror = snapshot.mirrors.get(name)
-    if mirror is None:
-        raise unknown_mirror(name, snapshot)
-    if mirror.kind not in FLOW_KINDS:
-        raise UserError(f"mirror {name} is no flow", hint="kafka-mirrors manages it")
-    return mirror
 
 
 def _described(

@@ -36,7 +36,7 @@ from twinlog.kafka.errors import (
 )
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.settings import EXACT
+from twinlog.mirror.settings import EXACT, FLOW_KINDS
 from twinlog.mirror.states import State
 from twinlog.store.config_records import (
     MIRROR_VERSION,
@@ -535,6 +535,21 @@ def to_be_set_back(snapshot: Snapshot, topics: Collection[str]) -> list[str]:
         and topic.wanted is Wanted.STOPPED
         and topic.set_back is not None
     ]
+
+
+def stored_flow(snapshot: Snapshot, name: str) -> Mirror:
+    """The flow of this name.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR.
+        UserError: a mirror of this name is no flow.
+    """
+    mirror = snapshot.mirrors.get(name)
+    if mirror is None:
+        raise unknown_mirror(name, snapshot)
+    if mirror.kind not in FLOW_KINDS:
+        raise UserError(f"mirror {name} is no flow", hint="kafka-mirrors manages it")
+    return mirror
 
 
 def unknown_mirror(mirror: str, snapshot: Snapshot) -> MirrorRefused:

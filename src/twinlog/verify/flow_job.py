@@ -34,14 +34,21 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.client.configuration import parse_config, parse_source
-from twinlog.kafka.client.metadata import check_cluster_id, is_another
-from twinlog.kafka.errors import Retriable, TwinlogError
+from twinlog.kafka.errors import TwinlogError
 from twinlog.kafka.log.records import RawRecord
 from twinlog.kafka.types import LogBounds, Offset, TopicPartition
 from twinlog.mirror.offset_runs import Ends, decode_runs
 from twinlog.verify.flow_walk import FlowWalk, Key, key_of
-from twinlog.verify.job import OPEN_TRANSACTION, Compared, Sides, VerifyTask, verify_task
+from twinlog.verify.job import (
+    OPEN_TRANSACTION,
+    Compared,
+    Sides,
+    VerifyTask,
+    check_topic,
+    checked_clusters,
+    client_configs,
+    verify_task,
+)
 from twinlog.verify.log_cursor import Blank, LogCursor, SpanSource
 from twinlog.verify.log_reader import PATIENCE_S, LogReader
 from twinlog.verify.log_view import Kind
@@ -158,25 +165,14 @@ def flow_task(task: FlowTask) -> list[FlowCompared]:
 
 
 async def _compared(task: FlowTask) -> list[FlowCompared]:
-    destination_config = parse_config(task.destination).config
-    source_config = parse_source(task.source, destination_config.grants).config
+    configs = client_configs(task.source, task.destination)
     try:
-        async with (
-            KafkaCluster(source_config, name="source") as source,
-            KafkaCluster(destination_config, name="destination") as destination,
-        ):
-            clusters = Sides(source, destination)
-            for cluster, cluster_id in zip(clusters, task.cluster_ids, strict=True):
-                check_cluster_id(f"the {cluster.name}", cluster.cluster_id, cluster_id)
+        async with checked_clusters(configs, task.cluster_ids) as clusters:
             result = await compare_flow(clusters, task)
-            # ListOffsets names the topic without its id, so a recreation is checked at the end.
             for cluster, topic_id, partition in zip(
                 clusters, task.topic_ids, task.pair.sides, strict=True
             ):
-                topic = (await cluster.refresh([partition.topic])).topics.get(partition.topic)
-                if topic is not None and is_another(topic_id, topic.topic_id):
-                    name = partition.topic
-                    raise Retriable(f"{cluster.name}: {name} was recreated in the meantime")
+                await check_topic(cluster, partition.topic, topic_id)
             return [result]
     except TwinlogError as error:
         return [unseen(task.pair, task.bounds, str(error))]

@@ -20,13 +20,14 @@ The job shares with the mirror only the clients' connections and the batch forma
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.client.configuration import parse_config, parse_source
+from twinlog.kafka.client.configuration import ClusterConfig, parse_config, parse_source
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, check_cluster_id, is_another
 from twinlog.kafka.errors import CorruptBatch, Refusal, Retriable, TwinlogError
 from twinlog.kafka.log.records import RawRecord
@@ -226,17 +227,54 @@ def verify_task(task: VerifyTask) -> list[Compared]:
     return asyncio.run(_verify(task))
 
 
+def client_configs(
+    source: Mapping[str, str], destination: Mapping[str, str]
+) -> Sides[ClusterConfig]:
+    """How to connect to both clusters, by their properties.
+
+    Raises:
+        UserError: properties are wrong, or refer to something that is not granted.
+    """
+    destination_config = parse_config(destination).config
+    return Sides(parse_source(source, destination_config.grants).config, destination_config)
+
+
+@asynccontextmanager
+async def checked_clusters(
+    configs: Sides[ClusterConfig], cluster_ids: Sides[str]
+) -> AsyncIterator[Sides[KafkaCluster]]:
+    """Connect to both clusters, which have to be those with these ids.
+
+    Raises:
+        TwinlogError: one of them cannot be reached, or is another one.
+    """
+    async with (
+        KafkaCluster(configs.source, name="source") as source,
+        KafkaCluster(configs.destination, name="destination") as destination,
+    ):
+        clusters = Sides(source, destination)
+        for cluster, cluster_id in zip(clusters, cluster_ids, strict=True):
+            check_cluster_id(f"the {cluster.name}", cluster.cluster_id, cluster_id)
+        yield clusters
+
+
+async def check_topic(cluster: KafkaCluster, name: str, topic_id: UUID) -> None:
+    """Check that a topic has still the id that it had when its bounds were read.
+
+    ListOffsets names the topic without its id, so a recreation is checked at the end.
+
+    Raises:
+        Retriable: it was recreated, or the cluster cannot be reached.
+    """
+    topic = (await cluster.refresh([name])).topics.get(name)
+    if topic is not None and is_another(topic_id, topic.topic_id):
+        raise Retriable(f"{cluster.name}: {name} was recreated in the meantime")
+
+
 async def _verify(task: VerifyTask) -> list[Compared]:
-    destination_config = parse_config(task.destination).config
-    source_config = parse_source(task.source, destination_config.grants).config
+    configs = client_configs(task.source, task.destination)
     try:
-        async with (
-            KafkaCluster(source_config, name="source") as source,
-            KafkaCluster(destination_config, name="destination") as destination,
-        ):
-            clusters = Sides(source, destination)
-            for cluster, cluster_id in zip(clusters, task.cluster_ids, strict=True):
-                check_cluster_id(f"the {cluster.name}", cluster.cluster_id, cluster_id)
+        async with checked_clusters(configs, task.cluster_ids) as clusters:
             comparison = Comparison(
                 *clusters,
                 topic_ids=task.topic_ids,
@@ -244,7 +282,6 @@ async def _verify(task: VerifyTask) -> list[Compared]:
                 patience=task.patience,
             )
             comparisons = [await comparison.compare(stretch) for stretch in task.stretches]
-            # ListOffsets names the topic without its id, so a recreation is checked at the end.
             await _check_topics(task, clusters)
             return comparisons
     except TwinlogError as error:
@@ -256,9 +293,7 @@ async def _check_topics(task: VerifyTask, clusters: Sides[KafkaCluster]) -> None
     names_by_side = (names, {task.translation.topic(name) for name in names})
     for cluster, topic_id, side_names in zip(clusters, task.topic_ids, names_by_side, strict=True):
         for name in side_names:
-            topic = (await cluster.refresh([name])).topics.get(name)
-            if topic is not None and is_another(topic_id, topic.topic_id):
-                raise Retriable(f"{cluster.name}: {name} was recreated in the meantime")
+            await check_topic(cluster, name, topic_id)
 
 
 def _not_seen(stretch: Stretch, reason: str) -> Compared:

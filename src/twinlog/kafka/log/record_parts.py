@@ -46,7 +46,11 @@ def cut_records(header: Header, records: memoryview) -> Iterator[list[CutRecord]
     data = bytes(decompress(header.codec, records))
     count = header.num_records
     done, place = 0, (0, 0)
-    usual = -_USUAL < header.base_timestamp < _USUAL and not header.is_log_append_time
+    usual = (
+        header.base_offset < _USUAL
+        and -_USUAL < header.base_timestamp < _USUAL
+        and not header.is_log_append_time
+    )
     while usual and done < count:
         some = min(AT_ONCE, count - done)
         # The last list also tells whether anything follows the last record.
@@ -105,20 +109,8 @@ def _cut(
         if timestamp_delta <= -_USUAL or timestamp_delta >= _USUAL:
             raise ValueError
         next_delta = offset_delta + 1
-        key_length, at = _varint(data, at)
-        key: bytes | None = None
-        if key_length >= 0:
-            if key_length > end - at:
-                raise ValueError
-            key = data[at : at + key_length]
-            at += key_length
-        value_length, at = _varint(data, at)
-        value: bytes | None = None
-        if value_length >= 0:
-            if value_length > end - at:
-                raise ValueError
-            value = data[at : at + value_length]
-            at += value_length
+        key, at = _nullable(data, at, end)
+        value, at = _nullable(data, at, end)
         if at >= end:
             raise ValueError
         headers = data[at:end]
@@ -129,6 +121,16 @@ def _cut(
     if ends_at >= 0 and at != ends_at:
         raise ValueError
     return records, (at, next_delta)
+
+
+def _nullable(data: bytes, at: i64, end: i64) -> tuple[bytes | None, i64]:
+    """A key or value within a record that ends at `end`, and the position after it."""
+    length, at = _varint(data, at)
+    if length < 0:
+        return None, at
+    if length > end - at:
+        raise ValueError
+    return data[at : at + length], at + length
 
 
 def _varint(data: bytes, at: i64) -> tuple[i64, i64]:
