@@ -44,13 +44,20 @@ class Answering:
 
     def __init__(self, partition: OnePartition, answer: Fetched) -> None:
         self.positions: list[Mapping[TopicPartition, FetchPosition]] = []
+        self.waits_ms: list[int] = []
         self._partition, self._answer = partition, answer
 
     async def fetch(
-        self, node: int, positions: Mapping[TopicPartition, FetchPosition], **_: int
+        self,
+        node: int,
+        positions: Mapping[TopicPartition, FetchPosition],
+        *,
+        max_wait_ms: int,
+        **_: int,
     ) -> FetchResult:
         assert node == NODE
         self.positions.append(positions)
+        self.waits_ms.append(max_wait_ms)
         self._partition.source_node = -1
         return FetchResult({KEY: self._answer}, len(self._answer.records))
 
@@ -115,6 +122,28 @@ def test_records_are_queued_behind_the_epoch_that_was_read_before() -> None:
         assert (flow.sequence.position, flow.partition.source_end) == (13, 13)
 
     asyncio.run(body())
+
+
+def test_a_fetch_does_not_wait_while_another_partition_has_no_room() -> None:
+    """The broker waits for news of the others, and that one would be empty long before."""
+
+    async def body(*, full: bool) -> list[int]:
+        flow = Flow()
+        other = Flow()
+        other.partition.assignment = replace(
+            other.partition.assignment, name=MirrorPartition("flow", KEY.topic, 1)
+        )
+        other.sequence.queued_bytes = LaneSettings().partition_queue_bytes if full else 0
+        flow.partitions.all[other.partition.name] = other.partition
+        source = Answering(flow.partition, _fetched())
+        reader = FlowReader(flow.partitions, cast("SourcePort", source))
+        other.partition.source_node = NODE if full else -1
+        await reader.read((NODE, False))
+        return source.waits_ms
+
+    settings = LaneSettings()
+    assert asyncio.run(body(full=True)) == [settings.fetch_busy_wait_ms]
+    assert asyncio.run(body(full=False)) == [settings.fetch_max_wait_ms]
 
 
 def test_a_source_that_has_lost_copied_records_is_not_read_on() -> None:

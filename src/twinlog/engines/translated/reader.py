@@ -99,6 +99,9 @@ class FlowReader:
                 loops = sum(covered for _, covered in self.loops())
                 max_bytes = max(1, min(max_bytes, bucket.share // max(loops, 1)))
             asked_at = flow.now()
+            # One that has no room now may have it soon: the broker must not wait for the others.
+            left_out = len(asked) < self._copied_from(loop)
+            wait_ms = settings.fetch_busy_wait_ms if left_out else settings.fetch_max_wait_ms
             counts[0] += 1
             try:
                 result = await self._source.fetch(
@@ -109,7 +112,7 @@ class FlowReader:
                         )
                         for key, (partition, sequence, offset) in asked.items()
                     },
-                    max_wait_ms=settings.fetch_max_wait_ms,
+                    max_wait_ms=wait_ms,
                     max_bytes=max_bytes,
                     partition_max_bytes=settings.partition_fetch_bytes,
                     fetcher=int(throttled),
@@ -135,18 +138,25 @@ class FlowReader:
                     if partition.sequence is sequence:
                         partition.heard_at = asked_at
             flow.changed.set()
-            if result.size < settings.fetch_small_bytes:
+            if result.size < settings.fetch_small_bytes and not left_out:
                 await asyncio.sleep(settings.fetch_pace_s - (flow.now() - asked_at))
 
+    def _loop_of(self, partition: _Partition) -> Loop:
+        return partition.source_node, self._flow.throttle.covers(partition.source)
+
+    def _copied_from(self, loop: Loop) -> int:
+        """How many partitions a loop reads, with those that have no room now."""
+        return sum(self._loop_of(partition) == loop for partition, _ in self._flow.copying)
+
     def _asked(self, loop: Loop) -> _Asked:
-        settings, throttle, copying = self._flow.settings, self._flow.throttle, self._flow.copying
+        settings, copying = self._flow.settings, self._flow.copying
         held = sum(sequence.queued_bytes for _, sequence in copying)
         if held + settings.fetch_max_bytes > settings.buffer_bytes:
             return {}
         return {
             partition.source: (partition, sequence, sequence.position)
             for partition, sequence in copying
-            if (partition.source_node, throttle.covers(partition.source)) == loop
+            if self._loop_of(partition) == loop
             and sequence.queued_bytes < settings.partition_queue_bytes
         }
 
