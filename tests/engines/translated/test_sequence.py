@@ -163,6 +163,19 @@ def test_nothing_is_sent_that_the_stored_plan_does_not_name() -> None:
     assert sequence.plan().runs == ((0, 3), (4, 6))
 
 
+def test_another_plan_is_wanted_when_few_planned_batches_are_left() -> None:
+    """Each plan is a write to the destination: one for each batch would cost as much as these."""
+    sequence = _sequence()
+    sequence.offer([_data(at, at + 1) for at in range(MAX_IN_FLIGHT)])
+    assert sequence.wants_plan
+    sequence.plan()
+    sequence.stored()
+    sequence.offer([_data(MAX_IN_FLIGHT, MAX_IN_FLIGHT + 1)])
+    assert not sequence.wants_plan
+    assert sequence.take(FRESH) is not None
+    assert sequence.wants_plan
+
+
 def test_old_batches_are_in_flight_alone() -> None:
     """A broker forgets a producer whose last batch is old, and compares no number then."""
     sequence = _sequence()

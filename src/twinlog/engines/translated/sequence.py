@@ -63,7 +63,7 @@ class PartitionSequence:
         """The source's offset up to which everything has landed, gaps included."""
         self.queued_bytes = 0
         self._pieces: deque[Piece] = deque()  # not sent
-        self._ready = 0  # sequence numbers of `_pieces` that the stored plan names
+        self._ready = 0  # batches in `_pieces` that the stored plan names
         self._in_flight: deque[NumberedBatch] = deque()
         self._refused: list[NumberedBatch] = []  # those before the ones in flight
         self._next = SequenceNumber(0)
@@ -72,9 +72,9 @@ class PartitionSequence:
         self._landed: list[Run] = []
         self._gap_end = position  # of the last gap that was dropped while batches were in flight
         self._last_ms: int | None = None  # timestamp of the last batch that has landed
-        self._unplanned = 0  # queued records that no plan names
+        self._unplanned = 0  # queued batches that no plan names
         self._storing = False
-        self._planning = 0  # queued records that only the plan names that is being stored
+        self._planning = 0  # queued batches that only the plan names that is being stored
 
     @property
     def may_plan(self) -> bool:
@@ -83,8 +83,8 @@ class PartitionSequence:
 
     @property
     def wants_plan(self) -> bool:
-        """Whether there are records that no plan names."""
-        return self._unplanned > 0
+        """Whether there are batches that no plan names, and few that one names."""
+        return self._unplanned > 0 and self._ready < MAX_IN_FLIGHT
 
     @property
     def destination_end(self) -> Offset:
@@ -114,7 +114,7 @@ class PartitionSequence:
             self.position = piece.end
             if isinstance(piece, Data):
                 self.queued_bytes += piece.held
-                self._unplanned += piece.end - piece.start
+                self._unplanned += 1
                 self._extend(piece)
         self._skip_gaps()
 
@@ -170,7 +170,7 @@ class PartitionSequence:
         """
         self._skip_gaps()
         piece = self._pieces[0] if self._pieces else None
-        if not isinstance(piece, Data) or self._ready < piece.end - piece.start:
+        if not isinstance(piece, Data) or self._ready == 0:
             return None
         if self._refused:
             return None
@@ -186,7 +186,7 @@ class PartitionSequence:
         ):
             return None
         self._pieces.popleft()
-        self._ready -= piece.end - piece.start
+        self._ready -= 1
         outgoing = NumberedBatch(piece, self._next)
         self._next = advance(self._next, piece.end - piece.start)
         self._in_flight.append(outgoing)
@@ -244,7 +244,7 @@ class PartitionSequence:
         self._gap_end = first.data.start
         for batch in reversed(self._refused):
             self._pieces.appendleft(batch.data)
-            self._ready += batch.data.end - batch.data.start
+            self._ready += 1
         self._next, self._refused = first.sequence, []
 
     def record(self, recorded: Ends) -> None:
