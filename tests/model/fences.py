@@ -2,7 +2,8 @@
 
 `Shard.fence_data` begins a gap with a marker of the data's producer id. Former owners may have sent
 data for that offset, or a written marker, which carries another producer id. Two cases remain in
-which the partition is FAILED at the end (docs/NEXT.md); the model delivers no such request:
+which the partition is FAILED at the end (docs/architecture/residual-risks.md); the model delivers
+no such request:
 
 * Data or a written marker arrives between the reading of the log end offset and the fence marker,
   which then lands behind it.

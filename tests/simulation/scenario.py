@@ -186,7 +186,8 @@ class Simulation:
             # that is STOPPED without a fence accepts every held request.
             faults = replace(faults, held_share=0.0)
         if faults.held_share:
-            # No fence excludes requests of a producer id whose epochs are used up (docs/NEXT.md).
+            # No fence excludes requests of a producer id whose epochs are used up
+            # (docs/architecture/residual-risks.md).
             self.destination.coordinator.first_epoch = 0
         self.networks = (Network(loop, rng, faults), Network(loop, rng, faults))
         self.networks[1].on_write = self._check_lease
@@ -368,7 +369,7 @@ class Simulation:
         held = self.networks[1].faults.held_share
         if not self._hazards.commands and not held and self._rights.random() < 0.3:
             # Without the right, no fence excludes a marker that arrives later than a lease, at a
-            # stop or in a gap, once the right is given back (docs/NEXT.md).
+            # stop or in a gap, once the right is given back (docs/architecture/residual-risks.md).
             self._change_rights()
 
     def _change_rights(self) -> None:
@@ -475,7 +476,8 @@ class Simulation:
     def _unclean(self) -> None:
         """Lose the log's end, but not all batches: the broker would forget the mirror's producer.
 
-        The mirror's next batch would then land at any log end offset (docs/NEXT.md).
+        The mirror's next batch would then land at any log end offset
+        (docs/architecture/residual-risks.md).
         """
         key, most = self._some(), self.rng.choice((1, 5, 50))
         log = self.destination.log(key)
