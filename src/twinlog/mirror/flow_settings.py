@@ -418,7 +418,7 @@ _ROWS: Final = (
         "refuse",
         choice("refuse", "compare", "recorded", "ignore"),
         "refuse, compare, recorded, ignore",
-        "how the flow begins in a remote topic that MirrorMaker 2 has filled (see below)",
+        "how the flow begins in a remote topic that MirrorMaker 2 has filled",
         origin="twinlog",
     ),
     FlowSetting(
