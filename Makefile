@@ -35,7 +35,7 @@ lint: setup ## format, style, types and layers, nothing changed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test-fast: setup ## levels 1 to 4: pure code, properties, scenarios, simulation (about a minute)
+test-fast: setup ## levels 1 to 4: pure code, properties, scenarios, simulation (a few minutes)
 	$(BIN)/pytest -n $(WORKERS) -m "not broker and not spark and not chaos and not kerberos"
 
 test-brokers: setup ## levels 5 and 6: real brokers, real Spark
