@@ -3,16 +3,18 @@
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import librdkafka_tools
 import pytest
 from remote_topics import places
+from scraped import await_ready
 from waiting import until
 
 from twinlog.local import commands
 from twinlog.local.cluster import LocalCluster
+from twinlog.local.ports import PortClaim
 from twinlog.local.stage import Stage
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -46,14 +48,14 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 @contextmanager
-def running(stage: Stage, folder: Path) -> Iterator[subprocess.Popen[str]]:
+def running(stage: Stage, folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """Run the file, and end it with SIGTERM."""
     file = folder / "mm2.properties"
     east, west = stage.source.bootstrap_servers, stage.destination.bootstrap_servers
     file.write_text(FILE.format(east=east, west=west))
     with (folder / "mirror-maker.log").open("w") as log:
         process = subprocess.Popen(
-            [*commands.TWINLOG, "mirror-maker", str(file), "--lanes", "1"],
+            [*commands.TWINLOG, "mirror-maker", str(file), "--lanes", "1", *options],
             stdout=log,
             stderr=log,
             text=True,
@@ -89,9 +91,15 @@ def test_active_active_without_cycles_and_a_group_that_follows(
         librdkafka_tools.make_topic(servers, name)
         librdkafka_tools.write(servers, name, librdkafka_tools.simple(count))
     librdkafka_tools.commit(east, group, name, {0: 20})
-    with running(stage, tmp_path):
+    with (
+        closing(PortClaim.fresh(1)) as first,
+        closing(PortClaim.again([first.ports[0] + 1])) as second,
+        running(stage, tmp_path, "--metrics-address", str(first.ports[0])),
+    ):
         await_copy(stage.destination, f"east.{name}", 50)
         await_copy(stage.source, f"west.{name}", 30)
+        for port in (*first.ports, *second.ports):
+            await_ready(f"127.0.0.1:{port}")
 
         def follows() -> bool:
             found = librdkafka_tools.committed(west, group, f"east.{name}")

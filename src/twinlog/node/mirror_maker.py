@@ -82,6 +82,7 @@ class MirrorMaker:
         targets: the clusters that topics are copied to.
         pairs: those that get heartbeats only.
         arguments: of each node's command `twinlog run`.
+        metrics: host and port of the first node's metrics; each further node has the next port.
         report: called with each line about partitions that are taken over from MirrorMaker 2.
     """
 
@@ -91,10 +92,12 @@ class MirrorMaker:
         pairs: Sequence[HeartbeatPair],
         arguments: Sequence[str] = (),
         report: Callable[[str], None] = log.info,
+        metrics: tuple[str, int] | None = None,
     ) -> None:
         self._targets = targets
         self._pairs = pairs
         self._arguments = tuple(arguments)
+        self._metrics = metrics
         self._report = report
         self._stop = asyncio.Event()
 
@@ -124,8 +127,8 @@ class MirrorMaker:
         nodes: dict[str, asyncio.subprocess.Process] = {}
         stopping = asyncio.create_task(self._stop.wait())
         try:
-            for target in self._targets:
-                nodes[target.alias] = await self._start(target, folder)
+            for number, target in enumerate(self._targets):
+                nodes[target.alias] = await self._start(target, folder, self._measured(number))
             ends = {
                 asyncio.create_task(node.wait(), name=alias): alias for alias, node in nodes.items()
             }
@@ -142,7 +145,21 @@ class MirrorMaker:
             await _end(nodes)
         return 1 if failed else 0
 
-    async def _start(self, target: Target, folder: Path) -> asyncio.subprocess.Process:
+    def _measured(self, number: int) -> Sequence[str]:
+        """The option of a node that serves metrics."""
+        if self._metrics is None:
+            return ()
+        host, port = self._metrics
+        address = f"{f'[{host}]' if ':' in host else host}:{port + number}"
+        self._report(
+            f"metrics of the node of cluster {self._targets[number].alias}: "
+            f"http://{address}/metrics"
+        )
+        return "--metrics-address", address
+
+    async def _start(
+        self, target: Target, folder: Path, measured: Sequence[str]
+    ) -> asyncio.subprocess.Process:
         """Start a node; its properties are in a file, as others may see arguments."""
         config = folder / f"{target.alias}.properties"
         descriptor = os.open(config, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -156,6 +173,7 @@ class MirrorMaker:
             "--command-config",
             str(config),
             *self._arguments,
+            *measured,
             # A signal of the terminal goes to this process, which ends its nodes in order.
             start_new_session=True,
         )

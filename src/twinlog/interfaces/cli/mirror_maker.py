@@ -16,11 +16,15 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from twinlog.interfaces.cli.options import lane_options, spark_options
+from twinlog.interfaces.cli.options import ListenAddress, lane_options, spark_options
 from twinlog.interfaces.cli.output import say
 
 PROPERTIES_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
-RUNNING: Final = ("node", "master", "conf", "lanes", "lane_config", "lane_property", "log_level")
+RUNNING: Final = (
+    *("node", "master", "conf", "lanes", "lane_config", "lane_property"),
+    *("log_level", "metrics_address"),
+)
+_LAST_PORT: Final = 65535
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -31,6 +35,12 @@ def running_options(command: F) -> F:
         type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]),
         default="WARNING",
         show_default=True,
+    )(command)
+    command = click.option(
+        "--metrics-address",
+        type=ListenAddress(),
+        help="Address for Prometheus metrics and /health of the first target's node; each further "
+        "target has the next port.",
     )(command)
     command = click.option(
         "--lanes",
@@ -145,8 +155,14 @@ def _finish(
     targets, pairs = run_parts(checked.flows, checked.clusters, takeover=takeover)
     if not targets and not pairs:
         raise click.ClickException("no flow is enabled: write SOURCE->TARGET.enabled = true")
+    metrics = running["metrics_address"]
+    if metrics is not None and not 0 < metrics[1] <= _LAST_PORT - len(targets) + 1:
+        raise click.UsageError(
+            f"--metrics-address: {len(targets)} nodes need ports from {metrics[1]} on: name a port "
+            f"from 1 to {_LAST_PORT - len(targets) + 1}"
+        )
     set_up(running["log_level"], "text")
-    maker = MirrorMaker(targets, pairs, _node_arguments(running), say)
+    maker = MirrorMaker(targets, pairs, _node_arguments(running), say, metrics)
 
     async def until_stopped() -> int:
         loop = asyncio.get_running_loop()
