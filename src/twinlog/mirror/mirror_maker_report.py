@@ -94,8 +94,10 @@ def report(
 def flow_row(flow: Flow) -> FlowRow:
     """A flow as a row."""
     settings = flow.settings
-    beats, checks = settings.emits_heartbeats, settings.emits_checkpoints
-    syncs = settings.syncs_group_offsets
+    beats, syncs = settings.emits_heartbeats, settings.syncs_group_offsets
+    # A flow that writes in transactions has no map of offsets to make checkpoints of.
+    mapped = not flow.transforms and not settings.transaction_producer
+    checks = mapped and settings.emits_checkpoints
     return FlowRow(
         source=flow.source_alias,
         target=flow.target_alias,

@@ -1,14 +1,18 @@
 """`twinlog mirror-maker` and `twinlog kafka-mirror-maker`: files and flags, explained."""
 
 import json
+import os
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checkout import ROOT
 from click.testing import CliRunner, Result
 
 from twinlog.interfaces.cli.main import main
+from twinlog.local import commands
 from twinlog.node import mirror_maker
 
 KAFKAS = ROOT / "tests" / "data" / "mirror-maker" / "connect-mirror-maker.properties"
@@ -39,6 +43,35 @@ def test_flows_and_lines_are_printed() -> None:
     assert lines[1] == "A->B .* .* A.orders every 1 s every 60 s -"
     assert "33 used A->B.topics = .* topics that are mirrored (A->B)" in lines
     assert any(line.startswith("52 not needed offset.storage.replication") for line in lines)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "transaction.producer = true",
+        "transforms = to\ntransforms.to.type = org.apache.kafka.connect.transforms.ValueToKey\n",
+    ],
+)
+def test_a_flow_without_a_map_of_offsets_shows_no_checkpoints(file: Path, line: str) -> None:
+    file.write_text(HEADER + "\n".join(f"A->B.{each}" for each in line.split("\n")))
+    flow = json.loads(run("mirror-maker", "--check", "--json", file).stdout)["flows"][0]
+    assert (flow["heartbeats_seconds"], flow["checkpoints_seconds"]) == (1, None)
+
+
+def test_a_reader_that_has_seen_enough_gets_no_error() -> None:
+    """As of `twinlog mirror-maker --check FILE | head`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as closed:
+        done = subprocess.run(
+            [*commands.TWINLOG, "mirror-maker", "--check", str(KAFKAS)],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_the_name_of_kafkas_script_is_an_alias() -> None:
@@ -206,10 +239,12 @@ def test_each_node_gets_the_options_of_the_command(
 ) -> None:
     """Goal: two instances on one host have nodes of different names."""
     given: list[Sequence[str]] = []
+    metrics: list[tuple[str, int] | None] = []
 
     class Maker:
-        def __init__(self, _: object, __: object, arguments: Sequence[str], ___: object) -> None:
-            given.append(arguments)
+        def __init__(self, *given_to: Any) -> None:
+            given.append(given_to[2])
+            metrics.append(given_to[4])
 
         async def run(self) -> int:
             return 0
@@ -219,7 +254,11 @@ def test_each_node_gets_the_options_of_the_command(
 
     monkeypatch.setattr(mirror_maker, "MirrorMaker", Maker)
     assert run("mirror-maker", file, "--node", "second", "--lanes", "2").exit_code == 0
-    assert run("mirror-maker", file).exit_code == 0
+    assert run("mirror-maker", file, "--metrics-address", ":9404").exit_code == 0
     (first, other) = map(" ".join, given)
+    assert metrics == [None, ("127.0.0.1", 9404)]
+    refused = run("mirror-maker", file, "--metrics-address", ":0")
+    assert (refused.exit_code, len(given)) == (2, 2)
+    assert "name a port from 1 to 65535" in refused.stderr
     assert "--node second --lanes 2" in first
     assert "--node" not in other

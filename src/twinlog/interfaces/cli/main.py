@@ -30,6 +30,8 @@ class _OneLineErrors(click.Group):
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
+        except BrokenPipeError:  # as of `| head`: click ends without a message
+            raise
         except Exception as error:
             if ctx.params.get("debug"):
                 raise
