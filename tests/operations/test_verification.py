@@ -20,7 +20,10 @@ def test_the_json_form_is_stable() -> None:
     tally.see_not(8, 9, "no answer")
     extent = Extent(partition=PLACE, start=0, end=9, length=11, behind=2, tally=Tally())
     compared = Compared(Stretch(PLACE, 0, 9, compacted=False), tally)
-    found = replace(verification([extent], [compared]), unreadable=("record",))
+    unverified = {"m": "no source"}
+    found = replace(
+        verification([extent], [compared]), unreadable=("record",), unverified=unverified
+    )
     counts = {
         "length": 11,
         "compared": 5,
@@ -40,6 +43,7 @@ def test_the_json_form_is_stable() -> None:
             "differences": [{**place, "start": 3, "end": 4, "reason": DifferenceKind.CONTENT}],
             "unseen": [{**place, "start": 8, "end": 9, "reason": "no answer"}],
             "unreadable": ["record"],
+            "unverified": {"m": "no source"},
             "logs": [{**place, **counts}],
         }
     )

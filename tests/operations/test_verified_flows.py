@@ -19,6 +19,7 @@ from twinlog.kafka.errors import UserError
 from twinlog.kafka.requests.partitions import delete_records
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.offset_runs import Ends
+from twinlog.mirror.settings import FLOW_PREFIX
 from twinlog.operations import verification
 from twinlog.operations.flow_verification import NOTHING_RECORDED
 from twinlog.operations.verification import VerifyConfig
@@ -297,6 +298,34 @@ def test_a_flow_in_transactions_is_compared_by_content(pair: Pair, tmp_path: Pat
             f"remote log: {FOREIGN}",
         )
     ]
+
+
+def test_a_flow_with_malformed_settings_does_not_stop_the_others(pair: Pair) -> None:
+    """Goal: it is reported, the verdict is not good, and the others are compared."""
+    good, bad = CopiedTopic(pair), CopiedTopic(pair)
+
+    def set_factor(factor: str) -> None:
+        async def store(cluster: KafkaCluster) -> None:
+            mirrors = MirrorStore(cluster)
+            mirror = (await mirrors.snapshot()).mirrors[bad.flow]
+            source = {**mirror.source, f"{FLOW_PREFIX}replication.factor": factor}
+            await mirrors.change(lambda _: [replace(mirror, source=source)])
+
+        bad.on_target(store)
+
+    set_factor("many")
+    try:
+        with pytest.raises(UserError, match=r"replication\.factor is 'many'"):
+            bad.verify()
+        result = good.verify(None)
+    finally:
+        set_factor("1")
+    assert result.unverified.keys() == {bad.flow}
+    assert "replication.factor is 'many'" in result.unverified[bad.flow]
+    assert result.verdict == NOT_SEEN
+    topics = {log.partition.topic for log in result.logs}
+    assert good.topic in topics
+    assert bad.topic not in topics
 
 
 def test_a_flow_with_transforms_is_refused_and_never_good(pair: Pair) -> None:

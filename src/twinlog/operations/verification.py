@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from twinlog.engines.kinds import kind_named
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Refusal, UserError
+from twinlog.kafka.errors import Refusal, TwinlogError, UserError
 from twinlog.kafka.requests import topics as admin
 from twinlog.lifecycle.creation import connected_source
 from twinlog.mirror.settings import FLOW_KINDS
@@ -52,13 +52,18 @@ async def verify_mirrors(
 ) -> Verification:
     """Compare the logs of all mirrors, or of one.
 
+    Of all mirrors, one that cannot be compared (malformed settings, an unreachable source) is
+    reported, and the others are compared.
+
     Args:
         cluster: the destination.
         config: which, and how.
         progress: receives how many tasks have ended, now and then, from another thread.
 
     Raises:
-        UserError: there is nothing to compare, or a cluster cannot be reached as configured.
+        UserError: there is nothing to compare, the destination refuses, or the one mirror cannot
+            be compared.
+        Retriable: the destination, or the one mirror's source, is unreachable.
     """
     snapshot = await MirrorStore(cluster).snapshot()
     if config.mirror is not None and config.mirror not in snapshot.mirrors:
@@ -68,6 +73,7 @@ async def verify_mirrors(
     tasks: list[VerifyTask | FlowTask] = []
     extents: list[Extent] = []
     flows: list[FlowPlan] = []
+    unverified: dict[str, str] = {}
     for mirror in snapshot.mirrors.values():
         topics = [
             topic
@@ -76,21 +82,27 @@ async def verify_mirrors(
             and config.mirror in {None, mirror.name}
             and (config.topic is None or config.topic.fullmatch(topic.topic))
         ]
-        if topics and mirror.kind in FLOW_KINDS:
-            flow = await _plan_flow(config, cluster, mirror, topics)
-            flows.append(flow)
-            tasks += flow.tasks
-        elif topics:
-            mirror_extents, mirror_tasks = await _plan(config, cluster, mirror, topics)
-            extents += mirror_extents
-            tasks += mirror_tasks
-    if not extents and not any(flow.pairs for flow in flows):
+        try:
+            if topics and mirror.kind in FLOW_KINDS:
+                flow = await _plan_flow(config, cluster, mirror, topics)
+                flows.append(flow)
+                tasks += flow.tasks
+            elif topics:
+                mirror_extents, mirror_tasks = await _plan(config, cluster, mirror, topics)
+                extents += mirror_extents
+                tasks += mirror_tasks
+        except TwinlogError as error:
+            if config.mirror is not None:
+                raise
+            unverified[mirror.name] = str(error)
+    if not extents and not any(flow.pairs for flow in flows) and not unverified:
         raise UserError("no mirrored topic to compare", hint="see kafka-mirrors --list")
     results = await asyncio.to_thread(_compare, config, tasks, progress) if tasks else []
     verified = verification(extents, [one for one in results if isinstance(one, Compared)])
     copied = [one for one in results if isinstance(one, FlowCompared)]
     logs = (*verified.logs, *(log for flow in flows for log in flow_logs(flow, copied)))
-    return replace(verified, logs=logs, unreadable=tuple(snapshot.unreadable.values()))
+    unreadable = tuple(snapshot.unreadable.values())
+    return replace(verified, logs=logs, unreadable=unreadable, unverified=unverified)
 
 
 def verification(extents: Iterable[Extent], compared: Collection[Compared]) -> Verification:

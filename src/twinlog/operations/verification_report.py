@@ -102,6 +102,8 @@ class Verification:
     logs: tuple[LogReport, ...]
     unreadable: tuple[str, ...] = ()
     """Configuration records that cannot be read: what they concern was not compared."""
+    unverified: Mapping[str, str] = field(default_factory=dict)
+    """Why nothing of a mirror was compared, by its name."""
 
     @property
     def counts(self) -> Counts:
@@ -123,7 +125,8 @@ class Verification:
         """`DIFFERS`; else `NOT_SEEN` if a single offset or record was not seen; else `SAME`."""
         if self.differences or self.counts.differs:
             return DIFFERS
-        return NOT_SEEN if self.unseen or self.counts.not_seen or self.unreadable else SAME
+        missed = self.unseen or self.counts.not_seen or self.unreadable or self.unverified
+        return NOT_SEEN if missed else SAME
 
     @property
     def equal(self) -> bool:
@@ -142,6 +145,7 @@ class Verification:
             "differences": self.differences,
             "unseen": self.unseen,
             "unreadable": self.unreadable,
+            "unverified": dict(self.unverified),
             "logs": self.logs,
         }
 

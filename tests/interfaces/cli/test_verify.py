@@ -1,4 +1,4 @@
-"""`twinlog verify`: the text of a flow's report."""
+"""`twinlog verify`: the text of its report."""
 
 import importlib
 
@@ -30,3 +30,15 @@ def test_all_counts_of_the_recorded_map_are_shown(monkeypatch: pytest.MonkeyPatc
     done = CliRunner().invoke(main, ["verify", "--bootstrap-server", "localhost:1"])
     assert done.exit_code == 0, done.output
     assert "recorded map: 7 records agree, 0 differ, 3 not seen" in done.output
+
+
+def test_a_mirror_that_was_not_compared_is_named_with_status_3(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = importlib.import_module("twinlog.interfaces.cli.verify")
+    verified = Verification(logs=(), unverified={"a-to-b": "its settings are malformed"})
+    monkeypatch.setattr(module, "call", lambda *_: verified)
+    done = CliRunner().invoke(main, ["verify", "--bootstrap-server", "localhost:1"])
+    assert done.exit_code == 3, done.output
+    assert "NOT SEEN any log of mirror a-to-b: its settings are malformed" in done.output
+    assert "0 offsets were not seen, nor any log of 1 mirror(s)" in done.output

@@ -64,8 +64,8 @@ def verify(
     Flows of MirrorMaker 2 are compared record by record, and their recorded maps with that.
 
     Exit status 0 if every offset that the destination has reached was seen and nothing differs, 1
-    if something differs, 3 if nothing differs but an offset could not be seen. Offsets that the
-    destination has not reached yet are counted; they are not a difference.
+    if something differs, 3 if nothing differs but an offset, or a whole mirror, could not be seen.
+    Offsets that the destination has not reached yet are counted; they are not a difference.
     """
     try:
         pattern = re.compile(topic) if topic else None
@@ -99,6 +99,9 @@ def _as_text(result: Verification) -> str:
     lines += [f"NOT SEEN {_range(difference)}" for difference in result.unseen]
     lines += [
         f"NOT SEEN what this unreadable record describes: {record}" for record in result.unreadable
+    ]
+    lines += [
+        f"NOT SEEN any log of mirror {name}: {why}" for name, why in result.unverified.items()
     ]
     lines += map(_log, result.logs)
     lag = result.counts.behind
@@ -136,6 +139,8 @@ def _verdict(result: Verification) -> str:
     if result.verdict == NOT_SEEN:
         records = len(result.unreadable)
         more = f", nor what {records} unreadable record(s) describe" if records else ""
+        if mirrors := len(result.unverified):
+            more += f", nor any log of {mirrors} mirror(s)"
         return f"{result.counts.not_seen} offsets were not seen{more}: unknown whether they differ"
     return result.verdict
 
