@@ -657,3 +657,67 @@ def test_a_refused_commit_does_not_count_as_copied(world: World) -> None:
     for _ in range(30):
         world.check()
     assert world.destination.offset("g") == 100
+
+
+@pytest.fixture
+def unread(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[int]]:
+    """The readings of the destination, counted from 0, that fail."""
+    fails: set[int] = set()
+    asked = itertools.count()
+
+    async def offsets(
+        cluster: Cluster, group: Group, *, stable: bool = False
+    ) -> dict[TopicPartition, Committed]:
+        assert not stable
+        if cluster is world.destination and next(asked) in fails:
+            raise Retriable("no coordinator")
+        return dict(cluster.groups.get(group.name, {}))
+
+    for module in (group_sync, group_rules):
+        monkeypatch.setattr(module, "group_offsets", offsets)
+    return fails
+
+
+def test_what_was_not_sent_after_a_read_error_is_not_the_mirrors(
+    world: World, unread: set[int]
+) -> None:
+    """Goal: an equal offset that the group commits itself afterwards is its own, and stays."""
+    world.source.commit("g", 90)
+    assert world.check() == 0
+    world.source.commit("g", 100)
+    unread.add(3)
+    assert world.check() == 1, "the second reading before the commit"
+    memory = world.written["g"].partitions[A]
+    assert (memory.copied, memory.sent) == (90, -1)
+    assert len(world.destination.commits) == 1
+    world.destination.commit("g", 100, epoch=-1)
+    world.source.commit("g", 20)
+    for _ in range(30):
+        world.check()
+    assert world.destination.offset("g") == 100
+
+
+def test_a_read_error_does_not_end_what_was_sent_before(world: World, unread: set[int]) -> None:
+    """Goal: the commit of an earlier check may land late, and is then the mirror's to lower."""
+    world.source.commit("g", 90)
+    world.destination.omits, world.destination.lose_answers = {A}, True
+    assert world.check() == 1, "sent, and nothing was answered"
+    world.destination.omits, world.destination.lose_answers = set(), False
+    world.source.commit("g", 100)
+    unread.add(3)
+    assert world.check() == 1, "100 is announced, and not sent"
+    world.destination.commit("g", 90, epoch=-1)
+    world.source.commit("g", 20)
+    assert world.check() == 0
+    assert world.destination.offset("g") == 20
+
+
+def test_what_is_not_wanted_any_more_does_not_stay_announced(world: World) -> None:
+    """Goal: a topic that was removed meanwhile is not committed, and no intent is left."""
+    world.source.commit("g", 90)
+    world.check()
+    world.source.commit("g", 100)
+    world.wanted = ()
+    world.check()
+    memory = world.written["g"].partitions[A]
+    assert (memory.copied, memory.sent) == (90, -1)

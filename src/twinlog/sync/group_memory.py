@@ -1,13 +1,17 @@
 """What a node knows of a mirror's groups: what it has read and committed (group_offsets.py)."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Self
 
 from twinlog.kafka.groups.offsets import Committed
 from twinlog.kafka.types import TopicPartition
+from twinlog.store.group_log import Remembered
 from twinlog.store.group_records import NO_OFFSET, GroupMemory, PartitionMemory, metadata_checksum
 from twinlog.sync.group_rules import own_offsets
+
+log = logging.getLogger(__name__)
 
 _NOT_SENT: Final = {"sent": NO_OFFSET, "sent_metadata": 0}
 
@@ -26,6 +30,18 @@ class KnownGroups:
     """Whether it could be read. If not, nothing is written: the topic may hold more."""
     unlisted: dict[str, float] = field(default_factory=dict)
     """Since when (ms) the source has not listed a group."""
+    _former: dict[str, Mapping[TopicPartition, PartitionMemory]] = field(
+        default_factory=dict, init=False
+    )
+    """By group: the partitions of the last `sends`, as they were before."""
+
+    @classmethod
+    def of(cls, mirror: str, records: Remembered) -> Self:
+        """What `__mirror_groups` holds of a mirror."""
+        for text in records.unreadable:
+            log.warning("mirror %s: keeping a group record that cannot be read: %s", mirror, text)
+        groups = dict(records.groups)
+        return cls(groups=groups, written=dict(groups), undecoded=records.undecoded)
 
     def own(
         self, group: str, offsets: Mapping[TopicPartition, Committed]
@@ -35,6 +51,9 @@ class KnownGroups:
 
     def sends(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
         """Remember that these offsets are going to be committed."""
+        memory = self.groups.get(group)
+        known = {} if memory is None else memory.partitions
+        self._former[group] = {p: known.get(p, PartitionMemory()) for p in offsets}
         self._alter(
             group,
             {
@@ -43,6 +62,24 @@ class KnownGroups:
                     "sent_metadata": metadata_checksum(offset.metadata),
                 }
                 for partition, offset in offsets.items()
+            },
+        )
+
+    def not_sent(self, group: str, partitions: Collection[TopicPartition]) -> None:
+        """Remember that what was announced of these partitions (`sends`) was not sent.
+
+        An equal offset that stands there later is the group's own. What an earlier check has sent,
+        and whose outcome is unknown, may still land.
+        """
+        former = self._former.get(group, {})
+        self._alter(
+            group,
+            {
+                partition: {
+                    "sent": former[partition].sent,
+                    "sent_metadata": former[partition].sent_metadata,
+                }
+                for partition in partitions
             },
         )
 

@@ -36,11 +36,7 @@ from twinlog.mirror.states import State
 from twinlog.mirror.translation import SAME, Translation
 from twinlog.store.config_records import Wanted
 from twinlog.store.group_log import create_groups_topic, read_groups, write_groups
-from twinlog.store.group_records import (
-    NO_OFFSET,
-    GroupMemory,
-    LastCheck,
-)
+from twinlog.store.group_records import NO_OFFSET, GroupMemory, LastCheck
 from twinlog.store.snapshot import Snapshot
 from twinlog.sync.base import Host, Sync, SyncContext
 from twinlog.sync.group_memory import KnownGroups
@@ -371,11 +367,16 @@ class GroupSync(Sync[GroupDifference]):
             memory.written |= {entry.group: entry for entry in entries}
 
     async def _follow(self, difference: GroupDifference, group: Group, due: _Due) -> int:
-        """Commit what is due of one group, as far as it still is."""
-        offsets = await self._still_due(difference.check, group, due.offsets, due.copies)
-        for partition in due.offsets.keys() - offsets.keys():
-            difference.memory.refused(group.name, partition)
-        count = await self._commit(difference, group, offsets)
+        """Commit what is due of one group, as far as it still is.
+
+        What was announced and is not sent, also after an error, does not stay announced.
+        """
+        sent: set[TopicPartition] = set()
+        try:
+            offsets = await self._still_due(difference.check, group, due.offsets, due.copies)
+            count = await self._commit(difference, group, offsets, sent)
+        finally:
+            difference.memory.not_sent(group.name, due.offsets.keys() - sent)
         if due.repeats:
             difference.memory.repeated(group.name, difference.now_ms)
         return count
@@ -416,9 +417,16 @@ class GroupSync(Sync[GroupDifference]):
         return dict(offsets)
 
     async def _commit(
-        self, difference: GroupDifference, group: Group, offsets: Mapping[TopicPartition, Committed]
+        self,
+        difference: GroupDifference,
+        group: Group,
+        offsets: Mapping[TopicPartition, Committed],
+        sent: set[TopicPartition],
     ) -> int:
-        """Commit part by part, and remember what was committed; return how many partitions."""
+        """Commit part by part, and remember what was committed; return how many partitions.
+
+        `sent` receives those of which a commit was sent, with whatever outcome.
+        """
         check, memory = difference.check, difference.memory
         write = set_start_offsets if group.kind == SHARE else commit_offsets
         count = 0
@@ -432,6 +440,7 @@ class GroupSync(Sync[GroupDifference]):
                 mapping.name(p): at._replace(offset=mapping.offsets(p).to_destination(at.offset))
                 for p, at in part.items()
             }
+            sent.update(part)
             answers = mapping.by_source(
                 part, await write(self._destination, group.name, translated)
             )
@@ -461,19 +470,10 @@ class GroupSync(Sync[GroupDifference]):
         memory = self._memories.get(mirror)
         if memory is None or not memory.was_read:
             try:
-                records = await read_groups(self._destination, mirror)
+                memory = KnownGroups.of(mirror, await read_groups(self._destination, mirror))
             except UserError as error:
                 log.warning("mirror %s: cannot read its group records: %s", mirror, error)
                 memory = memory or KnownGroups(was_read=False)
-            else:
-                for text in records.unreadable:
-                    log.warning(
-                        "mirror %s: keeping a group record that cannot be read: %s", mirror, text
-                    )
-                groups = dict(records.groups)
-                memory = KnownGroups(
-                    groups=groups, written=dict(groups), undecoded=records.undecoded
-                )
             self._memories[mirror] = memory
         return memory
 
