@@ -36,6 +36,10 @@ def test_offsets_that_another_program_has_copied_are_not_translated() -> None:
     assert [taken_over.translates(A, offset) for offset in (0, 6, 7, 8)] == [False] * 2 + [True] * 2
     assert RENAMED.translates(A, 0)
     assert SAME.translates(A, 0)
+    offsets = {A: 6, COPY: 0}
+    assert taken_over.untranslated(offsets) == {A}
+    assert Translation(unknown=frozenset({COPY})).untranslated(offsets) == {COPY}
+    assert SAME.untranslated(offsets) == frozenset()
 
 
 def test_names_and_offsets_are_translated_in_both_directions() -> None:

@@ -13,6 +13,7 @@ import pytest
 from twinlog.kafka.errors import Refusal, Retriable, UserError
 from twinlog.kafka.groups.offsets import Committed, Group
 from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.translation import SAME, Translation
 from twinlog.store.group_log import Remembered
 from twinlog.store.group_records import (
     GroupMemory,
@@ -109,6 +110,7 @@ class World:
                 {A: TOPIC_ID, B: TOPIC_ID},
                 quiet_s=quiet_s,
                 wanted=lambda: self.wanted,
+                translation=settings.get("translation", SAME),
             )
         )
 
@@ -596,6 +598,16 @@ def test_offsets_deleted_on_the_source_are_recorded(world: World) -> None:
     world.source.hidden.clear()
     world.check()
     assert world.written["g"].partitions[A] == PartitionMemory(95, 95)
+
+
+def test_an_offset_that_cannot_be_translated_is_not_recorded_as_deleted(world: World) -> None:
+    """Goal: `readiness` would report a group whose offsets were deleted on the source."""
+    world.source.commit("g", 90)
+    world.check()
+    world.source.commit("g", 40)
+    world.check(translation=Translation(begins={A: 50}))
+    assert world.written["g"].partitions == {A: PartitionMemory(90, 90)}
+    assert world.destination.offset("g") == 90
 
 
 def test_an_unlisted_group_with_offsets_is_kept(world: World) -> None:

@@ -78,6 +78,14 @@ class Translation:
         """Whether it is known where this offset of a mapped partition is on the destination."""
         return offset >= self.begins.get(partition, 0)
 
+    def untranslated(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
+        """The partitions of which it is not known where these offsets are on the destination."""
+        return frozenset(
+            partition
+            for partition, offset in offsets.items()
+            if partition in self.unknown or not self.translates(partition, offset)
+        )
+
     def name(self, partition: TopicPartition) -> TopicPartition:
         """The destination's partition of a source's."""
         return self.names.get(partition, partition)

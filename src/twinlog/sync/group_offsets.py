@@ -320,7 +320,7 @@ class GroupSync(Sync[GroupDifference]):
         """What is due of one group with these offsets on the destination and the source."""
         check, memory, now_ms = difference.check, difference.memory, difference.now_ms
         logs, busy = difference.bounds.logs, group.name in difference.busy
-        on_destination, committed = difference.offsets[group]
+        on_destination, committed, untranslated = difference.offsets[group]
         entry = memory.groups.get(group.name)
         source = _of(logs, committed)
         if not source and entry is None:
@@ -334,7 +334,7 @@ class GroupSync(Sync[GroupDifference]):
             kind=group.kind,
             active_ms=now_ms if active else previous.active_ms,
             copied_ms=previous.copied_ms or now_ms,
-            partitions=remembered(source, destination, own, entry, logs.keys()),
+            partitions=remembered(source, destination, own, entry, logs.keys() - untranslated),
         )
         memory.groups[group.name] = current
         if busy or now_ms - current.active_ms < check.quiet_s * 1000:

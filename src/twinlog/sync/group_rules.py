@@ -280,6 +280,9 @@ class GroupOffsets(NamedTuple):
 
     destination: Mapping[TopicPartition, Committed]
     source: Mapping[TopicPartition, Committed]
+    untranslated: frozenset[TopicPartition] = frozenset()
+    """Partitions of which the source has an offset that cannot be translated. That is not the same
+    as a group that has none there."""
 
 
 async def read_offsets(
@@ -308,11 +311,19 @@ async def read_offsets(
     """
     copies = await destination_offsets(destination, copy or group, translation)
     committed = {
-        partition: at._replace(offset=translation.offsets(partition).lowest(at.offset))
+        partition: at
         for partition, at in (await group_offsets(source, group, stable=stable)).items()
-        if translation.translates(partition, at.offset) and not is_reported(at.metadata)
+        if not is_reported(at.metadata)
     }
-    return GroupOffsets(copies, committed)
+    untranslated = translation.untranslated(
+        {partition: at.offset for partition, at in committed.items()}
+    )
+    translated = {
+        partition: at._replace(offset=translation.offsets(partition).lowest(at.offset))
+        for partition, at in committed.items()
+        if partition not in untranslated
+    }
+    return GroupOffsets(copies, translated, untranslated)
 
 
 async def recreated_topics(

@@ -114,6 +114,11 @@ def test_offsets_that_cannot_be_compared_are_named(monkeypatch: pytest.MonkeyPat
     _, findings = groups(monkeypatch, committed, begins={SECOND: 6})
     expected = f"groups: offsets of {GROUP}: not compared, as the flow began at a later offset: t-1"
     assert [one.text for one in findings] == [expected]
+    _, findings = groups(monkeypatch, committed, unknown=frozenset({FIRST}))
+    expected = (
+        f"groups: offsets of {GROUP}: not compared, as no offset is translated there yet: t-0"
+    )
+    assert [one.text for one in findings] == [expected]
     refused = {SECOND: Refusal(ErrorCode.LEADER_NOT_AVAILABLE)}
     _, findings = groups(monkeypatch, committed, refused=refused)
     assert [f"cannot read the log bounds of {SECOND}" in one.text for one in findings] == [True]

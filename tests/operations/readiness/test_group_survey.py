@@ -12,7 +12,7 @@ from twinlog.kafka.client.configuration import Address
 from twinlog.kafka.errors import Refusal, Retriable, UserError
 from twinlog.kafka.groups.offsets import Committed, Group
 from twinlog.kafka.types import TopicPartition
-from twinlog.mirror.translation import Translation
+from twinlog.mirror.translation import SAME, Translation
 from twinlog.operations.readiness import group_survey
 from twinlog.operations.readiness.facts import SourceLog, Standing
 from twinlog.operations.readiness.group_survey import ByTopic, group_facts, remembered_facts
@@ -22,7 +22,8 @@ from twinlog.store.group_records import NO_OFFSET, GroupMemory, LastCheck, Parti
 from twinlog.sync import group_rules
 from twinlog.sync.group_rules import Bounds, Log
 
-A = TopicPartition("t", 0)
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+EMPTY = SourceLog(0, 0, 0)
 CONFIG = ClusterConfig(bootstrap_servers=(Address("h", 1),))
 SOURCE, DESTINATION = KafkaCluster(CONFIG, name="source"), KafkaCluster(CONFIG, name="destination")
 
@@ -68,10 +69,15 @@ class World:
             raise self.remembered
         return self.remembered
 
-    def live(self, *, stable: bool = False) -> tuple[ByTopic, list[str]]:
-        logs = {A: SourceLog(0, 100, 100)}
-        include = [re.compile(".*")]
-        facts = group_facts(SOURCE, DESTINATION, "m", include, logs, stable=stable)
+    def live(
+        self, *, stable: bool = False, include: str = ".*", translation: Translation = SAME
+    ) -> tuple[ByTopic, list[str]]:
+        logs = {A: SourceLog(0, 100, 100)} if A not in translation.unknown else {B: EMPTY}
+        facts = group_facts(
+            *(SOURCE, DESTINATION, "m", [re.compile(include)], logs),
+            stable=stable,
+            translation=translation,
+        )
         return _texts(asyncio.run(facts))
 
     def dead(self, now_ms: int = 0) -> tuple[ByTopic, list[str]]:
@@ -163,6 +169,26 @@ def test_unknown_log_bounds_of_a_group_are_reported(world: World) -> None:
     by_topic, [_, unknown] = world.dead()
     assert not by_topic
     assert "offsets of g: cannot read the log bounds of t-0 on the destination" in unknown
+
+
+@pytest.mark.parametrize(
+    ("translation", "why"),
+    [
+        (Translation(begins={A: 50}), "the flow began at a later offset"),
+        (Translation(unknown=frozenset({A})), "no offset is translated there yet"),
+    ],
+)
+def test_offsets_that_cannot_be_translated_are_named(
+    world: World, translation: Translation, why: str
+) -> None:
+    """Goal: they are not taken for offsets that the group does not have, nor for deleted ones."""
+    world.offsets[SOURCE], world.offsets[DESTINATION] = {"g": 40}, {"g": 60}
+    world.remembered = Remembered(groups=group_memory("g", 60, 60))
+    expected = [f"groups: offsets of g: not compared, as {why}: t-0"]
+    assert world.live(translation=translation) == ({}, expected)
+    assert world.live(translation=translation, include="other") == ({}, [])
+    with pytest.raises(Retriable, match=f"group g: offsets of g: not compared, as {why}"):
+        world.live(translation=translation, stable=True)
 
 
 def test_offsets_of_the_last_check_are_used_for_a_dead_source(world: World) -> None:

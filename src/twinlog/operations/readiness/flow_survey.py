@@ -48,6 +48,7 @@ from twinlog.operations.readiness.group_survey import (
     ByTopic,
     group_facts,
     not_listed,
+    not_translated,
     offset_facts,
 )
 from twinlog.operations.readiness.reasons import Finding, Reason
@@ -66,7 +67,6 @@ LATE_S: Final = 10.0
 """Seconds for which no record is missed, however short its interval is."""
 _HEARTBEATS_READ: Final = 500
 """Records at the end of the heartbeats topic among which the flow's last one is searched."""
-_NOT_TRANSLATABLE: Final = "not compared, as the flow began at a later offset"
 _NOT_KEPT: Final = (
     "unknown whether the remote logs still hold what was copied: a flow with transforms or "
     "transaction.producer does not record where it has copied to"
@@ -266,17 +266,15 @@ class FlowSurvey:
             except TwinlogError as error:
                 failed.append(f"{group.name}: {error}")
                 continue
-            offsets: dict[TopicPartition, Committed] = {}
-            lower: list[str] = []
-            for partition in sorted(committed.keys() & logs.keys()):
-                at = committed[partition]
-                if translation.translates(partition, at.offset):
-                    lowest = translation.offsets(partition).lowest(at.offset)
-                    offsets[partition] = at._replace(offset=lowest)
-                else:
-                    lower.append(str(partition))
-            if lower:
-                failed.append(f"offsets of {group.name}: {_NOT_TRANSLATABLE}: {few(lower)}")
+            untranslated = translation.untranslated(
+                {p: at.offset for p, at in committed.items()}
+            ) & (logs.keys() | translation.unknown)
+            offsets = {
+                p: at._replace(offset=translation.offsets(p).lowest(at.offset))
+                for p, at in committed.items()
+                if p in logs and p not in untranslated
+            }
+            failed += not_translated(group.name, untranslated, translation)
             if problem := bounds.unknown(offsets.keys()):
                 failed.append(f"offsets of {group.name}: {problem}")
             remote = self._in_source_offsets(checkpoints[group.name], logs)

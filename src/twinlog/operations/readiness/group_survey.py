@@ -50,6 +50,9 @@ from twinlog.text import few
 AT_ONCE: Final = 20
 """Groups whose offsets are read concurrently."""
 
+_BEGAN_LATER: Final = "not compared, as the flow began at a later offset"
+_NOTHING_COPIED: Final = "not compared, as no offset is translated there yet"
+
 ByTopic = dict[str, tuple[GroupFacts, ...]]
 
 
@@ -107,7 +110,7 @@ async def group_facts(
         async with limit:
             try:
                 copy = _as_there(group, destination_groups)
-                destination_offsets, committed = await read_offsets(
+                destination_offsets, committed, untranslated = await read_offsets(
                     source, destination, group, translation, copy=copy, stable=stable
                 )
             except TwinlogError as error:
@@ -119,7 +122,13 @@ async def group_facts(
             if stable:
                 raise Retriable(f"group {group.name}: {problem}")
             unreadable.append(_unreadable(f"offsets of {group.name}: {problem}"))
-        own = own_offsets(destination_offsets, memories.get(group.name))
+        followed = is_served(group, include)
+        untranslated &= logs.keys() | translation.unknown
+        if followed and (texts := not_translated(group.name, untranslated, translation)):
+            if stable:
+                raise Retriable(f"group {group.name}: {texts[0]}")
+            unreadable.extend(map(_unreadable, texts))
+        own = own_offsets(destination_offsets, memories.get(group.name)) - untranslated
         idle = group.name not in destination_groups or destination_groups[group.name].idle
         return [
             (
@@ -127,7 +136,7 @@ async def group_facts(
                 replace(
                     topic_facts,
                     kind=group.kind,
-                    followed=is_served(group, include),
+                    followed=followed,
                     # A group without a state has offsets there, so it may have members, too.
                     idle_on_source=group.idle,
                     idle_on_destination=idle,
@@ -140,6 +149,27 @@ async def group_facts(
 
     by_topic = _by_topic(await asyncio.gather(*(facts(group) for group in sorted(groups))))
     return by_topic, tuple(unreadable)
+
+
+def not_translated(
+    group: str, partitions: Collection[TopicPartition], translation: Translation
+) -> list[str]:
+    """What is said of a group's offsets that cannot be translated, and why they cannot.
+
+    Args:
+        group: the group's name.
+        partitions: those of its offsets (`Translation.untranslated`).
+        translation: where the partitions and offsets are on the destination.
+    """
+    unmapped = translation.unknown.intersection(partitions)
+    return [
+        f"offsets of {group}: {why}: {few(sorted(of_these))}"
+        for why, of_these in (
+            (_NOTHING_COPIED, unmapped),
+            (_BEGAN_LATER, {*partitions} - unmapped),
+        )
+        if of_these
+    ]
 
 
 async def not_listed(source: KafkaCluster) -> list[Finding]:
