@@ -9,13 +9,19 @@ a configuration is set on the topic    it is set there, too, unless it is exclud
 
 import logging
 import re
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from twinlog.kafka.client.metadata import Topic, is_another
 from twinlog.kafka.errors import Refusal, TwinlogError
-from twinlog.kafka.requests.topics import ConfigSource, describe_configs, topic_resource
+from twinlog.kafka.requests.topics import (
+    ConfigSource,
+    describe_configs,
+    topic_names,
+    topic_resource,
+)
 from twinlog.lifecycle.destination_topics import chunks, known_configs, source_configs
 from twinlog.lifecycle.flow_topics import FlowClusters, wanted_configs
 from twinlog.mirror.copied_configs import remote_changes
@@ -27,10 +33,13 @@ from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.sync.base import METADATA, Sync, SyncContext
 from twinlog.sync.configs import ConfigSync, change_configs
 from twinlog.sync.topics import Room
+from twinlog.text import few
 
 log = logging.getLogger(__name__)
 
 FLOWS = FLOW_KINDS
+SEARCH_S: Final = 10.0
+"""Seconds of checks without a new topic before a flow that looks once counts as complete."""
 
 
 class FlowChanges(NamedTuple):
@@ -53,20 +62,30 @@ class FlowTopics(Sync[FlowChanges]):
     the source is removed and added again, if `twinlog.data.loss` is `continue`: the new topic's
     records follow those of the former one. Otherwise its partitions are FAILED.
 
-    Without `refresh.topics.enabled` a node looks for topics until it has added all that it finds,
-    as MirrorMaker 2 does when it starts. That a flow has some does not prove that it has them all.
+    Without `refresh.topics.enabled` a node looks for topics when it starts, as MirrorMaker 2 does,
+    and not later. One answer without new topics does not end that: a broker that has just started,
+    or is cut off from the controllers, shows a part of the topics. The search ends when
+
+    1. all topics that were found are added, and checks for `SEARCH_S` have found no other one, and
+    2. then no broker of the source knows another one.
+
+    Args:
+        clock: monotonic seconds.
     """
 
     kinds = FLOWS
     name = "topics of a flow"
     metric = METADATA
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._complete: set[str] = set()  # flows that have all topics that the source had
+        self._since: dict[str, float] = {}  # by flow: since when checks find no new topic
 
     def forget(self) -> None:
         """Look for topics again."""
         self._complete.clear()
+        self._since.clear()
 
     async def compare(self, context: SyncContext) -> FlowChanges:
         """Compare the source's topics with the flow's.
@@ -78,7 +97,8 @@ class FlowTopics(Sync[FlowChanges]):
         flow, topics = flow_of(context.mirror.source), context.snapshot.topics_of(context.name)
         there = (await context.source.refresh(None)).topics
         incomplete = not topics or context.name not in self._complete
-        looks = flow.settings.refresh_topics_enabled or incomplete
+        searches = incomplete and not flow.settings.refresh_topics_enabled
+        looks = searches or flow.settings.refresh_topics_enabled
         names = copied_topics(there, flow.settings, flow.policy) if looks else {}
         known = {
             topic.topic
@@ -98,11 +118,30 @@ class FlowTopics(Sync[FlowChanges]):
             and topic.topic in there
             and is_another(topic.topic_id, there[topic.topic].topic_id)
         ]
-        if recreated:
+        if recreated or new or not topics:
             self._complete.discard(context.name)
-        elif looks and not new:
+            self._since.pop(context.name, None)
+        elif searches and await self._has_all(context, flow, known):
             self._complete.add(context.name)
         return FlowChanges(there, new, grown, recreated)
+
+    async def _has_all(self, context: SyncContext, flow: FlowRules, known: Container[str]) -> bool:
+        """Whether the source has no topic that the flow lacks; see the class."""
+        now = self._clock()
+        if now - self._since.setdefault(context.name, now) < SEARCH_S:
+            return False
+        try:
+            names = await topic_names(context.source)
+        except TwinlogError as error:
+            log.info("flow %s: still looking for topics: %s", context.name, error)
+            return False
+        lacking = [
+            name for name in copied_topics(names, flow.settings, flow.policy) if name not in known
+        ]
+        if lacking:
+            log.info("flow %s: some broker knows %s: still looking", context.name, few(lacking))
+            del self._since[context.name]
+        return not lacking
 
     async def apply(self, context: SyncContext, difference: FlowChanges) -> int:
         """Add topics and partitions; return how many topics were not."""
