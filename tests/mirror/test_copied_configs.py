@@ -2,8 +2,8 @@
 
 import re
 
-from twinlog.mirror.copied_configs import remote_changes, remote_configs
-from twinlog.mirror.topic_configs import DestinationConfig, SourceConfig
+from twinlog.mirror.copied_configs import left_out, remote_changes, remote_configs
+from twinlog.mirror.topic_configs import TIERED_STORAGE, DestinationConfig, SourceConfig
 
 EXCLUDE = [re.compile(r"min\.insync\.replicas")]
 SOURCE = {
@@ -40,3 +40,25 @@ def test_an_equal_default_is_set_as_the_default_may_change() -> None:
     assert remote_changes({"retention.ms": "5"}, current, []) == {"retention.ms": "5"}
     explicit = {"retention.ms": DestinationConfig("5", explicit=True)}
     assert remote_changes({"retention.ms": "5"}, explicit, []) == {}
+
+
+TIERED = {name: SourceConfig("true", explicit=True) for name in TIERED_STORAGE}
+
+
+def test_tiered_storage_is_neither_copied_nor_unset() -> None:
+    """Goal: a target without it accepts the topic, and one with it keeps what its operator set."""
+    assert not remote_configs(TIERED, [], TIERED_STORAGE, source_defaults=False)
+    assert not remote_configs(TIERED, [], TIERED_STORAGE, source_defaults=True)
+    current = {name: DestinationConfig("true", explicit=True) for name in TIERED_STORAGE}
+    assert not remote_changes({}, current, [])
+
+
+def test_what_is_left_out_is_named_unless_it_is_excluded() -> None:
+    source = {
+        **SOURCE,
+        "remote.storage.enable": SourceConfig("true", explicit=True),
+        "local.retention.ms": SourceConfig("1000", explicit=True),
+        "local.retention.bytes": SourceConfig("-2", explicit=False),
+    }
+    assert left_out(source, []) == ["remote.storage.enable", "local.retention.ms"]
+    assert left_out(source, [re.compile(r"(remote|local)\..*")]) == []

@@ -7,6 +7,7 @@ A remote topic may exist, with records of other clusters or of MirrorMaker 2: a 
 """
 
 import logging
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -15,6 +16,7 @@ from uuid import UUID
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Topic
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable, UserError
 from twinlog.kafka.requests.topics import NewTopic, create_partitions, create_topics
 from twinlog.kafka.types import TopicPartition
@@ -27,17 +29,23 @@ from twinlog.lifecycle.destination_topics import (
     undo,
 )
 from twinlog.lifecycle.flow_takeover import FlowTakeover, TakenOver
-from twinlog.mirror.copied_configs import remote_configs
+from twinlog.mirror.copied_configs import left_out, remote_configs
 from twinlog.mirror.flow import FlowRules
 from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.settings import TRANSACTIONAL
-from twinlog.mirror.topic_configs import SourceConfig
+from twinlog.mirror.topic_configs import NEVER_COPIED, TIERED_STORAGE, SourceConfig
 from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.offset_log import offsets_topic_id
 
 log = logging.getLogger(__name__)
 
+_TIERED: Final = NEVER_COPIED[TIERED_STORAGE[0]]
+_EXCLUDE: Final = "the topic is not copied; exclude configurations by config.properties.exclude"
+_HINTS: Final[Mapping[int, str]] = {
+    ErrorCode.INVALID_CONFIG: _EXCLUDE,
+    ErrorCode.POLICY_VIOLATION: _EXCLUDE,
+}
 _NO_POSITIONS: Final[Mapping[TopicPartition, int]] = MappingProxyType({})
 
 
@@ -45,13 +53,24 @@ def wanted_configs(
     source: Mapping[str, SourceConfig], settings: FlowSettings, known_names: Mapping[str, object]
 ) -> dict[str, str]:
     """The configurations of a remote topic (`remote_configs`)."""
-    exclude = settings.config_properties_exclude
     return remote_configs(
         source,
-        () if exclude is None else (exclude,),
+        excluded_configs(settings),
         known_names,
         source_defaults=settings.use_defaults_from == "source",
     )
+
+
+def excluded_configs(settings: FlowSettings) -> tuple[re.Pattern[str], ...]:
+    """The expressions of `config.properties.exclude`."""
+    exclude = settings.config_properties_exclude
+    return () if exclude is None else (exclude,)
+
+
+def left_out_text(source: Mapping[str, SourceConfig], settings: FlowSettings) -> str:
+    """Which configurations of the source's topic are not copied, and why; empty: none is missed."""
+    names = left_out(source, excluded_configs(settings))
+    return f"without {', '.join(names)}: {_TIERED}" if names else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +201,8 @@ class FlowClusters:
             found = configs[name]
             if isinstance(found, Refusal):
                 raise found.error("read the configurations of the source's topic", topic=name)
+            if text := left_out_text(found, self.flow.settings):
+                log.info("flow %s: %s is created %s", self.mirror.name, names[name], text)
             several = new_topics.get(names[name])
             new_topics[names[name]] = NewTopic(
                 name=names[name],
@@ -194,9 +215,10 @@ class FlowClusters:
             for name, answer in (await create_topics(self.destination, group)).items():
                 if isinstance(answer, Refusal):
                     await undo(self.destination, created)
-                    answer.fail("create the remote topic", topic=name)
-                else:
-                    created[name] = answer
+                    error = answer.error("create the remote topic", topic=name)
+                    error.hint = error.hint or _HINTS.get(answer.code, "")
+                    raise error
+                created[name] = answer
         return created
 
     async def grow(self, counts: Mapping[str, int]) -> None:

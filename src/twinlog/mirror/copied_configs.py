@@ -3,12 +3,21 @@
 Only what is set on the source's topic itself is copied, unless `use.defaults.from` is `source`:
 then the source's defaults are, too. What `config.properties.exclude` matches is neither copied nor
 unset.
+
+Neither are configurations of tiered storage, which MirrorMaker 2 copies: a target without tiered
+storage refuses a topic with them, and the topic would not be copied at all. Where the target has
+it, its operator decides which remote topics use it.
 """
 
 from collections.abc import Iterable, Mapping
 from re import Pattern
 
-from twinlog.mirror.topic_configs import ConfigChanges, DestinationConfig, SourceConfig
+from twinlog.mirror.topic_configs import (
+    TIERED_STORAGE,
+    ConfigChanges,
+    DestinationConfig,
+    SourceConfig,
+)
 
 
 def remote_configs(
@@ -32,8 +41,26 @@ def remote_configs(
         for name, config in source.items()
         if (config.explicit or source_defaults)
         and name in known
+        and name not in TIERED_STORAGE
         and not any(pattern.fullmatch(name) for pattern in patterns)
     }
+
+
+def left_out(source: Mapping[str, SourceConfig], exclude: Iterable[Pattern[str]]) -> list[str]:
+    """What is set on the source's topic and not copied, although nothing excludes it.
+
+    Args:
+        source: see `remote_configs`.
+        exclude: see `remote_configs`; what an operator has excluded is not missed.
+    """
+    patterns = list(exclude)
+    return [
+        name
+        for name in TIERED_STORAGE
+        if name in source
+        and source[name].explicit
+        and not any(pattern.fullmatch(name) for pattern in patterns)
+    ]
 
 
 def remote_changes(
@@ -54,6 +81,7 @@ def remote_changes(
         for name, config in current.items()
         if config.explicit
         and name not in wanted
+        and name not in TIERED_STORAGE
         and not any(pattern.fullmatch(name) for pattern in patterns)
     }
     different = {

@@ -78,12 +78,19 @@ would lose records that the source still has."""
 KEEPING: Final = (*sorted(CONTENT), "delete.retention.ms")
 """Configurations that decide which records the source keeps, and for how long tombstones."""
 
+TIERED_STORAGE: Final = (
+    "remote.storage.enable",
+    "remote.log.copy.disable",
+    "remote.log.delete.on.disable",
+    "local.retention.ms",
+    "local.retention.bytes",
+)
+"""Configurations of tiered storage (KIP-405, KIP-950). A cluster without
+`remote.log.storage.system.enable` refuses a topic with `remote.storage.enable`, and one that has it
+refuses to unset that (tests/sync/test_flow_configs.py)."""
+
 NEVER_COPIED: Final = {
-    "remote.storage.enable": "tiered storage is configured for each cluster",
-    "remote.log.copy.disable": "tiered storage is configured for each cluster",
-    "remote.log.delete.on.disable": "tiered storage is configured for each cluster",
-    "local.retention.ms": "tiered storage is configured for each cluster",
-    "local.retention.bytes": "tiered storage is configured for each cluster",
+    **dict.fromkeys(TIERED_STORAGE, "tiered storage is configured for each cluster"),
     "message.format.version": "removed in 4.0, without effect since 3.0",
     "message.downconversion.enable": "removed in 4.0",
     "mirror.name": "KIP-1279 always excludes it: a mirror of a mirror is another mirror",

@@ -8,7 +8,6 @@ a configuration is set on the topic    it is set there, too, unless it is exclud
 """
 
 import logging
-import re
 import time
 from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import replace
@@ -23,13 +22,19 @@ from twinlog.kafka.requests.topics import (
     topic_resource,
 )
 from twinlog.lifecycle.destination_topics import chunks, known_configs, source_configs
-from twinlog.lifecycle.flow_topics import FlowClusters, wanted_configs
+from twinlog.lifecycle.flow_topics import (
+    FlowClusters,
+    excluded_configs,
+    left_out_text,
+    wanted_configs,
+)
 from twinlog.mirror.copied_configs import remote_changes
 from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.flow import FlowRules, flow_of
 from twinlog.mirror.settings import FLOW_KINDS
 from twinlog.mirror.topic_configs import ConfigChanges, DestinationConfig
 from twinlog.store.config_records import MirrorTopic, Wanted
+from twinlog.sync.absent_acls import MirrorTexts
 from twinlog.sync.base import METADATA, Sync, SyncContext
 from twinlog.sync.configs import ConfigSync, change_configs
 from twinlog.sync.topics import Room
@@ -232,6 +237,9 @@ class FlowConfigs(Sync[RemoteConfigs]):
     name = "configurations of a flow"
     metric = ConfigSync.metric
 
+    def __init__(self) -> None:
+        self._texts = MirrorTexts()
+
     async def compare(self, context: SyncContext) -> RemoteConfigs:
         """Compare the configurations of the topics that exist on both sides.
 
@@ -262,8 +270,10 @@ class FlowConfigs(Sync[RemoteConfigs]):
                         for key, entry in ours.items()
                     }
                     wanted = wanted_configs(theirs, flow.settings, known_names)
-                    if changed := remote_changes(wanted, current, _excluded(flow)):
+                    exclude = excluded_configs(flow.settings)
+                    if changed := remote_changes(wanted, current, exclude):
                         changes[topic.destination_name] = changed
+                    self._tell_left_out(context.name, topic, left_out_text(theirs, flow.settings))
         return RemoteConfigs(changes, unread)
 
     async def apply(self, context: SyncContext, difference: RemoteConfigs) -> int:
@@ -274,7 +284,8 @@ class FlowConfigs(Sync[RemoteConfigs]):
         refusals = await change_configs(context.destination, difference.changes, why)
         return len(difference.unread) + len(refusals)
 
-
-def _excluded(flow: FlowRules) -> tuple[re.Pattern[str], ...]:
-    exclude = flow.settings.config_properties_exclude
-    return () if exclude is None else (exclude,)
+    def _tell_left_out(self, flow: str, topic: MirrorTopic, text: str) -> None:
+        """Log once what is not copied; a topic without it would look like a failure to copy."""
+        if text:
+            text = f"{topic.destination_name} follows the configurations of {topic.topic} {text}"
+            self._texts.tell(flow, topic.destination_name, text, logging.INFO)

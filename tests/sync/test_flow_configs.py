@@ -1,0 +1,182 @@
+"""Configurations of remote topics, on brokers with and without tiered storage."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+from clients import client, make_topic
+from sync_contexts import sync_context
+from unusual_sources import TIERED_TOPIC, tiered
+
+from conftest import Pair
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.error_codes import ErrorCode
+from twinlog.kafka.errors import Refusal, UserError
+from twinlog.kafka.requests.topics import (
+    Alteration,
+    AlterOperation,
+    ConfigSource,
+    NewTopic,
+    describe_configs,
+    incremental_alter_configs,
+    topic_resource,
+)
+from twinlog.lifecycle import flow_topics
+from twinlog.lifecycle.flow_creation import create_flow, stored_properties
+from twinlog.lifecycle.flow_topics import FlowClusters
+from twinlog.local.cluster import DEFAULT_VERSION, LocalCluster
+from twinlog.local.processes import SHORT_LIVED
+from twinlog.mirror.flow import flow_of
+from twinlog.store.control_topics import ControlTopics
+from twinlog.store.mirrors import MirrorStore
+from twinlog.sync.base import SyncContext, run_sync
+from twinlog.sync.flow_topics import FlowConfigs
+
+pytestmark = pytest.mark.broker
+
+SOURCE_CONFIGS = {**TIERED_TOPIC, "retention.ms": "86400000"}
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """A source with tiered storage, and a destination without."""
+    folders = [tmp_path_factory.mktemp(side) for side in ("source", "destination", "remote")]
+    config = tiered(folders[2], DEFAULT_VERSION)
+    with (
+        LocalCluster.start(directory=folders[0], config=config, jvm_flags=SHORT_LIVED) as source,
+        LocalCluster.start(directory=folders[1], jvm_flags=SHORT_LIVED) as destination,
+    ):
+        yield Pair(source, destination)
+
+
+@asynccontextmanager
+async def flow(
+    pair: Pair, name: str, settings: Mapping[str, str] | None = None
+) -> AsyncIterator[tuple[FlowClusters, MirrorStore]]:
+    """A flow between two clusters, without topics."""
+    async with client(pair.source) as source, client(pair.destination) as destination:
+        connection = {"bootstrap.servers": pair.source.bootstrap_servers}
+        values = {"enabled": "true", "replication.factor": "1", **(settings or {})}
+        properties = stored_properties(connection, values, name, "b")
+        mirror = await create_flow(
+            destination, name, "b", properties, ControlTopics(state_partitions=5)
+        )
+        store = MirrorStore(destination)
+        record = (await store.snapshot()).mirrors[mirror]
+        clusters = FlowClusters(
+            destination=destination, source=source, mirror=record, flow=flow_of(record.source)
+        )
+        yield clusters, store
+
+
+async def added(flow: FlowClusters, name: str) -> None:
+    """Have the flow copy a topic of the source."""
+    await flow.add((await flow.source.refresh(None)).topics, {name: f"copy.{name}"})
+
+
+async def refresh_context(flow: FlowClusters, store: MirrorStore) -> SyncContext:
+    """What a refresh of the flow gives to its syncs."""
+    snapshot = await store.snapshot()
+    topics = snapshot.topics_of(flow.mirror.name)
+    return sync_context(
+        *(flow.source, flow.destination, store, flow.mirror.name),
+        snapshot=snapshot,
+        topics=topics,
+    )
+
+
+async def set_configs(cluster: KafkaCluster, topic: str) -> dict[str, str | None]:
+    """The configurations that are set on a topic itself."""
+    resource = topic_resource(topic)
+    entries = (await describe_configs(cluster, [resource]))[resource]
+    assert isinstance(entries, dict), entries
+    return {
+        name: entry.value for name, entry in entries.items() if entry.source == ConfigSource.TOPIC
+    }
+
+
+async def alter(cluster: KafkaCluster, topic: str, **values: str) -> None:
+    """Set configurations of a topic; `_` stands for a dot."""
+    resource = topic_resource(topic)
+    changes = [
+        Alteration(name.replace("_", "."), AlterOperation.SET, value)
+        for name, value in values.items()
+    ]
+    assert await incremental_alter_configs(cluster, {resource: changes}) == {resource: None}
+
+
+def test_a_target_without_tiered_storage_gets_the_rest(
+    clusters: Pair, fresh_name: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: the topic is created and altered, and it is logged what it does not get.
+
+    The broker refuses `remote.storage.enable` with INVALID_CONFIG, so that nothing was copied.
+    """
+    caplog.set_level(logging.INFO)
+
+    async def body() -> None:
+        topic = fresh_name("topic")
+        async with flow(clusters, fresh_name("a")) as (ours, store):
+            await make_topic(ours.source, topic, configs=SOURCE_CONFIGS)
+            await added(ours, topic)
+            wanted = {"segment.bytes": "1048576", "retention.ms": "86400000"}
+            assert await set_configs(ours.destination, f"copy.{topic}") == wanted
+            text = "without remote.storage.enable, local.retention.ms: tiered storage is"
+            assert f"copy.{topic} is created {text}" in caplog.text
+            await alter(ours.source, topic, retention_ms="96400000")
+            sync = FlowConfigs()
+            for _ in range(2):
+                assert await run_sync(sync, await refresh_context(ours, store)) == 0
+            changed = {**wanted, "retention.ms": "96400000"}
+            assert await set_configs(ours.destination, f"copy.{topic}") == changed
+            assert caplog.text.count(f"copy.{topic} follows the configurations of {topic} {text}")
+            assert caplog.text.count("follows the configurations") == 1, "it is logged once"
+
+    asyncio.run(body())
+
+
+def test_tiered_storage_of_a_remote_topic_stays(
+    clusters: Pair, fresh_name: Callable[[str], str]
+) -> None:
+    """Goal: what the target's operator has set is not unset, as the source does not have it."""
+
+    async def body() -> None:
+        topic = fresh_name("topic")
+        reverse = Pair(clusters.destination, clusters.source)
+        async with flow(reverse, fresh_name("a")) as (ours, store):
+            await make_topic(ours.source, topic)
+            await added(ours, topic)
+            await alter(
+                *(ours.destination, f"copy.{topic}"),
+                remote_storage_enable="true",
+                local_retention_ms="1000",
+                retention_ms="5000",
+            )
+            assert await run_sync(FlowConfigs(), await refresh_context(ours, store)) == 0
+            wanted = {"remote.storage.enable": "true", "local.retention.ms": "1000"}
+            assert await set_configs(ours.destination, f"copy.{topic}") == wanted
+
+    asyncio.run(body())
+
+
+def test_what_the_target_refuses_is_named_with_the_setting_that_excludes_it(
+    clusters: Pair, fresh_name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: where a policy of the target's refuses a configuration, the error says what to do."""
+
+    async def refuse(_: KafkaCluster, topics: list[NewTopic]) -> dict[str, Refusal]:
+        refusal = Refusal(ErrorCode.POLICY_VIOLATION, "retention.ms is too long")
+        return {topic.name: refusal for topic in topics}
+
+    async def body() -> None:
+        topic = fresh_name("topic")
+        async with flow(clusters, fresh_name("a")) as (ours, _):
+            await make_topic(ours.source, topic)
+            monkeypatch.setattr(flow_topics, "create_topics", refuse)
+            with pytest.raises(UserError) as refused:
+                await added(ours, topic)
+            assert "exclude configurations by config.properties.exclude" in refused.value.hint
+
+    asyncio.run(body())
