@@ -4,6 +4,7 @@ Offsets are compared with the records themselves, as librdkafka reads them on bo
 numbers that no other record of the topic has.
 """
 
+import asyncio
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,13 +12,20 @@ from typing import Any
 
 import librdkafka_tools
 import pytest
+from clients import client
 from confluent_kafka import Producer, TopicPartition
 from remote_topics import records
 from waiting import until
 
+from twinlog.engines.transactional.positions import position_group
+from twinlog.kafka.groups.offsets import Committed, committed_offsets
+from twinlog.kafka.types import TopicPartition as KafkaPartition
 from twinlog.local.commands import Done
 from twinlog.local.load import delete_before
 from twinlog.local.stage import NODE_END_SECONDS, Stage
+from twinlog.store.control_topics import LANES_GROUP
+from twinlog.store.offset_log import forgetting_entries
+from twinlog.store.topic_writer import Entry
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -100,14 +108,14 @@ def write_transactions(servers: str, topic: str, numbers: range) -> None:
 
 
 def translated(
-    stage: Stage, topic: str, offsets: range, *more: str, partition: int = 0
+    stage: Stage, topic: str, offsets: range, *more: str, partition: int = 0, flow: str = FLOW
 ) -> list[dict[str, Any]]:
     """Translate offsets by command; the status says whether all are known."""
     asked = [part for offset in offsets for part in ("--offset", str(offset))]
     result = flows(
         stage,
         "translate",
-        *("--flow", FLOW, "--topic", topic, "--partition", str(partition)),
+        *("--flow", flow, "--topic", topic, "--partition", str(partition)),
         *(*asked, *more, "--json"),
     )
     assert result.status in {0, UNKNOWN}, result
@@ -342,7 +350,11 @@ def test_a_flow_begins_at_the_end_and_is_deleted_in_one_step(stage: Stage, topic
     create(stage, "c", "late-.*", *latest)
     expected = [*(f"w{at}" for at in range(5)), *(f"x{at}" for at in range(5))]
     await_values(stage, f"c.{name}", expected)
-    assert done(stage, "delete", "--flow", "c->b") == {"deleted": "c-to-b", "removed": [name]}
+    assert done(stage, "delete", "--flow", "c->b") == {
+        "deleted": "c-to-b",
+        "removed": [name],
+        "forgot_offsets": False,
+    }
 
 
 def test_a_flow_is_not_deleted_while_no_node_runs(stage: Stage, topic: str) -> None:
@@ -363,7 +375,55 @@ def test_a_flow_is_not_deleted_while_no_node_runs(stage: Stage, topic: str) -> N
         assert [row["wanted"] for row in kept["partitions"]] == ["STOPPED"]
     finally:
         stage.start_node()
-    assert done(stage, "delete", "--flow", "e-to-b") == {"deleted": "e-to-b", "removed": []}
+    assert done(stage, "delete", "--flow", "e-to-b")["removed"] == []
+
+
+@pytest.mark.parametrize(("alias", "more"), [("f", ()), ("g", ("transaction.producer=true",))])
+def test_a_flow_that_was_forgotten_begins_anew(
+    stage: Stage, topic: str, alias: str, more: Sequence[str]
+) -> None:
+    """Goal: for the owner that has copied it, which goes on, and for one after a kill -9.
+
+    Each record is copied once more, and offsets are translated to the second copy.
+    """
+    servers, name, flow = stage.source.bootstrap_servers, f"{alias}x-{topic}", f"{alias}-to-b"
+    librdkafka_tools.make_topic(servers, name)
+    librdkafka_tools.write(servers, name, librdkafka_tools.simple(20))
+    settings = [part for item in more for part in ("--config", item)]
+    create(stage, alias, f"{alias}x-.*", *settings)
+    expected = [f"v{at}" for at in range(20)]
+    await_values(stage, f"{alias}.{name}", expected)
+    forgotten = done(stage, "delete", "--flow", flow, "--forget-offsets")
+    assert forgotten == {"deleted": flow, "removed": [name], "forgot_offsets": True}
+    assert recorded(stage, flow) == ([], {})
+    create(stage, alias, f"{alias}x-.*", *settings)
+    await_values(stage, f"{alias}.{name}", expected * 2)
+    stage.nodes["node"].signal(9)
+    stage.nodes["node"].end(NODE_END_SECONDS)
+    stage.start_node()
+    librdkafka_tools.write(servers, name, librdkafka_tools.simple(5, text="w"))
+    await_values(stage, f"{alias}.{name}", [*expected * 2, *(f"w{at}" for at in range(5))])
+    if not more:
+        places = [at for at, _ in records(stage.destination, f"{alias}.{name}")][20:]
+        found = until(
+            lambda: translated(stage, name, range(25), flow=flow),
+            SECONDS,
+            "the whole map",
+            good=lambda all_: all_[-1]["known"],
+        )
+        assert [one["target"]["offset"] for one in found] == places
+    done(stage, "delete", "--flow", flow)
+
+
+def recorded(stage: Stage, flow: str) -> tuple[list[Entry], dict[KafkaPartition, Committed]]:
+    """What is recorded of a flow: its keys in `__mirror_offsets`, and its positions."""
+
+    async def body() -> tuple[list[Entry], dict[KafkaPartition, Committed]]:
+        async with client(stage.destination) as cluster:
+            group = position_group(LANES_GROUP, flow)
+            return await forgetting_entries(cluster, flow), await committed_offsets(cluster, group)
+
+    return asyncio.run(body())
 
 
 def test_the_flows_of_a_file_are_created(stage: Stage, topic: str, tmp_path: Path) -> None:

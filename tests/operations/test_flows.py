@@ -56,8 +56,8 @@ class Stored:
         self.calls.append(("await", tuple(sorted(topics))))
         return ()
 
-    async def delete(self, _cluster: object, flow: str) -> frozenset[Any]:
-        self.calls.append(("delete", (flow,)))
+    async def delete(self, _cluster: object, flow: str, *, forget: object = None) -> frozenset[Any]:
+        self.calls.append(("delete", (flow,) if forget is None else (flow, "and its offsets")))
         if self.added is not None:
             self.records[key_of(topic(self.added))] = topic(self.added)
             self.added = None
@@ -94,6 +94,13 @@ def test_a_topic_that_a_node_adds_meanwhile_is_removed_too(
         ("await", ("gone", "new", "t")),
         ("delete", (FLOW.name,)),
     ]
+
+
+def test_what_is_recorded_is_deleted_on_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = Stored(FLOW, topic("gone", Wanted.STOPPED))
+    deleted = asyncio.run(admin(stored, monkeypatch).delete(FLOW.name, forgets_offsets=True))
+    assert deleted.forgot_offsets
+    assert stored.calls[-1] == ("delete", (FLOW.name, "and its offsets"))
 
 
 def test_a_flow_that_gets_topics_again_and_again_is_not_deleted(

@@ -11,6 +11,7 @@ from twinlog.mirror.offset_runs import Ends, Run
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.sequence_plan import NOTHING, SequencePlan, Taken
 from twinlog.store.offset_records import (
+    BegunPartition,
     DroppedChunk,
     MapChunk,
     MapTail,
@@ -21,6 +22,7 @@ from twinlog.store.offset_records import (
     StoredPlan,
     decode,
     encode,
+    mirror_of,
 )
 
 NAME = MirrorPartition("flow", "orders", 3)
@@ -98,3 +100,14 @@ def test_a_damaged_map_is_refused(runs: str, reason: str) -> None:
     key, data = encode(CHUNK)
     with pytest.raises(ProtocolError, match=reason):
         decode(key, json.dumps({**json.loads(data), "runs": runs}).encode())
+
+
+def test_the_mirror_of_a_record_is_known_by_its_key() -> None:
+    """Goal: what a mirror has recorded is found, and nothing else: tombstones delete it."""
+    of_mirror = [StoredPlan(NAME, PLAN, ROUTE), BegunPartition(NAME, ROUTE), CHUNK]
+    assert {mirror_of(encode(one)[0]) for one in of_mirror} == {"flow"}
+    assert mirror_of(encode(OffsetsOwner("a-0"))[0]) is None
+    assert mirror_of(encode(OffsetsProducer(7))[0]) is None
+    assert mirror_of(b'["later", "flow", "orders", 3]') is None
+    with pytest.raises(ProtocolError):
+        mirror_of(None)

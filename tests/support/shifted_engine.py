@@ -114,6 +114,8 @@ class ShiftedWriters:
 
     async def close(self) -> None: ...
 
+    def forget(self, topics: Collection[tuple[str, str]]) -> None: ...
+
     async def seal(
         self, partitions: Mapping[MirrorPartition, Sealing]
     ) -> Mapping[MirrorPartition, Sealed | Refusal]:

@@ -172,6 +172,10 @@ class SharedWriters(Protocol):
         """End all background work."""
         ...
 
+    def forget(self, topics: Collection[tuple[str, str]]) -> None:
+        """Take what is known of these (mirror, topic) for outdated: the mirror was deleted."""
+        ...
+
     async def seal(
         self, partitions: Mapping[MirrorPartition, Sealing]
     ) -> Mapping[MirrorPartition, Sealed | Refusal]:

@@ -37,6 +37,7 @@ from twinlog.store.config_records import ConfigChange, MadeFor, Mirror, MirrorTo
 from twinlog.store.control_topics import States
 from twinlog.store.mirrors import (
     STOPPED_HINT,
+    Forget,
     MirrorStore,
     to_be_set_back,
     unknown_mirror,
@@ -154,10 +155,17 @@ def _altered(
     return altered
 
 
-async def delete_mirror(destination: KafkaCluster, name: str) -> frozenset[Acl]:
+async def delete_mirror(
+    destination: KafkaCluster, name: str, *, forget: Forget | None = None
+) -> frozenset[Acl]:
     """Delete a mirror without topics, or whose partitions are all STOPPED, and its stored records.
 
     The destination's topics stay as they are, and so do the ACLs that the mirror has copied.
+
+    Args:
+        destination: the mirror's cluster.
+        name: its name.
+        forget: see `MirrorStore.delete_mirror`.
 
     Returns:
         The copied ACLs that no other mirror has copied. No mirror removes them when the source
@@ -201,7 +209,7 @@ async def delete_mirror(destination: KafkaCluster, name: str) -> frozenset[Acl]:
                 hint="remove them with twinlog switchover --allow-producers",
             )
 
-    await store.delete_mirror(name, check)
+    await store.delete_mirror(name, check, forget)
     return copied_acls
 
 

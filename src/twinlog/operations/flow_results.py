@@ -139,10 +139,16 @@ class DeleteFlowResult:
     flow: str
     removed: tuple[str, ...]
     """The source's topics that were still copied, and were removed first."""
+    forgot_offsets: bool = False
+    """Whether its recorded maps and positions are deleted, too."""
 
     def as_json(self) -> Mapping[str, object]:
         """As `delete --json` prints it."""
-        return {"deleted": self.flow, "removed": self.removed}
+        return {
+            "deleted": self.flow,
+            "removed": self.removed,
+            "forgot_offsets": self.forgot_offsets,
+        }
 
 
 class Direction(Enum):

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -18,6 +19,7 @@ from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.changes import delete_mirror, pause_topics, remove_topics, resume_topics
 from twinlog.lifecycle.creation import connected_source
 from twinlog.lifecycle.flow_creation import create_flow, flow_name, properties_of
+from twinlog.lifecycle.flow_forgetting import forget_flow
 from twinlog.lifecycle.flow_positions import GroupSide, import_positions
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.flow import belongs_to_transforms, flow_of
@@ -166,6 +168,7 @@ class FlowAdmin:
         self,
         flow: str,
         *,
+        forgets_offsets: bool = False,
         timeout_s: float = DELETE_S,
         tell: Callable[[str], None] = lambda _: None,
     ) -> DeleteFlowResult:
@@ -176,6 +179,8 @@ class FlowAdmin:
 
         Args:
             flow: its name.
+            forgets_offsets: delete the recorded maps and positions, too: if the flow is created
+                again, it begins anew, and copies all records once more.
             timeout_s: how long to wait, in seconds; as long again for topics that a node adds
                 meanwhile. A node has to run.
             tell: receives now and then what is waited for, as text.
@@ -186,6 +191,7 @@ class FlowAdmin:
                 call deletes it later.
         """
         deadline = time.monotonic() + timeout_s
+        forget = partial(forget_flow, self._cluster) if forgets_offsets else None
         removed: list[str] = []
         while True:
             topics = (await self._flow(flow)).topics_of(flow)
@@ -198,14 +204,16 @@ class FlowAdmin:
                 tell,
             )
             try:
-                await delete_mirror(self._cluster, flow)
+                await delete_mirror(self._cluster, flow, forget=forget)
             except MirrorRefused as refused:
                 # A node may add a topic between the two: it is removed, too.
                 if refused.kind is not MirrorError.MIRROR_NOT_EMPTY or time.monotonic() >= deadline:
                     raise
                 await asyncio.sleep(_RETRY_S)
             else:
-                return DeleteFlowResult(flow=flow, removed=tuple(sorted(set(removed))))
+                return DeleteFlowResult(
+                    flow=flow, removed=tuple(sorted(set(removed))), forgot_offsets=forgets_offsets
+                )
 
     async def import_positions(
         self,

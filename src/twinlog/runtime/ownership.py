@@ -151,6 +151,8 @@ class OwnedStatePartition:
 
     def forget(self, topics: Collection[tuple[str, str]]) -> None:
         """Forget these (mirror, topic): the mirror was deleted since, and the states with it."""
+        for writers in self.writers.values():
+            writers.forget(topics)
         if self.informed:
             self.refused.forget([name for name in self.refused if name[:2] in topics])
             self.reported.forget(topics)

@@ -97,6 +97,8 @@ _BACKGROUND: Final = Backoff(0.5, 4.0)
 Changes: TypeAlias = Sequence[ConfigChange | Entry]
 """Changes of `__mirror_config`, and entries of other control topics in the same transaction."""
 Decide = Callable[[Snapshot], Changes | Awaitable[Changes]]
+Forget = Callable[[Mirror], Awaitable[list[Entry]]]
+"""What else is deleted with a mirror."""
 SETTLED_S: Final = 10.0
 """Seconds that a command waits for the actions that a node takes by itself after a failover."""
 _LOOK_S: Final = 0.2
@@ -260,10 +262,19 @@ class MirrorStore:
             await asyncio.sleep(_LOOK_S)
         return snapshot
 
-    async def delete_mirror(self, mirror: str, check: Callable[[Snapshot, States], None]) -> None:
+    async def delete_mirror(
+        self,
+        mirror: str,
+        check: Callable[[Snapshot, States], None],
+        forget: Forget | None = None,
+    ) -> None:
         """Delete a mirror, its topics and their states; `check` may refuse by raising.
 
-        `check` gets the snapshot, and the states, which are read after the snapshot.
+        Args:
+            mirror: its name.
+            check: gets the snapshot, and the states, which are read after the snapshot.
+            forget: called after that; returns what else is written in the same transaction. It may
+                be called again if another writer fences.
 
         Raises:
             UnsupportedVersion: a record of the mirror or of its states cannot be read.
@@ -278,6 +289,7 @@ class MirrorStore:
             states = await self.states()
             state_tombstones = await self._without_states(topics, states)
             check(snapshot, states)
+            forgotten = [] if forget is None else await forget(snapshot.mirrors[mirror])
             keys = [
                 key_of(record)
                 for record in snapshot.records.values()
@@ -287,7 +299,7 @@ class MirrorStore:
             config_tombstones = [
                 Tombstone(key) for key in (*keys, key_of(snapshot.mirrors[mirror]))
             ]
-            return [*state_tombstones, *config_tombstones]
+            return [*forgotten, *state_tombstones, *config_tombstones]
 
         await self.change(decide)
 

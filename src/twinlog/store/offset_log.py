@@ -30,6 +30,7 @@ from twinlog.store.offset_records import (
     decode,
     encode,
     is_begun,
+    mirror_of,
 )
 from twinlog.store.topic_reader import ControlRecord, latest, read_whole
 from twinlog.store.topic_writer import Entry, EpochWriter
@@ -191,6 +192,28 @@ async def read_offsets(
     for record in await read_whole(cluster, OFFSETS_TOPIC, partitions):
         records[record.partition].append(record)
     return {partition: fold_offsets(found) for partition, found in records.items()}
+
+
+async def forgetting_entries(cluster: KafkaCluster, mirror: str) -> list[Entry]:
+    """Tombstones for all that is recorded of a mirror, also of its former topics.
+
+    The mirror's partitions have to be STOPPED: their owners write nothing more of them. They are to
+    be written in the transaction that deletes the mirror, since a mirror that is created again may
+    record at once: a tombstone that arrives later would hide that.
+
+    Raises:
+        Retriable, UserError: see `topic_reader.read_whole`; or only some brokers have the topic.
+        ProtocolError: a key cannot be read.
+    """
+    if await partition_count(cluster, OFFSETS_TOPIC) is None:
+        await confirm_absent(cluster, OFFSETS_TOPIC)
+        return []
+    records = latest(await read_whole(cluster, OFFSETS_TOPIC)).values()
+    return [
+        Entry(OFFSETS_TOPIC, record.partition, record.key or b"", None)
+        for record in records
+        if mirror_of(record.key) == mirror
+    ]
 
 
 def _batches(records: Sequence[OffsetRecord]) -> Iterator[list[OffsetRecord]]:

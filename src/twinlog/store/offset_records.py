@@ -210,6 +210,25 @@ def _of_partition(kind: str, name: MirrorPartition, body: JsonObject) -> OffsetR
     return replace(stored, taken=_taken(body), tail=_tail(body), lost=lost, behind_another=behind)
 
 
+def mirror_of(key: bytes | None) -> str | None:
+    """The mirror that the record of this key is about; None: it is about none, or of a newer kind.
+
+    Raises:
+        ProtocolError: the bytes do not have this module's format.
+    """
+    match decode_json(key or b"", f"the key of {_WHAT}"):
+        case ["plan" | "begun", str(mirror), str(), int()] | [
+            "map",
+            str(mirror),
+            str(),
+            int(),
+            int(),
+        ]:
+            return mirror
+        case _:
+            return None
+
+
 def is_begun(key: bytes | None) -> bool:
     """Whether a key is that of a `BegunPartition`."""
     return (key or b"").startswith(encode_json(["begun"])[:-1])

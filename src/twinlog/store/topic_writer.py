@@ -29,7 +29,8 @@ appended once. Produce is capped at version 11: from 12 on the broker adds parti
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any, Final, NamedTuple
 
@@ -64,6 +65,11 @@ WRITE_TRIES: Final = 22
 """Tries of one Produce within a transaction: about 18 s."""
 ABORT_TIMEOUT: Final = 2.0
 
+PART_BYTES: Final = 600_000
+"""Bytes of entries after which another batch of the same transaction begins: a batch is refused
+above max.message.bytes, 1 MiB by default."""
+_RECORD_BYTES: Final = 20
+"""Of a record besides its key and value, at most."""
 ALL: Final = -1
 LEADER_ONLY: Final = 1
 
@@ -191,24 +197,27 @@ class TransactionalWriter:
         self, producer: ProducerId, groups: Mapping[TopicPartition, list[Entry]]
     ) -> dict[TopicPartition, int]:
         now_ms = int(self._clock() * 1000)
-        batches = {
-            partition: _batch(group, now_ms, producer, self._id.numbers(partition, len(group)))
-            for partition, group in groups.items()
-        }
-        answers = await send_batches(
-            self._cluster,
-            batches,
-            ALL,
-            transactional_id=self.transactional_id,
-            tries=WRITE_TRIES,
-        )
-        with self._needing(answers):
-            _raise_first(answers, f"write as {self.transactional_id}")
-        return {
-            partition: answer + len(groups[partition]) - 1
-            for partition, answer in answers.items()
-            if isinstance(answer, int)
-        }
+        last: dict[TopicPartition, int] = {}
+        for part in _parts(groups):
+            batches = {
+                partition: _batch(group, now_ms, producer, self._id.numbers(partition, len(group)))
+                for partition, group in part.items()
+            }
+            answers = await send_batches(
+                self._cluster,
+                batches,
+                ALL,
+                transactional_id=self.transactional_id,
+                tries=WRITE_TRIES,
+            )
+            with self._needing(answers):
+                _raise_first(answers, f"write as {self.transactional_id}")
+            last |= {
+                partition: answer + len(part[partition]) - 1
+                for partition, answer in answers.items()
+                if isinstance(answer, int)
+            }
+        return last
 
 
 class EpochWriter:
@@ -329,6 +338,27 @@ def _by_partition(entries: Iterable[Entry]) -> dict[TopicPartition, list[Entry]]
     for entry in entries:
         groups.setdefault(TopicPartition(entry.topic, entry.partition), []).append(entry)
     return groups
+
+
+def _parts(
+    groups: Mapping[TopicPartition, list[Entry]],
+) -> Iterator[dict[TopicPartition, list[Entry]]]:
+    """The entries of each partition in order, in parts that brokers accept as one batch."""
+    remaining = {partition: deque(group) for partition, group in groups.items()}
+    while remaining:
+        part: dict[TopicPartition, list[Entry]] = {}
+        for partition, entries in remaining.items():
+            size = _size(entries[0])
+            part[partition] = [entries.popleft()]
+            while entries and size + _size(entries[0]) <= PART_BYTES:
+                size += _size(entries[0])
+                part[partition].append(entries.popleft())
+        yield part
+        remaining = {partition: entries for partition, entries in remaining.items() if entries}
+
+
+def _size(entry: Entry) -> int:
+    return len(entry.key) + len(entry.value or b"") + _RECORD_BYTES
 
 
 def _batch(

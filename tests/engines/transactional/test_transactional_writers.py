@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from twinlog.engines.transactional import transactions
+from twinlog.engines.transactional import writers as writers_module
 from twinlog.engines.transactional.transactions import TargetTransactions, TransactionContent
 from twinlog.engines.transactional.writers import Outdated, SourcePosition, TransactionalWriters
 from twinlog.kafka.errors import Retriable, TwinlogError
@@ -102,3 +103,39 @@ def test_two_topics_do_not_share_one_position() -> None:
         check(clusters, [], {"x.t": "t", "y.t": "t"})
     clusters.mirror.kind = "translated"
     check(clusters, [topic], {"y.t": "t"})
+
+
+def test_what_was_forgotten_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: an owner that goes on does not miss the position of a flow that was deleted."""
+    begun = {NAME: position(1).route}
+    reads: list[int] = []
+
+    async def read_whole(_: object, __: object, numbers: list[int]) -> list[object]:
+        reads.extend(numbers)
+        return []
+
+    async def topic_id(_: object) -> UUID:
+        return UUID(int=9)
+
+    monkeypatch.setattr(writers_module, "read_whole", read_whole)
+    monkeypatch.setattr(writers_module, "offsets_topic_id", topic_id)
+    monkeypatch.setattr(
+        writers_module, "fold_offsets", lambda _: SimpleNamespace(begun=dict(begun))
+    )
+    lane: Any = SimpleNamespace(destination=CLUSTER, id_prefix="lanes")
+    writers = TransactionalWriters(3, lane, port=SimpleNamespace())  # type: ignore[arg-type]
+    fake: Any = Transactions()
+    writers._transactions = fake
+
+    async def run() -> None:
+        assert NAME in await writers._take_over()
+        writers.forget({("m", "other")})
+        await writers._take_over()
+        assert len(reads) == 1
+        begun.clear()
+        writers.forget({("m", "t")})
+        writers.forget(set())
+        assert await writers._take_over() == {}
+        assert reads == [3, 3]
+
+    asyncio.run(run())

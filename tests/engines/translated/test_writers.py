@@ -261,6 +261,48 @@ def test_the_log_is_read_again_after_a_write_of_unknown_outcome() -> None:
     _run(body())
 
 
+def test_what_was_forgotten_is_read_again() -> None:
+    """Goal: an owner that goes on does not go on with the plan of a flow that was deleted."""
+    again = {NAME: replace(NEW[NAME], begin=Offset(500))}
+
+    async def body() -> None:
+        log = MemoryLog()
+        writers = _writers(log, OnePartition(0))
+        await _located(writers)
+        log.records.clear()
+        writers.forget(set())
+        writers.forget({("flow", "other"), ("another", "orders")})
+        assert (await _located(writers, again)).position == 100, "nothing of it was deleted"
+        log.records.clear()
+        writers.forget({("flow", "orders")})
+        writers.forget(set())
+        assert (await _located(writers, again)).position == 500
+        assert log.takeovers == 2
+
+    _run(body())
+
+
+def test_what_is_forgotten_while_it_is_read_is_read_again() -> None:
+    """Goal: the answer may be from before the deletion."""
+    again = {NAME: replace(NEW[NAME], begin=Offset(500))}
+
+    class Deleting(MemoryLog):
+        async def take_over(self) -> StoredOffsets:
+            stored = await super().take_over()
+            if self.records:
+                self.records.clear()
+                next_owner.forget({("flow", "orders")})
+            return stored
+
+    async def body() -> None:
+        await _located(_writers(log, OnePartition(0)))
+        assert (await _located(next_owner, again)).position == 500
+
+    log = Deleting()
+    next_owner = _writers(log, OnePartition(0))
+    _run(body())
+
+
 def test_without_a_stored_plan_a_log_that_is_not_empty_is_not_written_to() -> None:
     """Goal: the lost records of a former owner are no reason to copy everything again."""
 

@@ -129,6 +129,9 @@ class ExactWriters:
         """End all background work."""
         await self.shard.close()
 
+    def forget(self, topics: Collection[tuple[str, str]]) -> None:
+        """Nothing is recorded of a mirror besides its states."""
+
     async def seal(
         self, partitions: Mapping[MirrorPartition, Sealing]
     ) -> Mapping[MirrorPartition, Sealed | Refusal]:

@@ -14,7 +14,7 @@ fence is refused (`Outdated`): in between, another owner may have copied further
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -90,6 +90,7 @@ class TransactionalWriters:
             lane.destination, f"{lane.id_prefix}.{number}.transactions", self._permit
         )
         self._begun: Mapping[MirrorPartition, Route] | None = None  # None: to be read
+        self._outdated = False  # others may have deleted some of it: it is read again
         self._begun_id: UUID | None = None  # of the topic that it was read from
         self._producer_id = _NO_PRODUCER
         self._fences = 0
@@ -117,6 +118,11 @@ class TransactionalWriters:
 
     async def close(self) -> None:
         """Nothing runs in the background."""
+
+    def forget(self, topics: Collection[tuple[str, str]]) -> None:
+        """See `SharedWriters.forget`: a command may have deleted what is recorded of them."""
+        if topics and (self._begun is None or any(name[:2] in topics for name in self._begun)):
+            self._outdated = True
 
     async def locate(
         self, mirror: str, partitions: Mapping[MirrorPartition, ToBegin]
@@ -179,7 +185,8 @@ class TransactionalWriters:
         """Have the id fenced; return what has begun."""
         if not self._transactions.ready:
             await self._fence()
-        if self._begun is None:
+        while self._begun is None or self._outdated:
+            self._outdated = False
             records = await read_whole(self._lane.destination, OFFSETS_TOPIC, [self._number])
             self._begun_id = await offsets_topic_id(self._lane.destination)
             self._begun = fold_offsets(records).begun

@@ -22,7 +22,7 @@ A partition that had an owner, and has no plan, has sent nothing; or the plan is
 import asyncio
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -137,6 +137,7 @@ class FlowWriters:
             may_write=lane.may_write,
         )
         self._log_known = False  # whether what follows is what the log holds
+        self._outdated = False  # others may have deleted some of it: it is read again
         self._log_has_past: bool | None = None  # whether a former owner has left a trace
         self._log_topic_id: UUID | None = None
         self._plans: dict[MirrorPartition, StoredPlan] = {}
@@ -181,6 +182,11 @@ class FlowWriters:
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
+
+    def forget(self, topics: Collection[tuple[str, str]]) -> None:
+        """See `SharedWriters.forget`: a command may have deleted what is recorded of them."""
+        if topics and (not self._log_known or any(name[:2] in topics for name in self._plans)):
+            self._outdated = True
 
     async def _keep_ids(self) -> None:
         """Use the transactional ids before their coordinator forgets them; data is no use of one.
@@ -411,15 +417,15 @@ class FlowWriters:
 
     async def _take_over(self) -> None:
         """Read what is stored, under an epoch that fences former owners' writes."""
-        if self._log_known:
-            return
-        stored = await self._log.take_over()
-        self._log_known = True
-        self._log_topic_id = stored.topic_id
-        if self._log_has_past is None:  # later, its own records are there, too
-            self._log_has_past = stored.has_past
-        self._plans = dict(stored.plans)
-        self._last = {name: chunks[-1] for name, chunks in stored.chunks.items()}
+        while self._outdated or not self._log_known:
+            self._outdated = self._log_known = False
+            stored = await self._log.take_over()
+            self._log_known = True
+            self._log_topic_id = stored.topic_id
+            if self._log_has_past is None:  # later, its own records are there, too
+                self._log_has_past = stored.has_past
+            self._plans = dict(stored.plans)
+            self._last = {name: chunks[-1] for name, chunks in stored.chunks.items()}
 
     async def _landed(
         self,

@@ -322,6 +322,11 @@ def resume(
     show_default=True,
     help="How long to wait until all partitions are STOPPED.",
 )
+@click.option(
+    "--forget-offsets",
+    is_flag=True,
+    help="Delete the recorded map and positions, too: a flow that is created again begins anew.",
+)
 @_JSON
 def delete(
     *,
@@ -329,15 +334,21 @@ def delete(
     command_config: Path | None,
     flow: str,
     wait_seconds: float,
+    forget_offsets: bool,
     as_json: bool,
 ) -> None:
     """End a flow and delete it; its topics on the target stay, with their records."""
     properties = destination_properties(bootstrap_server, command_config)
     result = call(
-        properties, lambda admin: admin.flows.delete(flow, timeout_s=wait_seconds, tell=say)
+        properties,
+        lambda admin: admin.flows.delete(
+            flow, forgets_offsets=forget_offsets, timeout_s=wait_seconds, tell=say
+        ),
     )
     if as_json:
         print_json(result, indent=1)
+    elif result.forgot_offsets:
+        click.echo(f"Deleted flow {result.flow}, and what it had recorded")
     else:
         click.echo(f"Deleted flow {result.flow}")
 
