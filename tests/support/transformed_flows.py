@@ -1,15 +1,15 @@
 """Flows with transforms: how they are stored, written to, and read back."""
 
 import json
-import random
 import secrets
-import threading
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from clients import client
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
+from number_producer import NumberProducer
 from stored_flows import store_flow
+from waiting import until
 
 from conftest import Pair
 from twinlog.engines.transactional.positions import position_group
@@ -41,46 +41,14 @@ def headers_of(number: int) -> list[tuple[str, bytes]]:
     return headers
 
 
-class Writing:
-    """A producer that writes numbers to all partitions until it is ended, in transactions."""
+def numbers_written_to(servers: str, topic: str) -> NumberProducer:
+    """A producer that writes objects with a number and a secret, as JSON."""
 
-    def __init__(self, servers: str, topic: str) -> None:
-        self._servers, self._topic = servers, topic
-        self._stop = threading.Event()
-        self.committed: list[int] = []
-        self._thread = threading.Thread(target=self._write)
-        self._thread.start()
+    def record(number: int) -> dict[str, object]:
+        value = json.dumps({"number": number, "secret": f"s{number}"})
+        return {"value": value, "headers": headers_of(number)}
 
-    def _write(self) -> None:
-        producer = Producer(
-            {
-                "bootstrap.servers": self._servers,
-                "transactional.id": f"{self._topic}-writer",
-                "compression.type": "lz4",
-            }
-        )
-        producer.init_transactions(30)
-        number, rng = 0, random.Random(7)
-        while not self._stop.is_set():
-            producer.begin_transaction()
-            numbers = range(number, number + rng.randint(1, 30))
-            for each in numbers:
-                value = json.dumps({"number": each, "secret": f"s{each}"})
-                producer.produce(
-                    self._topic, value, partition=each % PARTITIONS, headers=headers_of(each)
-                )
-            if rng.random() < 0.2:
-                producer.abort_transaction(30)
-            else:
-                producer.commit_transaction(30)
-                self.committed += numbers
-            number = numbers.stop
-            self._stop.wait(0.01)
-
-    def end(self) -> list[int]:
-        self._stop.set()
-        self._thread.join(60)
-        return self.committed
+    return NumberProducer(servers, topic, PARTITIONS, record, {"compression.type": "lz4"})
 
 
 def consumed(servers: str, topic: str) -> dict[int, list[tuple[bytes, object]]]:
@@ -114,6 +82,38 @@ def consumed(servers: str, topic: str) -> dict[int, list[tuple[bytes, object]]]:
 
 def count(servers: str, topic: str) -> int:
     return sum(map(len, consumed(servers, topic).values()))
+
+
+def check_copies(
+    servers: str,
+    topic: str,
+    numbers: Collection[int],
+    transformed: Callable[[int], tuple[bytes, object]],
+    seconds: float,
+) -> None:
+    """Wait until the copies of these numbers are there, and check that there is nothing else.
+
+    Args:
+        servers: the target's addresses.
+        topic: the source's topic. Numbers with the header `vip` are copied to `vip-a.TOPIC`, others
+            to `a.TOPIC`; those with the header `skip` are not.
+        numbers: what was committed on the source.
+        transformed: value and headers of a number's copy.
+        seconds: how long to wait.
+    """
+    for name, important in ((f"a.{topic}", False), (f"vip-a.{topic}", True)):
+        wanted: defaultdict[int, list[tuple[bytes, object]]] = defaultdict(list)
+        for number in sorted(numbers):
+            if number % 5 and (number % 7 == 0) == important:
+                wanted[number % PARTITIONS].append(transformed(number))
+        total = sum(map(len, wanted.values()))
+        assert total > 50
+        until(
+            lambda name=name, total=total: count(servers, name) >= total,
+            seconds,
+            f"{total} records in {name}",
+        )
+        assert consumed(servers, name) == wanted
 
 
 async def positions(pair: Pair, mirror: str, topic: str) -> dict[int, Committed]:

@@ -12,6 +12,7 @@ from clients import client
 from confluent_kafka import Consumer, Producer, TopicPartition
 from lane_processes import lanes
 from librdkafka_tools import delete_topic
+from number_producer import NumberProducer
 from stored_flows import states, store_flow
 from waiting import until
 
@@ -32,45 +33,6 @@ async def made(pair: Pair, mirror: str, topic: str, remote: str) -> None:
     """Create a flow that copies a topic to another name."""
     properties = {"bootstrap.servers": pair.source.bootstrap_servers, "mirror.kind": TRANSLATED}
     await store_flow(pair, mirror, properties, (topic, remote), PARTITIONS)
-
-
-class Writing:
-    """A producer that writes numbers to all partitions until it is ended; some in transactions."""
-
-    def __init__(self, servers: str, topic: str) -> None:
-        self._servers, self._topic = servers, topic
-        self._stop = threading.Event()
-        self.committed: list[int] = []
-        self._thread = threading.Thread(target=self._write)
-        self._thread.start()
-
-    def _write(self) -> None:
-        producer = Producer(
-            {
-                "bootstrap.servers": self._servers,
-                "transactional.id": f"{self._topic}-writer",
-                "linger.ms": 1,
-            }
-        )
-        producer.init_transactions(30)
-        number, rng = 0, random.Random(7)
-        while not self._stop.is_set():
-            producer.begin_transaction()
-            numbers = range(number, number + rng.randint(1, 30))
-            for each in numbers:
-                producer.produce(self._topic, str(each), partition=each % PARTITIONS)
-            if rng.random() < 0.2:
-                producer.abort_transaction(30)
-            else:
-                producer.commit_transaction(30)
-                self.committed += numbers
-            number = numbers.stop
-            self._stop.wait(0.005)
-
-    def end(self) -> list[int]:
-        self._stop.set()
-        self._thread.join(60)
-        return self.committed
 
 
 def consumed(servers: str, topic: str, isolation: str) -> dict[tuple[int, int], int]:
@@ -124,7 +86,9 @@ def test_each_record_arrives_once_and_is_mapped_though_lanes_are_killed(
     asyncio.run(made(pair, mirror, topic, remote))
     source, destination = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
     rng = random.Random(5)
-    writing = Writing(source, topic)
+    writing = NumberProducer(
+        *(source, topic, PARTITIONS), lambda number: {"value": str(number)}, {"linger.ms": 1}
+    )
     other = Producer({"bootstrap.servers": destination})
     try:
         with lanes(destination, tmp_path) as running:
