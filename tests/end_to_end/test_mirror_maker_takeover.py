@@ -14,10 +14,10 @@ from real_mirror_maker import PARTITIONS, Handover
 from waiting import until
 
 from twinlog.kafka.types import TopicPartition
-from twinlog.lifecycle.flow_takeover import offsets_topic
 from twinlog.local.processes import ProcessGroup
 from twinlog.local.stage import Stage
 from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset, decode, encode
+from twinlog.mirror.connect_worker import default_worker
 from twinlog.store.topic_reader import read_whole
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -131,7 +131,7 @@ def recorded_offsets(handover: Handover) -> dict[int, int]:
     async def read() -> dict[int, int]:
         found: dict[int, int] = {}
         async with client(handover.target) as target:
-            topic = offsets_topic(handover.alias)
+            topic = default_worker(handover.alias).offsets_topic
             if topic not in (await target.refresh([topic])).topics:
                 return found
             for record in await read_whole(target, topic):

@@ -100,8 +100,10 @@ class Back:
         async def members(*_: object) -> list[str]:
             return []
 
-        async def record(_: object, alias: str, upto: Mapping[TopicPartition, int]) -> None:
-            assert alias == "a"
+        async def record(
+            _: object, topic: str, alias: str, upto: Mapping[TopicPartition, int]
+        ) -> None:
+            assert (topic, alias) == ("mm2-offsets.a.internal", "a")
             self.written.update(upto)
 
         self._patch.setattr(Stored, "reasons", reasons, raising=False)

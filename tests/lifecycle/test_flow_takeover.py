@@ -20,12 +20,13 @@ from twinlog.kafka.errors import Retriable, UserError
 from twinlog.kafka.log.records import Record
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle import flow_takeover
-from twinlog.lifecycle.flow_takeover import FlowTakeover, TakenOver, offsets_topic, worker_group
+from twinlog.lifecycle.flow_takeover import FlowTakeover, TakenOver
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.load import delete_before
 from twinlog.mirror import connect_offsets, mm2_records
 from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset
-from twinlog.mirror.flow import flow_of, flow_properties
+from twinlog.mirror.connect_worker import default_worker
+from twinlog.mirror.flow import connect_worker_of, flow_of, flow_properties
 from twinlog.mirror.mm2_records import OffsetSync
 from twinlog.store.topic_writer import ALL, Entry, append
 
@@ -89,7 +90,7 @@ class Played:
 
     def record(self, offset: int | None = None) -> None:
         """Record an offset, as Connect does; None: only its topic is created."""
-        name = offsets_topic(self.alias)
+        name = default_worker(self.alias).offsets_topic
         librdkafka_tools.make_topic(self.target, name, 3, {"cleanup.policy": "compact"})
         partition = TopicPartition(self.topic, 0)
         if offset is not None:
@@ -116,13 +117,14 @@ class Played:
     def begins(self, takeover: str = "compare", **settings: str) -> list[TakenOver]:
         """Where a flow begins."""
         values = {"enabled": "true", "twinlog.takeover": takeover, **settings}
-        flow = flow_of(flow_properties(values, self.alias, f"{self.alias}-target"))
+        properties = flow_properties(values, self.alias, f"{self.alias}-target")
+        flow, worker = flow_of(properties), connect_worker_of(properties)
 
         async def body() -> list[TakenOver]:
             async with client(self.pair.source) as source, client(self.pair.destination) as target:
                 topics = (await source.refresh([self.topic])).topics
                 remote = (await target.refresh([self.remote])).topics
-                takeover = FlowTakeover(target, source, flow)
+                takeover = FlowTakeover(target, source, flow, worker)
                 return await takeover.begins(topics[self.topic], remote[self.remote])
 
         return asyncio.run(body())
@@ -360,7 +362,8 @@ def test_mirror_maker_is_running(played: Played, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(flow_takeover, "_GROUP_S", 0.5)
     played.fill(10, 10)
     played.record(5)
-    with librdkafka_tools.consumer(played.target, worker_group(played.alias)) as member:
+    group = default_worker(played.alias).group
+    with librdkafka_tools.consumer(played.target, group) as member:
         member.subscribe([played.remote])
         until(lambda: member.poll(0.1), SECONDS, "the member's records")
         with pytest.raises(UserError, match="MirrorMaker 2 is running: its group"):

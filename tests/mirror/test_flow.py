@@ -4,13 +4,17 @@ from collections.abc import Mapping
 from importlib.metadata import EntryPoint
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from twinlog.kafka.errors import UserError
 from twinlog.lifecycle.flow_creation import properties_of, stored_properties
 from twinlog.mirror import replication_policy
 from twinlog.mirror.dataframe_transform import DataFrameTransform
 from twinlog.mirror.flow import flow_of, flow_properties, transforms_of
-from twinlog.mirror.mirror_maker_file import parse_mirror_maker_file
+from twinlog.mirror.flow_settings import DEFAULT_POLICY, IDENTITY_POLICY, SETTINGS
+from twinlog.mirror.mirror_maker_file import Flow, parse_mirror_maker_file
+from twinlog.mirror.mirror_maker_report import EXAMPLE_TOPIC, flow_row
 from twinlog.mirror.replication_policy import ReplicationPolicy
 from twinlog.mirror.settings import kind_of, parse_settings
 from twinlog.mirror.transform_chain import TransformChain
@@ -143,3 +147,86 @@ def test_kafkas_policies_ignore_properties_that_they_do_not_know() -> None:
     assert flow_of(properties).policy.format_remote_topic("a", "orders") == "a.orders"
     with pytest.raises(UserError, match=r"replication\.policy\.mark is not a setting"):
         flow_of({**properties, "mirror.flow.replication.policy.mark": "-of-"})
+
+
+HEADER = """\
+clusters = A, B
+A.bootstrap.servers = a:1
+B.bootstrap.servers = b:1
+A->B.enabled = true
+B->A.emit.heartbeats.enabled = false
+"""
+FLAGS = st.sampled_from(["true", "false", "TRUE"])
+INTERVALS = st.sampled_from(["7", "-1"])
+FACTORS = st.sampled_from(["1", "-1"])
+NAMES = st.sampled_from(["", "a.*,b", "orders"])
+OTHERS = {
+    "enabled": st.just("true"),
+    "source.cluster.alias": st.sampled_from(["eu", "eu-1.x"]),
+    "target.cluster.alias": st.sampled_from(["us"]),
+    "topics": NAMES,
+    "topics.exclude": NAMES,
+    "groups": NAMES,
+    "groups.exclude": NAMES,
+    "config.properties.exclude": NAMES,
+    "replication.policy.class": st.sampled_from([DEFAULT_POLICY, IDENTITY_POLICY]),
+    "replication.policy.separator": st.sampled_from([".", "_", "--"]),
+    "replication.factor": FACTORS,
+    "heartbeats.topic.replication.factor": FACTORS,
+    "checkpoints.topic.replication.factor": FACTORS,
+    "offset-syncs.topic.replication.factor": FACTORS,
+    "use.defaults.from": st.sampled_from(["source", "target"]),
+    "offset-syncs.topic.location": st.sampled_from(["source", "target"]),
+    "offset.lag.max": st.just("0"),
+    "tasks.max": st.just("4"),
+    "admin.timeout.ms": st.just("5"),
+    "consumer.poll.timeout.ms": st.just("5"),
+    "metric.names.formats": st.just("new"),
+    "metric.reporters": st.just("x.Y"),
+    "connector.type": st.sampled_from(["source", "sink"]),
+    "twinlog.data.loss": st.sampled_from(["fail", "continue"]),
+    "twinlog.takeover": st.sampled_from(["refuse", "compare", "recorded", "ignore"]),
+    "consumer.auto.offset.reset": st.sampled_from(["earliest", "latest"]),
+    "consumer.isolation.level": st.sampled_from(["read_uncommitted", "read_committed"]),
+}
+"""Values of settings that are neither flags, nor intervals, nor of one class only."""
+
+
+def value_of(name: str) -> st.SearchStrategy[str]:
+    """Values of a setting; not only its default, except where it may have no other."""
+    setting = SETTINGS[name]
+    if name in OTHERS:
+        return OTHERS[name]
+    if name.endswith(".interval.seconds"):
+        return INTERVALS
+    if setting.default in {"true", "false"}:
+        return FLAGS
+    assert name.endswith(".class"), name
+    return st.just(str(setting.default))
+
+
+@st.composite
+def flows(draw: st.DrawFn) -> Flow:
+    """A flow of a file with any settings, each for all flows or for this one."""
+    lines = []
+    for name in draw(st.lists(st.sampled_from(list(SETTINGS)), unique=True)):
+        everywhere = SETTINGS[name].everywhere and draw(st.booleans())
+        value = f"{draw(value_of(name))}{draw(st.sampled_from(['', ' ']))}"
+        if name.endswith((".separator", ".separator.enabled")):
+            value = value.strip()  # Kafka's policies do not strip these
+        lines.append(f"{'' if everywhere else 'A->B.'}{name} = {value}\n")
+    file = parse_mirror_maker_file(HEADER + "".join(lines), lambda _, value: value)
+    refused = "offset-syncs.topic", "sync.group.offsets.enabled is true"
+    assert all(any(text in problem.text for text in refused) for problem in file.problems)
+    assume(not file.problems)
+    (flow,) = file.flows
+    return flow
+
+
+@given(flow=flows())
+def test_what_is_stored_of_a_file_and_read_back_is_the_same(flow: Flow) -> None:
+    """Goal: what --check reports is what nodes do, whatever the file sets."""
+    rules = flow_of(properties_of(flow))
+    assert rules.settings == flow.settings
+    alias = rules.settings.source_cluster_alias
+    assert rules.policy.format_remote_topic(alias, EXAMPLE_TOPIC) == flow_row(flow).remote_topic

@@ -221,11 +221,15 @@ def test_the_present_name_counts_whatever_its_level() -> None:
 
 
 def test_the_alias_in_remote_names_can_be_set() -> None:
-    """Goal: the known trick for unchanged names, an empty alias and an empty separator."""
+    settings = flow(HEADER + "A->B.source.cluster.alias = eu\n").settings
+    assert (settings.source_cluster_alias, settings.target_cluster_alias) == ("eu", "B")
+
+
+def test_an_empty_alias_is_refused() -> None:
+    """Goal: the known trick for unchanged names has a policy instead, which the error names."""
     text = HEADER + "A->B.source.cluster.alias =\nA->B.replication.policy.separator =\n"
-    settings = flow(text).settings
-    assert (settings.source_cluster_alias, settings.replication_policy_separator) == ("", "")
-    assert settings.target_cluster_alias == "B"
+    (problem,) = problems(text)
+    assert problem.startswith("line 5: A->B.source.cluster.alias is '': expected a name; Identity")
 
 
 def test_properties_of_the_policy_are_kept() -> None:

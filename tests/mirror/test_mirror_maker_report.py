@@ -47,7 +47,7 @@ def test_flows_are_rows() -> None:
     [
         ("", "A.orders"),
         ("replication.policy.separator = _", "A_orders"),
-        ("replication.policy.separator =\nA->B.source.cluster.alias =", "orders"),
+        ("replication.policy.separator = _\nA->B.source.cluster.alias = eu", "eu_orders"),
         (f"replication.policy.class = {IDENTITY_POLICY}", "orders"),
         ("replication.policy.class = x.Mine", None),
     ],

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Collection
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -121,6 +123,28 @@ def test_only_flows_are_changed(monkeypatch: pytest.MonkeyPatch) -> None:
             asyncio.run(change("m"))
         with pytest.raises(MirrorRefused, match="UNKNOWN_MIRROR"):
             asyncio.run(change("x-to-y"))
+
+
+def test_an_alias_that_is_not_that_of_the_name_counts_as_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: --describe shows what names remote topics, and MirrorMaker 2's worker."""
+    own = flow_properties({"enabled": "true", "source.cluster.alias": "eu"}, "A", "B")
+    mirror = replace(FLOW, source={"bootstrap.servers": "a:1"} | own)
+    flow_admin = admin(Stored(mirror), monkeypatch)
+
+    async def describe(_: object) -> Any:
+        return SimpleNamespace(mirrors=[SimpleNamespace(mirror="A-to-B")], unreadable=())
+
+    monkeypatch.setattr(flow_admin, "_describe", describe)
+    (found,) = asyncio.run(flow_admin.describe()).flows
+    assert (found.source, found.target) == ("eu", "B")
+    assert set(found.changed) == {
+        "enabled",
+        "source.cluster.alias",
+        "connect.group.id",
+        "connect.offset.storage.topic",
+    }
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,13 @@ from twinlog.lifecycle.flow_takeover import TAKING_OVER, FlowTakeover, TakenOver
 from twinlog.lifecycle.flow_topics import FlowClusters
 from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.errors import MirrorError, MirrorRefused
-from twinlog.mirror.flow import flow_of, flow_properties, reports_positions, transforms_of
+from twinlog.mirror.flow import (
+    connect_worker_of,
+    flow_of,
+    flow_properties,
+    reports_positions,
+    transforms_of,
+)
 from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.mirror_maker_file import Flow
 from twinlog.mirror.replication_policy import has_properties_of_its_own
@@ -85,8 +91,8 @@ def stored_properties(
     Args:
         client: how the source is reached.
         values: MirrorMaker 2's settings, by name, as written.
-        source: the source's alias.
-        target: the target's alias.
+        source: the source's alias in the flow's name.
+        target: the target's.
 
     Raises:
         UserError: a setting is malformed.
@@ -206,7 +212,8 @@ async def _check_takeover(destination: KafkaCluster, properties: Mapping[str, st
         names = copied_topics(topics, *flow)
         existing = await existing_topics(destination, {*names.values()})
         remote = {topic: existing[name] for topic, name in names.items() if name in existing}
-        await FlowTakeover(destination, source, flow).check(topics, remote)
+        worker = connect_worker_of(properties)
+        await FlowTakeover(destination, source, flow, worker).check(topics, remote)
 
 
 async def take_over_topics(destination: KafkaCluster, name: str) -> list[TakenOver]:

@@ -28,9 +28,8 @@ from twinlog.kafka.groups.offsets import member_clients
 from twinlog.kafka.requests.topics import NewTopic, confirm_absent, create_topics
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.destination_topics import existing_topics
-from twinlog.lifecycle.flow_takeover import offsets_topic, worker_group
 from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset, decode, encode
-from twinlog.mirror.flow import flow_of
+from twinlog.mirror.flow import connect_worker_of, flow_of
 from twinlog.mirror.settings import TRANSLATED
 from twinlog.mirror.states import State
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
@@ -94,9 +93,10 @@ async def hand_back(destination: KafkaCluster, name: str) -> list[HandedBack]:
     reasons = states if mirror.kind == TRANSLATED else States({}, {})
     await _require_known(destination, name, topics, reasons, ends)
     alias = flow_of(mirror.source).settings.source_cluster_alias
-    if members := await member_clients(destination, worker_group(alias)):
+    worker = connect_worker_of(mirror.source)
+    if members := await member_clients(destination, worker.group):
         raise UserError(
-            f"MirrorMaker 2 is running: its group {worker_group(alias)} has the members "
+            f"MirrorMaker 2 is running: its group {worker.group} has the members "
             f"{', '.join(members)}",
             hint="stop it: it reads offsets when it starts",
         )
@@ -105,7 +105,7 @@ async def hand_back(destination: KafkaCluster, name: str) -> list[HandedBack]:
         for topic in topics
         for partition in topic.mirror_partitions
     }
-    await _record(destination, alias, upto)
+    await _record(destination, worker.offsets_topic, alias, upto)
     return [HandedBack(source, end - 1) for source, end in sorted(upto.items()) if end > 0]
 
 
@@ -177,9 +177,8 @@ async def _require_known(
 
 
 async def _record(
-    destination: KafkaCluster, alias: str, ends: Mapping[TopicPartition, int]
+    destination: KafkaCluster, topic: str, alias: str, ends: Mapping[TopicPartition, int]
 ) -> None:
-    topic = offsets_topic(alias)
     count = await partition_count(destination, topic)
     if count is None:
         count = await _create(destination, topic)

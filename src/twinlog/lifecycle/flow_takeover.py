@@ -40,6 +40,7 @@ from twinlog.kafka.requests.partitions import Isolation, list_offsets
 from twinlog.kafka.requests.topics import confirm_absent
 from twinlog.kafka.types import LogBounds, Offset, TopicPartition
 from twinlog.mirror.connect_offsets import last_copied
+from twinlog.mirror.connect_worker import ConnectWorker
 from twinlog.mirror.copied_tail import CopiedTail, OffsetRange, content
 from twinlog.mirror.flow import FlowRules
 from twinlog.mirror.flow_settings import TAKEOVER, FlowSettings
@@ -61,16 +62,6 @@ _MOST: Final = 10_000_000
 """Records of a partition behind the recorded one that are looked at."""
 _HELD: Final = 1_000_000
 """Records of a remote partition among which repeated ones are looked for."""
-
-
-def offsets_topic(source: str) -> str:
-    """The topic on the target where MirrorMaker 2's dedicated mode records source offsets."""
-    return f"mm2-offsets.{source}.internal"
-
-
-def worker_group(source: str) -> str:
-    """The group on the target that the workers of MirrorMaker 2's dedicated mode are members of."""
-    return f"{source}-mm2"
 
 
 class TakenOver(NamedTuple):
@@ -123,12 +114,20 @@ class FlowTakeover:
         destination: the target.
         source: the source.
         flow: the flow, with its `twinlog.takeover`.
+        worker: what MirrorMaker 2's Connect worker is called.
     """
 
-    def __init__(self, destination: KafkaCluster, source: KafkaCluster, flow: FlowRules) -> None:
+    def __init__(
+        self,
+        destination: KafkaCluster,
+        source: KafkaCluster,
+        flow: FlowRules,
+        worker: ConnectWorker,
+    ) -> None:
         self._destination = destination
         self._source = source
         self._flow = flow
+        self._worker = worker
         self._reads_all = self._settings.consumer_isolation_level == "read_uncommitted"
         isolation = Isolation.READ_UNCOMMITTED if self._reads_all else Isolation.READ_COMMITTED
         self._source_logs = ClusterLogs(source, isolation=isolation)
@@ -170,8 +169,7 @@ class FlowTakeover:
             Retriable: the target is unreachable.
         """
         await self._require_stopped()
-        offsets = offsets_topic(self._settings.source_cluster_alias)
-        if not ends or not await _exists(self._destination, offsets):
+        if not ends or not await _exists(self._destination, self._worker.offsets_topic):
             return
         copied = await self._last_copied()
         for partition in sorted(ends.keys() & copied.keys()):
@@ -239,7 +237,7 @@ class FlowTakeover:
         """
         if self._trouble is not None:
             raise self._trouble
-        group = worker_group(self._settings.source_cluster_alias)
+        group = self._worker.group
         deadline = asyncio.get_running_loop().time() + _GROUP_S
         waits = False
         while members := await member_clients(self._destination, group):
@@ -262,7 +260,7 @@ class FlowTakeover:
             UserError: it has recorded none on this cluster.
         """
         if self._copied is None:
-            topic = offsets_topic(self._settings.source_cluster_alias)
+            topic = self._worker.offsets_topic
             if not await _exists(self._destination, topic):
                 raise UserError(
                     f"MirrorMaker 2 has left no offsets: the target has no topic {topic}",
@@ -279,7 +277,7 @@ class FlowTakeover:
     async def _refuse(
         self, topic: str, remote: str, filled: Mapping[TopicPartition, TopicPartition]
     ) -> None:
-        offsets = offsets_topic(self._settings.source_cluster_alias)
+        offsets = self._worker.offsets_topic
         try:
             if self._copied is None:
                 there = await _exists(self._destination, offsets)

@@ -30,7 +30,7 @@ from twinlog.lifecycle.destination_topics import (
 )
 from twinlog.lifecycle.flow_takeover import FlowTakeover, TakenOver
 from twinlog.mirror.copied_configs import left_out, remote_configs
-from twinlog.mirror.flow import FlowRules
+from twinlog.mirror.flow import FlowRules, connect_worker_of
 from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.settings import TRANSACTIONAL
 from twinlog.mirror.topic_configs import NEVER_COPIED, TIERED_STORAGE, SourceConfig
@@ -85,7 +85,8 @@ class FlowClusters:
 
     def __post_init__(self) -> None:
         """Begin to find out where topics begin."""
-        takeover = FlowTakeover(self.destination, self.source, self.flow)
+        worker = connect_worker_of(self.mirror.source)
+        takeover = FlowTakeover(self.destination, self.source, self.flow, worker)
         object.__setattr__(self, "takeover", takeover)
 
     async def add(

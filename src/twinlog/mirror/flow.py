@@ -3,12 +3,23 @@
 Each setting that is not the default is one of the mirror's properties, with `PREFIX` before its
 name: `mirror.flow.topics`. Those of the connection to the source are as in any mirror. A policy of
 one's own may read more properties: all that begin with `replication.policy.`.
+
+The name of a flow has the pair of aliases that a file writes before its settings, `A->B`. What the
+flow itself calls its clusters are `source.cluster.alias` and `target.cluster.alias`: the same,
+unless the file sets them. MirrorMaker 2's Connect worker goes by the pair (connect_worker.py).
 """
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from twinlog.kafka.errors import UserError
+from twinlog.mirror.connect_worker import (
+    STORED_NAMES,
+    ConnectWorker,
+    default_worker,
+    stored_worker,
+    worker_of,
+)
 from twinlog.mirror.dataframe_transform import (
     DataFrameTransform,
     has_dataframe_transform,
@@ -48,8 +59,19 @@ class FlowRules(NamedTuple):
 
 
 def flow_properties(values: Mapping[str, str], source: str, target: str) -> dict[str, str]:
-    """The properties of a mirror for a flow with these settings, by MirrorMaker 2's names."""
-    stored = {**values, _ALIASES[0]: source, _ALIASES[1]: target}
+    """The properties of a mirror for a flow with these settings.
+
+    Args:
+        values: the settings by MirrorMaker 2's names, as written; they may have other aliases.
+        source: the source's alias in the flow's name.
+        target: the target's.
+    """
+    pair = {_ALIASES[0]: source, _ALIASES[1]: target}
+    # Without white space: a policy is given the text as it is stored.
+    aliases = {name: values.get(name, alias).strip() for name, alias in pair.items()}
+    stored = {**values, **aliases}
+    if aliases[_ALIASES[0]] != source:
+        stored = {**stored_worker(default_worker(source)), **stored}
     properties = {f"{FLOW_PREFIX}{name}": text for name, text in stored.items()}
     return {KIND: flow_kind(values), **properties}
 
@@ -93,6 +115,7 @@ def flow_of(properties: Mapping[str, str]) -> FlowRules:
         name
         for name in values.keys() - SETTINGS.keys()
         if not belongs_to_transforms(name)
+        and name not in STORED_NAMES
         and not (own_policy and name.startswith(f"{POLICY_PREFIX}."))
     )
     if unknown:
@@ -103,6 +126,16 @@ def flow_of(properties: Mapping[str, str]) -> FlowRules:
         text = values.get(bad.name)
         raise UserError(f"{FLOW_PREFIX}{bad.name} is {text!r}: expected {bad.expectation}")
     return FlowRules(settings, policy_of(values))
+
+
+def connect_worker_of(properties: Mapping[str, str]) -> ConnectWorker:
+    """The Connect worker of MirrorMaker 2 that has copied, or will copy, a flow's topics.
+
+    Args:
+        properties: a flow's, as `flow_of` accepts them.
+    """
+    values = _values(properties)
+    return worker_of(values, values[_ALIASES[0]])
 
 
 def reports_positions(properties: Mapping[str, str]) -> bool:

@@ -6,13 +6,12 @@ Names and defaults are those of MirrorMaker 2's `MirrorSourceConfig`, `MirrorChe
 
 - names that MirrorMaker 2 had until 3.9 (`removed`), with their meaning there;
 - the settings of KIP-656, a draft that no MirrorMaker 2 has (`draft`);
-- two settings of the source's consumer, since they decide which records a flow copies;
-- twinlog's own.
+- two settings of the source's consumer, since they decide which records are copied; twinlog's own.
 
 A value is accepted if MirrorMaker 2 accepts it, with its own syntax: surrounding white space does
 not count, `TRUE` is `true`, lists are separated by commas. More than it are refused: an interval of
-0 seconds (its scheduler fails, or its tasks spin), a negative lag or timeout, and a separator that
-no topic's name can have.
+0 seconds (its scheduler fails, or its tasks spin), a negative lag or timeout, an empty alias, and a
+separator that no topic's name can have.
 """
 
 from collections.abc import Mapping
@@ -29,6 +28,7 @@ from twinlog.mirror.setting_values import (
     choice,
     number,
     only,
+    parse_alias,
     parse_flag,
     parse_formats,
     parse_interval,
@@ -84,14 +84,14 @@ _ROWS: Final = (
     FlowSetting(
         "source.cluster.alias",
         None,
-        parse_text,
+        parse_alias,
         "name",
         "the source's name in remote topic names; by default A of `A->B`",
     ),
     FlowSetting(
         "target.cluster.alias",
         None,
-        parse_text,
+        parse_alias,
         "name",
         "the target's name in names of internal topics; by default B of `A->B`",
     ),

@@ -53,6 +53,17 @@ def parse_text(text: str) -> str:
     return text.strip()
 
 
+def parse_alias(text: str) -> str:
+    """What a cluster is called in the names of topics; not empty.
+
+    Raises:
+        ValueError: it is empty.
+    """
+    if not text.strip():
+        raise ValueError("a name; IdentityReplicationPolicy leaves names of topics unchanged")
+    return text.strip()
+
+
 def parse_flag(text: str) -> bool:
     """`true` or `false`, in any case.
 

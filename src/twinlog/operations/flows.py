@@ -21,6 +21,7 @@ from twinlog.lifecycle.creation import connected_source
 from twinlog.lifecycle.flow_creation import create_flow, flow_name, properties_of
 from twinlog.lifecycle.flow_forgetting import forget_flow
 from twinlog.lifecycle.flow_positions import GroupSide, import_positions
+from twinlog.mirror.connect_worker import STORED_NAMES
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.flow import belongs_to_transforms, flow_of
 from twinlog.mirror.flow_settings import SETTINGS
@@ -404,13 +405,19 @@ def _described(
         settings = {
             name: values.get(name, setting.default or "") for name, setting in SETTINGS.items()
         }
-        settings |= {name: text for name, text in values.items() if belongs_to_transforms(name)}
+        settings |= {
+            name: text
+            for name, text in values.items()
+            if belongs_to_transforms(name) or name in STORED_NAMES
+        }
+    source, target = (settings.get(name, "") for name in _ALIASES)
+    same = (mirror.name.startswith(f"{source}-to-"), mirror.name.endswith(f"-to-{target}"))
+    unchanged = {alias for alias, is_same in zip(_ALIASES, same, strict=True) if is_same}
     changed = [
         name
         for name, text in settings.items()
-        if name not in _ALIASES and (name not in SETTINGS or text != SETTINGS[name].default)
+        if name not in unchanged and (name not in SETTINGS or text != SETTINGS[name].default)
     ]
-    source, target = (settings.get(name, "") for name in _ALIASES)
     flow = FlowDescription(
         flow=mirror.name,
         source=source,
