@@ -4,7 +4,8 @@ The way back itself is in tests/end_to_end/test_mirror_maker_takeover.py.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
@@ -14,7 +15,8 @@ import pytest
 
 from twinlog.engines.transactional.positions import PositionLost
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.errors import UserError
+from twinlog.kafka.error_codes import ErrorCode
+from twinlog.kafka.errors import Retriable, UserError
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle import flow_handback
 from twinlog.lifecycle.flow_handback import HandedBack, hand_back
@@ -50,12 +52,13 @@ class Stored:
 
     reasons: Mapping[int, str]
     mirror = MIRROR
+    topic = TOPIC
 
     def __init__(self, _: KafkaCluster) -> None:
         pass
 
     async def snapshot(self) -> Snapshot:
-        return Snapshot({key_of(record): record for record in (self.mirror, TOPIC)})
+        return Snapshot({key_of(record): record for record in (self.mirror, self.topic)})
 
     async def states(self) -> States:
         names = [MirrorPartition("a-to-b", "orders", index) for index in range(2)]
@@ -76,8 +79,16 @@ class Back:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.written: dict[TopicPartition, int] = {}
+        self.source: dict[str, SimpleNamespace] = {}
+        self.absent = True
+        self.source_has(1)
         self._patch = monkeypatch
         monkeypatch.setattr(flow_handback, "MirrorStore", Stored)
+
+    def source_has(self, topic_id: int | None, error: int = 0) -> None:
+        """The topic on the source; None: there is none."""
+        found = SimpleNamespace(topic_id=UUID(int=topic_id or 0), error=error)
+        self.source = {} if topic_id is None else {"orders": found}
 
     def __call__(
         self,
@@ -91,8 +102,21 @@ class Back:
         async def existing(*_: object) -> object:
             return there
 
-        async def read(*_: object) -> object:
-            return ends
+        async def refresh(names: list[str]) -> object:
+            assert names == ["orders"]
+            return SimpleNamespace(topics=self.source)
+
+        @asynccontextmanager
+        async def source(mirror: Mirror, _: object) -> AsyncIterator[object]:
+            assert mirror.name == "a-to-b"
+            yield SimpleNamespace(refresh=refresh)
+
+        async def confirm_absent(_: object, name: str) -> None:
+            if not self.absent:
+                raise Retriable("the topic is not yet known to every broker", topic=name)
+
+        async def read(_: object, topics: list[MirrorTopic]) -> object:
+            return ends if topics else {}
 
         async def offsets_id(*_: object) -> UUID | None:
             return None if recorded_in is None else UUID(int=recorded_in)
@@ -107,6 +131,8 @@ class Back:
             self.written.update(upto)
 
         self._patch.setattr(Stored, "reasons", reasons, raising=False)
+        self._patch.setattr(flow_handback, "connected_source", source)
+        self._patch.setattr(flow_handback, "confirm_absent", confirm_absent)
         self._patch.setattr(flow_handback, "existing_topics", existing)
         self._patch.setattr(flow_handback, "offsets_topic_id", offsets_id)
         self._patch.setattr(flow_handback, "read_ends", read)
@@ -192,3 +218,39 @@ def test_a_flow_in_transactions_is_handed_back_at_its_positions(
     monkeypatch.setattr(flow_handback, "settled_positions", lost)
     with pytest.raises(UserError, match="not known what flow a-to-b has copied: the position is"):
         back({}, {})
+
+
+@pytest.mark.parametrize("topic_id", [9, None])
+@pytest.mark.parametrize("reasons", [{}, {0: "it lost records"}])
+def test_what_was_copied_of_a_former_source_topic_is_not_handed_back(
+    back: Back, topic_id: int | None, reasons: dict[int, str]
+) -> None:
+    """Goal: MirrorMaker 2 does not skip records of a topic that was recreated, or will be."""
+    back.source_has(topic_id)
+    found = back({FIRST: 52_020, SECOND: 7}, reasons, remote=None, recorded_in=8)
+    assert found == [HandedBack(FIRST, None), HandedBack(SECOND, None)]
+    assert "orders-0: MirrorMaker 2 begins as usual" in str(found[0])
+    assert back.written == {FIRST: 0, SECOND: 0}, "what MirrorMaker 2 had recorded is removed"
+
+
+def test_a_source_that_does_not_tell_the_topic_decides_nothing(
+    back: Back, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: both are proved: that it is the same topic, and that there is none any more.
+
+    Topics of a source that has no ids (before Kafka 2.8) count as the same.
+    """
+    back.source_has(0)
+    with pytest.raises(Retriable, match="does not know its id"):
+        back({FIRST: 80, SECOND: 7}, {})
+    back.source_has(1, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(UserError, match="describe the source topic"):
+        back({FIRST: 80, SECOND: 7}, {})
+    back.source_has(None)
+    back.absent = False
+    with pytest.raises(Retriable, match="not yet known"):
+        back({FIRST: 80, SECOND: 7}, {})
+    assert back.written == {}
+    monkeypatch.setattr(Stored, "topic", replace(TOPIC, topic_id=UUID(int=0)))
+    back.source_has(0)
+    assert back({FIRST: 80, SECOND: 7}, {}) == [HandedBack(FIRST, 79), HandedBack(SECOND, 6)]

@@ -5,6 +5,10 @@ what was copied, and nothing more lands. What was copied is in the recorded map;
 writes in transactions, it is the committed position: the fence has ended its last transaction.
 MirrorMaker 2 has to be stopped, too: Connect reads its offsets when it starts.
 
+An offset is of one topic. If the source topic was deleted or recreated since the flow has copied
+it, MirrorMaker 2 would skip as many records of the new one, so whatever is recorded of it is
+removed: MirrorMaker 2 begins as it does with a topic that it has never copied.
+
 An offset is written to the partition that has its key already, or else to that which Connect's own
 producer would choose. Otherwise two records of one key would be in two partitions, and which of
 them Connect reads last is not defined.
@@ -22,11 +26,13 @@ from twinlog.engines.transactional.positions import (
 )
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
+from twinlog.kafka.client.references import EVERYTHING
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Refusal, UserError
+from twinlog.kafka.errors import Refusal, Retriable, UserError
 from twinlog.kafka.groups.offsets import member_clients
 from twinlog.kafka.requests.topics import NewTopic, confirm_absent, create_topics
 from twinlog.kafka.types import TopicPartition
+from twinlog.lifecycle.creation import connected_source
 from twinlog.lifecycle.destination_topics import existing_topics
 from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset, decode, encode
 from twinlog.mirror.flow import connect_worker_of, flow_of
@@ -49,11 +55,17 @@ class HandedBack(NamedTuple):
     """A partition that MirrorMaker 2 goes on with."""
 
     source: TopicPartition
-    last: int
-    """The source's offset up to which all was copied, which is recorded for MirrorMaker 2."""
+    last: int | None
+    """The source's offset up to which all was copied, which is recorded for MirrorMaker 2; None:
+    what was copied is of a former topic."""
 
     def __str__(self) -> str:
         """A line for the operator."""
+        if self.last is None:
+            return (
+                f"{self.source}: MirrorMaker 2 begins as usual, since the source topic was deleted "
+                "or recreated after the flow had copied it"
+            )
         return f"{self.source}: MirrorMaker 2 goes on at offset {self.last + 1}"
 
 
@@ -65,14 +77,15 @@ async def hand_back(destination: KafkaCluster, name: str) -> list[HandedBack]:
         name: the flow's.
 
     Returns:
-        The partitions of which something was copied; the others begin as MirrorMaker 2's do.
+        The partitions of which something was copied, and all of topics that the source has deleted
+        or recreated since; the others begin as MirrorMaker 2's do, too.
 
     Raises:
         UserError: there is no such flow, a partition is not STOPPED, it is not known what of it was
             copied, its remote topic or `__mirror_offsets` was recreated, MirrorMaker 2 is running,
-            or a right is missing.
+            the source is another cluster, or a right is missing.
         ProtocolError: the records of Connect or of the flow cannot be read.
-        Retriable: not now; some offsets may be written.
+        Retriable: not now, as the source is unreachable, for example; some offsets may be written.
     """
     store = MirrorStore(destination)
     snapshot = await store.snapshot()
@@ -88,10 +101,13 @@ async def hand_back(destination: KafkaCluster, name: str) -> list[HandedBack]:
                     "--remove",
                     hint=f"kafka-mirrors --remove --mirror {name} --topic '.*'",
                 )
-    ends = await _copied_to(destination, mirror, topics)
+    async with connected_source(mirror, EVERYTHING) as source:
+        former = await _former_topics(source, topics)
+    present = [topic for topic in topics if topic.topic not in former]
+    ends = await _copied_to(destination, mirror, present)
     # A position is known whatever has become of its partition.
     reasons = states if mirror.kind == TRANSLATED else States({}, {})
-    await _require_known(destination, name, topics, reasons, ends)
+    await _require_known(destination, name, present, reasons, ends)
     alias = flow_of(mirror.source).settings.source_cluster_alias
     worker = connect_worker_of(mirror.source)
     if members := await member_clients(destination, worker.group):
@@ -102,11 +118,43 @@ async def hand_back(destination: KafkaCluster, name: str) -> list[HandedBack]:
         )
     upto = {
         partition.source: max(ends.get(partition.source, 0), topic.begin(partition.partition) or 0)
-        for topic in topics
+        for topic in present
         for partition in topic.mirror_partitions
     }
-    await _record(destination, worker.offsets_topic, alias, upto)
-    return [HandedBack(source, end - 1) for source, end in sorted(upto.items()) if end > 0]
+    anew = {
+        partition.source: 0
+        for topic in topics
+        if topic.topic in former
+        for partition in topic.mirror_partitions
+    }
+    await _record(destination, worker.offsets_topic, alias, upto | anew)
+    handed_back = [HandedBack(source, end - 1) for source, end in upto.items() if end > 0]
+    return sorted((*handed_back, *(HandedBack(source, None) for source in anew)))
+
+
+async def _former_topics(source: KafkaCluster, topics: Sequence[MirrorTopic]) -> frozenset[str]:
+    """The topics that the source has deleted or recreated since they were added to the flow.
+
+    Raises:
+        UserError: a topic may not be described.
+        Retriable: not all brokers report that a topic is missing, or one does not report its id.
+    """
+    if not topics:
+        return frozenset()
+    there = (await source.refresh([topic.topic for topic in topics])).topics
+    former: set[str] = set()
+    for topic in topics:
+        present = there.get(topic.topic)
+        if present is None:
+            await confirm_absent(source, topic.topic)
+            former.add(topic.topic)
+        elif present.error:
+            Refusal(present.error).fail("describe the source topic", topic=topic.topic)
+        elif is_another(topic.topic_id, present.topic_id):
+            former.add(topic.topic)
+        elif topic.topic_id not in {NO_TOPIC_ID, present.topic_id}:
+            raise Retriable("a broker of the source does not know its id", topic=topic.topic)
+    return frozenset(former)
 
 
 async def _copied_to(
