@@ -3,7 +3,8 @@
 import pytest
 
 from twinlog.mirror.copied_topics import copied_topics
-from twinlog.mirror.flow_settings import FlowSettings, parse_flow_settings
+from twinlog.mirror.flow_settings import FlowSettings
+from twinlog.mirror.flow_settings_parser import parse_flow_settings
 from twinlog.mirror.replication_policy import DefaultReplicationPolicy, IdentityReplicationPolicy
 
 DEFAULT = DefaultReplicationPolicy()

@@ -1,19 +1,22 @@
 """Twin of flow_settings.py; test_mirror_maker_java.py compares the defaults with Java's."""
 
+import ast
+import inspect
 from dataclasses import fields
 
 import pytest
-from checkout import DOCS
+from checkout import DOCS, ROOT
 
 from twinlog.mirror.flow_settings import (
     FORMER_NAMES,
+    IDENTITY_POLICY,
     SETTINGS,
-    BadValue,
     FlowSetting,
     FlowSettings,
     field_name,
-    parse_flow_settings,
 )
+from twinlog.mirror.flow_settings_parser import parse_flow_settings
+from twinlog.mirror.replication_policy import IdentityReplicationPolicy, policy_of
 from twinlog.text import closest
 
 
@@ -88,17 +91,65 @@ def test_checkpoints_and_group_offsets(
     assert (settings.emits_checkpoints, settings.syncs_group_offsets) == (checkpoints, offsets)
 
 
-def test_heartbeats_can_be_off_in_two_ways() -> None:
-    assert not parsed(emit_heartbeats_enabled="false").emits_heartbeats
-    assert not parsed(emit_heartbeats_interval_seconds="-1").emits_heartbeats
+@pytest.mark.parametrize(
+    ("setting", "name"),
+    [
+        ("refresh_topics", "refreshes_topics"),
+        ("sync_topic_configs", "syncs_topic_configs"),
+        ("sync_topic_acls", "syncs_topic_acls"),
+        ("emit_heartbeats", "emits_heartbeats"),
+    ],
+)
+def test_what_is_on_by_default_can_be_off_in_two_ways(setting: str, name: str) -> None:
+    """Goal: a negative interval means never, as for MirrorMaker 2's `Scheduler`."""
+    assert getattr(parsed(), name)
+    assert not getattr(parsed(**{f"{setting}_enabled": "false"}), name)
+    assert not getattr(parsed(**{f"{setting}_interval_seconds": "-1"}), name)
 
 
-def test_all_errors_are_returned() -> None:
-    values = {"tasks.max": "0", "topics": "(", "enabled": "maybe", "replication.factor": "3"}
-    errors = parse_flow_settings(values, "A", "B")
-    assert isinstance(errors, tuple)
-    assert [error.name for error in errors] == ["enabled", "topics", "tasks.max"]
-    assert errors[0] == BadValue("enabled", "true or false")
+REPORTS = {"flow_settings.py", "mirror_maker_report.py", "mirror_maker_lines.py"}
+"""Modules in which a setting may be read without any effect on a flow."""
+
+
+def attributes(tree: ast.AST) -> set[str]:
+    """The names of all attributes that are read."""
+    loads = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    return {node.attr for node in loads if isinstance(node.ctx, ast.Load)}
+
+
+def read_fields() -> set[str]:
+    """The fields of `FlowSettings` that other modules read, also by way of its methods."""
+    modules = [path for path in (ROOT / "src").rglob("*.py") if path.name not in REPORTS]
+    read = set().union(*(attributes(ast.parse(path.read_text())) for path in modules))
+    own = ast.parse(inspect.getsource(FlowSettings)).body[0]
+    assert isinstance(own, ast.ClassDef)
+    methods = {one.name: attributes(one) for one in own.body if isinstance(one, ast.FunctionDef)}
+    pending = [name for name in methods if name in read]
+    while pending:
+        more = methods.pop(pending.pop(), set())
+        read |= more
+        pending += [name for name in methods if name in more]
+    return read
+
+
+def test_what_is_reported_as_used_is_read() -> None:
+    """Goal: no line of a file is reported as used, and has no effect."""
+    read = read_fields()
+    unread = {
+        name
+        for name, setting in SETTINGS.items()
+        if not setting.differs and field_name(name) not in read
+    }
+    classes = {name for name in unread if "only the default is supported" in SETTINGS[name].meaning}
+    values = {
+        "replication.policy.class": IDENTITY_POLICY,
+        "replication.policy.separator": "-",
+        "replication.policy.internal.topic.separator.enabled": "false",
+    }
+    assert unread - classes == values.keys(), "the policy takes these from the properties"
+    policy = policy_of(values)
+    assert isinstance(policy, IdentityReplicationPolicy)
+    assert (policy.separator, policy.internal_topic_separator_enabled) == ("-", False)
 
 
 def test_the_closest_name() -> None:

@@ -19,8 +19,8 @@ from twinlog.mirror.flow_settings import (
     POLICY_PREFIX,
     SETTINGS,
     FlowSettings,
-    parse_flow_settings,
 )
+from twinlog.mirror.flow_settings_parser import parse_flow_settings
 from twinlog.mirror.legacy_mirror_maker import include_expression
 from twinlog.mirror.mirror_maker_file import (
     client_properties,

@@ -1,4 +1,7 @@
-"""Which topics of the source a flow adds; with brokers: tests/end_to_end/test_flows.py."""
+"""Which topics of the source a flow adds; with brokers: tests/end_to_end/test_flows.py.
+
+Also, when it leaves the configurations of remote topics alone.
+"""
 
 import asyncio
 from types import SimpleNamespace
@@ -9,11 +12,13 @@ import pytest
 from sync_contexts import sync_context
 
 from twinlog.kafka.errors import Retriable
+from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.mirror.flow import flow_properties
+from twinlog.mirror.settings import REFRESH
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, key_of
 from twinlog.store.snapshot import Snapshot
 from twinlog.sync import flow_topics
-from twinlog.sync.flow_topics import SEARCH_S, FlowTopics
+from twinlog.sync.flow_topics import SEARCH_S, FlowConfigs, FlowTopics
 
 ONCE = {"enabled": "true", "topics": "t.*", "refresh.topics.enabled": "false"}
 
@@ -68,13 +73,23 @@ class Flow:
         return set(asyncio.run(self.sync.compare(context)).new)
 
 
+NEVER = [
+    {"refresh.topics.enabled": "false"},
+    {"refresh.topics.enabled": "true", "refresh.topics.interval.seconds": "-1"},
+]
+
+
 @pytest.fixture
 def flow(monkeypatch: pytest.MonkeyPatch) -> Flow:
     return Flow(monkeypatch)
 
 
-def test_a_flow_looks_once_until_it_has_all_topics(flow: Flow) -> None:
+@pytest.mark.parametrize("settings", NEVER)
+def test_a_flow_looks_once_until_it_has_all_topics(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
+) -> None:
     """Goal: one topic that was added first, or alone, does not stand for the others."""
+    flow = Flow(monkeypatch, **settings)
     flow.ids = {"t1": UUID(int=1), "t2": UUID(int=2), "other": UUID(int=3)}
     flow.add("t1")
     assert flow.new() == {"t2"}
@@ -83,7 +98,7 @@ def test_a_flow_looks_once_until_it_has_all_topics(flow: Flow) -> None:
     assert flow.new() == set()
     assert flow.new(SEARCH_S) == set()
     flow.ids["t3"] = UUID(int=4)
-    assert flow.new() == set(), "refresh.topics.enabled is false"
+    assert flow.new() == set(), "topics are not refreshed"
     flow.start()
     assert flow.new() == {"t3"}, "as MirrorMaker 2, when it starts"
 
@@ -150,3 +165,54 @@ def test_a_recreated_topic_is_added_again(monkeypatch: pytest.MonkeyPatch) -> No
         second,
     ]
     assert flow.new() == {"t1"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [
+        ({}, True),
+        ({"sync.topic.configs.enabled": "false"}, False),
+        ({"sync.topic.configs.interval.seconds": "-1"}, False),
+    ],
+)
+def test_configurations_that_are_not_synced_are_not_even_read(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], asked: bool
+) -> None:
+    """Goal: a remote topic that keeps its records for longer is not shortened to the source's."""
+    flow, asks = Flow(monkeypatch, **settings), []
+    flow.ids = {"t1": UUID(int=1)}
+    flow.add("t1")
+
+    async def read(*_: object) -> dict[object, object]:
+        asks.append(1)
+        raise LookupError
+
+    monkeypatch.setattr(flow_topics, "known_configs", read)
+    records = {key_of(record): record for record in (flow.mirror, *flow.topics)}
+    context = sync_context(
+        flow, None, None, snapshot=Snapshot(records), topics=flow.topics, same=flow.topics
+    )
+    compared = FlowConfigs().compare(context)
+    if asked:
+        with pytest.raises(LookupError):
+            asyncio.run(compared)
+    else:
+        assert asyncio.run(compared).changes == {}
+    assert bool(asks) is asked
+
+
+def test_what_never_happens_does_not_set_the_pace() -> None:
+    """Goal: one refresh serves all that is in use, at the shortest of their intervals."""
+    never = {
+        "enabled": "true",
+        "refresh.topics.interval.seconds": "-5",
+        "sync.topic.acls.enabled": "false",
+        "emit.checkpoints.enabled": "false",
+    }
+    configs = {"sync.topic.configs.interval.seconds": "30"}
+    for settings, pace in (({}, 600_000), (configs, 30_000)):
+        properties = stored_properties({"bootstrap.servers": "a:1"}, never | settings, "a", "b")
+        assert properties[REFRESH] == str(pace)
+    all_off = never | {"sync.topic.configs.interval.seconds": "-1"}
+    properties = stored_properties({"bootstrap.servers": "a:1"}, all_off, "a", "b")
+    assert properties[REFRESH] == "600000", "new partitions are copied all the same"

@@ -52,6 +52,8 @@ from twinlog.store.recorded_maps import read_ends
 log = logging.getLogger(__name__)
 
 _NO_GROUPS: Final = ""
+_REFRESH_S: Final = 600
+"""Seconds between two refreshes of a flow that has everything off: partitions are added still."""
 
 
 def flow_name(source: str, target: str) -> str:
@@ -112,8 +114,10 @@ def stored_properties(
             "latest",
             hint="a flow knows its position from the first record on",
         )
-    intervals = [settings.refresh_topics_interval_seconds]
-    if settings.sync_topic_configs_enabled:
+    intervals: list[int] = []
+    if settings.refreshes_topics:
+        intervals.append(settings.refresh_topics_interval_seconds)
+    if settings.syncs_topic_configs:
         intervals.append(settings.sync_topic_configs_interval_seconds)
     if settings.syncs_topic_acls:
         intervals.append(settings.sync_topic_acls_interval_seconds)
@@ -124,8 +128,7 @@ def stored_properties(
     if reports_positions(properties):
         intervals.append(settings.twinlog_source_offsets_interval_seconds)
     # One refresh serves all that follows the topics: the shortest interval of those in use.
-    seconds = min((s for s in intervals if s > 0), default=settings.refresh_topics_interval_seconds)
-    refresh = {REFRESH: str(max(1, abs(seconds)) * 1000)}
+    refresh = {REFRESH: str(min(intervals, default=_REFRESH_S) * 1000)}
     return {**client, **refresh, GROUPS: _groups(settings), **properties}
 
 

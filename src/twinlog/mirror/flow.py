@@ -31,8 +31,8 @@ from twinlog.mirror.flow_settings import (
     SETTINGS,
     TRANSACTIONS,
     FlowSettings,
-    parse_flow_settings,
 )
+from twinlog.mirror.flow_settings_parser import parse_flow_settings
 from twinlog.mirror.mirror_maker_names import TRANSFORMS
 from twinlog.mirror.replication_policy import (
     ReplicationPolicy,

@@ -1,6 +1,7 @@
 """The settings of one flow `A->B`, as MirrorMaker 2 of Kafka 4.3 has them (KIP-382, KIP-545).
 
-`SETTINGS` is the one source for parsing, for messages and for docs/operations/mirror-maker.md.
+`SETTINGS` is the one source for parsing (flow_settings_parser.py), for messages and for the manual
+(docs/operations/mirror-maker.md).
 Names and defaults are those of MirrorMaker 2's `MirrorSourceConfig`, `MirrorCheckpointConfig` and
 `MirrorHeartbeatConfig`; tests/mirror/test_mirror_maker_java.py compares them. Beside them are:
 
@@ -16,7 +17,7 @@ separator that no topic's name can have.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from twinlog.mirror.pattern_lists import matches
 from twinlog.mirror.setting_values import (
@@ -77,6 +78,8 @@ _FLAG: Final = "true, false"
 _REGEX: Final = "regular expressions, comma-separated"
 _LANES: Final = "twinlog distributes partitions over lanes by their load"
 _NO_JMX: Final = "twinlog has no JMX metrics: see docs/metrics.md"
+_ALL_GROUPS: Final = "twinlog lists the groups whenever it translates their offsets"
+_CLIENT_TIMEOUT: Final = "twinlog has the timeouts of its clients: default.api.timeout.ms"
 _OFFSET_MAP: Final = "twinlog stores where each batch landed, so no offset is approximate"
 
 _ROWS: Final = (
@@ -175,6 +178,7 @@ _ROWS: Final = (
         parse_flag,
         _FLAG,
         "whether the source is checked for new groups",
+        differs=_ALL_GROUPS,
     ),
     FlowSetting(
         "refresh.groups.interval.seconds",
@@ -182,6 +186,7 @@ _ROWS: Final = (
         parse_interval,
         "seconds",
         "time between two checks for new groups",
+        differs=_ALL_GROUPS,
     ),
     FlowSetting(
         "sync.topic.configs.enabled",
@@ -343,7 +348,14 @@ _ROWS: Final = (
     FlowSetting(
         "tasks.max.enforce", "true", parse_flag, _FLAG, "whether more tasks fail", differs=_LANES
     ),
-    FlowSetting("admin.timeout.ms", "60000", _POSITIVE_MS, "ms", "timeout of administrative steps"),
+    FlowSetting(
+        "admin.timeout.ms",
+        "60000",
+        _POSITIVE_MS,
+        "ms",
+        "timeout of administrative steps",
+        differs=_CLIENT_TIMEOUT,
+    ),
     FlowSetting(
         "consumer.poll.timeout.ms",
         "1000",
@@ -534,6 +546,16 @@ class FlowSettings:
         return self.twinlog_data_loss == "continue"
 
     @property
+    def refreshes_topics(self) -> bool:
+        """Whether the source is checked for new topics again, when the flow has all that it had."""
+        return self.refresh_topics_enabled and self.refresh_topics_interval_seconds > 0
+
+    @property
+    def syncs_topic_configs(self) -> bool:
+        """Whether configurations of remote topics follow the source's."""
+        return self.sync_topic_configs_enabled and self.sync_topic_configs_interval_seconds > 0
+
+    @property
     def syncs_topic_acls(self) -> bool:
         """Whether ACLs of remote topics follow the source's."""
         return self.sync_topic_acls_enabled and self.sync_topic_acls_interval_seconds > 0
@@ -565,36 +587,3 @@ class FlowSettings:
     def selects_group(self, name: str) -> bool:
         """Whether `groups` and `groups.exclude` select a group (`DefaultGroupFilter`)."""
         return matches(self.groups, name) and not matches(self.groups_exclude, name)
-
-
-class BadValue(NamedTuple):
-    """A setting with a malformed value."""
-
-    name: str
-    expectation: str
-
-
-def parse_flow_settings(
-    values: Mapping[str, str], source: str, target: str
-) -> FlowSettings | tuple[BadValue, ...]:
-    """Parse the settings of the flow from `source` to `target`.
-
-    Args:
-        values: values by present names, as written; others than `SETTINGS` are ignored.
-        source: the source's alias.
-        target: the target's alias.
-
-    Returns:
-        The settings; or all errors, if there is one.
-    """
-    given = {"source.cluster.alias": source, "target.cluster.alias": target, **values}
-    fields: dict[str, Any] = {}
-    errors = []
-    for name, setting in SETTINGS.items():
-        text = given.get(name, setting.default)
-        assert text is not None, "settings without a default were given above"
-        try:
-            fields[field_name(name)] = setting.parse(text)
-        except ValueError as error:
-            errors.append(BadValue(name, str(error)))
-    return tuple(errors) if errors else FlowSettings(**fields)

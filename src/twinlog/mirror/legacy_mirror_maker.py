@@ -27,8 +27,8 @@ from twinlog.mirror.flow_settings import (
     ISOLATION,
     OFFSET_RESET,
     FlowSettings,
-    parse_flow_settings,
 )
+from twinlog.mirror.flow_settings_parser import parse_flow_settings
 from twinlog.mirror.mirror_maker_file import ClusterClients, Flow
 from twinlog.mirror.mirror_maker_lines import FileLine, LineVerdict
 from twinlog.mirror.mirror_maker_names import BOOTSTRAP, CLIENT_NAMES, INTERCEPTORS

@@ -50,8 +50,8 @@ from twinlog.mirror.flow_settings import (
     SETTINGS,
     TRANSACTIONS,
     FlowSettings,
-    parse_flow_settings,
 )
+from twinlog.mirror.flow_settings_parser import parse_flow_settings
 from twinlog.mirror.mirror_maker_names import (
     BOOTSTRAP,
     CLIENT_NAMES,

@@ -67,9 +67,9 @@ class FlowTopics(Sync[FlowChanges]):
     the source is removed and added again, if `twinlog.data.loss` is `continue`: the new topic's
     records follow those of the former one. Otherwise its partitions are FAILED.
 
-    Without `refresh.topics.enabled` a node looks for topics when it starts, as MirrorMaker 2 does,
-    and not later. One answer without new topics does not end that: a broker that has just started,
-    or is cut off from the controllers, shows a part of the topics. The search ends when
+    Without `FlowSettings.refreshes_topics` a node looks for topics when it starts, as MirrorMaker 2
+    does, and not later. One answer without new topics does not end that: a broker that has just
+    started, or is cut off from the controllers, shows a part of the topics. The search ends when
 
     1. all topics that were found are added, and checks for `SEARCH_S` have found no other one, and
     2. then no broker of the source knows another one.
@@ -102,8 +102,8 @@ class FlowTopics(Sync[FlowChanges]):
         flow, topics = flow_of(context.mirror.source), context.snapshot.topics_of(context.name)
         there = (await context.source.refresh(None)).topics
         incomplete = not topics or context.name not in self._complete
-        searches = incomplete and not flow.settings.refresh_topics_enabled
-        looks = searches or flow.settings.refresh_topics_enabled
+        searches = incomplete and not flow.settings.refreshes_topics
+        looks = searches or flow.settings.refreshes_topics
         names = copied_topics(there, flow.settings, flow.policy) if looks else {}
         known = {
             topic.topic
@@ -231,7 +231,7 @@ class RemoteConfigs(NamedTuple):
 
 
 class FlowConfigs(Sync[RemoteConfigs]):
-    """Copies configurations to remote topics (`sync.topic.configs.enabled`)."""
+    """Copies configurations to remote topics (`FlowSettings.syncs_topic_configs`)."""
 
     kinds = FLOWS
     name = "configurations of a flow"
@@ -250,7 +250,7 @@ class FlowConfigs(Sync[RemoteConfigs]):
         flow = flow_of(context.mirror.source)
         changes: dict[str, ConfigChanges] = {}
         unread: dict[str, Refusal] = {}
-        if not flow.settings.sync_topic_configs_enabled or not context.same:
+        if not flow.settings.syncs_topic_configs or not context.same:
             return RemoteConfigs(changes, unread)
         known_names = dict.fromkeys(await known_configs(context.destination))
         for topics in chunks(list(context.same)):
