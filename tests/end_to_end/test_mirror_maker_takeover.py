@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
 RATE = 1500.0
 SECONDS = 120.0
+GROUP, OFFSETS = "mm2-prod", "my-offsets"
+"""Of MirrorMaker 2's worker in the second test."""
 
 
 @pytest.fixture
@@ -80,15 +82,25 @@ def test_a_flow_in_transactions_is_handed_back_and_taken_over_again(
 ) -> None:
     """Goal: MirrorMaker 2, twinlog, MirrorMaker 2, twinlog: each record once, though all is killed.
 
-    The flow keeps its name, and its group on the target has its former positions.
+    The flow keeps its name, and its group on the target has its former positions. The file names
+    all that has a name by default.
     """
-    settings = {"b.offset.flush.interval.ms": "1000", "transaction.producer": "true"}
+    settings = {
+        "b.offset.flush.interval.ms": "1000",
+        "transaction.producer": "true",
+        "source.cluster.alias": "eu",
+        "b.group.id": GROUP,
+        "offset.storage.topic": OFFSETS,
+        "b.offset.storage.topic": "unread",
+    }
     handover = Handover(tmp_path, "2", stage.source, stage.destination, settings)
     with ProcessGroup() as group, handover.writing(RATE):
         mirror_maker = handover.start_mirror_maker(group)
-        until(lambda: recorded_offsets(handover), SECONDS, "recorded offsets")
+        until(lambda: recorded_offsets(handover, OFFSETS), SECONDS, "recorded offsets")
+        assert f"its group {GROUP} has the members" in handover.refused("--takeover")
         handover.await_copies(500)
         mirror_maker.kill()
+        assert f"MirrorMaker 2 has copied {handover.topic}-" in handover.refused()
         with handover.twinlog("--takeover", kills=True) as output:
             first = handover.named(output)
             handover.await_copies(500)
@@ -97,11 +109,14 @@ def test_a_flow_in_transactions_is_handed_back_and_taken_over_again(
             _remove_topics(stage, handover)
         done = handover.twinlog_ends("--hand-back")
         assert done.count("MirrorMaker 2 goes on at offset") == PARTITIONS
-        handed_back = recorded_offsets(handover)
+        handed_back = recorded_offsets(handover, OFFSETS)
         assert all(handed_back[index] > first[index].begin for index in first)
         mirror_maker = handover.start_mirror_maker(group)
         until(
-            lambda: all(recorded_offsets(handover)[at] > handed_back[at] for at in handed_back),
+            lambda: (
+                (now := recorded_offsets(handover, OFFSETS))
+                and all(now[at] > handed_back[at] for at in handed_back)
+            ),
             SECONDS,
             "offsets that MirrorMaker 2 has recorded since",
         )
@@ -125,13 +140,13 @@ def _remove_topics(stage: Stage, handover: Handover) -> None:
     assert removed.status == 0, removed
 
 
-def recorded_offsets(handover: Handover) -> dict[int, int]:
+def recorded_offsets(handover: Handover, offsets: str = "") -> dict[int, int]:
     """The offsets that the real MirrorMaker 2 has recorded, as soon as it has of all partitions."""
 
     async def read() -> dict[int, int]:
         found: dict[int, int] = {}
         async with client(handover.target) as target:
-            topic = default_worker(handover.alias).offsets_topic
+            topic = offsets or default_worker(handover.alias).offsets_topic
             if topic not in (await target.refresh([topic])).topics:
                 return found
             for record in await read_whole(target, topic):
@@ -140,7 +155,7 @@ def recorded_offsets(handover: Handover) -> dict[int, int]:
                     # Byte for byte, so that Connect finds what is written on the way back.
                     assert encode(one) == (record.key, record.value)
                     place = TopicPartition(handover.topic, one.partition.partition)
-                    assert one == ConnectOffset(CONNECTOR, handover.alias, place, one.offset)
+                    assert one == ConnectOffset(CONNECTOR, handover.cluster, place, one.offset)
                     found[place.partition] = one.offset
         return found
 

@@ -79,6 +79,10 @@ class Back:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.written: dict[TopicPartition, int] = {}
+        self.properties: Mapping[str, str] | None = None
+        self.topics: list[str] = []
+        self.alias = "a"
+        self.group = "a-mm2"
         self.source: dict[str, SimpleNamespace] = {}
         self.absent = True
         self.source_has(1)
@@ -121,13 +125,15 @@ class Back:
         async def offsets_id(*_: object) -> UUID | None:
             return None if recorded_in is None else UUID(int=recorded_in)
 
-        async def members(*_: object) -> list[str]:
+        async def members(_: object, group: str) -> list[str]:
+            assert group == self.group
             return []
 
         async def record(
             _: object, topic: str, alias: str, upto: Mapping[TopicPartition, int]
         ) -> None:
-            assert (topic, alias) == ("mm2-offsets.a.internal", "a")
+            assert alias == self.alias
+            self.topics.append(topic)
             self.written.update(upto)
 
         self._patch.setattr(Stored, "reasons", reasons, raising=False)
@@ -138,12 +144,36 @@ class Back:
         self._patch.setattr(flow_handback, "read_ends", read)
         self._patch.setattr(flow_handback, "member_clients", members)
         self._patch.setattr(flow_handback, "_record", record)
-        return asyncio.run(hand_back(cast("KafkaCluster", None), "a-to-b"))
+        properties = self.properties or Stored.mirror.source
+        return asyncio.run(hand_back(cast("KafkaCluster", None), "a-to-b", properties))
 
 
 def test_what_was_copied_is_handed_back(back: Back) -> None:
     assert back({FIRST: 80, SECOND: 7}, {}) == [HandedBack(FIRST, 79), HandedBack(SECOND, 6)]
     assert back.written == {FIRST: 80, SECOND: 7}
+    assert back.topics == ["mm2-offsets.a.internal"]
+
+
+def test_it_is_handed_back_by_the_names_that_mirror_maker_reads(back: Back) -> None:
+    """Goal: those of its file, whatever is stored; not to another remote topic."""
+    values = {
+        "enabled": "true",
+        "connect.group.id": "mm2-prod",
+        "connect.offset.storage.topic": "offsets",
+        "connect.offsets.storage.topic": "own",
+    }
+    back.properties, back.group = flow_properties(values, "a", "b"), "mm2-prod"
+    back({FIRST: 80, SECOND: 7}, {})
+    assert back.topics == ["offsets", "own"]
+    other = {**values, "source.cluster.alias": "eu"}
+    back.properties = flow_properties(other, "a", "b")
+    with pytest.raises(UserError, match=r"copies orders to eu\.orders, and flow a-to-b has copied"):
+        back({FIRST: 80, SECOND: 7}, {})
+    identity = {**other, "replication.policy.class": "IdentityReplicationPolicy"}
+    back.properties, back.alias = flow_properties(identity, "a", "b"), "eu"
+    with pytest.raises(UserError, match="copies orders to orders, and flow"):
+        back({FIRST: 80, SECOND: 7}, {})
+    assert back.topics == ["offsets", "own"]
 
 
 def test_a_partition_of_which_it_is_not_known_what_has_landed_is_refused(back: Back) -> None:

@@ -88,9 +88,9 @@ class Played:
         """Write a record of another program to the remote topic."""
         librdkafka_tools.write(self.target, self.remote, [(0, "foreign", "record", None)])
 
-    def record(self, offset: int | None = None) -> None:
+    def record(self, offset: int | None = None, name: str = "") -> None:
         """Record an offset, as Connect does; None: only its topic is created."""
-        name = default_worker(self.alias).offsets_topic
+        name = name or default_worker(self.alias).offsets_topic
         librdkafka_tools.make_topic(self.target, name, 3, {"cleanup.policy": "compact"})
         partition = TopicPartition(self.topic, 0)
         if offset is not None:
@@ -343,6 +343,22 @@ def test_it_is_refused_without_a_decision(played: Played) -> None:
     assert played.begins("ignore") == []
 
 
+def test_offsets_in_a_topic_of_another_name(played: Played) -> None:
+    """Goal: a file that names it is not run as if MirrorMaker 2 had never copied."""
+    played.fill(100, 60)
+    name, own = f"{played.alias}-offsets", f"{played.alias}-own"
+    played.record(40, name)
+    assert played.begins("refuse") == [], "the file does not name it"
+    settings = {"connect.offset.storage.topic": name}
+    with pytest.raises(UserError, match="up to offset 40"):
+        played.begins("refuse", **settings)
+    assert played.begin("compare", **settings) == (60, 40, None)
+    settings["connect.offsets.storage.topic"] = own
+    assert played.begin("compare", **settings) == (60, 40, None)
+    played.record(50, own)
+    assert played.begin("compare", **settings) == (60, 50, None), "the own one has precedence"
+
+
 def test_records_of_other_programs_are_no_reason_to_refuse(played: Played) -> None:
     """Goal: several flows may share a remote topic."""
     played.fill(10, 10)
@@ -368,7 +384,13 @@ def test_mirror_maker_is_running(played: Played, monkeypatch: pytest.MonkeyPatch
         until(lambda: member.poll(0.1), SECONDS, "the member's records")
         with pytest.raises(UserError, match="MirrorMaker 2 is running: its group"):
             played.begins()
+        assert played.begin("compare", **{"connect.group.id": "other"}) == (10, 5, None)
     assert played.begin() == (10, 5, None)
+    with librdkafka_tools.consumer(played.target, f"{played.alias}-prod") as member:
+        member.subscribe([played.remote])
+        until(lambda: member.poll(0.1), SECONDS, "the member's records")
+        with pytest.raises(UserError, match=r"MirrorMaker 2 is running: its group .*-prod"):
+            played.begins("compare", **{"connect.group.id": f"{played.alias}-prod"})
 
 
 def test_a_remote_topic_that_grows(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,16 @@ from java_config_defs import (
 )
 from py4j.protocol import Py4JJavaError
 
+from twinlog.mirror.connect_worker import (
+    GROUP,
+    OFFSETS,
+    OWN_OFFSETS,
+    READ_AT,
+    default_worker,
+    stored_names,
+    stored_worker,
+    worker_of,
+)
 from twinlog.mirror.flow_settings import (
     DEFAULT_POLICY,
     IDENTITY_POLICY,
@@ -26,6 +36,7 @@ from twinlog.mirror.mirror_maker_file import (
     client_properties,
     connector_properties,
     parse_mirror_maker_file,
+    worker_properties,
 )
 from twinlog.mirror.mirror_maker_names import (
     CLIENT_NAMES,
@@ -187,6 +198,31 @@ def test_precedence_equals_that_of_java(
                         ours.setdefault("auto.offset.reset", "earliest")
                     ours.pop("client.id", None)
                     assert ours == java_client, (side, role)
+
+
+@settings(max_examples=30)
+@given(
+    aliases=st.sampled_from([("A", "B"), ("A.b", "A"), ("consumer", "offset")]),
+    levels=st.lists(st.tuples(st.integers(0, 4), st.sampled_from(list(READ_AT))), unique=True),
+)
+def test_the_worker_is_named_as_by_java(
+    java: JavaMirrorMaker, aliases: tuple[str, str], levels: list[tuple[int, str]]
+) -> None:
+    """Goal: the group and the topics of offsets, for lines at all levels at random."""
+    source, target = aliases
+    pair = (f"{source}->{target}.", f"{target}->{source}.")
+    prefixes = ("", f"{source}.", f"{target}.", *pair)
+    values = {f"{prefixes[at]}{name}": f"{at}-{name}" for at, name in levels}
+    values |= {"clusters": ",".join(aliases), f"{pair[0]}source.cluster.alias": "eu"}
+    values |= {f"{alias}.bootstrap.servers": f"{alias}:9092" for alias in aliases}
+    properties = {key: Property(n, key, v) for n, (key, v) in enumerate(values.items(), 1)}
+    names = {n: item.value for n, item in worker_properties(properties, source, target).items()}
+    worker = worker_of(stored_worker(default_worker(source)) | stored_names(names), "eu")
+    expected = java.worker(values, source, target)
+    connector = java.connector(values, source, target)
+    assert worker.group == expected[GROUP]
+    assert worker.offsets_topic == expected[OFFSETS]
+    assert worker.own_offsets_topic == connector.get(OWN_OFFSETS, "")
 
 
 @settings(max_examples=30)

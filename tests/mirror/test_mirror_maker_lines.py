@@ -56,6 +56,14 @@ UNKNOWN, ERROR = LineVerdict.UNKNOWN, LineVerdict.ERROR
         ("key.converter = x.ByteArrayConverter", NOT_NEEDED, "bytes of keys"),
         ("dedicated.mode.enable.internal.rest = true", NOT_NEEDED, "no REST server"),
         ("A.offset.storage.topic = x", NOT_NEEDED, "control topics of its own"),
+        ("B.group.id = x", DIFFERS, "with members in it, --takeover and --hand-back are refused"),
+        ("offset.storage.topic = x", DIFFERS, "records what it has copied (A->B): --takeover"),
+        ("B.offset.storage.topic = x", DIFFERS, "--hand-back writes to it"),
+        ("A->B.offsets.storage.topic = x", DIFFERS, "--hand-back writes to it"),
+        ("group.id = x", NO_EFFECT, "does not read it here: write TARGET.group.id"),
+        ("A->B.offset.storage.topic = x", NO_EFFECT, "or TARGET.offset.storage.topic"),
+        ("offsets.storage.topic = x", NO_EFFECT, "write SOURCE->TARGET.offsets.storage.topic"),
+        ("B.group.id =", ERROR, "expected a name"),
         ("A->B.errors.tolerance = all", NOT_NEEDED, "skips no record"),
         ("B.exactly.once.source.support = enabled", NOT_NEEDED, "need no setting for that"),
         ("B->A.topics = x", NO_EFFECT, "flow B->A is not enabled"),
@@ -97,6 +105,7 @@ def test_a_line(line: str, verdict: LineVerdict, text: str) -> None:
         ("replication.factor = 1\nA->B.replication.factor = 2\n", 7),
         ("A->B.source.cluster.ssl.protocol = 1\nA.ssl.protocol = 2\n", 7),
         ("A.consumer.client.id = 1\nA->B.source.consumer.client.id = 2\n", 7),
+        ("B.offset.storage.topic = x\noffset.storage.topic = y\n", 7),
     ],
 )
 def test_a_line_that_another_one_overrides_names_it(text: str, number: int) -> None:

@@ -81,6 +81,10 @@ class JavaMirrorMaker:
             self._file(properties).connectorBaseConfig(self._pair(source, target), connector)
         )
 
+    def worker(self, properties: Mapping[str, str], source: str, target: str) -> dict[str, str]:
+        """The properties of a flow's Connect worker."""
+        return dict(self._file(properties).workerConfig(self._pair(source, target)))
+
     def clients(self, connector: Mapping[str, str]) -> dict[tuple[str, str], dict[str, str]]:
         """The properties of a flow's clients, by side and role.
 

@@ -69,7 +69,9 @@ class Handover:
         self.folder = folder
         self.alias = f"a{name}"
         self.topic = f"orders-{name}"
-        self.remote = f"{self.alias}.{self.topic}"
+        self.cluster = settings.get("source.cluster.alias", self.alias)
+        """What the flow calls its source."""
+        self.remote = f"{self.cluster}.{self.topic}"
         self.source, self.target = source, target
         self.file = folder / f"{name}.properties"
         self.written = 0

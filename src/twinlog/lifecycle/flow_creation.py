@@ -24,6 +24,7 @@ from twinlog.lifecycle.creation import (
 from twinlog.lifecycle.destination_topics import existing_topics
 from twinlog.lifecycle.flow_takeover import TAKING_OVER, FlowTakeover, TakenOver
 from twinlog.lifecycle.flow_topics import FlowClusters
+from twinlog.mirror.connect_worker import stored_names
 from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.flow import (
@@ -77,10 +78,11 @@ def properties_of(flow: Flow) -> dict[str, str]:
     Raises:
         UserError: the flow has a setting that twinlog does not support.
     """
-    # The settings, with those that a policy of one's own may have, and the transforms. Kafka's
-    # policies ignore what they do not know, and so does MirrorMaker 2.
+    # The settings, with those that a policy of one's own may have, the transforms, and the names
+    # of MirrorMaker 2's worker. Kafka's policies ignore what they do not know, and so does
+    # MirrorMaker 2.
     policy = flow.policy_properties if has_properties_of_its_own(flow.values) else {}
-    values = {**policy, **flow.values, **flow.transforms}
+    values = {**policy, **flow.values, **flow.transforms, **stored_names(flow.worker)}
     client = used_properties(flow.source_client)
     return stored_properties(client, values, flow.source_alias, flow.target_alias)
 

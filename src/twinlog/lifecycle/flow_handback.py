@@ -15,6 +15,7 @@ them Connect reads last is not defined.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from kafka.partitioner.default import murmur2
@@ -35,7 +36,7 @@ from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.creation import connected_source
 from twinlog.lifecycle.destination_topics import existing_topics
 from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset, decode, encode
-from twinlog.mirror.flow import connect_worker_of, flow_of
+from twinlog.mirror.flow import FlowRules, connect_worker_of, flow_of
 from twinlog.mirror.settings import TRANSLATED
 from twinlog.mirror.states import State
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
@@ -69,12 +70,16 @@ class HandedBack(NamedTuple):
         return f"{self.source}: MirrorMaker 2 goes on at offset {self.last + 1}"
 
 
-async def hand_back(destination: KafkaCluster, name: str) -> list[HandedBack]:
+async def hand_back(
+    destination: KafkaCluster, name: str, properties: Mapping[str, str]
+) -> list[HandedBack]:
     """Record for MirrorMaker 2 what a flow has copied.
 
     Args:
         destination: the flow's target.
         name: the flow's.
+        properties: those of the flow in the file that MirrorMaker 2 will be started with: the flow
+            may have been stored with others.
 
     Returns:
         The partitions of which something was copied, and all of topics that the source has deleted
@@ -83,6 +88,7 @@ async def hand_back(destination: KafkaCluster, name: str) -> list[HandedBack]:
     Raises:
         UserError: there is no such flow, a partition is not STOPPED, it is not known what of it was
             copied, its remote topic or `__mirror_offsets` was recreated, MirrorMaker 2 is running,
+            or will go on in another remote topic,
             the source is another cluster, or a right is missing.
         ProtocolError: the records of Connect or of the flow cannot be read.
         Retriable: not now, as the source is unreachable, for example; some offsets may be written.
@@ -101,15 +107,15 @@ async def hand_back(destination: KafkaCluster, name: str) -> list[HandedBack]:
                     "--remove",
                     hint=f"kafka-mirrors --remove --mirror {name} --topic '.*'",
                 )
-    async with connected_source(mirror, EVERYTHING) as source:
+    async with connected_source(replace(mirror, source=dict(properties)), EVERYTHING) as source:
         former = await _former_topics(source, topics)
     present = [topic for topic in topics if topic.topic not in former]
     ends = await _copied_to(destination, mirror, present)
     # A position is known whatever has become of its partition.
     reasons = states if mirror.kind == TRANSLATED else States({}, {})
     await _require_known(destination, name, present, reasons, ends)
-    alias = flow_of(mirror.source).settings.source_cluster_alias
-    worker = connect_worker_of(mirror.source)
+    flow, worker = flow_of(properties), connect_worker_of(properties)
+    _require_same_names(name, present, flow)
     if members := await member_clients(destination, worker.group):
         raise UserError(
             f"MirrorMaker 2 is running: its group {worker.group} has the members "
@@ -127,9 +133,28 @@ async def hand_back(destination: KafkaCluster, name: str) -> list[HandedBack]:
         if topic.topic in former
         for partition in topic.mirror_partitions
     }
-    await _record(destination, worker.offsets_topic, alias, upto | anew)
+    for offsets_topic in worker.offsets_topics:
+        alias = flow.settings.source_cluster_alias
+        await _record(destination, offsets_topic, alias, upto | anew)
     handed_back = [HandedBack(source, end - 1) for source, end in upto.items() if end > 0]
     return sorted((*handed_back, *(HandedBack(source, None) for source in anew)))
+
+
+def _require_same_names(name: str, topics: Sequence[MirrorTopic], flow: FlowRules) -> None:
+    """Check that MirrorMaker 2 goes on in the remote topics to which the flow has copied.
+
+    Raises:
+        UserError: by its file, it does not.
+    """
+    settings, policy = flow
+    for topic in topics:
+        remote = policy.format_remote_topic(settings.source_cluster_alias, topic.topic)
+        if remote != topic.destination_name:
+            raise UserError(
+                f"by its file MirrorMaker 2 copies {topic.topic} to {remote}, and flow {name} has "
+                f"copied it to {topic.destination_name}",
+                hint="set source.cluster.alias or replication.policy.* so that the names are equal",
+            )
 
 
 async def _former_topics(source: KafkaCluster, topics: Sequence[MirrorTopic]) -> frozenset[str]:

@@ -133,6 +133,7 @@ class FlowTakeover:
         self._source_logs = ClusterLogs(source, isolation=isolation)
         self._remote_logs = ClusterLogs(destination)
         self._copied: Mapping[TopicPartition, int] | None = None
+        self._was_read = False
         self._syncs: Mapping[TopicPartition, OffsetSync] | None = None
         self._trouble: UserError | None = None
 
@@ -169,9 +170,8 @@ class FlowTakeover:
             Retriable: the target is unreachable.
         """
         await self._require_stopped()
-        if not ends or not await _exists(self._destination, self._worker.offsets_topic):
+        if not ends or (copied := await self._recorded()) is None:
             return
-        copied = await self._last_copied()
         for partition in sorted(ends.keys() & copied.keys()):
             if copied[partition] >= ends[partition]:
                 raise UserError(
@@ -259,14 +259,25 @@ class FlowTakeover:
         Raises:
             UserError: it has recorded none on this cluster.
         """
-        if self._copied is None:
-            topic = self._worker.offsets_topic
-            if not await _exists(self._destination, topic):
-                raise UserError(
-                    f"MirrorMaker 2 has left no offsets: the target has no topic {topic}",
-                    hint=f"without it, {TAKEOVER}=ignore copies all records to the remote topics",
-                )
-            self._copied = await self._read_copied(topic)
+        copied = await self._recorded()
+        if copied is None:
+            raise UserError(
+                "MirrorMaker 2 has left no offsets: the target has no topic "
+                f"{' or '.join(self._worker.offsets_topics)}",
+                hint="start with the file of MirrorMaker 2, which may set its name "
+                f"(offset.storage.topic); without the topic, {TAKEOVER}=ignore copies all records "
+                "to the remote topics",
+            )
+        return copied
+
+    async def _recorded(self) -> Mapping[TopicPartition, int] | None:
+        """The offsets that MirrorMaker 2 has recorded; None: it has no topic for them."""
+        if not self._was_read:
+            copied: dict[TopicPartition, int] | None = None
+            for topic in self._worker.offsets_topics:
+                if await _exists(self._destination, topic):
+                    copied = {**(copied or {}), **await self._read_copied(topic)}
+            self._copied, self._was_read = copied, True
         return self._copied
 
     async def _read_copied(self, topic: str) -> Mapping[TopicPartition, int]:
@@ -277,18 +288,15 @@ class FlowTakeover:
     async def _refuse(
         self, topic: str, remote: str, filled: Mapping[TopicPartition, TopicPartition]
     ) -> None:
-        offsets = self._worker.offsets_topic
         try:
-            if self._copied is None:
-                there = await _exists(self._destination, offsets)
-                self._copied = await self._read_copied(offsets) if there else {}
+            recorded = await self._recorded() or {}
         except UserError as error:  # who never had MirrorMaker 2 needs no right to its topics
             log.warning("whether MirrorMaker 2 has copied to %s is not known: %s", remote, error)
             return
-        if copied := sorted(filled.keys() & self._copied.keys()):
+        if copied := sorted(filled.keys() & recorded.keys()):
             raise UserError(
                 f"MirrorMaker 2 has copied {copied[0]} to {remote} up to offset "
-                f"{self._copied[copied[0]]}; the flow would copy all of {topic} again",
+                f"{recorded[copied[0]]}; the flow would copy all of {topic} again",
                 hint=f"--takeover goes on where it has stopped, {TAKEOVER}=ignore copies all again",
             )
         log.warning("%s has records already; those of %s are copied behind them", remote, topic)

@@ -34,11 +34,13 @@ Nothing is raised for the content of a file: `problems` has all errors, each wit
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.config_providers import PROVIDERS, Provider, parse_providers, rewrite
+from twinlog.mirror.connect_worker import lines_read
 from twinlog.mirror.dataframe_transform import has_dataframe_transform, is_dataframe_property
 from twinlog.mirror.flow import belongs_to_transforms, has_any_transform, parse_any_transform
 from twinlog.mirror.flow_settings import (
@@ -133,6 +135,8 @@ class Flow:
     """All properties of the replication policy (`replication.policy...`), as written."""
     transforms: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The properties of its transforms (transform_chain.py), as written; none: no transforms."""
+    worker: Mapping[str, str] = field(default_factory=dict)
+    """What MirrorMaker 2's Connect worker is called (connect_worker.py), as far as it is set."""
 
     @property
     def name(self) -> str:
@@ -271,6 +275,21 @@ def connector_properties(properties: Properties, source: str, target: str) -> di
     return merged | prefixed(properties, f"{source}->{target}.")
 
 
+def worker_properties(properties: Properties, source: str, target: str) -> dict[str, Property]:
+    """What names a flow's Connect worker (connect_worker.py), by the names of the lines.
+
+    Args:
+        properties: the whole file.
+        source: the source's alias.
+        target: the target's alias.
+    """
+    found = {
+        name: [properties[key] for key in keys if key in properties]
+        for name, keys in lines_read(source, target).items()
+    }
+    return {name: items[0] for name, items in found.items() if items}
+
+
 def client_properties(merged: Properties, side: str, role: str) -> dict[str, Property]:
     """What the clients of a role have (`MirrorConnectorConfig.sourceConsumerConfig` and others).
 
@@ -374,6 +393,7 @@ class _FileReader:
         # What only writes heartbeats has no transforms. With other errors, these are reported, too.
         if parsed is None or parsed[0].enabled:
             transforms = self._transforms(merged, parsed and parsed[0], f"{source}->{target}")
+        worker = self._worker(source, target) if parsed is not None and parsed[0].enabled else {}
         self._check_bootstrap(clients, source, target)
         sides = {
             side: ClusterClients(**{role: self._values(clients[side, role]) for role in ROLES})
@@ -396,7 +416,19 @@ class _FileReader:
                 {key: item for key, item in merged.items() if key.startswith(POLICY_PREFIX)}
             ),
             transforms=transforms,
+            worker=worker,
         )
+
+    def _worker(self, source: str, target: str) -> dict[str, str]:
+        """What MirrorMaker 2's Connect worker is called, as far as the file sets it."""
+        names: dict[str, str] = {}
+        for name, item in worker_properties(self._properties, source, target).items():
+            self.uses[item.line].add(f"{source}->{target}")
+            with suppress(UserError):
+                names[name] = self._setting(item).strip()
+                if not names[name]:
+                    self._bad(item, "a name")
+        return names
 
     def _transforms(
         self, merged: Properties, settings: FlowSettings | None, flow: str

@@ -20,6 +20,7 @@ from enum import Enum
 from typing import Final
 
 from twinlog.mirror.config_providers import PROVIDERS
+from twinlog.mirror.connect_worker import GROUP, OFFSETS, READ_AT, lines_read
 from twinlog.mirror.dataframe_transform import FUNCTION, SQL, TABLES, is_dataframe_property
 from twinlog.mirror.flow import belongs_to_transforms
 from twinlog.mirror.flow_settings import FORMER_NAMES, POLICY_PREFIX, SETTINGS
@@ -346,9 +347,32 @@ class _LineReader:
         why = reason(place.rest)
         if why is None:
             return LineVerdict.UNKNOWN, self._unknown(item.key, place)
+        if place.rest in READ_AT:
+            return self._of_worker(item, place, why)
         converter = place.rest.endswith(".converter")
         if converter and not item.value.strip().endswith(BYTES_CONVERTER):
             return LineVerdict.DIFFERS, f"{why}; this converter would change them"
+        return LineVerdict.NOT_NEEDED, why
+
+    def _of_worker(self, item: Property, place: _LinePlace, why: str) -> Explanation:
+        flows = self._flows(item)
+        if flows and place.rest == GROUP:
+            return LineVerdict.DIFFERS, (
+                f"the group of MirrorMaker 2's processes ({flows}): with members in it, --takeover "
+                "and --hand-back are refused"
+            )
+        if flows:
+            return LineVerdict.DIFFERS, (
+                f"where MirrorMaker 2 records what it has copied ({flows}): --takeover reads it, "
+                "--hand-back writes to it"
+            )
+        if place.rest == OFFSETS and place.prefix and not place.target and OFFSETS in self._last:
+            return LineVerdict.NO_EFFECT, f"line {self._last[OFFSETS].line} has precedence"
+        read = lines_read(place.source, place.target or place.source)[place.rest]
+        if item.key not in read:
+            return LineVerdict.NO_EFFECT, (
+                f"MirrorMaker 2 does not read it here: write {READ_AT[place.rest]}"
+            )
         return LineVerdict.NOT_NEEDED, why
 
     def _unknown(self, key: str, place: _LinePlace) -> str:
@@ -415,7 +439,7 @@ def _client_of_flow(rest: str) -> tuple[str, str, str] | None:
 
 def _is_public(name: str) -> bool:
     """Whether the value of a property cannot be a secret; `name` is without a cluster or flow."""
-    if name in SETTINGS or name in FORMER_NAMES or name in DRAFT_NAMES:
+    if any(name in names for names in (SETTINGS, FORMER_NAMES, DRAFT_NAMES, READ_AT)):
         return True
     parts = name.split(".")
     while len(parts) > 1 and parts[0] in {*SIDES, *ROLES, "cluster", OVERRIDE.rstrip(".")}:

@@ -202,7 +202,8 @@ async def hand_back_flows(targets: Sequence[Target], report: Callable[[str], Non
         take_control_topics(properties)
         async with connected(parse_config(properties).config, target.alias) as cluster:
             for flow in target.flows:
-                for partition in await hand_back(cluster, flow_name(flow.source, target.alias)):
+                name = flow_name(flow.source, target.alias)
+                for partition in await hand_back(cluster, name, flow.properties):
                     report(f"{flow.source}->{target.alias}: {partition}")
 
 
