@@ -83,7 +83,7 @@ def test_a_flow_in_transactions_is_handed_back_and_taken_over_again(
     """Goal: MirrorMaker 2, twinlog, MirrorMaker 2, twinlog: each record once, though all is killed.
 
     The flow keeps its name, and its group on the target has its former positions. The file names
-    all that has a name by default.
+    all that has a name by default. At the end the source topic is recreated, and handed back.
     """
     settings = {
         "b.offset.flush.interval.ms": "1000",
@@ -131,7 +131,33 @@ def test_a_flow_in_transactions_is_handed_back_and_taken_over_again(
             assert all(second[index].begin > handed_back[index] + 1 for index in second)
             handover.await_copies(500)
             tally = handover.prove(second)
+            count = _recreate(handover)
+            _remove_topics(stage, handover)
+        done = handover.twinlog_ends("--hand-back")
+        assert done.count("MirrorMaker 2 begins as usual") == PARTITIONS
+        ends = handover.ends()
+        handover.start_mirror_maker(group)
+        until(
+            lambda: all(now >= end + count for now, end in zip(handover.ends(), ends, strict=True)),
+            SECONDS,
+            "all records of the new topic",
+        )
     assert tally["twice"] == 0
+
+
+def _recreate(handover: Handover) -> int:
+    """Delete and create the source topic; return how many records a partition has then.
+
+    They are more than were copied of the former topic: a position of that one is within them.
+    """
+    count = handover.written // PARTITIONS + 100
+    room = {"queue_buffering_max_messages": count}
+    servers, topic = handover.source.bootstrap_servers, handover.topic
+    librdkafka_tools.delete_topic(servers, topic)
+    librdkafka_tools.make_topic(servers, topic, PARTITIONS)
+    for index in range(PARTITIONS):
+        librdkafka_tools.write(servers, topic, librdkafka_tools.simple(count, index), **room)
+    return count
 
 
 def _remove_topics(stage: Stage, handover: Handover) -> None:
