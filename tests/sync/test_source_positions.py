@@ -5,7 +5,6 @@ That a whole command reports them is in tests/end_to_end/test_mirror_maker_trans
 
 import asyncio
 import logging
-import subprocess
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from uuid import uuid4
@@ -14,6 +13,7 @@ import librdkafka_tools
 import pytest
 from clients import client, make_topic
 from confluent_kafka import Consumer
+from group_tool import consumer_groups
 from secured_clusters import Secured, sasl
 from stored_flows import store_flow
 from sync_contexts import sync_context
@@ -21,14 +21,11 @@ from waiting import until
 
 from conftest import Pair
 from twinlog.engines.transactional.positions import position_group, position_metadata
-from twinlog.java import find_java
 from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.groups.offsets import Committed, commit_offsets, committed_offsets
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.flow_creation import stored_properties
-from twinlog.local.artifacts import tools_jars
-from twinlog.local.cluster import DEFAULT_VERSION
 from twinlog.mirror.flow import flow_properties
 from twinlog.mirror.reported_positions import is_reported, report_mark
 from twinlog.store.config_records import Mirror, MirrorTopic, key_of
@@ -252,26 +249,10 @@ def test_the_tool_of_the_source_shows_the_lag(pair: Pair, topic: str) -> None:
         assert await flow.report() == 0
 
     run(pair, topic, test)
-    jars = tools_jars(DEFAULT_VERSION)
-    done = subprocess.run(
-        [
-            str(find_java().executable),
-            "-cp",
-            f"{jars}/*",
-            "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
-            "--bootstrap-server",
-            pair.source.bootstrap_servers,
-            "--describe",
-            "--group",
-            position_group("twinlog", f"flow-{topic}"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    rows = [line.split() for line in done.stdout.splitlines() if topic in line]
-    assert [row[1:6] for row in rows] == [[topic, "0", "7", "10", "3"]], done.stdout
+    group = position_group("twinlog", f"flow-{topic}")
+    shown = consumer_groups(pair.source.bootstrap_servers, "--describe", "--group", group)
+    rows = [line.split() for line in shown.splitlines() if topic in line]
+    assert [row[1:6] for row in rows] == [[topic, "0", "7", "10", "3"]], shown
 
 
 def test_a_right_that_is_missing_is_reported_once_and_harms_nothing(

@@ -25,7 +25,6 @@ from twinlog.store.offset_records import (
     OffsetRecord,
     OffsetsOwner,
     OffsetsProducer,
-    Route,
     StoredPlan,
     decode,
     encode,
@@ -56,8 +55,8 @@ class StoredOffsets:
     plans: Mapping[MirrorPartition, StoredPlan] = field(default_factory=dict)
     chunks: Mapping[MirrorPartition, Sequence[MapChunk]] = field(default_factory=dict)
     """The parts of each map, in order."""
-    begun: Mapping[MirrorPartition, Route] = field(default_factory=dict)
-    """Partitions whose positions are committed offsets, and between which topics."""
+    begun: Mapping[MirrorPartition, BegunPartition] = field(default_factory=dict)
+    """Partitions whose positions are committed offsets."""
     owner: str | None = None
     """The last takeover."""
     producer_id: int | None = None
@@ -135,7 +134,7 @@ def fold_offsets(
     chunks: dict[MirrorPartition, dict[int, MapChunk]] = {}
     owner: str | None = None
     producer_id: int | None = None
-    begun: dict[MirrorPartition, Route] = {}
+    begun: dict[MirrorPartition, BegunPartition] = {}
     all_records = list(records)
     for record in latest(all_records).values():
         match decode(record.key, record.value):
@@ -145,8 +144,8 @@ def fold_offsets(
                 producer_id = number
             case StoredPlan() as plan:
                 plans[plan.name] = plan
-            case BegunPartition(name, route):
-                begun[name] = route
+            case BegunPartition() as one:
+                begun[one.name] = one
             case MapChunk() as chunk:
                 chunks.setdefault(chunk.name, {})[chunk.number] = chunk
     ordered = {name: [by[n] for n in sorted(by)] for name, by in chunks.items()}
@@ -214,6 +213,20 @@ async def forgetting_entries(cluster: KafkaCluster, mirror: str) -> list[Entry]:
         for record in records
         if mirror_of(record.key) == mirror
     ]
+
+
+async def read_begun(cluster: KafkaCluster) -> Mapping[MirrorPartition, BegunPartition]:
+    """What has begun, by all partitions of the topic: one record of each mirror partition.
+
+    It is for names of which one's own partition has none: the others are of former source topics.
+
+    Raises:
+        Retriable, UserError: see `topic_reader.read_whole`.
+        ProtocolError: a record cannot be read.
+    """
+    records = latest(await read_whole(cluster, OFFSETS_TOPIC)).values()
+    decoded = [decode(record.key, record.value) for record in records if is_begun(record.key)]
+    return {one.name: one for one in decoded if isinstance(one, BegunPartition)}
 
 
 def _batches(records: Sequence[OffsetRecord]) -> Iterator[list[OffsetRecord]]:

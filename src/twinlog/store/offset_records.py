@@ -16,7 +16,9 @@
                                                 destination is known to have lost records;
                                                 behind_another: true if another program has copied
                                                 what is below the map
-    ["begun", mirror, topic, partition]         route: of a flow that writes in transactions
+    ["begun", mirror, topic, partition]         route: of a flow that writes in transactions; begin:
+                                                where another program had copied to when it began,
+                                                absent if nothing, or if an earlier version wrote it
     ["map", mirror, topic, partition, number]   start: [source, destination], runs: base64 of
                                                 offset_runs.encode_runs
 
@@ -111,6 +113,8 @@ class BegunPartition:
 
     name: MirrorPartition
     route: Route
+    copied_to: Offset | None = None
+    """Where another program had copied to; None: nothing, or an earlier version wrote this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +172,9 @@ def encode(record: OffsetRecord) -> tuple[bytes, bytes | None]:
                 **({} if lost is None else {"lost": lost}),
                 **({"behind_another": True} if behind_another else {}),
             }
-        case BegunPartition(name, route):
+        case BegunPartition(name, route, copied_to):
             key, body = ["begun", *name], {"route": _route_fields(route)}
+            body |= {} if copied_to is None else {"begin": copied_to}
         case MapChunk(name, number, start, runs):
             key = ["map", *name, number]
             encoded = base64.b64encode(encode_runs(start, runs)).decode()
@@ -203,7 +208,8 @@ def decode(key: bytes | None, value: bytes | None) -> OffsetRecord | None:
 
 def _of_partition(kind: str, name: MirrorPartition, body: JsonObject) -> OffsetRecord:
     if kind == "begun":
-        return BegunPartition(name, _route(body))
+        begin = Offset(body.number("begin")) if body.has("begin") else None
+        return BegunPartition(name, _route(body), begin)
     stored = StoredPlan(name, _plan(body), _route(body), _epochs(body))
     lost = body.text("lost") if body.has("lost") else None
     behind = body.has("behind_another") and body.flag("behind_another")

@@ -151,7 +151,9 @@ ROUTE = Route(ONE, "A.t", UUID(int=5))
 
 
 FORMER_SOURCE, FORMER_REMOTE = Route(OTHER, "A.t", UUID(int=5)), Route(ONE, "A.t", UUID(int=6))
+NAME = MirrorPartition("m", "t", 3)
 OURS = position_metadata(ROUTE, None)
+LOST = r"group g has no offset of A\.t-3"
 
 
 @pytest.mark.parametrize(
@@ -161,19 +163,25 @@ OURS = position_metadata(ROUTE, None)
         (Committed(5, OURS), None, None, 5),
         (Committed(5, position_metadata(ROUTE._replace(topic_id=None), None)), ROUTE, None, 5),
         (Committed(5, ""), None, None, 5),  # of an operator, or of another program
+        (Committed(5, ""), ROUTE, None, 5),
+        (Committed(5, ""), FORMER_SOURCE, None, "before a topic was recreated"),
+        (Committed(5, ""), FORMER_REMOTE, None, "before a topic was recreated"),
         (Committed(5, position_metadata(FORMER_SOURCE, None)), None, None, None),
         (Committed(5, position_metadata(FORMER_REMOTE, None)), FORMER_REMOTE, None, None),
         (Committed(5, OURS), ROUTE, 9, None),  # another program has copied on, up to 9
         (Committed(12, OURS), ROUTE, 9, 12),
         (Committed(5, position_metadata(ROUTE, Offset(9))), ROUTE, 9, 5),
-        (Committed(5, ""), ROUTE, 9, 5),
+        (Committed(5, ""), ROUTE, 9, "before another program has copied all up to 9"),
+        (Committed(5, ""), None, 9, "before another program has copied all up to 9"),
+        (Committed(9, ""), ROUTE, 9, 9),
+        (Committed(9, ""), None, 9, 9),
         (Committed(5, report_mark("A-to-B", "id")), None, None, None),  # of a flow from here
-        (Committed(5, report_mark("A-to-B", "id")), ROUTE, None, "lost"),
+        (Committed(5, report_mark("A-to-B", "id")), ROUTE, None, LOST),
         (None, None, None, None),
         (None, FORMER_SOURCE, None, None),
         (None, FORMER_REMOTE, None, None),  # the remote topic was recreated
-        (None, Route(ONE, "A.t", None), None, "lost"),
-        (None, ROUTE, None, "lost"),
+        (None, Route(ONE, "A.t", None), None, LOST),
+        (None, ROUTE, None, LOST),
     ],
 )
 def test_where_a_partition_goes_on(
@@ -181,12 +189,23 @@ def test_where_a_partition_goes_on(
 ) -> None:
     """Goal: the table of positions.py; a missing offset alone does not mean a beginning."""
     other = None if copied_to is None else Offset(copied_to)
-    if expected == "lost":
-        with pytest.raises(PositionLost, match=r"group g has no offset of A\.t-3"):
-            found_position(committed, begun, ROUTE, "g", 3, copied_to=other)
+    record_of = None if begun is None else BegunPartition(NAME, begun)
+    if isinstance(expected, str):
+        with pytest.raises(PositionLost, match=expected):
+            found_position(committed, record_of, ROUTE, "g", 3, copied_to=other)
         return
-    found = found_position(committed, begun, ROUTE, "g", 3, copied_to=other)
+    found = found_position(committed, record_of, ROUTE, "g", 3, copied_to=other)
     assert (None if found is None else found.offset) == expected
+
+
+def test_an_operator_may_go_back_behind_a_takeover_that_has_begun() -> None:
+    """Goal: what is not dated has been committed since the partition has begun."""
+    begun = BegunPartition(NAME, ROUTE, Offset(9))
+    found = found_position(Committed(5, ""), begun, ROUTE, "g", 3, copied_to=Offset(9))
+    assert found is not None
+    assert found.offset == 5
+    with pytest.raises(PositionLost, match="up to 12; commit 12 for this group"):
+        found_position(Committed(5, ""), begun, ROUTE, "g", 3, copied_to=Offset(12))
 
 
 def test_a_missing_offset_is_a_loss_if_the_record_of_beginnings_was_recreated() -> None:
@@ -195,15 +214,16 @@ def test_a_missing_offset_is_a_loss_if_the_record_of_beginnings_was_recreated() 
         found_position(None, None, ROUTE, "g", 3, recreated=True)
     # It has begun since then, or other topics have.
     with pytest.raises(PositionLost):
-        found_position(None, ROUTE, ROUTE, "g", 3, recreated=True)
-    assert found_position(None, FORMER_SOURCE, ROUTE, "g", 3, recreated=True) is None
+        found_position(None, BegunPartition(NAME, ROUTE), ROUTE, "g", 3, recreated=True)
+    former = BegunPartition(NAME, FORMER_SOURCE)
+    assert found_position(None, former, ROUTE, "g", 3, recreated=True) is None
     here = Committed(5, OURS)
     assert found_position(here, None, ROUTE, "g", 3, recreated=True) == here
 
 
 def test_what_has_begun_is_no_past_of_plans() -> None:
     """Goal: flows of both kinds share partitions of `__mirror_offsets`."""
-    record_of = encode(BegunPartition(MirrorPartition("m", "t", 0), ROUTE))
-    records = [ControlRecord(0, at, 0, *record_of) for at in range(3)]
+    begun = BegunPartition(NAME, ROUTE)
+    records = [ControlRecord(0, at, 0, *encode(begun)) for at in range(3)]
     stored = fold_offsets(records)
-    assert (list(stored.begun.values()), stored.has_past) == ([ROUTE], False)
+    assert (stored.begun, stored.has_past) == ({NAME: begun}, False)

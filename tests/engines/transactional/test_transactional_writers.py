@@ -9,15 +9,25 @@ import pytest
 
 from twinlog.engines.transactional import transactions
 from twinlog.engines.transactional import writers as writers_module
+from twinlog.engines.transactional.positions import position_metadata
+from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.engines.transactional.transactions import TargetTransactions, TransactionContent
-from twinlog.engines.transactional.writers import Outdated, SourcePosition, TransactionalWriters
+from twinlog.engines.transactional.writers import (
+    Outdated,
+    SourcePosition,
+    ToBegin,
+    TransactionalWriters,
+)
+from twinlog.engines.translated.writers import NotLocated
 from twinlog.kafka.errors import Retriable, TwinlogError
+from twinlog.kafka.groups.offsets import Committed
 from twinlog.kafka.requests.transactions import ProducerId
 from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
 from twinlog.lifecycle.flow_topics import FlowClusters
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.store.config_records import MirrorTopic
-from twinlog.store.offset_records import Route
+from twinlog.store.offset_records import BegunPartition, Route, encode
+from twinlog.store.topic_reader import ControlRecord
 
 REMOTE = TopicPartition("A.t", 0)
 NAME = MirrorPartition("m", "t", 0)
@@ -39,28 +49,135 @@ class Transactions:
         self.written.append(content)
 
 
+ROUTE = Route(UUID(int=1), REMOTE.topic, UUID(int=2))
+FORMER = Route(UUID(int=9), REMOTE.topic, UUID(int=2))
+
+
 def position(fence: int) -> SourcePosition:
-    route = Route(UUID(int=1), REMOTE.topic, UUID(int=2))
-    return SourcePosition(REMOTE, route, Offset(5), LeaderEpoch(UNKNOWN_EPOCH), None, fence)
+    return SourcePosition(REMOTE, ROUTE, Offset(5), LeaderEpoch(UNKNOWN_EPOCH), None, fence)
+
+
+class Located:
+    """Writers of one partition, and the target: its records of beginnings, and its offset."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.committed: Committed | None = None
+        self.begun: list[BegunPartition] = []
+        self.elsewhere: list[BegunPartition] = []
+        """In other partitions of `__mirror_offsets`."""
+        self.copied_to: Offset | None = None
+        for name in ("committed_offsets", "read_whole", "offsets_topic_id", "read_begun"):
+            patch.setattr(writers_module, name, getattr(self, name))
+
+    def __call__(self) -> TransactionalQueue | NotLocated:
+        """Locate the partition, as a new owner."""
+        cluster: Any = SimpleNamespace(
+            name="destination", brokers_time=SimpleNamespace(now_ms=lambda: 0)
+        )
+        lane: Any = SimpleNamespace(destination=cluster, id_prefix="lanes")
+        port: Any = SimpleNamespace()
+        owner = TransactionalWriters(0, lane, port)
+        fake: Any = Transactions()
+        owner._transactions = fake
+        to_begin = ToBegin(ROUTE, self.copied_to or Offset(0), self.copied_to)
+        result = asyncio.run(owner.locate("m", {NAME: to_begin}))[NAME]
+        for content in fake.written:
+            (offset,) = content.offsets["lanes.flow.m"].values()
+            self.committed = Committed(offset.offset, offset.metadata, offset.leader_epoch)
+            self.begun = [BegunPartition(NAME, ROUTE, self.copied_to)]
+        return result
+
+    async def committed_offsets(self, *_: object, **__: object) -> dict[TopicPartition, Committed]:
+        return {} if self.committed is None else {REMOTE: self.committed}
+
+    async def read_whole(self, *_: object) -> list[ControlRecord]:
+        records = map(encode, self.begun)
+        return [ControlRecord(0, at, 0, *record) for at, record in enumerate(records)]
+
+    async def offsets_topic_id(self, _: object) -> UUID:
+        return UUID(int=7)
+
+    async def read_begun(self, _: object) -> dict[MirrorPartition, BegunPartition]:
+        return {one.name: one for one in (*self.elsewhere, *self.begun)}
+
+
+@pytest.fixture
+def located(monkeypatch: pytest.MonkeyPatch) -> Located:
+    return Located(monkeypatch)
+
+
+def _start(result: TransactionalQueue | NotLocated) -> int:
+    assert isinstance(result, TransactionalQueue)
+    return result.position
+
+
+def test_an_offset_of_an_operator_is_dated_when_it_is_first_read(located: Located) -> None:
+    """Goal: it does not count behind what another program has copied since."""
+    assert _start(located()) == 0
+    located.committed = Committed(1235, "")
+    assert _start(located()) == 1235
+    assert located.committed == Committed(1235, position_metadata(ROUTE, None), UNKNOWN_EPOCH)
+    # Handed back; MirrorMaker 2 has copied on; taken over.
+    located.copied_to = Offset(5000)
+    assert _start(located()) == 5000
+    located.committed = Committed(1235, "")
+    assert _start(located()) == 1235, "an operator may go back"
+
+
+def test_an_offset_that_no_lane_has_dated_does_not_count_behind_another_program(
+    located: Located,
+) -> None:
+    """Goal: 1235 to 4999 are not copied twice."""
+    assert _start(located()) == 0
+    located.committed, located.copied_to = Committed(1235, ""), Offset(5000)
+    result = located()
+    assert isinstance(result, NotLocated)
+    assert "another program has copied all up to 5000" in result.reason
+    located.committed = Committed(5000, "")
+    assert _start(located()) == 5000
+    assert located.committed == Committed(
+        5000, position_metadata(ROUTE, Offset(5000)), UNKNOWN_EPOCH
+    )
+
+
+@pytest.mark.parametrize("same_partition", [True, False])
+def test_an_offset_that_no_lane_has_dated_is_not_of_a_topic_that_was_recreated(
+    located: Located, same_partition: bool
+) -> None:
+    """Goal: the first 1235 records of the new topic are not left out.
+
+    The record of the former topic is mostly in another partition of `__mirror_offsets`.
+    """
+    record = BegunPartition(NAME, FORMER)
+    located.begun, located.elsewhere = ([record], []) if same_partition else ([], [record])
+    located.committed = Committed(1235, "")
+    result = located()
+    assert isinstance(result, NotLocated)
+    assert "before a topic was recreated; to begin, delete this offset" in result.reason
+    located.committed = None
+    assert _start(located()) == 0
+    located.committed = Committed(1235, "")
+    assert _start(located()) == 1235
 
 
 def test_positions_from_before_a_fence_are_not_written() -> None:
     """Goal: who takes the id back does not write what another owner may have written meanwhile."""
     lane: Any = SimpleNamespace(destination=CLUSTER, id_prefix="lanes")
-    writers = TransactionalWriters(0, lane, port=SimpleNamespace())  # type: ignore[arg-type]
+    port: Any = SimpleNamespace()
+    owner = TransactionalWriters(0, lane, port)
     fake: Any = Transactions()
-    writers._transactions = fake
+    owner._transactions = fake
 
     async def run() -> None:
-        await writers.open()
-        await writers.write({}, {NAME: position(1)})
-        await writers.open()
+        await owner.open()
+        await owner.write({}, {NAME: position(1)})
+        await owner.open()
         with pytest.raises(Outdated):
-            await writers.write({}, {NAME: position(1)})
-        await writers.write({}, {NAME: position(2)})
+            await owner.write({}, {NAME: position(1)})
+        await owner.write({}, {NAME: position(2)})
         fake.ready = False  # an error, as of another flow of this state partition
         with pytest.raises(Outdated):
-            await writers.write({}, {NAME: position(2)})
+            await owner.write({}, {NAME: position(2)})
 
     asyncio.run(run())
     assert len(fake.written) == 2

@@ -3,8 +3,10 @@
 The group has no members. Its offset for a partition of the *remote* topic is the source's offset
 from which on nothing was copied. KIP-656 names the source's topic there, but brokers refuse offsets
 of topics that they do not have. The metadata names both topics' ids, and where another program had
-copied to before the flow began; an operator's offset (`kafka-consumer-groups --reset-offsets`) has
-none, and counts as it is.
+copied to before the flow began: it is *dated*. An operator's offset (`kafka-consumer-groups
+--reset-offsets`) is not. It is committed again with this metadata when it is first read, since
+later it would count for whatever is copied by then. The same data is in the record that the
+partition has begun, below, and dates an offset that no lane has read in time.
 
 What another flow reports to this cluster, as its source, is no position
 (mirror/reported_positions.py).
@@ -14,15 +16,23 @@ begun by a record in `__mirror_offsets`, written in the same transaction as the 
 
 | offset | of these topics | begun | the partition |
 | --- | --- | --- | --- |
-| there | yes, or not said | | goes on at it |
+| there | yes | | goes on at it |
 | there | yes | | begins, if another program has copied on since (`MirrorTopic.begins`) |
 | there | no | | begins: a topic was recreated |
+| there | not dated | between these topics, or never | goes on at it |
+| there | not dated | between former topics | is FAILED |
+| there | not dated | before another program has copied on, or never; behind it | goes on at it |
+| there | not dated | before another program has copied on, or never | is FAILED |
 | missing | | no | begins |
 | missing | | yes | is FAILED |
 | missing | | the topic was recreated since a former owner | is FAILED |
+
+A record of former topics may be in another partition of `__mirror_offsets`: the source topic's id
+is in the hash.
 """
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Final
 
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -34,7 +44,7 @@ from twinlog.mirror.reported_positions import is_reported
 from twinlog.store.config_records import MirrorTopic, topic_id_text
 from twinlog.store.control_topics import partition_count
 from twinlog.store.offset_log import OFFSETS_TOPIC, read_offsets
-from twinlog.store.offset_records import Route
+from twinlog.store.offset_records import BegunPartition, Route
 from twinlog.store.snapshot import owners
 
 _TOPIC_ID: Final = "source-topic-id="
@@ -61,9 +71,14 @@ def position_metadata(route: Route, copied_to: Offset | None) -> str:
     return f"{_TOPIC_ID}{topic_id_text(route.source_topic_id)};topic-id={topic_id};begin={begin}"
 
 
+def is_dated(committed: Committed) -> bool:
+    """Whether an offset says between which topics a partition was copied when it was committed."""
+    return committed.metadata.startswith(_TOPIC_ID)
+
+
 def found_position(
     committed: Committed | None,
-    begun: Route | None,
+    begun: BegunPartition | None,
     wanted: Route,
     group: str,
     partition: int,
@@ -75,7 +90,7 @@ def found_position(
 
     Args:
         committed: the group's offset.
-        begun: between which topics it has begun, as recorded.
+        begun: the record that it has begun; or else one of former topics of these names.
         wanted: between which topics it is copied.
         group: the group's name.
         partition: the partition's number.
@@ -83,24 +98,53 @@ def found_position(
         recreated: whether `__mirror_offsets` was recreated since the partition has a former owner.
 
     Raises:
-        PositionLost: it has begun, or may have, and its offset is missing.
+        PositionLost: it has begun, or may have, and its offset is missing; or it is not dated, and
+            may be from before a topic was recreated, or before another program has copied on.
     """
+    remote = TopicPartition(wanted.topic, partition)
     if committed is not None and not is_reported(committed.metadata):
-        return committed if _counts(committed, wanted, copied_to) else None
-    has_begun = recreated if begun is None else _same(begun, wanted)
+        if is_dated(committed):
+            return committed if _counts(committed, wanted, copied_to) else None
+        if doubt := _doubt(committed, begun, wanted, copied_to):
+            raise PositionLost(
+                f"the position is not known: offset {committed.offset} of {remote}, which an "
+                f"operator has committed for group {group}, may be from before {doubt}"
+            )
+        return committed
+    has_begun = recreated if begun is None else _same(begun.route, wanted)
     if not has_begun:
         return None
     raise PositionLost(
-        f"the position is lost: group {group} has no offset of "
-        f"{TopicPartition(wanted.topic, partition)} any more (offsets.retention.minutes); "
-        "commit the source's offset to go on at for this group on the target"
+        f"the position is lost: group {group} has no offset of {remote} any more "
+        "(offsets.retention.minutes); commit the source's offset to go on at for this group on the "
+        "target"
+    )
+
+
+def _doubt(
+    committed: Committed, begun: BegunPartition | None, wanted: Route, copied_to: Offset | None
+) -> str | None:
+    """Since when an offset that is not dated may not count any more, and what to do; None: it does.
+
+    Once the partition has begun it is dated, so what is not has been committed since.
+    """
+    if begun is not None and not _same(begun.route, wanted):
+        return (
+            "a topic was recreated; to begin, delete this offset on the target "
+            "(kafka-consumer-groups --delete-offsets)"
+        )
+    if copied_to is None or committed.offset >= copied_to:
+        return None
+    if begun is not None and begun.copied_to == copied_to:
+        return None
+    return (
+        f"another program has copied all up to {copied_to}; commit {copied_to} for this group on "
+        "the target"
     )
 
 
 def _counts(committed: Committed, wanted: Route, copied_to: Offset | None) -> bool:
-    """Whether a committed position is of these topics, and nothing was copied behind it since."""
-    if not committed.metadata.startswith(_TOPIC_ID):
-        return True
+    """Whether a dated position is of these topics, and nothing was copied behind it since."""
     theirs, ours = _fields(committed.metadata), _fields(position_metadata(wanted, copied_to))
     targets = {theirs.get("topic-id", ""), ours["topic-id"]} - {""}
     behind = theirs.get("begin") != ours["begin"] and committed.offset < (copied_to or 0)
@@ -133,19 +177,21 @@ async def committed_positions(
         topics: topics of the flow.
 
     Returns:
-        A partition without a position, or with one of former topics, is left out.
+        A partition without a position, or with one that may be of former topics, or from before
+        another program has copied on, is left out.
 
     Raises:
         Retriable: the coordinator does not answer.
         UserError: a right is missing.
     """
     committed = await _committed(destination, group, topics, stable=False)
-    return {
-        name.source: at.offset
-        for topic in topics
-        for name in topic.mirror_partitions
-        if (at := _position_of(topic, name, group, committed)) is not None
-    }
+    positions: dict[TopicPartition, int] = {}
+    for topic in topics:
+        for name in topic.mirror_partitions:
+            with suppress(PositionLost):
+                if (at := _position_of(topic, name, group, committed)) is not None:
+                    positions[name.source] = at.offset
+    return positions
 
 
 async def settled_positions(
@@ -174,10 +220,12 @@ async def settled_positions(
     if count is None:
         raise Retriable("a broker does not know the topic", topic=OFFSETS_TOPIC)
     stored = await read_offsets(destination)
+    all_begun = {name: one for each in stored.values() for name, one in each.begun.items()}
     positions: dict[TopicPartition, int] = {}
     for number, partitions in owners(topics, count).items():
+        own = stored[number].begun if number in stored else {}
         for name, topic in partitions:
-            begun = stored[number].begun.get(name) if number in stored else None
+            begun = own.get(name) or all_begun.get(name)
             at = _position_of(topic, name, group, committed, begun)
             if at is not None:
                 positions[name.source] = at.offset
@@ -198,7 +246,7 @@ def _position_of(
     name: MirrorPartition,
     group: str,
     committed: Mapping[TopicPartition, Committed],
-    begun: Route | None = None,
+    begun: BegunPartition | None = None,
 ) -> Committed | None:
     """See `found_position`."""
     begin = topic.begin(name.partition)

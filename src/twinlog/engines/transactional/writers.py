@@ -14,7 +14,7 @@ fence is refused (`Outdated`): in between, another owner may have copied further
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -24,6 +24,7 @@ from twinlog.engines.exact.ports import DestinationPort
 from twinlog.engines.transactional.positions import (
     PositionLost,
     found_position,
+    is_dated,
     position_group,
     position_metadata,
 )
@@ -31,13 +32,13 @@ from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.engines.transactional.transactions import TargetTransactions, TransactionContent
 from twinlog.engines.translated.writers import NotLocated
 from twinlog.kafka.errors import Fenced, Refusal, Retriable
-from twinlog.kafka.groups.offsets import committed_offsets
+from twinlog.kafka.groups.offsets import Committed, committed_offsets
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import Encoded, RawRecord, build, encode_tail
 from twinlog.kafka.requests.transactions import TransactionOffset
 from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.store.offset_log import OFFSETS_TOPIC, fold_offsets, offsets_topic_id
+from twinlog.store.offset_log import OFFSETS_TOPIC, fold_offsets, offsets_topic_id, read_begun
 from twinlog.store.offset_records import BegunPartition, Route, encode
 from twinlog.store.topic_reader import read_whole
 
@@ -89,7 +90,7 @@ class TransactionalWriters:
         self._transactions = TargetTransactions(
             lane.destination, f"{lane.id_prefix}.{number}.transactions", self._permit
         )
-        self._begun: Mapping[MirrorPartition, Route] | None = None  # None: to be read
+        self._begun: Mapping[MirrorPartition, BegunPartition] | None = None  # None: to be read
         self._outdated = False  # others may have deleted some of it: it is read again
         self._begun_id: UUID | None = None  # of the topic that it was read from
         self._producer_id = _NO_PRODUCER
@@ -143,13 +144,16 @@ class TransactionalWriters:
             committed = await committed_offsets(
                 self._lane.destination, group, stable=True, partitions=list(remotes.values())
             )
+            former = await self._former(
+                committed[key] for n, key in remotes.items() if n not in begun and key in committed
+            )
             results: dict[MirrorPartition, TransactionalQueue | NotLocated] = {}
             new: dict[MirrorPartition, SourcePosition] = {}
             for name, one in partitions.items():
                 try:
                     found = found_position(
                         committed.get(remotes[name]),
-                        begun.get(name),
+                        begun.get(name) or former.get(name),
                         one.route,
                         group,
                         name.partition,
@@ -162,8 +166,9 @@ class TransactionalWriters:
                 start, epoch = one.begin, LeaderEpoch(UNKNOWN_EPOCH)
                 if found is not None:
                     start, epoch = Offset(found.offset), LeaderEpoch(found.leader_epoch)
-                if found is None or begun.get(name) != one.route:
-                    # Also where an operator has committed an offset before the first start.
+                dated = found is not None and is_dated(found)
+                if not dated or begun.get(name) != BegunPartition(name, one.route, one.copied_to):
+                    # Also where an operator has committed an offset: from now on it is dated.
                     new[name] = SourcePosition(
                         remotes[name], one.route, start, epoch, one.copied_to, self._fences
                     )
@@ -181,7 +186,18 @@ class TransactionalWriters:
         if self._producer_id == _NO_PRODUCER:
             self._producer_id = producer_id
 
-    async def _take_over(self) -> Mapping[MirrorPartition, Route]:
+    async def _former(
+        self, unrecorded: Iterable[Committed]
+    ) -> Mapping[MirrorPartition, BegunPartition]:
+        """What has begun between former topics, if it matters to one of these offsets.
+
+        Their partitions have no record in this partition of `__mirror_offsets`.
+        """
+        if all(map(is_dated, unrecorded)):
+            return {}
+        return await read_begun(self._lane.destination)
+
+    async def _take_over(self) -> Mapping[MirrorPartition, BegunPartition]:
         """Have the id fenced; return what has begun."""
         if not self._transactions.ready:
             await self._fence()
@@ -193,9 +209,11 @@ class TransactionalWriters:
         return self._begun
 
     async def _begin(self, positions: Mapping[MirrorPartition, SourcePosition]) -> None:
-        entries = [
-            encode(BegunPartition(name, position.route)) for name, position in positions.items()
-        ]
+        begun = {
+            name: BegunPartition(name, position.route, position.copied_to)
+            for name, position in positions.items()
+        }
+        entries = [encode(one) for one in begun.values()]
         key = TopicPartition(OFFSETS_TOPIC, self._number)
         now_ms = self._lane.destination.brokers_time.now_ms()
         records = [
@@ -207,8 +225,7 @@ class TransactionalWriters:
                 batches={key: [build(records, Codec.NONE)]}, offsets=self._offsets(positions)
             )
         )
-        known = self._begun or {}
-        self._begun = {**known, **{name: one.route for name, one in positions.items()}}
+        self._begun = {**(self._begun or {}), **begun}
 
     def _offsets(
         self, positions: Mapping[MirrorPartition, SourcePosition]
