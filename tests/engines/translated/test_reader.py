@@ -42,10 +42,10 @@ OnePartition = FlowPartition[FlowWriters, PartitionSequence]
 class Answering:
     """`SourcePort` with one answer, which then takes the partition away from the reader."""
 
-    def __init__(self, partition: OnePartition, answer: Fetched) -> None:
+    def __init__(self, partition: OnePartition, answer: Fetched, starts_at: int = 12) -> None:
         self.positions: list[Mapping[TopicPartition, FetchPosition]] = []
         self.waits_ms: list[int] = []
-        self._partition, self._answer = partition, answer
+        self._partition, self._answer, self._starts_at = partition, answer, starts_at
 
     async def fetch(
         self,
@@ -63,7 +63,7 @@ class Answering:
 
     async def bounds(self, keys: object) -> Mapping[TopicPartition, LogBounds]:
         del keys
-        return {KEY: LogBounds(0, 12, 20, 20)}
+        return {KEY: LogBounds(0, self._starts_at, 20, 20)}
 
     async def compacts(self, topics: object) -> Mapping[str, bool | None]:
         del topics
@@ -101,8 +101,16 @@ class Flow:
         self.partition.source_node, self.partition.source_leader_epoch = NODE, 5
         self.partitions.all[assignment.name] = self.partition
 
-    async def read(self, answer: Fetched) -> Answering:
-        source = Answering(self.partition, answer)
+    def relocate(self, position: int) -> None:
+        """Give the partition another sequence, which begins at this offset of the source."""
+        self.sequence = PartitionSequence(
+            (ProducerId(7), ProducerEpoch(2)), Ends(Offset(position), Offset(60)), Offset(position)
+        )
+        self.partition.sequence = self.sequence
+
+    async def read(self, answer: Fetched, *, starts_at: int = 12) -> Answering:
+        """Read once; the source's log starts at `starts_at`."""
+        source = Answering(self.partition, answer, starts_at)
         reader = FlowReader(self.partitions, cast("SourcePort", source))
         for loop in reader.loops():
             await reader.read(loop)
@@ -198,6 +206,29 @@ def test_records_that_were_deleted_before_a_takeover_are_a_failure() -> None:
         await flow.read(OUT_OF_RANGE)
         assert flow.partition.stage is FlowStage.FAILED
         assert "deleted records [10, 12)" in (flow.partition.reason or "")
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("located_again", [False, True])
+def test_records_that_are_deleted_while_earlier_ones_are_in_flight_are_a_failure(
+    located_again: bool,
+) -> None:
+    """Goal: a flow has begun with the first record that it has read, landed or not."""
+
+    async def body() -> None:
+        flow = Flow()
+        flow.partition.fresh = True
+        await flow.read(_fetched(batch([record(at) for at in range(10, 13)])))
+        assert flow.partition.records == 0
+        if located_again:  # its answer was lost, and it has landed
+            flow.relocate(13)
+        flow.partition.source_node = NODE
+        await flow.read(OUT_OF_RANGE, starts_at=20)
+        assert flow.partition.stage is FlowStage.FAILED
+        assert flow.partition.reason == (
+            "the source deleted records [13, 20) before they were copied"
+        )
 
     asyncio.run(body())
 

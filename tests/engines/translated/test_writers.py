@@ -163,6 +163,7 @@ def test_a_new_partition_begins_at_the_source_and_at_the_end_of_the_remote_log()
         log = MemoryLog()
         sequence = await _located(_writers(log, OnePartition(50)))
         assert (sequence.position, sequence.recorded) == (100, (100, 51))  # behind its fence
+        assert not sequence.has_begun
         assert [type(stored) for stored in log.records] == [MapChunk, StoredPlan]
 
     _run(body())
@@ -177,6 +178,7 @@ def test_a_former_flow_goes_on_behind_what_another_program_has_copied() -> None:
         copied = {NAME: replace(OWNED[NAME], copied_to=Offset(130))}
         sequence = await _located(_writers(log, port), copied)
         assert (sequence.position, sequence.recorded) == (130, (130, 51))
+        assert sequence.has_begun
         [chunk] = (await log.take_over()).chunks[NAME]
         assert chunk == MapChunk(NAME, 0, Ends(Offset(130), Offset(51)), ())
         assert (await log.take_over()).plans[NAME].behind_another

@@ -411,6 +411,8 @@ class FlowEngine(BaseFlowEngine[FlowWriters, PartitionSequence]):
 
     def _located(self, partition: _Partition, result: PartitionSequence | NotLocated) -> None:
         if isinstance(result, PartitionSequence):
+            if not partition.owned_before:  # what was stored is of a former flow of this name
+                partition.fresh &= not result.has_begun
             partition.owned_before = True  # from now on it has to be fenced
             partition.sequence, partition.reason = result, None
             partition.stage, partition.recorded_at = FlowStage.COPYING, self._flow.now()

@@ -120,14 +120,15 @@ class FlowPartition(Generic[W, Q]):
     records: int = 0
     bytes: int = 0
     fresh: bool = False
-    """Whether it had no owner before this one."""
+    """Whether it had no owner before this one, and no record of it was read. From then on a record
+    may land, answered or not, so a deleted one is no beginning any more."""
     passed: Counter[Absence] = field(default_factory=Counter)
     """Offsets of the source without a copy, by reason, since this owner has the partition."""
 
     @property
     def begins(self) -> bool:
         """Whether nothing of it was copied yet, by no program."""
-        return self.fresh and self.records == 0 and self.assignment.begin is None
+        return self.fresh and self.assignment.begin is None
 
     def pass_over(self, gap: Gap) -> None:
         """Count offsets that have no copy."""

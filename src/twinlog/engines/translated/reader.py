@@ -208,6 +208,8 @@ class FlowReader:
         for piece in pieces:
             if isinstance(piece, Gap):
                 partition.pass_over(piece)
+            else:
+                partition.fresh = False
         if pieces and pieces[-1].end == planned.pieces[-1].end:
             sequence.epochs.learn(sequence.position, planned.leader_epoch)
 

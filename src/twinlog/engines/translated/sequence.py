@@ -43,6 +43,7 @@ class PartitionSequence:
         recorded: where the recorded map ends. All that has landed is recorded.
         position: the next source offset; not below `recorded`'s.
         epochs: the source's leader epochs before `position`, as far as they are known.
+        has_begun: whether a map was stored before: the partition does not begin there.
     """
 
     def __init__(
@@ -51,7 +52,10 @@ class PartitionSequence:
         recorded: Ends,
         position: Offset,
         epochs: Iterable[EpochRun] = (),
+        *,
+        has_begun: bool = False,
     ) -> None:
+        self.has_begun = has_begun
         self.producer_id, self.epoch = producer
         self.epochs = SourceEpochs(epochs)
         """The leader epochs of what was read (KIP-320)."""

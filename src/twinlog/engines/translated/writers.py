@@ -286,7 +286,8 @@ class FlowWriters:
                     records += [DroppedChunk(name, number) for number in range(1, count + 1)]
                     source_id = wanted.source_topic_id or NO_TOPIC_ID
                     route, epochs = Route(source_id, key.topic, wanted.topic_id, slot), ()
-                sequence = PartitionSequence(epoch, recorded, position, epochs)
+                has_begun = stored is not None and wanted.follows(stored.route)
+                sequence = PartitionSequence(epoch, recorded, position, epochs, has_begun=has_begun)
                 runs = sequence.epochs.runs
                 taken = Taken(NOTHING, Offset(end if fence is None else fence + 1))
                 begun = StoredPlan(name, plan, route, runs, taken, tail)

@@ -1,0 +1,69 @@
+"""What the engine of flows does with a location, without brokers."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from twinlog.engines.base import Assignment
+from twinlog.engines.settings import LaneSettings
+from twinlog.engines.translated.engine import FlowEngine
+from twinlog.engines.translated.partitions import FlowPartition
+from twinlog.engines.translated.sequence import PartitionSequence
+from twinlog.engines.translated.writers import FlowWriters
+from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, TopicPartition
+from twinlog.mirror.offset_runs import Ends
+from twinlog.mirror.placement import MirrorPartition
+
+SOURCE = TopicPartition("orders", 0)
+ASSIGNMENT = Assignment(
+    name=MirrorPartition("flow", *SOURCE),
+    source=SOURCE,
+    destination=TopicPartition("a.orders", 0),
+    state_partition=0,
+    source_topic_id=UUID(int=1),
+    destination_topic_id=None,
+    compacted=False,
+)
+
+
+CLUSTER = SimpleNamespace(brokers_time=SimpleNamespace(now_ms=lambda: 0))
+LANE: Any = SimpleNamespace(
+    settings=LaneSettings(),
+    random=None,
+    destination=CLUSTER,
+    id_prefix="lanes",
+    may_write=lambda: True,
+)
+PORT: Any = SimpleNamespace()
+
+
+def _started() -> tuple[FlowEngine, FlowPartition[FlowWriters, PartitionSequence]]:
+    """A flow of one partition that had no owner."""
+    engine = FlowEngine(LANE, None, PORT, lambda *_: None)
+    engine.start(FlowWriters(0, LANE, PORT), [ASSIGNMENT], lease_s=0.0)
+    (partition,) = engine.flow.all.values()
+    return engine, partition
+
+
+def _sequence(position: int, *, has_begun: bool) -> PartitionSequence:
+    ends = Ends(Offset(position), Offset(50))
+    producer = ProducerId(7), ProducerEpoch(1)
+    return PartitionSequence(producer, ends, ends.source, has_begun=has_begun)
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_flow_that_is_created_again_does_not_begin(has_begun: bool) -> None:
+    """Goal: what the source has deleted since the former flow's end is reported as lost."""
+
+    async def body() -> None:
+        engine, partition = _started()
+        engine._located(partition, _sequence(10, has_begun=has_begun))
+        assert partition.begins is not has_begun
+        # A second location finds its own map, and still nothing was read.
+        engine._located(partition, _sequence(10, has_begun=True))
+        assert partition.begins is not has_begun
+
+    asyncio.run(body())
