@@ -257,6 +257,20 @@ def test_an_answer_without_records_changes_nothing() -> None:
     asyncio.run(body())
 
 
+@pytest.mark.parametrize("error", [0, 6])
+def test_a_broker_that_refuses_a_partition_is_no_contact_with_its_source(error: int) -> None:
+    """Goal: while nobody has read from the new leader, the lag is not 0."""
+
+    async def body() -> None:
+        flow = Flow()
+        await flow.read(_fetched()._replace(error=error))
+        assert (flow.partition.heard_at is None) is (error > 0)
+        row = flow.partition.row(flow.partitions.now())
+        assert (row.lag_ms, row.source_time_ms is None) == ((None, True) if error else (0, False))
+
+    asyncio.run(body())
+
+
 @pytest.mark.parametrize(("topics", "throttled"), [(None, True), ({}, False)])
 def test_throttled_partitions_are_read_by_themselves(
     topics: dict[str, frozenset[int]] | None, throttled: bool

@@ -134,8 +134,10 @@ class FlowReader:
                     counts[1] += len(fetched.records)
                     await self._take(*asked[key], fetched)
             if not result.throttle_ms:  # otherwise partitions with news may be left out
-                for partition, sequence, _ in asked.values():
-                    if partition.sequence is sequence:
+                # One without news is left out of an answer; a refused one is not heard of.
+                refused = {key for key, one in result.partitions.items() if one.error}
+                for key, (partition, sequence, _) in asked.items():
+                    if partition.sequence is sequence and key not in refused:
                         partition.heard_at = asked_at
             flow.changed.set()
             if result.size < settings.fetch_small_bytes and not left_out:
