@@ -47,6 +47,15 @@ def test_what_is_no_json_is_an_error(data: bytes) -> None:
         decode_json(data)
 
 
+@pytest.mark.parametrize(
+    "number", ["1e9999999999999999999", "-0.5E-9999999999999999999", "0e9999999999999999999"]
+)
+def test_an_exponent_that_no_number_can_have_is_an_error(number: str) -> None:
+    """Goal: one record fails, and is named; its value does not become another one."""
+    with pytest.raises(TransformError, match="too large an exponent"):
+        decode_json(f'{{"a":[{number}]}}'.encode())
+
+
 def test_each_converter_writes_its_own_data_only() -> None:
     assert (BYTES.encode(b"x"), TEXT.encode("é"), JSON.encode({"a": "é"})) == (
         b"x",

@@ -14,7 +14,7 @@ they keep all their digits.
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from json.encoder import encode_basestring
 from typing import Any, Final
 
@@ -42,12 +42,14 @@ def decode_json(data: bytes) -> Data:
     """What a JSON text says.
 
     Raises:
-        TransformError: it is no JSON text in UTF-8.
+        TransformError: it is no JSON text in UTF-8, or an exponent has 19 digits or more.
     """
     try:
         return _DECODER.decode(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise TransformError(f"it is no JSON text: {error}") from error
+    except InvalidOperation as error:  # of Decimal, which is no ValueError
+        raise TransformError("it has a number with too large an exponent") from error
 
 
 def _refuse_constant(text: str) -> None:

@@ -20,6 +20,7 @@ from twinlog.kafka.log.records import RawRecord, decode, encode_tail, raw_record
 from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Data, Gap
+from twinlog.mirror.record_transforms import FlowRecord
 from twinlog.mirror.reported_positions import report_mark
 from twinlog.mirror.transform_chain import TransformChain, parse_transforms
 from twinlog.store.offset_log import fold_offsets
@@ -144,6 +145,27 @@ def test_records_before_one_that_fails_are_written() -> None:
     assert "offset 9 cannot be transformed: transform m: it is no JSON" in found.failure.reason
     (built,) = found.batches[REMOTE]
     assert built.header.num_records == 2
+
+
+def test_a_defect_of_a_transform_fails_one_record() -> None:
+    """Goal: its partition is FAILED at the record, which is not skipped; the flow goes on."""
+
+    def broken(record: FlowRecord) -> FlowRecord:
+        if record.value.data == b"bad":
+            raise ZeroDivisionError("of the secret 4711")
+        return record
+
+    values = [b"a", b"bad", b"c"]
+    whole = memoryview(batch([record(7 + at, value=value) for at, value in enumerate(values)]))
+    (header,) = batches(whole)
+    pieces = [Data(Offset(7), Offset(10), header, header.records(whole))]
+    found = asyncio.run(transformed(TransformChain([("mine", broken)]), pieces, REMOTE))
+    assert found.failure is not None
+    assert found.failure.offset == 8
+    assert "offset 8 cannot be transformed: ZeroDivisionError in test_tr" in found.failure.reason
+    assert "4711" not in found.failure.reason
+    (built,) = found.batches[REMOTE]
+    assert [decode(one).value for one in raw_records(built.header, built.records)] == [b"a"]
 
 
 ONE, OTHER = UUID(int=1), UUID(int=2)

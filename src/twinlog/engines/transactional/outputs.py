@@ -7,6 +7,8 @@ is compressed as the source's.
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from traceback import extract_tb
 from typing import Final, NamedTuple
 
 from twinlog.kafka.log.compression import Codec
@@ -146,7 +148,7 @@ def _applied(
     """What is written of a record, and where.
 
     Raises:
-        TransformError: a transform cannot be applied.
+        TransformError: a transform cannot be applied, whatever it raises.
         CorruptBatch: the record's headers cannot be read.
     """
     if not chain.steps:
@@ -155,12 +157,24 @@ def _applied(
     headers: Headers = ()
     if encoded_headers != NO_HEADERS:
         headers = decode_headers(memoryview(encoded_headers), offset)
-    result = chain.apply(Record(offset, timestamp, key, value, headers), *remote)
-    if result is None:
-        return None
+    try:
+        result = chain.apply(Record(offset, timestamp, key, value, headers), *remote)
+        if result is None:
+            return None
+        if result.headers is not headers:
+            encoded_headers = encode_headers(result.headers)
+    except TransformError:
+        raise
+    except Exception as error:  # a defect; it would end the flow, and name no record
+        raise TransformError(_defect(error)) from error
     to = remote
     if result.topic != remote.topic or result.partition != remote.partition:
         to = TopicPartition(result.topic, result.partition)
-    if result.headers is not headers:
-        encoded_headers = encode_headers(result.headers)
     return to, (result.timestamp, result.key, result.value, encoded_headers)
+
+
+def _defect(error: Exception) -> str:
+    """Which exception was raised, and where; its own text may hold a part of a record."""
+    frame = extract_tb(error.__traceback__)[-1]
+    place = f"{Path(frame.filename).name}, line {frame.lineno}"
+    return f"{type(error).__name__} in {place}: report this defect of twinlog"
