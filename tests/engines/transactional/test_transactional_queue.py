@@ -74,6 +74,19 @@ def test_a_position_without_records_is_taken_alone() -> None:
     assert queue.recorded == 5
 
 
+def test_a_gap_that_is_passed_during_a_transaction_stays_passed() -> None:
+    """Goal: the lag of a source with aborted transactions only ends."""
+    queue = TransactionalQueue(Offset(0), LeaderEpoch(-1))
+    queue.offer([gap(0, 3)])
+    assert queue.take(100) == ([], 3)
+    queue.offer([gap(3, 5)])
+    queue.committed(Offset(3))
+    assert (queue.mirrored_end, queue.recorded, queue.position) == (5, 3, 5)
+    assert queue.take(100) == ([], 5)  # and the next position is due
+    queue.committed(Offset(5))
+    assert (queue.mirrored_end, queue.recorded) == (5, 5)
+
+
 def written(chain: TransformChain, *pieces: Data) -> dict[TopicPartition, list[RawRecord]]:
     found = asyncio.run(transformed(chain, pieces, REMOTE))
     assert found.failure is None

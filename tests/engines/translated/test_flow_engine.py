@@ -1,6 +1,7 @@
 """What the engine of flows does with a location, without brokers."""
 
 import asyncio
+import random
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -32,7 +33,7 @@ ASSIGNMENT = Assignment(
 CLUSTER = SimpleNamespace(brokers_time=SimpleNamespace(now_ms=lambda: 0))
 LANE: Any = SimpleNamespace(
     settings=LaneSettings(),
-    random=None,
+    random=random.Random(1),
     destination=CLUSTER,
     id_prefix="lanes",
     may_write=lambda: True,
@@ -65,5 +66,22 @@ def test_a_flow_that_is_created_again_does_not_begin(has_begun: bool) -> None:
         # A second location finds its own map, and still nothing was read.
         engine._located(partition, _sequence(10, has_begun=True))
         assert partition.begins is not has_begun
+
+    asyncio.run(body())
+
+
+def test_the_lag_ends_with_a_location_that_finds_everything_copied() -> None:
+    """Goal: an answer that was lost has landed; an idle source's next answer leaves it out."""
+
+    async def body() -> None:
+        engine, partition = _started()
+        engine._located(partition, _sequence(10, has_begun=False))
+        partition.source_end = partition.source_stable = 12
+        partition.heard_at = engine.flow.now()
+        partition.note_lag(0.0)
+        assert partition.behind_since == 0.0
+        engine.flow.trouble(partition, "an answer was lost")
+        engine._located(partition, _sequence(12, has_begun=True))
+        assert partition.row(engine.flow.now()).lag_ms == 0
 
     asyncio.run(body())

@@ -179,6 +179,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
             partition.owned_before = True
             partition.fresh &= not result.has_begun
             partition.sequence, partition.recorded_at = result, self._flow.now()
+            partition.note_lag(partition.recorded_at)
             # At the same record it stays FAILED until this is behind it.
             if self._stuck.get(partition.name) != result.position:
                 self._goes_on(partition)

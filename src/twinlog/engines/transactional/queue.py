@@ -95,7 +95,9 @@ class TransactionalQueue:
             if isinstance(piece, Data):
                 self.queued_bytes -= piece.held
         self._taken = 0
-        self.mirrored_end = self.recorded = end
+        self.recorded = end
+        # A gap may have been passed meanwhile, if nothing but a position was in the transaction.
+        self.mirrored_end = max(self.mirrored_end, end)
         self._skip_gaps()
 
     def _skip_gaps(self) -> None:

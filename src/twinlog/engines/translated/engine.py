@@ -416,6 +416,7 @@ class FlowEngine(BaseFlowEngine[FlowWriters, PartitionSequence]):
             partition.owned_before = True  # from now on it has to be fenced
             partition.sequence, partition.reason = result, None
             partition.stage, partition.recorded_at = FlowStage.COPYING, self._flow.now()
+            partition.note_lag(partition.recorded_at)
             self._flow.note(partition)
             if partition.elected:
                 partition.elected = False

@@ -1,0 +1,53 @@
+"""What the engine of transactional flows does with a location, without brokers."""
+
+import asyncio
+import random
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+from twinlog.engines.base import Assignment
+from twinlog.engines.settings import LaneSettings
+from twinlog.engines.transactional.engine import TransactionalEngine
+from twinlog.engines.transactional.queue import TransactionalQueue
+from twinlog.engines.transactional.writers import TransactionalWriters
+from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
+from twinlog.mirror.placement import MirrorPartition
+
+SOURCE = TopicPartition("orders", 0)
+ASSIGNMENT = Assignment(
+    name=MirrorPartition("flow", *SOURCE),
+    source=SOURCE,
+    destination=TopicPartition("a.orders", 0),
+    state_partition=0,
+    source_topic_id=UUID(int=1),
+    destination_topic_id=None,
+    compacted=False,
+)
+LANE: Any = SimpleNamespace(
+    settings=LaneSettings(),
+    random=random.Random(1),
+    destination=SimpleNamespace(),
+    dataframes=None,
+    id_prefix="lanes",
+)
+PORT: Any = SimpleNamespace()
+
+
+def test_the_lag_ends_with_a_location_that_finds_everything_copied() -> None:
+    """Goal: a transaction whose answer was lost is committed; an idle source answers no more."""
+
+    async def body() -> None:
+        engine = TransactionalEngine("flow", LANE, None, PORT, observe=lambda *_: None)
+        engine.start(TransactionalWriters(0, LANE, PORT), [ASSIGNMENT], lease_s=0.0)
+        (partition,) = engine.flow.all.values()
+        engine._located(partition, TransactionalQueue(Offset(10), LeaderEpoch(-1)))
+        partition.source_end = partition.source_stable = 12
+        partition.heard_at = engine.flow.now()
+        partition.note_lag(0.0)
+        assert partition.behind_since == 0.0
+        engine.flow.trouble(partition, "no answer")
+        engine._located(partition, TransactionalQueue(Offset(12), LeaderEpoch(-1), has_begun=True))
+        assert partition.row(engine.flow.now()).lag_ms == 0
+
+    asyncio.run(body())
