@@ -1,6 +1,8 @@
 """Which transactions are written at all: after fences of one's own, and after doubtful answers."""
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -9,20 +11,27 @@ import pytest
 
 from twinlog.engines.transactional import transactions
 from twinlog.engines.transactional import writers as writers_module
-from twinlog.engines.transactional.positions import position_metadata
+from twinlog.engines.transactional.positions import position_metadata, tail_of
 from twinlog.engines.transactional.queue import TransactionalQueue
-from twinlog.engines.transactional.transactions import TargetTransactions, TransactionContent
+from twinlog.engines.transactional.remote_tails import RemoteTail, ShorterLog, tail_of_batch
+from twinlog.engines.transactional.transactions import (
+    GroupOffsets,
+    LandedBatches,
+    TargetTransactions,
+    TransactionContent,
+)
 from twinlog.engines.transactional.writers import (
     Outdated,
     SourcePosition,
     ToBegin,
     TransactionalWriters,
 )
+from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.engines.translated.writers import NotLocated
 from twinlog.kafka.errors import Retriable, TwinlogError
 from twinlog.kafka.groups.offsets import Committed
 from twinlog.kafka.requests.transactions import ProducerId
-from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
+from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, Sequence, TopicPartition
 from twinlog.lifecycle.flow_topics import FlowClusters
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.store.config_records import MirrorTopic
@@ -40,6 +49,8 @@ class Transactions:
     def __init__(self) -> None:
         self.ready = False
         self.written: list[TransactionContent] = []
+        self.landed: dict[TopicPartition, LandedBatches] = {}
+        self.behind: GroupOffsets = {}
 
     async def fence(self) -> int:
         self.ready = True
@@ -47,6 +58,7 @@ class Transactions:
 
     async def write(self, content: TransactionContent) -> None:
         self.written.append(content)
+        self.behind = content.offsets_behind(self.landed)
 
 
 ROUTE = Route(UUID(int=1), REMOTE.topic, UUID(int=2))
@@ -66,8 +78,10 @@ class Located:
         self.elsewhere: list[BegunPartition] = []
         """In other partitions of `__mirror_offsets`."""
         self.copied_to: Offset | None = None
+        self.problem: LostEnd | TwinlogError | None = None
         for name in ("committed_offsets", "read_whole", "offsets_topic_id", "read_begun"):
             patch.setattr(writers_module, name, getattr(self, name))
+        patch.setattr(writers_module, "compare_tails", self.compare_tails)
 
     def __call__(self) -> TransactionalQueue | NotLocated:
         """Locate the partition, as a new owner."""
@@ -89,6 +103,12 @@ class Located:
 
     async def committed_offsets(self, *_: object, **__: object) -> dict[TopicPartition, Committed]:
         return {} if self.committed is None else {REMOTE: self.committed}
+
+    async def compare_tails(
+        self, _: object, tails: Mapping[TopicPartition, RemoteTail]
+    ) -> dict[TopicPartition, LostEnd | TwinlogError]:
+        assert tails.keys() <= {REMOTE}
+        return dict.fromkeys(tails, self.problem) if self.problem is not None else {}
 
     async def read_whole(self, *_: object) -> list[ControlRecord]:
         records = map(encode, self.begun)
@@ -181,6 +201,62 @@ def test_positions_from_before_a_fence_are_not_written() -> None:
 
     asyncio.run(run())
     assert len(fake.written) == 2
+
+
+TAIL = tail_of_batch(50, 3, (7, 4), Sequence(10))
+NEXT = tail_of_batch(60, 2, (7, 5), Sequence(0))
+
+
+def test_a_target_that_has_lost_records_is_failed_until_an_operator_decides(
+    located: Located,
+) -> None:
+    """Goal: also when compaction or retention has removed what showed it."""
+    assert _start(located()) == 0
+    committed = Committed(5, position_metadata(ROUTE, None, TAIL))
+    located.committed = committed
+    result = located()
+    assert isinstance(result, TransactionalQueue)
+    assert (result.position, result.tail, located.committed) == (5, TAIL, committed)
+    located.problem = Retriable("no leader")
+    assert located() == NotLocated("no leader", transient=True)
+    decision = "position 5 of group lanes.flow.m; commit the source's offset to go on at"
+    for problem in (ShorterLog("shorter"), LostEnd("another batch")):
+        located.problem = problem
+        committed = located.committed
+        assert located() == NotLocated(f"{problem}; {decision}", transient=False)
+        is_shorter = isinstance(problem, ShorterLog)
+        # A broker that is cut off may have answered: it is compared again.
+        assert (located.committed == committed) is is_shorter
+    located.problem = None
+    result = located()
+    assert isinstance(result, NotLocated)
+    assert not result.transient
+    assert result.reason == f"the destination has lost records of A.t-0; {decision}"
+    located.committed = Committed(3)
+    assert _start(located()) == 3
+    assert located.committed == Committed(3, position_metadata(ROUTE, None), UNKNOWN_EPOCH)
+
+
+def test_a_position_has_the_tail_of_its_own_transaction() -> None:
+    """Goal: what was committed last is what is compared; a batch below it commits nothing."""
+    lane: Any = SimpleNamespace(destination=CLUSTER, id_prefix="lanes")
+    owner = TransactionalWriters(0, lane, lane)
+    fake: Any = Transactions()
+    owner._transactions = fake
+    position_of = replace(position(1), tail=TAIL)
+
+    async def run() -> None:
+        await owner.open()
+        for start, tail in ((None, TAIL), (53, NEXT)):
+            fake.landed = {} if start is None else {REMOTE: LandedBatches(Offset(start), tail)}
+            assert await owner.write({}, {NAME: position_of}) == {NAME: tail}
+            metadata = fake.behind["lanes.flow.m"][REMOTE].metadata
+            assert tail_of(Committed(5, metadata)) == tail
+        fake.landed = {REMOTE: LandedBatches(Offset(52), NEXT)}
+        with pytest.raises(Retriable, match=r"landed at 52 of A\.t-0, which"):
+            await owner.write({}, {NAME: position_of})
+
+    asyncio.run(run())
 
 
 def test_a_transaction_that_fails_is_ended_by_a_newer_epoch(

@@ -183,7 +183,12 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
             # At the same record it stays FAILED until this is behind it.
             if self._stuck.get(partition.name) != result.position:
                 self._goes_on(partition)
-        else:
+            if partition.elected:  # its log may have been compared before that
+                partition.elected = False
+                self._flow.locate_again(partition, "the destination has elected another leader")
+        elif result.transient:
+            self._flow.trouble(partition, result.reason)
+        else:  # it is located again, as an operator may commit another position
             self._flow.fail(partition, result.reason)
 
     # ---- transactions --------------------------------------------------------------------------
@@ -234,8 +239,10 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
                     batches[key] += built
             positions = {p.name: _position(p, queue, outputs[p.name].end) for p, queue in taken}
             if positions:
-                await writers.write(batches, positions)
+                tails = await writers.write(batches, positions)
                 self._committed(taken, outputs)
+                for partition, queue in taken:
+                    queue.tail = tails[partition.name]
         except TransactionRefused as error:
             causes = {key: str(refusal) for key, refusal in error.refusals.items()}
             self._partitions_of.clear()
@@ -493,4 +500,5 @@ def _position(partition: _Partition, queue: TransactionalQueue, end: Offset) -> 
         queue.epochs.before(end),
         _copied_to(partition),
         queue.fence,
+        queue.tail,
     )

@@ -16,7 +16,7 @@ begun by a record in `__mirror_offsets`, written in the same transaction as the 
 
 | offset | of these topics | begun | the partition |
 | --- | --- | --- | --- |
-| there | yes | | goes on at it |
+| there | yes | | goes on at it, if the target has lost nothing (remote_tails.py) |
 | there | yes | | begins, if another program has copied on since (`MirrorTopic.begins`) |
 | there | no | | begins: a topic was recreated |
 | there | not dated | between these topics, or never | goes on at it |
@@ -35,6 +35,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Final
 
+from twinlog.engines.transactional.remote_tails import RemoteTail, parse_tail
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Retriable
 from twinlog.kafka.groups.offsets import Committed, committed_offsets
@@ -59,16 +60,35 @@ def position_group(prefix: str, mirror: str) -> str:
     return f"{prefix}.flow.{mirror}"
 
 
-def position_metadata(route: Route, copied_to: Offset | None) -> str:
+def position_metadata(
+    route: Route,
+    copied_to: Offset | None,
+    tail: RemoteTail | None = None,
+    *,
+    lost: bool = False,
+) -> str:
     """The metadata of a committed position.
 
     Args:
         route: between which topics the partition is copied.
         copied_to: where another program had copied to when the flow began; None: nothing.
+        tail: of the remote partition; None: nothing was copied, or it is not known.
+        lost: whether the target is known to have lost records. Compaction may remove what shows it.
     """
     topic_id = topic_id_text(route.topic_id) if route.topic_id else ""
     begin = "" if copied_to is None else copied_to
-    return f"{_TOPIC_ID}{topic_id_text(route.source_topic_id)};topic-id={topic_id};begin={begin}"
+    text = f"{_TOPIC_ID}{topic_id_text(route.source_topic_id)};topic-id={topic_id};begin={begin}"
+    return text + (f";tail={tail.text()}" if tail else "") + (";lost=1" if lost else "")
+
+
+def tail_of(committed: Committed) -> RemoteTail | None:
+    """The tail of the remote partition, if a position has one."""
+    return parse_tail(_fields(committed.metadata).get("tail", "")) if is_dated(committed) else None
+
+
+def loss(reason: str, position: int, group: str) -> str:
+    """Why a partition with a position is FAILED, and what decides how it goes on."""
+    return f"{reason}; position {position} of group {group}; commit the source's offset to go on at"
 
 
 def is_dated(committed: Committed) -> bool:
@@ -99,12 +119,18 @@ def found_position(
 
     Raises:
         PositionLost: it has begun, or may have, and its offset is missing; or it is not dated, and
-            may be from before a topic was recreated, or before another program has copied on.
+            may be from before a topic was recreated, or before another program has copied on; or
+            the target is known to have lost records.
     """
     remote = TopicPartition(wanted.topic, partition)
     if committed is not None and not is_reported(committed.metadata):
         if is_dated(committed):
-            return committed if _counts(committed, wanted, copied_to) else None
+            if not _counts(committed, wanted, copied_to):
+                return None
+            if "lost" in _fields(committed.metadata):
+                reason = f"the destination has lost records of {remote}"
+                raise PositionLost(loss(reason, committed.offset, group))
+            return committed
         if doubt := _doubt(committed, begun, wanted, copied_to):
             raise PositionLost(
                 f"the position is not known: offset {committed.offset} of {remote}, which an "

@@ -7,6 +7,7 @@ queued ──take()──► in a transaction ──committed()──► done
 from collections import deque
 from collections.abc import Iterable
 
+from twinlog.engines.transactional.remote_tails import RemoteTail
 from twinlog.kafka.log.leader_epochs import SourceEpochs
 from twinlog.kafka.types import UNKNOWN_OFFSET, LeaderEpoch, Offset
 from twinlog.mirror.plan import Data, Piece
@@ -20,12 +21,20 @@ class TransactionalQueue:
         epoch: the source's leader epoch of the record before; -1 if it is not known.
         fence: the number of the fence behind which `position` was read.
         has_begun: whether a position was found: the partition does not begin there.
+        tail: of the remote partition, as committed with the position.
     """
 
     def __init__(
-        self, position: Offset, epoch: LeaderEpoch, *, fence: int = 0, has_begun: bool = False
+        self,
+        position: Offset,
+        epoch: LeaderEpoch,
+        *,
+        fence: int = 0,
+        has_begun: bool = False,
+        tail: RemoteTail | None = None,
     ) -> None:
         self.fence = fence
+        self.tail = tail
         self.has_begun = has_begun
         self.epochs = SourceEpochs()
         """The leader epochs of what was read (KIP-320)."""

@@ -15,11 +15,12 @@ A transaction that fails is ended by InitProducerId. Its markers have a newer ep
 in the network is refused then. The markers of EndTxn would have the same epoch.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
+from twinlog.engines.transactional.remote_tails import RemoteTail, tail_of_batch
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.retries import BeforeSend
 from twinlog.kafka.error_codes import ErrorCode
@@ -41,7 +42,8 @@ from twinlog.kafka.requests.transactions import (
     init_producer_id,
     send_offsets_to_txn,
 )
-from twinlog.kafka.types import TopicPartition
+from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.kafka.types import Sequence as SequenceNumber
 from twinlog.store.topic_writer import (
     ABORT_TIMEOUT,
     ALL,
@@ -61,12 +63,33 @@ class TransactionRefused(Retriable):
         self.refusals = refusals
 
 
+class LandedBatches(NamedTuple):
+    """What a transaction has appended to a partition."""
+
+    start: Offset
+    """Of the first batch."""
+    tail: RemoteTail
+    """The last batch."""
+
+
+GroupOffsets = Mapping[str, Mapping[TopicPartition, TransactionOffset]]
+"""By group."""
+
+
+def _none(_: object) -> GroupOffsets:
+    return {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionContent:
-    """What a transaction writes: batches by partition, and offsets by group."""
+    """What a transaction writes: batches by partition, and offsets by group.
+
+    `offsets_behind` gives more offsets, by what of each partition has landed.
+    """
 
     batches: Mapping[TopicPartition, Sequence[Encoded]] = field(default_factory=dict)
-    offsets: Mapping[str, Mapping[TopicPartition, TransactionOffset]] = field(default_factory=dict)
+    offsets: GroupOffsets = field(default_factory=dict)
+    offsets_behind: Callable[[Mapping[TopicPartition, LandedBatches]], GroupOffsets] = _none
 
 
 class TargetTransactions:
@@ -133,8 +156,10 @@ class TargetTransactions:
                 before_send=self._before_send,
             )
             self._check(content.batches, answers)
+        landed: dict[TopicPartition, LandedBatches] = {}
         for batches in _rounds(content.batches):
-            data = {p: self._whole(p, batch, producer) for p, batch in batches.items()}
+            numbers = {p: self._id.numbers(p, b.header.num_records) for p, b in batches.items()}
+            data = {p: _whole(batch, producer, numbers[p]) for p, batch in batches.items()}
             results = await send_batches(
                 self._cluster,
                 data,
@@ -145,7 +170,16 @@ class TargetTransactions:
                 lane=_LANE,
             )
             self._check(data, results)
-        for group, offsets in content.offsets.items():
+            for key, batch in batches.items():
+                base, count = results[key], batch.header.num_records
+                if isinstance(base, Refusal) or base < 0:
+                    raise Retriable(f"the broker does not tell where a batch of {key} landed")
+                start = landed[key].start if key in landed else Offset(base)
+                landed[key] = LandedBatches(
+                    start, tail_of_batch(base, count, producer, numbers[key])
+                )
+        all_offsets = {**content.offsets, **content.offsets_behind(landed)}
+        for group, offsets in all_offsets.items():
             refusals = await send_offsets_to_txn(
                 self._cluster,
                 self._id.name,
@@ -155,15 +189,6 @@ class TargetTransactions:
                 before_send=self._before_send,
             )
             self._check(refusals, refusals)
-
-    def _whole(self, partition: TopicPartition, batch: Encoded, producer: ProducerId) -> bytes:
-        return whole(
-            batch,
-            attributes=TRANSACTIONAL,
-            producer_id=producer.producer_id,
-            epoch=producer.epoch,
-            sequence=self._id.numbers(partition, batch.header.num_records),
-        )
 
     def _check(
         self, partitions: Iterable[TopicPartition], answers: Mapping[TopicPartition, object]
@@ -182,6 +207,16 @@ class TargetTransactions:
         if refusals:
             first, refusal = next(iter((causes or refusals).items()))
             raise TransactionRefused(causes or refusals, f"{first} refuses a write: {refusal}")
+
+
+def _whole(batch: Encoded, producer: ProducerId, sequence: SequenceNumber) -> bytes:
+    return whole(
+        batch,
+        attributes=TRANSACTIONAL,
+        producer_id=producer.producer_id,
+        epoch=producer.epoch,
+        sequence=sequence,
+    )
 
 
 def _rounds(

@@ -15,7 +15,7 @@ fence is refused (`Outdated`): in between, another owner may have copied further
 import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
@@ -25,11 +25,20 @@ from twinlog.engines.transactional.positions import (
     PositionLost,
     found_position,
     is_dated,
+    loss,
     position_group,
     position_metadata,
+    tail_of,
 )
 from twinlog.engines.transactional.queue import TransactionalQueue
-from twinlog.engines.transactional.transactions import TargetTransactions, TransactionContent
+from twinlog.engines.transactional.remote_tails import RemoteTail, ShorterLog, compare_tails
+from twinlog.engines.transactional.transactions import (
+    GroupOffsets,
+    LandedBatches,
+    TargetTransactions,
+    TransactionContent,
+)
+from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.engines.translated.writers import NotLocated
 from twinlog.kafka.errors import Fenced, Refusal, Retriable
 from twinlog.kafka.groups.offsets import Committed, committed_offsets
@@ -73,10 +82,18 @@ class SourcePosition:
     copied_to: Offset | None
     fence: int
     """The number of the fence behind which the partition was located."""
+    tail: RemoteTail | None = None
+    """Of the remote partition; None: nothing was copied, or it is not known."""
+    lost: bool = False
+    """Whether the target is known to have lost records that were copied."""
+
+    def begun(self, name: MirrorPartition) -> BegunPartition:
+        """The record that the partition of this name has begun."""
+        return BegunPartition(name, self.route, self.copied_to)
 
     def committed(self) -> TransactionOffset:
         """What the group's offset is."""
-        metadata = position_metadata(self.route, self.copied_to)
+        metadata = position_metadata(self.route, self.copied_to, self.tail, lost=self.lost)
         return TransactionOffset(self.offset, self.epoch, metadata)
 
 
@@ -147,11 +164,11 @@ class TransactionalWriters:
             former = await self._former(
                 committed[key] for n, key in remotes.items() if n not in begun and key in committed
             )
+            found: dict[MirrorPartition, Committed | None] = {}
             results: dict[MirrorPartition, TransactionalQueue | NotLocated] = {}
-            new: dict[MirrorPartition, SourcePosition] = {}
             for name, one in partitions.items():
                 try:
-                    found = found_position(
+                    found[name] = found_position(
                         committed.get(remotes[name]),
                         begun.get(name) or former.get(name),
                         one.route,
@@ -161,23 +178,46 @@ class TransactionalWriters:
                         recreated=len({one.begun_in, self._begun_id} - {None}) > 1,
                     )
                 except PositionLost as error:
-                    results[name] = NotLocated(str(error))
+                    results[name] = NotLocated(str(error), transient=False)
+            at = {n: self._start(remotes[n], partitions[n], here) for n, here in found.items()}
+            tails = {one.remote: one.tail for one in at.values() if one.tail is not None}
+            problems = await compare_tails(self._port, tails)
+            new: dict[MirrorPartition, SourcePosition] = {}
+            for name, position in at.items():
+                problem, here = problems.get(position.remote), found[name]
+                if problem is not None:
+                    results[name] = NotLocated(str(problem))
+                    if isinstance(problem, LostEnd):
+                        reason = loss(str(problem), position.offset, group)
+                        results[name] = NotLocated(reason, transient=False)
+                        if not isinstance(problem, ShorterLog):
+                            new[name] = replace(position, lost=True)
                     continue
-                start, epoch = one.begin, LeaderEpoch(UNKNOWN_EPOCH)
-                if found is not None:
-                    start, epoch = Offset(found.offset), LeaderEpoch(found.leader_epoch)
-                dated = found is not None and is_dated(found)
-                if not dated or begun.get(name) != BegunPartition(name, one.route, one.copied_to):
-                    # Also where an operator has committed an offset: from now on it is dated.
-                    new[name] = SourcePosition(
-                        remotes[name], one.route, start, epoch, one.copied_to, self._fences
-                    )
                 results[name] = TransactionalQueue(
-                    start, epoch, fence=self._fences, has_begun=found is not None
+                    position.offset,
+                    position.epoch,
+                    fence=self._fences,
+                    has_begun=here is not None,
+                    tail=position.tail,
                 )
+                # Also where an operator has committed an offset: from now on it is dated.
+                if here is None or not is_dated(here) or begun.get(name) != position.begun(name):
+                    new[name] = position
             if new:
                 await self._begin(new)
         return results
+
+    def _start(
+        self, remote: TopicPartition, partition: ToBegin, found: Committed | None
+    ) -> SourcePosition:
+        """Where a partition goes on, or begins."""
+        start, epoch, tail = partition.begin, LeaderEpoch(UNKNOWN_EPOCH), None
+        if found is not None:
+            start, epoch = Offset(found.offset), LeaderEpoch(found.leader_epoch)
+            tail = tail_of(found)
+        return SourcePosition(
+            remote, partition.route, start, epoch, partition.copied_to, self._fences, tail
+        )
 
     async def _fence(self) -> None:
         self._begun = None
@@ -209,10 +249,7 @@ class TransactionalWriters:
         return self._begun
 
     async def _begin(self, positions: Mapping[MirrorPartition, SourcePosition]) -> None:
-        begun = {
-            name: BegunPartition(name, position.route, position.copied_to)
-            for name, position in positions.items()
-        }
+        begun = {name: position.begun(name) for name, position in positions.items()}
         entries = [encode(one) for one in begun.values()]
         key = TopicPartition(OFFSETS_TOPIC, self._number)
         now_ms = self._lane.destination.brokers_time.now_ms()
@@ -227,9 +264,7 @@ class TransactionalWriters:
         )
         self._begun = {**(self._begun or {}), **begun}
 
-    def _offsets(
-        self, positions: Mapping[MirrorPartition, SourcePosition]
-    ) -> Mapping[str, Mapping[TopicPartition, TransactionOffset]]:
+    def _offsets(self, positions: Mapping[MirrorPartition, SourcePosition]) -> GroupOffsets:
         offsets: defaultdict[str, dict[TopicPartition, TransactionOffset]] = defaultdict(dict)
         for name, position in positions.items():
             group = position_group(self._lane.id_prefix, name.mirror)
@@ -240,8 +275,11 @@ class TransactionalWriters:
         self,
         batches: Mapping[TopicPartition, list[Encoded]],
         positions: Mapping[MirrorPartition, SourcePosition],
-    ) -> None:
+    ) -> Mapping[MirrorPartition, RemoteTail | None]:
         """Write batches and the positions behind them in one transaction.
+
+        Returns:
+            The tails of the remote partitions, as they are committed with the positions.
 
         Raises:
             Outdated: a partition was located before the last fence, or there has to be another one.
@@ -253,9 +291,17 @@ class TransactionalWriters:
             located = {position.fence for position in positions.values()}
             if not self._transactions.ready or located - {self._fences}:
                 raise Outdated("the transactional id was fenced, or has to be, since the location")
+            written = dict(positions)
+
+            def behind(landed: Mapping[TopicPartition, LandedBatches]) -> GroupOffsets:
+                for name, position in positions.items():
+                    written[name] = _behind(position, landed.get(position.remote))
+                return self._offsets(written)
+
             await self._transactions.write(
-                TransactionContent(batches=batches, offsets=self._offsets(positions))
+                TransactionContent(batches=batches, offsets_behind=behind)
             )
+            return {name: position.tail for name, position in written.items()}
 
     async def seal(
         self, partitions: Mapping[MirrorPartition, Sealing]
@@ -281,3 +327,19 @@ class TransactionalWriters:
         """Raise Fenced if the lane may not write any more."""
         if not self._lane.may_write():
             raise Fenced("not sent: the lease has ended", cluster=self._lane.destination.name)
+
+
+def _behind(position: SourcePosition, landed: LandedBatches | None) -> SourcePosition:
+    """A position with the tail behind what has landed in its remote partition.
+
+    Raises:
+        Retriable: the log has become shorter. Located again, the partition is FAILED.
+    """
+    if landed is None:
+        return position
+    if position.tail is not None and landed.start < position.tail.end:
+        raise Retriable(
+            f"the destination has lost records: a batch landed at {landed.start} of "
+            f"{position.remote}, which had been written up to {position.tail.end}"
+        )
+    return replace(position, tail=landed.tail)

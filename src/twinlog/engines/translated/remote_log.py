@@ -118,7 +118,7 @@ class _End:
         self.position = header.next_offset
         if header.base_offset < self._begin:
             if self._tail is not None:
-                _check_tail(self._tail, header, self._begin)
+                check_tail(self._tail, header, self._begin)
             return
         if header.is_control or header.producer_id != self._plan.producer_id:
             return
@@ -133,7 +133,7 @@ class _End:
         )
 
 
-def _check_tail(tail: MapTail, header: Header, end: Offset) -> None:
+def check_tail(tail: MapTail, header: Header, end: Offset) -> None:
     """Check the batch before the recorded end. Compaction keeps its header, or removes all of it.
 
     Raises:
