@@ -3,10 +3,10 @@
 The group has no members. Its offset for a partition of the *remote* topic is the source's offset
 from which on nothing was copied. KIP-656 names the source's topic there, but brokers refuse offsets
 of topics that they do not have. The metadata names both topics' ids, and where another program had
-copied to before the flow began: it is *dated*. An operator's offset (`kafka-consumer-groups
---reset-offsets`) is not. It is committed again with this metadata when it is first read, since
-later it would count for whatever is copied by then. The same data is in the record that the
-partition has begun, below, and dates an offset that no lane has read in time.
+copied to before the flow began: it is *dated*. An operator's offset is not. It is committed again
+with this metadata when it is first read, since later it would count for whatever is copied by then.
+The same data is in the record that the partition has begun, below, and dates an offset that no lane
+has read in time.
 
 What another flow reports to this cluster, as its source, is no position
 (mirror/reported_positions.py).
