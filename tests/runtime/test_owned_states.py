@@ -775,6 +775,23 @@ async def test_a_partition_that_never_started_gets_no_marker(bench: Bench) -> No
     assert not fences(bench)
 
 
+@on_bench
+async def test_a_due_fence_lands_before_a_partition_without_a_state_is_stopped(
+    bench: Bench,
+) -> None:
+    """Goal: after the state was lost, no marker of a former owner lands among users' records."""
+    coordinator = bench.cluster.coordinator
+    _, producer_id, epoch = coordinator.init("twinlog.0")
+    coordinator.add_partitions("twinlog.0", producer_id, epoch, [KEY])  # and it is killed
+    owned = await bench.owner()
+    await owned.enter({NAME: State.STOPPED})
+    before = fences(bench)
+    bench.user_writes()
+    await asyncio.sleep(2 * bench.cluster.timings.transaction_timeout)
+    assert len(before) == 1
+    assert fences(bench) == before
+
+
 @pytest.mark.parametrize("known", [-1, 7])
 def test_a_known_end_beyond_the_log_is_ignored(known: int) -> None:
     """A rebuilt log may be shorter than the known end of the former one."""

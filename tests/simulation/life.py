@@ -10,8 +10,8 @@ the state inside the lanes.
     STOPPED    the log contains a fence; the stored end of what was mirrored is the offset of the
                first fence; from then on only users write to the topic, and neither that end nor
                the state is stored differently any more
-    lost       a partition that becomes STOPPED after its state was lost has neither a fence nor an
-               end: its users may have been writing to it for long
+    lost       a partition that becomes STOPPED after its state was lost has no end, and no fence
+               but that of an owner before: its users may have been writing to it for long
 """
 
 import random
@@ -20,6 +20,7 @@ from itertools import takewhile
 from typing import Final, NamedTuple
 
 from model.cluster import Cluster
+from model.coordinator import State as TransactionState
 from model.log import StoredBatch
 from model.states import Epochs
 from simulation.checker import Checker, Violation
@@ -76,6 +77,8 @@ class Life:
         self._lost: set[MirrorPartition] = (
             set()
         )  # the state was lost, and mirroring has not begun since
+        # Partitions that were being fenced when their state was lost: the coordinator completes it.
+        self._fencing: set[TopicPartition] = set()
         self.foreign: dict[TopicPartition, int] = {}  # offset of the first foreign record
 
     # ---- commands ------------------------------------------------------------------------------
@@ -100,11 +103,18 @@ class Life:
     def lose(self, names: Collection[MirrorPartition]) -> None:
         """Forget the stored states of these partitions."""
         for name in names:
-            self.states.pop(name, None)
+            if self.states.pop(name, None) is State.STOPPING and self._fence_is_due(name.source):
+                self._fencing.add(name.source)
             self._ends.pop(name, None)
             self._paused.pop(name, None)
         self._begun -= set(names)
         self._lost |= set(names)
+
+    def _fence_is_due(self, key: TopicPartition) -> bool:
+        """Return whether the coordinator has still to write a marker of the data id."""
+        data = self._destination.coordinator._ids.get(f"twinlog.{self.shards[key]}")
+        ongoing = {TransactionState.ONGOING, TransactionState.ENDING}
+        return data is not None and data.state in ongoing and key in data.partitions
 
     # ---- stored states -------------------------------------------------------------------------
 
@@ -139,7 +149,9 @@ class Life:
                 raise Violation(f"{key}: its state was lost, and it is said to end somewhere")
             if key not in self.stopped:
                 self.stopped[key] = -1
-                self._checker.ended[key] = self._destination.log(key).end
+                # A former owner may have fenced it already: the mirrored data ends there.
+                end = self._destination.log(key).end
+                self._checker.ended[key] = min(end, self._checker.ended.get(key, end))
                 self._later(key)
             return
         if name not in self._begun:
@@ -220,6 +232,7 @@ class Life:
             raise Violation(f"{key}: something is appended at {offset}, behind STOPPED")
         batches, ids = self._destination.log(key).batches, self._ids[key]
         stopping = self.states.get(MirrorPartition(MIRROR, *key)) is State.STOPPING
+        stopping |= key in self._fencing
         if _is_by(stored, ids.data) and stopping:
             self._checker.ended[key] = self._fences(key, batches)[0]
             return False

@@ -92,9 +92,14 @@ def test_a_fence_taken_for_the_last_mirrored_end_is_found() -> None:
 
 
 def test_mirroring_continues_after_states_are_lost() -> None:
-    """Goal: after `__mirror_state` is lost no fence or end is written, and mirroring goes on."""
-    done = _simulate("--seeds", "0:10", "--hazards", "commands", "forgotten")
-    assert done.returncode == 0, done.stdout + done.stderr
+    """Goal: after `__mirror_state` is lost no fence or end is written, and mirroring goes on.
+
+    In 1099 two former owners had fenced the partition before its state was lost, in 1106 the fence
+    of a former owner was due.
+    """
+    for seeds in ("0:10", "1099:1100", "1106:1107"):
+        done = _simulate("--seeds", seeds, "--hazards", "commands", "forgotten")
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_fence_without_a_stored_state_is_found() -> None:

@@ -113,6 +113,9 @@ class OwnedStatePartition:
         states = await self._take_over()
         self.reported.adopt(states)
         if EXACT in self.writers:
+            # Not at their first use: when they are open, each fence that a former owner has begun
+            # is in its log. A partition without a state becomes STOPPED without a fence, and such a
+            # marker would land among its users' records.
             await self._writers(EXACT)
         for reason in states.unreadable.values():
             log.warning("%s", reason)
