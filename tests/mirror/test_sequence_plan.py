@@ -101,6 +101,18 @@ def test_a_number_says_nothing_of_what_was_taken_later_and_is_gone() -> None:
     assert resolve(PLAN, [], whole_from=Offset(79), taken=_taken(4, log_end=79)) == ((), 18)
 
 
+def test_a_number_that_ends_the_plan_shows_all_of_it() -> None:
+    """Goal: a partition is not FAILED where nothing is left that could have landed later."""
+    late = Offset(80)
+    found = resolve(PLAN, [], whole_from=late, taken=_taken(6, log_end=79))
+    assert found == ((), 20)
+    found = resolve(PLAN, [_landed(0, 2, 70)], whole_from=late, taken=_taken(6, log_end=79))
+    assert found == (((12, 70, 1), (14, 71, 1)), 20)
+    for last in (5, 7):
+        with pytest.raises(Contradiction, match="is not known"):
+            resolve(PLAN, [], whole_from=late, taken=_taken(last, log_end=79))
+
+
 def test_a_broker_that_knows_of_no_batch_of_the_epoch() -> None:
     """Goal: nothing has landed; but if some was acknowledged, the log has lost it."""
     first = PLAN._replace(sequence=Sequence(0))

@@ -89,6 +89,7 @@ def resolve(
     | --- | --- | --- |
     | at the end of the last hole, or behind | | have not landed: they would be in the log |
     | before it | known, up to a log end behind the hole | have landed up to that number |
+    | before it | all of the plan | have landed: the plan names no others |
     | before it | else | it is not known |
 
     Args:
@@ -130,7 +131,7 @@ def resolve(
                 f"the broker has taken numbers up to {taken.last}, and the log ends with "
                 f"{expected - 1}"
             )
-    elif taken is not None and whole_from <= taken.log_end:
+    elif taken is not None and (whole_from <= taken.log_end or missing == _count(rest)):
         for _, end in _take(rest, missing):
             position = end
     elif rest:
@@ -156,6 +157,11 @@ def _missing(plan: SequencePlan, expected: Sequence, last: Sequence) -> int:
         )
     # Not more than it has: batches may have landed since the broker was asked.
     return 0 if last == NOTHING else max(0, _ahead(last, expected))
+
+
+def _count(runs: Iterable[SourceRun]) -> int:
+    """How many records these are."""
+    return sum(end - start for start, end in runs)
 
 
 def _ahead(last: Sequence, expected: Sequence) -> int:

@@ -627,6 +627,34 @@ def test_an_owner_that_is_killed_behind_its_fence_leaves_what_the_broker_had_tak
     _run(body())
 
 
+def test_a_plan_that_was_taken_whole_is_known_whatever_was_removed_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: retention behind a killed owner's fence leaves no partition FAILED without need."""
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        await _killed_before_a_fence(log, port)
+        (known,) = port.remembered
+        port.remembered = (known._replace(last_sequence=2),)
+
+        async def killed(*_: object) -> None:
+            raise Retriable("killed")
+
+        with monkeypatch.context() as context:
+            context.setattr(FlowWriters, "_landed", killed)
+            found = (await _writers(log, port).locate(OWNED))[NAME]
+            assert isinstance(found, NotLocated)
+        # The fence has cleared the number, and retention passes all that came before it.
+        port.remembered, port.batches, port.end = (), batch([record(60)]), 61
+        sequence = await _located(_writers(log, port), OWNED)
+        assert sequence.position == 103
+        # Nothing new is in the map: what is below the log's start is not there any more.
+        assert log.records[-2] == MapChunk(NAME, 0, Ends(Offset(100), Offset(51)), ())
+
+    _run(body())
+
+
 def test_a_log_without_holes_shows_what_has_landed_whatever_its_policy_is() -> None:
     """Goal: `cleanup.policy` may change at any time, and a broker may forget a producer."""
 
