@@ -86,6 +86,8 @@ class _ModelWriter(EpochWriter):
 
     async def _send(self, key: TopicPartition, data: bytes) -> int | Refusal:
         cluster, network = self._port.cluster, self._port.network
+        if key.topic not in cluster.topics:
+            return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         node = cluster.partition(key).leader
         if node < 0:
             return Refusal(ErrorCode.LEADER_NOT_AVAILABLE)
@@ -127,7 +129,10 @@ class ModelOffsetLog(OffsetLog):
         self._writer = _ModelWriter(port, f"{prefix}.{number}.offsets", self._permit)
 
     async def _topic_id(self) -> UUID | None:
-        return self._port.cluster.topics[OFFSETS_TOPIC].topic_id
+        topic = self._port.cluster.topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            raise Retriable("a broker does not know the topic", topic=OFFSETS_TOPIC)
+        return topic.topic_id
 
     async def _read(self) -> Sequence[ControlRecord]:
         key = TopicPartition(OFFSETS_TOPIC, self._number)

@@ -78,6 +78,8 @@ class FlowChecker:
         """Remote partitions that have lost what was replicated: copies, or only a fence."""
         self.failed: set[TopicPartition] = set()
         """Source partitions that are FAILED, as they should be: they need not be complete."""
+        self.forgotten = False
+        """Whether `__mirror_offsets` was lost."""
         self.appended = 0
         self.foreign = 0
 
@@ -148,6 +150,12 @@ class FlowChecker:
 
     # ---- maps ----------------------------------------------------------------------------------
 
+    def lose_offsets(self) -> None:
+        """Note that `__mirror_offsets` was lost."""
+        self._offset_records.clear()
+        self._folded, self._folded_ends = {}, []
+        self.forgotten = True
+
     def watch_offsets(self, key: TopicPartition) -> Callable[[StoredBatch], None]:
         """Return a callback for each append to a partition of `__mirror_offsets`."""
         return lambda stored: self._check_offsets(key.partition, stored)
@@ -205,7 +213,9 @@ class FlowChecker:
                 continue
             copied = self._last.get(key, -1)
             mapped = maps[key][1].plan.recorded.source if key in maps else -1
-            if copied < last or mapped <= last:
+            # Nothing is stored of a partition that has copied all before its map was lost.
+            unmapped = mapped <= last and (key in maps or not self.forgotten)
+            if copied < last or unmapped:
                 waits[key] = f"{last} is the last record, copied {copied}, mapped {mapped}"
         return waits
 
@@ -232,7 +242,9 @@ class FlowChecker:
             if missing:
                 raise Violation(f"{key}: records are missing at {missing[:10]}")
             if key in maps:
-                self._check_map(key, maps[key][0], copies[key])
+                start = maps[key][0].start.source if self.forgotten else 0
+                known = {o: at for o, at in copies[key].items() if o >= start}
+                self._check_map(key, maps[key][0], known)
 
     def _seen(self, key: TopicPartition, *, committed: bool) -> list[Copy]:
         """The copies that a consumer of the remote partition gets."""

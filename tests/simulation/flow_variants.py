@@ -16,7 +16,7 @@ from twinlog.engines.exact.ports import (
 )
 from twinlog.engines.translated.last_numbers import LastNumbers, ask_last_numbers
 from twinlog.engines.translated.sequence import PartitionSequence
-from twinlog.engines.translated.writers import FlowWriters
+from twinlog.engines.translated.writers import FlowWriters, ToLocate
 from twinlog.kafka.types import FetchPosition, Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.store.offset_records import OffsetRecord, StoredPlan
@@ -44,6 +44,14 @@ class Trusting(FlowWriters):
         await super()._write(
             [replace(one, tail=None) if isinstance(one, StoredPlan) else one for one in records]
         )
+
+
+class Credulous(FlowWriters):
+    """Takes a former owner whose plan is missing for one that has stored none."""
+
+    def _is_lost(self, wanted: ToLocate) -> bool:
+        del wanted
+        return False
 
 
 class Forgetting(FlowWriters):
@@ -122,5 +130,6 @@ FLOW_VARIANTS: Final[Mapping[str, FlowVariant]] = {
     "fenceless": FlowVariant(writers=Unfenced),
     "stale": FlowVariant(writers=Stale),
     "misplaced": FlowVariant(Misplaced),
+    "credulous": FlowVariant(writers=Credulous),
     "hurried": FlowVariant(waits=False),
 }

@@ -53,10 +53,13 @@ class FlowHazards:
     * `unclean`: the destination loses replicated records of a partition, and foreign producers
       write on. The partition is FAILED then, or no copy was lost.
     * `renamed`: epochs of transactional ids end, so that they get other producer ids.
+    * `forgotten`: `__mirror_offsets` is deleted and created again while lanes run. A partition is
+      FAILED then, or it is complete, and its map is right as far as it is there.
     """
 
     unclean: bool = False
     renamed: bool = False
+    forgotten: bool = False
 
 
 NO_FLOW_HAZARDS: Final = FlowHazards()
@@ -218,12 +221,15 @@ class FlowSimulation(Simulation):
 
     def prepare(self) -> None:
         """Create topics, write their history, start the first lanes."""
-        self.destination.create_topic(
-            OFFSETS_TOPIC, SHARDS, compact=True, delete=False, on_append=self.checker.watch_offsets
-        )
+        self._create_offsets()
         if self._draw.random() < 0.5:
             self._create_remote(SHARED_TOPIC, 3, compacted=False)
         super().prepare()
+
+    def _create_offsets(self) -> None:
+        self.destination.create_topic(
+            OFFSETS_TOPIC, SHARDS, compact=True, delete=False, on_append=self.checker.watch_offsets
+        )
 
     def _create_remote(self, name: str, partitions: int, *, compacted: bool) -> None:
         self.destination.create_topic(
@@ -265,6 +271,7 @@ class FlowSimulation(Simulation):
                 state_partition=self.rng.randrange(SHARDS),
                 compacted=compacted,
                 destination_topic_id=topic_id,
+                offsets_topic_id=self.destination.topics[OFFSETS_TOPIC].topic_id,
             )
             self.specs[spec.state_partition].append(spec)
             self.life.shards[key] = spec.state_partition
@@ -291,12 +298,14 @@ class FlowSimulation(Simulation):
         for mean, action in (
             (self._draw.choice((0.0, 8.0)), self._lack_replicas),
             (6.0 if self._flow_hazards.unclean else 0.0, self._lose_replicated),
+            (12.0 if self._flow_hazards.forgotten else 0.0, self._lose_offsets),
         ):
             if mean:
                 self._again(mean, action)
 
     def _some_remote(self) -> TopicPartition:
-        offsets = [TopicPartition(OFFSETS_TOPIC, number) for number in range(SHARDS)]
+        exists = OFFSETS_TOPIC in self.destination.topics
+        offsets = [TopicPartition(OFFSETS_TOPIC, number) for number in range(SHARDS * exists)]
         return self._draw.choice([*sorted(set(self.checker.remote.values())), *offsets])
 
     def _move_destination_leader(self) -> None:
@@ -322,10 +331,17 @@ class FlowSimulation(Simulation):
         self.destination.move_leader(key, lose=lost)
         self.checker.note_lost(key, partition.log.end, before)
 
+    def _lose_offsets(self) -> None:
+        """Delete `__mirror_offsets`, and create it again, at once or a little later."""
+        if OFFSETS_TOPIC in self.destination.topics:
+            self.destination.delete_topic(OFFSETS_TOPIC)
+            self.checker.lose_offsets()
+            self.loop.later(self._draw.choice((0.0, 0.5, 4.0)), self._create_offsets)
+
     # ---- peace ---------------------------------------------------------------------------------
 
     def _unwilling(self, last: Lane) -> dict[TopicPartition, object]:
-        """Return the partitions that are not MIRRORING; FAILED is right if copies were lost."""
+        """Return the partitions that are not MIRRORING; FAILED is right if something was lost."""
         waits = self.life.disagreeing()
         for key in self._failed(last):
             waits.pop(key, None)
@@ -339,7 +355,8 @@ class FlowSimulation(Simulation):
         return {
             key
             for key, remote in self.checker.remote.items()
-            if remote in self.checker.lost and last.stages.get(key, "").startswith("FAILED")
+            if (remote in self.checker.lost or self.checker.forgotten)
+            and last.stages.get(key, "").startswith("FAILED")
         }
 
     async def make_peace(self) -> None:

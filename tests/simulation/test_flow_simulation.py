@@ -32,10 +32,15 @@ def test_a_seed_of_flows_is_reproducible() -> None:
     assert "steps" in first
 
 
-@pytest.mark.parametrize("hazard", ["unclean", "renamed"])
-def test_flows_pass_under_hazards(hazard: str) -> None:
-    """Goal: lost copies are reported, and another producer id loses none."""
-    done = run_simulation("--flows", "--seeds", "0:4", "--hazards", hazard)
+@pytest.mark.parametrize(
+    ("hazard", "seeds"), [("unclean", "0:4"), ("renamed", "0:4"), ("forgotten", "7400:7404")]
+)
+def test_flows_pass_under_hazards(hazard: str, seeds: str) -> None:
+    """Goal: lost copies and lost plans are reported, and another producer id loses none.
+
+    In 7402 an owner went on with a partition whose plan was lost, and its lane failed.
+    """
+    done = run_simulation("--flows", "--seeds", seeds, "--hazards", hazard)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -65,5 +70,12 @@ def test_planted_bugs_of_flows_are_found(variant: str, seeds: str) -> None:
 def test_a_flow_that_trusts_the_end_of_its_remote_log_is_found() -> None:
     """Goal: lost copies are missing at the end, where foreign records have taken their place."""
     arguments = ("--seeds", "14:22", "--hazards", "unclean", "--variant", "trusting")
+    done = run_simulation("--flows", *arguments, "--until-failed")
+    assert "FAILED: Violation" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_flow_that_does_not_notice_lost_plans_is_found() -> None:
+    """Goal: a partition whose plan was lost with `__mirror_offsets` does not begin anew."""
+    arguments = ("--seeds", "3:5", "--hazards", "forgotten", "--variant", "credulous")
     done = run_simulation("--flows", *arguments, "--until-failed")
     assert "FAILED: Violation" in done.stdout, done.stdout + done.stderr

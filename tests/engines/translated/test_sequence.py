@@ -299,3 +299,13 @@ def test_a_batch_is_not_refused_before_an_earlier_one_is_answered() -> None:
     sequence.answered(out, Offset(0))
     with pytest.raises(Contradiction, match="before an earlier one"):
         sequence.refused(out)
+
+
+def test_a_sequence_follows_its_own_plan_and_map_only() -> None:
+    """Goal: what another owner has stored, or an older map, is not gone on with."""
+    sequence = _sequence(epoch=3, recorded=Ends(Offset(10), Offset(50)), position=12)
+    plan, end = sequence.plan(), Ends(Offset(8), Offset(50))
+    assert sequence.follows(plan, end)
+    assert not sequence.follows(plan, Ends(Offset(8), Offset(49)))
+    assert not sequence.follows(plan._replace(epoch=ProducerEpoch(2)), end)
+    assert not sequence.follows(plan._replace(producer_id=ProducerId(8)), end)

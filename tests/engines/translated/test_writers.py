@@ -543,6 +543,31 @@ def test_a_topic_that_was_recreated_or_renamed_is_copied_from_its_beginning(
     _run(body())
 
 
+def test_a_sequence_does_not_go_on_when_its_plan_was_lost_meanwhile() -> None:
+    """Goal: no plan counts as stored behind another map than the one that it goes on with.
+
+    The topic is read again after a write of another partition has had no answer.
+    """
+
+    async def body() -> None:
+        log, other = MemoryLog(), MirrorPartition("flow", "orders", 1)
+        writers = _writers(log, OnePartition(0))
+        second = ToLocate(TopicPartition("a.orders", 1), Offset(0), owned_before=False)
+        found = await writers.locate({**NEW, other: second})
+        sequences = {n: one for n, one in found.items() if isinstance(one, PartitionSequence)}
+        sequences[NAME].offer([_data(100, 103)])
+        log.broken = True
+        with pytest.raises(Retriable, match="no answer"):
+            await writers.record({other: sequences[other]})
+        log.broken = False
+        log.records.clear()
+        await writers.locate({other: second})
+        with pytest.raises(Retriable, match=r"what was stored of .*orders"):
+            await writers.record({NAME: sequences[NAME]})
+
+    _run(body())
+
+
 def test_a_partition_that_has_copied_nothing_is_sealed_at_its_fence() -> None:
     """Goal: a stop stores no map of a topic that was never read."""
 

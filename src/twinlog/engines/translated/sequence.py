@@ -110,6 +110,11 @@ class PartitionSequence:
         """What has landed, and is not recorded yet."""
         return self._landed
 
+    def follows(self, plan: SequencePlan, mapped: Ends) -> bool:
+        """Whether a stored plan is this sequence's, and its map ends where this one goes on."""
+        stored = plan.producer_id, plan.epoch, mapped.destination
+        return stored == (self.producer_id, self.epoch, self.recorded.destination)
+
     def offer(self, pieces: Iterable[Piece]) -> None:
         """Queue pieces that follow each other from `position` on; gaps are not copied."""
         for piece in pieces:

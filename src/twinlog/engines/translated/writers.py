@@ -518,6 +518,11 @@ class FlowWriters:
                 return
             if not self._log_known:
                 raise Retriable("what is stored is not known")
+            for name, sequence in current.items():
+                known, chunk = self._plans.get(name), self._last.get(name)
+                if known is None or chunk is None or not sequence.follows(known.plan, chunk.end):
+                    # Read again after a write of other partitions: the topic was lost meanwhile.
+                    raise Retriable(f"what was stored of {name} is not there any more")
             records: list[OffsetRecord] = []
             for name, sequence in current.items():
                 chunks = extended(self._last[name], sequence.landed)
