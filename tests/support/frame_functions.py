@@ -1,5 +1,7 @@
 """Functions of flows, for tests: DataFrame -> DataFrame."""
 
+import os
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -20,3 +22,10 @@ def gold(records: DataFrame) -> DataFrame:
 def broken(records: DataFrame) -> list[object]:
     """Return what is no DataFrame."""
     return records.columns  # type: ignore[return-value]
+
+
+def noted(records: DataFrame) -> DataFrame:
+    """Append the columns of `records` to the file that CALLED names."""
+    with open(os.environ["CALLED"], "a") as file:
+        file.write(f"{','.join(records.columns)}\n")
+    return records

@@ -33,7 +33,18 @@ class ResultRows(NamedTuple):
 
 
 class QueryUnusable(Exception):
-    """The transform cannot be applied to any record; the text says why."""
+    """The transform cannot be applied to any record.
+
+    Args:
+        reason: why, in one line.
+        name: the property that is at fault; empty: none is.
+        only_here: whether it may be usable on another host, or later: a table or a module is
+            missing here, or a registry does not answer.
+    """
+
+    def __init__(self, reason: str, *, name: str = "", only_here: bool = False) -> None:
+        super().__init__(f"{name}: {reason}" if name else reason)
+        self.reason, self.name, self.only_here = reason, name, only_here
 
 
 class QueryFailed(Exception):

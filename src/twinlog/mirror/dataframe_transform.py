@@ -42,6 +42,17 @@ RECORD_COLUMNS: Final = (
 
 `topic` is the remote topic. `timestamp` is in milliseconds since 1970.
 """
+RECORD_NAMES: Final = (
+    "record",
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "key",
+    "value",
+    "headers",
+)
+"""Their names."""
 RESULT_COLUMNS: Final = ("record", "topic", "partition", "timestamp", "key", "value", "headers")
 """The columns of a result that mean something, in the order in which they are handed on."""
 IGNORED_COLUMNS: Final = ("offset",)

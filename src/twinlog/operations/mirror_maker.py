@@ -1,12 +1,14 @@
 """MirrorMaker's files and flags: what their flows will do, and what is to be run.
 
-The checks read only local files: the properties, and what these refer to. They connect to nothing.
+The checks read only local files: the properties, and what these refer to. They connect to no
+cluster. Queries and functions are analysed by a Spark that is started for it (query_analysis.py),
+which asks the schema registry if they read Avro.
 """
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -32,6 +34,7 @@ from twinlog.mirror.mirror_maker_report import (
     report,
 )
 from twinlog.mirror.properties_text import ENCODING, Property, last_values, parse_lines
+from twinlog.operations.query_analysis import QueryFinding, analyse_queries
 
 _SELECTORS: Final = ("security.protocol", "sasl.mechanism")
 """Properties that decide which others are read."""
@@ -122,12 +125,20 @@ def check_flow(request: FlowRequest) -> CheckedFlow:
     return CheckedFlow(created, (*noted, *flow_warnings(parsed.flows)))
 
 
-def check_file(file: Path, targets: Sequence[str] = ()) -> CheckedFlows:
+def check_file(
+    file: Path,
+    targets: Sequence[str] = (),
+    *,
+    analyse: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+) -> CheckedFlows:
     """Explain a properties file of MirrorMaker 2.
 
     Args:
         file: the file.
         targets: only flows to these clusters; empty: all.
+        analyse: have Spark analyse the queries and functions of the flows (`analyse_queries`).
+        tell: receives a line before Spark is started.
 
     Raises:
         UserError: the file cannot be read, or is not in the format of a properties file.
@@ -136,11 +147,46 @@ def check_file(file: Path, targets: Sequence[str] = ()) -> CheckedFlows:
         _read(file), lambda key, value: resolve(key, value, os.environ)
     )
     unused, problems = _check_clients(parsed.clients)
+    flows = targeting(parsed.flows, targets)
+    findings = analyse_queries(flows, tell) if analyse else ()
+    wrong = [finding for finding in findings if finding.wrong]
+    problems = (*problems, *_query_problems(wrong, parsed.properties))
+    checked = report(parsed, targets, unused, problems)
+    not_analysed = (str(finding) for finding in findings if not finding.wrong)
     return CheckedFlows(
-        report(parsed, targets, unused, problems),
-        targeting(parsed.flows, targets),
+        replace(checked, warnings=(*checked.warnings, *not_analysed)),
+        [flow for flow in flows if flow.name not in {finding.flow for finding in wrong}],
         parsed.clusters,
     )
+
+
+def check_queries(flows: Iterable[Flow], tell: Callable[[str], None]) -> tuple[str, ...]:
+    """Have Spark analyse the queries and functions of flows that are to be created.
+
+    Args:
+        flows: without errors.
+        tell: receives a line before Spark is started.
+
+    Returns:
+        Why some of them were not analysed.
+
+    Raises:
+        UserError: a query or function is wrong.
+    """
+    findings = analyse_queries(flows, tell)
+    if wrong := [str(finding) for finding in findings if finding.wrong]:
+        raise UserError("; ".join(wrong))
+    return tuple(map(str, findings))
+
+
+def _query_problems(
+    findings: Iterable[QueryFinding], properties: tuple[Property, ...]
+) -> Iterable[Problem]:
+    """Errors, each with the line of the property that is at fault."""
+    last = last_values(properties)
+    for finding in findings:
+        item = last.get(f"{finding.flow}.{finding.name}")
+        yield Problem(item.line if item else 0, str(finding))
 
 
 def check_flags(options: LegacyOptions, consumer: Path, producer: Path) -> CheckedFlows:

@@ -50,6 +50,10 @@ _LOGICAL: Final[Mapping[str, t.DataType]] = {
 }
 
 
+class AvroNotInstalled(Exception):
+    """The package fastavro is missing on this host; the text says so."""
+
+
 class AvroPart:
     """The keys or the values of a flow's records.
 
@@ -60,14 +64,14 @@ class AvroPart:
         target: the registry of the target's ids; the same object: ids stay.
 
     Raises:
-        RegistryTrouble, RegistryRefusal, UnsupportedSchema: there is no column.
+        RegistryTrouble, RegistryRefusal, UnsupportedSchema, AvroNotInstalled: there is no column.
     """
 
     def __init__(
         self, part: str, subject: str, source: SchemaRegistry, target: SchemaRegistry
     ) -> None:
         if not _INSTALLED:
-            raise UnsupportedSchema(
+            raise AvroNotInstalled(
                 "format=avro needs the package fastavro: pip install 'twinlog[avro]' on each host "
                 "of a lane"
             )

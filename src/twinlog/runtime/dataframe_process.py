@@ -52,7 +52,8 @@ class TransformRequest:
     """What the process is asked for."""
 
     transform: DataFrameTransform
-    rows: Sequence[SourceRow]
+    rows: Sequence[SourceRow] | None
+    """None: the transform is only analysed, and there are no rows in the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,10 @@ class TransformFailure:
 
     reason: str
     for_all: bool
-    """Whether the transform cannot be applied to any record."""
+    """Whether the transform cannot be applied to any record (`QueryUnusable`)."""
+    name: str = ""
+    only_here: bool = False
+    """Both: see `QueryUnusable`."""
 
 
 Answer = ResultRows | TransformFailure
@@ -83,8 +87,22 @@ class DataFrameProcess:
             QueryFailed: it has failed for these.
             Retriable: the process has ended, or takes too long.
         """
+        return await self._answer(TransformRequest(transform, rows))
+
+    async def analyse(self, transform: DataFrameTransform) -> None:
+        """Have Spark analyse a transform as before its first micro-batch; no query is executed.
+
+        Its static tables are read, and a Python function is called with an empty DataFrame.
+
+        Raises:
+            QueryUnusable: the transform cannot be applied to any record.
+            Retriable: the process has ended, or takes too long.
+        """
+        await self._answer(TransformRequest(transform, None))
+
+    async def _answer(self, request: TransformRequest) -> ResultRows:
         answer: asyncio.Future[ResultRows] = asyncio.get_running_loop().create_future()
-        self._waiting.append((TransformRequest(transform, rows), answer))
+        self._waiting.append((request, answer))
         if self._serving is None or self._serving.done():
             self._serving = asyncio.create_task(self._serve())
         return await answer
@@ -170,11 +188,17 @@ def _give(answer: asyncio.Future[ResultRows], result: Answer | Exception) -> Non
     if answer.done():
         return
     if isinstance(result, TransformFailure):
-        result = (QueryUnusable if result.for_all else QueryFailed)(result.reason)
-    if isinstance(result, Exception):
+        answer.set_exception(_failure(result))
+    elif isinstance(result, Exception):
         answer.set_exception(result)
     else:
         answer.set_result(result)
+
+
+def _failure(failure: TransformFailure) -> Exception:
+    if failure.for_all:
+        return QueryUnusable(failure.reason, name=failure.name, only_here=failure.only_here)
+    return QueryFailed(failure.reason)
 
 
 def _trouble(error: Exception) -> str:

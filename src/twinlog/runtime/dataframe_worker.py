@@ -18,7 +18,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import BinaryIO, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -28,19 +28,23 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from twinlog.engines.dataframes import ResultRows, SourceRow
+from twinlog.engines.dataframes import QueryUnusable, ResultRows, SourceRow
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.dataframe_transform import (
+    FUNCTION,
     IGNORED_COLUMNS,
+    PREFIX,
     RECORD_COLUMNS,
     RECORDS,
     RESULT_COLUMNS,
+    SQL,
+    TABLES,
     DataFrameTransform,
     PartColumn,
     PartFormat,
     StaticTable,
 )
-from twinlog.runtime.avro_parts import AvroPart
+from twinlog.runtime.avro_parts import AvroNotInstalled, AvroPart
 from twinlog.runtime.dataframe_process import LENGTH, Answer, TransformFailure, TransformRequest
 from twinlog.runtime.schema_registry import (
     NotAvro,
@@ -71,14 +75,13 @@ _JSON: Final = {
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 """Of results. By default, Spark cuts timestamps to milliseconds."""
+_OF_THE_HOST: Final = (RegistryTrouble, AvroNotInstalled)
+"""Errors that say nothing about the transform itself."""
+_MISSING_PATH: Final = "PATH_NOT_FOUND"
 _MOST_TRANSFORMS: Final = 32
 _REASON_LENGTH: Final = 500
 _QUERY_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """They print each failed query with its message, which may have a record's content."""
-
-
-class UnusableTransform(Exception):
-    """The transform cannot be applied to any record."""
 
 
 class SparkEnded(Exception):
@@ -89,7 +92,7 @@ class PreparedTransform:
     """A transform with its session: its tables are read, and it was analysed.
 
     Raises:
-        UnusableTransform: it cannot be applied to any record.
+        QueryUnusable: it cannot be applied to any record.
     """
 
     def __init__(self, spark: SparkSession, transform: DataFrameTransform) -> None:
@@ -97,29 +100,61 @@ class PreparedTransform:
         self._transform = transform
         self._schema = self._spark.createDataFrame([], RECORD_COLUMNS).schema
         self._function: Callable[[DataFrame], object] | None = None
-        self._avro: dict[str, AvroPart] = {}
-        try:
-            self._avro = _avro_parts(transform)
-            self._schema = t.StructType(
-                [
-                    t.StructField(one.name, self._avro[one.name].column_type)
-                    if one.name in self._avro
-                    else one
-                    for one in self._schema.fields
-                ]
-            )
+        self._avro = self._avro_parts()
+        self._schema = t.StructType(
+            [
+                t.StructField(one.name, self._avro[one.name].column_type)
+                if one.name in self._avro
+                else one
+                for one in self._schema.fields
+            ]
+        )
+        for part, column in self._parts:
+            if column.schema is not None:
+                with self._blaming(f"{PREFIX}{part}.schema"):
+                    t.StructType.fromDDL(column.schema)
+        for table in transform.tables:
+            with self._blaming(f"{TABLES}{table.name}"):
+                self._read(table)
+        with self._blaming(FUNCTION if transform.sql is None else SQL):
             if transform.function is not None:
                 self._function = _imported(transform.function)
-            for table in transform.tables:
-                self._read(table)
             self._result([])
-        except UnusableTransform:
-            raise
-        except (RegistryTrouble, *_OF_RECORDS) as error:
-            raise UnusableTransform(str(error)) from error
-        except Exception as error:
+
+    @property
+    def _parts(self) -> tuple[tuple[str, PartColumn], ...]:
+        return ("key", self._transform.key), ("value", self._transform.value)
+
+    def _avro_parts(self) -> dict[str, AvroPart]:
+        """The parts of records that are in Avro."""
+        registries = self._transform.registries
+        if registries is None:
+            return {}
+        source = SchemaRegistry(registries.source)
+        same = registries.target == registries.source
+        target = source if same else SchemaRegistry(registries.target)
+        found = {}
+        for part, column in self._parts:
+            if column.subject is not None:
+                with self._blaming(f"{PREFIX}{part}.subject"):
+                    found[part] = AvroPart(part, column.subject, source, target)
+        return found
+
+    @contextlib.contextmanager
+    def _blaming(self, name: str) -> Iterator[None]:
+        """Report whatever is raised as an error of this property."""
+        try:
+            yield
+        except QueryUnusable as error:
+            raise QueryUnusable(error.reason, name=name, only_here=error.only_here) from error
+        except _OF_THE_HOST as error:
+            raise QueryUnusable(str(error), name=name, only_here=True) from error
+        except _OF_RECORDS as error:
+            raise QueryUnusable(str(error), name=name) from error
+        except Exception as error:  # a function may raise anything
             _check_spark(self._spark)
-            raise UnusableTransform(_first_line(error)) from error
+            missing = isinstance(error, PySparkException) and error.getCondition() == _MISSING_PATH
+            raise QueryUnusable(_first_line(error), name=name, only_here=missing) from error
 
     def result(self, rows: Sequence[SourceRow]) -> ResultRows:
         """The result for these records."""
@@ -129,7 +164,7 @@ class PreparedTransform:
             for part, avro in self._avro.items():
                 columns, found = _with_avro(avro, part, columns, found, rows)
         except RegistryTrouble as error:
-            raise UnusableTransform(str(error)) from error
+            raise QueryUnusable(str(error)) from error
         return ResultRows(columns, found)
 
     def _decoded(self, row: SourceRow) -> tuple[object, ...]:
@@ -165,7 +200,7 @@ class PreparedTransform:
         else:
             result = self._function(records)
         if not isinstance(result, DataFrame):
-            raise UnusableTransform(
+            raise QueryUnusable(
                 f"{self._transform.function} returned {type(result).__name__}: expected a DataFrame"
             )
         return projected(result, self._avro)
@@ -177,20 +212,20 @@ def projected(result: DataFrame, avro: Collection[str] = ()) -> DataFrame:
     All but bytes in the columns of `avro` stays as it is.
 
     Raises:
-        UnusableTransform: a column is missing, unknown, there twice, or of another type.
+        QueryUnusable: a column is missing, unknown, there twice, or of another type.
     """
     types: dict[str, t.DataType] = {}
     for column in result.schema.fields:
         name = column.name.lower()
         if name in types:
-            raise UnusableTransform(f"the result has two columns {name}")
+            raise QueryUnusable(f"the result has two columns {name}")
         if name not in RESULT_COLUMNS and name not in IGNORED_COLUMNS:
-            raise UnusableTransform(
+            raise QueryUnusable(
                 f"the result has a column {column.name}: expected {', '.join(RESULT_COLUMNS)}"
             )
         types[name] = column.dataType
     if "record" not in types:
-        raise UnusableTransform(
+        raise QueryUnusable(
             "the result lacks the column record: select it from records, as it tells which record "
             "a row comes from"
         )
@@ -243,7 +278,7 @@ def _converted(name: str, data_type: t.DataType) -> Column:
     else:
         expected = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
     if not isinstance(data_type, expected):
-        raise UnusableTransform(
+        raise QueryUnusable(
             f"column {name} of the result is {data_type.simpleString().upper()}: expected "
             f"{'STRING' if name == 'topic' else 'a whole number'}"
         )
@@ -255,7 +290,7 @@ def _headers(column: Column, data_type: t.DataType) -> Column:
     element = data_type.elementType if isinstance(data_type, t.ArrayType) else None
     if isinstance(element, t.StructType):
         if sorted(name.lower() for name in element.names) != ["key", "value"]:
-            raise UnusableTransform(
+            raise QueryUnusable(
                 f"column headers of the result has the fields {', '.join(element.names)}: "
                 "expected key and value"
             )
@@ -280,24 +315,10 @@ def _encoded(name: str, column: Column, data_type: t.DataType) -> Column:
         case t.NullType():
             return column.cast("binary")
         case _:
-            raise UnusableTransform(
+            raise QueryUnusable(
                 f"column {name} of the result is {data_type.simpleString().upper()}: expected "
                 "BINARY, STRING, or a STRUCT, MAP, ARRAY or VARIANT, which becomes JSON"
             )
-
-
-def _avro_parts(transform: DataFrameTransform) -> dict[str, AvroPart]:
-    """The parts of records that are in Avro."""
-    if transform.registries is None:
-        return {}
-    source = SchemaRegistry(transform.registries.source)
-    same = transform.registries.target == transform.registries.source
-    target = source if same else SchemaRegistry(transform.registries.target)
-    return {
-        name: AvroPart(name, part.subject, source, target)
-        for name, part in (("key", transform.key), ("value", transform.value))
-        if part.subject is not None
-    }
 
 
 def _with_avro(
@@ -337,11 +358,12 @@ def _imported(name: str) -> Callable[[DataFrame], object]:
     try:
         function: object = getattr(importlib.import_module(module_name), function_name)
     except (ImportError, AttributeError) as error:
-        raise UnusableTransform(
-            f"twinlog.transform.function={name} cannot be imported on the lane's host: {error}"
+        raise QueryUnusable(
+            f"{name} cannot be imported on this host: {error}",
+            only_here=isinstance(error, ModuleNotFoundError),
         ) from error
     if not callable(function):
-        raise UnusableTransform(f"twinlog.transform.function={name} is not callable")
+        raise QueryUnusable(f"{name} is not callable")
     return function
 
 
@@ -381,7 +403,7 @@ class Worker:
             try:
                 self._spark = _session()
             except UserError as error:
-                return TransformFailure(str(error), for_all=True)
+                return TransformFailure(str(error), for_all=True, only_here=True)
         try:
             if request.transform not in self._prepared:
                 if (
@@ -392,10 +414,12 @@ class Worker:
                 self._prepared[request.transform] = PreparedTransform(
                     self._spark, request.transform
                 )
+            if request.rows is None:
+                return ResultRows((), ())
             return self._prepared[request.transform].result(request.rows)
-        except UnusableTransform as error:
+        except QueryUnusable as error:
             _check_spark(self._spark)
-            return TransformFailure(str(error), for_all=True)
+            return TransformFailure(error.reason, True, error.name, error.only_here)
         except Exception as error:  # a query or function may raise anything
             _check_spark(self._spark)
             return TransformFailure(condition_of(error), for_all=False)

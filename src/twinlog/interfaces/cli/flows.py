@@ -161,7 +161,11 @@ def flows() -> None:
 @_JSON
 def create(*, file: Path | None, as_json: bool, replace: bool, **options: Any) -> None:
     """Create a flow; a node (twinlog run) then adds its topics and copies them."""
+    from twinlog.operations.mirror_maker import check_queries  # noqa: PLC0415
+
     plan = [_flow_of_options(**options)] if file is None else _flows_of_file(file, **options)
+    for warning in check_queries([flow for _, flow in plan], say):
+        say(f"Warning: {warning}")
     results: list[CreateFlowResult] = []
     for properties, flow in plan:
         result = call(properties, partial(_create, flow, replaces=replace))

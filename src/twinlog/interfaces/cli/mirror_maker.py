@@ -1,7 +1,7 @@
 """`twinlog mirror-maker` and `twinlog kafka-mirror-maker`: MirrorMaker's commands.
 
 Both take the files and flags of Kafka's own scripts, `connect-mirror-maker.sh` and the former
-`kafka-mirror-maker.sh`, and run their flows. `--check` explains them, and connects to nothing.
+`kafka-mirror-maker.sh`, and run their flows. `--check` explains them, and connects to no cluster.
 
 The commands import what they need when they run: every other command would start later by the 25
 milliseconds that its import takes.
@@ -57,7 +57,7 @@ def running_options(command: F) -> F:
 @click.argument("file", type=PROPERTIES_FILE)
 @click.argument("aliases", nargs=-1)
 @click.option("--clusters", is_flag=True, help="Only flows to the clusters ALIASES, behind FILE.")
-@click.option("--check", is_flag=True, help="Explain each line of FILE; connect to nothing.")
+@click.option("--check", is_flag=True, help="Explain each line of FILE; connect to no cluster.")
 @click.option(
     "--takeover",
     is_flag=True,
@@ -94,7 +94,7 @@ def mirror_maker(
         raise click.UsageError("expected at most one of --check, --takeover and --hand-back")
     from twinlog.operations.mirror_maker import check_file  # noqa: PLC0415 (see above)
 
-    checked = check_file(file, aliases)
+    checked = check_file(file, aliases, analyse=check, tell=say)
     if hand_back:
         _hand_back(checked)
     else:
