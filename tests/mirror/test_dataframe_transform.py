@@ -8,8 +8,10 @@ from twinlog.mirror.dataframe_transform import (
     PartColumn,
     PartFormat,
     Registries,
+    RegistryAccess,
     StaticTable,
     has_dataframe_transform,
+    keeps_references,
     parse_dataframe_transform,
 )
 
@@ -61,8 +63,36 @@ def test_avro(target: str) -> None:
     found = parse_dataframe_transform({**AVRO, **more})
     assert found is not None
     assert found.value == PartColumn(PartFormat.AVRO, subject="orders-value")
-    source = "http://registry-a:8081"
-    assert found.registries == Registries(source, target or source)
+    source = RegistryAccess("http://registry-a:8081")
+    assert found.registries == Registries(source, RegistryAccess(target) if target else source)
+
+
+def test_credentials_of_registries() -> None:
+    """Goal: Confluent's names behind the prefix, for each registry; references unresolved."""
+    values = {
+        "registry.url": "https://registry-a",
+        "registry.basic.auth.credentials.source": "user_info",
+        "registry.basic.auth.user.info": "${file:/secrets:user}",
+        "registry.ssl.truststore.location": "/ca.pem",
+        "registry.ssl.key.password": "${env:KEY}",
+        "target.registry.url": "https://registry-b",
+        "target.registry.basic.auth.user.info": "name:password",
+    }
+    given = {f"twinlog.transform.{name}": text for name, text in values.items()}
+    found = parse_dataframe_transform({**AVRO, **given})
+    assert found is not None
+    tls = (("ssl.key.password", "${env:KEY}"), ("ssl.truststore.location", "/ca.pem"))
+    assert found.registries == Registries(
+        RegistryAccess("https://registry-a", "${file:/secrets:user}", tls),
+        RegistryAccess("https://registry-b", "name:password"),
+    )
+    assert "password" not in repr(found)
+    assert {name for name in values if keeps_references(f"twinlog.transform.{name}")} == {
+        "registry.basic.auth.user.info",
+        "registry.ssl.truststore.location",
+        "registry.ssl.key.password",
+        "target.registry.basic.auth.user.info",
+    }
 
 
 def test_a_function() -> None:
@@ -105,6 +135,30 @@ def test_a_function() -> None:
         ),
         ({**SQL, "twinlog.transform.registry.url": "http://a:1"}, "registry.url is set"),
         ({**SQL, "twinlog.transform.target.registry.url": "http://a:1"}, "registry.url is missing"),
+        (
+            {**AVRO, "twinlog.transform.registry.basic.auth.user.info": "geheim"},
+            "registry.basic.auth.user.info has no colon: expected NAME:PASSWORD",
+        ),
+        (
+            {**AVRO, "twinlog.transform.registry.basic.auth.credentials.source": "URL"},
+            "credentials.source is 'URL': expected USER_INFO",
+        ),
+        (
+            {**AVRO, "twinlog.transform.registry.basic.auth.credentials.source": "USER_INFO"},
+            "registry.basic.auth.user.info is missing",
+        ),
+        (
+            {**AVRO, "twinlog.transform.registry.ssl.truststore.location": "/ca.pem"},
+            "ssl.truststore.location is set: expected a .*url with https",
+        ),
+        (
+            {**AVRO, "twinlog.transform.target.registry.basic.auth.user.info": "a:b"},
+            "target.registry.basic.auth.user.info is set: expected .*target.registry.url",
+        ),
+        (
+            {**AVRO, "twinlog.transform.registry.ssl.truststore.password": "x"},
+            "registry.ssl.truststore.password is not known",
+        ),
         ({**SQL, "twinlog.transform.key.subject": "a"}, "expected twinlog.transform.key.format"),
         ({**SQL, "twinlog.transform.query": "a"}, "twinlog.transform.query is not known"),
     ],

@@ -278,6 +278,32 @@ def test_transforms_are_those_of_the_flow_with_references_resolved(enabled: str)
     assert second.transforms == {}
 
 
+def test_credentials_of_a_schema_registry_are_not_resolved() -> None:
+    """Goal: the flow is stored in a topic, with the place of the secret and not the secret."""
+    prefix = "A->B.twinlog.transform."
+    text = ONE_WAY + (
+        f"{prefix}sql = SELECT record FROM records\n{prefix}value.format = avro\n"
+        f"{prefix}value.subject = ${{e:S}}\n{prefix}registry.url = https://a\n"
+        f"{prefix}registry.basic.auth.user.info = ${{e:U}}\n"
+        f"{prefix}registry.ssl.key.password = ${{e:P}}\n"
+        f"config.providers = e\nconfig.providers.e.class = {ENVIRONMENT}"
+    )
+    file = parse_mirror_maker_file(text, lambda _, value: value.replace("${env:S}", "resolved"))
+    assert file.problems == ()
+    transforms = file.flows[0].transforms
+    name = "twinlog.transform."
+    assert transforms[f"{name}value.subject"] == "resolved"
+    assert transforms[f"{name}registry.basic.auth.user.info"] == "${env:U}"
+    assert transforms[f"{name}registry.ssl.key.password"] == "${env:P}"
+    bad = text.replace("${e:U}", "geheim:${x:U}")
+    assert problems(bad) == [
+        (
+            "line 10: A->B.twinlog.transform.registry.basic.auth.user.info has ${x:U}: expected a "
+            "provider that config.providers declares, not 'x'"
+        )
+    ]
+
+
 def test_groups_cannot_be_synced_where_records_are_transformed() -> None:
     text = ONE_WAY + TRANSFORMS.replace("${env:X}", "x") + "sync.group.offsets.enabled = true\n"
     (problem,) = problems(text)

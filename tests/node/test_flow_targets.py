@@ -37,6 +37,27 @@ def test_a_takeover_is_asked_for_by_the_flag_or_the_file(
     assert flow_of(flow.properties).settings.twinlog_takeover == expected
 
 
+def test_a_node_may_read_what_the_access_to_a_registry_refers_to(tmp_path: Path) -> None:
+    """Goal: a secret of the file's author needs no further setting."""
+    file = tmp_path / "mm2.properties"
+    prefix = "A->B.twinlog.transform"
+    provider = "org.apache.kafka.common.config.provider.FileConfigProvider"
+    file.write_text(
+        f"{FILE}{prefix}.sql = SELECT record FROM records\n{prefix}.value.format = avro\n"
+        f"{prefix}.value.subject = s\n{prefix}.registry.url = https://a\n"
+        f"{prefix}.registry.basic.auth.user.info = ${{f:/secrets/a:user}}\n"
+        f"{prefix}.registry.ssl.truststore.location = /certificates/ca.pem\n"
+        f"config.providers = f\nconfig.providers.f.class = {provider}\n"
+    )
+    checked = check_file(file)
+    assert checked.report.errors == ()
+    [target], _ = run_parts(checked.flows, checked.clusters)
+    assert target.properties["mirror.allowed.paths"] == "/certificates/ca.pem,/secrets/a"
+    [flow] = target.flows
+    stored = flow.properties["mirror.flow.twinlog.transform.registry.basic.auth.user.info"]
+    assert stored == "${file:/secrets/a:user}"
+
+
 @pytest.mark.parametrize(
     ("line", "granted"),
     [

@@ -13,8 +13,17 @@ from twinlog.kafka.errors import UserError
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.flow import flow_properties
 from twinlog.operations import flows
+from twinlog.operations.describe import MirrorDescription
 from twinlog.operations.flows import FlowAdmin
-from twinlog.store.config_records import ConfigRecord, Mirror, MirrorTopic, Wanted, key_of
+from twinlog.operations.results import DescribeMirrorsResult
+from twinlog.store.config_records import (
+    ConfigRecord,
+    Mirror,
+    MirrorTopic,
+    NotMirrored,
+    Wanted,
+    key_of,
+)
 from twinlog.store.control_topics import ControlTopics
 from twinlog.store.snapshot import Snapshot
 
@@ -168,3 +177,44 @@ def test_negative_offsets_and_times_are_refused(monkeypatch: pytest.MonkeyPatch)
         asyncio.run(flow_admin.translate_offsets(FLOW.name, "t", 0, [3, -1]))
     with pytest.raises(UserError, match="the timestamp -5 is not valid"):
         asyncio.run(flow_admin.translate_timestamp(FLOW.name, -5))
+
+
+def test_passwords_of_schema_registries_are_not_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: neither a listing nor its JSON has one; all else is as it was given."""
+    values = {
+        "sql": "SELECT record FROM records",
+        "tables.secrets": "/secrets.csv",
+        "value.format": "avro",
+        "value.subject": "s",
+        "registry.url": "https://a",
+        "registry.basic.auth.user.info": "name:geheim",
+        "target.registry.url": "https://b",
+        "target.registry.ssl.key.password": "geheim",
+        "target.registry.basic.auth.user.info": "${file:/s:user}",
+    }
+    given = {f"twinlog.transform.{name}": text for name, text in values.items()}
+    properties = flow_properties({"enabled": "true"} | given, "A", "B")
+    stored = replace(FLOW, source={"bootstrap.servers": "a:1"} | properties)
+
+    async def describe(_: object) -> DescribeMirrorsResult:
+        mirror = MirrorDescription(
+            mirror=stored.name,
+            source_bootstrap="a:1",
+            source_cluster_id="s",
+            topic_patterns=(),
+            replication_factor=None,
+            topics=(),
+            not_mirrored=NotMirrored(mirror=stored.name, topics=(), total=0),
+        )
+        return DescribeMirrorsResult(mirrors=(mirror,), unreadable=())
+
+    monkeypatch.setattr(flows, "MirrorStore", Stored(stored))
+    cluster: Any = None
+    described = asyncio.run(FlowAdmin(cluster, ControlTopics(), describe).describe())
+    assert "geheim" not in repr(described)
+    [flow] = described.flows
+    hidden = {
+        "twinlog.transform.registry.basic.auth.user.info": "[hidden]",
+        "twinlog.transform.target.registry.ssl.key.password": "[hidden]",
+    }
+    assert {name: flow.settings[name] for name in given} == given | hidden

@@ -14,6 +14,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as t
 from tiny_registry import TinyRegistry, tiny_registry
 
+from twinlog.mirror.dataframe_transform import RegistryAccess
 from twinlog.runtime.avro_parts import AvroPart, column_type
 from twinlog.runtime.schema_registry import (
     NotAvro,
@@ -55,13 +56,17 @@ def wire(number: int, schema: Any, value: object) -> bytes:
     return stream.getvalue()
 
 
+def client(registry: TinyRegistry) -> SchemaRegistry:
+    return SchemaRegistry(RegistryAccess(registry.url))
+
+
 def kept(source: TinyRegistry) -> AvroPart:
-    registry = SchemaRegistry(source.url)
+    registry = client(source)
     return AvroPart("value", SUBJECT, registry, registry)
 
 
 def between(source: TinyRegistry, target: TinyRegistry) -> AvroPart:
-    return AvroPart("value", SUBJECT, SchemaRegistry(source.url), SchemaRegistry(target.url))
+    return AvroPart("value", SUBJECT, client(source), client(target))
 
 
 def test_records_of_several_schemas_become_one_column(source: TinyRegistry) -> None:
@@ -211,7 +216,7 @@ def test_bytes_that_do_not_fit_their_schema_are_refused(source: TinyRegistry) ->
 
 def test_a_registry_that_is_away_is_named() -> None:
     """Goal: the message says which one."""
-    registry = SchemaRegistry("http://127.0.0.1:9/")
+    registry = SchemaRegistry(RegistryAccess("http://127.0.0.1:9/"))
     with pytest.raises(RegistryTrouble, match=r"http://127\.0\.0\.1:9 does not answer"):
         registry.latest("orders-value")
 

@@ -1,6 +1,8 @@
 """A schema registry in this process, with the paths of the real one that twinlog uses."""
 
+import base64
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 
 NOT_FOUND = 404, {"error_code": 40401, "message": "not found"}
+UNAUTHORIZED = 401, {"error_code": 401, "message": "Unauthorized"}
 
 
 class TinyRegistry:
@@ -19,6 +22,10 @@ class TinyRegistry:
         self.subjects: dict[str, list[int]] = {}
         self.requests: list[str] = []
         self.url = ""
+        self.user_info: str | None = None
+        """`NAME:PASSWORD` that each request has to have."""
+        self.redirects_to: str | None = None
+        """Where all requests are sent instead."""
         self._next = first_id
 
     def add(self, subject: str, schema: object) -> int:
@@ -33,6 +40,12 @@ class TinyRegistry:
         if number not in versions:
             versions.append(number)
         return number
+
+    def lets_in(self, authorization: str | None) -> bool:
+        """Whether a request with this header may be answered."""
+        if self.user_info is None:
+            return True
+        return authorization == f"Basic {base64.b64encode(self.user_info.encode()).decode()}"
 
     def answer(self, method: str, path: str, body: Any) -> tuple[int, dict[str, Any]]:
         """The status and the answer to a request."""
@@ -52,8 +65,10 @@ class TinyRegistry:
 
 
 @contextmanager
-def tiny_registry(first_id: int = 1) -> Iterator[TinyRegistry]:
-    """A registry that answers on a free port; its ids begin at `first_id`."""
+def tiny_registry(
+    first_id: int = 1, tls: ssl.SSLContext | None = None
+) -> Iterator[TinyRegistry]:
+    """A registry that answers on a free port, by https with `tls`; ids begin at `first_id`."""
     registry = TinyRegistry(first_id)
 
     class Handler(BaseHTTPRequestHandler):
@@ -66,9 +81,13 @@ def tiny_registry(first_id: int = 1) -> Iterator[TinyRegistry]:
         def _reply(self, method: str) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else None
-            status, answer = registry.answer(method, self.path, body)
+            status, answer = UNAUTHORIZED
+            if registry.lets_in(self.headers.get("Authorization")):
+                status, answer = registry.answer(method, self.path, body)
             data = json.dumps(answer).encode()
-            self.send_response(status)
+            self.send_response(status if registry.redirects_to is None else 302)
+            if registry.redirects_to is not None:
+                self.send_header("Location", f"{registry.redirects_to}{self.path}")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
@@ -77,7 +96,9 @@ def tiny_registry(first_id: int = 1) -> Iterator[TinyRegistry]:
             """Print nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    registry.url = f"http://127.0.0.1:{server.server_port}"
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    registry.url = f"http{'s' * (tls is not None)}://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:

@@ -17,7 +17,7 @@ no row names is dropped.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import PurePosixPath
 from typing import Final
@@ -28,8 +28,24 @@ PREFIX: Final = "twinlog.transform."
 SQL: Final = f"{PREFIX}sql"
 FUNCTION: Final = f"{PREFIX}function"
 TABLES: Final = f"{PREFIX}tables."
-REGISTRY: Final = f"{PREFIX}registry.url"
-TARGET_REGISTRY: Final = f"{PREFIX}target.registry.url"
+REGISTRY: Final = f"{PREFIX}registry."
+TARGET_REGISTRY: Final = f"{PREFIX}target.registry."
+URL: Final = "url"
+USER_INFO: Final = "basic.auth.user.info"
+"""`NAME:PASSWORD`; Confluent's name, as are those of TLS."""
+_USER_SOURCE: Final = "basic.auth.credentials.source"
+_TLS_NAMES: Final = (
+    "ssl.endpoint.identification.algorithm",
+    "ssl.key.password",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+    "ssl.keystore.location",
+    "ssl.keystore.type",
+    "ssl.truststore.certificates",
+    "ssl.truststore.location",
+    "ssl.truststore.type",
+)
+"""How a registry is reached by https; as for brokers (kafka/client/configuration.py)."""
 RECORDS: Final = "records"
 """The name of the table that a query reads."""
 
@@ -86,11 +102,22 @@ class PartColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Registries:
-    """The URLs of the schema registries; the same one twice: ids stay."""
+class RegistryAccess:
+    """How a schema registry is reached; references are unresolved, and `repr` shows no secret."""
 
-    source: str
-    target: str
+    url: str
+    user_info: str | None = field(default=None, repr=False)
+    """`NAME:PASSWORD`, for HTTP's basic authentication."""
+    tls: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Properties `ssl.*`, sorted by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registries:
+    """The schema registries; the same URL twice: ids stay."""
+
+    source: RegistryAccess
+    target: RegistryAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +149,15 @@ def is_dataframe_property(name: str) -> bool:
     return name.startswith(PREFIX)
 
 
+def keeps_references(name: str) -> bool:
+    """Whether a property of a flow may refer to a secret, which is resolved where it is used."""
+    for prefix in (REGISTRY, TARGET_REGISTRY):
+        rest = name.removeprefix(prefix)
+        if rest != name and (rest == USER_INFO or rest in _TLS_NAMES):
+            return True
+    return False
+
+
 def has_dataframe_transform(values: Mapping[str, str]) -> bool:
     """Whether a flow's properties have a transform by Spark, complete or not."""
     return any(map(is_dataframe_property, values))
@@ -145,9 +181,10 @@ def parse_dataframe_transform(values: Mapping[str, str]) -> DataFrameTransform |
     if left:
         raise UserError(
             f"{min(left)} is not known",
-            hint=f"expected {SQL}, {FUNCTION}, {TABLES}NAME, {TABLES}NAME.schema, {REGISTRY}, "
-            f"{TARGET_REGISTRY}, {PREFIX}value.format, {PREFIX}value.schema, "
-            f"{PREFIX}value.subject, or those of key",
+            hint=f"expected {SQL}, {FUNCTION}, {TABLES}NAME, {TABLES}NAME.schema, "
+            f"{PREFIX}value.format, {PREFIX}value.schema, {PREFIX}value.subject, or those of key; "
+            f"{REGISTRY}NAME or {TARGET_REGISTRY}NAME with the name {URL}, {USER_INFO}, "
+            f"{_USER_SOURCE}, {', '.join(_TLS_NAMES)}",
         )
     if bool(sql) == bool(function):
         which = "both are set" if sql else "neither is set"
@@ -166,20 +203,46 @@ def parse_dataframe_transform(values: Mapping[str, str]) -> DataFrameTransform |
 
 def _registries(left: dict[str, str], *, uses_avro: bool) -> Registries | None:
     """Take the properties of schema registries."""
-    source, target = left.pop(REGISTRY, ""), left.pop(TARGET_REGISTRY, "")
-    if bool(source) != uses_avro or (target and not source):
+    source, target = _registry(left, REGISTRY), _registry(left, TARGET_REGISTRY)
+    if (source is not None) != uses_avro or (target and not source):
         raise UserError(
-            f"{REGISTRY} is missing: format=avro needs it"
+            f"{REGISTRY}{URL} is missing: format=avro needs it"
             if not source
-            else f"{REGISTRY} is set: expected a key or value with format=avro"
+            else f"{REGISTRY}{URL} is set: expected a key or value with format=avro"
         )
-    for name, url in ((REGISTRY, source), (TARGET_REGISTRY, target)):
-        if url and not _URL.fullmatch(url):
-            raise UserError(
-                f"{name} is not a URL: expected http:// or https://, a host, a port and a path, "
-                "without a user"
-            )
-    return Registries(source, target or source) if source else None
+    return None if source is None else Registries(source, target or source)
+
+
+def _registry(left: dict[str, str], prefix: str) -> RegistryAccess | None:
+    """Take the properties of one registry."""
+    url, user_source = left.pop(f"{prefix}{URL}", ""), left.pop(f"{prefix}{_USER_SOURCE}", None)
+    user_info = left.pop(f"{prefix}{USER_INFO}", None)
+    tls = {name: left.pop(f"{prefix}{name}") for name in _TLS_NAMES if f"{prefix}{name}" in left}
+    if not url:
+        extra = [USER_INFO] * (user_info is not None) + [_USER_SOURCE] * (user_source is not None)
+        if extra := [*extra, *tls]:
+            raise UserError(f"{prefix}{extra[0]} is set: expected {prefix}{URL} with it")
+        return None
+    if not _URL.fullmatch(url):
+        raise UserError(
+            f"{prefix}{URL} is not a URL: expected http:// or https://, a host, a port and a path, "
+            f"without a user",
+            hint=f"{prefix}{USER_INFO} has name and password",
+        )
+    if user_source is not None and user_source.upper() != "USER_INFO":
+        raise UserError(
+            f"{prefix}{_USER_SOURCE} is {user_source!r}: expected USER_INFO, with {prefix}"
+            f"{USER_INFO}"
+        )
+    if user_source is not None and user_info is None:
+        raise UserError(f"{prefix}{USER_INFO} is missing: {prefix}{_USER_SOURCE} needs it")
+    if user_info is not None and ":" not in user_info:  # a reference has one, too
+        raise UserError(
+            f"{prefix}{USER_INFO} has no colon: expected NAME:PASSWORD, or a reference to it"
+        )
+    if tls and not url.startswith("https://"):
+        raise UserError(f"{prefix}{min(tls)} is set: expected a {prefix}{URL} with https://")
+    return RegistryAccess(url, user_info, tuple(sorted(tls.items())))
 
 
 def _part(left: dict[str, str], part: str) -> PartColumn:

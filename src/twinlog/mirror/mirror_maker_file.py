@@ -41,7 +41,11 @@ from typing import Final, NamedTuple
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.config_providers import PROVIDERS, Provider, parse_providers, rewrite
 from twinlog.mirror.connect_worker import lines_read
-from twinlog.mirror.dataframe_transform import has_dataframe_transform, is_dataframe_property
+from twinlog.mirror.dataframe_transform import (
+    has_dataframe_transform,
+    is_dataframe_property,
+    keeps_references,
+)
 from twinlog.mirror.flow import belongs_to_transforms, has_any_transform, parse_any_transform
 from twinlog.mirror.flow_settings import (
     CONSUMER,
@@ -441,7 +445,9 @@ class _FileReader:
         values: dict[str, str] = {}
         for name, item in items.items():
             try:
-                values[name] = self._setting(item)
+                # What refers to a secret is stored as it is written, as in client properties.
+                of = self._rewritten if keeps_references(name) else self._setting
+                values[name] = of(item)
             except UserError:
                 return {}
         transformed = has_any_transform(values)
@@ -532,11 +538,21 @@ class _FileReader:
         """Values with twinlog's references; errors are collected."""
         values = {}
         for name, item in items.items():
-            try:
-                values[name] = rewrite(item.value, self._providers)
-            except UserError as error:
-                self._problem(item, f"{item.key} has {error.message}")
+            with suppress(UserError):
+                values[name] = self._rewritten(item)
         return values
+
+    def _rewritten(self, item: Property) -> str:
+        """The value with twinlog's references.
+
+        Raises:
+            UserError: a reference is malformed, or may not be read; the error was collected.
+        """
+        try:
+            return rewrite(item.value, self._providers)
+        except UserError as error:
+            self._problem(item, f"{item.key} has {error.message}")
+            raise
 
     def _setting(self, item: Property) -> str:
         """The value of a setting, references resolved.
@@ -544,11 +560,7 @@ class _FileReader:
         Raises:
             UserError: a reference cannot be resolved; the error was collected.
         """
-        try:
-            value = rewrite(item.value, self._providers)
-        except UserError as error:
-            self._problem(item, f"{item.key} has {error.message}")
-            raise
+        value = self._rewritten(item)
         try:
             return self._resolve(item.key, value)
         except UserError as error:

@@ -21,7 +21,14 @@ from typing import Final
 
 from twinlog.mirror.config_providers import PROVIDERS
 from twinlog.mirror.connect_worker import GROUP, OFFSETS, READ_AT, lines_read
-from twinlog.mirror.dataframe_transform import FUNCTION, SQL, TABLES, is_dataframe_property
+from twinlog.mirror.dataframe_transform import (
+    FUNCTION,
+    REGISTRY,
+    SQL,
+    TABLES,
+    TARGET_REGISTRY,
+    is_dataframe_property,
+)
 from twinlog.mirror.flow import belongs_to_transforms
 from twinlog.mirror.flow_settings import FORMER_NAMES, POLICY_PREFIX, SETTINGS
 from twinlog.mirror.mirror_maker_file import (
@@ -339,6 +346,8 @@ class _LineReader:
             what = "Spark applies this Python function to each micro-batch of records"
         elif name.startswith(TABLES):
             what = "a static table of the query or function"
+        elif name.startswith((REGISTRY, TARGET_REGISTRY)):
+            what = "where the schemas of Avro are, and how that is reached"
         else:
             what = "how keys or values become columns of records"
         return LineVerdict.DIFFERS, f"{what} ({flows}); no MirrorMaker 2 has it"

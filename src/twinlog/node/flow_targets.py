@@ -67,7 +67,7 @@ def run_parts(
 
 
 def _grants(flows: Iterable[StoredFlow]) -> dict[str, str]:
-    """The node's rights to read what the sources' connections refer to, and to run code."""
+    """The node's rights to read what the flows' connections refer to, and to run code."""
     flows = list(flows)
     paths: set[str] = set()
     variables: set[str] = set()
@@ -75,7 +75,8 @@ def _grants(flows: Iterable[StoredFlow]) -> dict[str, str]:
         for name, text in flow.properties.items():
             paths |= set(_FILE.findall(text))
             variables |= set(_VARIABLE.findall(text))
-            if name in _LOCATIONS and "${" not in text:
+            # Also those of a schema registry, which have a prefix.
+            if name.endswith(_LOCATIONS) and "${" not in text:
                 paths.add(text)
     grants = {}
     if paths:

@@ -22,6 +22,7 @@ from twinlog.lifecycle.flow_creation import create_flow, flow_name, properties_o
 from twinlog.lifecycle.flow_forgetting import forget_flow
 from twinlog.lifecycle.flow_positions import GroupSide, import_positions
 from twinlog.mirror.connect_worker import STORED_NAMES
+from twinlog.mirror.dataframe_transform import keeps_references
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.flow import belongs_to_transforms, flow_of
 from twinlog.mirror.flow_settings import SETTINGS
@@ -410,6 +411,7 @@ def _described(
             for name, text in values.items()
             if belongs_to_transforms(name) or name in STORED_NAMES
         }
+        settings |= shown({n: text for n, text in settings.items() if keeps_references(n)})
     source, target = (settings.get(name, "") for name in _ALIASES)
     same = (mirror.name.startswith(f"{source}-to-"), mirror.name.endswith(f"-to-{target}"))
     unchanged = {alias for alias, is_same in zip(_ALIASES, same, strict=True) if is_same}

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from twinlog.engines.dataframes import QueryUnusable
+from twinlog.kafka.client.references import EVERYTHING
 from twinlog.kafka.errors import Retriable
 from twinlog.mirror.dataframe_transform import (
     FUNCTION,
@@ -74,7 +75,7 @@ def analyse_queries(
 async def _findings(
     transforms: Iterable[tuple[str, DataFrameTransform]],
 ) -> Sequence[QueryFinding]:
-    process, findings = DataFrameProcess(), []
+    process, findings = DataFrameProcess(EVERYTHING), []  # the properties are their author's own
     try:
         for flow, transform in transforms:
             name = FUNCTION if transform.sql is None else SQL

@@ -61,7 +61,7 @@ class AvroPart:
         part: `key` or `value`.
         subject: whose latest schema the column has.
         source: the registry of the source's ids.
-        target: the registry of the target's ids; the same object: ids stay.
+        target: the registry of the target's ids; with the same URL, ids stay.
 
     Raises:
         RegistryTrouble, RegistryRefusal, UnsupportedSchema, AvroNotInstalled: there is no column.
@@ -88,7 +88,7 @@ class AvroPart:
     @property
     def keeps_ids(self) -> bool:
         """Whether bytes that stay as they are keep their id."""
-        return self._source is self._target
+        return self._source.url == self._target.url
 
     def decoded(self, data: bytes | None) -> object:
         """What the column has for these bytes.

@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from twinlog.engines.dataframes import QueryFailed, QueryUnusable, ResultRows, SourceRow
+from twinlog.kafka.client.references import NOTHING, Grants
 from twinlog.kafka.errors import Retriable
 from twinlog.mirror.dataframe_transform import DataFrameTransform
 
@@ -52,6 +53,8 @@ class TransformRequest:
     """What the process is asked for."""
 
     transform: DataFrameTransform
+    grants: Grants
+    """What the transform's properties may read of this machine."""
     rows: Sequence[SourceRow] | None
     """None: the transform is only analysed, and there are no rows in the answer."""
 
@@ -72,9 +75,14 @@ Answer = ResultRows | TransformFailure
 
 
 class DataFrameProcess:
-    """The process of one lane, which is started when it is first needed (`DataFrames`)."""
+    """The process of one lane, which is started when it is first needed (`DataFrames`).
 
-    def __init__(self) -> None:
+    Args:
+        grants: what properties of flows may read of this machine.
+    """
+
+    def __init__(self, grants: Grants = NOTHING) -> None:
+        self._grants = grants
         self._process: asyncio.subprocess.Process | None = None
         self._waiting: deque[tuple[TransformRequest, asyncio.Future[ResultRows]]] = deque()
         self._serving: asyncio.Task[None] | None = None
@@ -87,7 +95,7 @@ class DataFrameProcess:
             QueryFailed: it has failed for these.
             Retriable: the process has ended, or takes too long.
         """
-        return await self._answer(TransformRequest(transform, rows))
+        return await self._answer(TransformRequest(transform, self._grants, rows))
 
     async def analyse(self, transform: DataFrameTransform) -> None:
         """Have Spark analyse a transform as before its first micro-batch; no query is executed.
@@ -98,7 +106,7 @@ class DataFrameProcess:
             QueryUnusable: the transform cannot be applied to any record.
             Retriable: the process has ended, or takes too long.
         """
-        await self._answer(TransformRequest(transform, None))
+        await self._answer(TransformRequest(transform, self._grants, None))
 
     async def _answer(self, request: TransformRequest) -> ResultRows:
         answer: asyncio.Future[ResultRows] = asyncio.get_running_loop().create_future()

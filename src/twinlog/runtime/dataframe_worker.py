@@ -29,6 +29,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from twinlog.engines.dataframes import QueryUnusable, ResultRows, SourceRow
+from twinlog.kafka.client.references import Grants
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.dataframe_transform import (
     FUNCTION,
@@ -95,9 +96,9 @@ class PreparedTransform:
         QueryUnusable: it cannot be applied to any record.
     """
 
-    def __init__(self, spark: SparkSession, transform: DataFrameTransform) -> None:
+    def __init__(self, spark: SparkSession, transform: DataFrameTransform, grants: Grants) -> None:
         self._spark = spark.newSession()
-        self._transform = transform
+        self._transform, self._grants = transform, grants
         self._schema = self._spark.createDataFrame([], RECORD_COLUMNS).schema
         self._function: Callable[[DataFrame], object] | None = None
         self._avro = self._avro_parts()
@@ -130,9 +131,9 @@ class PreparedTransform:
         registries = self._transform.registries
         if registries is None:
             return {}
-        source = SchemaRegistry(registries.source)
-        same = registries.target == registries.source
-        target = source if same else SchemaRegistry(registries.target)
+        source, target = (
+            SchemaRegistry(each, self._grants) for each in (registries.source, registries.target)
+        )
         found = {}
         for part, column in self._parts:
             if column.subject is not None:
@@ -412,7 +413,7 @@ class Worker:
                     self._prepared.clear()
                     self._spark.catalog.clearCache()
                 self._prepared[request.transform] = PreparedTransform(
-                    self._spark, request.transform
+                    self._spark, request.transform, request.grants
                 )
             if request.rows is None:
                 return ResultRows((), ())

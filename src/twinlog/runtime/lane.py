@@ -145,6 +145,7 @@ class Lane:
             destination = parse_config(
                 {"tcp.user.timeout.ms": "2000", **self.config.destination}
             ).config
+            self._dataframes = DataFrameProcess(destination.grants)
             self._cluster = await self._stack.enter_async_context(
                 KafkaCluster(destination, name="destination")
             )

@@ -5,9 +5,14 @@ GET  /subjects/SUBJECT/versions/latest
 POST /subjects/SUBJECT/versions      register a schema; one that is there keeps its id
 
 0 | id (4 bytes, big endian) | Avro's binary encoding        the wire format
+
+Credentials are resolved for each request, so that a changed password needs no restart. There are few
+requests: an answer about an id is kept.
 """
 
+import base64
 import json
+import os
 import struct
 import urllib.error
 import urllib.request
@@ -15,16 +20,24 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
+from twinlog.kafka.client.configuration import parse_source, resolve
+from twinlog.kafka.client.references import NOTHING, Grants
+from twinlog.kafka.errors import UserError
+from twinlog.mirror.dataframe_transform import USER_INFO, RegistryAccess
+
 WIRE: Final = struct.Struct(">bI")
 MAGIC: Final = 0
 _CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _ANSWER_S: Final = 10.0
+_HTTPS: Final = {"bootstrap.servers": "registry:443", "security.protocol": "SSL"}
+"""What the parser of a broker's TLS settings needs to have; nothing connects to that server."""
 _REFUSALS: Final = frozenset({404, 409, 422})
 """Unknown; not compatible with the subject's versions; no valid schema."""
+_DENIALS: Final = frozenset({401, 403})
 
 
 class RegistryTrouble(Exception):
-    """A registry does not answer, or nobody may ask it; the text says which."""
+    """A registry does not answer, or refuses the client; the text says which."""
 
 
 class RegistryRefusal(Exception):
@@ -46,11 +59,24 @@ class RegisteredSchema(NamedTuple):
     text: str
 
 
-class SchemaRegistry:
-    """A registry; what it has answered about an id is kept."""
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Takes a redirect for an error: the password would be sent to wherever it leads."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
+    def redirect_request(self, *_: object, **__: object) -> None:
+        """No request: the answer is an error."""
+
+
+class SchemaRegistry:
+    """A registry; what it has answered about an id is kept.
+
+    Args:
+        access: how it is reached.
+        grants: what the properties of `access` may read of this machine.
+    """
+
+    def __init__(self, access: RegistryAccess, grants: Grants = NOTHING) -> None:
+        self.url = access.url.rstrip("/")
+        self._access, self._grants = access, grants
         self._by_id: dict[int, RegisteredSchema] = {}
 
     def schema(self, schema_id: int) -> RegisteredSchema:
@@ -91,16 +117,50 @@ class SchemaRegistry:
             headers={"Accept": _CONTENT_TYPE, "Content-Type": _CONTENT_TYPE},
         )
         try:
-            with urllib.request.urlopen(request, timeout=_ANSWER_S) as response:  # noqa: S310
+            self._authenticate(request)
+            with self._opener().open(request, timeout=_ANSWER_S) as response:
                 answer: dict[str, Any] = json.load(response)
+        except UserError as error:
+            raise RegistryTrouble(
+                f"the schema registry {self.url} cannot be asked: {error}"
+            ) from error
         except urllib.error.HTTPError as error:
             text = f"the schema registry {self.url} answers {error.code} to {path}"
+            if error.code in _DENIALS:
+                text = f"{text}: check {USER_INFO}"
             raise (RegistryRefusal if error.code in _REFUSALS else RegistryTrouble)(text) from error
         except (OSError, ValueError) as error:
             raise RegistryTrouble(
                 f"the schema registry {self.url} does not answer: {error}"
             ) from error
         return answer
+
+
+    def _authenticate(self, request: urllib.request.Request) -> None:
+        """Add the credentials to a request.
+
+        Raises:
+            UserError: they refer to what is missing, or may not be read.
+        """
+        if self._access.user_info is None:
+            return
+        text = resolve(USER_INFO, self._access.user_info, os.environ, self._grants)
+        encoded = base64.b64encode(text.encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {encoded}")
+
+    def _opener(self) -> urllib.request.OpenerDirector:
+        """What opens requests: certificates are read anew, as for each connection to a broker.
+
+        Raises:
+            UserError: a file of `ssl.*` cannot be used, or may not be read.
+        """
+        handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
+        if self.url.startswith("https:"):
+            tls = {**dict(self._access.tls), **_HTTPS}
+            security = parse_source(tls, self._grants).config.security
+            assert security.tls is not None
+            handlers.append(urllib.request.HTTPSHandler(context=security.tls.context()))
+        return urllib.request.build_opener(*handlers)
 
 
 def _schema(schema_id: int, answer: Mapping[str, Any]) -> RegisteredSchema:

@@ -20,6 +20,8 @@ MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
         ("ssl.key.password", "${file:/s:pw}", "${file:/s:pw}"),
         ("ssl.key.password", "${file:/s:pw}geheim", HIDDEN),
         ("ssl.key.password", "${vault:geheim}", HIDDEN),
+        ("mirror.flow.twinlog.transform.registry.basic.auth.user.info", "a:geheim", HIDDEN),
+        ("twinlog.transform.registry.basic.auth.user.info", "${file:/s:u}", "${file:/s:u}"),
         ("sasl.oauthbearer.client.credentials.client.secret", "geheim", HIDDEN),
         (
             "sasl.jaas.config",

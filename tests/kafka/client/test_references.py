@@ -99,7 +99,7 @@ def test_references_that_are_not_granted_are_refused(
         parse_source(properties, some if granted else NOTHING, ENVIRONMENT)
     message = str(caught.value)
     assert any(message.startswith(f"{key} of a mirror") for key in {**properties, **_JAAS}), message
-    assert "--command-config" in message or "only sasl.* and ssl.*" in message
+    assert "--command-config" in message or "only sasl.*, ssl.* and basic.auth.*" in message
     assert SECRET not in message
 
 

@@ -16,7 +16,9 @@ from twinlog.kafka.errors import UserError
 HIDDEN: Final = "[hidden]"
 """As Kafka prints passwords."""
 _JAAS: Final = "jaas.config"
-_SECRET: Final = re.compile(r"password|secret|jaas\.config$|keystore\.key$", re.IGNORECASE)
+_SECRET: Final = re.compile(
+    r"password|secret|jaas\.config$|keystore\.key$|user\.info$", re.IGNORECASE
+)
 _REFERENCE: Final = re.compile(r"\$\{(?:env|file|directory):[^}]*\}")
 _OPEN: Final = frozenset(
     {"username", "principal", "serviceName", "useKeyTab", "keyTab", "useTicketCache", "ticketCache"}

@@ -33,7 +33,7 @@ ALLOWLIST_PATTERN: Final = "mirror.allowlist.pattern"
 DATAFRAMES: Final = "mirror.dataframes.enable"
 GRANTS: Final = (ALLOWED_PATHS, ALLOWLIST_PATTERN, DATAFRAMES)
 """The properties that grant something."""
-REFERRING: Final = ("sasl.", "ssl.")
+REFERRING: Final = ("sasl.", "ssl.", "basic.auth.")
 """Prefixes of the settings whose values may have references."""
 SYSTEM_TICKETS: Final = "KRB5CCNAME"
 """The environment variable that stands for the system's Kerberos tickets."""
@@ -54,12 +54,12 @@ class Grants:
         """Refuse a reference in a setting that may have none.
 
         Raises:
-            UserError: the setting is none of `sasl.*` and `ssl.*`.
+            UserError: the setting is none of `sasl.*`, `ssl.*` and `basic.auth.*`.
         """
         if not key.startswith(REFERRING):
             raise UserError(
-                f"{key} of a mirror contains the reference {reference}: only sasl.* and ssl.* may "
-                "contain references",
+                f"{key} of a mirror contains the reference {reference}: only sasl.*, ssl.* "
+                "and basic.auth.* may contain references",
                 hint="write the value itself",
             )
 
