@@ -36,6 +36,8 @@ def test_all_properties() -> None:
         "twinlog.transform.tables.prices": "/data/prices.CSV",
         "twinlog.transform.tables.prices.schema": "id BIGINT, price INT",
         "twinlog.transform.tables.names": "/data/names.parquet",
+        "twinlog.transform.spark.memory": "4g",
+        "twinlog.transform.spark.sql.session.timeZone": "Europe/Berlin",
     }
     assert parse_dataframe_transform(values) == DataFrameTransform(
         sql="SELECT * FROM records",
@@ -45,7 +47,18 @@ def test_all_properties() -> None:
             StaticTable("names", "/data/names.parquet", "parquet"),
             StaticTable("prices", "/data/prices.CSV", "csv", "id BIGINT, price INT"),
         ),
+        memory_mib=4096,
+        time_zone="Europe/Berlin",
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("512m", 512), ("1500MB", 1500), ("1g", 1024), ("1024g", 1024 * 1024)]
+)
+def test_sizes_of_memory(text: str, size: int) -> None:
+    """Goal: as Spark writes them."""
+    found = parse_dataframe_transform({**SQL, "twinlog.transform.spark.memory": text})
+    assert found == DataFrameTransform(sql="SELECT * FROM records", memory_mib=size)
 
 
 AVRO = {
@@ -160,6 +173,11 @@ def test_a_function() -> None:
             "registry.ssl.truststore.password is not known",
         ),
         ({**SQL, "twinlog.transform.key.subject": "a"}, "expected twinlog.transform.key.format"),
+        *(
+            ({**SQL, "twinlog.transform.spark.memory": size}, "expected 512m to 1024g")
+            for size in ("", "1", "511m", "1025g", "1024", "-1g", "1.5g", "1t")
+        ),
+        ({**SQL, "twinlog.transform.spark.sql.ansi.enabled": "false"}, "ansi.enabled is not known"),
         ({**SQL, "twinlog.transform.query": "a"}, "twinlog.transform.query is not known"),
     ],
 )

@@ -183,6 +183,36 @@ def test_timestamps_in_results_keep_their_microseconds(spark: Spark) -> None:
     ]
 
 
+def test_timestamps_are_those_of_the_time_zone(spark: Spark) -> None:
+    """Goal: a setting of one transform only; the instant is the same."""
+    query = """
+        SELECT record, struct(at, string(at) AS text) AS value
+        FROM records, (SELECT timestamp_micros(1700000000000000) AS at)
+    """
+    zone = {"spark.sql.session.timeZone": "Asia/Tokyo"}
+    for more, at, text in (
+        (zone, "2023-11-15T07:13:20.000000+09:00", "2023-11-15 07:13:20"),
+        ({}, "2023-11-14T22:13:20.000000Z", "2023-11-14 22:13:20"),
+    ):
+        value = f'{{"at":"{at}","text":"{text}"}}'.encode()
+        assert spark.run(transform({"sql": query, **more}), b"").rows == [(0, value)]
+
+
+def test_a_flow_that_wants_more_memory_gets_it(spark: Spark) -> None:
+    """Goal: Spark is started again with the most that was asked for, and keeps it."""
+
+    def run(**more: str) -> tuple[int, list[str]]:
+        assert spark.run(transform({"sql": SAME, **more}), b"a").rows == [(0,)]
+        commands = [one.command for one in process_tree.below(spark.pid)]
+        return spark.pid, [word for text in commands for word in text.split() if "-Xmx" in word]
+
+    pid, _ = run()
+    more_pid, sizes = run(**{"spark.memory": "1300m"})
+    assert more_pid != pid
+    assert sizes == ["-Xmx1300m"]
+    assert run() == run(**{"spark.memory": "1200m"}) == (more_pid, sizes)
+
+
 def test_a_python_function(spark: Spark, tmp_path: Path) -> None:
     """Goal: DataFrame -> DataFrame, with the static tables of its session."""
     table = tmp_path / "prices.json"
@@ -294,7 +324,8 @@ def test_avro_keys_that_are_no_records_keep_their_id(spark: Spark) -> None:
             {"sql": "SELECT record, array(struct('k' AS a, 'v' AS b)) AS headers FROM records"},
             "expected key and value",
         ),
-        ({"sql": SAME, "tables.a": "/nowhere/a.csv"}, "PATH_NOT_FOUND"),
+        ({"sql": SAME, "tables.a": "/nowhere/a.csv"}, "tables.a: .*PATH_NOT_FOUND"),
+        ({"sql": SAME, "spark.sql.session.timeZone": "Mars"}, "timeZone: .*Mars"),
         ({"sql": SAME, "value.format": "json", "value.schema": "id WHAT WHAT"}, "PARSE_SYNTAX"),
         ({"function": "no_such_module:f"}, "cannot be imported"),
         ({"function": "frame_functions:missing"}, "cannot be imported"),

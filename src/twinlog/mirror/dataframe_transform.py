@@ -46,6 +46,11 @@ _TLS_NAMES: Final = (
     "ssl.truststore.type",
 )
 """How a registry is reached by https; as for brokers (kafka/client/configuration.py)."""
+MEMORY: Final = f"{PREFIX}spark.memory"
+TIME_ZONE: Final = f"{PREFIX}spark.sql.session.timeZone"
+LEAST_MIB: Final = 512
+"""Below, Spark does not start."""
+MOST_MIB: Final = 1024 * 1024
 RECORDS: Final = "records"
 """The name of the table that a query reads."""
 
@@ -78,6 +83,7 @@ _PARTS: Final = ("key", "value")
 _FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _TABLE: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _URL: Final = re.compile(r"https?://[^@/?#\s]+(/[^@?#\s]*)?")
+_MEMORY: Final = re.compile(r"([0-9]{1,7})([mg])b?", re.IGNORECASE)
 _TABLE_FORMATS: Final = ("csv", "json", "parquet")
 
 
@@ -142,6 +148,10 @@ class DataFrameTransform:
     value: PartColumn = PartColumn()
     registries: Registries | None = None
     """For Avro."""
+    memory_mib: int = 1024
+    """Of the Spark beside a lane, which has the most that a flow of the lane wants. MiB."""
+    time_zone: str = "UTC"
+    """In which Spark reads and writes timestamps without a zone; Spark knows which there are."""
 
 
 def is_dataframe_property(name: str) -> bool:
@@ -177,12 +187,14 @@ def parse_dataframe_transform(values: Mapping[str, str]) -> DataFrameTransform |
     sql, function = left.pop(SQL, ""), left.pop(FUNCTION, "")
     key, value = (_part(left, part) for part in _PARTS)
     registries = _registries(left, uses_avro=PartFormat.AVRO in {key.format, value.format})
-    tables = _tables(left)
+    tables, memory = _tables(left), _memory(left.pop(MEMORY, "1g"))
+    time_zone = left.pop(TIME_ZONE, "") or "UTC"
     if left:
         raise UserError(
             f"{min(left)} is not known",
             hint=f"expected {SQL}, {FUNCTION}, {TABLES}NAME, {TABLES}NAME.schema, "
             f"{PREFIX}value.format, {PREFIX}value.schema, {PREFIX}value.subject, or those of key; "
+            f"{MEMORY}, {TIME_ZONE}; "
             f"{REGISTRY}NAME or {TARGET_REGISTRY}NAME with the name {URL}, {USER_INFO}, "
             f"{_USER_SOURCE}, {', '.join(_TLS_NAMES)}",
         )
@@ -198,7 +210,18 @@ def parse_dataframe_transform(values: Mapping[str, str]) -> DataFrameTransform |
         key=key,
         value=value,
         registries=registries,
+        memory_mib=memory,
+        time_zone=time_zone,
     )
+
+
+def _memory(text: str) -> int:
+    """MiB of a size as Spark writes it."""
+    found = _MEMORY.fullmatch(text)
+    size = 0 if found is None else int(found[1]) * (1024 if found[2] in "gG" else 1)
+    if not LEAST_MIB <= size <= MOST_MIB:
+        raise UserError(f"{MEMORY} is {text!r}: expected 512m to 1024g, such as 1500m or 4g")
+    return size
 
 
 def _registries(left: dict[str, str], *, uses_avro: bool) -> Registries | None:

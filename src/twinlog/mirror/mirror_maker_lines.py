@@ -23,10 +23,12 @@ from twinlog.mirror.config_providers import PROVIDERS
 from twinlog.mirror.connect_worker import GROUP, OFFSETS, READ_AT, lines_read
 from twinlog.mirror.dataframe_transform import (
     FUNCTION,
+    MEMORY,
     REGISTRY,
     SQL,
     TABLES,
     TARGET_REGISTRY,
+    TIME_ZONE,
     is_dataframe_property,
 )
 from twinlog.mirror.flow import belongs_to_transforms
@@ -348,6 +350,8 @@ class _LineReader:
             what = "a static table of the query or function"
         elif name.startswith((REGISTRY, TARGET_REGISTRY)):
             what = "where the schemas of Avro are, and how that is reached"
+        elif name in {MEMORY, TIME_ZONE}:
+            what = "a setting of the Spark beside each lane"
         else:
             what = "how keys or values become columns of records"
         return LineVerdict.DIFFERS, f"{what} ({flows}); no MirrorMaker 2 has it"

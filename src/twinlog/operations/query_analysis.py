@@ -22,6 +22,7 @@ from twinlog.mirror.dataframe_transform import (
     RECORD_NAMES,
     SQL,
     TABLES,
+    TIME_ZONE,
     DataFrameTransform,
     parse_dataframe_transform,
 )
@@ -102,4 +103,6 @@ def _remedy(name: str) -> str:
         return "expected the path of a table that Spark can read, and its columns in .schema"
     if name.endswith(".schema"):
         return "expected fields in Spark's DDL, such as id BIGINT, card STRING"
+    if name == TIME_ZONE:
+        return "expected a time zone, such as UTC or Europe/Berlin"
     return "expected a subject of the schema registry, in Avro"

@@ -83,6 +83,7 @@ class DataFrameProcess:
 
     def __init__(self, grants: Grants = NOTHING) -> None:
         self._grants = grants
+        self._memory_mib = 0  # the most that was asked for; what runs has it
         self._process: asyncio.subprocess.Process | None = None
         self._waiting: deque[tuple[TransformRequest, asyncio.Future[ResultRows]]] = deque()
         self._serving: asyncio.Task[None] | None = None
@@ -145,9 +146,13 @@ class DataFrameProcess:
                 _give(answer, result)
 
     async def _ask(self, request: TransformRequest) -> Answer:
+        if request.transform.memory_mib > self._memory_mib:
+            # A JVM does not grow. What waits is answered by the next one.
+            self._memory_mib = request.transform.memory_mib
+            await self._end()
         process = self._process
         if process is None or process.returncode is not None:
-            process = self._process = await _started()
+            process = self._process = await _started(self._memory_mib)
         assert process.stdin is not None
         assert process.stdout is not None
         message = pickle.dumps(request, protocol=pickle.HIGHEST_PROTOCOL)
@@ -176,14 +181,15 @@ class DataFrameProcess:
                 await process.wait()
 
 
-async def _started() -> asyncio.subprocess.Process:
-    """Start the process; its messages go to the lane's standard error."""
+async def _started(memory_mib: int) -> asyncio.subprocess.Process:
+    """Start the process, with a JVM of this size; its messages go to the lane's standard error."""
     # Executors may have this package, and a flow's function, on a path of their own.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         _MODULE,
+        str(memory_mib),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         env=environment,

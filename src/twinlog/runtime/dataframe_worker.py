@@ -15,6 +15,7 @@ import os
 import pickle
 import queue
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -40,6 +41,7 @@ from twinlog.mirror.dataframe_transform import (
     RESULT_COLUMNS,
     SQL,
     TABLES,
+    TIME_ZONE,
     DataFrameTransform,
     PartColumn,
     PartFormat,
@@ -59,11 +61,9 @@ from twinlog.runtime.session import start_spark
 CONF: Final = {
     "spark.app.name": "twinlog DataFrames",
     "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError",
-    "spark.driver.memory": "1g",
     "spark.log.level": "OFF",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.ansi.enabled": "true",
-    "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "1",
 }
 """ANSI: a cast that is not possible is an error, not null. One task does all: plans need not adapt.
@@ -110,6 +110,8 @@ class PreparedTransform:
                 for one in self._schema.fields
             ]
         )
+        with self._blaming(TIME_ZONE):
+            self._spark.conf.set("spark.sql.session.timeZone", transform.time_zone)
         for part, column in self._parts:
             if column.schema is not None:
                 with self._blaming(f"{PREFIX}{part}.schema"):
@@ -390,7 +392,8 @@ def condition_of(error: Exception) -> str:
 class Worker:
     """Answers requests, with one session for each transform."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory_mib: int) -> None:
+        self._memory_mib = memory_mib
         self._spark: SparkSession | None = None
         self._prepared: dict[DataFrameTransform, PreparedTransform] = {}
 
@@ -402,7 +405,7 @@ class Worker:
         """
         if self._spark is None:
             try:
-                self._spark = _session()
+                self._spark = _session(self._memory_mib)
             except UserError as error:
                 return TransformFailure(str(error), for_all=True, only_here=True)
         try:
@@ -440,12 +443,18 @@ def _check_spark(spark: SparkSession) -> None:
         raise SparkEnded from None  # the error before may have a record's contents
 
 
-def _session() -> SparkSession:
+def _session(memory_mib: int) -> SparkSession:
     os.environ["TZ"] = "UTC"  # else collect() makes local times of Spark's timestamps
     time.tzset()
     for name in _QUERY_LOGGERS:
         PySparkLogger.getLogger(name).disabled = True
-    conf = {**CONF, "spark.sql.warehouse.dir": tempfile.mkdtemp(prefix="twinlog-sql-")}
+    size = f"{memory_mib}m"
+    conf = {
+        **CONF,
+        "spark.driver.maxResultSize": size,  # a result beyond is an error of the query
+        "spark.driver.memory": size,
+        "spark.sql.warehouse.dir": tempfile.mkdtemp(prefix="twinlog-sql-"),
+    }
     return SparkSession(start_spark("local[1]", conf, max_failures=1))
 
 
@@ -466,7 +475,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal; the lane ends this process
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read_requests, args=(requests_from, requests), daemon=True).start()
-    worker = Worker()
+    worker = Worker(int(sys.argv[1]))
     while True:
         request = pickle.loads(requests.get())  # noqa: S301 - of the lane, the parent process
         answer = worker.answer(request)
