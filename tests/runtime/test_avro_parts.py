@@ -221,20 +221,92 @@ def test_a_registry_that_is_away_is_named() -> None:
         registry.latest("orders-value")
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        {"id": 1, "schema": "x", "schemaType": "PROTOBUF"},
-        {"id": 1, "schema": "{}", "references": [{"name": "a"}]},
-    ],
-)
 def test_schemas_of_other_kinds_are_refused(
-    source: TinyRegistry, answer: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    source: TinyRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: what is not supported is said, and not read wrongly."""
+    answer = {"id": 1, "schema": "x", "schemaType": "PROTOBUF"}
     monkeypatch.setattr(source, "answer", lambda *_: (200, answer))
-    with pytest.raises(RegistryRefusal, match="expected AVRO without references"):
+    with pytest.raises(RegistryRefusal, match="schema 1 is of type PROTOBUF: expected AVRO"):
         kept(source)
+
+
+COUNTRY = {"type": "enum", "name": "acme.Country", "symbols": ["CH", "JP"]}
+ADDRESS = {
+    "type": "record",
+    "name": "acme.Address",
+    "fields": [{"name": "city", "type": "string"}, {"name": "country", "type": "acme.Country"}],
+}
+SHIPPED = {
+    "type": "record",
+    "name": "acme.Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "from", "type": "acme.Address"},
+        {"name": "to", "type": ["null", "acme.Address"]},
+        {"name": "made", "type": "acme.Country"},
+    ],
+}
+
+
+def reference(name: str, subject: str, version: int) -> dict[str, Any]:
+    return {"name": name, "subject": subject, "version": version}
+
+
+def shipped(registry: TinyRegistry, address_version: int) -> int:
+    """Register SHIPPED with what it refers to; one of it in two ways."""
+    registry.add("country", COUNTRY)
+    country = reference("acme.Country", "country", 1)
+    registry.add("address", ADDRESS, [country])
+    address = reference("acme.Address", "address", address_version)
+    return registry.add(SUBJECT, SHIPPED, [address, country])
+
+
+def test_schemas_that_refer_to_others(source: TinyRegistry, target: TinyRegistry) -> None:
+    """Goal: read, written, and registered in the target in subjects of the same names."""
+    target.add("address", {"type": "string"})  # versions differ from the source's
+    number = shipped(source, 1)
+    whole = {**SHIPPED, "fields": [*SHIPPED["fields"]]}  # type: ignore[misc]
+    whole["fields"][1] = {
+        "name": "from",
+        "type": {**ADDRESS, "fields": [ADDRESS["fields"][0], {"name": "country", "type": COUNTRY}]},
+    }
+    home = {"city": "Bern", "country": "CH"}
+    value = {"id": 7, "from": home, "to": None, "made": "JP"}
+    data = wire(number, whole, value)
+    part = between(source, target)
+    address = "struct<city:string,country:string>"
+    assert part.column_type.simpleString() == (
+        f"struct<id:bigint,from:{address},to:{address},made:string>"
+    )
+    assert part.decoded(data) == value
+    for _ in range(2):
+        mapped = part.mapped(data, "a.orders")
+        assert mapped is not None
+        assert mapped[5:] == data[5:]
+    mapped_id = struct.unpack(">bI", mapped[:5])[1]
+    assert target.subjects["a.orders-value"] == [mapped_id]
+    country = reference("acme.Country", "country", 1)
+    assert target.references[mapped_id] == [reference("acme.Address", "address", 2), country]
+    assert [target.references[each] for each in target.subjects["address"]] == [[], [country]]
+    assert part.encoded(part.decoded(data), "a.orders") == mapped
+
+
+def test_references_without_an_end_are_refused(
+    source: TinyRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: no registry makes the client ask for ever."""
+    answer = source.answer
+
+    def endless(method: str, path: str, body: Any) -> tuple[int, dict[str, Any]]:
+        answer(method, path, body)
+        more = [reference("a", "s", len(source.requests))]
+        return 200, {"id": len(source.requests), "schema": "{}", "references": more}
+
+    monkeypatch.setattr(source, "answer", endless)
+    with pytest.raises(RegistryRefusal, match="more than 32 nested references"):
+        kept(source)
+    assert len(source.requests) < 50
 
 
 def test_the_types_of_columns() -> None:

@@ -4,7 +4,7 @@ import base64
 import json
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -19,6 +19,7 @@ class TinyRegistry:
 
     def __init__(self, first_id: int) -> None:
         self.schemas: dict[int, str] = {}
+        self.references: dict[int, list[dict[str, Any]]] = {}
         self.subjects: dict[str, list[int]] = {}
         self.requests: list[str] = []
         self.url = ""
@@ -28,18 +29,35 @@ class TinyRegistry:
         """Where all requests are sent instead."""
         self._next = first_id
 
-    def add(self, subject: str, schema: object) -> int:
+    def add(self, subject: str, schema: object, references: Sequence[dict[str, Any]] = ()) -> int:
         """Register a schema, which has one id in all subjects."""
         text = schema if isinstance(schema, str) else json.dumps(schema)
-        known = [number for number, one in self.schemas.items() if one == text]
-        number = known[0] if known else self._next
-        if not known:
+        for each in references:
+            assert each["version"] <= len(self.subjects[each["subject"]])
+        found = self._known(text, references)
+        number = found or self._next
+        if not found:
             self._next += 1
-            self.schemas[number] = text
+            self.schemas[number], self.references[number] = text, list(references)
         versions = self.subjects.setdefault(subject, [])
         if number not in versions:
             versions.append(number)
         return number
+
+    def _known(self, text: str, references: Sequence[dict[str, Any]]) -> int:
+        """The id of a schema; 0: it has none."""
+        for number, one in self.schemas.items():
+            if one == text and self.references[number] == list(references):
+                return number
+        return 0
+
+    def _version(self, subject: str, version: int) -> dict[str, Any]:
+        number = self.subjects[subject][version - 1]
+        return {"subject": subject, "version": version, "id": number, **self._text(number)}
+
+    def _text(self, number: int) -> dict[str, Any]:
+        more = {"references": self.references[number]} if self.references[number] else {}
+        return {"schema": self.schemas[number], **more}
 
     def lets_in(self, authorization: str | None) -> bool:
         """Whether a request with this header may be answered."""
@@ -52,22 +70,24 @@ class TinyRegistry:
         self.requests.append(f"{method} {path}")
         match method, path.strip("/").split("/"):
             case "GET", ["schemas", "ids", number] if int(number) in self.schemas:
-                return 200, {"schema": self.schemas[int(number)]}
-            case "GET", ["subjects", name, "versions", "latest"] if unquote(name) in self.subjects:
+                return 200, self._text(int(number))
+            case "GET", ["subjects", name, "versions", version] if unquote(name) in self.subjects:
                 subject = unquote(name)
-                number = self.subjects[subject][-1]
-                version = len(self.subjects[subject])
-                found = {"subject": subject, "version": version, "id": number}
-                return 200, {**found, "schema": self.schemas[number]}
+                last = len(self.subjects[subject])
+                return 200, self._version(subject, last if version == "latest" else int(version))
             case "POST", ["subjects", name, "versions"]:
-                return 200, {"id": self.add(unquote(name), body["schema"])}
+                references = body.get("references", ())
+                return 200, {"id": self.add(unquote(name), body["schema"], references)}
+            case "POST", ["subjects", name] if unquote(name) in self.subjects:
+                number = self._known(body["schema"], body.get("references", ()))
+                versions = self.subjects[unquote(name)]
+                if number in versions:
+                    return 200, self._version(unquote(name), versions.index(number) + 1)
         return NOT_FOUND
 
 
 @contextmanager
-def tiny_registry(
-    first_id: int = 1, tls: ssl.SSLContext | None = None
-) -> Iterator[TinyRegistry]:
+def tiny_registry(first_id: int = 1, tls: ssl.SSLContext | None = None) -> Iterator[TinyRegistry]:
     """A registry that answers on a free port, by https with `tls`; ids begin at `first_id`."""
     registry = TinyRegistry(first_id)
 

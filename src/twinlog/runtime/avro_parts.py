@@ -10,7 +10,7 @@ import io
 import json
 import uuid
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql import Row
 from pyspark.sql import types as t
@@ -42,6 +42,8 @@ _PRIMITIVES: Final[Mapping[str, t.DataType]] = {
     "string": t.StringType(),
     "enum": t.StringType(),
 }
+_NAMED: Final = "__named_schemas"
+"""Where a schema that fastavro has parsed keeps its named types."""
 _LOGICAL: Final[Mapping[str, t.DataType]] = {
     "date": t.DateType(),
     "timestamp-millis": t.TimestampType(),
@@ -173,7 +175,10 @@ def _id_of(data: bytes) -> int:
 
 def _parsed(schema: RegisteredSchema) -> Any:
     try:
-        return fastavro.parse_schema(json.loads(schema.text))
+        types: dict[str, Any] = {}
+        for each in schema.definitions():
+            fastavro.parse_schema(json.loads(each.text), named_schemas=types)
+        return fastavro.parse_schema(json.loads(schema.text), named_schemas=types)
     except Exception as error:  # fastavro raises whatever its parser does
         raise UnsupportedSchema(f"schema {schema.id} cannot be read: {error}") from error
 
@@ -184,18 +189,30 @@ def column_type(schema: Any) -> t.DataType:
     Raises:
         UnsupportedSchema: Spark has no such type.
     """
-    return _type(schema, {})
+    definitions = schema.get(_NAMED, {}) if isinstance(schema, dict) else {}
+    return _type(schema, _Types(definitions, {}))
 
 
-def _type(schema: Any, named: dict[str, t.DataType | None]) -> t.DataType:
-    """The type of a part. `named`: the named types so far; None while one is being built."""
+class _Types(NamedTuple):
+    """The named types of a schema."""
+
+    definitions: Mapping[str, Any]
+    """All, also those of schemas that it refers to."""
+    built: dict[str, t.DataType | None]
+    """Those so far; None while one is being built."""
+
+
+def _type(schema: Any, named: _Types) -> t.DataType:
+    """The type of a part."""
     if isinstance(schema, list):
         options = [one for one in schema if one != "null"]
         if len(options) != 1:
             raise UnsupportedSchema("a union of several types has no column type in Spark")
         return _type(options[0], named)
     if isinstance(schema, str):
-        found = _PRIMITIVES.get(schema, named.get(schema))
+        if schema in named.definitions and schema not in named.built:
+            return _type(named.definitions[schema], named)
+        found = _PRIMITIVES.get(schema, named.built.get(schema))
         if found is None:
             raise UnsupportedSchema(f"the type {schema} contains itself, or is not supported")
         return found
@@ -211,11 +228,11 @@ def _logical_type(schema: Any, logical: str) -> t.DataType:
     return _LOGICAL[logical]
 
 
-def _complex_type(schema: Any, named: dict[str, t.DataType | None]) -> t.DataType:
+def _complex_type(schema: Any, named: _Types) -> t.DataType:
     found: t.DataType
     match schema["type"]:
         case "record":
-            named[schema["name"]] = None
+            named.built[schema["name"]] = None
             found = t.StructType(
                 [t.StructField(one["name"], _type(one["type"], named)) for one in schema["fields"]]
             )
@@ -226,7 +243,7 @@ def _complex_type(schema: Any, named: dict[str, t.DataType | None]) -> t.DataTyp
         case kind:
             found = _type(kind, named)
     if "name" in schema:
-        named[schema["name"]] = found
+        named.built[schema["name"]] = found
     return found
 
 

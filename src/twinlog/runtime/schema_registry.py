@@ -1,13 +1,15 @@
-"""A client of a schema registry: the three requests that Avro's wire format needs.
+"""A client of a schema registry: the requests that Avro's wire format needs.
 
 GET  /schemas/ids/ID                 the schema of an id, which never changes
 GET  /subjects/SUBJECT/versions/latest
+GET  /subjects/SUBJECT/versions/N    a schema that another one refers to; it never changes
 POST /subjects/SUBJECT/versions      register a schema; one that is there keeps its id
+POST /subjects/SUBJECT               which version a registered schema has
 
 0 | id (4 bytes, big endian) | Avro's binary encoding        the wire format
 
-Credentials are resolved for each request, so that a changed password needs no restart. There are few
-requests: an answer about an id is kept.
+Credentials are resolved for each request, so that a changed password needs no restart. There are
+few requests: an answer about an id is kept.
 """
 
 import base64
@@ -33,6 +35,8 @@ _HTTPS: Final = {"bootstrap.servers": "registry:443", "security.protocol": "SSL"
 """What the parser of a broker's TLS settings needs to have; nothing connects to that server."""
 _REFUSALS: Final = frozenset({404, 409, 422})
 """Unknown; not compatible with the subject's versions; no valid schema."""
+_MAX_DEPTH: Final = 32
+"""Of references; a registry takes no circles."""
 _DENIALS: Final = frozenset({401, 403})
 
 
@@ -57,6 +61,29 @@ class RegisteredSchema(NamedTuple):
 
     id: int
     text: str
+    references: "tuple[SchemaReference, ...]" = ()
+
+    def definitions(self) -> "list[RegisteredSchema]":
+        """The schemas that it refers to, each behind those that it refers to itself, and once."""
+        found: dict[int, RegisteredSchema] = {}
+        for reference in self.references:
+            reference.schema.collect(found)
+        return list(found.values())
+
+    def collect(self, found: "dict[int, RegisteredSchema]") -> None:
+        """Add it to these schemas by id, behind those that it refers to."""
+        if self.id not in found:
+            for reference in self.references:
+                reference.schema.collect(found)
+            found[self.id] = self
+
+
+class SchemaReference(NamedTuple):
+    """A schema whose types another one uses by name."""
+
+    name: str
+    subject: str
+    schema: RegisteredSchema
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -78,6 +105,8 @@ class SchemaRegistry:
         self.url = access.url.rstrip("/")
         self._access, self._grants = access, grants
         self._by_id: dict[int, RegisteredSchema] = {}
+        self._by_version: dict[tuple[str, int], RegisteredSchema] = {}
+        self._versions: dict[tuple[str, int], int] = {}  # by subject and the other registry's id
 
     def schema(self, schema_id: int) -> RegisteredSchema:
         """The schema of an id.
@@ -87,7 +116,8 @@ class SchemaRegistry:
             RegistryTrouble: there is no answer.
         """
         if schema_id not in self._by_id:
-            self._by_id[schema_id] = _schema(schema_id, self._answer(f"/schemas/ids/{schema_id}"))
+            answer = self._answer(f"/schemas/ids/{schema_id}")
+            self._by_id[schema_id] = self._schema(schema_id, answer)
         return self._by_id[schema_id]
 
     def latest(self, subject: str) -> RegisteredSchema:
@@ -97,18 +127,60 @@ class SchemaRegistry:
             RegistryRefusal: there is none, or it is of another kind.
             RegistryTrouble: there is no answer.
         """
-        answer = self._answer(f"/subjects/{quote(subject, safe='')}/versions/latest")
-        return _schema(int(answer["id"]), answer)
+        answer = self._answer(f"{_path(subject)}/versions/latest")
+        return self._schema(int(answer["id"]), answer)
 
     def register(self, subject: str, schema: RegisteredSchema) -> int:
         """Have a schema in a subject; its id.
+
+        What it refers to is registered before, in subjects of the same names.
+
+        Args:
+            subject: the subject.
+            schema: of another registry, always the same one.
 
         Raises:
             RegistryRefusal: it is refused.
             RegistryTrouble: there is no answer.
         """
-        path = f"/subjects/{quote(subject, safe='')}/versions"
-        return int(self._answer(path, {"schema": schema.text})["id"])
+        return int(self._answer(f"{_path(subject)}/versions", self._body(schema))["id"])
+
+    def _body(self, schema: RegisteredSchema) -> Mapping[str, object]:
+        """A schema as requests have it, with the versions of this registry."""
+        references = []
+        for name, subject, referenced in schema.references:
+            key = subject, referenced.id
+            if key not in self._versions:
+                body = self._body(referenced)
+                self._answer(f"{_path(subject)}/versions", body)
+                self._versions[key] = int(self._answer(_path(subject), body)["version"])
+            references.append({"name": name, "subject": subject, "version": self._versions[key]})
+        return {"schema": schema.text, **({"references": references} if references else {})}
+
+    def _schema(
+        self, schema_id: int, answer: Mapping[str, Any], depth: int = 0
+    ) -> RegisteredSchema:
+        kind = answer.get("schemaType", "AVRO")
+        if kind != "AVRO":
+            raise RegistryRefusal(f"schema {schema_id} is of type {kind}: expected AVRO")
+        if depth > _MAX_DEPTH:
+            raise RegistryRefusal(f"schema {schema_id}: more than {_MAX_DEPTH} nested references")
+        references = tuple(
+            SchemaReference(
+                str(each["name"]),
+                str(each["subject"]),
+                self._version(str(each["subject"]), int(each["version"]), depth + 1),
+            )
+            for each in answer.get("references") or ()
+        )
+        return RegisteredSchema(schema_id, str(answer["schema"]), references)
+
+    def _version(self, subject: str, version: int, depth: int) -> RegisteredSchema:
+        key = subject, version
+        if key not in self._by_version:
+            answer = self._answer(f"{_path(subject)}/versions/{version}")
+            self._by_version[key] = self._schema(int(answer["id"]), answer, depth)
+        return self._by_version[key]
 
     def _answer(self, path: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
         request = urllib.request.Request(  # noqa: S310 - the scheme is checked with the properties
@@ -125,6 +197,7 @@ class SchemaRegistry:
                 f"the schema registry {self.url} cannot be asked: {error}"
             ) from error
         except urllib.error.HTTPError as error:
+            error.close()  # it is an open response
             text = f"the schema registry {self.url} answers {error.code} to {path}"
             if error.code in _DENIALS:
                 text = f"{text}: check {USER_INFO}"
@@ -134,7 +207,6 @@ class SchemaRegistry:
                 f"the schema registry {self.url} does not answer: {error}"
             ) from error
         return answer
-
 
     def _authenticate(self, request: urllib.request.Request) -> None:
         """Add the credentials to a request.
@@ -163,9 +235,5 @@ class SchemaRegistry:
         return urllib.request.build_opener(*handlers)
 
 
-def _schema(schema_id: int, answer: Mapping[str, Any]) -> RegisteredSchema:
-    kind = answer.get("schemaType", "AVRO")
-    if kind != "AVRO" or answer.get("references"):
-        what = "references other subjects" if kind == "AVRO" else f"is of type {kind}"
-        raise RegistryRefusal(f"schema {schema_id} {what}: expected AVRO without references")
-    return RegisteredSchema(schema_id, str(answer["schema"]))
+def _path(subject: str) -> str:
+    return f"/subjects/{quote(subject, safe='')}"
