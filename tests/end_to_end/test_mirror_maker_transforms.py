@@ -1,17 +1,22 @@
 """`twinlog mirror-maker FILE` with transforms: exactly once, though all is killed (KIP-656)."""
 
+import io
 import json
 import signal
+import struct
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import fastavro
 import librdkafka_tools
 import process_tree
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
-from remote_topics import records
+from remote_topics import raw_records
+from tiny_registry import TinyRegistry, tiny_registry
 from waiting import until
 
 from twinlog.local import commands
@@ -20,7 +25,7 @@ from twinlog.local.stage import Stage
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
-SECONDS = 120.0
+SECONDS = 240.0
 FIRST = 2_000
 COUNT = 30_000
 MANY = 120_000
@@ -93,9 +98,13 @@ class Running:
         assert self.process.wait(60) == 0
 
 
-def arrived(stage: Stage, topic: str) -> list[str]:
+def arrived_bytes(stage: Stage, topic: str) -> list[bytes]:
     names = librdkafka_tools.admin(stage.destination.bootstrap_servers).list_topics(timeout=30)
-    return [v for _, v in records(stage.destination, topic)] if topic in names.topics else []
+    return [v for _, v in raw_records(stage.destination, topic)] if topic in names.topics else []
+
+
+def arrived(stage: Stage, topic: str) -> list[str]:
+    return [value.decode() for value in arrived_bytes(stage, topic)]
 
 
 def log_end(servers: str, topic: str) -> int:
@@ -113,17 +122,23 @@ def reported(servers: str, group: str, topic: str) -> dict[int, int]:
         return {}
 
 
-EXPECTED = [f'{{"number":{number},"card":""}}' for number in range(COUNT) if number % 10]
+EXPECTED = [f'{{"number":{number},"card":""}}'.encode() for number in range(COUNT) if number % 10]
 """What the transforms make of the records that `produce` writes."""
 
 
-def produce(servers: str, topic: str, numbers: range) -> None:
+def order(number: int) -> bytes:
+    """The value of a record, in JSON."""
+    return json.dumps({"number": number, "card": f"4111-{number}"}).encode()
+
+
+def produce(
+    servers: str, topic: str, numbers: range, value_of: Callable[[int], bytes] = order
+) -> None:
     """Write a thousand records a second."""
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 2})
     for number in numbers:
-        value = json.dumps({"number": number, "card": f"4111-{number}"})
         headers = [("test", b"")] if number % 10 == 0 else []
-        producer.produce(topic, value, partition=0, headers=headers)
+        producer.produce(topic, value_of(number), partition=0, headers=headers)
         producer.poll(0)
         if number % 30 == 0:
             threading.Event().wait(0.03)
@@ -138,42 +153,191 @@ def test_records_are_transformed_once_though_all_is_killed(
 
     The source's own group of the flow follows the positions.
     """
+    copied_once_though_all_is_killed(
+        stage, f"orders-{topic}", tmp_path, transforms, expected=lambda: EXPECTED
+    )
+
+
+def copied_once_though_all_is_killed(
+    stage: Stage,
+    name: str,
+    folder: Path,
+    transforms: str,
+    *,
+    expected: Callable[[], Sequence[bytes]],
+    value_of: Callable[[int], bytes] = order,
+    count: int = COUNT,
+    alias: str = "east",
+) -> None:
+    """Copy the records of a topic to `masked.NAME`; kill everything in the middle.
+
+    Args:
+        stage: the clusters.
+        name: the source's topic.
+        folder: where the flow's file is written.
+        transforms: the properties of the flow's transforms.
+        expected: the values in `masked.NAME`; asked when they have arrived.
+        value_of: the value of each record.
+        count: of the records. One in ten is dropped.
+        alias: of the source, instead of `east`.
+    """
+    kept = count - count // 10
     east, west = stage.source.bootstrap_servers, stage.destination.bootstrap_servers
-    name, file = f"orders-{topic}", tmp_path / "mm2.properties"
+    file = folder / "mm2.properties"
     report = "twinlog.source.offsets.interval.seconds = 1\n"
-    file.write_text(FILE.format(east=east, west=west, topics=name) + transforms + report)
+    text = FILE.format(east=east, west=west, topics=name) + transforms + report
+    file.write_text(text.replace("east", alias))
     librdkafka_tools.make_topic(east, name)
-    produce(east, name, range(FIRST))
+    produce(east, name, range(FIRST), value_of)
     running = Running(file)
-    load = threading.Thread(target=produce, args=(east, name, range(FIRST, COUNT)), daemon=True)
+    load = threading.Thread(
+        target=produce, args=(east, name, range(FIRST, count), value_of), daemon=True
+    )
     try:
-        until(lambda: arrived(stage, f"masked.{name}"), SECONDS, "the first records")
+        until(lambda: arrived_bytes(stage, f"masked.{name}"), SECONDS, "the first records")
         load.start()
         until(lambda: log_end(west, f"masked.{name}") > 2 * FIRST, SECONDS, "later ones")
         running.kill()
         assert load.is_alive()
-        assert len(arrived(stage, f"masked.{name}")) < len(EXPECTED)
+        assert len(arrived_bytes(stage, f"masked.{name}")) < kept
         running = Running(file)
         load.join(SECONDS)
         until(
-            lambda: len(arrived(stage, f"masked.{name}")) >= len(EXPECTED),
+            lambda: len(arrived_bytes(stage, f"masked.{name}")) >= kept,
             SECONDS,
-            f"{len(EXPECTED)} records",
+            f"{kept} records",
         )
-        assert arrived(stage, f"masked.{name}") == EXPECTED
-        assert arrived(stage, f"east.{name}") == []
-        group = "twinlog.flow.east-to-west"
+        assert arrived_bytes(stage, f"masked.{name}") == expected()
+        assert arrived_bytes(stage, f"{alias}.{name}") == []
+        group = f"twinlog.flow.{alias}-to-west"
         until(
-            lambda: reported(east, group, name) == {0: COUNT},
+            lambda: reported(east, group, name) == {0: count},
             SECONDS,
             "the position on the source",
         )
         running.end()
-        assert librdkafka_tools.committed(west, group, f"east.{name}") == {0: COUNT}
+        assert librdkafka_tools.committed(west, group, f"{alias}.{name}") == {0: count}
     finally:
         running.kill()
         if load.ident is not None:
             load.join(SECONDS)
+
+
+ORDERS = tuple(
+    {
+        "type": "record",
+        "name": "Order",
+        "fields": [{"name": "number", "type": "long"}, {"name": "card", "type": "string"}, *more],
+    }
+    for more in ([], [{"name": "note", "type": ["null", "string"], "default": None}])
+)
+"""Two versions of one schema. A third of the records has the first one."""
+AVRO = r"""
+east->west.twinlog.transform.sql = SELECT record, {columns} \
+    concat('masked.', substring(topic, 6)) AS topic FROM records WHERE value.number % 10 <> 0
+east->west.twinlog.transform.value.format = avro
+east->west.twinlog.transform.value.subject = orders-value
+east->west.twinlog.transform.registry.url = {source}
+east->west.twinlog.transform.registry.basic.auth.user.info = ${{secrets:{secrets}:source}}
+config.providers = secrets
+config.providers.secrets.class = org.apache.kafka.common.config.provider.FileConfigProvider
+"""
+TARGET = r"""
+east->west.twinlog.transform.target.registry.url = {target}
+east->west.twinlog.transform.target.registry.basic.auth.user.info = ${{secrets:{secrets}:target}}
+"""
+AVRO_COUNT = 20_000
+ALIASES = {"kept": "keep", "mapped": "maps", "written": "anew"}
+"""Each of the length of `east`, which the query cuts off."""
+PASSWORDS = {"source": "geheim-east", "target": "geheim-west"}
+MASKED = "struct(value.number, '' AS card, value.note) AS value,"
+
+
+def wire(schema_id: int, version: int, number: int, card: str, note: str | None) -> bytes:
+    """A value in a registry's wire format."""
+    stream = io.BytesIO(struct.pack(">bI", 0, schema_id))
+    stream.seek(5)
+    fields: dict[str, Any] = {"number": number, "card": card}
+    if version:
+        fields["note"] = note
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(ORDERS[version]), fields)
+    return stream.getvalue()
+
+
+def version_of(number: int) -> int:
+    return 0 if number % 3 == 0 else 1
+
+
+@pytest.mark.parametrize("how", ALIASES)
+def test_avro_records_are_transformed_once_though_all_is_killed(
+    stage: Stage, topic: str, tmp_path: Path, how: str
+) -> None:
+    """Goal: the same bytes with the same ids, with those of another registry, or written anew.
+
+    Both registries demand a password, which no listing and no log shows.
+    """
+    name, secrets = f"{how}-{topic}", tmp_path / "registries.properties"
+    secrets.write_text("".join(f"{side}=twinlog:{word}\n" for side, word in PASSWORDS.items()))
+    numbers = [number for number in range(AVRO_COUNT) if number % 10]
+    with tiny_registry(7) as source, tiny_registry(100) as target:
+        ids = [source.add("orders-value", schema) for schema in ORDERS]
+        target.add("other-value", {"type": "string"})
+        for side, registry in (("source", source), ("target", target)):
+            registry.user_info = f"twinlog:{PASSWORDS[side]}"
+
+        def value_of(number: int) -> bytes:
+            version = version_of(number)
+            return wire(ids[version], version, number, f"4111-{number}", f"n{number}")
+
+        def mapped() -> list[bytes]:
+            versions = [id_in(target, f"masked.{name}-value", schema) for schema in ORDERS]
+            return [
+                struct.pack(">bI", 0, versions[version_of(number)]) + value_of(number)[5:]
+                for number in numbers
+            ]
+
+        def masked() -> list[bytes]:
+            notes = [f"n{number}" if version_of(number) else None for number in numbers]
+            return [
+                wire(gold, 1, number, "", note) for number, note in zip(numbers, notes, strict=True)
+            ]
+
+        columns = MASKED if how == "written" else ""
+        flow = AVRO.format(columns=columns, source=source.url, secrets=secrets)
+        if how != "kept":
+            flow += TARGET.format(target=target.url, secrets=secrets)
+        gold = target.add(f"masked.{name}-value", ORDERS[1]) if how == "written" else 0
+        expected = {
+            "kept": lambda: [value_of(number) for number in numbers],
+            "mapped": mapped,
+            "written": masked,
+        }
+        copied_once_though_all_is_killed(
+            stage,
+            name,
+            tmp_path,
+            flow,
+            expected=expected[how],
+            value_of=value_of,
+            count=AVRO_COUNT,
+            alias=ALIASES[how],
+        )
+        if how == "kept":
+            assert target.requests == []
+    servers = stage.destination.bootstrap_servers
+    for arguments in (("flows", "describe"), ("flows", "describe", "--json")):
+        described = commands.run(commands.TWINLOG, *arguments, "--bootstrap-server", servers)
+        assert f"${{file:{secrets}:source}}" in described.output
+        assert "geheim" not in described.output + described.errors
+    assert "geheim" not in (tmp_path / "mm2.log").read_text()
+
+
+def id_in(registry: TinyRegistry, subject: str, schema: object) -> int:
+    """The id of a schema, which is one of a subject's versions."""
+    [number] = [
+        each for each in registry.subjects[subject] if registry.schemas[each] == json.dumps(schema)
+    ]
+    return number
 
 
 def test_transactions_without_transforms_copy_records_as_they_are(

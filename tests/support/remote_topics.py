@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from twinlog.local.cluster import LocalCluster
 
 
-def records(cluster: LocalCluster, topic: str, partition: int = 0) -> list[tuple[int, str]]:
+def raw_records(cluster: LocalCluster, topic: str, partition: int = 0) -> list[tuple[int, bytes]]:
     """Offset and value of each committed record; none while a leader is elected."""
     consumer = Consumer(
         {
@@ -20,7 +20,7 @@ def records(cluster: LocalCluster, topic: str, partition: int = 0) -> list[tuple
             "log_level": 2,
         }
     )
-    found: list[tuple[int, str]] = []
+    found: list[tuple[int, bytes]] = []
     try:
         consumer.assign([TopicPartition(topic, partition, 0)])
         while True:
@@ -29,7 +29,7 @@ def records(cluster: LocalCluster, topic: str, partition: int = 0) -> list[tuple
                 return []
             error = message.error()
             if error is None:
-                found.append((message.offset(), message.value().decode()))
+                found.append((message.offset(), message.value()))
             elif error.code() == KafkaError._PARTITION_EOF:
                 return found
             else:
@@ -38,6 +38,11 @@ def records(cluster: LocalCluster, topic: str, partition: int = 0) -> list[tuple
         return []
     finally:
         consumer.close()
+
+
+def records(cluster: LocalCluster, topic: str, partition: int = 0) -> list[tuple[int, str]]:
+    """The same, with values as text."""
+    return [(offset, value.decode()) for offset, value in raw_records(cluster, topic, partition)]
 
 
 def counts(cluster: LocalCluster, topic: str, partitions: int) -> list[int]:
