@@ -82,7 +82,7 @@ def test_wrong_queries_are_errors_of_their_lines(
         "SYNTAX->Z.twinlog.transform.sql": "[PARSE_SYNTAX_ERROR] Syntax error at or near 'SELEC'",
         "LACKS->Z.twinlog.transform.sql": "the result lacks the column record",
         "DDL->Z.twinlog.transform.value.schema": "[PARSE_SYNTAX_ERROR]",
-        "HEADER->Z.twinlog.transform.tables.p": "",
+        "HEADER->Z.twinlog.transform.tables.p": "CSV header does not conform to the schema",
         "LIST->Z.twinlog.transform.function": "frame_functions:broken returned list",
         "NAME->Z.twinlog.transform.function": "frame_functions:missing cannot be imported",
         "SUBJECT->Z.twinlog.transform.value.subject": "the schema registry",

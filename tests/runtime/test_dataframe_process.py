@@ -166,7 +166,7 @@ def test_columns_of_a_table_are_those_of_its_header(spark: Spark, tmp_path: Path
     table = tmp_path / "prices.csv"
     table.write_text("price,id\n5,1\n")
     schema = {"tables.prices": str(table), "tables.prices.schema": "id BIGINT, price BIGINT"}
-    with pytest.raises(QueryUnusable):
+    with pytest.raises(QueryUnusable, match=r"tables\.prices: CSV header does not conform to"):
         spark.run(transform({"sql": "SELECT record FROM records, prices", **schema}), b"")
 
 

@@ -81,6 +81,7 @@ _OF_THE_HOST: Final = (RegistryTrouble, AvroNotInstalled)
 _MISSING_PATH: Final = "PATH_NOT_FOUND"
 _MOST_TRANSFORMS: Final = 32
 _REASON_LENGTH: Final = 500
+_MAX_CAUSES: Final = 10
 _QUERY_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """They print each failed query with its message, which may have a record's content."""
 
@@ -371,8 +372,14 @@ def _imported(name: str) -> Callable[[DataFrame], object]:
 
 
 def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    line = text.splitlines()[0] if text else type(error).__name__
+    """The first line of an error: of one in a job of Java, that of its cause."""
+    text = str(error)
+    if isinstance(error, Py4JJavaError):
+        cause = error.java_exception
+        for _ in range(_MAX_CAUSES):
+            cause = cause.getCause() or cause
+        text = cause.getMessage() or cause.toString()
+    line = next(iter(text.strip().splitlines()), type(error).__name__)
     return line[:_REASON_LENGTH]
 
 
