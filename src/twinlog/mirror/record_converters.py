@@ -72,23 +72,34 @@ def encode_json(data: Data) -> bytes:
         return "".join(c if ord(c) < 0x80 else json.dumps(c)[1:-1] for c in text).encode("ascii")
 
 
+_CONTAINERS: Final = (dict, list)
+_NUMBERS: Final = (int, Decimal)
+
+
 def _json_text(data: Data, levels: int) -> str:
-    """As `json.dumps`, which would not write a Decimal with its digits."""
+    """As `json.dumps`, which would not write a Decimal with its digits.
+
+    Texts are the most frequent values of fields: they are written without another call.
+    """
+    if isinstance(data, str):
+        return encode_basestring(data)
+    if isinstance(data, _CONTAINERS):
+        if levels == 0:
+            raise TransformError(f"a JSON text of more than {_DEPTH} levels")
+        if isinstance(data, list):
+            return "[" + ",".join([_json_text(item, levels - 1) for item in data]) + "]"
+        fields = [
+            f"{encode_basestring(name)}:"
+            f"{encode_basestring(item) if isinstance(item, str) else _json_text(item, levels - 1)}"
+            for name, item in data.items()
+        ]
+        return "{" + ",".join(fields) + "}"
     if data is None:
         return "null"
     if isinstance(data, bool):
         return "true" if data else "false"
-    if isinstance(data, int | Decimal):
+    if isinstance(data, _NUMBERS):
         return str(data)
-    if isinstance(data, str):
-        return encode_basestring(data)
-    if levels == 0:
-        raise TransformError(f"a JSON text of more than {_DEPTH} levels")
-    if isinstance(data, dict):
-        fields = (f"{encode_basestring(k)}:{_json_text(v, levels - 1)}" for k, v in data.items())
-        return "{" + ",".join(fields) + "}"
-    if isinstance(data, list):
-        return "[" + ",".join(_json_text(item, levels - 1) for item in data) + "]"
     raise TransformError("bytes cannot be written as JSON")
 
 
