@@ -51,7 +51,7 @@ def test_flows_pass_under_hazards(hazard: str, seeds: str) -> None:
         ("unplanned", "0:4"),
         ("aborted", "0:4"),
         ("misplaced", "0:4"),
-        ("fenceless", "27:28"),
+        ("fenceless", "29:30"),
     ],
 )
 def test_planted_bugs_of_flows_are_found(variant: str, seeds: str) -> None:
