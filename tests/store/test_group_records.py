@@ -20,8 +20,9 @@ from twinlog.store.group_records import (
 from twinlog.store.json_fields import encode_json
 
 numbers = st.integers(-1, (1 << 63) - 1)
+checksums, flags = st.integers(0, (1 << 32) - 1), st.integers(0, 1)
 memories = st.builds(
-    PartitionMemory, numbers, numbers, st.integers(0, (1 << 32) - 1), numbers, st.integers(0, 1)
+    PartitionMemory, numbers, numbers, checksums, numbers, flags, numbers, checksums, flags
 )
 partitions = st.dictionaries(
     st.builds(TopicPartition, st.text(max_size=5), st.integers(0, 1000)), memories, max_size=5
@@ -72,7 +73,7 @@ def test_fields_of_later_versions_are_ignored() -> None:
         "kind": "classic",
         "active_ms": 1,
         "copied_ms": 2,
-        "topics": {"t": [[0], [1, 5], [2, 5, 4, 3, 2, 1, 7, 8, 99, 100], [3, 5, 4, 3, 2, 1]]},
+        "topics": {"t": [[0], [1, 5], [2, 5, 4, 3, 2, 1, 7, 8, 1, 100], [3, 5, 4, 3, 2, 1]]},
         "more": {},
     }
     found = decode(encode_key("m", "g"), packed(body))
@@ -80,7 +81,7 @@ def test_fields_of_later_versions_are_ignored() -> None:
     assert found.partitions == {
         TopicPartition("t", 0): PartitionMemory(),
         TopicPartition("t", 1): PartitionMemory(5, 5),
-        TopicPartition("t", 2): PartitionMemory(5, 4, 3, 2, 1, 7, 8),
+        TopicPartition("t", 2): PartitionMemory(5, 4, 3, 2, 1, 7, 8, 1),
         TopicPartition("t", 3): PartitionMemory(5, 4, 3, 2, 1),
     }
 

@@ -12,10 +12,12 @@ import pytest
 
 from twinlog.kafka.errors import Refusal, Retriable, UserError
 from twinlog.kafka.groups.offsets import Committed, Group
-from twinlog.kafka.types import TopicPartition
+from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run
 from twinlog.mirror.translation import SAME, Translation
 from twinlog.store.group_log import Remembered
 from twinlog.store.group_records import (
+    NO_OFFSET,
     GroupMemory,
     LastCheck,
     PartitionMemory,
@@ -29,6 +31,7 @@ from twinlog.sync.group_rules import Bounds, Log
 from twinlog.sync.repeated_commits import DEFAULT_REPEAT_S, MAX_REPEAT_S, repeat_interval
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+REMOTE = TopicPartition("s.t", 0)
 TOPIC_ID = UUID(int=7)
 QUIET_S = 300.0
 ALL = [re.compile(".*", re.DOTALL)]
@@ -733,3 +736,79 @@ def test_what_is_not_wanted_any_more_does_not_stay_announced(world: World) -> No
     world.check()
     memory = world.written["g"].partitions[A]
     assert (memory.copied, memory.sent) == (90, -1)
+
+
+def flow(*runs: tuple[int, int, int]) -> Translation:
+    """A flow of one partition, of which these runs are copied."""
+    offsets = OffsetRuns(Ends(Offset(0), Offset(0)))
+    for source, destination, length in runs:
+        offsets.append(Run(Offset(source), Offset(destination), length))
+    return Translation({A: REMOTE}, {A: offsets})
+
+
+def test_a_group_that_reads_records_of_others_on_the_destination_keeps_its_offset(
+    world: World,
+) -> None:
+    """Goal: behind the map, all offsets are one of the source; they are not the mirror's for that.
+
+    The group commits as clients without leader epochs do, and stops for long.
+    """
+    copied = flow((0, 0, 1000))
+    world.source.commit("g", 1000)
+    world.check(translation=copied)
+    assert world.destination.commits == [{REMOTE: Committed(1000)}]
+    world.destination.commit("g", 5000, REMOTE, epoch=-1)
+    world.check(translation=copied)
+    world.check(translation=copied, after_s=QUIET_S)
+    world.check(translation=copied, after_s=2 * DEFAULT_REPEAT_S)
+    world.source.commit("g", 200)
+    world.new_node()
+    for _ in range(3):
+        world.check(translation=copied, after_s=QUIET_S)
+    assert world.destination.offset("g", REMOTE) == 5000
+    assert len(world.destination.commits) == 1
+
+
+def test_a_group_that_reads_between_copied_records_is_active(world: World) -> None:
+    """Goal: it is not moved on while it commits there, also where it has no members."""
+    copied = flow((0, 0, 1000), (1000, 5000, 500))
+    world.end = 1500
+    world.source.commit("g", 1400)
+    for offset in range(1000, 5000, 200):
+        world.destination.commit("g", offset, REMOTE, epoch=-1)
+        world.check(translation=copied)
+        assert world.destination.offset("g", REMOTE) == offset
+    world.check(translation=copied, after_s=QUIET_S)
+    assert world.destination.offset("g", REMOTE) == 5400
+
+
+def test_an_offset_is_committed_again_where_it_is(world: World) -> None:
+    """Goal: records of others behind it, and then copied ones, do not move a quiet group."""
+    world.source.commit("g", 1000)
+    world.check(translation=flow((0, 0, 1000)))
+    grown, world.end = flow((0, 0, 1000), (1000, 5000, 500)), 1500
+    world.check(translation=grown, after_s=2 * DEFAULT_REPEAT_S)
+    assert world.destination.commits == [{REMOTE: Committed(1000)}] * 2
+    world.source.commit("g", 1001)
+    world.check(translation=grown)
+    world.source.commit("g", 900)
+    world.check(translation=grown)
+    assert world.destination.commits[2:] == [{REMOTE: Committed(5001)}, {REMOTE: Committed(900)}]
+
+
+def test_a_flows_record_of_a_former_version_proves_nothing(world: World) -> None:
+    """Goal: it has offsets of the source; an equal one of the destination may be the group's."""
+    rows = {A: PartitionMemory(source=1000, copied=1000, other=NO_OFFSET, sent=1000)}
+    former = GroupMemory(mirror="m", group="g", kind="classic", partitions=rows, copied_ms=1)
+    world.destination.log.update([encode(former)])
+    world.destination.commit("g", 1000, REMOTE, epoch=-1)
+    world.source.commit("g", 200)
+    copied = flow((0, 52, 1000))
+    for _ in range(3):
+        world.check(translation=copied, after_s=QUIET_S)
+    assert not world.destination.commits
+    assert world.written["g"].partitions[A] == PartitionMemory(200, -1, other=1000, translated=1)
+    world.source.commit("g", 990)
+    world.check(translation=copied)
+    assert world.destination.commits == [{REMOTE: Committed(1042)}]
+    assert world.written["g"].partitions[A].is_own(1042, 0)

@@ -7,9 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinlog.kafka.groups.offsets import Committed
-from twinlog.kafka.types import TopicPartition
+from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run
+from twinlog.mirror.translation import SAME, Translation
 from twinlog.store.group_records import GroupMemory, PartitionMemory, metadata_checksum
-from twinlog.sync.group_rules import Log, due_offsets, moved_by_others, own_offsets, remembered
+from twinlog.sync.group_rules import (
+    Log,
+    due_offsets,
+    in_destination_offsets,
+    in_source_offsets,
+    moved_by_others,
+    own_offsets,
+    remembered,
+)
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 partitions = st.sampled_from([A, B, TopicPartition("u", 0)])
@@ -129,3 +139,59 @@ def test_unchecked_and_deleted_partitions_are_remembered() -> None:
     back = source | {gone: Committed(5)}
     known = memory(after)
     assert not remembered(back, destination, {A}, known, {A, B, gone})[gone].deleted
+
+
+def mapped(*runs: tuple[int, int, int]) -> Translation:
+    """Where offsets of partition A are, whose runs are these."""
+    offsets = OffsetRuns(Ends(Offset(0), Offset(0)))
+    for source, destination, length in runs:
+        offsets.append(Run(Offset(source), Offset(destination), length))
+    return Translation(maps={A: offsets})
+
+
+def test_ownership_and_changes_are_told_by_offsets_of_the_destination() -> None:
+    """Goal: equal offsets of the source do not count; a row of a former version has these."""
+    copied = mapped((0, 0, 1000))
+    known = memory({A: PartitionMemory(1000, 1000, translated=1)})
+    former = memory({A: PartitionMemory(1000, 1000)})
+    for raw, is_own in ((1000, True), (5000, False)):
+        found = {A: Committed(raw)}
+        assert own_offsets(found, known, copied) == (frozenset({A}) if is_own else frozenset())
+        assert not own_offsets(found, former, copied)
+        assert moved_by_others(found, own_offsets(found, known, copied), known, copied) != is_own
+    seen = {A: Committed(5000)}
+    after = memory(
+        remembered({A: Committed(1000)}, seen, frozenset(), known, {A}, translation=copied)
+    )
+    assert after.partitions[A] == PartitionMemory(1000, -1, other=5000, sent=-1, translated=1)
+    assert not moved_by_others(seen, frozenset(), after, copied)
+    assert moved_by_others({A: Committed(5001)}, frozenset(), after, copied)
+
+
+def test_offsets_are_compared_in_those_of_the_source() -> None:
+    copied = mapped((0, 0, 10), (10, 50, 10))
+    raw = {A: Committed(30, "m", 4), B: Committed(30)}
+    assert in_source_offsets(raw, copied) == {A: Committed(10, "m", 4), B: Committed(30)}
+    assert in_source_offsets(raw, SAME) == raw
+
+
+@pytest.mark.parametrize(
+    ("due", "raw", "is_own", "committed"),
+    [
+        (15, None, False, 55),
+        (15, 30, False, 55),
+        (15, 55, False, None),
+        (15, 56, False, None),  # the group's own offset is not lowered
+        (15, 56, True, 55),
+        (15, 55, True, None),
+    ],
+)
+def test_offsets_are_committed_in_those_of_the_destination(
+    due: int, raw: int | None, *, is_own: bool, committed: int | None
+) -> None:
+    """Goal: what is there is not committed again, and an offset of another client not lowered."""
+    copied = mapped((0, 0, 10), (10, 50, 10))
+    destination = {} if raw is None else {A: Committed(raw)}
+    own = {A} if is_own else set[TopicPartition]()
+    found = in_destination_offsets({A: Committed(due)}, destination, own, copied)
+    assert found == ({} if committed is None else {A: Committed(committed)})

@@ -9,6 +9,7 @@ from uuid import UUID
 import librdkafka_tools
 import pytest
 from clients import client, write_state
+from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 from streams_group import make_streams_group
 from waiting import until, until_async
@@ -17,15 +18,18 @@ from conftest import Pair
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Retriable
 from twinlog.kafka.groups.offsets import (
+    NO_EPOCH,
     Committed,
     commit_offsets,
     committed_offsets,
     in_parts,
     list_groups,
 )
-from twinlog.kafka.types import TopicPartition
+from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.lifecycle.creation import add_topics, create_mirror
+from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run
 from twinlog.mirror.states import State
+from twinlog.mirror.translation import Translation
 from twinlog.operations.readiness.facts import MirrorFacts
 from twinlog.operations.readiness.reasons import Reason
 from twinlog.operations.readiness.subject import subject_of
@@ -34,6 +38,7 @@ from twinlog.operations.readiness.verdict import judge
 from twinlog.store.group_log import read_groups
 from twinlog.store.mirrors import MirrorStore
 from twinlog.sync.group_offsets import GroupSync
+from twinlog.sync.repeated_commits import MAX_REPEAT_S
 
 pytestmark = pytest.mark.broker
 
@@ -101,6 +106,85 @@ def test_offsets_follow_a_rewound_group(
             assert remembered.partitions[partition].other == own.offset
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("same_name", [True, False], ids=["identity", "renamed"])
+def test_a_group_that_reads_records_of_others_in_a_remote_topic_keeps_its_offset(
+    pair: Pair, topic: str, fresh_name: Callable[[str], str], same_name: bool
+) -> None:
+    """Goal: after a failover to a flow's target, the group is never set back to what was copied.
+
+    It reads records that only the target has, commits without a leader epoch, and stops for longer
+    than a node waits, and than a commit is repeated. Then it is rewound on the source, too. A group
+    that has read nothing on the target follows.
+    """
+    reader, idle, mirror = fresh_name("reader"), fresh_name("idle"), fresh_name("mirror")
+    remote = topic if same_name else f"a.{topic}"
+    partition, place = TopicPartition(topic, 0), TopicPartition(remote, 0)
+    target = pair.destination.bootstrap_servers
+    for servers, name in ((pair.source.bootstrap_servers, topic), (target, remote)):
+        librdkafka_tools.make_topic(servers, name)
+        librdkafka_tools.write(servers, name, librdkafka_tools.simple(10))
+    offsets = OffsetRuns(Ends(Offset(0), Offset(0)))
+    offsets.append(Run(Offset(0), Offset(0), 10))
+    translation = Translation({partition: place}, {partition: offsets})
+    now = 1_000_000.0
+
+    async def run() -> None:
+        nonlocal now
+        async with client(pair.source) as source, client(pair.destination) as destination:
+            partitions = {partition: await topic_id(source, topic)}
+            include = [re.compile(f"{re.escape(reader)}|{re.escape(idle)}")]
+            node = GroupSync(destination, clock=lambda: now)
+
+            async def check(after_s: float) -> None:
+                nonlocal now
+                now += after_s
+                failed = await node.sync(
+                    source, mirror, include, partitions, quiet_s=60, translation=translation
+                )
+                assert failed == 0
+
+            async def both() -> list[Committed]:
+                return [(await committed_offsets(destination, g))[place] for g in (reader, idle)]
+
+            for group in (reader, idle):
+                await commit(source, group, {partition: Committed(10)})
+            await check(0)
+            assert await both() == [Committed(10)] * 2
+            librdkafka_tools.write(target, remote, librdkafka_tools.simple(15, text="other"))
+            values = read_to(target, reader, place, 25)
+            assert values == [b"other%d" % at for at in range(15)]
+            assert (await both())[0] == Committed(25, "", NO_EPOCH), "as old clients commit"
+            for after_s in (30.0, 90.0, 2 * MAX_REPEAT_S):
+                await check(after_s)
+                assert await both() == [Committed(25), Committed(10)]
+            node = GroupSync(destination, clock=lambda: now)
+            for group in (reader, idle):
+                await commit(source, group, {partition: Committed(3)})
+            await check(90)
+            assert await both() == [Committed(25), Committed(3)]
+
+    asyncio.run(run())
+
+
+def read_to(servers: str, group: str, place: TopicPartition, end: int) -> list[bytes | None]:
+    """Read up to an offset as a member of a group, commit that alone, and leave."""
+    values: list[bytes | None] = []
+    with librdkafka_tools.consumer(servers, group) as member:
+        member.subscribe([place.topic])
+
+        def at_end() -> bool:
+            message = member.poll(0.5)
+            if message is None:
+                return False
+            assert message.error() is None, message.error()
+            values.append(message.value())
+            return message.offset() == end - 1
+
+        until(at_end, 60, f"offset {end} of {place}")
+        member.commit(offsets=[Place(place.topic, place.partition, end)], asynchronous=False)
+    return values
 
 
 def test_a_group_with_thousands_of_partitions_is_copied(

@@ -14,7 +14,7 @@ Losing the topic is safe: then no offset on the destination is known to be the m
             of a mirror: time_ms (start of the last complete check), failed (groups not read in it)
             of a group: kind, active_ms, copied_ms,
                         topics: {topic: [[partition, source, copied, metadata, other, deleted,
-                        sent, sent_metadata], ...]}
+                        sent, sent_metadata, translated], ...]}
 
 Trailing defaults of a row are left out (`copied` defaults to `source`). Later versions may add
 fields, and columns to a row: unknown ones are ignored, missing ones have their default.
@@ -41,13 +41,16 @@ MAX_RECORD: Final = 64 * 1024 * 1024
 
 _VERSION: Final = 1
 _WHAT: Final = "a record of __mirror_groups"
-_DEFAULTS: Final = (None, NO_OFFSET, None, 0, NO_OFFSET, 0, NO_OFFSET, 0)
+_DEFAULTS: Final = (None, NO_OFFSET, None, 0, NO_OFFSET, 0, NO_OFFSET, 0, 0)
 """Defaults of a row's cells: without the third cell, `copied` is `source`."""
 _CELLS: Final = len(_DEFAULTS)
 
 
 class PartitionMemory(NamedTuple):
-    """A partition of a group. A missing offset is -1."""
+    """A partition of a group. A missing offset is -1.
+
+    `copied`, `other` and `sent` are offsets of the destination, as they are committed there.
+    """
 
     source: int = NO_OFFSET
     """The group's committed offset on the source at the last check that covered the partition."""
@@ -64,6 +67,9 @@ class PartitionMemory(NamedTuple):
     """What the mirror was going to commit last, until the outcome is known: it may be there."""
     sent_metadata: int = 0
     """CRC-32 of the metadata that goes with `sent`."""
+    translated: int = 0
+    """1 if the destination has other offsets than the source (a flow). Former versions stored a
+    flow's in the source's offsets, without this: what they have stored proves nothing."""
 
     @property
     def may_be_copied(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Final, Self
 
 from twinlog.kafka.groups.offsets import Committed
 from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.translation import SAME, Translation
 from twinlog.store.group_log import Remembered
 from twinlog.store.group_records import NO_OFFSET, GroupMemory, PartitionMemory, metadata_checksum
 from twinlog.sync.group_rules import own_offsets
@@ -44,10 +45,13 @@ class KnownGroups:
         return cls(groups=groups, written=dict(groups), undecoded=records.undecoded)
 
     def own(
-        self, group: str, offsets: Mapping[TopicPartition, Committed]
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, Committed],
+        translation: Translation = SAME,
     ) -> frozenset[TopicPartition]:
-        """The partitions whose offset on the destination is the mirror's own."""
-        return own_offsets(offsets, self.groups.get(group))
+        """The partitions whose offset on the destination is the mirror's own (`own_offsets`)."""
+        return own_offsets(offsets, self.groups.get(group), translation)
 
     def sends(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
         """Remember that these offsets are going to be committed."""

@@ -47,6 +47,8 @@ from twinlog.sync.group_rules import (
     destination_offsets,
     due_offsets,
     group_offsets,
+    in_destination_offsets,
+    in_source_offsets,
     log_bounds,
     moved_by_others,
     read_offsets,
@@ -111,7 +113,7 @@ class GroupDifference:
 
 
 class _Due(NamedTuple):
-    """What is to be committed of a group; `copies` are its offsets on the destination before."""
+    """What is to be committed of a group, and its copies before, in the destination's offsets."""
 
     offsets: Mapping[TopicPartition, Committed]
     copies: Mapping[TopicPartition, Committed]
@@ -321,25 +323,28 @@ class GroupSync(Sync[GroupDifference]):
         check, memory, now_ms = difference.check, difference.memory, difference.now_ms
         logs, busy = difference.bounds.logs, group.name in difference.busy
         on_destination, committed, untranslated = difference.offsets[group]
-        entry = memory.groups.get(group.name)
+        entry, translation = memory.groups.get(group.name), check.translation
         source = _of(logs, committed)
         if not source and entry is None:
             return _NOTHING_DUE
         destination = _of(source, on_destination)
-        own = memory.own(group.name, destination)
-        active = busy or moved_by_others(destination, own, entry)
+        own = memory.own(group.name, destination, translation)
+        active = busy or moved_by_others(destination, own, entry, translation)
         previous = entry or GroupMemory(mirror=check.mirror, group=group.name, kind=group.kind)
         current = replace(
             previous,
             kind=group.kind,
             active_ms=now_ms if active else previous.active_ms,
             copied_ms=previous.copied_ms or now_ms,
-            partitions=remembered(source, destination, own, entry, logs.keys() - untranslated),
+            partitions=remembered(
+                source, destination, own, entry, logs.keys() - untranslated, translation=translation
+            ),
         )
         memory.groups[group.name] = current
         if busy or now_ms - current.active_ms < check.quiet_s * 1000:
             return _NOTHING_DUE
-        offsets = due_offsets(source, destination, logs, own)
+        due = due_offsets(source, in_source_offsets(destination, translation), logs, own)
+        offsets = in_destination_offsets(due, destination, own, translation)
         repeats = group.kind != SHARE and now_ms - current.copied_ms >= difference.repeat_s * 1000
         if repeats:
             offsets = {p: destination[p] for p in own & source.keys()} | offsets
@@ -435,15 +440,10 @@ class GroupSync(Sync[GroupDifference]):
             part = {p: offset for p, offset in whole.items() if p.topic in topic_ids}
             if not part:
                 continue
-            mapping = check.translation
-            translated = {
-                mapping.name(p): at._replace(offset=mapping.offsets(p).to_destination(at.offset))
-                for p, at in part.items()
-            }
+            named = {check.translation.name(p): at for p, at in part.items()}
             sent.update(part)
-            answers = mapping.by_source(
-                part, await write(self._destination, group.name, translated)
-            )
+            committed = await write(self._destination, group.name, named)
+            answers = check.translation.by_source(part, committed)
             refusals = {p: refusal for p, refusal in answers.items() if refusal is not None}
             memory.copied(group.name, {p: part[p] for p in answers if p not in refusals})
             for partition, refusal in refusals.items():
@@ -552,7 +552,7 @@ class GroupSync(Sync[GroupDifference]):
                     offsets = await destination_offsets(self._destination, group, translation)
                 except TwinlogError:
                     return True
-                return bool(memory.own(name, offsets))
+                return bool(memory.own(name, offsets, translation))
 
         answers = await asyncio.gather(*map(has, names))
         return {name for name, has_copy in zip(names, answers, strict=True) if has_copy}

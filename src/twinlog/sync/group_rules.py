@@ -7,6 +7,10 @@ rules; group_offsets.py applies them.
 What may happen to an offset on the destination depends on its committer. It is the *mirror's own*
 while it is exactly what the mirror committed last, or was going to commit (offset, metadata, no
 leader epoch; group_records.py remembers both). Otherwise the group or an operator has committed it.
+Offsets of the *destination* are compared for that, also where it has others than the source (a
+flow). Translated ones would not tell: all offsets between two copied records, and all behind the
+last one, are one offset of the source. A group that reads records of other producers there moves
+between those.
 
     on the destination      the source's is higher        the source's is lower
     ----------------------  ----------------------------  ------------------------------------------
@@ -99,11 +103,33 @@ class Bounds(NamedTuple):
         return ""
 
 
+def _memories(
+    memory: GroupMemory | None, translation: Translation
+) -> Mapping[TopicPartition, PartitionMemory]:
+    """What is remembered, without what is not in offsets of the destination."""
+    if memory is None or not translation.maps:
+        return {} if memory is None else memory.partitions
+    return {
+        partition: PartitionMemory(source=entry.source, deleted=entry.deleted)
+        if partition in translation.maps and not entry.translated
+        else entry
+        for partition, entry in memory.partitions.items()
+    }
+
+
 def own_offsets(
-    destination: Mapping[TopicPartition, Committed], memory: GroupMemory | None
+    destination: Mapping[TopicPartition, Committed],
+    memory: GroupMemory | None,
+    translation: Translation = SAME,
 ) -> frozenset[TopicPartition]:
-    """The partitions whose offset on the destination is the mirror's own."""
-    memories = {} if memory is None else memory.partitions
+    """The partitions whose offset on the destination is the mirror's own.
+
+    Args:
+        destination: what the group has committed there (`destination_offsets`).
+        memory: what is remembered of the group.
+        translation: where the partitions and offsets are on the destination.
+    """
+    memories = _memories(memory, translation)
     return frozenset(
         partition
         for partition, committed in destination.items()
@@ -117,12 +143,14 @@ def moved_by_others(
     destination: Mapping[TopicPartition, Committed],
     own: Collection[TopicPartition],
     memory: GroupMemory | None,
+    translation: Translation = SAME,
 ) -> bool:
     """Whether another client has changed an offset on the destination since the last check.
 
-    An offset of another client that is seen for the first time may be new.
+    An offset of another client that is seen for the first time may be new. Arguments as for
+    `own_offsets`.
     """
-    memories = {} if memory is None else memory.partitions
+    memories = _memories(memory, translation)
     return any(
         committed.offset != memories.get(partition, PartitionMemory()).other
         for partition, committed in destination.items()
@@ -136,11 +164,11 @@ def due_offsets(
     logs: Mapping[TopicPartition, Log],
     own: Collection[TopicPartition] = frozenset(),
 ) -> dict[TopicPartition, Committed]:
-    """The offsets to be committed on the destination for one group.
+    """The offsets to be committed on the destination for one group, as offsets of the source.
 
     Args:
         source: what it has committed on the source.
-        destination: what it has committed on the destination.
+        destination: what it has committed on the destination (`in_source_offsets`).
         logs: the partitions whose offsets follow, with their logs on the destination.
         own: those whose offset on the destination is the mirror's own.
     """
@@ -172,6 +200,36 @@ def _follows_back(source: Committed, target: Committed, copy: Committed) -> bool
     return max(source.offset, target.offset) < copy.offset
 
 
+def in_destination_offsets(
+    due: Mapping[TopicPartition, Committed],
+    destination: Mapping[TopicPartition, Committed],
+    own: Collection[TopicPartition],
+    translation: Translation,
+) -> dict[TopicPartition, Committed]:
+    """What is committed of `due_offsets`, as offsets of the destination.
+
+    Offsets of the source that differ may be one on the destination, and the other way round. So
+    what would change nothing is left out, and an offset of another client is only raised.
+
+    Args:
+        due: the offsets to be committed.
+        destination: what the group has committed there (`destination_offsets`).
+        own: the partitions whose offset there is the mirror's own.
+        translation: where the partitions and offsets are on the destination.
+    """
+    offsets = {
+        partition: at._replace(offset=translation.offsets(partition).to_destination(at.offset))
+        for partition, at in due.items()
+    }
+    return {
+        partition: at
+        for partition, at in offsets.items()
+        if (copy := destination.get(partition)) is None
+        or copy.offset < at.offset
+        or (partition in own and copy != at)
+    }
+
+
 def served(groups: Iterable[Group], include: Collection[Pattern[str]]) -> list[Group]:
     """The groups whose offsets are copied."""
     return [group for group in groups if is_served(group, include)]
@@ -188,18 +246,22 @@ def remembered(
     own: Collection[TopicPartition],
     memory: GroupMemory | None,
     checked: Collection[TopicPartition] = (),
+    *,
+    translation: Translation = SAME,
 ) -> dict[TopicPartition, PartitionMemory]:
     """What to remember of a group's partitions after a check.
 
     Args:
         source: what it has committed on the source, of the partitions that were checked.
-        destination: what it has committed on the destination, including the mirror's commits.
+        destination: what it has committed on the destination (`destination_offsets`), including
+            the mirror's commits.
         own: those whose offset on the destination is the mirror's own.
         memory: what was remembered before; what it holds of other partitions stays as it is, also
             what was read on the source: they may be paused, or FAILED, at this check.
         checked: the partitions that were checked.
+        translation: where the partitions and offsets are on the destination.
     """
-    previous = {} if memory is None else memory.partitions
+    previous = _memories(memory, translation)
     result = {
         partition: entry._replace(source=NO_OFFSET, deleted=1) if partition in checked else entry
         for partition, entry in previous.items()
@@ -213,6 +275,7 @@ def remembered(
             copied=copy.offset if copy is not None and is_own else NO_OFFSET,
             metadata=metadata_checksum(copy.metadata) if copy is not None and is_own else 0,
             other=NO_OFFSET if copy is None or is_own else copy.offset,
+            translated=int(partition in translation.maps),
         )
         # What was sent may land until it is known to have landed.
         before = previous.get(partition, entry)
@@ -248,17 +311,30 @@ async def log_bounds(
 async def destination_offsets(
     destination: KafkaCluster, group: Group, translation: Translation = SAME
 ) -> dict[TopicPartition, Committed]:
-    """The offsets that a group has on the destination, in the source's names and offsets.
+    """What a group has committed on the destination, by the source's partition, as it is there.
 
     Raises:
         Retriable, UserError: see `group_offsets`.
     """
-    offsets = translation.from_destination(await group_offsets(destination, group))
-    for partition in offsets.keys() & translation.maps.keys():
-        at = offsets[partition]
-        offset_map = translation.offsets(partition)
-        offsets[partition] = at._replace(offset=offset_map.lowest(offset_map.to_source(at.offset)))
-    return offsets
+    return translation.from_destination(await group_offsets(destination, group))
+
+
+def in_source_offsets(
+    committed: Mapping[TopicPartition, Committed], translation: Translation
+) -> dict[TopicPartition, Committed]:
+    """Offsets of the destination in those of the source, to be compared with the source's.
+
+    Args:
+        committed: on the destination, by the source's partition.
+        translation: where the partitions and offsets are on the destination.
+    """
+    translated = {
+        partition: committed[partition]._replace(offset=offsets.lowest(offsets.to_source(at)))
+        for partition, offsets in translation.maps.items()
+        if partition in committed
+        for at in [committed[partition].offset]
+    }
+    return {**committed, **translated}
 
 
 async def group_offsets(
@@ -276,9 +352,10 @@ async def group_offsets(
 
 
 class GroupOffsets(NamedTuple):
-    """A group's committed offsets in both clusters, in the source's names and offsets."""
+    """A group's committed offsets in both clusters, by the source's partition."""
 
     destination: Mapping[TopicPartition, Committed]
+    """As they are committed there (`in_source_offsets`)."""
     source: Mapping[TopicPartition, Committed]
     untranslated: frozenset[TopicPartition] = frozenset()
     """Partitions of which the source has an offset that cannot be translated. That is not the same

@@ -58,7 +58,7 @@ from twinlog.store.control_topics import LANES_GROUP
 from twinlog.store.recorded_maps import read_maps
 from twinlog.store.topic_reader import Tail, latest, read_whole
 from twinlog.sync.flow_records import ALL_S, KINDS
-from twinlog.sync.group_rules import log_bounds
+from twinlog.sync.group_rules import in_source_offsets, log_bounds
 from twinlog.text import few
 
 LATE: Final = 5
@@ -313,12 +313,7 @@ class FlowSurvey:
         logs: Mapping[TopicPartition, SourceLog],
     ) -> dict[TopicPartition, Committed]:
         translation = self._subject.translation
-        remote = translation.by_source(logs, checkpoints)
-        return {
-            partition: at._replace(offset=offsets.lowest(offsets.to_source(at.offset)))
-            for partition, at in remote.items()
-            for offsets in [translation.offsets(partition)]
-        }
+        return in_source_offsets(translation.by_source(logs, checkpoints), translation)
 
     def unknown_groups(self) -> tuple[Finding, ...]:
         """What is not known of groups whose source does not answer, and that are not committed."""

@@ -39,6 +39,7 @@ from twinlog.sync.group_rules import (
     Log,
     destination_offsets,
     due_offsets,
+    in_source_offsets,
     is_served,
     log_bounds,
     own_offsets,
@@ -110,7 +111,7 @@ async def group_facts(
         async with limit:
             try:
                 copy = _as_there(group, destination_groups)
-                destination_offsets, committed, untranslated = await read_offsets(
+                copies, committed, untranslated = await read_offsets(
                     source, destination, group, translation, copy=copy, stable=stable
                 )
             except TwinlogError as error:
@@ -128,7 +129,8 @@ async def group_facts(
             if stable:
                 raise Retriable(f"group {group.name}: {texts[0]}")
             unreadable.extend(map(_unreadable, texts))
-        own = own_offsets(destination_offsets, memories.get(group.name)) - untranslated
+        own = own_offsets(copies, memories.get(group.name), translation) - untranslated
+        copies = in_source_offsets(copies, translation)
         idle = group.name not in destination_groups or destination_groups[group.name].idle
         return [
             (
@@ -143,7 +145,7 @@ async def group_facts(
                 ),
             )
             for topic, topic_facts in offset_facts(
-                group.name, logs, bounds.logs, committed, destination_offsets, own=own
+                group.name, logs, bounds.logs, committed, copies, own=own
             ).items()
         ]
 
@@ -303,7 +305,8 @@ async def _remembered(
                 destination, _as_there(group, destination_groups), translation
             )
         # A partition without an offset that is not noted as deleted was not checked.
-        own = own_offsets(copies, memory) & (committed.keys() | deleted)
+        own = own_offsets(copies, memory, translation) & (committed.keys() | deleted)
+        copies = in_source_offsets(copies, translation)
         # What the source holds above the group's offset is unknown here; the logs' facts have it.
         logs = {p: SourceLog(None, at.offset, at.offset) for p, at in committed.items()}
         idle = memory.group not in destination_groups or destination_groups[memory.group].idle
