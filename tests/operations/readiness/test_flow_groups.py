@@ -9,6 +9,8 @@ from uuid import UUID
 
 import pytest
 
+from twinlog.engines.transactional import positions
+from twinlog.engines.transactional.positions import position_metadata
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.groups.offsets import Committed, Group
@@ -17,7 +19,7 @@ from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.mirror.mm2_records import Checkpoint
 from twinlog.mirror.reported_positions import report_mark
-from twinlog.mirror.settings import TRANSLATED
+from twinlog.mirror.settings import TRANSACTIONAL, TRANSLATED
 from twinlog.mirror.translation import Translation
 from twinlog.operations.readiness import flow_survey, group_survey
 from twinlog.operations.readiness.facts import SourceLog
@@ -25,6 +27,7 @@ from twinlog.operations.readiness.flow_survey import FlowSurvey
 from twinlog.operations.readiness.group_survey import ByTopic
 from twinlog.operations.readiness.reasons import Finding
 from twinlog.store.config_records import MirrorTopic
+from twinlog.store.offset_records import Route
 from twinlog.sync.group_rules import Bounds, Log
 
 FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -142,3 +145,36 @@ def test_a_log_start_that_is_refused_is_not_known(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(flow_survey, "list_offsets", listed)
     assert asyncio.run(survey().log_starts()) == {FIRST: 0}
+
+
+def test_a_position_of_a_former_topic_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: the lane begins anew there, so all of the log is lag; an operator's position counts."""
+    topic = MirrorTopic(
+        mirror="a-to-b", topic="t", topic_id=UUID(int=1), partitions=3, destination_topic="a.t"
+    )
+    keys = [name.source for name in topic.mirror_partitions]
+    names = {key: TopicPartition("a.t", key.partition) for key in keys}
+    subject = SimpleNamespace(
+        mirror=SimpleNamespace(
+            name="a-to-b",
+            kind=TRANSACTIONAL,
+            source=stored_properties({"bootstrap.servers": "a:1"}, {"enabled": "true"}, "a", "b"),
+        ),
+        topics=[topic],
+        described=SimpleNamespace(topics=[]),
+        partitions=keys,
+        translation=Translation(names=names),
+    )
+    former, present = (position_metadata(Route(UUID(int=n), "a.t", None), None) for n in (9, 1))
+
+    async def committed(*_: object, **__: object) -> dict[TopicPartition, Committed]:
+        metadata = (former, present, "")
+        return {names[key]: Committed(20, text) for key, text in zip(keys, metadata, strict=True)}
+
+    async def ends(*_: object) -> dict[TopicPartition, ListedOffset]:
+        return dict.fromkeys(names.values(), ListedOffset(50, -1, -1))
+
+    monkeypatch.setattr(positions, "committed_offsets", committed)
+    monkeypatch.setattr(flow_survey, "list_offsets", ends)
+    found = asyncio.run(FlowSurvey.of(cast(Any, None), cast(Any, subject)))
+    assert [found.ends[key] for key in keys] == [0, 20, 20]

@@ -3,14 +3,17 @@
 import secrets
 import time
 from collections.abc import Iterable
+from uuid import UUID
 
 import librdkafka_tools
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as Place
 from copied_topic import CopiedTopic
 from scene import reasons
 
 from conftest import Pair
+from twinlog.engines.transactional.positions import position_group, position_metadata
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition
@@ -22,6 +25,7 @@ from twinlog.mirror.sequence_plan import SequencePlan
 from twinlog.operations.readiness.facts import GroupFacts
 from twinlog.operations.readiness.reasons import Reason
 from twinlog.operations.readiness.verdict import Readiness
+from twinlog.store.control_topics import LANES_GROUP
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.offset_log import OFFSETS_TOPIC
 from twinlog.store.offset_records import MapChunk, Route, StoredPlan, encode
@@ -188,3 +192,23 @@ def test_a_flow_that_translates_no_groups_says_so(pair: Pair) -> None:
         found = reasons(RecordedFlow(pair, **settings).readiness())
         assert "translates no offsets" in found[Reason.GROUP_NOT_COPIED]
         assert (Reason.NOT_COMPARED in found) == ("transaction.producer" in settings)
+
+
+def test_a_committed_position_of_a_former_topic_is_no_position(pair: Pair) -> None:
+    """Goal: a source topic that was recreated is not copied because its name once was."""
+    flow = RecordedFlow(pair, **{"transaction.producer": "true"})
+    ids: list[UUID] = []
+
+    async def read(cluster: KafkaCluster) -> None:
+        (topic,) = (await MirrorStore(cluster).snapshot()).topics_of(flow.flow)
+        ids.append(topic.topic_id)
+
+    flow.on_target(read)
+    for topic_id, lag in ((UUID(int=9), RECORDS), (ids[0], RECORDS - 12)):
+        metadata = position_metadata(Route(topic_id, flow.remote, None), None)
+        place = Place(flow.remote, 0, 12, metadata=metadata)
+        with librdkafka_tools.consumer(
+            flow.target, position_group(LANES_GROUP, flow.flow)
+        ) as client:
+            client.commit(offsets=[place], asynchronous=False)
+        assert flow.readiness().lag == lag

@@ -24,7 +24,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from twinlog.engines.transactional.positions import position_group
+from twinlog.engines.transactional.positions import committed_positions, position_group
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import ProtocolError, Refusal, TwinlogError
 from twinlog.kafka.groups.offsets import Committed, committed_offsets, list_groups
@@ -117,9 +117,7 @@ class FlowSurvey:
             positions = {partition: recorded.position for partition, recorded in maps.items()}
         else:
             group = position_group(LANES_GROUP, subject.mirror.name)
-            committed = await committed_offsets(destination, group)
-            offsets = subject.translation.by_source(subject.partitions, committed)
-            positions = {partition: offset.offset for partition, offset in offsets.items()}
+            positions = await committed_positions(destination, group, subject.topics)
         names = [subject.translation.name(partition) for partition in subject.partitions]
         answers = subject.translation.by_source(
             subject.partitions, await list_offsets(destination, names, OffsetSpec.LATEST)
