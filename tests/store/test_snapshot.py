@@ -20,7 +20,7 @@ from twinlog.store.config_records import (
     encode_key,
     key_of,
 )
-from twinlog.store.snapshot import Snapshot, StoredRecord
+from twinlog.store.snapshot import Snapshot, StoredRecord, shared_topics
 
 MIRROR = Mirror(name="m", source={"bootstrap.servers": "h:1"}, source_cluster_id="c")
 TOPIC = MirrorTopic(mirror="m", topic="t", topic_id=UUID(int=7), partitions=3)
@@ -160,3 +160,11 @@ def test_a_removal_overrides_an_older_record_in_another_partition(in_order: bool
     gone = StoredRecord(9, 1, key, None, 300)
     records = [older, gone] if in_order else [gone, older]
     assert Snapshot().after([stored_record(MIRROR), *records]).topics == ()
+
+
+def test_topics_that_are_copied_to_one_topic_are_found() -> None:
+    """Goal: by the destination's name; a removed topic counts, as its records are there."""
+    renamed = replace(TOPIC, topic="s", destination_topic="t", wanted=Wanted.STOPPED)
+    other = replace(TOPIC, topic="r", destination_topic="a.r")
+    assert shared_topics([TOPIC, other]) == {}
+    assert shared_topics([TOPIC, renamed, other]) == {"t": ["s", "t"]}

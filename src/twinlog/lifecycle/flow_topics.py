@@ -171,21 +171,28 @@ class FlowClusters:
         return taken_over
 
     def _check_positions(self, topics: Collection[MirrorTopic], names: Mapping[str, str]) -> None:
-        """Refuse two source topics for one remote topic, if the flow writes in transactions.
+        """Warn of two source topics for one remote topic: no group is translated there.
 
         Raises:
-            UserError: their positions would be one committed offset.
+            UserError: the flow writes in transactions, and they would have one position.
         """
-        if self.mirror.kind != TRANSACTIONAL:
-            return
         taken = {topic.destination_name: topic.topic for topic in topics}
         for name, remote in names.items():
-            if taken.setdefault(remote, name) != name:
+            if taken.setdefault(remote, name) == name:
+                continue
+            if self.mirror.kind == TRANSACTIONAL:
                 raise UserError(
                     f"{taken[remote]} and {name} would both be copied to {remote}, and a flow with "
                     "transforms or transaction.producer keeps one position for each remote topic",
                     hint="exclude one of them, or give them different names",
                 )
+            log.warning(
+                "flow %s: %s and %s are copied to one topic, %s: offsets of groups are not "
+                "translated there",
+                self.mirror.name,
+                *sorted((taken[remote], name)),
+                remote,
+            )
 
     async def _create(
         self, topics: Mapping[str, Topic], names: Mapping[str, str]

@@ -296,6 +296,21 @@ def _tombstone(key: bytes | None) -> Tombstone | None:
     return change if isinstance(change, Tombstone) else None
 
 
+def shared_topics(topics: Iterable[MirrorTopic]) -> dict[str, list[str]]:
+    """The topics of a mirror that are copied to one topic, by that topic's name.
+
+    A removed topic counts: its records are still there. A replication policy of one's own may name
+    topics so. One offset of a group, or one checkpoint, is then about several logs of the source.
+
+    Args:
+        topics: all topics of one mirror.
+    """
+    sources: defaultdict[str, list[str]] = defaultdict(list)
+    for topic in topics:
+        sources[topic.destination_name].append(topic.topic)
+    return {remote: sorted(names) for remote, names in sources.items() if len(names) > 1}
+
+
 def owners(
     topics: Iterable[MirrorTopic], count: int
 ) -> dict[int, list[tuple[MirrorPartition, MirrorTopic]]]:

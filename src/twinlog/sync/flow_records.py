@@ -204,6 +204,7 @@ class Checkpoints(Sync[Positions | None]):
             for key, found in translation.maps.items()
             if isinstance(found, OffsetRuns) and found.runs
         }
+        with_groups = {topic.topic for topic in context.with_groups}
         checkpoints: list[Checkpoint] = []
         groups = [
             group
@@ -232,6 +233,7 @@ class Checkpoints(Sync[Positions | None]):
                 for key, offset in committed.items()
                 # Nothing is translated before something was copied.
                 if key in runs
+                and key.topic in with_groups
                 and translation.translates(key, offset.offset)
                 and not is_reported(offset.metadata)
             )

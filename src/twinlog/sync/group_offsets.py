@@ -213,7 +213,7 @@ class GroupSync(Sync[GroupDifference]):
         translation = await kind.translation(context.destination, topics)
         partitions = {
             name.source: topic.topic_id
-            for topic in context.same
+            for topic in context.with_groups
             for name in topic.mirror_partitions
             if states.state(name) is State.MIRRORING and name.source not in translation.unknown
         }

@@ -282,12 +282,15 @@ def test_a_transaction_that_fails_is_ended_by_a_newer_epoch(
     assert not writer.ready
 
 
-def test_two_topics_do_not_share_one_position() -> None:
-    """Goal: a policy of one's own that gives two topics one name is refused for such a flow."""
+def test_two_topics_do_not_share_one_position(caplog: pytest.LogCaptureFixture) -> None:
+    """Goal: a policy of one's own that gives two topics one name is refused for such a flow.
+
+    For others it is a warning, as no offsets of groups are translated there.
+    """
     topic = MirrorTopic(
         mirror="m", topic="x.t", topic_id=UUID(int=1), partitions=1, destination_topic="t"
     )
-    clusters: Any = SimpleNamespace(mirror=SimpleNamespace(kind="transactional"))
+    clusters: Any = SimpleNamespace(mirror=SimpleNamespace(kind="transactional", name="m"))
     check = FlowClusters._check_positions
     check(clusters, [topic], {"x.t": "t", "x.u": "u"})
     with pytest.raises(TwinlogError, match=r"x\.t and y\.t would both be copied to t"):
@@ -295,7 +298,10 @@ def test_two_topics_do_not_share_one_position() -> None:
     with pytest.raises(TwinlogError, match="would both be copied to t"):
         check(clusters, [], {"x.t": "t", "y.t": "t"})
     clusters.mirror.kind = "translated"
+    check(clusters, [topic], {"x.t": "t", "z.t": "z"})
+    assert not caplog.messages
     check(clusters, [topic], {"y.t": "t"})
+    assert "flow m: x.t and y.t are copied to one topic, t: " in caplog.text
 
 
 def test_what_was_forgotten_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,17 @@ from typing import Any, cast
 
 import pytest
 
+from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.translation import Translation
 from twinlog.operations.describe import MirrorDescription, PartitionDescription, TopicDescription
-from twinlog.operations.readiness.subject import Subject, source_age_ms, status_age_ms
+from twinlog.operations.readiness.reasons import Reason
+from twinlog.operations.readiness.subject import (
+    Subject,
+    _of_shared,
+    _without,
+    source_age_ms,
+    status_age_ms,
+)
 from twinlog.store.status_records import Status
 from twinlog.store.statuses import Reports
 
@@ -93,3 +102,14 @@ def test_the_source_age_is_that_of_the_stalest_partition() -> None:
 def test_a_clock_that_is_ahead_does_not_reduce_the_age() -> None:
     found = subject(row("a", 5.0), ages={"a": -10.0})
     assert source_age_ms(found) == pytest.approx(7_000, abs=1000)
+
+
+def test_topics_that_share_a_remote_topic_are_reported() -> None:
+    """Goal: an operator sees why no offset of a group is there, of the topics asked for."""
+    shared = {"all": ["t", "u"], "both": ["v", "w"]}
+    (finding,) = _of_shared(shared, {"u", "x"})
+    assert finding.reason is Reason.GROUP_NOT_COPIED
+    assert "t, u are copied to one topic, all: " in finding.text
+    t, x = TopicPartition("t", 0), TopicPartition("x", 0)
+    found = _without(Translation({t: TopicPartition("all", 0), x: x}), {"t", "u"})
+    assert found.unknown == {t}

@@ -5,7 +5,7 @@ those statuses again that are older than what they are compared with.
 """
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from twinlog.engines.kinds import kind_named
@@ -22,7 +22,7 @@ from twinlog.operations.readiness.reasons import Finding, Reason
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.store.control_topics import LANES_GROUP, States
 from twinlog.store.mirrors import MirrorStore
-from twinlog.store.snapshot import Snapshot
+from twinlog.store.snapshot import Snapshot, shared_topics
 from twinlog.store.statuses import Reports, foreign_members, is_fresh, read_reports, renewed
 from twinlog.sync.compaction import topic_behind_ms
 from twinlog.text import few
@@ -131,6 +131,10 @@ async def subject_of(destination: KafkaCluster, mirror: str, topics: Topics) -> 
     else:
         # The group is missing, or another kind of group has its name: the nodes' statuses decide.
         node_runs = any(map(is_fresh, reports.ages.values()))
+    translation = await kind_named(snapshot.mirrors[mirror].kind).translation(
+        destination, selection
+    )
+    shared = shared_topics(snapshot.topics_of(mirror))
     unreadable = (*snapshot.unreadable.values(), *states.unreadable.values(), *reports.unreadable)
     return Subject(
         mirror=snapshot.mirrors[mirror],
@@ -141,12 +145,30 @@ async def subject_of(destination: KafkaCluster, mirror: str, topics: Topics) -> 
         states=states,
         reports=reports,
         expression=topics,
-        findings=tuple(_of_control(unreadable, foreign.descriptions)),
-        read_at=read_at,
-        translation=await kind_named(snapshot.mirrors[mirror].kind).translation(
-            destination, selection
+        findings=(
+            *_of_control(unreadable, foreign.descriptions),
+            *_of_shared(shared, names),
         ),
+        read_at=read_at,
+        translation=_without(translation, {name for among in shared.values() for name in among}),
     )
+
+
+def _without(translation: Translation, topics: Container[str]) -> Translation:
+    """A translation by which no offset of these topics of the source is translated."""
+    untranslated = {name for name in translation.names if name.topic in topics}
+    return replace(translation, unknown=translation.unknown | untranslated)
+
+
+def _of_shared(shared: Mapping[str, Collection[str]], topics: Set[str]) -> Iterator[Finding]:
+    """Findings about topics that share a remote topic (`shared_topics`), among those selected."""
+    for remote, names in sorted(shared.items()):
+        if not topics.isdisjoint(names):
+            text = (
+                f"groups: {few(names)} are copied to one topic, {remote}: offsets of groups are "
+                "not translated there"
+            )
+            yield Finding(Reason.GROUP_NOT_COPIED, text)
 
 
 def _of_control(unreadable: Sequence[str], foreign: Sequence[str]) -> Iterator[Finding]:

@@ -1,0 +1,138 @@
+"""What checkpoints and offset syncs of a flow say, without brokers."""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from twinlog.kafka.groups.offsets import Committed, Group
+from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.lifecycle.flow_creation import stored_properties
+from twinlog.mirror.mm2_records import Checkpoint
+from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run
+from twinlog.mirror.states import State
+from twinlog.mirror.translation import Translation
+from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, encode
+from twinlog.store.group_log import Remembered
+from twinlog.store.snapshot import Snapshot, StoredRecord
+from twinlog.sync import flow_records, group_offsets
+from twinlog.sync.base import SyncContext
+from twinlog.sync.flow_records import Checkpoints, Positions
+from twinlog.sync.group_offsets import GroupSync
+
+GROUP = "readers"
+T, U = TopicPartition("t", 0), TopicPartition("u", 0)
+SHARED = {"t": "all", "u": "all", "v": "a.v"}
+
+
+def runs(*parts: tuple[int, int, int], start: tuple[int, int] = (0, 0)) -> OffsetRuns:
+    """The map of a partition: source, destination and length of its runs."""
+    offsets = OffsetRuns(Ends(Offset(start[0]), Offset(start[1])))
+    for source, destination, length in parts:
+        offsets.append(Run(Offset(source), Offset(destination), length))
+    return offsets
+
+
+class Flow:
+    """A flow a->b of topics with one partition each, and a group on its source."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, names: Mapping[str, str]) -> None:
+        self.names = names
+        self.maps: dict[TopicPartition, OffsetRuns] = {}
+        self.committed: dict[TopicPartition, Committed] = {}
+        self.wanted: dict[str, Wanted] = {}
+        kind = SimpleNamespace(translation=self._translation)
+        for module in (flow_records, group_offsets):
+            monkeypatch.setattr(module, "kind_named", lambda _: kind)
+            monkeypatch.setattr(module, "list_groups", self._groups)
+        monkeypatch.setattr(flow_records, "committed_offsets", self._committed)
+        monkeypatch.setattr(group_offsets, "read_groups", self._remembered)
+
+    @property
+    def context(self) -> SyncContext:
+        source = stored_properties({"bootstrap.servers": "a:1"}, {"enabled": "true"}, "a", "b")
+        mirror = Mirror(name="flow", source=source, source_cluster_id="a")
+        topics = [
+            MirrorTopic(
+                mirror="flow",
+                topic=topic,
+                topic_id=UUID(int=index),
+                partitions=1,
+                destination_topic=remote,
+                wanted=self.wanted.get(topic, Wanted.MIRRORING),
+            )
+            for index, (topic, remote) in enumerate(self.names.items(), 1)
+        ]
+        records = [StoredRecord(0, at, *encode(one)) for at, one in enumerate([mirror, *topics])]
+        nothing: Any = None
+        store: Any = SimpleNamespace(states=self._states)
+        return SyncContext(
+            destination=nothing,
+            store=store,
+            name="flow",
+            snapshot=Snapshot().after(records),
+            source=nothing,
+            settings=SimpleNamespace(groups_include=[], refresh_interval=1.0),  # type: ignore[arg-type]
+            topics=topics,
+            same=[topic for topic in topics if topic.wanted is Wanted.MIRRORING],
+            there={},
+            here={},
+            latest=nothing,
+        )
+
+    def positions(self) -> Positions:
+        """What is to be written."""
+        found = asyncio.run(Checkpoints().compare(self.context))
+        assert found is not None
+        return found
+
+    def checkpoints(self) -> dict[TopicPartition, tuple[int, int]]:
+        """The offsets of the group on both sides, by the remote partition."""
+        found: Collection[Checkpoint] = self.positions().checkpoints
+        assert {one.group for one in found} <= {GROUP}
+        return {one.partition: (one.upstream_offset, one.downstream_offset) for one in found}
+
+    async def _translation(self, _: object, topics: Collection[MirrorTopic]) -> Translation:
+        names = {
+            name.source: topic.on_destination(name)
+            for topic in topics
+            for name in topic.mirror_partitions
+        }
+        maps = {key: self.maps[key] for key in names.keys() & self.maps.keys()}
+        return Translation(names, maps, frozenset(names.keys() - maps.keys()))
+
+    async def _groups(self, _: object) -> dict[str, Group]:
+        return {GROUP: Group(GROUP, "Empty", "classic")}
+
+    async def _committed(self, *_: object) -> dict[TopicPartition, Committed]:
+        return self.committed
+
+    async def _states(self) -> object:
+        return SimpleNamespace(state=lambda _: State.MIRRORING)
+
+    async def _remembered(self, *_: object) -> Remembered:
+        return Remembered()
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_topics_that_share_a_remote_topic_have_no_offsets_of_groups(
+    monkeypatch: pytest.MonkeyPatch, *, removed: bool
+) -> None:
+    """Goal: a group is not put behind records of one topic by what it has read of the other.
+
+    Also not if the other one was removed from the flow: its records are still there.
+    """
+    flow, v = Flow(monkeypatch, SHARED), TopicPartition("v", 0)
+    flow.maps = {T: runs((0, 0, 10)), U: runs((0, 10, 10)), v: runs((0, 0, 10))}
+    flow.committed = {T: Committed(2), U: Committed(9), v: Committed(4)}
+    if removed:
+        flow.wanted = {"u": Wanted.STOPPED}
+    assert flow.checkpoints() == {TopicPartition("a.v", 0): (4, 4)}
+    synced = {sync.partition for sync in flow.positions().offset_syncs}
+    assert synced == ({T, v} if removed else {T, U, v}), "each names one topic of the source"
+    node: Any = GroupSync(None, clock=lambda: 1.0)  # type: ignore[arg-type]
+    difference = asyncio.run(node.compare(flow.context))
+    assert difference.check.partitions.keys() == {v}
