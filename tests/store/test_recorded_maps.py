@@ -64,12 +64,17 @@ def test_what_was_copied_between_former_topics_does_not_count(
     assert ends(monkeypatch, ROUTE._replace(**other)) == {}  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("lost", [None, "it ends at 4"])
 @pytest.mark.parametrize(
     ("first", "behind_another", "lacks_start"),
     [(0, False, False), (3, False, True), (0, True, True)],
 )
 def test_a_map_tells_that_more_was_copied_below_it(
-    first: int, behind_another: bool, lacks_start: bool, monkeypatch: pytest.MonkeyPatch
+    first: int,
+    behind_another: bool,
+    lacks_start: bool,
+    lost: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Goal: no group is moved over records that were copied, and whose place is not known.
 
@@ -79,7 +84,7 @@ def test_a_map_tells_that_more_was_copied_below_it(
     at = Ends(Offset(80), Offset(30))
     plan = SequencePlan(ProducerId(7), ProducerEpoch(1), Sequence(0), (), at)
     offsets = StoredOffsets(
-        plans={NAME: StoredPlan(NAME, plan, ROUTE, behind_another=behind_another)},
+        plans={NAME: StoredPlan(NAME, plan, ROUTE, behind_another=behind_another, lost=lost)},
         chunks={NAME: [MapChunk(NAME, first, at, ())]},
     )
 
@@ -93,3 +98,4 @@ def test_a_map_tells_that_more_was_copied_below_it(
     monkeypatch.setattr(recorded_maps, "read_offsets", stored)
     (found,) = asyncio.run(read_maps(cast("KafkaCluster", None), [TOPIC])).values()
     assert found.lacks_start is lacks_start
+    assert found.lost is (lost is not None)

@@ -8,7 +8,10 @@ from uuid import UUID
 
 import pytest
 
+from twinlog.kafka.error_codes import ErrorCode
+from twinlog.kafka.errors import Refusal
 from twinlog.kafka.groups.offsets import Committed, Group
+from twinlog.kafka.requests.partitions import ListedOffset, OffsetSpec
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.mirror.mm2_records import Checkpoint
@@ -25,6 +28,7 @@ from twinlog.sync.group_offsets import GroupSync
 
 GROUP = "readers"
 T, U = TopicPartition("t", 0), TopicPartition("u", 0)
+FAR = 1 << 40
 SHARED = {"t": "all", "u": "all", "v": "a.v"}
 
 
@@ -41,14 +45,19 @@ class Flow:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, names: Mapping[str, str]) -> None:
         self.names = names
+        self.maps_were_read = False
         self.maps: dict[TopicPartition, OffsetRuns] = {}
         self.committed: dict[TopicPartition, Committed] = {}
         self.wanted: dict[str, Wanted] = {}
+        self.ends: dict[TopicPartition, int | Refusal] = {}
+        """The ends of remote logs, by the source's partition; otherwise they are far."""
+        self.lost: frozenset[TopicPartition] = frozenset()
         kind = SimpleNamespace(translation=self._translation)
         for module in (flow_records, group_offsets):
             monkeypatch.setattr(module, "kind_named", lambda _: kind)
             monkeypatch.setattr(module, "list_groups", self._groups)
         monkeypatch.setattr(flow_records, "committed_offsets", self._committed)
+        monkeypatch.setattr(flow_records, "list_offsets", self._listed)
         monkeypatch.setattr(group_offsets, "read_groups", self._remembered)
 
     @property
@@ -102,7 +111,23 @@ class Flow:
             for name in topic.mirror_partitions
         }
         maps = {key: self.maps[key] for key in names.keys() & self.maps.keys()}
-        return Translation(names, maps, frozenset(names.keys() - maps.keys()))
+        self.maps_were_read = True
+        return Translation(names, maps, frozenset(names.keys() - maps.keys()), lost=self.lost)
+
+    async def _listed(
+        self, _: object, partitions: Collection[TopicPartition], __: OffsetSpec
+    ) -> dict[TopicPartition, ListedOffset | Refusal]:
+        assert self.maps_were_read, "a log that has grown since would hide what the maps lack"
+        ends = {
+            TopicPartition(self.names[key.topic], key.partition): end
+            for key, end in self.ends.items()
+        }
+        return {
+            name: end
+            if isinstance(end := ends.get(name, FAR), Refusal)
+            else ListedOffset(end, -1, -1)
+            for name in partitions
+        }
 
     async def _groups(self, _: object) -> dict[str, Group]:
         return {GROUP: Group(GROUP, "Empty", "classic")}
@@ -136,3 +161,34 @@ def test_topics_that_share_a_remote_topic_have_no_offsets_of_groups(
     node: Any = GroupSync(None, clock=lambda: 1.0)  # type: ignore[arg-type]
     difference = asyncio.run(node.compare(flow.context))
     assert difference.check.partitions.keys() == {v}
+
+
+def test_no_checkpoint_is_behind_the_end_of_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a log that has lost its end. Consumers could not begin where its records were."""
+    flow, copy = Flow(monkeypatch, {"t": "a.t"}), TopicPartition("a.t", 0)
+    flow.maps, flow.ends = {T: runs((0, 0, 5000))}, {T: 4000}
+    for offset, place in ((3999, 3999), (4000, 4000), (4001, 4000), (5000, 4000)):
+        flow.committed = {T: Committed(offset)}
+        assert flow.checkpoints() == {copy: (offset, place)}
+    assert not flow.positions().offset_syncs
+    flow.ends = {T: 5000}
+    assert flow.checkpoints() == {copy: (5000, 5000)}
+    (sync,) = flow.positions().offset_syncs
+    assert (sync.upstream_offset, sync.downstream_offset) == (4999, 4999)
+
+
+def test_nothing_is_written_of_a_log_that_is_lost_or_unreadable(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: other records may be at the offsets of those that were lost; a refusal is a failure."""
+    flow = Flow(monkeypatch, {"t": "a.t", "u": "a.u"})
+    flow.maps = {T: runs((0, 0, 10)), U: runs((0, 0, 10))}
+    flow.committed = {T: Committed(2), U: Committed(3)}
+    flow.lost = frozenset({T})
+    assert flow.checkpoints() == {TopicPartition("a.u", 0): (3, 3)}
+    assert [sync.partition for sync in flow.positions().offset_syncs] == [U]
+    assert flow.positions().failed == 0
+    flow.lost, flow.ends = frozenset(), {T: Refusal(ErrorCode.LEADER_NOT_AVAILABLE)}
+    assert flow.checkpoints() == {TopicPartition("a.u", 0): (3, 3)}
+    assert flow.positions().failed == 1
+    assert "no checkpoints of a.t-0: " in caplog.text

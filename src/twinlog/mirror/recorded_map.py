@@ -74,6 +74,8 @@ class RecordedMap:
     lacks_start: bool = False
     """Whether more was copied below, and where to is not known: parts of the map are lost, or
     another program has copied it."""
+    lost: bool = False
+    """Whether the destination is known to have lost records: others may be at their offsets."""
 
     def to_destination(self, offset: int) -> OffsetAnswer:
         """Where the destination has this offset of the source.

@@ -73,6 +73,9 @@ class Translation:
     begins: Mapping[TopicPartition, int] = field(default_factory=lambda: MappingProxyType({}))
     """By the source's partition: another program has copied what is below, and where to is not
     known, so lower offsets cannot be translated."""
+    lost: frozenset[TopicPartition] = frozenset()
+    """Partitions of the source whose copy is known to have lost records: the map names offsets at
+    which others may be now."""
 
     def translates(self, partition: TopicPartition, offset: int) -> bool:
         """Whether it is known where this offset of a mapped partition is on the destination."""

@@ -47,7 +47,8 @@ async def read_maps(
                 parts = offsets.chunks.get(name, ())
                 lacks_start = plan.behind_another or (bool(parts) and parts[0].number > 0)
                 pending = bool(plan.plan.runs)
-                maps[name.source] = RecordedMap(runs, position, pending, lacks_start)
+                lost = plan.lost is not None
+                maps[name.source] = RecordedMap(runs, position, pending, lacks_start, lost)
     return maps
 
 

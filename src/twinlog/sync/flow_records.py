@@ -9,25 +9,32 @@
 
 They are for MirrorMaker 2's own clients and tools. twinlog reads none of them: it has the map of
 offsets (docs/decisions/0014-recorded-offset-map.md), and a checkpoint is exact.
+
+The map names offsets at which records were written. A remote log that ends before them has lost
+these records, or has a leader that does not show them yet. A checkpoint is then at the log's end: a
+consumer cannot begin behind it, and would skip what is copied there next. Where the flow has
+recorded that records were lost, nothing is written, since others may be at their offsets.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from twinlog.engines.kinds import kind_named
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, TwinlogError
-from twinlog.kafka.groups.offsets import committed_offsets, list_groups
+from twinlog.kafka.groups.offsets import Committed, committed_offsets, list_groups
+from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
 from twinlog.kafka.requests.topics import NewTopic, create_topics
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.flow import FlowRules, flow_of
 from twinlog.mirror.mm2_records import Checkpoint, Heartbeat, Mm2Record, OffsetSync, encode
 from twinlog.mirror.offset_runs import OffsetRuns
 from twinlog.mirror.reported_positions import is_reported
+from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import Mirror
 from twinlog.store.topic_writer import ALL, Entry, append
 from twinlog.sync.base import METADATA, Host, MirrorContext, Sync, SyncContext
@@ -163,12 +170,16 @@ class Heartbeats(Sync[None]):
 
 
 class Positions(NamedTuple):
-    """What is to be written, and how many groups could not be read."""
+    """What is to be written, and how many groups and remote logs could not be read."""
 
     flow: FlowRules
     checkpoints: Sequence[Checkpoint]
     offset_syncs: Sequence[OffsetSync]
     failed: int
+
+
+GroupsOffsets = Mapping[str, Mapping[TopicPartition, Committed]]
+"""What groups have committed, by group."""
 
 
 class Checkpoints(Sync[Positions | None]):
@@ -202,43 +213,24 @@ class Checkpoints(Sync[Positions | None]):
         runs = {
             key: found
             for key, found in translation.maps.items()
-            if isinstance(found, OffsetRuns) and found.runs
+            if isinstance(found, OffsetRuns) and found.runs and key not in translation.lost
         }
+        ends = await _remote_offsets(context, runs, translation, OffsetSpec.LATEST)
+        committed, failures = await _committed(context.source, flow)
         with_groups = {topic.topic for topic in context.with_groups}
-        checkpoints: list[Checkpoint] = []
-        groups = [
-            group
-            for group in (await list_groups(context.source)).values()
-            if group.kind in KINDS and flow.settings.selects_group(group.name)
-        ]
-        limit, failures = asyncio.Semaphore(_AT_ONCE), 0
-
-        async def read(group: str) -> None:
-            nonlocal failures
-            async with limit:
-                try:
-                    committed = await committed_offsets(context.source, group)
-                except TwinlogError as error:
-                    failures += 1
-                    log.warning("group %s: cannot read its offsets: %s", group, error)
-                    return
-            checkpoints.extend(
-                Checkpoint(
-                    group=group,
-                    partition=translation.name(key),
-                    upstream_offset=offset.offset,
-                    downstream_offset=runs[key].to_destination(offset.offset),
-                    metadata=offset.metadata,
-                )
-                for key, offset in committed.items()
-                # Nothing is translated before something was copied.
-                if key in runs
-                and key.topic in with_groups
-                and translation.translates(key, offset.offset)
-                and not is_reported(offset.metadata)
+        checkpoints = [
+            Checkpoint(
+                group=group,
+                partition=translation.name(key),
+                upstream_offset=at.offset,
+                downstream_offset=min(runs[key].to_destination(at.offset), ends[key]),
+                metadata=at.metadata,
             )
-
-        await asyncio.gather(*(read(group.name) for group in groups))
+            for group, offsets in committed.items()
+            for key, at in offsets.items()
+            # Nothing is translated before something was copied.
+            if key in ends and key.topic in with_groups and translation.translates(key, at.offset)
+        ]
         offset_syncs = [
             OffsetSync(
                 partition=key,
@@ -246,11 +238,13 @@ class Checkpoints(Sync[Positions | None]):
                 downstream_offset=found.end.destination - 1,
             )
             for key, found in runs.items()
+            if found.end.destination <= ends.get(key, -1)
         ]
+        failures += len(runs) - len(ends)
         return Positions(flow, checkpoints, offset_syncs, failures)
 
     async def apply(self, context: SyncContext, difference: Positions | None) -> int:
-        """Write what has changed since the last time; return how many groups were not read."""
+        """Write what has changed since the last time; return how much was not read."""
         if difference is None:
             return 0
         settings, policy = difference.flow
@@ -293,3 +287,52 @@ class Checkpoints(Sync[Positions | None]):
         changed = {key: one for key, one in encoded.items() if written.get(key) != one[0]}
         await self._topics.write(cluster, topic, factor, [record for _, record in changed.values()])
         written |= {key: value for key, (value, _) in changed.items()}
+
+
+async def _committed(source: KafkaCluster, flow: FlowRules) -> tuple[GroupsOffsets, int]:
+    """What the groups of a flow have committed on its source, and how many cannot be read."""
+    groups = [
+        group.name
+        for group in (await list_groups(source)).values()
+        if group.kind in KINDS and flow.settings.selects_group(group.name)
+    ]
+    limit, found = asyncio.Semaphore(_AT_ONCE), dict[str, dict[TopicPartition, Committed]]()
+
+    async def read(group: str) -> None:
+        async with limit:
+            try:
+                committed = await committed_offsets(source, group)
+            except TwinlogError as error:
+                log.warning("group %s: cannot read its offsets: %s", group, error)
+            else:
+                found[group] = {
+                    p: at for p, at in committed.items() if not is_reported(at.metadata)
+                }
+
+    await asyncio.gather(*map(read, groups))
+    return found, len(groups) - len(found)
+
+
+async def _remote_offsets(
+    context: SyncContext,
+    partitions: Collection[TopicPartition],
+    translation: Translation,
+    spec: OffsetSpec,
+) -> dict[TopicPartition, int]:
+    """An offset of each remote log that can be read, by the source's partition."""
+    names = [translation.name(partition) for partition in partitions]
+    answers = translation.by_source(
+        partitions, await list_offsets(context.destination, names, spec)
+    )
+    offsets: dict[TopicPartition, int] = {}
+    for partition, answer in answers.items():
+        if isinstance(answer, Refusal):
+            log.warning(
+                "flow %s: no checkpoints of %s: cannot read its log bounds: %s",
+                context.name,
+                translation.name(partition),
+                answer,
+            )
+        else:
+            offsets[partition] = answer.offset
+    return offsets

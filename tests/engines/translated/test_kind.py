@@ -61,3 +61,19 @@ def test_what_a_lost_part_of_a_map_had_is_not_translated(monkeypatch: pytest.Mon
     found = asyncio.run(TranslatedKind().translation(cast("KafkaCluster", None), [topic]))
     assert not found.translates(A, 4999)
     assert found.translates(A, 5000)
+    assert not found.lost
+
+
+def test_a_copy_that_has_lost_records_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def read(*_: object) -> dict[TopicPartition, RecordedMap]:
+        runs = OffsetRuns(Ends(Offset(0), Offset(0)))
+        keys = {TopicPartition("orders", at): at == 0 for at in (0, 1)}
+        return {
+            key: RecordedMap(runs, Offset(0), pending=False, lost=lost)
+            for key, lost in keys.items()
+        }
+
+    monkeypatch.setattr(kind, "read_maps", read)
+    topic = MirrorTopic(mirror="flow", topic="orders", topic_id=UUID(int=1), partitions=2)
+    found = asyncio.run(TranslatedKind().translation(cast("KafkaCluster", None), [topic]))
+    assert found.lost == {A}

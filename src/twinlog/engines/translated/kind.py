@@ -45,4 +45,5 @@ class TranslatedKind:
         }
         lacking = {name: one.runs.start.source for name, one in recorded.items() if one.lacks_start}
         unknown = frozenset(names.keys() - maps.keys())
-        return Translation(names, maps, unknown, {**begins, **lacking})
+        lost = frozenset(name for name, one in recorded.items() if one.lost)
+        return Translation(names, maps, unknown, {**begins, **lacking}, lost)
