@@ -9,18 +9,20 @@ from uuid import UUID
 import pytest
 
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Refusal
+from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
 from twinlog.kafka.groups.offsets import Committed, Group
 from twinlog.kafka.requests.partitions import ListedOffset, OffsetSpec
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.lifecycle.flow_creation import stored_properties
-from twinlog.mirror.mm2_records import Checkpoint
+from twinlog.mirror.mm2_records import Checkpoint, Mm2Record
+from twinlog.mirror.mm2_records import encode as encode_mm2
 from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run
 from twinlog.mirror.states import State
 from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, encode
 from twinlog.store.group_log import Remembered
 from twinlog.store.snapshot import Snapshot, StoredRecord
+from twinlog.store.topic_reader import ControlRecord
 from twinlog.sync import flow_records, group_offsets
 from twinlog.sync.base import SyncContext
 from twinlog.sync.flow_records import Checkpoints, Positions
@@ -52,12 +54,20 @@ class Flow:
         self.ends: dict[TopicPartition, int | Refusal] = {}
         """The ends of remote logs, by the source's partition; otherwise they are far."""
         self.lost: frozenset[TopicPartition] = frozenset()
+        self.begins: dict[TopicPartition, int] = {}
+        self.starts: dict[TopicPartition, int] = {}
+        """The beginnings of remote logs, by their names."""
+        self.stored: dict[tuple[str, TopicPartition], Checkpoint] = {}
+        self.unreadable: TwinlogError | None = None
         kind = SimpleNamespace(translation=self._translation)
         for module in (flow_records, group_offsets):
             monkeypatch.setattr(module, "kind_named", lambda _: kind)
             monkeypatch.setattr(module, "list_groups", self._groups)
         monkeypatch.setattr(flow_records, "committed_offsets", self._committed)
         monkeypatch.setattr(flow_records, "list_offsets", self._listed)
+        monkeypatch.setattr(flow_records, "_stored_checkpoints", self._stored_checkpoints)
+        self.sync = Checkpoints()
+        monkeypatch.setattr(self.sync._topics, "write", self._write)
         monkeypatch.setattr(group_offsets, "read_groups", self._remembered)
 
     @property
@@ -94,9 +104,17 @@ class Flow:
 
     def positions(self) -> Positions:
         """What is to be written."""
-        found = asyncio.run(Checkpoints().compare(self.context))
+        found = asyncio.run(self.sync.compare(self.context))
         assert found is not None
         return found
+
+    def refresh(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Write; return the group's stored checkpoints, as `checkpoints` does."""
+        asyncio.run(self.sync.apply(self.context, self.positions()))
+        return {
+            one.partition: (one.upstream_offset, one.downstream_offset)
+            for one in self.stored.values()
+        }
 
     def checkpoints(self) -> dict[TopicPartition, tuple[int, int]]:
         """The offsets of the group on both sides, by the remote partition."""
@@ -112,11 +130,14 @@ class Flow:
         }
         maps = {key: self.maps[key] for key in names.keys() & self.maps.keys()}
         self.maps_were_read = True
-        return Translation(names, maps, frozenset(names.keys() - maps.keys()), lost=self.lost)
+        unknown = frozenset(names.keys() - maps.keys())
+        return Translation(names, maps, unknown, self.begins, self.lost)
 
     async def _listed(
-        self, _: object, partitions: Collection[TopicPartition], __: OffsetSpec
+        self, _: object, partitions: Collection[TopicPartition], spec: OffsetSpec
     ) -> dict[TopicPartition, ListedOffset | Refusal]:
+        if spec is OffsetSpec.EARLIEST:
+            return {name: ListedOffset(self.starts.get(name, 0), -1, -1) for name in partitions}
         assert self.maps_were_read, "a log that has grown since would hide what the maps lack"
         ends = {
             TopicPartition(self.names[key.topic], key.partition): end
@@ -128,6 +149,17 @@ class Flow:
             else ListedOffset(end, -1, -1)
             for name in partitions
         }
+
+    async def _stored_checkpoints(self, *_: object) -> dict[tuple[str, TopicPartition], Checkpoint]:
+        if self.unreadable is not None:
+            raise self.unreadable
+        return dict(self.stored)
+
+    async def _write(self, _: object, topic: str, __: int, records: Collection[Mm2Record]) -> None:
+        for record in records:
+            assert isinstance(record, Checkpoint) == (topic == "a.checkpoints.internal")
+            if isinstance(record, Checkpoint):
+                self.stored[record.group, record.partition] = record
 
     async def _groups(self, _: object) -> dict[str, Group]:
         return {GROUP: Group(GROUP, "Empty", "classic")}
@@ -192,3 +224,89 @@ def test_nothing_is_written_of_a_log_that_is_lost_or_unreadable(
     assert flow.checkpoints() == {TopicPartition("a.u", 0): (3, 3)}
     assert flow.positions().failed == 1
     assert "no checkpoints of a.t-0: " in caplog.text
+
+
+def stored_by_mirror_maker(flow: Flow, upstream: int, downstream: int) -> None:
+    """Let MirrorMaker 2 have written a checkpoint of the group."""
+    copy = TopicPartition("a.t", 0)
+    flow.stored[GROUP, copy] = Checkpoint(
+        group=GROUP, partition=copy, upstream_offset=upstream, downstream_offset=downstream
+    )
+
+
+def test_a_group_that_goes_back_below_the_map_has_no_later_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: clients of MirrorMaker 2 skip nothing; where the records are is not known.
+
+    MirrorMaker 2 has copied [0, 1000) to somewhere below 1100.
+    """
+    flow, copy = Flow(monkeypatch, {"t": "a.t"}), TopicPartition("a.t", 0)
+    flow.maps, flow.begins = {T: runs((1000, 1100, 100), start=(1000, 1100))}, {T: 1000}
+    flow.committed = {T: Committed(1050)}
+    assert flow.refresh() == {copy: (1050, 1150)}
+    flow.committed, flow.starts = {T: Committed(400)}, {copy: 7}
+    assert flow.refresh() == {copy: (400, 7)}
+    flow.committed = {T: Committed(900)}
+    assert flow.refresh() == {copy: (400, 7)}, "it is not above the group"
+    flow.starts = {copy: 30}
+    assert flow.refresh() == {copy: (900, 30)}, "the log begins later"
+    flow.committed = {T: Committed(1001)}
+    assert flow.refresh() == {copy: (1001, 1101)}
+
+
+def test_a_checkpoint_of_mirror_maker_that_is_lower_still_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: it is better than the beginning; also where nothing was copied since.
+
+    One that is not there is not written.
+    """
+    flow, copy = Flow(monkeypatch, {"t": "a.t"}), TopicPartition("a.t", 0)
+    flow.begins = {T: 1000}
+    flow.committed = {T: Committed(900)}
+    assert flow.refresh() == {}
+    stored_by_mirror_maker(flow, 850, 840)
+    flow.sync.forget()
+    assert flow.refresh() == {copy: (850, 840)}
+    flow.committed = {T: Committed(800)}
+    assert flow.refresh() == {copy: (800, 0)}
+
+
+def test_stored_checkpoints_that_cannot_be_read_are_a_failure(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: the others are written; the check says that one may be too high."""
+    flow, copy = Flow(monkeypatch, {"t": "a.t", "u": "a.u"}), TopicPartition("a.u", 0)
+    flow.maps, flow.begins = {U: runs((0, 0, 10))}, {T: 1000}
+    flow.committed = {T: Committed(900), U: Committed(3)}
+    flow.unreadable = Retriable("no leader")
+    assert flow.refresh() == {copy: (3, 3)}
+    assert flow.positions().failed == 1
+    assert "flow flow: cannot compare its checkpoints: no leader" in caplog.text
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_the_last_readable_checkpoint_counts(
+    monkeypatch: pytest.MonkeyPatch, *, exists: bool
+) -> None:
+    """Goal: as clients read them; one that cannot be decoded, and a topic that is not there."""
+    copy = TopicPartition("a.t", 0)
+    written = [
+        Checkpoint(group=group, partition=copy, upstream_offset=at, downstream_offset=at + 1)
+        for group, at in (("g", 5), ("h", 6), ("g", 9))
+    ]
+    pairs = [*map(encode_mm2, written), (encode_mm2(written[1])[0], b"\0\7")]
+    records = [ControlRecord(0, at, 0, *pair) for at, pair in enumerate(pairs)]
+
+    async def read(*_: object) -> list[ControlRecord]:
+        assert exists
+        return records
+
+    async def refresh(names: list[str]) -> object:
+        return SimpleNamespace(topics=dict.fromkeys(names if exists else []))
+
+    monkeypatch.setattr(flow_records, "read_whole", read)
+    cluster: Any = SimpleNamespace(refresh=refresh)
+    found = asyncio.run(flow_records._stored_checkpoints(cluster, "a.checkpoints.internal"))
+    assert found == ({("g", copy): written[2]} if exists else {})

@@ -7,13 +7,20 @@
     mm2-offset-syncs.TARGET.internal    either           at a refresh, for partitions that have
                                                          grown (`offset-syncs.topic.location`)
 
-They are for MirrorMaker 2's own clients and tools. twinlog reads none of them: it has the map of
+They are for MirrorMaker 2's own clients and tools. twinlog goes by none of them: it has the map of
 offsets (docs/decisions/0014-recorded-offset-map.md), and a checkpoint is exact.
 
 The map names offsets at which records were written. A remote log that ends before them has lost
 these records, or has a leader that does not show them yet. A checkpoint is then at the log's end: a
 consumer cannot begin behind it, and would skip what is copied there next. Where the flow has
 recorded that records were lost, nothing is written, since others may be at their offsets.
+
+A group that goes back below the map (MirrorMaker 2 has copied what is there, and where to is not
+known) has a checkpoint that it is behind of: by that it would skip records. It gets one at the
+beginning of the remote log, unless the stored one is not above it, such as MirrorMaker 2's own. A
+tombstone would not do: Kafka's `MirrorClient.remoteConsumerOffsets` fails at one for each group
+(NullPointerException in `Checkpoint.deserializeRecord`, 4.3), and goes by the record before it
+until both are compacted.
 """
 
 import asyncio
@@ -25,17 +32,25 @@ from typing import Final, NamedTuple
 from twinlog.engines.kinds import kind_named
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Refusal, TwinlogError
+from twinlog.kafka.errors import ProtocolError, Refusal, TwinlogError
 from twinlog.kafka.groups.offsets import Committed, committed_offsets, list_groups
 from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
 from twinlog.kafka.requests.topics import NewTopic, create_topics
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.flow import FlowRules, flow_of
-from twinlog.mirror.mm2_records import Checkpoint, Heartbeat, Mm2Record, OffsetSync, encode
+from twinlog.mirror.mm2_records import (
+    Checkpoint,
+    Heartbeat,
+    Mm2Record,
+    OffsetSync,
+    decode_checkpoint,
+    encode,
+)
 from twinlog.mirror.offset_runs import OffsetRuns
 from twinlog.mirror.reported_positions import is_reported
 from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import Mirror
+from twinlog.store.topic_reader import latest, read_whole
 from twinlog.store.topic_writer import ALL, Entry, append
 from twinlog.sync.base import METADATA, Host, MirrorContext, Sync, SyncContext
 from twinlog.sync.flow_topics import FLOWS
@@ -180,6 +195,8 @@ class Positions(NamedTuple):
 
 GroupsOffsets = Mapping[str, Mapping[TopicPartition, Committed]]
 """What groups have committed, by group."""
+StoredCheckpoints = dict[tuple[str, TopicPartition], Checkpoint]
+"""By group, and partition of the destination."""
 
 
 class Checkpoints(Sync[Positions | None]):
@@ -192,11 +209,13 @@ class Checkpoints(Sync[Positions | None]):
     def __init__(self) -> None:
         self._topics = BookkeepingTopics()
         self._written: dict[str, dict[tuple[str, bytes], bytes]] = {}  # by topic and key
+        self._stored: dict[str, StoredCheckpoints] = {}  # by flow, if they were needed
         self._all_due: dict[str, float] = {}
 
     def forget(self) -> None:
         """Write all again: another node may have written other ones meanwhile."""
         self._written.clear()
+        self._stored.clear()
 
     async def compare(self, context: SyncContext) -> Positions | None:
         """Translate the offsets that groups have committed on the source; None: not wanted.
@@ -240,8 +259,61 @@ class Checkpoints(Sync[Positions | None]):
             for key, found in runs.items()
             if found.end.destination <= ends.get(key, -1)
         ]
+        below = {
+            (group, key): at.offset
+            for group, offsets in committed.items()
+            for key, at in offsets.items()
+            if key.topic in with_groups
+            and key not in translation.lost
+            and not translation.translates(key, at.offset)
+        }
         failures += len(runs) - len(ends)
+        try:
+            checkpoints += await self._set_back(context, flow, translation, below)
+        except TwinlogError as error:
+            failures += 1
+            log.warning("flow %s: cannot compare its checkpoints: %s", context.name, error)
         return Positions(flow, checkpoints, offset_syncs, failures)
+
+    async def _set_back(
+        self,
+        context: SyncContext,
+        flow: FlowRules,
+        translation: Translation,
+        below: Mapping[tuple[str, TopicPartition], int],
+    ) -> list[Checkpoint]:
+        """Checkpoints at the beginning of remote logs, for groups that would skip records.
+
+        Args:
+            context: the flow.
+            flow: its rules.
+            translation: where the partitions and offsets are on the destination.
+            below: offsets of the source below the map, by group and the source's partition.
+
+        Raises:
+            TwinlogError: the stored checkpoints, or the logs' beginnings, cannot be read.
+        """
+        if not below:
+            return []
+        if context.name not in self._stored:
+            topic = flow.policy.checkpoints_topic(flow.settings.source_cluster_alias)
+            self._stored[context.name] = await _stored_checkpoints(context.destination, topic)
+        stored = self._stored[context.name]
+        partitions = {key for _, key in below}
+        starts = await _remote_offsets(context, partitions, translation, OffsetSpec.EARLIEST)
+        return [
+            Checkpoint(
+                group=group,
+                partition=checkpoint.partition,
+                upstream_offset=offset,
+                downstream_offset=starts[key],
+            )
+            for (group, key), offset in below.items()
+            if key in starts
+            and (checkpoint := stored.get((group, translation.name(key)))) is not None
+            # A consumer cannot begin below the log's beginning either.
+            and (checkpoint.upstream_offset > offset or checkpoint.downstream_offset < starts[key])
+        ]
 
     async def apply(self, context: SyncContext, difference: Positions | None) -> int:
         """Write what has changed since the last time; return how much was not read."""
@@ -252,6 +324,7 @@ class Checkpoints(Sync[Positions | None]):
         if self._all_due.get(context.name, now) <= now:
             # A write without an answer may have landed behind a later one.
             self._written.pop(context.name, None)
+            self._stored.pop(context.name, None)
             self._all_due[context.name] = now + ALL_S
         written = self._written.setdefault(context.name, {})
         await self._write(
@@ -261,6 +334,10 @@ class Checkpoints(Sync[Positions | None]):
             difference.checkpoints,
             written,
         )
+        if context.name in self._stored:
+            self._stored[context.name] |= {
+                (one.group, one.partition): one for one in difference.checkpoints
+            }
         at_source = settings.offset_syncs_topic_location == "source"
         await self._write(
             context.source if at_source else context.destination,
@@ -311,6 +388,25 @@ async def _committed(source: KafkaCluster, flow: FlowRules) -> tuple[GroupsOffse
 
     await asyncio.gather(*map(read, groups))
     return found, len(groups) - len(found)
+
+
+async def _stored_checkpoints(cluster: KafkaCluster, topic: str) -> StoredCheckpoints:
+    """The last checkpoints of a topic, which may not exist yet.
+
+    Raises:
+        TwinlogError: they cannot be read.
+    """
+    if topic not in (await cluster.refresh([topic])).topics:
+        return {}
+    stored: StoredCheckpoints = {}
+    for record in latest(await read_whole(cluster, topic)).values():
+        try:
+            checkpoint = decode_checkpoint(record.key, record.value)
+        except ProtocolError:
+            continue  # clients leave it out, too
+        if checkpoint is not None:
+            stored[checkpoint.group, checkpoint.partition] = checkpoint
+    return stored
 
 
 async def _remote_offsets(
