@@ -59,8 +59,8 @@ def test_transforms_are_stored_with_the_flow() -> None:
     flow_of(properties)
     chain = transforms_of(properties)
     assert isinstance(chain, TransformChain)
-    ((name, _),) = chain.steps
-    assert name == "route"
+    (step,) = chain.steps
+    assert step.name == "route"
     in_transactions = flow_properties({"transaction.producer": "TRUE"}, "a", "b")
     assert kind_of(in_transactions) == "transactional"
     assert transforms_of(in_transactions) == TransformChain()
@@ -84,7 +84,7 @@ def test_transforms_of_a_file_are_stored() -> None:
     assert kind_of(properties) == "transactional"
     chain = transforms_of(properties)
     assert isinstance(chain, TransformChain)
-    assert [name for name, _ in chain.steps] == ["route"]
+    assert [step.name for step in chain.steps] == ["route"]
 
 
 def test_a_transform_by_spark_is_stored_with_the_flow() -> None:

@@ -511,6 +511,9 @@ _PREDICATES: Final[Mapping[str, Callable[[TransformOptions], Predicate]]] = {
     "HasHeaderKey": _has_header_key,
     "RecordIsTombstone": _record_is_tombstone,
 }
+# Whose functions read nothing of a record but its topic and partition, and append headers.
+_UNIFORM: Final = frozenset({"RegexRouter", "InsertHeader", "Filter"})
+_UNIFORM_PREDICATES: Final = frozenset({"TopicNameMatches"})
 _SIDE_NAMES: Final = {"Key": KEY, "Value": VALUE}
 
 TRANSFORM_NAMES: Final = (*_OF_RECORDS, *(f"{n}${s}" for n in _OF_SIDES for s in _SIDE_NAMES))
@@ -547,6 +550,16 @@ def predicate_named(class_name: str, options: TransformOptions) -> Predicate:
     predicate = _PREDICATES[name](options)
     options.finish()
     return predicate
+
+
+def is_uniform_transform(class_name: str) -> bool:
+    """Whether a transform of this class, without a predicate, is uniform: see `ChainStep`."""
+    return class_name.strip().removeprefix(TRANSFORMS_PACKAGE) in _UNIFORM
+
+
+def is_uniform_predicate(class_name: str) -> bool:
+    """Whether a predicate depends on nothing of a record but its topic and partition."""
+    return class_name.strip().removeprefix(PREDICATES_PACKAGE) in _UNIFORM_PREDICATES
 
 
 def _unknown(options: TransformOptions, class_name: str, known: Sequence[str]) -> UserError:

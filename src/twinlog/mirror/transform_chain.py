@@ -33,6 +33,8 @@ from twinlog.mirror.record_transforms import (
     Transform,
     TransformOptions,
     applied,
+    is_uniform_predicate,
+    is_uniform_transform,
     predicate_named,
     transform_named,
 )
@@ -61,16 +63,33 @@ class Transformed(NamedTuple):
     headers: Headers
 
 
-@dataclass(frozen=True, slots=True)
-class TransformChain:
-    """All transforms of a flow; without any, records stay as they are.
+class ChainStep(NamedTuple):
+    """A transform of a chain, with its name for messages.
 
-    `steps` have their names, for messages.
+    `is_uniform`: it depends on nothing of a record but its topic and partition, and only changes
+    the topic, appends headers, or drops the record.
     """
 
-    steps: Sequence[tuple[str, Transform]] = ()
+    name: str
+    transform: Transform
+    is_uniform: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TransformChain:
+    """All transforms of a flow; without any, records stay as they are."""
+
+    steps: Sequence[ChainStep] = ()
     key_converter: Converter = BYTES
     value_converter: Converter = BYTES
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all records of a remote partition get the same topic and more headers.
+
+        What `apply` does to any record, an empty one included, is then done to all.
+        """
+        return all(step.is_uniform for step in self.steps)
 
     def apply(self, record: Record, topic: str, partition: int) -> Transformed | None:
         """Transform a record.
@@ -91,7 +110,7 @@ class TransformChain:
         key = Part(record.key, self.key_converter)
         value = Part(record.value, self.value_converter)
         current = FlowRecord(topic, partition, record.timestamp, key, value, record.headers)
-        for name, transform in self.steps:
+        for name, transform, _ in self.steps:
             try:
                 changed = transform(current)
             except TransformError as error:
@@ -150,8 +169,20 @@ def parse_transforms(values: Mapping[str, str]) -> TransformChain:
     _check_declared(values, TRANSFORMS, names)
     _check_declared(values, PREDICATES, predicate_names)
     return TransformChain(
-        [(name, _transform(values, name, predicates)) for name in names],
+        [
+            ChainStep(name, _transform(values, name, predicates), _is_uniform(values, name))
+            for name in names
+        ],
         *(_converter(values, name) for name in CONVERTER_NAMES),
+    )
+
+
+def _is_uniform(values: Mapping[str, str], name: str) -> bool:
+    """Whether a transform and its predicate, which can be read, are uniform."""
+    prefix = f"{TRANSFORMS}.{name}."
+    predicate = values.get(f"{prefix}predicate")
+    return is_uniform_transform(values[f"{prefix}type"]) and (
+        predicate is None or is_uniform_predicate(values[f"{PREDICATES}.{predicate.strip()}.type"])
     )
 
 

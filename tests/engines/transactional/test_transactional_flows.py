@@ -5,6 +5,7 @@ import json
 import random
 import secrets
 import threading
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from group_tool import consumer_groups
 from lane_processes import lanes
 from stored_flows import states
 from transformed_flows import (
+    PARTITIONS,
     check_copies,
     consumed,
     count,
@@ -93,6 +95,82 @@ def test_transformed_records_arrive_once_though_lanes_are_killed(
             check_copies(destination, topic, committed, transformed, SECONDS)
     finally:
         writing.end()
+
+
+UNIFORM = {
+    "none": ({"transaction.producer": "true"}, "a.", []),
+    "route": (
+        {
+            "transforms": "r",
+            "transforms.r.type": f"{PACKAGE}RegexRouter",
+            "transforms.r.regex": r"a\.(.*)",
+            "transforms.r.replacement": "b.$1",
+        },
+        "b.",
+        [],
+    ),
+    "header": (
+        {
+            "transforms": "h",
+            "transforms.h.type": f"{PACKAGE}InsertHeader",
+            "transforms.h.header": "copied",
+            "transforms.h.value.literal": "yes",
+        },
+        "a.",
+        [("copied", b"yes")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNIFORM)
+def test_large_and_small_batches_arrive_once_though_lanes_are_killed(
+    pair: Pair, tmp_path: Path, name: str
+) -> None:
+    """Goal: batches that are forwarded, merged, or get headers, with kill -9 of the owner."""
+    transforms, prefix, added = UNIFORM[name]
+    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
+    asyncio.run(made(pair, mirror, topic, transforms))
+    remote, rng = f"{prefix}{topic}", random.Random(12)
+    source, destination = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
+    settings = {"bootstrap.servers": source, "linger.ms": 1000, "batch.size": 200_000}
+    producer = Producer({**settings, "compression.type": "zstd", "enable.idempotence": True})
+    wanted: defaultdict[int, list[object]] = defaultdict(list)
+
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.wait(0.1):
+            partition = rng.randrange(PARTITIONS)
+            for _ in range(rng.choice((1, 3, 60))):  # 60 are above 64 KiB
+                number = sum(map(len, wanted.values()))
+                value, headers = b"%d " % number + rng.randbytes(1200), headers_of(number)
+                producer.produce(topic, value, partition=partition, headers=headers)
+                wanted[partition].append((value, [*headers, *added]))
+            assert producer.flush(30) == 0  # a batch
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        with lanes(destination, tmp_path) as running:
+            for turn in range(3):
+                running.start(f"node-{turn}")
+                before = count(destination, remote)
+                until(
+                    lambda before=before: count(destination, remote) > before + 100,
+                    SECONDS,
+                    "the flow goes on",
+                )
+                stop.wait(rng.random())
+                running.kill(f"node-{turn}")
+            stop.set()
+            writing.join(60)
+            running.start("last")
+            total = sum(map(len, wanted.values()))
+            until(lambda: count(destination, remote) >= total, SECONDS, f"{total} records")
+            assert consumed(destination, remote) == wanted
+    finally:
+        stop.set()
+        writing.join(60)
 
 
 def test_a_record_that_cannot_be_transformed_stops_its_partition_only(

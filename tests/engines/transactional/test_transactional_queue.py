@@ -1,12 +1,10 @@
-"""Queue, outputs and positions of a transactional flow, without brokers."""
+"""Queue and positions of a transactional flow, without brokers."""
 
-import asyncio
 from uuid import UUID
 
 import pytest
-from batch_builders import THEN, batch, record
+from batch_builders import batch, record
 
-from twinlog.engines.transactional.outputs import transformed
 from twinlog.engines.transactional.positions import (
     PositionLost,
     found_position,
@@ -15,24 +13,17 @@ from twinlog.engines.transactional.positions import (
 from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.kafka.groups.offsets import Committed
 from twinlog.kafka.log.batch import batches
-from twinlog.kafka.log.compression import Codec
-from twinlog.kafka.log.records import RawRecord, decode, encode_tail, raw_records
-from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
+from twinlog.kafka.types import LeaderEpoch, Offset
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Data, Gap
-from twinlog.mirror.record_transforms import FlowRecord
 from twinlog.mirror.reported_positions import report_mark
-from twinlog.mirror.transform_chain import TransformChain, parse_transforms
 from twinlog.store.offset_log import fold_offsets
 from twinlog.store.offset_records import BegunPartition, Route, encode
 from twinlog.store.topic_reader import ControlRecord
 
-REMOTE = TopicPartition("A.t", 3)
 
-
-def data(start: int, end: int, codec: Codec = Codec.NONE, size: int = 1) -> Data:
-    records = [record(at, THEN + at, b"v" * size, str(at).encode()) for at in range(start, end)]
-    whole = memoryview(batch(records, codec))
+def data(start: int, end: int) -> Data:
+    whole = memoryview(batch([record(at) for at in range(start, end)]))
     (header,) = batches(whole)
     return Data(Offset(start), Offset(end), header, header.records(whole))
 
@@ -85,100 +76,6 @@ def test_a_gap_that_is_passed_during_a_transaction_stays_passed() -> None:
     assert queue.take(100) == ([], 5)  # and the next position is due
     queue.committed(Offset(5))
     assert (queue.mirrored_end, queue.recorded) == (5, 5)
-
-
-def written(chain: TransformChain, *pieces: Data) -> dict[TopicPartition, list[RawRecord]]:
-    found = asyncio.run(transformed(chain, pieces, REMOTE))
-    assert found.failure is None
-    return {
-        key: [one for each in built for one in raw_records(each.header, each.records)]
-        for key, built in found.batches.items()
-    }
-
-
-def test_records_without_transforms_keep_all_but_their_offsets() -> None:
-    for codec in Codec:
-        (found,) = written(TransformChain(), data(7, 300, codec), data(300, 302)).items()
-        assert found[0] == REMOTE
-        assert [(one.timestamp, bytes(one.tail)) for one in found[1]] == [
-            (THEN + at, encode_tail(str(at).encode(), b"v")) for at in range(7, 302)
-        ]
-
-
-def test_batches_are_bounded() -> None:
-    found = asyncio.run(
-        transformed(TransformChain(), [data(0, 9, size=300_000), data(9, 9000)], REMOTE)
-    )
-    built = found.batches[REMOTE]
-    assert sum(one.header.num_records for one in built) == 9000
-    assert max(len(one.records) for one in built) < 900_000
-    assert max(one.header.num_records for one in built) <= 4096
-
-
-def test_records_are_dropped_and_routed() -> None:
-    chain = parse_transforms(
-        {
-            "transforms": "f,r",
-            "transforms.f.type": "Filter",
-            "transforms.f.predicate": "p",
-            "transforms.r.type": "InsertHeader",
-            "transforms.r.header": "h",
-            "transforms.r.value.literal": "x",
-            "predicates": "p",
-            "predicates.p.type": "RecordIsTombstone",
-        }
-    )
-    (key, records), *_ = written(chain, data(0, 3)).items()
-    assert key == REMOTE
-    assert [decode(one).headers for one in records] == [(("h", b"x"),)] * 3
-    tombstones = [record(at, value=None) for at in range(3)]
-    whole = memoryview(batch(tombstones))
-    (header,) = batches(whole)
-    assert written(chain, Data(Offset(0), Offset(3), header, header.records(whole))) == {}
-
-
-def test_records_before_one_that_fails_are_written() -> None:
-    """Goal: an operator who skips that one loses no other."""
-    chain = parse_transforms(
-        {
-            "transforms": "m",
-            "transforms.m.type": "MaskField$Value",
-            "transforms.m.fields": "a",
-            "value.converter": "JsonConverter",
-            "value.converter.schemas.enable": "false",
-        }
-    )
-    values = [b'{"a":1}', b'{"a":2}', b"x", b'{"a":3}']
-    whole = memoryview(batch([record(7 + at, value=value) for at, value in enumerate(values)]))
-    (header,) = batches(whole)
-    bad = Data(Offset(7), Offset(11), header, header.records(whole))
-    found = asyncio.run(transformed(chain, [bad, data(11, 12)], REMOTE))
-    assert found.failure is not None
-    assert found.failure.offset == 9
-    assert "offset 9 cannot be transformed: transform m: it is no JSON" in found.failure.reason
-    (built,) = found.batches[REMOTE]
-    assert built.header.num_records == 2
-
-
-def test_a_defect_of_a_transform_fails_one_record() -> None:
-    """Goal: its partition is FAILED at the record, which is not skipped; the flow goes on."""
-
-    def broken(record: FlowRecord) -> FlowRecord:
-        if record.value.data == b"bad":
-            raise ZeroDivisionError("of the secret 4711")
-        return record
-
-    values = [b"a", b"bad", b"c"]
-    whole = memoryview(batch([record(7 + at, value=value) for at, value in enumerate(values)]))
-    (header,) = batches(whole)
-    pieces = [Data(Offset(7), Offset(10), header, header.records(whole))]
-    found = asyncio.run(transformed(TransformChain([("mine", broken)]), pieces, REMOTE))
-    assert found.failure is not None
-    assert found.failure.offset == 8
-    assert "offset 8 cannot be transformed: ZeroDivisionError in test_tr" in found.failure.reason
-    assert "4711" not in found.failure.reason
-    (built,) = found.batches[REMOTE]
-    assert [decode(one).value for one in raw_records(built.header, built.records)] == [b"a"]
 
 
 ONE, OTHER = UUID(int=1), UUID(int=2)

@@ -137,6 +137,15 @@ def test_attributes_decide_whether_a_batch_is_forwarded_unchanged(
         Sequence(0),
     )
     assert only(patched + made[HEADER_SIZE:]).attributes == 0
+    patched = patched_header(
+        header,
+        header.records(memoryview(made)),
+        ProducerId(1),
+        ProducerEpoch(0),
+        Sequence(0),
+        attributes=TRANSACTIONAL,
+    )
+    assert only(patched + made[HEADER_SIZE:]).attributes == TRANSACTIONAL
 
 
 def test_batches_with_holes_are_not_forwarded_unchanged() -> None:

@@ -17,6 +17,7 @@ from twinlog.kafka.errors import CorruptBatch
 from twinlog.kafka.log import record_parts
 from twinlog.kafka.log.batch import LOG_APPEND_TIME, Header
 from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.record_parts import CutRecord
 from twinlog.kafka.log.records import (
     RawRecord,
     Record,
@@ -149,23 +150,146 @@ def test_a_batch_without_records_has_none(form: Any) -> None:
     check(form, altered(made, body=b"\0"))
 
 
-@both
-@given(
-    made=st.lists(st.tuples(timestamps, contents, contents, all_headers), min_size=1, max_size=9)
+def cut_of(made: list[tuple[int, bytes | None, bytes | None, Any]]) -> list[CutRecord]:
+    """Records as `cut_records` gives them, at offsets that nothing depends on."""
+    return [
+        (5 * at, timestamp, key, value, encode_headers(headers))
+        for at, (timestamp, key, value, headers) in enumerate(made)
+    ]
+
+
+all_records = st.lists(
+    st.tuples(timestamps, contents, contents, all_headers), min_size=1, max_size=9
 )
+
+
+@both
+@given(made=all_records, first=st.integers(0, 9))
 def test_packed_records_are_those_of_the_oracle(
-    form: Any, made: list[tuple[int, bytes | None, bytes | None, Any]]
+    form: Any, made: list[tuple[int, bytes | None, bytes | None, Any]], first: int
 ) -> None:
     """Goal: the same bytes as `build`, for any timestamps, contents and headers."""
     raw = [
         RawRecord(at, timestamp, 0, memoryview(encode_tail(key, value, headers)))
         for at, (timestamp, key, value, headers) in enumerate(made)
     ]
-    packed = form.pack_records(
-        [
-            (timestamp, key, value, encode_headers(headers))
-            for timestamp, key, value, headers in made
-        ],
-        made[0][0],
+    body, records = form.BatchBody(1 << 20, 100), cut_of(made)
+    assert body.add(records[:first], 0) == min(first, len(records))
+    assert body.add(records, min(first, len(records))) == len(records)
+    expected = build(raw, Codec.NONE)
+    assert body.encoded() == bytes(expected.records)
+    assert (body.count, body.base_timestamp, body.max_timestamp) == (
+        expected.header.num_records,
+        expected.header.base_timestamp,
+        expected.header.max_timestamp,
     )
-    assert packed == bytes(build(raw, Codec.NONE).records)
+
+
+@both
+@given(
+    sizes=st.lists(st.integers(0, 40), max_size=30),
+    max_bytes=st.integers(1, 60),
+    max_records=st.integers(1, 5),
+)
+def test_bodies_are_bounded(form: Any, sizes: list[int], max_bytes: int, max_records: int) -> None:
+    """Goal: all records in order; no body could have one more; only a lone one is too large."""
+    records: list[CutRecord] = [
+        (at, THEN, b"k", bytes(size), b"\0") for at, size in enumerate(sizes)
+    ]
+    at, ranges = 0, []
+    while at < len(records):
+        body = form.BatchBody(max_bytes, max_records)
+        end = body.add(records, at)
+        assert body.count == end - at > 0
+        assert body.add(records, end) == end
+        ranges.append((at, end))
+        at = end
+    for start, end in ranges:
+        total = sum(size + 2 for size in sizes[start:end])
+        assert end - start <= max_records
+        assert total <= max_bytes or end - start == 1
+        if end < len(records) and end - start < max_records:
+            assert total + sizes[end] + 2 > max_bytes
+
+
+@both
+def test_a_body_counts_records_of_more_than_one_byte(form: Any) -> None:
+    """Goal: the largest offset deltas and sizes of each length of a varint."""
+    made = [(THEN + at, b"k", bytes(at % 130), ()) for at in range(20_000)]
+    raw = [
+        RawRecord(at, timestamp, 0, memoryview(encode_tail(key, value)))
+        for at, (timestamp, key, value, _) in enumerate(made)
+    ]
+    body = form.BatchBody(1 << 30, 1 << 20)
+    assert body.add(cut_of(list(made)), 0) == len(made)
+    assert body.encoded() == bytes(build(raw, Codec.NONE).records)
+
+
+@both
+@given(made=all_records, added=all_headers.filter(bool))
+def test_added_headers_are_behind_the_own_ones(
+    form: Any, made: list[tuple[int, bytes | None, bytes | None, Any]], added: Any
+) -> None:
+    more = encode_headers(added)[1:]
+    assert form.with_headers(cut_of(made), len(added), more) == cut_of(
+        [(timestamp, key, value, (*own, *added)) for timestamp, key, value, own in made]
+    )
+
+
+MORE = encode_headers((("n", b"new"),))[1:]
+
+
+@both
+@given(data=st.binary(max_size=12) | all_headers.map(encode_headers), at=st.integers(0, 30))
+def test_headers_before_added_ones_are_judged_as_by_the_oracle(
+    form: Any, data: bytes, at: int
+) -> None:
+    """Goal: any bytes; what cannot be read is refused, and the rest keeps its meaning."""
+    data = data[:at]
+    try:
+        expected = (*decode_headers(memoryview(data), 7), ("n", b"new"))
+    except CorruptBatch:
+        with pytest.raises(CorruptBatch):
+            form.with_headers([(7, THEN, None, None, data)], 1, MORE)
+        return
+    ((*rest, found),) = form.with_headers([(7, THEN, None, None, data)], 1, MORE)
+    assert rest == [7, THEN, None, None]
+    assert decode_headers(memoryview(found), 7) == expected
+
+
+@both
+@pytest.mark.parametrize(
+    ("own", "kept"),
+    [
+        (b"\x82\x00\x02h\x01", b"\x02h\x01"),  # a count of two bytes
+        (b"\x02\x82\x00h\x02x", b"\x82\x00h\x02x"),
+        (b"\x02\x02h\x03", b"\x02h\x03"),  # null as -2
+        (b"\x02" + b"\x82" + b"\x80" * 8 + b"\x00" + b"h\x01", b"\x02h\x01"),  # of ten bytes
+    ],
+)
+def test_own_headers_keep_their_bytes(form: Any, own: bytes, kept: bytes) -> None:
+    """Goal: also varints that are longer than they need to be; up to nine bytes."""
+    ((*_, found),) = form.with_headers([(7, THEN, None, None, own)], 1, MORE)
+    assert found == b"\x04" + kept + MORE
+
+
+HEADERS = {
+    "nothing": b"",
+    "a negative count": b"\x01",
+    "more than there are": b"\x04\x02h\x01",
+    "a count beyond all": b"\xfe" + b"\xff" * 7 + b"\x7f",
+    "fewer than there are": b"\x02\x02h\x01\x02",
+    "no name": b"\x02\x01\x01",
+    "a name beyond the end": b"\x02\x06h\x01",
+    "a value beyond the end": b"\x02\x02h\x06x",
+    "an endless varint": b"\xff" * 12,
+}
+
+
+@both
+@pytest.mark.parametrize("name", HEADERS)
+def test_malformed_headers_are_refused(form: Any, name: str) -> None:
+    with pytest.raises(CorruptBatch):
+        decode_headers(memoryview(HEADERS[name]), 7)
+    with pytest.raises(CorruptBatch):
+        form.with_headers([(7, THEN, None, None, HEADERS[name])], 1, MORE)

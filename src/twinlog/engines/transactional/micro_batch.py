@@ -26,7 +26,7 @@ from twinlog.engines.dataframes import DataFrames, QueryFailed, ResultRows, Sour
 from twinlog.engines.transactional.outputs import GrowingBatches, Outputs, RecordFailure
 from twinlog.kafka.errors import CorruptBatch, Retriable
 from twinlog.kafka.log.compression import Codec
-from twinlog.kafka.log.record_parts import CutRecord, PackedRecord, cut_records
+from twinlog.kafka.log.record_parts import CutRecord, cut_records
 from twinlog.kafka.log.records import Encoded, Headers, decode_headers, encode_headers
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.dataframe_transform import DataFrameTransform
@@ -180,11 +180,11 @@ def assembled(records: Sequence[SourceRecord], result: ResultRows) -> tuple[_Res
         if source.remote in failures:
             continue
         try:
-            to, packed = _written(source, dict(zip(result.columns, row, strict=True)))
+            to, written = _written(source, dict(zip(result.columns, row, strict=True)))
         except TransformError as error:
             failures[source.remote] = _failure(source, str(error))
             continue
-        growing.setdefault(source.remote, GrowingBatches()).add(to, packed, source.codec)
+        growing.setdefault(source.remote, GrowingBatches()).add(to, [written], source.codec)
     return {remote: each.finished() for remote, each in growing.items()}, failures
 
 
@@ -205,15 +205,13 @@ def _failure(source: SourceRecord, reason: str) -> RecordFailure:
     return RecordFailure(Offset(source.offset), reason)
 
 
-def _written(
-    source: SourceRecord, row: Mapping[str, object]
-) -> tuple[TopicPartition, PackedRecord]:
+def _written(source: SourceRecord, row: Mapping[str, object]) -> tuple[TopicPartition, CutRecord]:
     """Where a row is written, and what.
 
     Raises:
         TransformError: a column has a value that no record can have.
     """
-    _, timestamp_before, key, value, headers = source.cut
+    offset, timestamp_before, key, value, headers = source.cut
     topic = row.get("topic", source.remote.topic)
     if not isinstance(topic, str):
         raise TransformError("column topic of the result is null")
@@ -229,7 +227,7 @@ def _written(
         _check_names(source.headers)
         headers = encode_headers(_headers(row["headers"]))
     key, value = _bytes(row.get("key", key)), _bytes(row.get("value", value))
-    return TopicPartition(topic, partition), (timestamp, key, value, headers)
+    return TopicPartition(topic, partition), (offset, timestamp, key, value, headers)
 
 
 def _bytes(value: object) -> bytes | None:

@@ -1,11 +1,18 @@
-"""From the batches of the source to those of a transaction: records are decoded and transformed.
+"""From the batches of the source to those of a transaction.
 
 Records keep their order within each partition that they go to. Their timestamps stay, and a batch
-is compressed as the source's.
+is compressed as the source's. No more is done than the transforms need:
+
+| transforms | batches | records |
+| --- | --- | --- |
+| none, or of the topic's name only | forwarded as they are, if neither small nor large | - |
+| the same headers for all records | decompressed, cut, packed, compressed | get these bytes |
+| any other | the same | transformed one by one |
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from traceback import extract_tb
@@ -14,16 +21,17 @@ from typing import Final, NamedTuple
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.record_parts import (
     NO_HEADERS,
+    BatchBody,
     CutRecord,
-    PackedRecord,
     cut_records,
-    pack_records,
+    with_headers,
 )
 from twinlog.kafka.log.records import (
     Encoded,
     Headers,
     Record,
     decode_headers,
+    decode_varint,
     encode_headers,
     encoded,
 )
@@ -35,8 +43,15 @@ from twinlog.mirror.transform_chain import TransformChain
 _BATCH_BYTES: Final = 512 * 1024
 """Uncompressed; half of the default of `max.message.bytes`. A longer record is alone."""
 _BATCH_RECORDS: Final = 4096
+_FORWARDED_BYTES: Final = 64 * 1024
+"""As compressed. Smaller batches are merged: a Produce request takes one of each partition."""
 _NO_BASE: Final = 0
 """Of a batch that the target's broker places."""
+_EMPTY: Final[CutRecord] = (0, 0, None, None, NO_HEADERS)
+
+
+def _empty_body() -> BatchBody:
+    return BatchBody(_BATCH_BYTES, _BATCH_RECORDS)
 
 
 @dataclass(slots=True)
@@ -45,32 +60,34 @@ class _Growing:
 
     codec: Codec
     built: list[Encoded] = field(default_factory=list)
-    records: list[PackedRecord] = field(default_factory=list)
-    size: int = 0
+    body: BatchBody = field(default_factory=_empty_body)
 
-    def add(self, record: PackedRecord, codec: Codec) -> None:
-        _, key, value, headers = record
-        size = len(key or b"") + len(value or b"") + len(headers)
-        full = self.size + size > _BATCH_BYTES or len(self.records) >= _BATCH_RECORDS
-        if self.records and (full or codec is not self.codec):
+    def add(self, records: list[CutRecord], codec: Codec) -> None:
+        if codec is not self.codec:
             self.flush()
-        self.codec = codec
-        self.records.append(record)
-        self.size += size
+            self.codec = codec
+        added = self.body.add(records, 0)
+        while added < len(records):
+            self.flush()
+            added = self.body.add(records, added)
+
+    def forward(self, batch: Encoded) -> None:
+        self.flush()
+        self.built.append(batch)
 
     def flush(self) -> None:
-        if self.records:
-            base_timestamp = self.records[0][0]
+        body = self.body
+        if body.count:
             batch = encoded(
-                pack_records(self.records, base_timestamp),
+                body.encoded(),
                 self.codec,
                 base_offset=_NO_BASE,
-                count=len(self.records),
-                base_timestamp=base_timestamp,
-                max_timestamp=max(timestamp for timestamp, _, _, _ in self.records),
+                count=body.count,
+                base_timestamp=body.base_timestamp,
+                max_timestamp=body.max_timestamp,
             )
             self.built.append(batch)
-            self.records, self.size = [], 0
+            self.body = _empty_body()
 
 
 class GrowingBatches:
@@ -79,11 +96,19 @@ class GrowingBatches:
     def __init__(self) -> None:
         self._growing: dict[TopicPartition, _Growing] = {}
 
-    def add(self, to: TopicPartition, record: PackedRecord, codec: Codec) -> None:
-        """Append a record to a partition, to be compressed as its batch of the source is."""
+    def add(self, to: TopicPartition, records: list[CutRecord], codec: Codec) -> None:
+        """Append records to a partition, to be compressed as their batch of the source is."""
+        if records:
+            self._of(to, codec).add(records, codec)
+
+    def forward(self, to: TopicPartition, batch: Encoded) -> None:
+        """Append a batch as it is."""
+        self._of(to, batch.header.codec).forward(batch)
+
+    def _of(self, to: TopicPartition, codec: Codec) -> _Growing:
         if to not in self._growing:
             self._growing[to] = _Growing(codec)
-        self._growing[to].add(record, codec)
+        return self._growing[to]
 
     def finished(self) -> Mapping[TopicPartition, Sequence[Encoded]]:
         """All batches."""
@@ -110,7 +135,7 @@ class Outputs(NamedTuple):
 
 
 async def transformed(
-    chain: TransformChain, batches: Iterable[Data], remote: TopicPartition
+    chain: TransformChain, batches: Sequence[Data], remote: TopicPartition
 ) -> Outputs:
     """The batches to write for these of the source.
 
@@ -123,36 +148,84 @@ async def transformed(
         CorruptBatch: a batch cannot be read.
     """
     growing = GrowingBatches()
-    failure = None
-    try:
-        for batch in batches:
-            codec = batch.header.codec
-            for records in cut_records(batch.header, batch.records):
-                for record in records:
-                    result = _applied(chain, record, remote)
-                    if result is None:
-                        continue
-                    to, packed = result
-                    growing.add(to, packed, codec)
-                await asyncio.sleep(0)  # the lane's other tasks have their turn, after 1 ms or so
-    except TransformError as error:
-        offset = Offset(record[0])
-        reason = f"the record at offset {offset} cannot be transformed: {error}"
-        failure = RecordFailure(offset, reason)
+    transform = _transform_alike if chain.is_uniform else _transform_each
+    failure = await transform(chain, batches, remote, growing)
     return Outputs(growing.finished(), failure)
+
+
+async def _transform_alike(
+    chain: TransformChain, batches: Sequence[Data], remote: TopicPartition, growing: GrowingBatches
+) -> RecordFailure | None:
+    """All records get the same topic and more headers: those that an empty record gets.
+
+    Returns:
+        The first record, if none can be transformed.
+    """
+    if not batches:
+        return None
+    try:
+        change = _applied(chain, _EMPTY, remote)
+    except TransformError as error:
+        return _failure(batches[0].start, error)
+    if change is None:
+        return None
+    to, (_, _, _, _, headers) = change
+    count, at = decode_varint(memoryview(headers), 0)
+    added = headers[at:]
+    for batch in batches:
+        if not added and _FORWARDED_BYTES <= len(batch.records) <= _BATCH_BYTES:
+            growing.forward(to, Encoded(batch.header, batch.records))
+            continue
+        for records in cut_records(batch.header, batch.records):
+            changed = with_headers(records, count, added)
+            growing.add(to, changed, batch.header.codec)
+            await asyncio.sleep(0)  # the lane's other tasks have their turn, after 1 ms or so
+    return None
+
+
+async def _transform_each(
+    chain: TransformChain, batches: Sequence[Data], remote: TopicPartition, growing: GrowingBatches
+) -> RecordFailure | None:
+    """Transform record by record.
+
+    Returns:
+        The first record that cannot be transformed; those before it are in `growing`.
+    """
+    for batch in batches:
+        for records in cut_records(batch.header, batch.records):
+            failure = None
+            runs: defaultdict[TopicPartition, list[CutRecord]] = defaultdict(list)
+            for record in records:
+                try:
+                    result = _applied(chain, record, remote)
+                except TransformError as error:
+                    failure = _failure(record[0], error)
+                    break
+                if result is not None:
+                    to, changed = result
+                    runs[to].append(changed)
+            for to, run in runs.items():
+                growing.add(to, run, batch.header.codec)
+            if failure is not None:
+                return failure
+            await asyncio.sleep(0)
+    return None
+
+
+def _failure(offset: int, error: TransformError) -> RecordFailure:
+    reason = f"the record at offset {offset} cannot be transformed: {error}"
+    return RecordFailure(Offset(offset), reason)
 
 
 def _applied(
     chain: TransformChain, record: CutRecord, remote: TopicPartition
-) -> tuple[TopicPartition, PackedRecord] | None:
+) -> tuple[TopicPartition, CutRecord] | None:
     """What is written of a record, and where.
 
     Raises:
         TransformError: a transform cannot be applied, whatever it raises.
         CorruptBatch: the record's headers cannot be read.
     """
-    if not chain.steps:
-        return remote, record[1:]
     offset, timestamp, key, value, encoded_headers = record
     headers: Headers = ()
     if encoded_headers != NO_HEADERS:
@@ -170,7 +243,7 @@ def _applied(
     to = remote
     if result.topic != remote.topic or result.partition != remote.partition:
         to = TopicPartition(result.topic, result.partition)
-    return to, (result.timestamp, result.key, result.value, encoded_headers)
+    return to, (offset, result.timestamp, result.key, result.value, encoded_headers)
 
 
 def _defect(error: Exception) -> str:

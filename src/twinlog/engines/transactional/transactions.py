@@ -33,8 +33,8 @@ from twinlog.kafka.errors import (
     TwinlogError,
     check,
 )
-from twinlog.kafka.log.batch import TRANSACTIONAL
-from twinlog.kafka.log.records import Encoded, whole
+from twinlog.kafka.log.batch import TRANSACTIONAL, patched_header
+from twinlog.kafka.log.records import Encoded
 from twinlog.kafka.requests.transactions import (
     ProducerId,
     TransactionOffset,
@@ -42,7 +42,8 @@ from twinlog.kafka.requests.transactions import (
     init_producer_id,
     send_offsets_to_txn,
 )
-from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.kafka.types import Offset, ProducerEpoch, TopicPartition
+from twinlog.kafka.types import ProducerId as ProducerIdNumber
 from twinlog.kafka.types import Sequence as SequenceNumber
 from twinlog.store.topic_writer import (
     ABORT_TIMEOUT,
@@ -210,13 +211,15 @@ class TargetTransactions:
 
 
 def _whole(batch: Encoded, producer: ProducerId, sequence: SequenceNumber) -> bytes:
-    return whole(
-        batch,
+    header = patched_header(
+        batch.header,
+        batch.records,
+        ProducerIdNumber(producer.producer_id),
+        ProducerEpoch(producer.epoch),
+        sequence,
         attributes=TRANSACTIONAL,
-        producer_id=producer.producer_id,
-        epoch=producer.epoch,
-        sequence=sequence,
     )
+    return header + bytes(batch.records)
 
 
 def _rounds(

@@ -199,6 +199,8 @@ def patched_header(
     producer_id: ProducerId,
     epoch: ProducerEpoch,
     sequence: Sequence,
+    *,
+    attributes: int = 0,
 ) -> bytes:
     """The header with which a forwardable batch is produced, 61 bytes, checksum included.
 
@@ -208,9 +210,10 @@ def patched_header(
         producer_id: the state partition's producer id on the destination.
         epoch: the producer epoch of the destination's partition.
         sequence: of the batch's first record.
+        attributes: bits besides the codec's, such as `TRANSACTIONAL`.
     """
     covered_bytes = _AFTER_CRC.pack(
-        header.attributes & _KEPT_ATTRIBUTES,
+        header.attributes & _KEPT_ATTRIBUTES | attributes,
         header.last_offset_delta,
         header.base_timestamp,
         header.max_timestamp,

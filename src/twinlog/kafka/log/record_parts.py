@@ -13,18 +13,27 @@ from mypy_extensions import i64
 
 from twinlog.kafka.log.batch import Header
 from twinlog.kafka.log.compression import decompress
-from twinlog.kafka.log.records import RawRecord, decode, each_record, encode_headers, varint
+from twinlog.kafka.log.records import (
+    SMALL_VARINTS,
+    RawRecord,
+    decode,
+    decode_headers,
+    each_record,
+    encode_headers,
+    encode_varint,
+    varint,
+)
 
 CutRecord = tuple[int, int, bytes | None, bytes | None, bytes]
 """Offset, timestamp, key, value, and the headers as they are encoded, with their count."""
-PackedRecord = tuple[int, bytes | None, bytes | None, bytes]
-"""Timestamp, key, value, and encoded headers."""
 
 NO_HEADERS: Final = b"\0"
 AT_ONCE: Final = 128
 """Records that are cut before the caller has them."""
 
 _NO_ATTRIBUTES: Final = b"\0"
+_NULL: Final = encode_varint(-1)
+_SMALL: Final = len(SMALL_VARINTS)
 _MORE: Final = 0x80
 _LONGEST: Final = 63
 """Bits of a varint in nine bytes. No client writes a longer one."""
@@ -151,27 +160,127 @@ def _varint(data: bytes, at: i64) -> tuple[i64, i64]:
     return (number >> 1) ^ -(number & 1), at
 
 
-def pack_records(records: list[PackedRecord], base_timestamp: int) -> bytes:
-    """Encode records with consecutive offsets as the body of a batch, not compressed."""
-    null = varint(-1)
-    parts: list[bytes] = []  # joined at once: a writer that grows copies a megabyte several times
-    for index, (timestamp, key, value, headers) in enumerate(records):
-        deltas = varint(timestamp - base_timestamp) + varint(index)
-        key_size = null if key is None else varint(len(key))
-        value_size = null if value is None else varint(len(value))
-        size = 1 + len(deltas) + len(key_size) + len(value_size) + len(headers)
-        if key is not None:
-            size += len(key)
-        if value is not None:
-            size += len(value)
-        parts.append(varint(size))
-        parts.append(_NO_ATTRIBUTES)
-        parts.append(deltas)
-        parts.append(key_size)
-        if key is not None:
-            parts.append(key)
-        parts.append(value_size)
-        if value is not None:
-            parts.append(value)
-        parts.append(headers)
-    return b"".join(parts)
+def with_headers(records: list[CutRecord], count: int, added: bytes) -> list[CutRecord]:
+    """The same records with more headers behind their own, which keep their bytes.
+
+    Args:
+        records: any.
+        count: how many headers are added.
+        added: these, encoded, without their count.
+
+    Raises:
+        CorruptBatch: as `records.decode_headers`, if any are added.
+    """
+    if not count:
+        return records
+    alone = _encoded(count) + added
+    found: list[CutRecord] = []
+    for offset, timestamp, key, value, headers in records:
+        more = alone if headers == NO_HEADERS else _appended(headers, count, added, offset)
+        found.append((offset, timestamp, key, value, more))
+    return found
+
+
+def _appended(headers: bytes, count: i64, added: bytes, offset: int) -> bytes:
+    try:
+        number, start = _counted(headers)
+    except (IndexError, ValueError):
+        headers = encode_headers(decode_headers(memoryview(headers), offset))
+        number, start = _counted(headers)
+    return _encoded(number + count) + headers[start:] + added
+
+
+def _counted(headers: bytes) -> tuple[i64, i64]:
+    """The number of encoded headers, and the position of the first one.
+
+    Raises:
+        ValueError, IndexError: they are not of the usual form.
+    """
+    total: i64 = len(headers)
+    number, start = _varint(headers, 0)
+    if number < 0:
+        raise ValueError
+    at: i64 = start
+    left: i64 = number
+    while left:
+        length, at = _varint(headers, at)
+        if length < 0 or length > total - at:
+            raise ValueError
+        at += length
+        length, at = _varint(headers, at)
+        if length > total - at:
+            raise ValueError
+        if length > 0:
+            at += length
+        left -= 1
+    if at != total:
+        raise ValueError
+    return number, start
+
+
+def _encoded(number: i64) -> bytes:
+    """A number as a varint."""
+    return SMALL_VARINTS[number] if 0 <= number < _SMALL else encode_varint(number)
+
+
+class BatchBody:
+    """The records of a batch that grows, encoded as they come: their offsets are 0, 1, 2 and so on.
+
+    Args:
+        max_bytes: the most that its keys, values and headers have together. One record may have
+            more: it is alone.
+        max_records: the most records.
+    """
+
+    def __init__(self, max_bytes: int, max_records: int) -> None:
+        self._max_bytes: i64 = max_bytes
+        self._max_records: i64 = max_records
+        self._bytes: i64 = 0
+        self._parts: list[bytes] = []
+        self.count: int = 0
+        self.base_timestamp: int = 0
+        self.max_timestamp: int = 0
+
+    def add(self, records: list[CutRecord], start: int) -> int:
+        """Append records from the index `start` on, whatever their offsets are.
+
+        Returns:
+            The index of the first record that does not fit, or their number.
+        """
+        parts = self._parts
+        index: i64 = start
+        end: i64 = len(records)
+        count: i64 = self.count
+        total: i64 = self._bytes
+        while index < end and count < self._max_records:
+            _, timestamp, key, value, headers = records[index]
+            key_bytes: i64 = 0 if key is None else len(key)
+            value_bytes: i64 = 0 if value is None else len(value)
+            size: i64 = key_bytes + value_bytes + len(headers)
+            if count and total + size > self._max_bytes:
+                break
+            if not count:
+                self.base_timestamp = self.max_timestamp = timestamp
+            elif timestamp > self.max_timestamp:
+                self.max_timestamp = timestamp
+            deltas = varint(timestamp - self.base_timestamp) + _encoded(count)
+            key_size = _NULL if key is None else _encoded(key_bytes)
+            value_size = _NULL if value is None else _encoded(value_bytes)
+            length: i64 = 1 + len(deltas) + len(key_size) + len(value_size) + size
+            parts.append(_encoded(length) + _NO_ATTRIBUTES + deltas + key_size)
+            if key is not None:
+                parts.append(key)
+            parts.append(value_size)
+            if value is not None:
+                parts.append(value)
+            parts.append(headers)
+            total += size
+            count += 1
+            index += 1
+        self.count = count
+        self._bytes = total
+        return index
+
+    def encoded(self) -> bytes:
+        """The body of the batch, not compressed."""
+        return b"".join(self._parts)  # at once: a buffer that grows is copied several times
