@@ -115,24 +115,146 @@ def record_of(**fields: object) -> dict[str, Any]:
     }
 
 
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+DATE = {"type": "int", "logicalType": "date"}
+UUID = {"type": "string", "logicalType": "uuid"}
+AT = datetime.datetime(2024, 1, 1, 10, 0, 0, 123456)  # noqa: DTZ001 - as Spark's collect() has it
+
+
+def decimal_of(precision: int, scale: int) -> dict[str, object]:
+    """A decimal's schema."""
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+
+
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
         ("long", 1.7),
+        ("long", 5.0),
         ("long", Decimal("1.7")),
+        ("float", 1e300),
+        ("float", 0.1),
+        ("float", 2**24 + 1),
+        ("double", 2**53 + 1),
+        ("double", 2**70 + 1),
+        (["null", "float"], 0.1),
+        (["null", "float", "double"], 2**53 + 1),
+        ({"type": {"type": "map", "values": "float"}}, {"a": 0.1}),
+        ({"type": {"type": "array", "items": "float"}}, [0.5, 0.1]),
+        ({"type": MILLIS}, AT),
+        ({"type": MILLIS}, 5),
+        ({"type": DATE}, AT),
+        ({"type": UUID}, "no UUID"),
+        ({"type": decimal_of(3, 2)}, Decimal(100)),
+        ({"type": decimal_of(3, 2)}, Decimal("1.239")),
         ("int", 5_000_000_000),
         ("boolean", "false"),
         ("boolean", None),
+        ("boolean", 1),
+        ("long", True),
+        ("long", Decimal(5)),
+        ("double", Decimal("1.5")),
+        ("bytes", "x"),
+        ("string", b"x"),
         ("string", 5),
     ],
 )
 def test_values_of_a_result_are_not_altered_to_fit(
-    source: TinyRegistry, kind: str, value: object
+    source: TinyRegistry, kind: object, value: object
 ) -> None:
     """Goal: what fastavro would write as another value is refused."""
-    source.add(SUBJECT, record_of(f=kind))
+    source.add(SUBJECT, OLD)
+    source.add("t-value", record_of(f=kind))
     with pytest.raises(NotAvro, match="does not fit the latest schema"):
-        kept(source).encoded(Row(f=value), "orders")
+        kept(source).encoded(Row(f=value), "t")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "written"),
+    [
+        ("float", 0.10000000149011612, 0.10000000149011612),
+        ("float", float("inf"), float("inf")),
+        ("float", 2**24, 2.0**24),
+        ("double", 0.1, 0.1),
+        ("double", 2**53, 2.0**53),
+        ("double", float("nan"), float("nan")),
+        (["null", "double", "long"], 2**53 + 1, 2**53 + 1),
+        (["null", "double", "long"], 5, 5),
+        (["null", "int", "long"], 2**40, 2**40),
+        (["null", "float", "double"], 0.1, 0.1),
+        (["null", DATE, MICROS], AT, AT.replace(tzinfo=datetime.UTC)),
+        ({"type": {"type": "array", "items": ["double", "long"]}}, [2**53 + 1], [2**53 + 1]),
+        ({"type": MICROS}, AT, AT.replace(tzinfo=datetime.UTC)),
+        ({"type": DATE}, AT.date(), AT.date()),
+        ({"type": UUID}, "12345678-1234-5678-1234-56781234ABCD", None),
+        ({"type": decimal_of(38, 2)}, Decimal("-" + "9" * 36 + ".99"), None),
+        ({"type": decimal_of(4, 2)}, Decimal("1.5"), None),
+    ],
+)
+def test_values_of_a_result_that_fit_are_written_as_they_are(
+    source: TinyRegistry, kind: object, value: object, written: object
+) -> None:
+    """Goal: the same value and type, in the branch of a union that holds it."""
+    schema = record_of(f=kind)
+    source.add(SUBJECT, OLD)
+    source.add("t-value", schema)
+    data = kept(source).encoded(Row(f=value), "t")
+    assert data is not None
+    found = fastavro.schemaless_reader(
+        io.BytesIO(data[5:]), fastavro.parse_schema(json.loads(json.dumps(schema))), None
+    )["f"]
+    expected = value if written is None else written
+    assert repr(found) == repr(expected) or found == expected
+    assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "value"),
+    [
+        (decimal_of(10, 4), decimal_of(10, 2), Decimal("1.2345")),
+        (decimal_of(10, 2), decimal_of(4, 2), Decimal("123.45")),
+        (decimal_of(10, 0), decimal_of(10, 2), Decimal(1234567890)),
+        ("long", "double", 2**53 + 1),
+        ("long", "float", 2**24 + 1),
+        ("int", "float", 2**24 + 1),
+        (["null", "long"], ["null", "double"], 2**53 + 1),
+        ({"type": "long"}, "double", 2**53 + 1),
+        ({"type": "array", "items": "long"}, {"type": "array", "items": "double"}, [2**53 + 1]),
+        ({"type": "map", "values": "long"}, {"type": "map", "values": "double"}, {"a": 2**53 + 1}),
+        (
+            {**record_of(g="long"), "name": "Inner"},
+            {**record_of(g="double"), "name": "Inner"},
+            {"g": 2**53 + 1},
+        ),
+    ],
+)
+def test_values_of_other_schemas_are_not_rounded(
+    source: TinyRegistry, written: object, read: object, value: object
+) -> None:
+    """Goal: what Spark would round to its column is refused."""
+    number = source.add(SUBJECT, record_of(f={"type": written}))
+    source.add(SUBJECT, record_of(f={"type": read}))
+    data = wire(number, record_of(f={"type": written}), {"f": value})
+    with pytest.raises(NotAvro, match="a value that its column cannot hold"):
+        kept(source).decoded(data)
+
+
+def test_a_decimal_of_more_digits_than_its_schema_is_refused(source: TinyRegistry) -> None:
+    """Goal: fastavro's reader would round 1234.56 to 1235."""
+    number = source.add(SUBJECT, record_of(f={"type": decimal_of(4, 2)}))
+    data = wire(number, record_of(f="bytes"), {"f": (123456).to_bytes(4, "big")})
+    with pytest.raises(NotAvro, match="does not fit its schema"):
+        kept(source).decoded(data)
+
+
+def test_a_uuid_keeps_its_letters(source: TinyRegistry) -> None:
+    """Goal: capitals stay capitals."""
+    schema = record_of(f={"type": UUID})
+    number = source.add(SUBJECT, schema)
+    source.add("t-value", schema)
+    data = wire(number, schema, {"f": "12345678-1234-5678-1234-56781234ABCD"})
+    assert kept(source).encoded(kept(source).decoded(data), "t") == data
 
 
 @pytest.mark.parametrize(
@@ -141,6 +263,13 @@ def test_values_of_a_result_are_not_altered_to_fit(
         ({}, {"f": {"type": "double", "default": 0}}, {}, {"f": 0.0}),
         ({}, {"f": {"type": "bytes", "default": "\u00ff"}}, {}, {"f": b"\xff"}),
         ({"f": "long"}, {"f": "double"}, {"f": 3}, {"f": 3.0}),
+        ({"f": "long"}, {"f": "float"}, {"f": 2**24}, {"f": 2.0**24}),
+        (
+            {"f": {"type": decimal_of(10, 4)}},
+            {"f": {"type": decimal_of(10, 2)}},
+            {"f": Decimal("1.2300")},
+            {"f": Decimal("1.23")},
+        ),
     ],
 )
 def test_values_of_other_schemas_have_the_type_of_their_column(

@@ -4,12 +4,21 @@ A record is read by the schema that its id names, and resolved to the schema of 
 latest version of one subject when the transform is prepared. A result is written by the latest
 schema of `TOPIC-key` or `TOPIC-value` in the target's registry. Bytes that stay as they are keep
 their id, or get the one that the same schema has in the target's registry.
+
+No value is altered to fit. fastavro rounds (2**53 + 1 in a `double`), cuts (microseconds in a
+`timestamp-millis`), and takes the first branch of a union that has something like the value. So
+what was written is read again, and has to be equal. Spark rounds decimals to the scale of their
+column, so what it would round is refused before.
 """
 
+import datetime
 import io
 import json
+import math
+import struct
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from decimal import Context, Decimal
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql import Row
@@ -50,6 +59,40 @@ _LOGICAL: Final[Mapping[str, t.DataType]] = {
     "timestamp-micros": t.TimestampType(),
     "uuid": t.StringType(),
 }
+_ALL_DIGITS: Final = Context(prec=100_000)
+_FLOAT: Final = struct.Struct("<f")
+
+
+def _decimal(data: bytes, schema: Any, _: object = None) -> Decimal:
+    """A decimal with all its digits: fastavro's own reader rounds to the schema's precision."""
+    digits = int.from_bytes(data, "big", signed=True)
+    if abs(digits) >= 10 ** schema["precision"]:
+        raise ValueError("a decimal has more digits than its schema")
+    return Decimal(digits).scaleb(-schema.get("scale", 0), _ALL_DIGITS)
+
+
+def _uuid(text: str, *_: object) -> str:
+    """A UUID as it is written: fastavro's own reader makes small letters of capitals."""
+    uuid.UUID(text)
+    return text
+
+
+def _whole(number: int, *_: object) -> int:
+    """A whole number as it is, for `_plain`: fastavro rounds those that become a `double`."""
+    return number
+
+
+_WHOLE: Final = "twinlog-whole"
+if _INSTALLED:  # of this process, which decodes nothing else
+    fastavro.read.LOGICAL_READERS.update(
+        {
+            "bytes-decimal": _decimal,
+            "fixed-decimal": _decimal,
+            "string-uuid": _uuid,
+            f"int-{_WHOLE}": _whole,
+            f"long-{_WHOLE}": _whole,
+        }
+    )
 
 
 class AvroNotInstalled(Exception):
@@ -103,7 +146,7 @@ class AvroPart:
             return None
         schema_id = _id_of(data)
         if schema_id not in self._writers:
-            self._writers[schema_id] = _parsed(self._source.schema(schema_id))
+            self._writers[schema_id] = self._writer(self._source.schema(schema_id))
         stream = io.BytesIO(data[WIRE.size :])
         try:
             found = fastavro.schemaless_reader(stream, self._writers[schema_id], self._reader)
@@ -111,8 +154,8 @@ class AvroPart:
             raise NotAvro(f"a {self._part} does not fit its schema {schema_id}") from error
         if stream.read(1):
             raise NotAvro(f"a {self._part} has more bytes than its schema {schema_id}")
-        cell = _plain(found, self.column_type)
         try:  # Spark makes null of a value that is of another type
+            cell = _plain(found, self.column_type)
             self._check(cell)
             assert cell is not None, "it would become a tombstone"
         except Exception as error:
@@ -138,9 +181,16 @@ class AvroPart:
         stream.write(WIRE.pack(MAGIC, schema_id))
         try:
             data = value.asDict(recursive=True) if isinstance(value, Row) else value
-            # The writer alone makes 1 of 1.7, true of 'false', and false of null.
+            named = schema.get(_NAMED, {}) if isinstance(schema, dict) else {}
+            hinted = data
+            if _has_choices(schema) or any(map(_has_choices, named.values())):
+                hinted = _hinted(schema, data, named)
+            # The writer alone makes an int of 5,000,000,000, and false of null.
             fastavro.validate(data, schema, strict=True)
-            fastavro.schemaless_writer(stream, schema, data, strict=True)
+            fastavro.schemaless_writer(stream, schema, hinted, strict=True)
+            stream.seek(WIRE.size)
+            same = _same(data, fastavro.schemaless_reader(stream, schema, None))
+            assert same, "it would be altered"
         except Exception as error:  # fastavro raises whatever its encoders do
             raise NotAvro(
                 f"a {self._part} does not fit the latest schema of {self._subject(topic)}"
@@ -162,6 +212,13 @@ class AvroPart:
             self._mapped[key] = self._target.register(self._subject(topic), schema)
         return WIRE.pack(MAGIC, self._mapped[key]) + data[WIRE.size :]
 
+    def _writer(self, schema: RegisteredSchema) -> Any:
+        """The schema that a record is read by."""
+        parsed = _parsed(schema)
+        if parsed == self._reader:
+            return parsed
+        return _parsed(schema, _unpromoted)
+
     def _subject(self, topic: str) -> str:
         return f"{topic}-{self._part}"
 
@@ -173,14 +230,37 @@ def _id_of(data: bytes) -> int:
     return schema_id
 
 
-def _parsed(schema: RegisteredSchema) -> Any:
+def _parsed(schema: RegisteredSchema, altered: Callable[[Any], Any] | None = None) -> Any:
     try:
         types: dict[str, Any] = {}
-        for each in schema.definitions():
-            fastavro.parse_schema(json.loads(each.text), named_schemas=types)
-        return fastavro.parse_schema(json.loads(schema.text), named_schemas=types)
+        *_, last = [
+            fastavro.parse_schema(
+                json.loads(each.text) if altered is None else altered(json.loads(each.text)),
+                named_schemas=types,
+            )
+            for each in (*schema.definitions(), schema)
+        ]
     except Exception as error:  # fastavro raises whatever its parser does
         raise UnsupportedSchema(f"schema {schema.id} cannot be read: {error}") from error
+    return last
+
+
+def _unpromoted(schema: Any) -> Any:
+    """A schema whose whole numbers stay whole numbers, whatever the column has."""
+    if isinstance(schema, list):
+        return [_unpromoted(one) for one in schema]
+    if schema in ("int", "long"):
+        schema = {"type": schema}
+    if not isinstance(schema, dict):
+        return schema
+    if schema["type"] in ("int", "long"):
+        return {"logicalType": _WHOLE, **schema}
+    parts = {name: _unpromoted(schema[name]) for name in ("items", "values") if name in schema}
+    if isinstance(schema["type"], dict | list):
+        parts["type"] = _unpromoted(schema["type"])
+    if "fields" in schema:
+        parts["fields"] = [{**one, "type": _unpromoted(one["type"])} for one in schema["fields"]]
+    return {**schema, **parts}
 
 
 def column_type(schema: Any) -> t.DataType:
@@ -248,7 +328,11 @@ def _complex_type(schema: Any, named: _Types) -> t.DataType:
 
 
 def _plain(value: object, kind: t.DataType) -> object:
-    """A value of fastavro as Spark takes it: UUIDs as texts, defaults as the type has them."""
+    """A value of fastavro as Spark takes it: defaults as the type has them.
+
+    Raises:
+        ValueError: Spark would alter it.
+    """
     plain = value
     match value, kind:
         case dict(), t.StructType():
@@ -257,10 +341,120 @@ def _plain(value: object, kind: t.DataType) -> object:
             plain = {name: _plain(one, kind.valueType) for name, one in value.items()}
         case list(), t.ArrayType():
             plain = [_plain(one, kind.elementType) for one in value]
-        case uuid.UUID(), _:
-            plain = str(value)
+        case bool(), _:
+            pass
         case int(), t.FloatType() | t.DoubleType():
             plain = float(value)
+            if isinstance(kind, t.FloatType):
+                plain = _FLOAT.unpack(_FLOAT.pack(plain))[0]
+            if plain != value:
+                raise ValueError("a whole number that is rounded")
+        case Decimal(), t.DecimalType():
+            if value != 0 and not _fits(value, kind):
+                raise ValueError("a decimal that is rounded")
         case str(), t.BinaryType():
             plain = value.encode("latin-1")
     return plain
+
+
+def _fits(value: Decimal, kind: t.DecimalType) -> bool:
+    """Whether a column has all digits of a decimal, before the point and behind it."""
+    shortest = value.normalize(_ALL_DIGITS)
+    exponent = shortest.as_tuple().exponent
+    whole_digits = shortest.adjusted() + 1
+    return (
+        isinstance(exponent, int)
+        and -exponent <= kind.scale
+        and whole_digits <= kind.precision - kind.scale
+    )
+
+
+def _same(value: object, found: object) -> bool:
+    """Whether what was read is what was written: of a column of Spark, which has no time zone."""
+    match value:
+        case dict():
+            return (
+                isinstance(found, dict)
+                and value.keys() == found.keys()
+                and all(_same(one, found[name]) for name, one in value.items())
+            )
+        case list():
+            return (
+                isinstance(found, list)
+                and len(value) == len(found)
+                and all(map(_same, value, found))
+            )
+        case datetime.datetime() if value.tzinfo is None:
+            return value.replace(tzinfo=datetime.UTC) == found
+        case float():
+            return isinstance(found, float) and (
+                value == found or (math.isnan(value) and math.isnan(found))
+            )
+        case int():
+            return (
+                isinstance(found, int | float)
+                and isinstance(value, bool) == isinstance(found, bool)
+                and value == found
+            )
+        case _:
+            return isinstance(value, Decimal) == isinstance(found, Decimal) and value == found
+
+
+def _has_choices(schema: Any) -> bool:
+    """Whether a schema has a union of several types besides null."""
+    match schema:
+        case list():
+            return len(schema) - ("null" in schema) > 1 or any(map(_has_choices, schema))
+        case dict():
+            parts = [schema.get("items"), schema.get("values"), schema["type"]]
+            parts += [one["type"] for one in schema.get("fields", ())]
+            return any(map(_has_choices, parts))
+        case _:
+            return False
+
+
+def _hinted(schema: Any, value: Any, named: Mapping[str, Any]) -> Any:
+    """A value with the branches of unions that hold its numbers, texts and times as they are.
+
+    fastavro takes a pair of a branch's type and the value. Which of several records is meant, it
+    finds itself.
+    """
+    if isinstance(schema, str) and schema in named:
+        schema = named[schema]
+    if isinstance(schema, list):
+        options = [one for one in schema if one != "null"]
+        if len(options) > 1 and not isinstance(value, dict | list | None):
+            return _branch(options, value)
+        return value if value is None or len(options) != 1 else _hinted(options[0], value, named)
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    if kind == "record" and isinstance(value, dict):
+        types = {one["name"]: one["type"] for one in schema["fields"]}
+        return {
+            name: _hinted(types[name], one, named) if name in types else one
+            for name, one in value.items()
+        }
+    if kind == "map" and isinstance(value, dict):
+        return {name: _hinted(schema["values"], one, named) for name, one in value.items()}
+    if kind == "array" and isinstance(value, list):
+        return [_hinted(schema["items"], one, named) for one in value]
+    return value
+
+
+def _branch(options: list[Any], value: Any) -> Any:
+    """A value with the first branch that holds it, and rather one that has its type in Python."""
+    holding: list[tuple[bool, Any]] = []
+    for option in options:
+        kind = option["type"] if isinstance(option, dict) else option
+        if not isinstance(kind, str) or kind not in _PRIMITIVES or kind in {"fixed", "enum"}:
+            continue
+        stream = io.BytesIO()
+        try:
+            fastavro.validate(value, option, strict=True)
+            fastavro.schemaless_writer(stream, option, value, strict=True)
+            stream.seek(0)
+            found = fastavro.schemaless_reader(stream, option, None)
+        except Exception:  # noqa: S112 - fastavro raises whatever its encoders do
+            continue
+        if _same(value, found):
+            holding.append((type(value) is not type(found), kind))
+    return (min(holding, key=lambda one: one[0])[1], value) if holding else value
