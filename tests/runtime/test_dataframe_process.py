@@ -176,6 +176,20 @@ def test_headers_go_by_the_names_of_their_fields(spark: Spark, fields: str) -> N
     assert spark.run(transform({"sql": query}), b"").rows == [(0, [("k", b"v")])]
 
 
+def test_a_limit_on_a_table_is_no_limit_on_records(spark: Spark, tmp_path: Path) -> None:
+    """Goal: the best price may be taken; a query that counts has one micro-batch."""
+    table = tmp_path / "prices.csv"
+    table.write_text("id,price\n1,5\n2,7\n")
+    best = "SELECT price FROM prices ORDER BY price DESC LIMIT 1"
+    query = f"SELECT record, string(p.price) AS value FROM records JOIN ({best}) p ORDER BY record"
+    found = spark.run(transform({"sql": query, "tables.prices": str(table)}), b"", b"")
+    assert found.rows == [(0, b"7"), (1, b"7")]
+    query = (
+        "SELECT max(record) AS record, string(count(*)) AS value FROM records HAVING count(*) > 0"
+    )
+    assert spark.run(transform({"sql": query}), b"", b"", b"").rows == [(2, b"3")]
+
+
 def test_timestamps_in_results_keep_their_microseconds(spark: Spark) -> None:
     query = "SELECT record, struct(timestamp_micros(1700000000123456) AS at) AS value FROM records"
     assert spark.run(transform({"sql": query}), b"").rows == [
@@ -317,6 +331,22 @@ def test_avro_keys_that_are_no_records_keep_their_id(spark: Spark) -> None:
         ({"sql": "SELECT record, 1 AS vaule FROM records"}, "has a column vaule: expected record,"),
         ({"sql": "SELECT record, record FROM records"}, "two columns record"),
         ({"sql": "SELECT record, 1 AS value FROM records"}, "column value of the result is INT"),
+        (
+            {"sql": "SELECT record, array(struct(1 AS a, 2 AS a)) AS value FROM records"},
+            "column value of the result has two fields a",
+        ),
+        *(
+            ({"sql": query}, "LIMIT, OFFSET or TABLESAMPLE on records")
+            for query in (
+                "SELECT record FROM records LIMIT 10",
+                "SELECT * FROM records OFFSET 1",
+                "SELECT record FROM records TABLESAMPLE (50 PERCENT)",
+                "WITH r AS (SELECT * FROM records LIMIT 1) SELECT a.record FROM r a, r b",
+                "WITH r AS (SELECT record FROM records) SELECT a.record FROM r a, (FROM r LIMIT 1)",
+                "SELECT record FROM records WHERE record IN (SELECT record FROM records LIMIT 1)",
+            )
+        ),
+        ({"function": "frame_functions:first"}, "LIMIT, OFFSET or TABLESAMPLE on records"),
         ({"sql": "SELECT record, 1 AS topic FROM records"}, "is INT: expected STRING"),
         ({"sql": "SELECT record, 'x' AS partition FROM records"}, "expected a whole number"),
         ({"sql": "SELECT record, 1 AS headers FROM records"}, "DATATYPE_MISMATCH"),
@@ -350,6 +380,32 @@ def test_a_transform_that_no_record_can_pass_is_told(
         ({"sql": "SELECT * FROM records", **JSON}, b"null", "USER_RAISED_EXCEPTION"),
         ({"sql": "SELECT * FROM records", **JSON}, b'{"id":1}{"id":2}', "MALFORMED_RECORD"),
         ({"sql": "SELECT * FROM records", **JSON}, b'{"id":1} secret', "MALFORMED_RECORD"),
+        ({"sql": "SELECT * FROM records", **JSON}, b'{"id":1},"x":2', "MALFORMED_RECORD"),
+        (
+            {"sql": "SELECT * FROM records", **JSON},
+            b'{"id":1},"object":{"id":2}',
+            "MALFORMED_RECORD",
+        ),
+        ({"sql": "SELECT * FROM records", **JSON}, b'{"id":1},{"id":2}', "USER_RAISED_EXCEPTION"),
+        ({"sql": "SELECT * FROM records", **JSON}, b'{"id":1},"x"] "', "USER_RAISED_EXCEPTION"),
+        ({"sql": "SELECT * FROM records", **JSON}, b'[{"id":1}]', "MALFORMED_RECORD"),
+        ({"sql": "SELECT * FROM records", **JSON}, b'{"id":1,"id":2}', "MALFORMED_RECORD"),
+        (
+            {"sql": "SELECT * FROM records", **JSON},
+            b'{"x":{"secret":1,"secret":2}}',
+            "MALFORMED_RECORD",
+        ),
+        *(
+            ({"sql": "SELECT * FROM records", **JSON}, b'{"card":"%s"}' % text, "MALFORMED")
+            for text in (
+                rb"\ud800",
+                rb"\udc00",
+                rb"\\\ud800",
+                rb"\ud800\ud800\udc00",
+                rb"\uD83D\uDE00\uDE00",
+                rb"\ud800\\\udc00",
+            )
+        ),
         ({"sql": "SELECT * FROM records", "value.format": "string"}, b"\xff", "INVALID_UTF8"),
         (
             {"sql": "SELECT record, string(int(string(value))) AS value FROM records"},
@@ -365,6 +421,19 @@ def test_a_record_that_a_query_cannot_read_fails_it(
     with pytest.raises(QueryFailed, match=text) as failure:
         spark.run(transform(properties), value)
     assert "secret" not in str(failure.value)
+
+
+def test_escapes_in_json_stay_what_they_mean(spark: Spark) -> None:
+    """Goal: pairs of surrogates, and backslashes in front of what only looks like an escape."""
+    query = {"sql": "SELECT record, value.card AS value FROM records", **JSON}
+    texts = (rb"\uD83D\ude00", rb"\\ud800", rb"\u00e9\n\\", "\U0001f600é".encode())
+    found = spark.run(transform(query), *(b'{"card":"%s"}' % text for text in texts))
+    assert [row[1] for row in found.rows] == [
+        "\U0001f600".encode(),
+        rb"\ud800",
+        "é\n\\".encode(),
+        "\U0001f600é".encode(),
+    ]
 
 
 def test_a_record_is_not_read_where_its_value_is_not_asked_for(spark: Spark) -> None:

@@ -14,13 +14,14 @@ import importlib
 import os
 import pickle
 import queue
+import secrets
 import signal
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
@@ -79,6 +80,10 @@ _JSON: Final = {
 _OF_THE_HOST: Final = (RegistryTrouble, AvroNotInstalled)
 """Errors that say nothing about the transform itself."""
 _MISSING_PATH: Final = "PATH_NOT_FOUND"
+_END: Final = secrets.token_hex(16)
+"""What no record can hold: it is another one in each process."""
+_CUTS: Final = frozenset({"GlobalLimit", "LocalLimit", "Offset", "Tail", "Sample"})
+"""Operators of Spark's plans that drop rows whatever they hold."""
 _MOST_TRANSFORMS: Final = 32
 _REASON_LENGTH: Final = 500
 _MAX_CAUSES: Final = 10
@@ -123,7 +128,7 @@ class PreparedTransform:
         with self._blaming(FUNCTION if transform.sql is None else SQL):
             if transform.function is not None:
                 self._function = _imported(transform.function)
-            self._result([])
+            _check_cuts(self._result([]), self._schema.names)
 
     @property
     def _parts(self) -> tuple[tuple[str, PartColumn], ...]:
@@ -210,6 +215,43 @@ class PreparedTransform:
         return projected(result, self._avro)
 
 
+def _check_cuts(result: DataFrame, record_columns: Sequence[str]) -> None:
+    """Refuse what drops records by their number in a micro-batch, which is arbitrary.
+
+    `records` is told by its columns: its plan has no other mark in all kinds of queries.
+
+    Raises:
+        QueryUnusable: LIMIT, OFFSET or TABLESAMPLE applies to records.
+    """
+    shared: dict[int, bool] = {}  # the parts of WITH, which come before what refers to them
+
+    def reads_records(plan: Any) -> bool:
+        """Whether a part of a plan reads records; its own parts are checked as well."""
+        parts = [
+            reads_records(part)
+            for part in [*_sequence(plan.children()), *_sequence(plan.subqueries())]
+        ]
+        kind, found = plan.nodeName(), any(parts)
+        if kind == "CTERelationRef":
+            found = shared.get(plan.cteId(), True)
+        elif not parts:
+            found = [one.name() for one in _sequence(plan.output())] == list(record_columns)
+        if kind == "CTERelationDef":
+            shared[plan.id()] = found
+        if found and kind in _CUTS:
+            raise QueryUnusable(
+                "the query has LIMIT, OFFSET or TABLESAMPLE on records: which records it drops "
+                "depends on how they arrive. Select them with WHERE"
+            )
+        return found
+
+    reads_records(result._jdf.queryExecution().analyzed())  # noqa: SLF001 - no public way
+
+
+def _sequence(scala: Any) -> list[Any]:
+    return [scala.apply(at) for at in range(scala.size())]
+
+
 def projected(result: DataFrame, avro: Collection[str] = ()) -> DataFrame:
     """The columns of a result that mean something, with the types of records.
 
@@ -228,6 +270,7 @@ def projected(result: DataFrame, avro: Collection[str] = ()) -> DataFrame:
                 f"the result has a column {column.name}: expected {', '.join(RESULT_COLUMNS)}"
             )
         types[name] = column.dataType
+        _check_fields(name, column.dataType)
     if "record" not in types:
         raise QueryUnusable(
             "the result lacks the column record: select it from records, as it tells which record "
@@ -246,6 +289,21 @@ def projected(result: DataFrame, avro: Collection[str] = ()) -> DataFrame:
     )
 
 
+def _check_fields(name: str, data_type: t.DataType) -> None:
+    """Refuse two fields of one name, of which a reader takes one."""
+    match data_type:
+        case t.StructType():
+            for field in data_type.fields:
+                if data_type.names.count(field.name) > 1:
+                    raise QueryUnusable(f"column {name} of the result has two fields {field.name}")
+                _check_fields(name, field.dataType)
+        case t.ArrayType():
+            _check_fields(name, data_type.elementType)
+        case t.MapType():
+            _check_fields(name, data_type.keyType)
+            _check_fields(name, data_type.valueType)
+
+
 def _decoded(column: Column, part: PartColumn) -> Column:
     """Keys or values as the query sees them. Bytes that are not of the format are an error."""
     if part.format in {PartFormat.BYTES, PartFormat.AVRO}:  # Avro is decoded before
@@ -254,18 +312,24 @@ def _decoded(column: Column, part: PartColumn) -> Column:
     if part.format is PartFormat.STRING:
         return text
     assert part.schema is not None
-    # Spark reads one object and ignores what follows it: `end` tells that nothing does.
-    within = t.StructType(
-        [
-            t.StructField("object", t.StructType.fromDDL(part.schema)),
-            t.StructField("end", t.BooleanType()),
-        ]
-    )
-    whole = f.concat(f.lit('{"object":'), text, f.lit(',"end":true}'))
+    within = t.StructType([t.StructField("object", t.StructType.fromDDL(part.schema))])
+    whole = f.concat(f.lit('{"object":'), text, f.lit("}"))
     parsed = f.from_json(whole, within, {"mode": "FAILFAST"})
-    found = f.when(parsed["end"], parsed["object"])
+    found = f.when(_is_one_json_value(text), parsed["object"])
     # Null is made of the text null. Written, that would be a tombstone.
     return f.coalesce(found, f.when(text.isNotNull(), f.raise_error(f.lit("no JSON object"))))
+
+
+def _is_one_json_value(text: Column) -> Column:
+    """Whether a text is one JSON value, in which no name and no character is ambiguous.
+
+    from_json ignores what follows a value, takes the last of several fields of one name, and makes
+    a question mark of half a surrogate pair. A VARIANT refuses the latter two, half pairs since
+    Spark 4.3. As no record knows `_END`, it is the second element of the array only if the whole
+    text is the first.
+    """
+    array = f.parse_json(f.concat(f.lit("["), text, f.lit(f',"{_END}"]')))
+    return f.variant_get(array, "$[1]", "string") == _END
 
 
 def _converted(name: str, data_type: t.DataType) -> Column:
