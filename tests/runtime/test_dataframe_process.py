@@ -357,6 +357,11 @@ def test_avro_keys_that_are_no_records_keep_their_id(spark: Spark) -> None:
         ({"sql": SAME, "tables.a": "/nowhere/a.csv"}, "tables.a: .*PATH_NOT_FOUND"),
         ({"sql": SAME, "spark.sql.session.timeZone": "Mars"}, "timeZone: .*Mars"),
         ({"sql": SAME, "value.format": "json", "value.schema": "id WHAT WHAT"}, "PARSE_SYNTAX"),
+        (
+            {"sql": SAME, "value.format": "json", "value.schema": "a ARRAY<STRUCT<b: TINYINT>>"},
+            "value.schema: TINYINT is not supported",
+        ),
+        ({"sql": "SELECT record, map(1, 2) AS value FROM records"}, "expected keys of STRING"),
         ({"function": "no_such_module:f"}, "cannot be imported"),
         ({"function": "frame_functions:missing"}, "cannot be imported"),
         ({"function": "frame_functions:NOTHING"}, "not callable"),

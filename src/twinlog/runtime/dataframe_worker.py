@@ -121,7 +121,7 @@ class PreparedTransform:
         for part, column in self._parts:
             if column.schema is not None:
                 with self._blaming(f"{PREFIX}{part}.schema"):
-                    t.StructType.fromDDL(column.schema)
+                    _check_json(t.StructType.fromDDL(column.schema))
         for table in transform.tables:
             with self._blaming(f"{TABLES}{table.name}"):
                 self._read(table)
@@ -300,8 +300,23 @@ def _check_fields(name: str, data_type: t.DataType) -> None:
         case t.ArrayType():
             _check_fields(name, data_type.elementType)
         case t.MapType():
-            _check_fields(name, data_type.keyType)
+            if not isinstance(data_type.keyType, t.StringType):  # to_json has numbers of them
+                raise QueryUnusable(f"column {name} has a map: expected keys of STRING; cast them")
             _check_fields(name, data_type.valueType)
+
+
+def _check_json(data_type: t.DataType) -> None:
+    """Refuse TINYINT in a schema of JSON: Spark reads 128 as -128."""
+    match data_type:
+        case t.ByteType():
+            raise QueryUnusable("TINYINT is not supported in JSON: write SMALLINT")
+        case t.StructType():
+            for field in data_type.fields:
+                _check_json(field.dataType)
+        case t.ArrayType():
+            _check_json(data_type.elementType)
+        case t.MapType():
+            _check_json(data_type.valueType)
 
 
 def _decoded(column: Column, part: PartColumn) -> Column:
