@@ -95,6 +95,13 @@ def test_a_log_that_ends_before_it_is_a_loss() -> None:
     assert "a.orders-0 ends at 52, and records were copied up to 53" in str(found)
 
 
+def test_a_transaction_without_its_marker_is_not_written_behind() -> None:
+    """Goal: the next one, if it is aborted, does not abort committed records with its own."""
+    found = problem(Log(own(), end=53))
+    assert isinstance(found, Retriable)
+    assert "a.orders-0 ends at 53, without the marker" in str(found)
+
+
 def test_what_was_compacted_or_deleted_is_not_known() -> None:
     """Goal: retention and compaction are no loss."""
     assert problem(Log(batch([record(53)]))) is None

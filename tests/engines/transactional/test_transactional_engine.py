@@ -51,3 +51,30 @@ def test_the_lag_ends_with_a_location_that_finds_everything_copied() -> None:
         assert partition.row(engine.flow.now()).lag_ms == 0
 
     asyncio.run(body())
+
+
+def test_a_flow_begins_until_it_has_read_a_record() -> None:
+    """Goal: what the source deletes before that is no loss, also where it is located again."""
+
+    async def body() -> None:
+        engine = TransactionalEngine("flow", LANE, None, PORT, observe=lambda *_: None)
+        engine.start(TransactionalWriters(0, LANE, PORT), [ASSIGNMENT], lease_s=0.0)
+        (partition,) = engine.flow.all.values()
+        engine._located(partition, TransactionalQueue(Offset(0), LeaderEpoch(-1)))
+        assert partition.begins
+        # The position that was found is the one that the first location has committed.
+        engine._located(partition, TransactionalQueue(Offset(0), LeaderEpoch(-1), has_begun=True))
+        assert partition.begins
+
+    asyncio.run(body())
+
+
+def test_a_position_of_a_former_flow_is_no_beginning() -> None:
+    async def body() -> None:
+        engine = TransactionalEngine("flow", LANE, None, PORT, observe=lambda *_: None)
+        engine.start(TransactionalWriters(0, LANE, PORT), [ASSIGNMENT], lease_s=0.0)
+        (partition,) = engine.flow.all.values()
+        engine._located(partition, TransactionalQueue(Offset(9), LeaderEpoch(-1), has_begun=True))
+        assert not partition.begins
+
+    asyncio.run(body())

@@ -79,6 +79,8 @@ class Located:
         """In other partitions of `__mirror_offsets`."""
         self.copied_to: Offset | None = None
         self.problem: LostEnd | TwinlogError | None = None
+        self.meanwhile: Committed | None = None
+        """What an operator commits while a partition is located."""
         for name in ("committed_offsets", "read_whole", "offsets_topic_id", "read_begun"):
             patch.setattr(writers_module, name, getattr(self, name))
         patch.setattr(writers_module, "compare_tails", self.compare_tails)
@@ -102,7 +104,8 @@ class Located:
         return result
 
     async def committed_offsets(self, *_: object, **__: object) -> dict[TopicPartition, Committed]:
-        return {} if self.committed is None else {REMOTE: self.committed}
+        found, self.committed = self.committed, self.meanwhile or self.committed
+        return {} if found is None else {REMOTE: found}
 
     async def compare_tails(
         self, _: object, tails: Mapping[TopicPartition, RemoteTail]
@@ -158,6 +161,19 @@ def test_an_offset_that_no_lane_has_dated_does_not_count_behind_another_program(
     assert located.committed == Committed(
         5000, position_metadata(ROUTE, Offset(5000)), UNKNOWN_EPOCH
     )
+
+
+def test_an_offset_that_is_committed_during_a_location_is_not_written_over(
+    located: Located,
+) -> None:
+    """Goal: an operator who corrects an offset has the last word."""
+    assert _start(located()) == 0
+    located.committed, located.meanwhile = Committed(1235, ""), Committed(1300, "")
+    result = located()
+    assert isinstance(result, NotLocated)
+    assert result.transient
+    assert located.committed == Committed(1300, "")
+    assert _start(located()) == 1300
 
 
 @pytest.mark.parametrize("same_partition", [True, False])
@@ -311,6 +327,8 @@ def test_what_was_forgotten_is_read_again(monkeypatch: pytest.MonkeyPatch) -> No
 
     async def read_whole(_: object, __: object, numbers: list[int]) -> list[object]:
         reads.extend(numbers)
+        if len(reads) == 2:
+            raise Retriable("no answer")
         return []
 
     async def topic_id(_: object) -> UUID:
@@ -334,7 +352,9 @@ def test_what_was_forgotten_is_read_again(monkeypatch: pytest.MonkeyPatch) -> No
         begun.clear()
         writers.forget({("m", "t")})
         writers.forget(set())
-        assert await writers._take_over() == {}
-        assert reads == [3, 3]
+        with pytest.raises(Retriable):
+            await writers._take_over()
+        assert await writers._take_over() == {}, "also after a reading that failed"
+        assert reads == [3, 3, 3]
 
     asyncio.run(run())

@@ -176,8 +176,9 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
 
     def _located(self, partition: _Partition, result: TransactionalQueue | NotLocated) -> None:
         if isinstance(result, TransactionalQueue):
+            if not partition.owned_before:  # later, it is the position that it has committed itself
+                partition.fresh &= not result.has_begun
             partition.owned_before = True
-            partition.fresh &= not result.has_begun
             partition.sequence, partition.recorded_at = result, self._flow.now()
             partition.note_lag(partition.recorded_at)
             # At the same record it stays FAILED until this is behind it.

@@ -6,6 +6,7 @@ batch that was written there, and its producer id, epoch and last number. Both a
 transaction. When a partition is located, its log is compared:
 
     the log ends before the tail                       records are lost
+    the log ends with the tail                         its transaction has no marker, or not yet
     the batch before the tail's end is another one     records are lost, others are in their place
     there is none: compacted, or below the log start   nothing is known
 """
@@ -110,7 +111,7 @@ async def _compare(
 
     Raises:
         LostEnd: the log ends before it, or it is another one.
-        TwinlogError: it cannot be read now.
+        TwinlogError: it cannot be read now, or a marker is missing.
     """
     if end is None or end.error:
         refusal = Refusal(ErrorCode.LEADER_NOT_AVAILABLE if end is None else end.error)
@@ -120,6 +121,9 @@ async def _compare(
             f"the destination has lost records: {key} ends at {end.log_end}, and records were "
             f"copied up to {tail.end}"
         )
+    if end.log_end == tail.end:
+        # A later transaction that is aborted would abort these records, too.
+        raise Retriable(f"{key} ends at {tail.end}, without the marker of the last transaction")
     position = tail.end - 1
     fetched = (await port.read({key: position}, partition_max_bytes=_READ_BYTES))[key]
     if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:

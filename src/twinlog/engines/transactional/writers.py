@@ -203,6 +203,15 @@ class TransactionalWriters:
                 # Also where an operator has committed an offset: from now on it is dated.
                 if here is None or not is_dated(here) or begun.get(name) != position.begun(name):
                     new[name] = position
+            if new:  # written over what was found: what an operator has committed since stays
+                now = await committed_offsets(
+                    *(self._lane.destination, group),
+                    stable=True,
+                    partitions=[position.remote for position in new.values()],
+                )
+                for name in [n for n in new if now.get(remotes[n]) != committed.get(remotes[n])]:
+                    del new[name]
+                    results[name] = NotLocated("its position has changed meanwhile")
             if new:
                 await self._begin(new)
         return results
@@ -242,7 +251,7 @@ class TransactionalWriters:
         if not self._transactions.ready:
             await self._fence()
         while self._begun is None or self._outdated:
-            self._outdated = False
+            self._begun, self._outdated = None, False  # None: reading it may fail
             records = await read_whole(self._lane.destination, OFFSETS_TOPIC, [self._number])
             self._begun_id = await offsets_topic_id(self._lane.destination)
             self._begun = fold_offsets(records).begun

@@ -140,7 +140,7 @@ class FlowReader:
                     if partition.sequence is sequence and key not in refused:
                         partition.heard_at = asked_at
             flow.changed.set()
-            if result.size < settings.fetch_small_bytes and not left_out:
+            if result.size < settings.fetch_small_bytes:
                 await asyncio.sleep(settings.fetch_pace_s - (flow.now() - asked_at))
 
     def _loop_of(self, partition: _Partition) -> Loop:
