@@ -203,18 +203,31 @@ class TransactionalWriters:
                 # Also where an operator has committed an offset: from now on it is dated.
                 if here is None or not is_dated(here) or begun.get(name) != position.begun(name):
                     new[name] = position
-            if new:  # written over what was found: what an operator has committed since stays
-                now = await committed_offsets(
-                    *(self._lane.destination, group),
-                    stable=True,
-                    partitions=[position.remote for position in new.values()],
-                )
-                for name in [n for n in new if now.get(remotes[n]) != committed.get(remotes[n])]:
-                    del new[name]
-                    results[name] = NotLocated("its position has changed meanwhile")
+            for name in await self._changed(group, new, committed):
+                del new[name]
+                results[name] = NotLocated("its position has changed meanwhile")
             if new:
                 await self._begin(new)
         return results
+
+    async def _changed(
+        self,
+        group: str,
+        positions: Mapping[MirrorPartition, SourcePosition],
+        found: Mapping[TopicPartition, Committed],
+    ) -> list[MirrorPartition]:
+        """Those of which an operator has committed another offset since: it stays."""
+        if not positions:
+            return []
+        remotes = [position.remote for position in positions.values()]
+        now = await committed_offsets(
+            self._lane.destination, group, stable=True, partitions=remotes
+        )
+        return [
+            name
+            for name, position in positions.items()
+            if now.get(position.remote) != found.get(position.remote)
+        ]
 
     def _start(
         self, remote: TopicPartition, partition: ToBegin, found: Committed | None
