@@ -15,18 +15,17 @@ from twinlog.kafka.requests.partitions import ListedOffset, OffsetSpec
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.mirror.mm2_records import Checkpoint, Mm2Record
-from twinlog.mirror.mm2_records import encode as encode_mm2
 from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run
 from twinlog.mirror.states import State
 from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, encode
 from twinlog.store.group_log import Remembered
 from twinlog.store.snapshot import Snapshot, StoredRecord
-from twinlog.store.topic_reader import ControlRecord
 from twinlog.sync import flow_records, group_offsets
 from twinlog.sync.base import SyncContext
 from twinlog.sync.flow_records import Checkpoints, Positions
 from twinlog.sync.group_offsets import GroupSync
+from twinlog.sync.stored_checkpoints import StoredCheckpoints
 
 GROUP = "readers"
 T, U = TopicPartition("t", 0), TopicPartition("u", 0)
@@ -65,7 +64,7 @@ class Flow:
             monkeypatch.setattr(module, "list_groups", self._groups)
         monkeypatch.setattr(flow_records, "committed_offsets", self._committed)
         monkeypatch.setattr(flow_records, "list_offsets", self._listed)
-        monkeypatch.setattr(flow_records, "_stored_checkpoints", self._stored_checkpoints)
+        monkeypatch.setattr(flow_records, "read_checkpoints", self.read_checkpoints)
         self.sync = Checkpoints()
         monkeypatch.setattr(self.sync._topics, "write", self._write)
         monkeypatch.setattr(group_offsets, "read_groups", self._remembered)
@@ -150,10 +149,10 @@ class Flow:
             for name in partitions
         }
 
-    async def _stored_checkpoints(self, *_: object) -> dict[tuple[str, TopicPartition], Checkpoint]:
+    async def read_checkpoints(self, *_: object) -> StoredCheckpoints:
         if self.unreadable is not None:
             raise self.unreadable
-        return dict(self.stored)
+        return StoredCheckpoints(list(self.stored.values()))
 
     async def _write(self, _: object, topic: str, __: int, records: Collection[Mm2Record]) -> None:
         for record in records:
@@ -284,29 +283,3 @@ def test_stored_checkpoints_that_cannot_be_read_are_a_failure(
     assert flow.refresh() == {copy: (3, 3)}
     assert flow.positions().failed == 1
     assert "flow flow: cannot compare its checkpoints: no leader" in caplog.text
-
-
-@pytest.mark.parametrize("exists", [True, False])
-def test_the_last_readable_checkpoint_counts(
-    monkeypatch: pytest.MonkeyPatch, *, exists: bool
-) -> None:
-    """Goal: as clients read them; one that cannot be decoded, and a topic that is not there."""
-    copy = TopicPartition("a.t", 0)
-    written = [
-        Checkpoint(group=group, partition=copy, upstream_offset=at, downstream_offset=at + 1)
-        for group, at in (("g", 5), ("h", 6), ("g", 9))
-    ]
-    pairs = [*map(encode_mm2, written), (encode_mm2(written[1])[0], b"\0\7")]
-    records = [ControlRecord(0, at, 0, *pair) for at, pair in enumerate(pairs)]
-
-    async def read(*_: object) -> list[ControlRecord]:
-        assert exists
-        return records
-
-    async def refresh(names: list[str]) -> object:
-        return SimpleNamespace(topics=dict.fromkeys(names if exists else []))
-
-    monkeypatch.setattr(flow_records, "read_whole", read)
-    cluster: Any = SimpleNamespace(refresh=refresh)
-    found = asyncio.run(flow_records._stored_checkpoints(cluster, "a.checkpoints.internal"))
-    assert found == ({("g", copy): written[2]} if exists else {})

@@ -184,13 +184,20 @@ async def read_offsets(
         Retriable, UserError: see `topic_reader.read_whole`; or only some brokers have the topic.
         ProtocolError, ControlTopicLost: see `fold_offsets`.
     """
-    if await partition_count(cluster, OFFSETS_TOPIC) is None:
-        await confirm_absent(cluster, OFFSETS_TOPIC)
-        return {}
     records = defaultdict[int, list[ControlRecord]](list)
-    for record in await read_whole(cluster, OFFSETS_TOPIC, partitions):
+    for record in await _all_records(cluster, partitions):
         records[record.partition].append(record)
     return {partition: fold_offsets(found) for partition, found in records.items()}
+
+
+async def _all_records(
+    cluster: KafkaCluster, partitions: Sequence[int] | None = None
+) -> Sequence[ControlRecord]:
+    """All records of the topic; none if every broker reports that it is missing."""
+    if await partition_count(cluster, OFFSETS_TOPIC) is None:
+        await confirm_absent(cluster, OFFSETS_TOPIC)
+        return []
+    return await read_whole(cluster, OFFSETS_TOPIC, partitions)
 
 
 async def forgetting_entries(cluster: KafkaCluster, mirror: str) -> list[Entry]:
@@ -204,10 +211,7 @@ async def forgetting_entries(cluster: KafkaCluster, mirror: str) -> list[Entry]:
         Retriable, UserError: see `topic_reader.read_whole`; or only some brokers have the topic.
         ProtocolError: a key cannot be read.
     """
-    if await partition_count(cluster, OFFSETS_TOPIC) is None:
-        await confirm_absent(cluster, OFFSETS_TOPIC)
-        return []
-    records = latest(await read_whole(cluster, OFFSETS_TOPIC)).values()
+    records = latest(await _all_records(cluster)).values()
     return [
         Entry(OFFSETS_TOPIC, record.partition, record.key or b"", None)
         for record in records

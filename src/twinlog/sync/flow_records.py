@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 from twinlog.engines.kinds import kind_named
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import ProtocolError, Refusal, TwinlogError
+from twinlog.kafka.errors import Refusal, TwinlogError
 from twinlog.kafka.groups.offsets import Committed, committed_offsets, list_groups
 from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
 from twinlog.kafka.requests.topics import NewTopic, create_topics
@@ -43,17 +43,16 @@ from twinlog.mirror.mm2_records import (
     Heartbeat,
     Mm2Record,
     OffsetSync,
-    decode_checkpoint,
     encode,
 )
 from twinlog.mirror.offset_runs import OffsetRuns
 from twinlog.mirror.reported_positions import is_reported
 from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import Mirror
-from twinlog.store.topic_reader import latest, read_whole
 from twinlog.store.topic_writer import ALL, Entry, append
 from twinlog.sync.base import METADATA, Host, MirrorContext, Sync, SyncContext
 from twinlog.sync.flow_topics import FLOWS
+from twinlog.sync.stored_checkpoints import read_checkpoints
 
 log = logging.getLogger(__name__)
 
@@ -195,7 +194,7 @@ class Positions(NamedTuple):
 
 GroupsOffsets = Mapping[str, Mapping[TopicPartition, Committed]]
 """What groups have committed, by group."""
-StoredCheckpoints = dict[tuple[str, TopicPartition], Checkpoint]
+CheckpointByKey = dict[tuple[str, TopicPartition], Checkpoint]
 """By group, and partition of the destination."""
 
 
@@ -209,7 +208,7 @@ class Checkpoints(Sync[Positions | None]):
     def __init__(self) -> None:
         self._topics = BookkeepingTopics()
         self._written: dict[str, dict[tuple[str, bytes], bytes]] = {}  # by topic and key
-        self._stored: dict[str, StoredCheckpoints] = {}  # by flow, if they were needed
+        self._stored: dict[str, CheckpointByKey] = {}  # by flow, if they were needed
         self._all_due: dict[str, float] = {}
 
     def forget(self) -> None:
@@ -297,7 +296,8 @@ class Checkpoints(Sync[Positions | None]):
             return []
         if context.name not in self._stored:
             topic = flow.policy.checkpoints_topic(flow.settings.source_cluster_alias)
-            self._stored[context.name] = await _stored_checkpoints(context.destination, topic)
+            read = (await read_checkpoints(context.destination, topic)).checkpoints
+            self._stored[context.name] = {(one.group, one.partition): one for one in read}
         stored = self._stored[context.name]
         partitions = {key for _, key in below}
         starts = await _remote_offsets(context, partitions, translation, OffsetSpec.EARLIEST)
@@ -388,25 +388,6 @@ async def _committed(source: KafkaCluster, flow: FlowRules) -> tuple[GroupsOffse
 
     await asyncio.gather(*map(read, groups))
     return found, len(groups) - len(found)
-
-
-async def _stored_checkpoints(cluster: KafkaCluster, topic: str) -> StoredCheckpoints:
-    """The last checkpoints of a topic, which may not exist yet.
-
-    Raises:
-        TwinlogError: they cannot be read.
-    """
-    if topic not in (await cluster.refresh([topic])).topics:
-        return {}
-    stored: StoredCheckpoints = {}
-    for record in latest(await read_whole(cluster, topic)).values():
-        try:
-            checkpoint = decode_checkpoint(record.key, record.value)
-        except ProtocolError:
-            continue  # clients leave it out, too
-        if checkpoint is not None:
-            stored[checkpoint.group, checkpoint.partition] = checkpoint
-    return stored
 
 
 async def _remote_offsets(

@@ -264,10 +264,12 @@ async def check_topic(cluster: KafkaCluster, name: str, topic_id: UUID) -> None:
     ListOffsets names the topic without its id, so a recreation is checked at the end.
 
     Raises:
-        Retriable: it was recreated, or the cluster cannot be reached.
+        Retriable: it was recreated, is not there any more, or the cluster cannot be reached.
     """
     topic = (await cluster.refresh([name])).topics.get(name)
-    if topic is not None and is_another(topic_id, topic.topic_id):
+    if topic is None:  # one that was recreated may not be known to this broker yet
+        raise Retriable(f"{cluster.name}: {name} was deleted in the meantime")
+    if is_another(topic_id, topic.topic_id):
         raise Retriable(f"{cluster.name}: {name} was recreated in the meantime")
 
 

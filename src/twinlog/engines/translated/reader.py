@@ -9,7 +9,7 @@ meantime, the answer is dropped. An answer without records proves nothing.
 import asyncio
 import logging
 from collections import defaultdict
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from twinlog.engines.base import BrokerTraffic, ThrottledReads
 from twinlog.engines.exact.jumps import believe, skips
@@ -42,6 +42,13 @@ Loop = tuple[int, bool]
 _Partition = FlowPartition[Any, Any]
 _Asked = dict[TopicPartition, tuple[_Partition, SourceQueue, Offset]]
 """The partitions of a fetch, their sequences then, and the offsets that were asked for."""
+
+
+class _NextFetch(NamedTuple):
+    """What a loop reads now, and whether it leaves out partitions that have no room."""
+
+    asked: _Asked
+    left_out: bool
 
 
 class FlowReader:
@@ -88,7 +95,8 @@ class FlowReader:
         """Read from one broker, as long as it leads partitions with room."""
         node, throttled = loop
         flow, settings, counts, failures = self._flow, self._flow.settings, self._counts[node], 0
-        while asked := self._asked(loop):
+        while (due := self._due(loop)).asked:
+            asked, left_out = due
             bucket = self._bucket if throttled else None
             max_bytes = settings.fetch_max_bytes
             if bucket is not None:
@@ -100,7 +108,6 @@ class FlowReader:
                 max_bytes = max(1, min(max_bytes, bucket.share // max(loops, 1)))
             asked_at = flow.now()
             # One that has no room now may have it soon: the broker must not wait for the others.
-            left_out = len(asked) < self._copied_from(loop)
             wait_ms = settings.fetch_busy_wait_ms if left_out else settings.fetch_max_wait_ms
             counts[0] += 1
             try:
@@ -146,21 +153,18 @@ class FlowReader:
     def _loop_of(self, partition: _Partition) -> Loop:
         return partition.source_node, self._flow.throttle.covers(partition.source)
 
-    def _copied_from(self, loop: Loop) -> int:
-        """How many partitions a loop reads, with those that have no room now."""
-        return sum(self._loop_of(partition) == loop for partition, _ in self._flow.copying)
-
-    def _asked(self, loop: Loop) -> _Asked:
+    def _due(self, loop: Loop) -> _NextFetch:
         settings, copying = self._flow.settings, self._flow.copying
         held = sum(sequence.queued_bytes for _, sequence in copying)
         if held + settings.fetch_max_bytes > settings.buffer_bytes:
-            return {}
-        return {
+            return _NextFetch({}, left_out=False)
+        own = [one for one in copying if self._loop_of(one[0]) == loop]
+        asked = {
             partition.source: (partition, sequence, sequence.position)
-            for partition, sequence in copying
-            if self._loop_of(partition) == loop
-            and sequence.queued_bytes < settings.partition_queue_bytes
+            for partition, sequence in own
+            if sequence.queued_bytes < settings.partition_queue_bytes
         }
+        return _NextFetch(asked, left_out=len(asked) < len(own))
 
     async def _take(
         self, partition: _Partition, sequence: SourceQueue, offset: int, fetched: Fetched

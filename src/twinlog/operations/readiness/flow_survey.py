@@ -20,9 +20,9 @@ the clock of this machine.
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from twinlog.engines.transactional.positions import committed_positions, position_group
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -32,7 +32,7 @@ from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.flow import flow_of
-from twinlog.mirror.mm2_records import Checkpoint, decode_checkpoint, decode_heartbeat
+from twinlog.mirror.mm2_records import decode_heartbeat
 from twinlog.mirror.recorded_map import RecordedMap
 from twinlog.mirror.reported_positions import is_reported
 from twinlog.mirror.settings import TRANSLATED
@@ -56,9 +56,10 @@ from twinlog.operations.readiness.subject import Subject
 from twinlog.store.config_records import Wanted
 from twinlog.store.control_topics import LANES_GROUP
 from twinlog.store.recorded_maps import read_maps
-from twinlog.store.topic_reader import Tail, latest, read_whole
+from twinlog.store.topic_reader import Tail
 from twinlog.sync.flow_records import ALL_S, KINDS
 from twinlog.sync.group_rules import in_source_offsets, log_bounds
+from twinlog.sync.stored_checkpoints import StoredCheckpoints, read_checkpoints
 from twinlog.text import few
 
 LATE: Final = 5
@@ -419,35 +420,14 @@ class FlowSurvey:
         )
         return age, [Finding(Reason.CHECKPOINT, text)]
 
-    async def _read_checkpoints(self) -> "_Checkpoints":
+    async def _read_checkpoints(self) -> StoredCheckpoints:
         """All checkpoints of the flow; none if the topic does not exist yet.
 
         Raises:
             TwinlogError: they cannot be read.
         """
         topic = self._flow.policy.checkpoints_topic(self._flow.settings.source_cluster_alias)
-        if topic not in (await self._destination.refresh([topic])).topics:
-            return _Checkpoints((), None, ())
-        checkpoints: list[Checkpoint] = []
-        unreadable: list[str] = []
-        records = latest(await read_whole(self._destination, topic)).values()
-        for record in records:
-            try:
-                checkpoint = decode_checkpoint(record.key, record.value)
-            except ProtocolError as error:
-                unreadable.append(str(error))
-                continue
-            if checkpoint is not None:
-                checkpoints.append(checkpoint)
-        time_ms = max((record.timestamp for record in records), default=None)
-        return _Checkpoints(checkpoints, time_ms, unreadable)
-
-
-class _Checkpoints(NamedTuple):
-    checkpoints: Collection[Checkpoint]
-    time_ms: int | None
-    """When the last one was written."""
-    unreadable: Collection[str]
+        return await read_checkpoints(self._destination, topic)
 
 
 def _own(committed: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, Committed]:

@@ -1,0 +1,48 @@
+"""The checkpoints that a target has of a flow, as MirrorMaker 2's clients read them."""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import ProtocolError
+from twinlog.kafka.requests.topics import confirm_absent
+from twinlog.mirror.mm2_records import Checkpoint, decode_checkpoint
+from twinlog.store.topic_reader import latest, read_whole
+
+
+class StoredCheckpoints(NamedTuple):
+    """The last checkpoint of each group and partition.
+
+    `time_ms`: when the last one was written, None if there is none. `unreadable`: why others cannot
+    be read; clients leave them out.
+    """
+
+    checkpoints: Collection[Checkpoint] = ()
+    time_ms: int | None = None
+    unreadable: Collection[str] = ()
+
+
+async def read_checkpoints(cluster: KafkaCluster, topic: str) -> StoredCheckpoints:
+    """Read all checkpoints of a topic; there are none if every broker reports that it is missing.
+
+    Raises:
+        Retriable: not now; or only some brokers have the topic.
+        UserError: a right is missing.
+    """
+    if topic not in (await cluster.refresh([topic])).topics:
+        # A broker that is behind may not show it: a group would keep a checkpoint too high.
+        await confirm_absent(cluster, topic)
+        return StoredCheckpoints()
+    checkpoints: list[Checkpoint] = []
+    unreadable: list[str] = []
+    records = latest(await read_whole(cluster, topic)).values()
+    for record in records:
+        try:
+            checkpoint = decode_checkpoint(record.key, record.value)
+        except ProtocolError as error:
+            unreadable.append(str(error))
+            continue
+        if checkpoint is not None:
+            checkpoints.append(checkpoint)
+    time_ms = max((record.timestamp for record in records), default=None)
+    return StoredCheckpoints(checkpoints, time_ms, unreadable)
