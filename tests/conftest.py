@@ -95,6 +95,13 @@ def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture(scope="module")
+def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One broker, which is killed. A broker of 4.3.1 begins a leader epoch when it restarts."""
+    with _cluster(tmp_path_factory, "fragile") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
 def secured_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Secured, Secured]]:
     """A source and a destination that know who is who, and who may do what."""
     home = tmp_path_factory.mktemp("certificates")

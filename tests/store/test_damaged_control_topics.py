@@ -1,7 +1,6 @@
 """Control topics whose log has lost its end, on a real broker whose files are changed."""
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 from clients import client, make_topic
@@ -11,21 +10,11 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import ControlTopicLost, Refusal
 from twinlog.kafka.log.batch import batches
 from twinlog.local.cluster import LocalCluster
-from twinlog.local.processes import SHORT_LIVED
 from twinlog.store.polling_reader import ControlReader
 from twinlog.store.topic_reader import Tail
 from twinlog.store.topic_writer import ALL, Entry, append
 
 pytestmark = pytest.mark.broker
-
-
-@pytest.fixture(scope="module")
-def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """One broker. A broker of 4.3.1 begins a leader epoch when it restarts."""
-    with LocalCluster.start(
-        1, directory=tmp_path_factory.mktemp("fragile"), jvm_flags=SHORT_LIVED
-    ) as cluster:
-        yield cluster
 
 
 def lose_end(cluster: LocalCluster, topic: str, end: int) -> None:

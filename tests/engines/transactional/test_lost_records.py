@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,20 +18,10 @@ from twinlog.kafka.groups.offsets import Committed, commit_offsets
 from twinlog.kafka.log.batch import Header, batches
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
-from twinlog.local.processes import SHORT_LIVED
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 SECONDS = 90.0
-
-
-@pytest.fixture(scope="module")
-def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """One broker, which is killed."""
-    with LocalCluster.start(
-        1, directory=tmp_path_factory.mktemp("fragile"), jvm_flags=SHORT_LIVED
-    ) as cluster:
-        yield cluster
 
 
 def log_file(cluster: LocalCluster, topic: str) -> Path:

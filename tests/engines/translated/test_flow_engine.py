@@ -4,31 +4,17 @@ import asyncio
 import random
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
 
 import pytest
+from flow_assignment import ASSIGNMENT
 
-from twinlog.engines.base import Assignment
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.translated.engine import FlowEngine
 from twinlog.engines.translated.partitions import FlowPartition
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters
-from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, TopicPartition
+from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId
 from twinlog.mirror.offset_runs import Ends
-from twinlog.mirror.placement import MirrorPartition
-
-SOURCE = TopicPartition("orders", 0)
-ASSIGNMENT = Assignment(
-    name=MirrorPartition("flow", *SOURCE),
-    source=SOURCE,
-    destination=TopicPartition("a.orders", 0),
-    state_partition=0,
-    source_topic_id=UUID(int=1),
-    destination_topic_id=None,
-    compacted=False,
-)
-
 
 CLUSTER = SimpleNamespace(brokers_time=SimpleNamespace(now_ms=lambda: 0))
 LANE: Any = SimpleNamespace(

@@ -5,12 +5,12 @@ import random
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
-from uuid import UUID
 
 import pytest
 from batch_builders import batch, record
+from flow_assignment import ASSIGNMENT
 
-from twinlog.engines.base import Assignment, PartitionProgress
+from twinlog.engines.base import PartitionProgress
 from twinlog.engines.exact.ports import FetchResult, SourcePort
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions, FlowStage
@@ -34,7 +34,7 @@ from twinlog.mirror.offset_runs import Ends
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.throttle import Throttle
 
-KEY = TopicPartition("orders", 0)
+KEY = ASSIGNMENT.source
 NODE = 3
 OnePartition = FlowPartition[FlowWriters, PartitionSequence]
 
@@ -78,18 +78,9 @@ class Flow:
         self.partitions = FlowPartitions[FlowWriters, PartitionSequence](
             LaneSettings(), random.Random(1), self.rows.append
         )
-        assignment = Assignment(
-            name=MirrorPartition("flow", *KEY),
-            source=KEY,
-            destination=TopicPartition("a.orders", 0),
-            state_partition=0,
-            source_topic_id=UUID(int=1),
-            destination_topic_id=None,
-            compacted=False,
-        )
         writers = cast("FlowWriters", None)
         self.partition = OnePartition(
-            assignment, writers, owned_before=True, locate_at=0.0, unguarded_until=0.0
+            ASSIGNMENT, writers, owned_before=True, locate_at=0.0, unguarded_until=0.0
         )
         self.sequence = PartitionSequence(
             (ProducerId(7), ProducerEpoch(1)),
@@ -99,7 +90,7 @@ class Flow:
         )
         self.partition.sequence, self.partition.stage = self.sequence, FlowStage.COPYING
         self.partition.source_node, self.partition.source_leader_epoch = NODE, 5
-        self.partitions.all[assignment.name] = self.partition
+        self.partitions.all[ASSIGNMENT.name] = self.partition
 
     def relocate(self, position: int) -> None:
         """Give the partition another sequence, which begins at this offset of the source."""

@@ -129,23 +129,16 @@ def test_attributes_decide_whether_a_batch_is_forwarded_unchanged(
     made = batch([record(0), record(1)], Codec.NONE, attributes=attributes)
     header = only(made)
     assert header.forwardable == forwardable
-    patched = patched_header(
-        header,
-        header.records(memoryview(made)),
-        ProducerId(1),
-        ProducerEpoch(0),
-        Sequence(0),
-    )
-    assert only(patched + made[HEADER_SIZE:]).attributes == 0
-    patched = patched_header(
-        header,
-        header.records(memoryview(made)),
-        ProducerId(1),
-        ProducerEpoch(0),
-        Sequence(0),
-        attributes=TRANSACTIONAL,
-    )
-    assert only(patched + made[HEADER_SIZE:]).attributes == TRANSACTIONAL
+    for bits in (0, TRANSACTIONAL):
+        patched = patched_header(
+            header,
+            header.records(memoryview(made)),
+            ProducerId(1),
+            ProducerEpoch(0),
+            Sequence(0),
+            attributes=bits,
+        )
+        assert only(patched + made[HEADER_SIZE:]).attributes == bits
 
 
 def test_batches_with_holes_are_not_forwarded_unchanged() -> None:
