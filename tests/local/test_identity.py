@@ -54,3 +54,15 @@ def test_proc_and_ps_agree_on_living_processes() -> None:
     assert own is not None
     assert own[1]
     assert identity._from_ps(1 << 22) is None
+
+
+def test_a_paused_process_runs_no_more(sleeper: subprocess.Popen[bytes]) -> None:
+    """It is stopped once `pause` returns, and a process that is gone says so."""
+    noted = identity_of(sleeper.pid)
+    assert noted is not None
+    assert noted.pause()
+    assert identity._state(sleeper.pid)[:1] == ("T",)
+    assert noted.alive()
+    sleeper.kill()
+    sleeper.wait()
+    assert not noted.pause()

@@ -52,7 +52,7 @@ def test_a_paused_program_ends_with_its_process_group(tmp_path: Path) -> None:
     """SIGKILL reaches a process that SIGSTOP has frozen."""
     with ProcessGroup() as group:
         process = group.start(_program(tmp_path, "exec sleep 1000"))
-        assert process.signal(signal.SIGSTOP)
+        assert process.pause()
         assert process.alive
     assert not process.alive
 

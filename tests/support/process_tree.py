@@ -97,7 +97,7 @@ def end(process: Identity) -> None:
 @contextmanager
 def paused(process: Identity) -> Iterator[None]:
     """Pause the process (SIGSTOP) while the block runs."""
-    assert process.signal(signal.SIGSTOP), f"{process} was gone already"
+    assert process.pause(), f"{process} was gone already"
     try:
         yield
     finally:

@@ -246,8 +246,8 @@ class LocalCluster:
         process.wait(_SHUTDOWN_SECONDS)
 
     def pause(self, node_id: int) -> None:
-        """Suspend a node (SIGSTOP)."""
-        self._processes.running(node_id).signal(signal.SIGSTOP)
+        """Suspend a node (SIGSTOP); once this returns, it answers nothing."""
+        self._processes.running(node_id).pause()
 
     def resume(self, node_id: int) -> None:
         """Resume a suspended node (SIGCONT)."""

@@ -112,6 +112,10 @@ class JavaProcess:
         """Send a signal, and return whether the process existed."""
         return self.alive and self.identity.signal(number)
 
+    def pause(self) -> bool:
+        """Pause the process, wait until it runs no more; return whether it existed."""
+        return self.alive and self.identity.pause()
+
     def kill(self) -> None:
         """Kill the process (SIGKILL), and wait until it is gone."""
         self.signal(signal.SIGKILL)
