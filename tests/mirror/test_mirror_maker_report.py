@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog.mirror.flow_settings import IDENTITY_POLICY
+from twinlog.mirror.flow_settings import DEFAULT_POLICY, IDENTITY_POLICY
 from twinlog.mirror.mirror_maker_file import Problem, parse_mirror_maker_file
 from twinlog.mirror.mirror_maker_lines import LineVerdict
 from twinlog.mirror.mirror_maker_report import FlowRow, MirrorMakerReport, report
@@ -54,6 +54,16 @@ def test_flows_are_rows() -> None:
 )
 def test_the_example_of_a_remote_name(properties: str, name: str | None) -> None:
     assert reported(HEADER + properties).flows[0].remote_topic == name
+
+
+@pytest.mark.parametrize("policy", [DEFAULT_POLICY, IDENTITY_POLICY])
+def test_what_a_policy_of_kafka_refuses_is_an_error(policy: str) -> None:
+    """As a start refuses it: `A` and `orders` could not be told apart in `Aorders`."""
+    text = f"{HEADER}replication.policy.class = {policy}\nreplication.policy.separator =\n"
+    assert [error.partition(", ")[0] for error in reported(text).errors] == [
+        f"flow {flow}: replication.policy.separator is '': expected letters"
+        for flow in ("A->B", "B->A")
+    ]
 
 
 def test_an_unknown_policy_is_a_warning() -> None:

@@ -4,9 +4,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from twinlog.kafka.errors import UserError
 from twinlog.mirror.flow_settings import DEFAULT_POLICY, IDENTITY_POLICY, FlowSettings
 from twinlog.mirror.mirror_maker_file import Flow, MirrorMakerFile, Problem, targeting
 from twinlog.mirror.mirror_maker_lines import FileLine, explain_lines
+from twinlog.mirror.replication_policy import policy_of
 from twinlog.mirror.setting_values import Names
 
 EXAMPLE_TOPIC: Final = "orders"
@@ -81,6 +83,7 @@ def report(
         for alias in targets
         if alias not in file.aliases
     ]
+    errors += _policy_errors(flows)
     if not flows and not errors:
         errors.append(f"no flow has a target of --clusters {' '.join(targets)}")
     return MirrorMakerReport(
@@ -140,6 +143,17 @@ def flow_warnings(flows: Collection[Flow]) -> Iterable[str]:
             f"flows {', '.join(circle)} leave topic names unchanged and form a circle: the same "
             "records would be mirrored again and again; give them different topics"
         )
+
+
+def _policy_errors(flows: Collection[Flow]) -> Iterable[str]:
+    """Why the policies of Kafka itself refuse their properties; other policies are warnings."""
+    for flow in flows:
+        if remote_topic(flow.settings, EXAMPLE_TOPIC) is None:
+            continue
+        try:
+            policy_of(flow.policy_properties)
+        except UserError as error:
+            yield f"flow {flow.name}: {error}"
 
 
 def _encoding_warnings(file: MirrorMakerFile) -> Iterable[str]:
