@@ -194,6 +194,19 @@ def test_a_flow_that_translates_no_groups_says_so(pair: Pair) -> None:
         assert (Reason.NOT_COMPARED in found) == ("transaction.producer" in settings)
 
 
+@pytest.mark.parametrize(
+    ("refreshes", "what"),
+    [("true", "the next refresh adds it"), ("false", "a node that starts anew adds it")],
+)
+def test_a_topic_that_is_not_added_yet_is_named(pair: Pair, refreshes: str, what: str) -> None:
+    name = f"new-{secrets.token_hex(4)}"
+    settings = {"topics": f"t-.*, {name}", "refresh.topics.enabled": refreshes}
+    flow = RecordedFlow(pair, **settings)
+    librdkafka_tools.make_topic(flow.source, name)
+    found = [each.text for each in flow.readiness().all_findings()]
+    assert any(name in text and what in text for text in found), found
+
+
 def test_a_committed_position_of_a_former_topic_is_no_position(pair: Pair) -> None:
     """Goal: a source topic that was recreated is not copied because its name once was."""
     flow = RecordedFlow(pair, **{"transaction.producer": "true"})

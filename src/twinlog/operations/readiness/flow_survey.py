@@ -73,6 +73,7 @@ _NOT_KEPT: Final = (
     "transaction.producer does not record where it has copied to"
 )
 _UNDISCOVERED: Final = "not added yet; the next refresh adds it"
+_NOT_REFRESHED: Final = "not added: refresh.topics.* is off; a node that starts anew adds it"
 
 
 class FlowSurvey:
@@ -195,8 +196,9 @@ class FlowSurvey:
             (await source.refresh(None)).topics, self._flow.settings, self._flow.policy
         )
         reasons = dict(subject.snapshot.not_mirrored(subject.mirror.name).topics)
+        unnamed = _UNDISCOVERED if self._flow.settings.refreshes_topics else _NOT_REFRESHED
         return {
-            name: reasons.get(name, _UNDISCOVERED)
+            name: reasons.get(name, unnamed)
             for name in sorted(selected.keys() - known)
             if subject.named(name)
         }
