@@ -59,6 +59,12 @@ def test_excluded_groups_are_not_selected() -> None:
     assert not settings.selects_group("other")
 
 
+def test_a_group_with_positions_of_a_flow_is_not_selected() -> None:
+    """They are offsets of that flow's source, and would be translated as if of this one."""
+    assert parsed().selects_group("app")
+    assert not parsed(groups=".*", groups_exclude="").selects_group("twinlog.flow.C-to-A")
+
+
 @pytest.mark.parametrize(
     ("values", "checkpoints", "offsets"),
     [

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from twinlog.mirror.pattern_lists import matches
+from twinlog.mirror.reported_positions import is_position_group
 from twinlog.mirror.setting_values import (
     MAX_INT,
     MAX_LONG,
@@ -585,5 +586,9 @@ class FlowSettings:
         return matches(self.topics, name) and not matches(self.topics_exclude, name)
 
     def selects_group(self, name: str) -> bool:
-        """Whether `groups` and `groups.exclude` select a group (`DefaultGroupFilter`)."""
-        return matches(self.groups, name) and not matches(self.groups_exclude, name)
+        """Whether `groups` and `groups.exclude` select a group (`DefaultGroupFilter`).
+
+        A group with the positions of a flow to this source never is: they are no offsets of it.
+        """
+        selected = matches(self.groups, name) and not matches(self.groups_exclude, name)
+        return selected and not is_position_group(name)

@@ -65,7 +65,7 @@ from twinlog.kafka.groups.offsets import (
 )
 from twinlog.kafka.requests.partitions import OffsetSpec
 from twinlog.kafka.types import TopicPartition
-from twinlog.mirror.reported_positions import is_reported
+from twinlog.mirror.reported_positions import is_position_group, is_reported
 from twinlog.mirror.translation import SAME, Translation
 from twinlog.store.group_records import NO_OFFSET, GroupMemory, PartitionMemory, metadata_checksum
 from twinlog.sync.translated_offsets import list_translated_offsets
@@ -237,7 +237,9 @@ def served(groups: Iterable[Group], include: Collection[Pattern[str]]) -> list[G
 
 def is_served(group: Group, include: Collection[Pattern[str]]) -> bool:
     """Whether a group's offsets are copied."""
-    return group.kind in _KINDS and any(pattern.fullmatch(group.name) for pattern in include)
+    if group.kind not in _KINDS or is_position_group(group.name):
+        return False
+    return any(pattern.fullmatch(group.name) for pattern in include)
 
 
 def remembered(

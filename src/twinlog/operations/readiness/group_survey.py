@@ -29,6 +29,7 @@ from twinlog.kafka.groups.offsets import (
     lists_all_groups,
 )
 from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.reported_positions import is_position_group
 from twinlog.mirror.translation import SAME, Translation
 from twinlog.operations.readiness.facts import GroupFacts, Skip, SourceLog, Standing
 from twinlog.operations.readiness.reasons import Finding, Reason
@@ -98,6 +99,7 @@ async def group_facts(
             if memory.group not in source_groups
         ),
     ]
+    groups = [group for group in groups if not is_position_group(group.name)]
     if stable:
         groups = served(groups, include)
     destination_groups = await list_groups(destination)
