@@ -1,7 +1,7 @@
 """Groups and their offsets, on real brokers; how they follow: tests/end_to_end/test_groups.py."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -117,6 +117,55 @@ def test_a_group_that_two_brokers_list_counts_with_its_members(states: tuple[str
 def test_listing_groups_while_a_coordinator_loads_is_an_error() -> None:
     with pytest.raises(Retriable, match="COORDINATOR_LOAD_IN_PROGRESS"):
         Coordinators((1, 2), (1, 2), code=14).lists()
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, codes: Mapping[TopicPartition, int]) -> Coordinators:
+    """A cluster whose coordinator answers for these partitions: offset 7, or an error."""
+    topics = [
+        SimpleNamespace(
+            name=partition.topic,
+            partitions=[
+                SimpleNamespace(
+                    partition_index=partition.partition,
+                    error_code=code,
+                    committed_offset=-1 if code else 7,
+                    committed_leader_epoch=-1,
+                    metadata="",
+                )
+            ],
+        )
+        for partition, code in codes.items()
+    ]
+
+    async def call(*_: object, **__: object) -> SimpleNamespace:
+        return SimpleNamespace(error_code=0, topics=topics)
+
+    cluster = Coordinators()
+    monkeypatch.setattr(cluster, "coordinators", SimpleNamespace(call=call))
+    return cluster
+
+
+@pytest.mark.parametrize("code", [3, 100])
+def test_a_topic_that_only_the_coordinator_does_not_know_may_have_an_offset(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Otherwise an offset of the group's own would count as none, and could be lowered."""
+    cluster = answering(monkeypatch, {TopicPartition("t", 0): 0, TopicPartition("gone", 0): code})
+    assert asyncio.run(committed_offsets(cluster, "g")) == {TopicPartition("t", 0): Committed(7)}
+    cluster.knowing.add(2)
+    with pytest.raises(Retriable, match="UNKNOWN_TOPIC"):
+        asyncio.run(committed_offsets(cluster, "g"))
+
+
+def test_an_answer_that_leaves_out_a_named_partition_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    named = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    cluster = answering(monkeypatch, {named[0]: 0})
+    found = asyncio.run(committed_offsets(cluster, "g", partitions=named[:1]))
+    assert found == {named[0]: Committed(7)}
+    with pytest.raises(Retriable, match="leaves out t-1"):
+        asyncio.run(committed_offsets(cluster, "g", partitions=named))
 
 
 @pytest.mark.broker

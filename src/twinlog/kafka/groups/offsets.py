@@ -35,7 +35,7 @@ from twinlog.kafka.protocol.group_messages import (
     ConsumerGroupDescribeRequest,
     DescribeShareGroupOffsetsRequest,
 )
-from twinlog.kafka.requests.topics import confirm_absent
+from twinlog.kafka.requests.topics import absent_everywhere, confirm_absent
 from twinlog.kafka.types import TopicPartition
 
 _DEAD: Final = "Dead"
@@ -315,7 +315,8 @@ async def committed_offsets(
         partitions: only these.
 
     Raises:
-        Retriable: the coordinator does not answer, or offsets are not loaded yet, or not stable.
+        Retriable: the coordinator does not answer, or not about all of `partitions`; or offsets are
+            not loaded yet, or not stable.
         UserError: a right is missing.
     """
     indexes_by_topic: defaultdict[str, list[int]] = defaultdict(list)
@@ -338,11 +339,14 @@ async def committed_offsets(
     with cluster.needing("DESCRIBE", f"the group {group}"):
         response = await cluster.coordinators.call(Coordinator.GROUP, group, request)
         check(response.error_code, action)
-    for topic in response.topics:
-        for part in topic.partitions:
-            # An error does not mean "no offset", unless the partition's topic is deleted.
-            if part.error_code and part.error_code not in TOPIC_GONE:
-                Refusal(part.error_code).fail(action, topic=topic.name)
+    codes = {
+        TopicPartition(topic.name, part.partition_index): part.error_code
+        for topic in response.topics
+        for part in topic.partitions
+    }
+    if missing := set(partitions or ()) - codes.keys():
+        raise Retriable(f"{action}: the answer leaves out {min(missing)}")
+    await _check_each(cluster, codes, action)
     return {
         TopicPartition(topic.name, part.partition_index): Committed(
             part.committed_offset, part.metadata or "", part.committed_leader_epoch
@@ -351,6 +355,21 @@ async def committed_offsets(
         for part in topic.partitions
         if part.committed_offset >= 0
     }
+
+
+async def _check_each(
+    cluster: KafkaCluster, codes: Mapping[TopicPartition, int], action: str
+) -> None:
+    """Raise if a partition's error may hide an offset: any, unless its topic is deleted.
+
+    A coordinator whose metadata is old does not know a new topic, or knows it by another id. So a
+    topic counts as deleted only if every broker reports it.
+    """
+    unknown = {p.topic for p, code in codes.items() if code in TOPIC_GONE}
+    deleted = await absent_everywhere(cluster, unknown) if unknown else set[str]()
+    for partition, code in codes.items():
+        if code and not (code in TOPIC_GONE and partition.topic in deleted):
+            Refusal(code).fail(action, topic=partition.topic)
 
 
 def in_parts(
@@ -467,10 +486,12 @@ async def start_offsets(cluster: KafkaCluster, group: str) -> dict[TopicPartitio
         [description] = response.groups
         if description.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
             check(description.error_code, action)
-    for topic in description.topics:
-        for part in topic.partitions:
-            if part.error_code and part.error_code not in TOPIC_GONE:
-                Refusal(part.error_code).fail(action, topic=topic.topic_name)
+    codes = {
+        TopicPartition(topic.topic_name, part.partition_index): part.error_code
+        for topic in description.topics
+        for part in topic.partitions
+    }
+    await _check_each(cluster, codes, action)
     return {
         TopicPartition(topic.topic_name, part.partition_index): Committed(part.start_offset)
         for topic in description.topics
