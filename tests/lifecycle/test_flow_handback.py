@@ -23,7 +23,7 @@ from twinlog.lifecycle.flow_handback import HandedBack, hand_back
 from twinlog.mirror.flow import flow_properties
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
-from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, key_of
+from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, encode_key, key_of
 from twinlog.store.control_topics import States
 from twinlog.store.snapshot import Snapshot
 from twinlog.store.state_records import PartitionState
@@ -152,6 +152,22 @@ def test_what_was_copied_is_handed_back(back: Back) -> None:
     assert back({FIRST: 80, SECOND: 7}, {}) == [HandedBack(FIRST, 79), HandedBack(SECOND, 6)]
     assert back.written == {FIRST: 80, SECOND: 7}
     assert back.topics == ["mm2-offsets.a.internal"]
+
+
+def test_a_topic_with_an_unreadable_record_is_not_left_out(
+    back: Back, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: MirrorMaker 2 does not copy again what was copied of a topic that is not known."""
+    key = encode_key(("topic", "a-to-b", "invoices"))
+
+    async def snapshot(self: Stored) -> Snapshot:
+        records = {key_of(record): record for record in (self.mirror, self.topic)}
+        return Snapshot(records, unreadable={(0, key): "of a newer version"})
+
+    monkeypatch.setattr(Stored, "snapshot", snapshot)
+    with pytest.raises(UserError, match="how far invoices was copied: its record cannot be read"):
+        back({FIRST: 80, SECOND: 7}, {})
+    assert back.written == {}
 
 
 def test_it_is_handed_back_by_the_names_that_mirror_maker_reads(back: Back) -> None:

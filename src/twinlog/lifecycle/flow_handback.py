@@ -96,6 +96,11 @@ async def hand_back(
     store = MirrorStore(destination)
     snapshot = await store.snapshot()
     mirror = stored_flow(snapshot, name)
+    if unread := snapshot.unread_topics(name):
+        unknown, why = min(unread.items())
+        raise UserError(
+            f"it is not known how far {unknown} was copied: its record cannot be read: {why}"
+        )
     topics = snapshot.topics_of(name)
     states = await store.states()
     for topic in topics:
