@@ -220,7 +220,7 @@ def _of_source(
         side: where they are committed.
 
     Raises:
-        UserError: a partition has two different offsets, or the source does not show it.
+        UserError: the source does not show a partition, or an offset may be of the target's topic.
     """
     names = copied_topics({*topics, *_named(offsets, flow, side)}, *flow)
     sources = {remote: name for name, remote in names.items()}
@@ -228,10 +228,18 @@ def _of_source(
     for key, at in sorted(offsets.items()):
         if side is GroupSide.TARGET and is_reported(at.metadata):
             continue  # of a flow from there
-        own = {key.topic} & names.keys()
-        if side is GroupSide.TARGET and key.topic in sources:
-            own.add(sources[key.topic])
-        for topic in own:
+        topic = key.topic
+        if side is GroupSide.TARGET and topic not in sources:
+            if topic in names and TopicPartition(names[topic], key.partition) not in offsets:
+                raise UserError(
+                    f"the group has offset {at.offset} of {key} on the target, where the flow's "
+                    f"topic is {names[topic]}: it may be an offset of the target's own topic",
+                    hint=f"commit it for {names[topic]} if it is one of the source, or import from "
+                    "the source",
+                )
+            continue
+        topic = sources[topic] if side is GroupSide.TARGET else topic
+        if topic in names:
             partition = TopicPartition(topic, key.partition)
             if topic not in topics or key.partition not in topics[topic].partitions:
                 raise UserError(
@@ -240,13 +248,7 @@ def _of_source(
                     hint="try again; grant DESCRIBE on the source's topic; or, if it was deleted, "
                     "delete the offset (kafka-consumer-groups --delete-offsets)",
                 )
-            if found.setdefault(partition, at.offset) != at.offset:
-                raise UserError(
-                    f"the group has two offsets of {partition}: {found[partition]} and {at.offset},"
-                    " by the source's name of the topic and by the target's",
-                    hint="delete the one that is not meant (kafka-consumer-groups "
-                    "--delete-offsets)",
-                )
+            found[partition] = at.offset
     return found
 
 
