@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from twinlog.mirror.flow_settings import IDENTITY_POLICY
+from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.legacy_mirror_maker import (
     LegacyFlow,
     LegacyOptions,
@@ -12,6 +12,7 @@ from twinlog.mirror.legacy_mirror_maker import (
     legacy_flow,
 )
 from twinlog.mirror.mirror_maker_lines import LineVerdict
+from twinlog.mirror.replication_policy import SAME_NAMES, policy_of
 
 CONSUMER = {"bootstrap.servers": "a:9092", "group.id": "mm", "sasl.jaas.config": "hunter2"}
 PRODUCER = {"bootstrap.servers": "b:9092", "linger.ms": "5"}
@@ -39,7 +40,7 @@ def test_the_flow_does_what_the_script_does() -> None:
     assert settings.enabled
     assert settings.selects_topic("foo-1")
     assert not settings.selects_topic("bar")
-    assert settings.replication_policy_class == IDENTITY_POLICY
+    assert settings.replication_policy_class == SAME_NAMES
     assert settings.replication_factor == -1
     assert settings.consumer_auto_offset_reset == "latest"
     assert not settings.selects_group("any")
@@ -58,15 +59,31 @@ def test_the_expression_of_include(text: str, expression: str) -> None:
     assert include_expression(text) == expression
 
 
-def test_internal_topics_are_left_out_unless_asked_for() -> None:
-    everything = replace(OPTIONS, include=".*")
-    flow = mapped(everything).flow
+@pytest.mark.parametrize("excluded", ["true", "false"])
+def test_topics_keep_their_names_and_only_internal_ones_are_left_out(excluded: str) -> None:
+    """As in the script: MirrorMaker 2's rules for names do not apply."""
+    result = mapped(replace(OPTIONS, include=".*"), exclude_internal_topics=excluded)
+    flow = result.flow
     assert flow is not None
-    assert not flow.settings.selects_topic("__consumer_offsets")
-    assert flow.settings.selects_topic("__mine")
-    flow = mapped(everything, exclude_internal_topics="false").flow
-    assert flow is not None
-    assert flow.settings.selects_topic("__consumer_offsets")
+    names = [
+        *("orders", "app-heartbeats", "heartbeats", "target.x", "target.x-heartbeats", "mm.y"),
+        *("__app", ".hidden", "mm2-x.internal", "team.checkpoints.internal"),
+    ]
+    internal = ["__consumer_offsets", "__transaction_state", "__mirror_config"]
+    policy = policy_of(flow.policy_properties)
+    assert copied_topics([*names, *internal], flow.settings, policy) == {n: n for n in names}
+    key = "--consumer.config: exclude.internal.topics"
+    assert verdicts(result).get(key) == (LineVerdict.DIFFERS if excluded == "false" else None)
+
+
+def test_scripts_with_other_groups_are_other_flows() -> None:
+    """Each has its own topics: one would replace the other's otherwise."""
+    flows = [mapped(group_id=name).flow for name in ("mm", "mm-2", " ")]
+    assert [None if flow is None else flow.source_alias for flow in flows] == [
+        *("mm", "mm-2", "source")
+    ]
+    (error,) = mapped(group_id="a b").errors
+    assert error.startswith("--consumer.config: group.id is 'a b': expected letters, digits")
 
 
 def test_the_consumer_decides_where_the_flow_begins() -> None:

@@ -6,15 +6,17 @@ two properties files become one flow that does what the script did and no more:
 | the script of 3.9 | the flow |
 | --- | --- |
 | `--include`: `,` means or; spaces and surrounding quotes do not count | `topics` |
-| topics keep their names | `IdentityReplicationPolicy` |
-| internal topics are left out (`exclude.internal.topics`) | `topics.exclude` |
+| topics keep their names; brokers' internal ones are left out | `SameNamesPolicy` |
+| instances with one `group.id` share the topics, others have their own | the source's alias |
 | begins at `auto.offset.reset`, which is `latest` by default | the same |
 | copies no configurations, ACLs, groups; writes no heartbeats | all off |
 | topics are created by the target's `auto.create.topics.enable` | `replication.factor` -1 |
 
-What cannot be the same is reported: a record's partition, and the position of the group.
+What cannot be the same is reported: a record's partition, the position of the group, and the copies
+of brokers' internal topics that `exclude.internal.topics=false` asks for.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -23,7 +25,6 @@ from twinlog.kafka.errors import UserError
 from twinlog.mirror.config_providers import parse_providers, rewrite
 from twinlog.mirror.flow_settings import (
     CONSUMER,
-    IDENTITY_POLICY,
     ISOLATION,
     OFFSET_RESET,
     FlowSettings,
@@ -32,14 +33,16 @@ from twinlog.mirror.flow_settings_parser import parse_flow_settings
 from twinlog.mirror.mirror_maker_file import ClusterClients, Flow
 from twinlog.mirror.mirror_maker_lines import FileLine, LineVerdict
 from twinlog.mirror.mirror_maker_names import BOOTSTRAP, CLIENT_NAMES, INTERCEPTORS
+from twinlog.mirror.replication_policy import POLICY_CLASS, SAME_NAMES
 
 SOURCE: Final = "source"
+"""The source's alias without a `group.id`."""
 TARGET: Final = "target"
-"""The script has no aliases."""
-INTERNAL_TOPICS: Final = "__consumer_offsets,__transaction_state,__share_group_state"
 EXCLUDE_INTERNAL: Final = "exclude.internal.topics"
-READ_NAMES: Final = frozenset({EXCLUDE_INTERNAL, OFFSET_RESET, ISOLATION, "group.id"})
+GROUP: Final = "group.id"
+READ_NAMES: Final = frozenset({EXCLUDE_INTERNAL, OFFSET_RESET, ISOLATION, GROUP})
 """Properties of the consumer that are settings of the flow, or are explained."""
+_ALIAS: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 _OFF: Final = (
     "sync.topic.configs.enabled",
     "sync.topic.acls.enabled",
@@ -91,17 +94,23 @@ def legacy_flow(
     errors = list(_flag_errors(options))
     source = _rewritten("--consumer.config", consumer, errors)
     target = _rewritten("--producer.config", producer, errors)
-    settings = _settings(options, source, errors)
+    alias = source.get(GROUP, "").strip() or SOURCE
+    if not _ALIAS.fullmatch(alias):
+        errors.append(
+            f"--consumer.config: {GROUP} is {alias!r}: expected letters, digits, '.', '_' or '-', "
+            "as it names the flow"
+        )
+    settings = _settings(options, source, alias, errors)
     flow = None
     if settings is not None and not errors:
         flow = Flow(
-            source_alias=SOURCE,
+            source_alias=alias,
             target_alias=TARGET,
             source=_clients(source, consumer=source),
             target=_clients(target, producer=target),
             settings=settings[0],
             values=settings[1],
-            policy_properties={"replication.policy.class": IDENTITY_POLICY},
+            policy_properties={POLICY_CLASS: SAME_NAMES},
         )
     return LegacyFlow(flow=flow, lines=tuple(_lines(options, consumer)), errors=tuple(errors))
 
@@ -112,22 +121,21 @@ def include_expression(text: str) -> str:
 
 
 def _settings(
-    options: LegacyOptions, consumer: Mapping[str, str], errors: list[str]
+    options: LegacyOptions, consumer: Mapping[str, str], alias: str, errors: list[str]
 ) -> tuple[FlowSettings, dict[str, str]] | None:
     include = options.whitelist if options.include is None else options.include
-    internal = consumer.get(EXCLUDE_INTERNAL, "true").strip().lower() != "false"
     values = {
         "enabled": "true",
         "topics": include_expression(include or ""),
-        "topics.exclude": INTERNAL_TOPICS if internal else "",
+        "topics.exclude": "",
         "groups": "",
-        "replication.policy.class": IDENTITY_POLICY,
+        POLICY_CLASS: SAME_NAMES,
         "replication.factor": "-1",
         CONSUMER + OFFSET_RESET: consumer.get(OFFSET_RESET, "latest"),
         CONSUMER + ISOLATION: consumer.get(ISOLATION, "read_uncommitted"),
         **dict.fromkeys(_OFF, "false"),
     }
-    parsed = parse_flow_settings(values, SOURCE, TARGET)
+    parsed = parse_flow_settings(values, alias, TARGET)
     if isinstance(parsed, FlowSettings):
         return parsed, values
     for bad in parsed:
@@ -206,6 +214,9 @@ def _lines(options: LegacyOptions, consumer: Mapping[str, str]) -> Iterable[File
         f"{consumer.get('group.id', '').strip()!r}, and keeps each record's partition, which the "
         "script let the producer choose",
     )
+    if consumer.get(EXCLUDE_INTERNAL, "true").strip().lower() == "false":
+        text = "the topics in which brokers keep their own state are never copied"
+        yield _line(f"--consumer.config: {EXCLUDE_INTERNAL}", "false", differs, text)
     streams = "twinlog distributes partitions over lanes by their load"
     yield _line("--num.streams", str(options.num_streams), unneeded, streams)
     commits = "twinlog records positions with the data, and commits no offsets on the source"

@@ -8,7 +8,7 @@ from twinlog.kafka.errors import UserError
 from twinlog.mirror.flow_settings import DEFAULT_POLICY, IDENTITY_POLICY, FlowSettings
 from twinlog.mirror.mirror_maker_file import Flow, MirrorMakerFile, Problem, targeting
 from twinlog.mirror.mirror_maker_lines import FileLine, explain_lines
-from twinlog.mirror.replication_policy import policy_of
+from twinlog.mirror.replication_policy import SAME_NAMES, policy_of
 from twinlog.mirror.setting_values import Names
 
 EXAMPLE_TOPIC: Final = "orders"
@@ -46,7 +46,7 @@ class MirrorMakerReport:
 
 
 def remote_topic(settings: FlowSettings, topic: str) -> str | None:
-    """The name of a source's topic on the target, for the two policies of Kafka itself.
+    """The name of a source's topic on the target, for the policies of Kafka and of legacy flows.
 
     Returns:
         The name; None: the policy is another class.
@@ -55,7 +55,7 @@ def remote_topic(settings: FlowSettings, topic: str) -> str | None:
         case policy if policy == DEFAULT_POLICY:
             separator = settings.replication_policy_separator
             return f"{settings.source_cluster_alias}{separator}{topic}"
-        case policy if policy == IDENTITY_POLICY:
+        case policy if policy in {IDENTITY_POLICY, SAME_NAMES}:
             return topic
         case _:
             return None

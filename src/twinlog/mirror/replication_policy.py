@@ -57,6 +57,10 @@ DEFAULT_SEPARATOR: Final = "."
 _PACKAGE: Final = "org.apache.kafka.connect.mirror."
 _DEFAULT: Final = "DefaultReplicationPolicy"
 _IDENTITY: Final = "IdentityReplicationPolicy"
+SAME_NAMES: Final = "SameNamesPolicy"
+"""The policy of flows of the former `kafka-mirror-maker.sh`, which has no name in Kafka."""
+_KAFKA_INTERNAL: Final = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+_CONTROL_TOPICS: Final = "__mirror_"
 _IN_NAMES: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 _NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -258,6 +262,27 @@ def installed() -> Iterable[EntryPoint]:
     return entry_points(group=ENTRY_POINTS)
 
 
+class SameNamesPolicy(ReplicationPolicy):
+    """Every topic keeps its name, and none counts as remote, as `kafka-mirror-maker.sh` had it.
+
+    Internal are only the topics in which brokers and twinlog's nodes keep their own state.
+    """
+
+    def format_remote_topic(self, source_cluster_alias: str, topic: str) -> str:  # noqa: ARG002
+        """The topic."""
+        return topic
+
+    def topic_source(self, topic: str) -> None:
+        """None."""
+
+    def upstream_topic(self, topic: str) -> None:
+        """None."""
+
+    def is_internal_topic(self, topic: str) -> bool:
+        """Whether it is one of Kafka's internal topics, or of twinlog's control topics."""
+        return topic in _KAFKA_INTERNAL or topic.startswith(_CONTROL_TOPICS)
+
+
 def policy_of(
     properties: Mapping[str, str],
     registered: Callable[[], Iterable[EntryPoint]] = installed,
@@ -273,7 +298,7 @@ def policy_of(
 def has_properties_of_its_own(properties: Mapping[str, str]) -> bool:
     """Whether the policy of these properties is none of Kafka's: it may read more of them."""
     name = properties.get(POLICY_CLASS, _DEFAULT).strip().removeprefix(_PACKAGE)
-    return name not in {_DEFAULT, _IDENTITY}
+    return name not in {_DEFAULT, _IDENTITY, SAME_NAMES}
 
 
 def policy_named(
@@ -299,6 +324,8 @@ def policy_named(
     if known == _IDENTITY:
         alias = properties.get(SOURCE_ALIAS)
         return IdentityReplicationPolicy(source_cluster_alias=alias, **_separators(properties))
+    if known == SAME_NAMES:
+        return SameNamesPolicy()
     return _registered(known, properties, list(registered()))
 
 

@@ -222,7 +222,7 @@ def test_the_former_script(tmp_path: Path) -> None:
     result = run(*words, "--include", "orders,foo.*")
     assert result.exit_code == 0
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
-    assert lines[1] == "source->target orders|foo.* - orders - - -"
+    assert lines[1] == "mm->target orders|foo.* - orders - - -"
     assert "not at the offsets of the group 'mm'" in result.stdout
     assert result.stderr.splitlines() == [
         "Warning: acks is not used by twinlog",
