@@ -60,7 +60,7 @@ class UnusualLoad:
         self._random = random.Random(f"{seed}/unusual")
         self._totals = Totals()
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._write)
+        self._thread = threading.Thread(target=self._write, daemon=True)
         servers = source.bootstrap_servers
         librdkafka_tools.make_topic(servers, LARGE, self.topics[LARGE], LARGEST)
         librdkafka_tools.make_topic(servers, TIERED, self.topics[TIERED], TIERED_TOPIC)
