@@ -287,3 +287,5 @@ async def test_a_read_uncommitted_fetch_returns_control_records(bench: Bench) ->
 
     await until(replicated, "both batches")
     assert [h.is_control for h in await content(bench, key)] == [False, True]
+    alone = await bench.destination.read_alone(key, 0, max_wait_ms=0, partition_max_bytes=1 << 20)
+    assert [h.is_control for h in batches(alone.fetched.records)] == [False, True]

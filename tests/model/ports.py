@@ -394,6 +394,18 @@ class ModelDestination(_Client):
         """Fetch without a session, read_uncommitted."""
         return await self._read(partitions, partition_max_bytes, committed=False)
 
+    async def read_alone(
+        self, partition: TopicPartition, offset: int, *, max_wait_ms: int, partition_max_bytes: int
+    ) -> ReadAlone:
+        """Fetch one partition without a session, read_uncommitted, without waiting for data."""
+        del max_wait_ms
+        found = await self._read({partition: offset}, partition_max_bytes, committed=False)
+        if found[partition].error:
+            return ReadAlone(found[partition], 0, -1)
+        log = self.cluster.log(partition)
+        compacts = self.cluster.topics[partition.topic].compact
+        return ReadAlone(found[partition], 0, log.leader_epoch, log.start, compacts)
+
     async def lacking_replicas(
         self, partitions: Collection[TopicPartition]
     ) -> Collection[TopicPartition]:

@@ -1,15 +1,16 @@
 """Twin of twinlog.engines.transactional.remote_tails, with a log in memory."""
 
 import asyncio
-from collections.abc import Mapping
 from typing import cast
 
 import pytest
 from batch_builders import COMMIT, batch, marker, record
 from hypothesis import given
 from hypothesis import strategies as st
+from remote_logs import RemoteLog
 
-from twinlog.engines.exact.ports import DestinationPort, LogEnd
+from twinlog.engines.exact.ports import DestinationPort
+from twinlog.engines.transactional import remote_reader
 from twinlog.engines.transactional.remote_tails import (
     ShorterLog,
     compare_tails,
@@ -21,41 +22,23 @@ from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Retriable, TwinlogError
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import build, whole
-from twinlog.kafka.protocol.fetch import Fetched
-from twinlog.kafka.types import LogBounds, Sequence, TopicPartition
+from twinlog.kafka.types import Sequence, TopicPartition
 
 KEY = TopicPartition("a.orders", 0)
 OWN = tail_of_batch(50, 3, (7, 4), Sequence(10))
 """The batch of the offsets 50 to 52."""
 
 
-class Log:
-    """`DestinationPort` of one partition; `found` is what a Fetch before the tail's end returns."""
-
-    def __init__(
-        self, found: bytes, *, end: int = 54, start: int = 0, replicated: int = 54, error: int = 0
-    ) -> None:
-        self._found, self._end, self._start = found, end, start
-        self._replicated, self._error = replicated, error
-
-    async def log_ends(self, keys: list[TopicPartition]) -> Mapping[TopicPartition, LogEnd]:
-        return {key: LogEnd(self._error, self._end, 0) for key in keys}
-
-    async def bounds(self, keys: list[TopicPartition]) -> Mapping[TopicPartition, LogBounds]:
-        return {key: LogBounds(0, self._start, self._end, self._end) for key in keys}
-
-    async def read(
-        self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
-    ) -> Mapping[TopicPartition, Fetched]:
-        assert partition_max_bytes > 0
-        assert partitions == {KEY: 52}
-        code = ErrorCode.OFFSET_OUT_OF_RANGE if self._start > 52 else 0
-        end = self._replicated
-        return {KEY: Fetched(code, end, end, 0, (), memoryview(self._found))}
+MARKER = marker(53, 7, COMMIT)
 
 
-def problem(log: Log) -> LostEnd | TwinlogError | None:
-    port = cast("DestinationPort", log)
+def log(found: bytes, *, end: int = 54, **what: int) -> RemoteLog:
+    """A log with these batches, and the marker of the tail's transaction."""
+    return RemoteLog(found + (MARKER if end > 53 else b""), end, **what)
+
+
+def problem(of: RemoteLog) -> LostEnd | TwinlogError | None:
+    port = cast("DestinationPort", of)
     return asyncio.run(compare_tails(port, {KEY: OWN})).get(KEY)
 
 
@@ -66,7 +49,7 @@ def own(*, epoch: int = 4, sequence: int = 10, first: int = 50) -> bytes:
 
 
 def test_the_batch_that_was_committed_is_no_loss() -> None:
-    assert problem(Log(own())) is None
+    assert problem(log(own())) is None
     assert asyncio.run(compare_tails(cast("DestinationPort", None), {})) == {}
 
 
@@ -83,36 +66,55 @@ def test_the_batch_that_was_committed_is_no_loss() -> None:
 )
 def test_another_batch_in_its_place_is_a_loss(other: bytes) -> None:
     """Goal: records that are lost are found though the log is longer again."""
-    found = problem(Log(other))
+    found = problem(RemoteLog(other, 54))
     assert isinstance(found, LostEnd)
     assert not isinstance(found, ShorterLog)
     assert "the record at offset 52 is not the one" in str(found)
 
 
 def test_a_log_that_ends_before_it_is_a_loss() -> None:
-    found = problem(Log(b"", end=52))
+    found = problem(log(b"", end=52))
     assert isinstance(found, ShorterLog)
     assert "a.orders-0 ends at 52, and records were copied up to 53" in str(found)
 
 
 def test_a_transaction_without_its_marker_is_not_written_behind() -> None:
     """Goal: the next one, if it is aborted, does not abort committed records with its own."""
-    found = problem(Log(own(), end=53))
+    found = problem(log(own(), end=53))
     assert isinstance(found, Retriable)
     assert "a.orders-0 ends at 53, without the marker" in str(found)
 
 
 def test_what_was_compacted_or_deleted_is_not_known() -> None:
     """Goal: retention and compaction are no loss."""
-    assert problem(Log(batch([record(53)]))) is None
-    assert problem(Log(b"")) is None
-    assert problem(Log(b"", start=53)) is None
+    assert problem(log(b"")) is None
+    assert problem(log(own(), start=53)) is None
+    assert problem(RemoteLog(b"", 60, start=60)) is None
 
 
 def test_a_log_that_cannot_be_read_is_neither() -> None:
     """Goal: no evidence is no verdict: a new leader may not know yet what is replicated."""
-    for log in (Log(own(), error=ErrorCode.LEADER_NOT_AVAILABLE), Log(b"", replicated=52)):
-        assert isinstance(problem(log), Retriable)
+    for one in (
+        log(own(), error=ErrorCode.LEADER_NOT_AVAILABLE),
+        log(b"", replicated=52),
+        log(own(), replicated=52),
+    ):
+        assert isinstance(problem(one), Retriable)
+
+
+def test_an_answer_without_records_hides_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: the batch in the tail's place is seen, however late the broker shows it."""
+    monkeypatch.setattr(remote_reader, "_PAUSE_S", 0.001)
+    foreign = batch([record(50), record(51), record(52)])
+    for empty in (1, 3):
+        found = problem(log(foreign, empty=empty))
+        assert isinstance(found, LostEnd)
+        assert problem(log(own(), empty=empty)) is None
+    monkeypatch.setattr(remote_reader, "_INTERVAL_S", 0.01)
+    monkeypatch.setattr(remote_reader, "_WAIT_MS", 1)
+    found = problem(log(foreign, empty=1000))
+    assert isinstance(found, Retriable)
+    assert "the broker answers without records" in str(found)
 
 
 @given(st.integers(0, 1 << 62), st.integers(1, 4096), st.integers(0, 1 << 62))

@@ -257,6 +257,19 @@ class KafkaDestination:
         """Read at these offsets, aborted data included (read_uncommitted)."""
         return await self._logs.read(partitions, partition_max_bytes=partition_max_bytes)
 
+    async def read_alone(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        *,
+        max_wait_ms: int,
+        partition_max_bytes: int,
+    ) -> ReadAlone:
+        """Read this partition by a request of its own, from the leader (read_uncommitted)."""
+        return await self._logs.read_alone(
+            partition, offset, max_wait_ms=max_wait_ms, partition_max_bytes=partition_max_bytes
+        )
+
     async def lacking_replicas(
         self, partitions: Collection[TopicPartition]
     ) -> Collection[TopicPartition]:

@@ -223,6 +223,21 @@ class DestinationPort(Protocol):
         """Read at these offsets, aborted data included (read_uncommitted)."""
         ...
 
+    async def read_alone(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        *,
+        max_wait_ms: int,
+        partition_max_bytes: int,
+    ) -> ReadAlone:
+        """Read this partition by a request of its own, from the leader (read_uncommitted).
+
+        Raises:
+            Retriable: no answer arrived.
+        """
+        ...
+
     async def lacking_replicas(
         self, partitions: Collection[TopicPartition]
     ) -> Collection[TopicPartition]:

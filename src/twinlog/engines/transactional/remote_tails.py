@@ -8,18 +8,19 @@ transaction. When a partition is located, its log is compared:
     the log ends before the tail                       records are lost
     the log ends with the tail                         its transaction has no marker, or not yet
     the batch before the tail's end is another one     records are lost, others are in their place
-    there is none: compacted, or below the log start   nothing is known
+    a later batch follows, or the log starts later     nothing is known: compacted, or deleted
+    the broker shows no batch there                    nothing is known yet: read again
 """
 
 import asyncio
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from twinlog.engines.exact.ports import DestinationPort, LogEnd
+from twinlog.engines.transactional.remote_reader import read_batches
 from twinlog.engines.translated.remote_log import LostEnd, check_tail
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
-from twinlog.kafka.log.batch import batches
 from twinlog.kafka.types import (
     Offset,
     ProducerEpoch,
@@ -29,9 +30,6 @@ from twinlog.kafka.types import (
     advance,
 )
 from twinlog.store.offset_records import MapTail
-
-_READ_BYTES: Final = 1 << 10
-"""A broker returns the first batch whole, however long it is."""
 
 
 class RemoteTail(NamedTuple):
@@ -124,17 +122,8 @@ async def _compare(
     if end.log_end == tail.end:
         # A later transaction that is aborted would abort these records, too.
         raise Retriable(f"{key} ends at {tail.end}, without the marker of the last transaction")
-    position = tail.end - 1
-    fetched = (await port.read({key: position}, partition_max_bytes=_READ_BYTES))[key]
-    if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
-        bounds = (await port.bounds([key]))[key]
-        if not bounds.error and bounds.start > position:
-            return
-    if fetched.error:
-        raise Retriable(f"cannot read {key} at {position}: {Refusal(fetched.error)}")
-    for header in batches(fetched.records):
-        if header.base_offset < tail.end:
-            check_tail(tail.last, header, tail.end)
-        return
-    if fetched.high_watermark < tail.end:
-        raise Retriable(f"{key} is replicated up to {fetched.high_watermark} only")
+    read = await read_batches(port, key, Offset(tail.end - 1))
+    if not read.headers and read.replicated < tail.end:
+        raise Retriable(f"{key} is replicated up to {read.replicated} only")
+    if read.headers and read.headers[0].base_offset < tail.end:
+        check_tail(tail.last, read.headers[0], tail.end)

@@ -1,0 +1,65 @@
+"""A log of the target in memory, as `DestinationPort` shows it to whoever compares its end."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from twinlog.engines.exact.ports import LogEnd
+from twinlog.kafka.error_codes import ErrorCode
+from twinlog.kafka.log.batch import batches
+from twinlog.kafka.log_reader import ReadAlone
+from twinlog.kafka.protocol.fetch import Fetched
+from twinlog.kafka.types import LogBounds, TopicPartition
+
+
+@dataclass
+class RemoteLog:
+    """A partition with these batches, in order; some of its answers have no records."""
+
+    found: bytes
+    end: int
+    start: int = 0
+    replicated: int | None = None
+    """The high watermark; None: the log end."""
+    error: int = 0
+    """Of every answer."""
+    empty: int = 0
+    """How many Fetch answers have no records, from the first one on."""
+    throttle_ms: int = 0
+    local_start: int = 0
+    compacts: bool = False
+    reads: int = 0
+    """Fetch requests so far."""
+    longest_wait_ms: int = 0
+    """Of these requests."""
+    batches_each: int = 1000
+    """How many batches an answer has at most."""
+
+    async def log_ends(self, keys: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogEnd]:
+        """The same end for each."""
+        return {key: LogEnd(self.error, self.end, 0) for key in keys}
+
+    async def bounds(self, keys: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogBounds]:
+        """The same bounds for each."""
+        return {key: LogBounds(self.error, self.start, self.end, self.end) for key in keys}
+
+    async def read_alone(
+        self, partition: TopicPartition, offset: int, *, max_wait_ms: int, partition_max_bytes: int
+    ) -> ReadAlone:
+        """The batches from the offset on, up to the high watermark."""
+        del partition
+        self.longest_wait_ms = max(self.longest_wait_ms, max_wait_ms)
+        assert partition_max_bytes > 0
+        self.reads += 1
+        watermark = self.end if self.replicated is None else self.replicated
+        code = self.error
+        if not code and not self.start <= offset <= self.end:
+            code = ErrorCode.OFFSET_OUT_OF_RANGE
+        records = b""
+        if not code and self.reads > self.empty:
+            headers = [one for one in batches(memoryview(self.found)) if one.next_offset > offset]
+            for one in [one for one in headers if one.next_offset <= watermark][
+                : self.batches_each
+            ]:
+                records += self.found[one.position : one.end]
+        fetched = Fetched(code, watermark, watermark, self.start, (), memoryview(records))
+        return ReadAlone(fetched, self.throttle_ms, 0, self.local_start, self.compacts)
