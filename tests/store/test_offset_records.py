@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from twinlog.kafka.errors import ProtocolError
-from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, Sequence
+from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition
 from twinlog.mirror.offset_runs import Ends, Run
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.sequence_plan import NOTHING, SequencePlan, Taken
@@ -19,6 +19,7 @@ from twinlog.store.offset_records import (
     OffsetsOwner,
     OffsetsProducer,
     Route,
+    SharedPartition,
     StoredPlan,
     decode,
     encode,
@@ -51,6 +52,7 @@ CHUNK = MapChunk(NAME, 4, ENDS, (Run(Offset(11), Offset(50), 3), Run(Offset(15),
         OffsetsProducer(7),
         BegunPartition(NAME, ROUTE),
         BegunPartition(NAME, ROUTE, Offset(0)),
+        SharedPartition(TopicPartition("a.orders", 3)),
         CHUNK,
         MapChunk(NAME, 0, ENDS, ()),
     ],
@@ -111,5 +113,7 @@ def test_the_mirror_of_a_record_is_known_by_its_key() -> None:
     assert mirror_of(encode(OffsetsOwner("a-0"))[0]) is None
     assert mirror_of(encode(OffsetsProducer(7))[0]) is None
     assert mirror_of(b'["later", "flow", "orders", 3]') is None
+    # It stays as long as records of a deleted flow may be in another one's remote topic.
+    assert mirror_of(encode(SharedPartition(TopicPartition("a.orders", 3)))[0]) is None
     with pytest.raises(ProtocolError):
         mirror_of(None)

@@ -14,7 +14,7 @@ from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import ControlTopicLost, Fenced, Refusal, Retriable
 from twinlog.kafka.requests.topics import NewTopic, confirm_absent, create_topics
 from twinlog.kafka.requests.transactions import ProducerId
-from twinlog.kafka.types import Offset
+from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.offset_runs import Ends, OffsetRuns
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.store.control_topics import MAX_REPLICATION, partition_count
@@ -25,10 +25,12 @@ from twinlog.store.offset_records import (
     OffsetRecord,
     OffsetsOwner,
     OffsetsProducer,
+    SharedPartition,
     StoredPlan,
     decode,
     encode,
     is_begun,
+    is_of_transactions,
     mirror_of,
 )
 from twinlog.store.topic_reader import ControlRecord, latest, read_whole
@@ -57,6 +59,8 @@ class StoredOffsets:
     """The parts of each map, in order."""
     begun: Mapping[MirrorPartition, BegunPartition] = field(default_factory=dict)
     """Partitions whose positions are committed offsets."""
+    shared: Collection[TopicPartition] = ()
+    """Of the destination: several source partitions have written there in transactions."""
     owner: str | None = None
     """The last takeover."""
     producer_id: int | None = None
@@ -135,6 +139,7 @@ def fold_offsets(
     owner: str | None = None
     producer_id: int | None = None
     begun: dict[MirrorPartition, BegunPartition] = {}
+    shared: set[TopicPartition] = set()
     all_records = list(records)
     for record in latest(all_records).values():
         match decode(record.key, record.value):
@@ -146,6 +151,8 @@ def fold_offsets(
                 plans[plan.name] = plan
             case BegunPartition() as one:
                 begun[one.name] = one
+            case SharedPartition(remote):
+                shared.add(remote)
             case MapChunk() as chunk:
                 chunks.setdefault(chunk.name, {})[chunk.number] = chunk
     ordered = {name: [by[n] for n in sorted(by)] for name, by in chunks.items()}
@@ -161,10 +168,11 @@ def fold_offsets(
         plans=plans,
         chunks=ordered,
         begun=begun,
+        shared=frozenset(shared),
         owner=owner,
         producer_id=producer_id,
         has_past=any(
-            not is_begun(record.key) and (record.key, record.value) not in own
+            not is_of_transactions(record.key) and (record.key, record.value) not in own
             for record in all_records
         ),
     )

@@ -19,6 +19,10 @@
     ["begun", mirror, topic, partition]         route: of a flow that writes in transactions; begin:
                                                 where another program had copied to when it began,
                                                 absent if nothing, or if an earlier version wrote it
+    ["shared", topic, partition]                nothing: records of several source partitions were
+                                                written to this partition of the destination in
+                                                transactions, so a batch there is not known to be
+                                                of one of them
     ["map", mirror, topic, partition, number]   start: [source, destination], runs: base64 of
                                                 offset_runs.encode_runs
 
@@ -39,7 +43,14 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from twinlog.kafka.log.leader_epochs import EpochRun
-from twinlog.kafka.types import LeaderEpoch, Offset, ProducerEpoch, ProducerId, Sequence
+from twinlog.kafka.types import (
+    LeaderEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    Sequence,
+    TopicPartition,
+)
 from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run, decode_runs, encode_runs
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.sequence_plan import SequencePlan, SourceRun, Taken
@@ -118,6 +129,16 @@ class BegunPartition:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedPartition:
+    """A partition of the destination that several source partitions have written to.
+
+    All of them wrote in transactions of this state partition, under one producer id.
+    """
+
+    remote: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
 class MapChunk:
     """A part of a partition's map. `start` is where the part before it ends."""
 
@@ -143,7 +164,13 @@ class DroppedChunk:
 
 
 OffsetRecord: TypeAlias = (
-    OffsetsOwner | OffsetsProducer | StoredPlan | BegunPartition | MapChunk | DroppedChunk
+    OffsetsOwner
+    | OffsetsProducer
+    | StoredPlan
+    | BegunPartition
+    | SharedPartition
+    | MapChunk
+    | DroppedChunk
 )
 
 
@@ -175,6 +202,8 @@ def encode(record: OffsetRecord) -> tuple[bytes, bytes | None]:
         case BegunPartition(name, route, copied_to):
             key, body = ["begun", *name], {"route": _route_fields(route)}
             body |= {} if copied_to is None else {"begin": copied_to}
+        case SharedPartition(remote):
+            key, body = ["shared", *remote], {}
         case MapChunk(name, number, start, runs):
             key = ["map", *name, number]
             encoded = base64.b64encode(encode_runs(start, runs)).decode()
@@ -192,18 +221,25 @@ def decode(key: bytes | None, value: bytes | None) -> OffsetRecord | None:
     if value is None:
         return None
     match parts:
-        case ["owner"]:
-            return OffsetsOwner(_body(parts, value).text("lane"))
-        case ["producer"]:
-            return OffsetsProducer(_body(parts, value).number("producer_id"))
+        case ["owner" | "producer" as kind]:
+            body = _body(parts, value)
+            is_owner = kind == "owner"
+            return OffsetsOwner(body.text("lane")) if is_owner else _producer(body)
         case ["plan" | "begun", str(), str(), int()]:
             body = _body(parts, value)
             name = MirrorPartition(*parts[1:])
             return _of_partition(parts[0], name, body)
+        case ["shared", str(topic), int(partition)]:
+            _body(parts, value)
+            return SharedPartition(TopicPartition(topic, partition))
         case ["map", str(), str(), int(), int(number)]:
             return _chunk(MirrorPartition(*parts[1:4]), number, _body(parts, value))
         case _:
             return None
+
+
+def _producer(body: JsonObject) -> OffsetsProducer:
+    return OffsetsProducer(body.number("producer_id"))
 
 
 def _of_partition(kind: str, name: MirrorPartition, body: JsonObject) -> OffsetRecord:
@@ -237,7 +273,16 @@ def mirror_of(key: bytes | None) -> str | None:
 
 def is_begun(key: bytes | None) -> bool:
     """Whether a key is that of a `BegunPartition`."""
-    return (key or b"").startswith(encode_json(["begun"])[:-1])
+    return _is_of(key, "begun")
+
+
+def is_of_transactions(key: bytes | None) -> bool:
+    """Whether a key is that of a record which only flows that write in transactions have."""
+    return is_begun(key) or _is_of(key, "shared")
+
+
+def _is_of(key: bytes | None, kind: str) -> bool:
+    return (key or b"").startswith(encode_json([kind])[:-1])
 
 
 def _chunk(name: MirrorPartition, number: int, body: JsonObject) -> MapChunk:

@@ -24,21 +24,22 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 SECONDS = 90.0
 
 
-def log_file(cluster: LocalCluster, topic: str) -> Path:
-    [path] = (cluster.directory / "node-1" / "data" / f"{topic}-0").glob("*.log")
+def log_file(cluster: LocalCluster, log: TopicPartition) -> Path:
+    name = f"{log.topic}-{log.partition}"
+    [path] = (cluster.directory / "node-1" / "data" / name).glob("*.log")
     return path
 
 
-def data_batches(cluster: LocalCluster, topic: str) -> list[Header]:
-    headers = batches(memoryview(log_file(cluster, topic).read_bytes()))
+def data_batches(cluster: LocalCluster, log: TopicPartition) -> list[Header]:
+    headers = batches(memoryview(log_file(cluster, log).read_bytes()))
     return [header for header in headers if not header.is_control]
 
 
-def lose(cluster: LocalCluster, topic: str, count: int) -> None:
+def lose(cluster: LocalCluster, log: TopicPartition, count: int) -> None:
     """Kill the broker, remove the last data batches and all behind them, and start it again."""
-    at = data_batches(cluster, topic)[-count].position
+    at = data_batches(cluster, log)[-count].position
     cluster.kill(1)
-    with log_file(cluster, topic).open("r+b") as file:
+    with log_file(cluster, log).open("r+b") as file:
         file.truncate(at)
     cluster.start_broker(1)
 
@@ -69,6 +70,60 @@ def failed(pair: Pair, mirror: str, text: str) -> None:
     until(is_failed, SECONDS, text)
 
 
+def offsets_log(cluster: LocalCluster, group: str) -> TopicPartition:
+    """The partition of `__consumer_offsets` of a group, by Java's hash of its name."""
+    data = cluster.directory / "node-1" / "data"
+    count = len([*data.glob("__consumer_offsets-*")])
+    number = 0
+    for character in group:
+        number = (31 * number + ord(character)) % (1 << 32)
+    size = number if number < 1 << 31 else (1 << 32) - number
+    return TopicPartition("__consumer_offsets", size % count)
+
+
+def commit(pair: Pair, mirror: str, remote: str, offset: int) -> None:
+    """Commit a flow's offset for the partition 0, as an operator does."""
+
+    async def decide() -> None:
+        async with client(pair.destination) as cluster:
+            key, group = TopicPartition(remote, 0), position_group("twinlog", mirror)
+            assert (await commit_offsets(cluster, group, {key: Committed(offset)}))[key] is None
+
+    asyncio.run(decide())
+
+
+def test_a_position_that_is_older_than_the_copy_is_failed(
+    fragile: LocalCluster, kafka: LocalCluster, tmp_path: Path
+) -> None:
+    """Goal: if the target loses a committed position, nothing is copied twice.
+
+    An operator's offset decides where the flow goes on.
+    """
+    pair = Pair(kafka, fragile)
+    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
+    asyncio.run(made(pair, mirror, topic, {"transaction.producer": "true"}))
+    source, target = kafka.bootstrap_servers, fragile.bootstrap_servers
+    remote = f"a.{topic}"
+    with lanes(target, tmp_path) as nodes:
+        nodes.start("node")
+        for number in range(4):  # a transaction for each
+            write(source, topic, str(number))
+            copied(pair, topic, 0, *map(str, range(number + 1)))
+        until(lambda: asyncio.run(positions(pair, mirror, topic))[0].offset == 4, SECONDS, "4")
+        nodes.kill("node")
+        write(source, topic, "4")
+        lose(fragile, offsets_log(fragile, position_group("twinlog", mirror)), 2)
+        older = asyncio.run(positions(pair, mirror, topic))[0]
+        assert 0 < older.offset < 4
+        write(target, remote, "foreign")
+        nodes.start("later")
+        failed(pair, mirror, "the position is older than the copy")
+        copied(pair, topic, 0, "0", "1", "2", "3", "foreign")
+        assert asyncio.run(positions(pair, mirror, topic))[0] == older
+        commit(pair, mirror, remote, 4)
+        copied(pair, topic, 0, "0", "1", "2", "3", "foreign", "4")
+
+
 @pytest.mark.parametrize("running", [True, False])
 def test_a_target_that_has_lost_committed_records_is_failed(
     fragile: LocalCluster, kafka: LocalCluster, tmp_path: Path, running: bool
@@ -92,7 +147,7 @@ def test_a_target_that_has_lost_committed_records_is_failed(
         assert ";tail=" in at.metadata
         if not running:
             nodes.kill("node")
-        lose(fragile, remote, 2)
+        lose(fragile, TopicPartition(remote, 0), 2)
         if not running:
             nodes.start("later")
         else:
@@ -107,13 +162,7 @@ def test_a_target_that_has_lost_committed_records_is_failed(
         nodes.start("last")
         failed(pair, mirror, "commit the source's offset to go on at")
         assert "lost=1" in asyncio.run(positions(pair, mirror, topic))[0].metadata
-
-        async def decide() -> None:
-            async with client(fragile) as cluster:
-                key, group = TopicPartition(remote, 0), position_group("twinlog", mirror)
-                assert (await commit_offsets(cluster, group, {key: Committed(2)}))[key] is None
-
-        asyncio.run(decide())
+        commit(pair, mirror, remote, 2)
         write(source, topic, "5")
         again = ["2", "3", "4", "5"] if running else ["2", "3", "5"]
         copied(pair, topic, 0, "0", "1", *["foreign"] * 6, *again)

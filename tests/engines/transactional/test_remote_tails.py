@@ -4,7 +4,7 @@ import asyncio
 from typing import cast
 
 import pytest
-from batch_builders import COMMIT, batch, marker, record
+from batch_builders import ABORT, COMMIT, batch, marker, record
 from hypothesis import given
 from hypothesis import strategies as st
 from remote_logs import RemoteLog
@@ -12,6 +12,7 @@ from remote_logs import RemoteLog
 from twinlog.engines.exact.ports import DestinationPort
 from twinlog.engines.transactional import remote_reader
 from twinlog.engines.transactional.remote_tails import (
+    OlderPosition,
     ShorterLog,
     compare_tails,
     parse_tail,
@@ -20,6 +21,7 @@ from twinlog.engines.transactional.remote_tails import (
 from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Retriable, TwinlogError
+from twinlog.kafka.log.batch import TRANSACTIONAL, batches
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import build, whole
 from twinlog.kafka.types import Sequence, TopicPartition
@@ -115,6 +117,86 @@ def test_an_answer_without_records_hides_no_loss(monkeypatch: pytest.MonkeyPatch
     found = problem(log(foreign, empty=1000))
     assert isinstance(found, Retriable)
     assert "the broker answers without records" in str(found)
+
+
+def behind(*content: bytes, own_ids: tuple[int, ...] = (7, 9), **what: int) -> object:
+    """What is found in a log with this behind the marker of the tail, at the offset 54."""
+    found = own() + MARKER + b"".join(content)
+    end = 54 if not content else [*batches(memoryview(found))][-1].next_offset
+    one = RemoteLog(found, end, **what)
+    port = cast("DestinationPort", one)
+    return asyncio.run(compare_tails(port, {KEY: OWN}, {KEY: own_ids})).get(KEY)
+
+
+def written(producer_id: int, first: int = 54) -> bytes:
+    """A batch of two records of a transaction."""
+    return batch(
+        [record(first), record(first + 1)], attributes=TRANSACTIONAL, producer_id=producer_id
+    )
+
+
+@pytest.mark.parametrize("content", [[own(), MARKER], [own()], [MARKER], []])
+@pytest.mark.parametrize("producer_id", [7, 9])
+def test_own_committed_records_behind_the_tail_show_an_older_position(
+    content: list[bytes], producer_id: int
+) -> None:
+    """Goal: they are not copied again; also where the tail was compacted or deleted."""
+    later = [written(producer_id), marker(56, producer_id, COMMIT)]
+    start = 0 if content else 54
+    one = RemoteLog(b"".join([*content, *later]), 57, start)
+    port = cast("DestinationPort", one)
+    found = asyncio.run(compare_tails(port, {KEY: OWN}, {KEY: (7, 9)}))[KEY]
+    assert isinstance(found, OlderPosition)
+    assert "committed records at offset 54 of a.orders-0" in str(found)
+    assert "written up to 53" in str(found)
+    assert not asyncio.run(compare_tails(port, {KEY: OWN}))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [],
+        [written(7), marker(56, 7, ABORT)],
+        [written(7), marker(56, 7, ABORT), marker(57, 7, COMMIT)],
+        [written(7)],
+        [written(7), marker(56, 9, COMMIT)],
+        [written(8), marker(56, 8, COMMIT)],
+        [batch([record(54), record(55)]), marker(56, 7, COMMIT)],
+        [marker(54, 7, COMMIT)],
+    ],
+)
+def test_what_else_is_behind_the_tail_is_no_older_position(content: list[bytes]) -> None:
+    """Goal: no aborted transaction, other producer or open one stops a flow."""
+    assert behind(*content) is None
+    assert behind(*content, batches_each=1) is None
+
+
+def test_records_of_others_between_are_read_over() -> None:
+    content = [written(8), marker(56, 8, COMMIT), written(7, 57), marker(59, 7, COMMIT)]
+    for each in (1, 1000):
+        found = behind(*content, batches_each=each)
+        assert isinstance(found, OlderPosition)
+        assert behind(*content, own_ids=(), batches_each=each) is None
+
+
+def test_no_more_than_the_beginning_behind_the_tail_is_searched() -> None:
+    """Goal: what others write for days is not read at each location."""
+    others = [written(8, at) for at in range(54, 354, 2)]
+    content = [*others, written(7, 354), marker(356, 7, COMMIT)]
+    assert isinstance(behind(*content), OlderPosition)
+    assert behind(*content, batches_each=1) is None
+
+
+def test_an_older_position_is_not_concluded_from_what_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {"_PAUSE_S": 0.001, "_INTERVAL_S": 0.01, "_WAIT_MS": 1}.items():
+        monkeypatch.setattr(remote_reader, name, value)
+    found = behind(written(7), marker(56, 7, COMMIT), replicated=54)
+    assert isinstance(found, Retriable)
+    assert "replicated up to 54" in str(found)
+    found = behind(written(7), marker(56, 7, COMMIT), empty=1000)
+    assert isinstance(found, Retriable)
 
 
 @given(st.integers(0, 1 << 62), st.integers(1, 4096), st.integers(0, 1 << 62))

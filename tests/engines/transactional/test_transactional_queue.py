@@ -13,12 +13,12 @@ from twinlog.engines.transactional.positions import (
 from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.kafka.groups.offsets import Committed
 from twinlog.kafka.log.batch import batches
-from twinlog.kafka.types import LeaderEpoch, Offset
+from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Data, Gap
 from twinlog.mirror.reported_positions import report_mark
 from twinlog.store.offset_log import fold_offsets
-from twinlog.store.offset_records import BegunPartition, Route, encode
+from twinlog.store.offset_records import BegunPartition, Route, SharedPartition, encode
 from twinlog.store.topic_reader import ControlRecord
 
 
@@ -156,6 +156,7 @@ def test_a_missing_offset_is_a_loss_if_the_record_of_beginnings_was_recreated() 
 def test_what_has_begun_is_no_past_of_plans() -> None:
     """Goal: flows of both kinds share partitions of `__mirror_offsets`."""
     begun = BegunPartition(NAME, ROUTE)
-    records = [ControlRecord(0, at, 0, *encode(begun)) for at in range(3)]
-    stored = fold_offsets(records)
-    assert (stored.begun, stored.has_past) == ({NAME: begun}, False)
+    remote = TopicPartition("a.t", 3)
+    kept = [begun, begun, SharedPartition(remote)]
+    stored = fold_offsets(ControlRecord(0, at, 0, *encode(one)) for at, one in enumerate(kept))
+    assert (stored.begun, stored.shared, stored.has_past) == ({NAME: begun}, {remote}, False)

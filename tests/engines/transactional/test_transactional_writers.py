@@ -1,7 +1,7 @@
 """Which transactions are written at all: after fences of one's own, and after doubtful answers."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,12 @@ from twinlog.engines.transactional import transactions
 from twinlog.engines.transactional import writers as writers_module
 from twinlog.engines.transactional.positions import position_metadata, tail_of
 from twinlog.engines.transactional.queue import TransactionalQueue
-from twinlog.engines.transactional.remote_tails import RemoteTail, ShorterLog, tail_of_batch
+from twinlog.engines.transactional.remote_tails import (
+    OlderPosition,
+    RemoteTail,
+    ShorterLog,
+    tail_of_batch,
+)
 from twinlog.engines.transactional.transactions import (
     GroupOffsets,
     LandedBatches,
@@ -30,12 +35,15 @@ from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.engines.translated.writers import NotLocated
 from twinlog.kafka.errors import Retriable, TwinlogError
 from twinlog.kafka.groups.offsets import Committed
+from twinlog.kafka.log.records import decode as decode_record
+from twinlog.kafka.log.records import raw_records
 from twinlog.kafka.requests.transactions import ProducerId
 from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, Sequence, TopicPartition
+from twinlog.kafka.types import ProducerId as ProducerIdNumber
 from twinlog.lifecycle.flow_topics import FlowClusters
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.store.config_records import MirrorTopic
-from twinlog.store.offset_records import BegunPartition, Route, encode
+from twinlog.store.offset_records import BegunPartition, Route, SharedPartition, decode, encode
 from twinlog.store.topic_reader import ControlRecord
 
 REMOTE = TopicPartition("A.t", 0)
@@ -78,7 +86,10 @@ class Located:
         self.elsewhere: list[BegunPartition] = []
         """In other partitions of `__mirror_offsets`."""
         self.copied_to: Offset | None = None
-        self.problem: LostEnd | TwinlogError | None = None
+        self.problem: LostEnd | OlderPosition | TwinlogError | None = None
+        self.shared: list[SharedPartition] = []
+        self.own_ids: dict[TopicPartition, Collection[int]] = {}
+        """What was last asked of the log behind the tail."""
         self.meanwhile: Committed | None = None
         """What an operator commits while a partition is located."""
         for name in ("committed_offsets", "read_whole", "offsets_topic_id", "read_begun"):
@@ -108,13 +119,17 @@ class Located:
         return {} if found is None else {REMOTE: found}
 
     async def compare_tails(
-        self, _: object, tails: Mapping[TopicPartition, RemoteTail]
-    ) -> dict[TopicPartition, LostEnd | TwinlogError]:
-        assert tails.keys() <= {REMOTE}
+        self,
+        _: object,
+        tails: Mapping[TopicPartition, RemoteTail],
+        own_ids: Mapping[TopicPartition, Collection[int]],
+    ) -> dict[TopicPartition, LostEnd | OlderPosition | TwinlogError]:
+        assert own_ids.keys() <= tails.keys() <= {REMOTE}
+        self.own_ids = dict(own_ids)
         return dict.fromkeys(tails, self.problem) if self.problem is not None else {}
 
     async def read_whole(self, *_: object) -> list[ControlRecord]:
-        records = map(encode, self.begun)
+        records = map(encode, [*self.begun, *self.shared])
         return [ControlRecord(0, at, 0, *record) for at, record in enumerate(records)]
 
     async def offsets_topic_id(self, _: object) -> UUID:
@@ -275,6 +290,116 @@ def test_a_position_has_the_tail_of_its_own_transaction() -> None:
     asyncio.run(run())
 
 
+OFFSETS_ID = UUID(int=7)
+"""Of the `__mirror_offsets` that `Located` has."""
+
+
+def test_what_is_behind_the_tail_counts_where_nobody_else_has_written(located: Located) -> None:
+    """Goal: records that others route there under the same producer id stop no healthy flow.
+
+    Who does so records it. Where that may be lost, or was not done yet, nothing is concluded.
+    """
+    assert _start(located()) == 0
+    tail = TAIL._replace(last=TAIL.last._replace(producer_id=ProducerIdNumber(3)))
+    for recorded_in, ids in ((OFFSETS_ID, {3, 7}), (UUID(int=8), None), (None, None)):
+        metadata = position_metadata(ROUTE, None, tail._replace(recorded_in=recorded_in))
+        located.committed = Committed(5, metadata)
+        result = located()
+        assert isinstance(result, TransactionalQueue)
+        assert result.tail == tail._replace(recorded_in=recorded_in)
+        assert located.own_ids == ({} if ids is None else {REMOTE: ids})
+    located.committed = Committed(
+        5, position_metadata(ROUTE, None, tail._replace(recorded_in=OFFSETS_ID))
+    )
+    located.shared = [SharedPartition(TopicPartition("A.t", 1))]
+    assert _start(located()) == 5
+    assert located.own_ids
+    located.shared.append(SharedPartition(REMOTE))
+    assert _start(located()) == 5
+    assert not located.own_ids
+
+
+def test_an_older_position_is_failed_and_stays_as_it_is(located: Located) -> None:
+    """Goal: a coordinator that is cut off may give it: the real one is not written over."""
+    assert _start(located()) == 0
+    committed = Committed(5, position_metadata(ROUTE, None, TAIL))
+    located.committed, located.problem = committed, OlderPosition("older")
+    assert located() == NotLocated(
+        "older; position 5 of group lanes.flow.m; commit the source's offset to go on at",
+        transient=False,
+    )
+    assert located.committed == committed
+    located.problem = None
+    assert _start(located()) == 5
+    located.committed = Committed(9)  # an operator's, who has no tail
+    assert _start(located()) == 9
+
+
+def _recorded(content: TransactionContent) -> list[object]:
+    """What a transaction writes to `__mirror_offsets`."""
+    batches = content.batches.get(TopicPartition("__mirror_offsets", 0), ())
+    raw = [one for batch in batches for one in raw_records(batch.header, batch.records)]
+    return [decode(record.key, record.value) for record in map(decode_record, raw)]
+
+
+def test_who_writes_to_another_ones_remote_partition_records_it_first() -> None:
+    """Goal: it is stored with the first such records, in their transaction, and once."""
+    routed, other = (TopicPartition(topic, 0) for topic in ("elsewhere", "A.u"))
+    second = MirrorPartition("m", "u", 0)
+    lane: Any = SimpleNamespace(
+        destination=SimpleNamespace(brokers_time=SimpleNamespace(now_ms=lambda: 0)),
+        id_prefix="lanes",
+    )
+    owner = TransactionalWriters(0, lane, lane)
+    fake: Any = Transactions()
+    owner._transactions = fake
+
+    async def run() -> None:
+        await owner.open()
+        owner._begun, owner._begun_id = {}, OFFSETS_ID
+        of_other = replace(position(1), remote=other, route=ROUTE._replace(topic="A.u"))
+        await owner._begin({NAME: position(1), second: of_other})
+        positions = {NAME: position(1)}
+        await owner.write({REMOTE: [], routed: []}, positions)
+        fake.landed = {REMOTE: LandedBatches(Offset(53), NEXT)}
+        tails = await owner.write({other: [], REMOTE: []}, positions)
+        assert tails == {NAME: NEXT._replace(recorded_in=OFFSETS_ID)}
+        await owner.write({other: []}, positions)
+        await owner.write({REMOTE: [], other: []}, {NAME: position(1), second: of_other})
+
+    asyncio.run(run())
+    recorded = [_recorded(content) for content in fake.written]
+    shared = SharedPartition(other)
+    begun = [
+        BegunPartition(NAME, ROUTE),
+        BegunPartition(second, ROUTE._replace(topic="A.u")),
+    ]
+    assert recorded == [begun, [], [shared], [], []]
+
+
+def test_two_partitions_that_are_copied_to_one_are_recorded() -> None:
+    """Goal: a batch of a flow that was deleted is not taken for that of another one."""
+    lane: Any = SimpleNamespace(
+        destination=SimpleNamespace(brokers_time=SimpleNamespace(now_ms=lambda: 0)),
+        id_prefix="lanes",
+    )
+    owner = TransactionalWriters(0, lane, lane)
+    fake: Any = Transactions()
+    owner._transactions = fake
+    later = NAME._replace(mirror="later")
+
+    async def run() -> None:
+        await owner.open()
+        await owner._begin({NAME: position(1)})
+        await owner._begin({later: position(1)})
+        await owner._begin({NAME: position(1)})
+
+    asyncio.run(run())
+    recorded = [_recorded(content) for content in fake.written]
+    begun = [BegunPartition(name, ROUTE) for name in (NAME, later)]
+    assert recorded == [[begun[0]], [begun[1], SharedPartition(REMOTE)], [begun[0]]]
+
+
 def test_a_transaction_that_fails_is_ended_by_a_newer_epoch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -337,7 +462,7 @@ def test_what_was_forgotten_is_read_again(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(writers_module, "read_whole", read_whole)
     monkeypatch.setattr(writers_module, "offsets_topic_id", topic_id)
     monkeypatch.setattr(
-        writers_module, "fold_offsets", lambda _: SimpleNamespace(begun=dict(begun))
+        writers_module, "fold_offsets", lambda _: SimpleNamespace(begun=dict(begun), shared=())
     )
     lane: Any = SimpleNamespace(destination=CLUSTER, id_prefix="lanes")
     writers = TransactionalWriters(3, lane, port=SimpleNamespace())  # type: ignore[arg-type]

@@ -13,11 +13,9 @@ from typing import NamedTuple
 from twinlog.engines.exact.ports import DestinationPort
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.log.batch import Header, batches
-from twinlog.kafka.log.records import decode, raw_records
+from twinlog.kafka.log.markers import commits
 from twinlog.kafka.types import LogBounds, Offset, TopicPartition
 
-_COMMIT = (1).to_bytes(2)
-"""The type in a commit marker's key, behind its version; an abort marker's is 0."""
 _FENCES = 64
 """Offsets before the log end in which fences of former owners are searched first."""
 
@@ -136,7 +134,4 @@ class _Stored(NamedTuple):
 
 
 def _stored(header: Header, buffer: memoryview) -> _Stored:
-    if not header.is_control or not header.num_records:  # the log cleaner may have emptied it
-        return _Stored(header, commits=False)
-    key = decode(raw_records(header, header.records(buffer))[0]).key
-    return _Stored(header, commits=key is not None and key[2:4] == _COMMIT)
+    return _Stored(header, commits=commits(header, buffer))

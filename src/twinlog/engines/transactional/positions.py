@@ -37,12 +37,12 @@ from typing import Final
 
 from twinlog.engines.transactional.remote_tails import RemoteTail, parse_tail
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.errors import Retriable
+from twinlog.kafka.errors import ProtocolError, Retriable
 from twinlog.kafka.groups.offsets import Committed, committed_offsets
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.reported_positions import is_reported
-from twinlog.store.config_records import MirrorTopic, topic_id_text
+from twinlog.store.config_records import MirrorTopic, topic_id_of, topic_id_text
 from twinlog.store.control_topics import partition_count
 from twinlog.store.offset_log import OFFSETS_TOPIC, read_offsets
 from twinlog.store.offset_records import BegunPartition, Route
@@ -78,12 +78,22 @@ def position_metadata(
     topic_id = topic_id_text(route.topic_id) if route.topic_id else ""
     begin = "" if copied_to is None else copied_to
     text = f"{_TOPIC_ID}{topic_id_text(route.source_topic_id)};topic-id={topic_id};begin={begin}"
-    return text + (f";tail={tail.text()}" if tail else "") + (";lost=1" if lost else "")
+    if tail:
+        recorded_in = topic_id_text(tail.recorded_in) if tail.recorded_in else ""
+        text += f";tail={tail.text()};recorded-in={recorded_in}"
+    return text + (";lost=1" if lost else "")
 
 
 def tail_of(committed: Committed) -> RemoteTail | None:
     """The tail of the remote partition, if a position has one."""
-    return parse_tail(_fields(committed.metadata).get("tail", "")) if is_dated(committed) else None
+    if not is_dated(committed):
+        return None
+    fields = _fields(committed.metadata)
+    tail = parse_tail(fields.get("tail", ""))
+    with suppress(ProtocolError):  # as of another program
+        if tail and (recorded_in := fields.get("recorded-in")):
+            return tail._replace(recorded_in=topic_id_of(recorded_in))
+    return tail
 
 
 def loss(reason: str, position: int, group: str) -> str:

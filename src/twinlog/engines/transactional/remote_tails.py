@@ -1,4 +1,4 @@
-"""Whether the target has lost records that a transactional flow has committed.
+"""Whether the target has lost records or positions that a transactional flow has committed.
 
 An unclean election may take the end of a remote log. The positions are in `__consumer_offsets`, and
 stay. So each position has the *tail* of its remote partition in its metadata: the end of the last
@@ -10,17 +10,35 @@ transaction. When a partition is located, its log is compared:
     the batch before the tail's end is another one     records are lost, others are in their place
     a later batch follows, or the log starts later     nothing is known: compacted, or deleted
     the broker shows no batch there                    nothing is known yet: read again
+
+An election may take the end of `__consumer_offsets` instead, or its coordinator may be cut off: the
+position is an older one then, with the tail of its time. What the flow has committed to the remote
+partition since is behind that tail:
+
+    tail │ marker │ own batch │ marker that commits it    the position is older than the copy
+    tail │ marker │ own batch │ marker that aborts it     a former owner's last transaction
+    tail │ marker │ own batch │                           not decided yet: nothing is known
+    tail │ marker │ batches of other producers            nothing is known to be missing
+
+A batch is *own* by its producer id, which all partitions and flows of a state partition share. So
+it counts only if nobody else writes to the remote partition under that id: transforms may route
+records of others there. Each who does so first records it, in the transaction that does it
+(`SharedPartition`). A tail names the `__mirror_offsets` in which that is recorded since: if it is
+another one by now, nothing is known.
 """
 
 import asyncio
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+from uuid import UUID
 
 from twinlog.engines.exact.ports import DestinationPort, LogEnd
-from twinlog.engines.transactional.remote_reader import read_batches
+from twinlog.engines.transactional.remote_reader import RemoteBatches, read_batches
 from twinlog.engines.translated.remote_log import LostEnd, check_tail
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
+from twinlog.kafka.log.markers import commits
 from twinlog.kafka.types import (
     Offset,
     ProducerEpoch,
@@ -31,6 +49,10 @@ from twinlog.kafka.types import (
 )
 from twinlog.store.offset_records import MapTail
 
+_READS: Final = 64
+"""Requests behind a tail: 4 MB, if batches are small."""
+_NONE: Final[Mapping[TopicPartition, Collection[int]]] = MappingProxyType({})
+
 
 class RemoteTail(NamedTuple):
     """The last batch that was committed to a remote partition."""
@@ -39,6 +61,9 @@ class RemoteTail(NamedTuple):
     """The offset behind it."""
     last: MapTail
     """Its last record."""
+    recorded_in: UUID | None = None
+    """The id of the `__mirror_offsets` that names those who have written to the partition since,
+    besides its own source partition; None if it is not known."""
 
     def text(self) -> str:
         """As metadata of a position."""
@@ -75,27 +100,36 @@ class ShorterLog(LostEnd):
     """The log ends before its tail. A broker that is cut off, and led it once, may answer so."""
 
 
+class OlderPosition(Exception):
+    """The flow has committed records behind the tail, so a later position, too."""
+
+
 async def compare_tails(
-    port: DestinationPort, tails: Mapping[TopicPartition, RemoteTail]
-) -> Mapping[TopicPartition, LostEnd | TwinlogError]:
+    port: DestinationPort,
+    tails: Mapping[TopicPartition, RemoteTail],
+    own_ids: Mapping[TopicPartition, Collection[int]] = _NONE,
+) -> Mapping[TopicPartition, LostEnd | OlderPosition | TwinlogError]:
     """Compare remote logs with their tails.
 
     Args:
         port: the target.
         tails: by remote partition; no transaction of this flow is open there.
+        own_ids: producer ids under which one source partition alone has written to this remote
+            partition since its tail. What is behind the tails of others is not looked at.
 
     Returns:
-        Those that have lost records, and those that cannot be read now.
+        Those that have lost records, those with an older position, and those that cannot be read
+        now.
     """
     if not tails:
         return {}
     ends = await port.log_ends(list(tails))
-    problems: dict[TopicPartition, LostEnd | TwinlogError] = {}
+    problems: dict[TopicPartition, LostEnd | OlderPosition | TwinlogError] = {}
 
     async def compare(key: TopicPartition, tail: RemoteTail) -> None:
         try:
-            await _compare(port, key, tail, ends.get(key))
-        except (LostEnd, TwinlogError) as error:
+            await _compare(port, key, tail, ends.get(key), own_ids.get(key, ()))
+        except (LostEnd, OlderPosition, TwinlogError) as error:
             problems[key] = error
 
     await asyncio.gather(*(compare(key, tail) for key, tail in tails.items()))
@@ -103,12 +137,17 @@ async def compare_tails(
 
 
 async def _compare(
-    port: DestinationPort, key: TopicPartition, tail: RemoteTail, end: LogEnd | None
+    port: DestinationPort,
+    key: TopicPartition,
+    tail: RemoteTail,
+    end: LogEnd | None,
+    own_ids: Collection[int],
 ) -> None:
-    """Compare the end of a log, and the batch before the tail's end.
+    """Compare the end of a log, the batch before the tail's end, and what is behind it.
 
     Raises:
         LostEnd: the log ends before it, or it is another one.
+        OlderPosition: a batch of one of these producer ids is committed behind it.
         TwinlogError: it cannot be read now, or a marker is missing.
     """
     if end is None or end.error:
@@ -127,3 +166,47 @@ async def _compare(
         raise Retriable(f"{key} is replicated up to {read.replicated} only")
     if read.headers and read.headers[0].base_offset < tail.end:
         check_tail(tail.last, read.headers[0], tail.end)
+    if own_ids:
+        await _search_behind(port, key, tail, own_ids, read=read, end=Offset(end.log_end))
+
+
+async def _search_behind(
+    port: DestinationPort,
+    key: TopicPartition,
+    tail: RemoteTail,
+    own_ids: Collection[int],
+    *,
+    read: RemoteBatches,
+    end: Offset,
+) -> None:
+    """Search own committed batches between the tail's end and the log end.
+
+    What other producers have written behind the tail may be long: only its beginning is searched,
+    where an older position is followed by the flow's own batches.
+
+    Raises:
+        OlderPosition: there is one.
+        TwinlogError: it cannot be read now.
+    """
+    undecided: dict[int, Offset] = {}  # by producer id, the first batch without a marker
+    for _ in range(_READS):
+        for header in read.headers:
+            if header.base_offset < tail.end or header.producer_id not in own_ids:
+                continue
+            if not header.is_control:
+                undecided.setdefault(header.producer_id, Offset(header.base_offset))
+                continue
+            first = undecided.pop(header.producer_id, None)
+            if first is not None and commits(header, read.records):
+                raise OlderPosition(
+                    f"the position is older than the copy: the flow has committed records at "
+                    f"offset {first} of {key} and behind it, and the position is of when it had "
+                    f"written up to {tail.end}"
+                )
+        # Without a batch there is none below the high watermark.
+        at = read.headers[-1].next_offset if read.headers else max(read.start, read.replicated)
+        if at >= end:
+            return
+        if not read.headers:
+            raise Retriable(f"{key} is replicated up to {read.replicated} only")
+        read = await read_batches(port, key, Offset(at))

@@ -14,7 +14,7 @@ fence is refused (`Outdated`): in between, another owner may have copied further
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
@@ -31,7 +31,12 @@ from twinlog.engines.transactional.positions import (
     tail_of,
 )
 from twinlog.engines.transactional.queue import TransactionalQueue
-from twinlog.engines.transactional.remote_tails import RemoteTail, ShorterLog, compare_tails
+from twinlog.engines.transactional.remote_tails import (
+    OlderPosition,
+    RemoteTail,
+    ShorterLog,
+    compare_tails,
+)
 from twinlog.engines.transactional.transactions import (
     GroupOffsets,
     LandedBatches,
@@ -48,7 +53,7 @@ from twinlog.kafka.requests.transactions import TransactionOffset
 from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.store.offset_log import OFFSETS_TOPIC, fold_offsets, offsets_topic_id, read_begun
-from twinlog.store.offset_records import BegunPartition, Route, encode
+from twinlog.store.offset_records import BegunPartition, Route, SharedPartition, encode
 from twinlog.store.topic_reader import read_whole
 
 _NO_PRODUCER: Final = -1
@@ -110,7 +115,10 @@ class TransactionalWriters:
         self._begun: Mapping[MirrorPartition, BegunPartition] | None = None  # None: to be read
         self._outdated = False  # others may have deleted some of it: it is read again
         self._begun_id: UUID | None = None  # of the topic that it was read from
+        # Of the target, read with it: several source partitions have written there under the id.
+        self._shared: frozenset[TopicPartition] = frozenset()
         self._producer_id = _NO_PRODUCER
+        self._producer_ids: set[int] = set()  # that the id had at its fences
         self._fences = 0
         self._turns = asyncio.Lock()
         """Guards the id: one transaction at a time."""
@@ -181,17 +189,18 @@ class TransactionalWriters:
                     results[name] = NotLocated(str(error), transient=False)
             at = {n: self._start(remotes[n], partitions[n], here) for n, here in found.items()}
             tails = {one.remote: one.tail for one in at.values() if one.tail is not None}
-            problems = await compare_tails(self._port, tails)
+            problems = await compare_tails(self._port, tails, self._own_ids(tails))
             new: dict[MirrorPartition, SourcePosition] = {}
             for name, position in at.items():
                 problem, here = problems.get(position.remote), found[name]
                 if problem is not None:
                     results[name] = NotLocated(str(problem))
-                    if isinstance(problem, LostEnd):
+                    if isinstance(problem, LostEnd | OlderPosition):
                         reason = loss(str(problem), position.offset, group)
                         results[name] = NotLocated(reason, transient=False)
-                        if not isinstance(problem, ShorterLog):
-                            new[name] = replace(position, lost=True)
+                    # Not where a broker that is cut off may have answered: it is compared again.
+                    if isinstance(problem, LostEnd) and not isinstance(problem, ShorterLog):
+                        new[name] = replace(position, lost=True)
                     continue
                 results[name] = TransactionalQueue(
                     position.offset,
@@ -245,6 +254,7 @@ class TransactionalWriters:
         self._begun = None
         self._fences += 1
         producer_id = await self._transactions.fence()
+        self._producer_ids.add(producer_id)
         if self._producer_id == _NO_PRODUCER:
             self._producer_id = producer_id
 
@@ -265,26 +275,58 @@ class TransactionalWriters:
             await self._fence()
         while self._begun is None or self._outdated:
             self._begun, self._outdated = None, False  # None: reading it may fail
+            before = await offsets_topic_id(self._lane.destination)
             records = await read_whole(self._lane.destination, OFFSETS_TOPIC, [self._number])
             self._begun_id = await offsets_topic_id(self._lane.destination)
-            self._begun = fold_offsets(records).begun
+            if before != self._begun_id:
+                raise Retriable("the topic was recreated while it was read", topic=OFFSETS_TOPIC)
+            stored = fold_offsets(records)
+            self._begun, self._shared = stored.begun, frozenset(stored.shared)
         return self._begun
+
+    def _own_ids(
+        self, tails: Mapping[TopicPartition, RemoteTail]
+    ) -> Mapping[TopicPartition, Collection[int]]:
+        """See `compare_tails`: who else has written there is recorded where it was read just now.
+
+        Of producer ids that the transactional id has had between the tail's and the present one,
+        nothing is known.
+        """
+        return {
+            remote: {tail.last.producer_id, *self._producer_ids}
+            for remote, tail in tails.items()
+            if tail.recorded_in is not None
+            and tail.recorded_in == self._begun_id
+            and remote not in self._shared
+        }
 
     async def _begin(self, positions: Mapping[MirrorPartition, SourcePosition]) -> None:
         begun = {name: position.begun(name) for name, position in positions.items()}
-        entries = [encode(one) for one in begun.values()]
-        key = TopicPartition(OFFSETS_TOPIC, self._number)
-        now_ms = self._lane.destination.brokers_time.now_ms()
-        records = [
-            RawRecord(at, now_ms, 0, memoryview(encode_tail(*entry)))
-            for at, entry in enumerate(entries)
+        all_begun = {**(self._begun or {}), **begun}
+        names = _by_remote(all_begun)
+        shared = {one.remote for one in positions.values() if len(names[one.remote]) > 1}
+        shared -= self._shared
+        records: list[BegunPartition | SharedPartition] = [
+            *begun.values(),
+            *map(SharedPartition, sorted(shared)),
         ]
         await self._transactions.write(
-            TransactionContent(
-                batches={key: [build(records, Codec.NONE)]}, offsets=self._offsets(positions)
-            )
+            TransactionContent(batches=self._records(records), offsets=self._offsets(positions))
         )
-        self._begun = {**(self._begun or {}), **begun}
+        self._begun, self._shared = all_begun, self._shared | shared
+
+    def _records(
+        self, records: Sequence[BegunPartition | SharedPartition]
+    ) -> dict[TopicPartition, list[Encoded]]:
+        """The batch with these records for `__mirror_offsets`, if there are any."""
+        if not records:
+            return {}
+        now_ms = self._lane.destination.brokers_time.now_ms()
+        raw = [
+            RawRecord(at, now_ms, 0, memoryview(encode_tail(*encode(one))))
+            for at, one in enumerate(records)
+        ]
+        return {TopicPartition(OFFSETS_TOPIC, self._number): [build(raw, Codec.NONE)]}
 
     def _offsets(self, positions: Mapping[MirrorPartition, SourcePosition]) -> GroupOffsets:
         offsets: defaultdict[str, dict[TopicPartition, TransactionOffset]] = defaultdict(dict)
@@ -314,16 +356,33 @@ class TransactionalWriters:
             if not self._transactions.ready or located - {self._fences}:
                 raise Outdated("the transactional id was fenced, or has to be, since the location")
             written = dict(positions)
+            shared = self._newly_shared(batches, positions)
+            records = self._records([*map(SharedPartition, sorted(shared))])
 
-            def behind(landed: Mapping[TopicPartition, LandedBatches]) -> GroupOffsets:
+            def offsets_behind(landed: Mapping[TopicPartition, LandedBatches]) -> GroupOffsets:
                 for name, position in positions.items():
-                    written[name] = _behind(position, landed.get(position.remote))
+                    behind = landed.get(position.remote)
+                    written[name] = _behind(position, behind, self._begun_id)
                 return self._offsets(written)
 
             await self._transactions.write(
-                TransactionContent(batches=batches, offsets_behind=behind)
+                TransactionContent(batches={**batches, **records}, offsets_behind=offsets_behind)
             )
+            self._shared |= shared
             return {name: position.tail for name, position in written.items()}
+
+    def _newly_shared(
+        self,
+        batches: Collection[TopicPartition],
+        positions: Mapping[MirrorPartition, SourcePosition],
+    ) -> set[TopicPartition]:
+        """Partitions that get their first records of others than those that are copied to them.
+
+        Where these are in the same transaction, their tails are behind all of its records.
+        """
+        own = {one.remote for one in positions.values()}
+        routed = {*batches} - own - self._shared
+        return routed.intersection(_by_remote(self._begun or {})) if routed else set()
 
     async def seal(
         self, partitions: Mapping[MirrorPartition, Sealing]
@@ -351,8 +410,25 @@ class TransactionalWriters:
             raise Fenced("not sent: the lease has ended", cluster=self._lane.destination.name)
 
 
-def _behind(position: SourcePosition, landed: LandedBatches | None) -> SourcePosition:
+def _by_remote(
+    begun: Mapping[MirrorPartition, BegunPartition],
+) -> Mapping[TopicPartition, Collection[MirrorPartition]]:
+    """Which source partitions are copied to each of these partitions of the target."""
+    names: defaultdict[TopicPartition, set[MirrorPartition]] = defaultdict(set)
+    for name, one in begun.items():
+        names[TopicPartition(one.route.topic, name.partition)].add(name)
+    return names
+
+
+def _behind(
+    position: SourcePosition, landed: LandedBatches | None, recorded_in: UUID | None
+) -> SourcePosition:
     """A position with the tail behind what has landed in its remote partition.
+
+    Args:
+        position: the position.
+        landed: None: nothing.
+        recorded_in: see `RemoteTail`.
 
     Raises:
         Retriable: the log has become shorter. Located again, the partition is FAILED.
@@ -364,4 +440,4 @@ def _behind(position: SourcePosition, landed: LandedBatches | None) -> SourcePos
             f"the destination has lost records: a batch landed at {landed.start} of "
             f"{position.remote}, which had been written up to {position.tail.end}"
         )
-    return replace(position, tail=landed.tail)
+    return replace(position, tail=landed.tail._replace(recorded_in=recorded_in))
