@@ -19,6 +19,7 @@ from twinlog.lifecycle.changes import pause_topics
 from twinlog.local.cluster import LocalCluster
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.settings import TRANSACTIONAL, TRANSLATED
 from twinlog.mirror.states import State
 from twinlog.store import control_topics
 from twinlog.store import mirrors as store_module
@@ -240,6 +241,40 @@ def test_topics_are_added_only_to_an_existing_matching_mirror(
             )
             await store.change(lambda _: [paused])
             assert (await store.snapshot()).mirror_of(topic.topic) == paused
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", [TRANSACTIONAL, TRANSLATED])
+def test_two_commands_do_not_add_two_topics_with_one_position(
+    kafka: LocalCluster, name: str, kind: str
+) -> None:
+    """Goal: both have seen neither topic; the one that is stored later is refused."""
+
+    async def run() -> None:
+        async with two_stores(kafka) as (one, other, _):
+            properties = {**mirror(name).source, "mirror.kind": kind}
+            await one.create_mirror(replace(mirror(name), source=properties))
+            remote = f"{name}.remote"
+            topics = [
+                replace(topic_of(name, f"{name}.{which}"), destination_topic=remote)
+                for which in "xy"
+            ]
+            outcomes = await asyncio.gather(
+                *(
+                    store.add_topics(name, [topic])
+                    for store, topic in zip((one, other), topics, strict=True)
+                ),
+                return_exceptions=True,
+            )
+            stored = (await one.snapshot()).topics_of(name)
+            if kind == TRANSLATED:
+                assert (outcomes, len(stored)) == ([None, None], 2)
+                return
+            [refusal] = [outcome for outcome in outcomes if outcome is not None]
+            assert isinstance(refusal, UserError)
+            assert f"would both be copied to {remote}" in str(refusal)
+            assert len(stored) == 1
 
     asyncio.run(run())
 

@@ -32,11 +32,11 @@ from twinlog.lifecycle.flow_takeover import FlowTakeover, TakenOver
 from twinlog.mirror.copied_configs import left_out, remote_configs
 from twinlog.mirror.flow import FlowRules, connect_worker_of
 from twinlog.mirror.flow_settings import FlowSettings
-from twinlog.mirror.settings import TRANSACTIONAL
 from twinlog.mirror.topic_configs import NEVER_COPIED, TIERED_STORAGE, SourceConfig
 from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.offset_log import offsets_topic_id
+from twinlog.store.shared_remotes import check_positions, shared_remotes
 
 log = logging.getLogger(__name__)
 
@@ -176,21 +176,13 @@ class FlowClusters:
         Raises:
             UserError: the flow writes in transactions, and they would have one position.
         """
-        taken = {topic.destination_name: topic.topic for topic in topics}
-        for name, remote in names.items():
-            if taken.setdefault(remote, name) == name:
-                continue
-            if self.mirror.kind == TRANSACTIONAL:
-                raise UserError(
-                    f"{taken[remote]} and {name} would both be copied to {remote}, and a flow with "
-                    "transforms or transaction.producer keeps one position for each remote topic",
-                    hint="exclude one of them, or give them different names",
-                )
+        check_positions(self.mirror.kind, topics, names)
+        for first, second, remote in shared_remotes(topics, names):
             log.warning(
                 "flow %s: %s and %s are copied to one topic, %s: offsets of groups are not "
                 "translated there",
                 self.mirror.name,
-                *sorted((taken[remote], name)),
+                *sorted((first, second)),
                 remote,
             )
 

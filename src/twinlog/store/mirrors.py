@@ -71,6 +71,7 @@ from twinlog.store.control_topics import (
     statuses_of,
 )
 from twinlog.store.group_log import GROUPS_TOPIC, create_groups_topic
+from twinlog.store.shared_remotes import check_positions
 from twinlog.store.snapshot import LEVEL, Snapshot, owners
 from twinlog.store.state_records import epochs_key, state_key
 from twinlog.store.status_records import Status
@@ -195,7 +196,7 @@ class MirrorStore:
         Raises:
             MirrorRefused: UNKNOWN_MIRROR, TOPIC_ALREADY_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED;
                 TOPIC_NOT_IN_MIRROR if the mirror no longer has the pattern `while_matching`.
-            UserError: a right is missing.
+            UserError: a right is missing; or two topics would share a position (`check_positions`).
             Retriable: no success in time; nothing was written, or everything is stored.
         """
         assert all(topic.mirror == mirror for topic in topics)
@@ -205,6 +206,8 @@ class MirrorStore:
             await self.check_addable(snapshot, mirror, names)
             check_set_back(snapshot, names.values())
             stored_mirror = snapshot.mirrors[mirror]
+            # Another command may have added a topic since the caller has looked.
+            check_positions(stored_mirror.kind, snapshot.topics_of(mirror), names)
             if while_matching is not None and while_matching not in stored_mirror.topic_patterns:
                 raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
                     f"{while_matching!r} is no longer a topic pattern of mirror {mirror}"

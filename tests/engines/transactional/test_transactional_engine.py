@@ -2,17 +2,28 @@
 
 import asyncio
 import random
+from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from batch_builders import record
 from flow_assignment import ASSIGNMENT
 
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.transactional.engine import TransactionalEngine
+from twinlog.engines.transactional.outputs import Outputs
 from twinlog.engines.transactional.queue import TransactionalQueue
-from twinlog.engines.transactional.writers import TransactionalWriters
+from twinlog.engines.transactional.writers import ToBegin, TransactionalWriters
 from twinlog.engines.translated.partitions import FlowPartition
-from twinlog.kafka.types import LeaderEpoch, Offset
+from twinlog.engines.translated.writers import NotLocated
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.records import build
+from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.plan import Data
+from twinlog.mirror.transform_chain import TransformChain
 
 LANE: Any = SimpleNamespace(
     settings=LaneSettings(),
@@ -22,6 +33,14 @@ LANE: Any = SimpleNamespace(
     id_prefix="lanes",
 )
 PORT: Any = SimpleNamespace()
+
+
+PAYMENTS = TopicPartition("a.payments", 0)
+
+
+def _data(count: int) -> list[Data]:
+    built = build([record(at) for at in range(count)], Codec.NONE)
+    return [Data(Offset(0), Offset(count), built.header, built.records)]
 
 
 def _started() -> tuple[TransactionalEngine, FlowPartition[Any, TransactionalQueue]]:
@@ -68,5 +87,64 @@ def test_a_position_of_a_former_flow_is_no_beginning() -> None:
         engine, partition = _started()
         engine._located(partition, TransactionalQueue(Offset(9), LeaderEpoch(-1), has_begun=True))
         assert not partition.begins
+
+    asyncio.run(body())
+
+
+def test_two_topics_that_are_copied_to_one_are_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: neither goes on at the other's position; the flow's other topics do."""
+    located: list[MirrorPartition] = []
+
+    async def locate(
+        _: object, mirror: str, partitions: Mapping[MirrorPartition, ToBegin]
+    ) -> Mapping[MirrorPartition, NotLocated]:
+        assert mirror == "flow"
+        located.extend(partitions)
+        return {name: NotLocated("later") for name in partitions}
+
+    monkeypatch.setattr(TransactionalWriters, "locate", locate)
+    other = replace(ASSIGNMENT, name=MirrorPartition("flow", "payments", 0), destination=PAYMENTS)
+    second = replace(ASSIGNMENT, name=MirrorPartition("flow", "x.orders", 0))
+
+    async def body() -> None:
+        engine, first = _started()
+        engine.start(first.writers, [second, other], lease_s=0.0)
+        begins = {partition: Offset(0) for partition in engine.flow.all.values()}
+        found = await engine._find_positions(first.writers, begins)
+        assert found[other.name] == NotLocated("later")
+        for name in (ASSIGNMENT.name, second.name):
+            refused = found[name]
+            assert isinstance(refused, NotLocated)
+            assert not refused.transient
+            assert "orders-0 and x.orders-0 are copied to a.orders-0" in refused.reason
+        await engine.stop([second.name])
+        del begins[next(p for p in begins if p.name == second.name)]
+        assert await engine._find_positions(first.writers, begins) == {
+            name: NotLocated("later") for name in (ASSIGNMENT.name, other.name)
+        }
+
+    asyncio.run(body())
+    assert located == [other.name, ASSIGNMENT.name, other.name]
+
+
+def test_the_results_of_two_partitions_are_not_mixed() -> None:
+    """Goal: whatever their remote partitions are, each gets what its own records give."""
+    second = replace(ASSIGNMENT, name=MirrorPartition("flow", "x.orders", 0))
+    rules: Any = SimpleNamespace(policy=SimpleNamespace(is_heartbeats_topic=lambda _: False))
+
+    async def body() -> None:
+        engine, first = _started()
+        engine.start(first.writers, [second], lease_s=0.0)
+        given: Any = {
+            partition: _data(number + 1)
+            for number, partition in enumerate(engine.flow.all.values())
+        }
+        results = await engine._transformed(given, rules, TransformChain())
+        counts = {
+            name: sum(one.header.num_records for one in result.batches[ASSIGNMENT.destination])
+            for name, result in results.items()
+            if isinstance(result, Outputs)
+        }
+        assert counts == {ASSIGNMENT.name: 1, second.name: 2}
 
     asyncio.run(body())

@@ -163,6 +163,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
     async def _find_positions(
         self, writers: TransactionalWriters, begins: Mapping[_Partition, Offset]
     ) -> Mapping[MirrorPartition, TransactionalQueue | NotLocated]:
+        shared = self._shared(begins)
         to_locate = {
             p.name: ToBegin(
                 _route(p),
@@ -171,8 +172,31 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
                 p.assignment.offsets_topic_id if p.owned_before else None,
             )
             for p, begin in begins.items()
+            if p.name not in shared
         }
-        return await writers.locate(self._mirror, to_locate)
+        results: dict[MirrorPartition, TransactionalQueue | NotLocated] = {**shared}
+        if to_locate:
+            results.update(await writers.locate(self._mirror, to_locate))
+        return results
+
+    def _shared(self, partitions: Collection[_Partition]) -> Mapping[MirrorPartition, NotLocated]:
+        """Those of these partitions whose remote one is another partition's of this flow, too.
+
+        Both would have one position. Such topics are not added; an earlier version may have.
+        """
+        names: defaultdict[TopicPartition, list[MirrorPartition]] = defaultdict(list)
+        for partition in self._flow.all.values():
+            names[partition.destination].append(partition.name)
+        return {
+            partition.name: NotLocated(
+                f"{' and '.join(str(name.source) for name in sorted(sharing))} are copied to "
+                f"{partition.destination}, which has one position: exclude all but one of the "
+                "topics",
+                transient=False,
+            )
+            for partition in partitions
+            if len(sharing := names[partition.destination]) > 1
+        }
 
     def _located(self, partition: _Partition, result: TransactionalQueue | NotLocated) -> None:
         if isinstance(result, TransactionalQueue):
@@ -286,7 +310,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         outputs: dict[MirrorPartition, _Output] = {}
         for partition, queue in partitions:
             batches, end = taken[partition.name]
-            result = results[partition.destination]
+            result = results[partition.name]
             if isinstance(result, CorruptBatch):
                 if partition.sequence is queue:
                     self._flow.trouble(partition, f"corrupt batch from the source: {result}")
@@ -305,9 +329,9 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
 
     async def _transformed(
         self, data: Mapping[_Partition, Sequence[Data]], rules: FlowRules, transforms: _Transforms
-    ) -> Mapping[TopicPartition, Outputs | CorruptBatch]:
-        """The results of the transforms, by remote partition."""
-        results: dict[TopicPartition, Outputs | CorruptBatch] = {}
+    ) -> Mapping[MirrorPartition, Outputs | CorruptBatch]:
+        """The results of the transforms."""
+        results: dict[MirrorPartition, Outputs | CorruptBatch] = {}
         for_spark: dict[TopicPartition, Sequence[Data]] = {}
         for partition, batches in data.items():
             chain = transforms
@@ -318,15 +342,17 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
                 for_spark[partition.destination] = batches
                 continue
             try:
-                results[partition.destination] = await transformed(
-                    chain, batches, partition.destination
-                )
+                results[partition.name] = await transformed(chain, batches, partition.destination)
             except CorruptBatch as error:
-                results[partition.destination] = error
+                results[partition.name] = error
+        by_spark: Mapping[TopicPartition, Outputs | CorruptBatch] = {}
         if isinstance(transforms, DataFrameTransform) and any(for_spark.values()):
             query = frame_outputs(_available(self._dataframes), transforms, for_spark)
-            results.update(await self._unless_stopped(query, list(data)))
-        return {**{remote: Outputs({}) for remote in for_spark}, **results}
+            by_spark = await self._unless_stopped(query, list(data))
+        for partition in data:
+            if partition.name not in results:
+                results[partition.name] = by_spark.get(partition.destination, Outputs({}))
+        return results
 
     async def _unless_stopped(
         self, query: Coroutine[object, object, _T], partitions: Collection[_Partition]
