@@ -406,6 +406,15 @@ class ModelDestination(_Client):
         compacts = self.cluster.topics[partition.topic].compact
         return ReadAlone(found[partition], 0, log.leader_epoch, log.start, compacts)
 
+    async def absent(self, topics: Collection[str]) -> Collection[str]:
+        """Send Metadata to each broker."""
+        known, asked = self.cluster.topics, frozenset(topics)
+        answers = [
+            await self.network.send_alone(self.name, node, lambda: asked - known.keys())
+            for node in self.cluster.nodes
+        ]
+        return asked.intersection(*answers)
+
     async def lacking_replicas(
         self, partitions: Collection[TopicPartition]
     ) -> Collection[TopicPartition]:

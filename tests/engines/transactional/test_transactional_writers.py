@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from twinlog.engines.settings import LaneSettings
 from twinlog.engines.transactional import transactions
 from twinlog.engines.transactional import writers as writers_module
 from twinlog.engines.transactional.positions import position_metadata, tail_of
@@ -101,7 +102,7 @@ class Located:
         cluster: Any = SimpleNamespace(
             name="destination", brokers_time=SimpleNamespace(now_ms=lambda: 0)
         )
-        lane: Any = SimpleNamespace(destination=cluster, id_prefix="lanes")
+        lane: Any = SimpleNamespace(destination=cluster, id_prefix="lanes", settings=LaneSettings())
         port: Any = SimpleNamespace()
         owner = TransactionalWriters(0, lane, port)
         fake: Any = Transactions()
@@ -213,7 +214,7 @@ def test_an_offset_that_no_lane_has_dated_is_not_of_a_topic_that_was_recreated(
 
 def test_positions_from_before_a_fence_are_not_written() -> None:
     """Goal: who takes the id back does not write what another owner may have written meanwhile."""
-    lane: Any = SimpleNamespace(destination=CLUSTER, id_prefix="lanes")
+    lane: Any = SimpleNamespace(destination=CLUSTER, id_prefix="lanes", settings=LaneSettings())
     port: Any = SimpleNamespace()
     owner = TransactionalWriters(0, lane, port)
     fake: Any = Transactions()
@@ -270,7 +271,7 @@ def test_a_target_that_has_lost_records_is_failed_until_an_operator_decides(
 
 def test_a_position_has_the_tail_of_its_own_transaction() -> None:
     """Goal: what was committed last is what is compared; a batch below it commits nothing."""
-    lane: Any = SimpleNamespace(destination=CLUSTER, id_prefix="lanes")
+    lane: Any = SimpleNamespace(destination=CLUSTER, id_prefix="lanes", settings=LaneSettings())
     owner = TransactionalWriters(0, lane, lane)
     fake: Any = Transactions()
     owner._transactions = fake
@@ -349,6 +350,7 @@ def test_who_writes_to_another_ones_remote_partition_records_it_first() -> None:
     lane: Any = SimpleNamespace(
         destination=SimpleNamespace(brokers_time=SimpleNamespace(now_ms=lambda: 0)),
         id_prefix="lanes",
+        settings=LaneSettings(),
     )
     owner = TransactionalWriters(0, lane, lane)
     fake: Any = Transactions()
@@ -382,6 +384,7 @@ def test_two_partitions_that_are_copied_to_one_are_recorded() -> None:
     lane: Any = SimpleNamespace(
         destination=SimpleNamespace(brokers_time=SimpleNamespace(now_ms=lambda: 0)),
         id_prefix="lanes",
+        settings=LaneSettings(),
     )
     owner = TransactionalWriters(0, lane, lane)
     fake: Any = Transactions()
@@ -464,7 +467,7 @@ def test_what_was_forgotten_is_read_again(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(
         writers_module, "fold_offsets", lambda _: SimpleNamespace(begun=dict(begun), shared=())
     )
-    lane: Any = SimpleNamespace(destination=CLUSTER, id_prefix="lanes")
+    lane: Any = SimpleNamespace(destination=CLUSTER, id_prefix="lanes", settings=LaneSettings())
     writers = TransactionalWriters(3, lane, port=SimpleNamespace())  # type: ignore[arg-type]
     fake: Any = Transactions()
     writers._transactions = fake

@@ -57,6 +57,7 @@ from twinlog.kafka.requests.partitions import (
     Isolation,
 )
 from twinlog.kafka.requests.topic_keys import TopicKeys
+from twinlog.kafka.requests.topics import absent_everywhere
 from twinlog.kafka.types import FetchPosition, LogBounds, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -269,6 +270,11 @@ class KafkaDestination:
         return await self._logs.read_alone(
             partition, offset, max_wait_ms=max_wait_ms, partition_max_bytes=partition_max_bytes
         )
+
+    async def absent(self, topics: Collection[str]) -> Collection[str]:
+        """The topics that, by the metadata of every broker, do not exist."""
+        await self._cluster.refresh(topics)  # a broker that has died is not asked
+        return await absent_everywhere(self._cluster, topics)
 
     async def lacking_replicas(
         self, partitions: Collection[TopicPartition]

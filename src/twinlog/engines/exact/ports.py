@@ -238,6 +238,14 @@ class DestinationPort(Protocol):
         """
         ...
 
+    async def absent(self, topics: Collection[str]) -> Collection[str]:
+        """The topics that, by the metadata of every broker, do not exist.
+
+        Raises:
+            Retriable: a broker does not answer; nothing is known of any topic then.
+        """
+        ...
+
     async def lacking_replicas(
         self, partitions: Collection[TopicPartition]
     ) -> Collection[TopicPartition]:

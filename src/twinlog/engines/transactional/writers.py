@@ -43,6 +43,7 @@ from twinlog.engines.transactional.transactions import (
     TargetTransactions,
     TransactionContent,
 )
+from twinlog.engines.translated.deleted_remotes import DeletedRemotes
 from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.engines.translated.writers import NotLocated
 from twinlog.kafka.errors import Fenced, Refusal, Retriable
@@ -120,6 +121,7 @@ class TransactionalWriters:
         self._producer_id = _NO_PRODUCER
         self._producer_ids: set[int] = set()  # that the id had at its fences
         self._fences = 0
+        self._deleted = DeletedRemotes(port, lane.settings)
         self._turns = asyncio.Lock()
         """Guards the id: one transaction at a time."""
 
@@ -402,7 +404,8 @@ class TransactionalWriters:
                 sealed[name] = Sealed(Offset(answer.log_end))
             elif answer is not None and not Refusal(answer.error).reaction.retriable:
                 sealed[name] = Refusal(answer.error)
-        return sealed
+        unfenced = {n: one.destination for n, one in partitions.items() if n not in sealed}
+        return {**sealed, **await self._deleted.sealed(unfenced)}
 
     def _permit(self) -> None:
         """Raise Fenced if the lane may not write any more."""

@@ -30,6 +30,7 @@ from uuid import UUID
 from twinlog.engines.base import LaneContext, Sealed, Sealing
 from twinlog.engines.exact.data_id import DataId
 from twinlog.engines.exact.ports import DestinationPort
+from twinlog.engines.translated.deleted_remotes import DeletedRemotes
 from twinlog.engines.translated.last_numbers import LastNumbers, ask_last_numbers
 from twinlog.engines.translated.remote_log import LostEnd, read_end
 from twinlog.engines.translated.sequence import PartitionSequence
@@ -144,6 +145,7 @@ class FlowWriters:
         self._last: dict[MirrorPartition, MapChunk] = {}  # the last part of each map
         # The sequence that may be planned; a former one's plan would hide what has landed since.
         self._current: dict[MirrorPartition, PartitionSequence] = {}
+        self._deleted = DeletedRemotes(port, lane.settings)
         self._keeping: asyncio.Task[None] | None = None
         self._fencing = asyncio.Lock()  # guards the data's ids; taken before `_storing`
         self._storing = asyncio.Lock()  # guards the log, and what is known of it
@@ -574,7 +576,10 @@ class FlowWriters:
             elif one.fence is not None:
                 # No data of this flow can land any more, although it is not known what has.
                 sealed[name] = Sealed(one.fence, one.reason)
-        return sealed
+        unfenced = {
+            n: self._to_seal(n, partitions[n]).destination for n in located if n not in sealed
+        }
+        return {**sealed, **await self._deleted.sealed(unfenced)}
 
     def _to_seal(self, name: MirrorPartition, sealing: Sealing) -> ToLocate:
         stored = self._plans.get(name)
