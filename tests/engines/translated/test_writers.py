@@ -490,6 +490,29 @@ def test_a_log_that_has_lost_only_fences_has_lost_no_copy() -> None:
     _run(body())
 
 
+def test_a_shorter_log_is_asked_for_again() -> None:
+    """Goal: one answer of a former leader that is cut off does not end a healthy flow."""
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        writers = _writers(log, port)
+        sequence = await _located(writers)
+        sequence.offer([_data(100, 103)])
+        await writers.record({NAME: sequence})
+        stored = list(log.records)
+        port.end = 20
+        for _ in range(2):
+            found = (await writers.locate(OWNED))[NAME]
+            assert isinstance(found, NotLocated)
+            assert found.transient
+            assert "it has lost records" in found.reason
+        assert log.records == stored, "nothing is concluded, and no fence makes it longer"
+        port.end = 51
+        assert (await _located(writers, OWNED)).position == 100
+
+    _run(body())
+
+
 def test_two_partitions_that_are_copied_to_one_have_producer_ids_of_their_own() -> None:
     """Goal: with the same sequence numbers, the broker would take one of the two."""
 

@@ -256,7 +256,7 @@ class FlowWriters:
             for key, reason in fenced.troubles.items():
                 results[keys[key]] = NotLocated(reason)
             for key, reason in fenced.shorter.items():
-                results[keys[key]] = NotLocated(reason, transient=False)
+                results[keys[key]] = NotLocated(reason)  # asked again: a former leader may answer
             for key, end in fenced.ends.items():
                 name, wanted, fence = keys[key], partitions[keys[key]], fenced.fences.get(key)
                 try:
