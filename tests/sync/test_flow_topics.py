@@ -4,6 +4,7 @@ Also, when it leaves the configurations of remote topics alone.
 """
 
 import asyncio
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -12,12 +13,15 @@ import pytest
 from sync_contexts import sync_context
 
 from twinlog.kafka.errors import Retriable
+from twinlog.kafka.requests.topics import ConfigEntry, ConfigSource, KnownTopic
 from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.mirror.flow import flow_properties
 from twinlog.mirror.settings import REFRESH
+from twinlog.mirror.topic_configs import SourceConfig
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, key_of
 from twinlog.store.snapshot import Snapshot
-from twinlog.sync import flow_topics
+from twinlog.sync import configs, flow_topics
+from twinlog.sync.base import run_sync
 from twinlog.sync.flow_topics import SEARCH_S, FlowConfigs, FlowTopics
 
 ONCE = {"enabled": "true", "topics": "t.*", "refresh.topics.enabled": "false"}
@@ -199,6 +203,57 @@ def test_configurations_that_are_not_synced_are_not_even_read(
     else:
         assert asyncio.run(compared).changes == {}
     assert bool(asks) is asked
+
+
+@pytest.mark.parametrize("recreated", ["source", "destination", "neither"])
+def test_the_copy_of_a_recreated_topic_keeps_its_configurations(
+    monkeypatch: pytest.MonkeyPatch, recreated: str
+) -> None:
+    """Goal: a shorter retention of the new topic deletes no copies of the former one.
+
+    It was recreated after the refresh had read its id, and one broker still shows the former id.
+    """
+    flow, former, new = Flow(monkeypatch), UUID(int=1), UUID(int=9)
+    topic = MirrorTopic(
+        mirror="m",
+        topic="t1",
+        topic_id=former,
+        partitions=1,
+        destination_topic="a.t1",
+        destination_topic_id=former,
+    )
+    altered: list[object] = []
+
+    async def source_configs(_: object, names: list[str]) -> dict[str, Any]:
+        return {name: {"retention.ms": SourceConfig("60000", explicit=True)} for name in names}
+
+    async def remote_configs(_: object, resources: list[Any]) -> dict[Any, Any]:
+        entry = ConfigEntry("604800000", ConfigSource.DEFAULT, read_only=False, sensitive=False)
+        return {resource: {"retention.ms": entry} for resource in resources}
+
+    async def known_configs(_: object) -> list[str]:
+        return ["retention.ms"]
+
+    async def known_topics(cluster: object, names: set[str]) -> dict[str, KnownTopic]:
+        assert names == {"t1" if cluster == "source" else "a.t1"}
+        ids = frozenset({former, new} if cluster == recreated else {former})
+        return dict.fromkeys(names, KnownTopic(ids, 1, internal=False))
+
+    async def alter(_: object, changes: Mapping[Any, Any]) -> dict[Any, None]:
+        altered.extend(resource.name for resource in changes)
+        return dict.fromkeys(changes)
+
+    monkeypatch.setattr(flow_topics, "source_configs", source_configs)
+    monkeypatch.setattr(flow_topics, "describe_configs", remote_configs)
+    monkeypatch.setattr(flow_topics, "known_configs", known_configs)
+    monkeypatch.setattr(configs, "known_topics", known_topics)
+    monkeypatch.setattr(configs, "incremental_alter_configs", alter)
+    records = {key_of(record): record for record in (flow.mirror, topic)}
+    context = sync_context(
+        "source", "destination", None, snapshot=Snapshot(records), topics=[topic]
+    )
+    assert asyncio.run(run_sync(FlowConfigs(), context)) == 0
+    assert altered == (["a.t1"] if recreated == "neither" else [])
 
 
 def test_what_never_happens_does_not_set_the_pace() -> None:

@@ -11,7 +11,7 @@ import pytest
 from sync_contexts import sync_context
 
 from twinlog.kafka.errors import Refusal
-from twinlog.kafka.requests.topics import Resource
+from twinlog.kafka.requests.topics import KnownTopic, Resource
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.sync import configs as config_sync
 from twinlog.sync.configs import ConfigDifference, ConfigSync, set_configs_back
@@ -22,9 +22,12 @@ ID = UUID(int=1)
 
 @pytest.mark.parametrize("side", ["source", "destination", "record", "neither"])
 def test_configs_of_a_recreated_topic_are_not_stored(
-    side: str,
+    side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The topic was recreated on either side, or added again, after reading its configurations."""
+    """The topic was recreated on either side, or added again, after reading its configurations.
+
+    One broker knows it, the other one still shows the former topic.
+    """
     read = MirrorTopic(
         mirror="m", topic="t", topic_id=ID, partitions=1, destination_topic_id=ID, set_back=()
     )
@@ -33,18 +36,17 @@ def test_configs_of_a_recreated_topic_are_not_stored(
     found = ConfigDifference({}, {}, (("retention.ms", "5"),))
     written: list[MirrorTopic] = []
 
-    def cluster(name: str) -> Any:
-        async def refresh(_: Any) -> Any:
-            topic = SimpleNamespace(topic_id=other if name == side else ID)
-            return SimpleNamespace(topics={"t": topic})
+    async def known_topics(cluster: object, names: Collection[str]) -> dict[str, KnownTopic]:
+        ids = frozenset({ID, other} if cluster == side else {ID})
+        return dict.fromkeys(names, KnownTopic(ids, 1, internal=False))
 
-        return SimpleNamespace(refresh=refresh)
+    monkeypatch.setattr(config_sync, "known_topics", known_topics)
 
     async def change(decide: Any) -> None:
         written.extend(decide(SimpleNamespace(topics=[stored])))
 
     store = SimpleNamespace(change=change)
-    context = sync_context(cluster("source"), cluster("destination"), store, topics=[read])
+    context = sync_context("source", "destination", store, topics=[read])
     assert asyncio.run(ConfigSync().apply(context, {"t": found})) == 0
     noted = [replace(read, set_back=found.set_back)] if side == "neither" else []
     assert written == noted

@@ -27,6 +27,7 @@ from twinlog.kafka.requests.topics import (
     absent_everywhere,
     describe_configs,
     incremental_alter_configs,
+    known_topics,
     topic_resource,
 )
 from twinlog.lifecycle.destination_topics import chunks, known_configs, source_configs
@@ -126,8 +127,8 @@ class ConfigSync(ReportedSync[Compared]):
         """Change the destination's topics to the source's configurations."""
         failures = 0
         changes: dict[str, ConfigChanges] = {}
-        # Configurations were read by name, so they do not count for a topic recreated meanwhile.
-        recreated = await _others(context.source, context.destination, context.same)
+        differing = [t for t in context.same if _differs(t, difference[t.topic])]
+        recreated = await recreated_topics(context, differing)
         topics = [topic for topic in context.same if topic not in recreated]
         compared = {topic.topic: difference[topic.topic] for topic in topics}
         await _note_set_back(context.store, topics, compared)
@@ -157,23 +158,43 @@ class ConfigSync(ReportedSync[Compared]):
                 yield Remark(f"different from the source: {few(topic_difference.names)}", topic)
 
 
-async def _others(
-    source: KafkaCluster, destination: KafkaCluster, topics: Collection[MirrorTopic]
+def _differs(topic: MirrorTopic, compared: ConfigDifference | UnreadableConfigs) -> bool:
+    """Whether something is to be written or reported."""
+    if isinstance(compared, UnreadableConfigs):
+        return True
+    return bool(compared.names) or compared.set_back != topic.set_back
+
+
+async def recreated_topics(
+    context: SyncContext, topics: Collection[MirrorTopic]
 ) -> set[MirrorTopic]:
-    """The topics that were recreated on either side."""
-    names = [topic.topic for topic in topics]
-    source_topics, destination_topics = (
-        (await source.refresh(names)).topics,
-        (await destination.refresh(names)).topics,
+    """The topics that were recreated on either side, as some broker knows.
+
+    Configurations are read by name: those that were read before do not count for them. Each broker
+    is asked, since one may still show the former id when another one, which has answered for the
+    configurations, knows the new topic.
+
+    Raises:
+        Retriable: a broker of either cluster does not answer.
+    """
+    if not topics:
+        return set()
+    source = await known_topics(context.source, {topic.topic for topic in topics})
+    destination = await known_topics(
+        context.destination, {topic.destination_name for topic in topics}
     )
+    sides = [
+        (topic, topic_id, side.get(name))
+        for topic in topics
+        for topic_id, name, side in (
+            (topic.topic_id, topic.topic, source),
+            (topic.destination_topic_id, topic.destination_name, destination),
+        )
+    ]
     return {
         topic
-        for topic in topics
-        for topic_id, metadata in (
-            (topic.topic_id, source_topics.get(topic.topic)),
-            (topic.destination_topic_id, destination_topics.get(topic.topic)),
-        )
-        if metadata is not None and is_another(topic_id, metadata.topic_id)
+        for topic, topic_id, known in sides
+        if known is not None and any(is_another(topic_id, one) for one in known.ids)
     }
 
 

@@ -36,7 +36,7 @@ from twinlog.mirror.topic_configs import ConfigChanges, DestinationConfig
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.sync.absent_acls import MirrorTexts
 from twinlog.sync.base import METADATA, Sync, SyncContext
-from twinlog.sync.configs import ConfigSync, change_configs
+from twinlog.sync.configs import ConfigSync, change_configs, recreated_topics
 from twinlog.sync.topics import Room
 from twinlog.text import few
 
@@ -277,11 +277,23 @@ class FlowConfigs(Sync[RemoteConfigs]):
         return RemoteConfigs(changes, unread)
 
     async def apply(self, context: SyncContext, difference: RemoteConfigs) -> int:
-        """Change the remote topics; return how many could not be compared or changed."""
+        """Change the remote topics; return how many could not be compared or changed.
+
+        The copy of a topic that was recreated on the source keeps its configurations: with a
+        shorter `retention.ms` of the new topic, the target would delete what is left of the former.
+
+        Raises:
+            Retriable: a cluster is unreachable, or it is not known whether a topic was recreated.
+        """
         for name, refusal in difference.unread.items():
             log.warning("%s: its configurations cannot be read: %s", name, refusal)
-        why = "to the source's value"
-        refusals = await change_configs(context.destination, difference.changes, why)
+        topics = [t for t in context.same if t.destination_name in difference.changes]
+        # Of two topics that share a copy, one that was recreated is enough to leave it alone.
+        recreated = {t.destination_name for t in await recreated_topics(context, topics)}
+        changes = {
+            name: change for name, change in difference.changes.items() if name not in recreated
+        }
+        refusals = await change_configs(context.destination, changes, "to the source's value")
         return len(difference.unread) + len(refusals)
 
     def _tell_left_out(self, flow: str, topic: MirrorTopic, text: str) -> None:

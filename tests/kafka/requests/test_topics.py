@@ -3,6 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -12,12 +13,14 @@ from twinlog.kafka.requests.topics import (
     Alteration,
     AlterOperation,
     ConfigResourceType,
+    KnownTopic,
     NewTopic,
     create_partitions,
     create_topics,
     delete_topics,
     describe_configs,
     incremental_alter_configs,
+    known_topics,
     topic_names,
     topic_resource,
 )
@@ -26,8 +29,9 @@ from twinlog.kafka.requests.topics import (
 class Brokers:
     """Brokers by id with the topics that each knows; None: it does not answer.
 
-    `internal` begins the names of Kafka's internal topics, `?` those that do not exist. With `dies`
-    a broker that does not answer is not in the metadata any more.
+    `internal` begins the names of Kafka's internal topics, `?` those that do not exist. A name may
+    be followed by the topic's id and partition count (`t:1:3`). With `dies` a broker that does not
+    answer is not in the metadata any more.
     """
 
     name = "destination"
@@ -48,29 +52,40 @@ class Brokers:
 
     async def call(self, request: Any, *, node: str, once: bool) -> Any:
         assert once
-        assert request.topics is None
         known = self.known[node]
+        asked = None if request.topics is None else {topic.name for topic in request.topics}
         if known is None:
             if self.dies:
                 del self.known[node]
             raise Retriable("it does not answer")
-        gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return SimpleNamespace(
-            topics=[
-                SimpleNamespace(
-                    name=name.lstrip("?"),
-                    is_internal=name.startswith("internal"),
-                    error_code=gone if name.startswith("?") else 0,
-                )
-                for name in known
-            ]
-        )
+        topics = [_answer(text) for text in known]
+        return SimpleNamespace(topics=[t for t in topics if asked is None or t.name in asked])
+
+
+def _answer(text: str) -> Any:
+    name, topic_id, count = [*text.split(":"), "0", "1"][:3]
+    return SimpleNamespace(
+        name=name.lstrip("?"),
+        topic_id=UUID(int=int(topic_id)),
+        is_internal=name.startswith("internal"),
+        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name.startswith("?") else 0,
+        partitions=range(int(count)),
+    )
 
 
 def test_topics_are_those_that_some_broker_knows() -> None:
     """Goal: a broker that has just started, and knows few topics, hides none."""
     brokers: Any = Brokers(a=["t", "?v"], b=[], c=["u", "internal-x", "?w"])
     assert asyncio.run(topic_names(brokers)) == {"t", "u"}
+
+
+def test_what_brokers_know_of_a_topic_is_taken_together() -> None:
+    """Goal: one that has not learned of a new partition, or of a recreated topic, hides neither."""
+    brokers: Any = Brokers(a=["t:1:3", "u:4:1"], b=["t:1:6"], c=["t:2:1", "?u"])
+    known = asyncio.run(known_topics(brokers))
+    assert known["t"] == KnownTopic(frozenset({UUID(int=1), UUID(int=2)}), 6, internal=False)
+    assert known["u"] == KnownTopic(frozenset({UUID(int=4)}), 1, internal=False)
+    assert asyncio.run(known_topics(brokers, ["u"])).keys() == {"u"}
 
 
 def test_topics_are_not_concluded_without_the_answer_of_a_broker() -> None:

@@ -72,33 +72,78 @@ async def absent_everywhere(cluster: KafkaCluster, names: Collection[str]) -> se
     return set(names).intersection(*await asyncio.gather(*map(absent, brokers)))
 
 
-async def topic_names(cluster: KafkaCluster) -> set[str]:
-    """The topics that *some* broker knows, without Kafka's internal ones.
+class KnownTopic(NamedTuple):
+    """What the brokers of a cluster know of a topic, taken together."""
+
+    ids: frozenset[UUID]
+    """More than one if a broker has not learned yet that it was recreated."""
+    partitions: int
+    """The largest number that a broker shows."""
+    internal: bool
+
+
+async def known_topics(
+    cluster: KafkaCluster, names: Collection[str] | None = None
+) -> dict[str, KnownTopic]:
+    """The topics that *some* broker knows.
 
     Topics that the client may not describe are left out. As in `absent_everywhere`, each broker is
-    asked, so a topic that is missing here does not exist, or was created just now. If a broker
-    does not answer, the metadata is refreshed: a broker that has died is not asked again.
+    asked, so a topic or partition that is missing here does not exist, or was created just now. It
+    has no records that are older than this call: its leader would know it. If a broker does not
+    answer, the metadata is refreshed: a broker that has died is not asked again.
+
+    Args:
+        cluster: where.
+        names: the topics to ask for; None: all.
 
     Raises:
         Retriable: a broker does not answer within default.api.timeout.ms.
     """
+    item = MetadataRequest.MetadataRequestTopic
 
-    async def known(node: int) -> set[str]:
-        request = MetadataRequest(topics=None, allow_auto_topic_creation=False, min_version=4)
+    async def known(node: int) -> list[tuple[str, KnownTopic]]:
+        topics = None if names is None else [item(name=name) for name in sorted(names)]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False, min_version=4)
         response = await cluster.call(request, node=node, once=True)
-        return {
-            topic.name
+        return [
+            (
+                topic.name,
+                KnownTopic(
+                    frozenset({topic.topic_id or NO_TOPIC_ID}),
+                    len(topic.partitions),
+                    topic.is_internal,
+                ),
+            )
             for topic in response.topics
-            if not topic.is_internal and topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        }
+            if topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        ]
 
-    async def ask_all() -> set[str]:
+    async def ask_all() -> dict[str, KnownTopic]:
         brokers = (await cluster.refresh(())).brokers
         if not brokers:
             raise Retriable("the metadata contains no broker", cluster=cluster.name)
-        return set[str]().union(*await asyncio.gather(*map(known, brokers)))
+        found: dict[str, KnownTopic] = {}
+        for answer in await asyncio.gather(*map(known, brokers)):
+            for name, topic in answer:
+                former = found.get(name, topic)
+                found[name] = KnownTopic(
+                    former.ids | topic.ids,
+                    max(former.partitions, topic.partitions),
+                    former.internal or topic.internal,
+                )
+        return found
 
     return await cluster.persist(ask_all)
+
+
+async def topic_names(cluster: KafkaCluster) -> set[str]:
+    """The topics that *some* broker knows (`known_topics`), without Kafka's internal ones.
+
+    Raises:
+        Retriable: a broker does not answer within default.api.timeout.ms.
+    """
+    known = await known_topics(cluster)
+    return {name for name, topic in known.items() if not topic.internal}
 
 
 async def confirm_absent(cluster: KafkaCluster, name: str) -> None:
