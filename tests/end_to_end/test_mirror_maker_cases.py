@@ -356,23 +356,33 @@ def configurations_with_defaults_of_the_target(two: Two) -> Iterator[None]:
 def starting_from_latest(two: Two) -> Iterator[None]:
     """With auto.offset.reset=latest, nothing older than the flow is copied, and all that is newer.
 
-    After the restart it goes on where it was, also in a topic that had no record before.
+    After the restart it goes on where it was, also in a topic that had no record before. A topic or
+    partition that is added later is copied from its first record on, also if no flow was running.
     """
     topic, empty, values = "late-from-latest", "late-from-latest-empty", numbered("v", 0, 19)
+    new = "late-from-latest-new"
     two.create(two.primary, topic)
     two.create(two.primary, empty)
     two.write(two.primary, topic, numbered("old", 0, 10))
     yield
     two.await_state("late-to-backup", topic, "MIRRORING")
     two.await_state("late-to-backup", empty, "MIRRORING")
+    two.create(two.primary, new)
+    two.write(two.primary, new, values)
     two.write(two.primary, topic, values[:5])
     two.await_values(two.backup, two.remote(topic, "late"), values[:5])
+    two.await_values(two.backup, two.remote(new, "late"), values)
     yield
     two.write(two.primary, topic, values[5:])
     two.write(two.primary, empty, values)
+    for grown in (topic, new):
+        librdkafka_tools.grow_topic(two.primary.bootstrap_servers, grown, 2)
+        two.write(two.primary, grown, values, partition=1)
     yield
     two.await_values(two.backup, two.remote(topic, "late"), values)
     two.await_values(two.backup, two.remote(empty, "late"), values)
+    for grown in (topic, new):
+        two.await_values(two.backup, two.remote(grown, "late"), values, partition=1)
 
 
 def _lose(two: Two, topic: str) -> tuple[list[str], int]:

@@ -260,6 +260,46 @@ def test_a_flow_that_began_at_the_end_is_compared_from_there(pair: Pair, tmp_pat
     assert result.counts.length < 30 + result.counts.compared + result.counts.behind
 
 
+@pytest.mark.parametrize("transactions", ["false", "true"])
+def test_what_a_flow_has_not_left_out_on_purpose_is_compared(
+    pair: Pair, tmp_path: Path, transactions: str
+) -> None:
+    """Goal: where a flow follows a partition from is stored; a later begin is never equal."""
+    copied = CopiedTopic(
+        pair, consumer_auto_offset_reset="latest", transaction_producer=transactions
+    )
+    librdkafka_tools.write_same(copied.source, copied.topic, 0, 0, 30)
+
+    def follow(*offsets: int) -> None:
+        async def write(cluster: KafkaCluster) -> None:
+            await MirrorStore(cluster).change(
+                lambda now: [replace(one, followed_from=offsets) for one in now.topics]
+            )
+
+        copied.on_target(write)
+
+    follow(10 if transactions == "false" else 0)
+    with lanes(copied.target, tmp_path) as running:
+        running.start("first")
+        until(lambda: copied.verify().counts.behind == 0, SECONDS, "all of it copied")
+        running.kill("first")
+        librdkafka_tools.write_same(copied.source, copied.topic, 0, 30, 40)
+        running.start("second")
+        until(lambda: copied.verify().counts.behind == 0, SECONDS, "the rest copied")
+        running.kill("second")
+    result = copied.verify()
+    assert result.verdict == SAME, (result.differences, result.unseen)
+    if transactions == "true":
+        assert result.counts.compared == 40, "it was there whole"
+        return
+    assert result.counts.compared == 30
+    follow(4)
+    result = copied.verify()
+    assert result.verdict == NOT_SEEN
+    assert [one[1:3] for one in result.unseen] == [(4, 10)]
+    assert result.counts.compared == 30
+
+
 def test_a_recreated_remote_topic_differs(pair: Pair, tmp_path: Path) -> None:
     copied = CopiedTopic(pair)
     librdkafka_tools.write_same(copied.source, copied.topic, 0, 0, 20)

@@ -80,6 +80,7 @@ records = st.one_of(
         | st.dictionaries(text, text, max_size=3).map(lambda found: tuple(sorted(found.items()))),
         destination_topic_id=st.none() | st.uuids(),
         begins=st.lists(st.integers(-1, 2**63 - 1), max_size=4).map(tuple),
+        followed_from=st.lists(st.integers(-1, 2**63 - 1), max_size=4).map(tuple),
     ),
     st.builds(MadeAcl, mirror=text, acl=acls, made_for=st.sampled_from(MadeFor)),
     st.builds(StopRequest, node=text, requested_ms=st.integers(0, 2**62)),
@@ -106,6 +107,8 @@ def test_topic_records_have_a_stable_json_form() -> None:
     known = replace(topic, destination_topic_id=UUID(int=3))
     assert encode(known)[1].startswith(b'{"destination_topic_id":"AAAAAAAAAAAAAAAAAAAAAw","part')
     assert encode(replace(topic, begins=(-1, 41)))[1].startswith(b'{"begins":[-1,41],"part')
+    followed = replace(topic, followed_from=(7, 0))
+    assert encode(followed)[1].startswith(b'{"followed_from":[7,0],"part')
     recorded = replace(topic, offsets_topic_id=UUID(int=3))
     assert encode(recorded)[1].startswith(b'{"offsets_topic_id":"AAAAAAAAAAAAAAAAAAAAAw","part')
 
@@ -120,6 +123,17 @@ def test_partitions_that_another_program_has_copied_begin_behind_it() -> None:
     for broken in (b"[-2]", b"[true]", b"[1.5]", b'["1"]', b"7", b"[9223372036854775808]"):
         with pytest.raises(ProtocolError, match="begins"):
             decode(key, value.replace(b"[0,-1,7]", broken))
+
+
+def test_where_a_flow_follows_partitions_from() -> None:
+    """Goal: 0 is an offset, and -1 is none; a version without the field has stored none."""
+    topic = MirrorTopic(
+        mirror="m", topic="t", topic_id=UUID(int=1), partitions=4, followed_from=(0, -1, 7)
+    )
+    assert [topic.follows_from(index) for index in range(4)] == [0, None, 7, None]
+    key, value = encode(topic)
+    with pytest.raises(ProtocolError, match="followed_from"):
+        decode(key, value.replace(b"[0,-1,7]", b"[-2]"))
 
 
 def test_feature_records_have_a_stable_json_form() -> None:

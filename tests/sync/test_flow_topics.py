@@ -4,7 +4,7 @@ Also, when it leaves the configurations of remote topics alone.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -13,14 +13,16 @@ import pytest
 from sync_contexts import sync_context
 
 from twinlog.kafka.errors import Retriable
+from twinlog.kafka.requests.partitions import ListedOffset
 from twinlog.kafka.requests.topics import ConfigEntry, ConfigSource, KnownTopic
 from twinlog.lifecycle.flow_creation import stored_properties
+from twinlog.lifecycle.flow_topics import FlowClusters
 from twinlog.mirror.flow import flow_properties
 from twinlog.mirror.settings import REFRESH
 from twinlog.mirror.topic_configs import SourceConfig
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, key_of
 from twinlog.store.snapshot import Snapshot
-from twinlog.sync import configs, flow_topics
+from twinlog.sync import configs, flow_begins, flow_topics
 from twinlog.sync.base import run_sync
 from twinlog.sync.flow_topics import SEARCH_S, FlowConfigs, FlowTopics
 
@@ -169,6 +171,108 @@ def test_a_recreated_topic_is_added_again(monkeypatch: pytest.MonkeyPatch) -> No
         second,
     ]
     assert flow.new() == {"t1"}
+
+
+class Growing(Flow):
+    """A flow whose topics may have more partitions, with what is stored of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: str) -> None:
+        super().__init__(monkeypatch, **settings)
+        self.counts = {"t1": 1}
+        self.ids = {"t1": UUID(int=1)}
+        self.added: dict[str, object] = {}
+        self.end = 7
+        monkeypatch.setattr(flow_begins, "known_topics", self.known_topics)
+        monkeypatch.setattr(flow_begins, "list_offsets", self.list_offsets)
+        monkeypatch.setattr(FlowClusters, "add", self.add_topics)
+
+    async def refresh(self, _: None) -> Any:
+        topics = {
+            name: SimpleNamespace(name=name, topic_id=one, partitions=range(self.counts[name]))
+            for name, one in self.ids.items()
+        }
+        return SimpleNamespace(topics=topics)
+
+    async def known_topics(self, *_: object) -> dict[str, KnownTopic]:
+        return {
+            name: KnownTopic(frozenset({topic_id}), self.counts[name], internal=False)
+            for name, topic_id in self.ids.items()
+        }
+
+    async def list_offsets(self, _: object, partitions: list[Any], **__: object) -> dict[Any, Any]:
+        return {partition: ListedOffset(self.end, -1, -1) for partition in partitions}
+
+    async def add_topics(self, _: Mapping[str, Any], names: Mapping[str, str], **more: Any) -> None:
+        for name in names:
+            self.added[name] = more["followed_from"].get(name)
+
+    async def change(self, decide: Callable[[Any], list[MirrorTopic]]) -> None:
+        """As the store does."""
+        changed = {one.topic: one for one in decide(SimpleNamespace(topics=self.topics))}
+        self.topics = [changed.get(topic.topic, topic) for topic in self.topics]
+
+    def run(self) -> None:
+        """Refresh."""
+        records = {key_of(record): record for record in (self.mirror, *self.topics)}
+        here = {one.destination_name: SimpleNamespace(partitions=range(9)) for one in self.topics}
+        context = sync_context(
+            self, None, self, snapshot=Snapshot(records), topics=self.topics, here=here
+        )
+        assert asyncio.run(run_sync(self.sync, context)) == 0
+
+
+REFRESHED = {"refresh.topics.enabled": "true"}
+LATEST = {**REFRESHED, "consumer.auto.offset.reset": "latest"}
+
+
+def test_a_partition_that_a_topic_gets_later_is_copied_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: with `latest`, records are not left out that were written before a refresh saw it."""
+    flow = Growing(monkeypatch, **LATEST)
+    flow.add("t1")
+    flow.run()
+    assert [topic.followed_from for topic in flow.topics] == [(7,)]
+    flow.counts["t1"], flow.end = 3, 20
+    flow.start()  # another node
+    flow.run()
+    (topic,) = flow.topics
+    assert topic.partitions == 3
+    assert [topic.follows_from(index) for index in range(4)] == [7, 0, 0, None]
+    flow.run()
+    assert flow.topics == [topic]
+
+
+def test_a_topic_that_is_created_later_is_copied_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: with `latest`, the record of a new topic has where it begins when it is stored."""
+    flow = Growing(monkeypatch, **LATEST)
+    flow.run()
+    flow.ids["t2"], flow.counts["t2"] = UUID(int=2), 2
+    flow.run()
+    assert flow.added == {"t1": (7,), "t2": (0, 0)}
+
+
+def test_partitions_of_other_flows_have_no_stored_beginning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flow = Growing(monkeypatch, **REFRESHED)
+    flow.run()
+    flow.add("t1")
+    flow.counts["t1"] = 2
+    flow.run()
+    assert flow.added == {"t1": None}
+    assert [(topic.partitions, topic.followed_from) for topic in flow.topics] == [(2, ())]
+
+
+def test_partitions_of_a_recreated_topic_are_none_of_the_former_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: it was recreated with more of them since the refresh has compared ids."""
+    flow = Growing(monkeypatch, **LATEST)
+    flow.add("t1")
+    flow.ids["t1"], flow.counts["t1"] = UUID(int=9), 5
+    flow.run()
+    assert [(topic.partitions, topic.followed_from) for topic in flow.topics] == [(1, ())]
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,8 @@ class Assignment:
     """The `SharedWriters.id` of each former owner of this partition."""
     begin: int | None = None
     """The source's offset up to which another program has copied all (`MirrorTopic.begins`)."""
+    followed_from: int | None = None
+    """Where it begins if its flow begins at the end (`MirrorTopic.follows_from`)."""
     offsets_topic_id: UUID | None = None
     """Of the topic that records where its copies are (`MirrorTopic.offsets_topic_id`)."""
 

@@ -47,6 +47,7 @@ _HINTS: Final[Mapping[int, str]] = {
     ErrorCode.POLICY_VIOLATION: _EXCLUDE,
 }
 _NO_POSITIONS: Final[Mapping[TopicPartition, int]] = MappingProxyType({})
+_NO_ENDS: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType({})
 
 
 def wanted_configs(
@@ -94,6 +95,7 @@ class FlowClusters:
         topics: Mapping[str, Topic],
         names: Mapping[str, str],
         positions: Mapping[TopicPartition, int] = _NO_POSITIONS,
+        followed_from: Mapping[str, tuple[int, ...]] = _NO_ENDS,
     ) -> list[TakenOver]:
         """Add topics of the source; all or none of them.
 
@@ -106,6 +108,7 @@ class FlowClusters:
             names: the remote names of those that are added, by the source's.
             positions: where partitions begin, as an operator says; it is not asked what another
                 program has recorded of their topics then.
+            followed_from: by topic, what is stored as `MirrorTopic.followed_from`.
 
         Returns:
             The partitions that do not begin as usual.
@@ -160,6 +163,7 @@ class FlowClusters:
                         begins=(0,) * len(topic.partitions)
                         if name in whole
                         else _begins(name, begins),
+                        followed_from=followed_from.get(name, ()),
                         offsets_topic_id=recorded_in,
                     )
                     for name, topic in usable.items()

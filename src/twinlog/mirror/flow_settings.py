@@ -450,7 +450,8 @@ _ROWS: Final = (
         "earliest, latest, none, by_duration:PnDTnHnMnS",
         "where a partition begins that the flow has not mirrored before",
         everywhere=False,
-        differs="none and by_duration are refused",
+        differs="none and by_duration are refused; with latest, partitions and topics that are "
+        "added later are copied whole",
         origin="client",
     ),
     FlowSetting(

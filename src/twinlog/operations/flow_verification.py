@@ -121,7 +121,10 @@ async def plan_flow(
         if is_only_remote(topic, pair.source.partition, sides):
             continue
         if _begins_at_end(mirror) and claim.runs is not None and not sides.source.error:
-            start = max(sides.source.start, min(claim.begin.source, sides.source.last_stable))
+            begin = min(claim.begin.source, sides.source.last_stable)
+            if (stored := topic.follows_from(pair.source.partition)) is not None:
+                begin = min(begin, stored)  # what is behind that was not left out on purpose
+            start = max(sides.source.start, begin)
             sides = sides._replace(source=sides.source._replace(start=start))
         bounds[pair] = sides
         if _lacks_map(mirror, claim) and claims.trouble is None:
@@ -280,7 +283,8 @@ async def _committed(
             ):
                 continue
             claim = _nothing_recorded(topic, name.partition)
-            if _begins_at_end(mirror):
+            # One that is followed from its first record on was there whole.
+            if _begins_at_end(mirror) and topic.follows_from(name.partition) != 0:
                 claim = replace(claim, lacks=Sides(claim.lacks.source, BEGAN_AT_END))
             claims[name.source] = replace(claim, end=position.offset)
     return FlowClaims(of=claims)

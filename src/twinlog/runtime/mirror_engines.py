@@ -196,6 +196,7 @@ class MirrorEngines:
             destination_topic_id=topic.destination_topic_id,
             compacted=await self._is_compacted(name, topic),
             begin=topic.begin(name.partition),
+            followed_from=topic.follows_from(name.partition),
             offsets_topic_id=topic.offsets_topic_id,
         )
 

@@ -13,6 +13,8 @@ destination's metadata log, which clients cannot write to on a stock broker.
                                          destination_topic: name, absent if it is the same,
                                          begins: [offset of the source or -1, ...] by partition,
                                          absent unless the flow has taken over from another program,
+                                         followed_from: [offset of the source or -1, ...] by
+                                         partition, absent unless the flow begins at the end,
                                          set_back: {name: value}, what the failover sets back;
                                          absent if nothing is left to set back,
                                          source_deleted: true, only if the topic was removed
@@ -35,8 +37,8 @@ the first mirror, and is 1 if it is missing. This record has the same form in al
 version can report a level that it does not know. Records of unknown kinds are left alone.
 
 `destination_topic_id` was added without a new level: older versions leave it out. If it is absent,
-it is not known whether the destination's topic was recreated. `followed`, `not-mirrored` and
-`source_deleted` were also added later; older versions leave them out.
+it is not known whether the destination's topic was recreated. `followed`, `not-mirrored`,
+`source_deleted` and `followed_from` were also added later; older versions leave them out.
 
 A mirror, its topics and the ACLs that it has created are in one partition, that of the mirror's
 name (mirror/placement.py), so that they are read in the order in which they were written. A stop
@@ -137,6 +139,11 @@ class MirrorTopic:
     begins: tuple[int, ...] = ()
     """By partition, the offset of the source from which on it is copied, as another program has
     copied all before; -1, or none: there is none. Only for flows (lifecycle/flow_takeover.py)."""
+    followed_from: tuple[int, ...] = ()
+    """By partition, the offset of the source at which a flow begins that begins at the end
+    (`auto.offset.reset=latest`): the end when the partition was added, or 0 if it did not exist
+    when the flow began; -1: not known yet. If there is one for each partition, all brokers of the
+    source have shown no more partitions since the topic was added (sync/flow_begins.py)."""
     source_deleted: bool = False
     """Whether it was removed because it was deleted on the source, and not by an operator."""
     offsets_topic_id: UUID | None = None
@@ -162,6 +169,11 @@ class MirrorTopic:
         """The offset from which on a partition is copied, if another program has copied before."""
         begin = self.begins[partition] if partition < len(self.begins) else -1
         return None if begin < 0 else begin
+
+    def follows_from(self, partition: int) -> int | None:
+        """Where a partition begins in a flow that begins at the end, if that is stored."""
+        known = partition < len(self.followed_from) and self.followed_from[partition] >= 0
+        return self.followed_from[partition] if known else None
 
     def on_destination(self, name: MirrorPartition) -> TopicPartition:
         """One of its partitions, as the destination names it."""
@@ -336,6 +348,7 @@ def _fields(record: ConfigRecord) -> dict[str, Any]:
                 **_destination(record),
                 **({"destination_topic": name} if (name := record.destination_topic) else {}),
                 **({"begins": record.begins} if record.begins else {}),
+                **({"followed_from": record.followed_from} if record.followed_from else {}),
                 **({"source_deleted": True} if record.source_deleted else {}),
                 **_optional_id("offsets_topic_id", record.offsets_topic_id),
             }
@@ -424,7 +437,8 @@ def _decoded(parts: list[str], body: JsonObject) -> ConfigRecord:
                 destination_topic=(
                     body.text("destination_topic") if body.has("destination_topic") else None
                 ),
-                begins=_begins(body) if body.has("begins") else (),
+                begins=_offsets(body, "begins"),
+                followed_from=_offsets(body, "followed_from"),
                 source_deleted=body.has("source_deleted") and body.flag("source_deleted"),
                 offsets_topic_id=_optional_id_of(body, "offsets_topic_id"),
             )
@@ -466,10 +480,11 @@ def _partitions(body: JsonObject) -> int:
     return count
 
 
-def _begins(body: JsonObject) -> tuple[int, ...]:
-    offsets = body.list("begins")
+def _offsets(body: JsonObject, field_name: str) -> tuple[int, ...]:
+    """Offsets by partition, or -1; none if the field is absent."""
+    offsets = body.list(field_name) if body.has(field_name) else []
     if not all(type(offset) is int and -1 <= offset <= _MAX_OFFSET for offset in offsets):
-        raise body.error("begins", "a list of offsets")
+        raise body.error(field_name, "a list of offsets")
     return tuple(offsets)
 
 

@@ -37,6 +37,7 @@ from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.sync.absent_acls import MirrorTexts
 from twinlog.sync.base import METADATA, Sync, SyncContext
 from twinlog.sync.configs import ConfigSync, change_configs, recreated_topics
+from twinlog.sync.flow_begins import FlowBegins, Offsets, grown
 from twinlog.sync.topics import Room
 from twinlog.text import few
 
@@ -58,6 +59,8 @@ class FlowChanges(NamedTuple):
     """The source's partition counts, by the source's names."""
     recreated: Collection[MirrorTopic]
     """Topics whose source topic is another one now, of which the new one is wanted."""
+    begins: Mapping[str, Offsets]
+    """Where partitions begin: see `FlowBegins.find`."""
 
 
 class FlowTopics(Sync[FlowChanges]):
@@ -86,11 +89,13 @@ class FlowTopics(Sync[FlowChanges]):
         self._clock = clock
         self._complete: set[str] = set()  # flows that have all topics that the source had
         self._since: dict[str, float] = {}  # by flow: since when checks find no new topic
+        self._begins = FlowBegins()
 
     def forget(self) -> None:
         """Look for topics again."""
         self._complete.clear()
         self._since.clear()
+        self._begins.forget()
 
     async def compare(self, context: SyncContext) -> FlowChanges:
         """Compare the source's topics with the flow's.
@@ -114,6 +119,7 @@ class FlowTopics(Sync[FlowChanges]):
             topic.topic: len(there[topic.topic].partitions)
             for topic in context.same
             if len(there[topic.topic].partitions) > topic.partitions
+            and not is_another(topic.topic_id, there[topic.topic].topic_id)
         }
         new = {name: remote for name, remote in names.items() if name not in known}
         recreated = [
@@ -128,7 +134,10 @@ class FlowTopics(Sync[FlowChanges]):
             self._since.pop(context.name, None)
         elif searches and await self._has_all(context, flow, known):
             self._complete.add(context.name)
-        return FlowChanges(there, new, grown, recreated)
+        begins = await self._begins.find(
+            context, flow.settings, {name: there[name] for name in new}
+        )
+        return FlowChanges(there, new, grown, recreated, begins)
 
     async def _has_all(self, context: SyncContext, flow: FlowRules, known: Container[str]) -> bool:
         """Whether the source has no topic that the flow lacks; see the class."""
@@ -165,7 +174,9 @@ class FlowTopics(Sync[FlowChanges]):
                 failures += 1
                 continue
             try:
-                await clusters.add(difference.topics, {name: remote})
+                await clusters.add(
+                    difference.topics, {name: remote}, followed_from=difference.begins
+                )
             except TwinlogError as error:
                 log.warning("flow %s: %s is not copied: %s", context.name, name, error)
                 failures += 1
@@ -187,6 +198,7 @@ class FlowTopics(Sync[FlowChanges]):
                     if topic in difference.recreated
                 ]
             )
+        await _note_begins(context, difference.begins)
         return failures + await self._grow(context, clusters, room, difference)
 
     async def _grow(
@@ -215,12 +227,31 @@ class FlowTopics(Sync[FlowChanges]):
         if counts:
             await context.store.change(
                 lambda now: [
-                    replace(topic, partitions=counts[topic.incarnation])
+                    replace(topic, partitions=count, followed_from=grown(topic, count))
                     for topic in now.topics
-                    if topic.incarnation in counts
+                    if (count := counts.get(topic.incarnation, 0)) > topic.partitions
                 ]
             )
         return failures
+
+
+async def _note_begins(context: SyncContext, begins: Mapping[str, Offsets]) -> None:
+    """Store where partitions of the flow's topics begin."""
+    found = {
+        topic.incarnation: (topic.followed_from, begins[topic.topic])
+        for topic in context.same
+        if begins.get(topic.topic, topic.followed_from) != topic.followed_from
+    }
+    if found:
+        await context.store.change(
+            lambda now: [
+                replace(topic, followed_from=offsets)
+                for topic in now.topics
+                if topic.incarnation in found
+                for known, offsets in [found[topic.incarnation]]
+                if topic.followed_from == known and topic.partitions == len(offsets)
+            ]
+        )
 
 
 class RemoteConfigs(NamedTuple):

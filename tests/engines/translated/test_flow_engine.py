@@ -2,18 +2,23 @@
 
 import asyncio
 import random
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from flow_assignment import ASSIGNMENT
 
+from twinlog.engines.base import Assignment
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.translated.engine import FlowEngine
 from twinlog.engines.translated.partitions import FlowPartition
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters
-from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId
+from twinlog.kafka.errors import Retriable
+from twinlog.kafka.types import LogBounds, Offset, ProducerEpoch, ProducerId, TopicPartition
+from twinlog.mirror.flow import flow_properties
 from twinlog.mirror.offset_runs import Ends
 
 CLUSTER = SimpleNamespace(brokers_time=SimpleNamespace(now_ms=lambda: 0))
@@ -25,12 +30,18 @@ LANE: Any = SimpleNamespace(
     may_write=lambda: True,
 )
 PORT: Any = SimpleNamespace()
+LATEST = flow_properties(
+    {"enabled": "true", "topics": "orders", "consumer.auto.offset.reset": "latest"}, "a", "b"
+)
 
 
-def _started() -> tuple[FlowEngine, FlowPartition[FlowWriters, PartitionSequence]]:
+_Partition = FlowPartition[FlowWriters, PartitionSequence]
+
+
+def _started(assignment: Assignment = ASSIGNMENT) -> tuple[FlowEngine, _Partition]:
     """A flow of one partition that had no owner."""
     engine = FlowEngine(LANE, None, PORT, lambda *_: None)
-    engine.start(FlowWriters(0, LANE, PORT), [ASSIGNMENT], lease_s=0.0)
+    engine.start(FlowWriters(0, LANE, PORT), [assignment], lease_s=0.0)
     (partition,) = engine.flow.all.values()
     return engine, partition
 
@@ -69,5 +80,57 @@ def test_the_lag_ends_with_a_location_that_finds_everything_copied() -> None:
         engine.flow.trouble(partition, "an answer was lost")
         engine._located(partition, _sequence(12, has_begun=True))
         assert partition.row(engine.flow.now()).lag_ms == 0
+
+    asyncio.run(body())
+
+
+class LaterEnds:
+    """A source (`SourcePort`) whose log has another last stable offset at each look."""
+
+    def __init__(self, *ends: int) -> None:
+        self._ends = list(ends)
+
+    async def bounds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Any]:
+        """Whoever asks is answered by the next end."""
+        end = self._ends.pop(0)
+        bounds = LogBounds(error=0, start=2, high_watermark=end + 3, last_stable=end)
+        return dict.fromkeys(partitions, bounds)
+
+
+@pytest.mark.parametrize(
+    ("stored", "begins"),
+    [
+        (None, [5, 5, 3]),  # the first end that is known
+        (0, [0, 0, 0]),  # a new partition
+        (4, [4, 4, 3]),
+        (1, [1, 1, 1]),  # what the source has deleted behind it is reported
+    ],
+)
+def test_later_locations_of_a_flow_of_later_records_begin_no_further_on(
+    stored: int | None, begins: list[int]
+) -> None:
+    """Goal: with `latest`, what is written while locations fail is copied.
+
+    At last the source has lost its end. What it gets from then on is copied, too.
+    """
+
+    async def body() -> None:
+        engine, partition = _started(replace(ASSIGNMENT, followed_from=stored))
+        engine.configure(LATEST)
+        asked: list[int] = []
+
+        async def refuse(_: object, found: Mapping[_Partition, int]) -> Any:
+            asked.extend(found.values())
+            raise Retriable("below min.insync.replicas")
+
+        engine._find_positions = refuse  # type: ignore[method-assign, assignment]
+        source: Any = LaterEnds(5, 9, 3, 9)
+        for _ in begins:
+            await engine._locate(source, partition.writers, [partition])
+        assert asked == begins
+        # Another program has copied what is below: that counts.
+        partition.assignment = replace(partition.assignment, begin=7)
+        await engine._locate(source, partition.writers, [partition])
+        assert asked[-1] == 7
 
     asyncio.run(body())

@@ -193,6 +193,7 @@ class BaseFlowEngine(ABC, Generic[W, Q]):
                 fresh=lease_s == 0,
                 locate_at=self._flow.now() + wait_s,
                 unguarded_until=self._flow.now() + lease_s,
+                followed_from=_followed_from(assignment),
             )
             self._flow.all[assignment.name] = partition
             self._flow.note(partition)
@@ -468,16 +469,29 @@ async def source_begins(
 ) -> Mapping[MirrorPartition, Offset]:
     """Where partitions begin of which this flow has copied nothing.
 
-    It is behind what another program has copied, or at the source's log start, or its end: the last
-    stable offset, as a transaction that is open is copied whole or not at all.
+    It is behind what another program has copied, or at the source's log start, or, `at_end`, where
+    the flow follows it from. That is the last stable offset when it was added, or else when it was
+    first located here, as a transaction that is open is copied whole or not at all. What the source
+    has deleted behind it since is lost (`FlowReader`). If the source has lost its end since, what
+    it gets from then on is copied.
     """
     bounds = await source.bounds([p.source for p in partitions])
-    edges = {
-        p: bounds[p.source].last_stable if at_end else bounds[p.source].start
-        for p in partitions
-        if not bounds[p.source].error and bounds[p.source].start >= 0
-    }
-    return {
-        p.name: Offset(edge if p.assignment.begin is None else p.assignment.begin)
-        for p, edge in edges.items()
-    }
+    begins: dict[MirrorPartition, Offset] = {}
+    for partition in partitions:
+        log_bounds = bounds[partition.source]
+        if log_bounds.error or log_bounds.start < 0:
+            continue
+        begin = Offset(log_bounds.start)
+        if at_end:
+            end = Offset(log_bounds.last_stable)
+            if partition.followed_from is None:
+                partition.followed_from = end
+            begin = min(partition.followed_from, end)
+        copied_to = partition.assignment.begin
+        begins[partition.name] = begin if copied_to is None else Offset(copied_to)
+    return begins
+
+
+def _followed_from(assignment: Assignment) -> Offset | None:
+    offset = assignment.followed_from
+    return None if offset is None else Offset(offset)

@@ -119,6 +119,10 @@ class FlowPartition(Generic[W, Q]):
     recorded_at: float = 0.0
     records: int = 0
     bytes: int = 0
+    followed_from: Offset | None = None
+    """Where it begins in a flow that begins at the end: what is stored, or else the end that the
+    source had at its first location. Later ones may be further on, and what is between is not to be
+    left out."""
     fresh: bool = False
     """Whether it had no owner before this one, and no record of it was read. From then on a record
     may land, answered or not, so a deleted one is no beginning any more."""
