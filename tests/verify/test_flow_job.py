@@ -151,6 +151,23 @@ def test_altered_records_are_named_on_both_sides() -> None:
     assert ranges(result.source) == ranges(result.remote) == expected
 
 
+def test_altered_records_beside_markers_are_named_on_both_sides() -> None:
+    """Goal: offsets that never had a record make no copy missing; those of a hole may."""
+    source = WrittenLog().records("ab").skip(1).records("cd")
+    remote = WrittenLog().records("aX").skip(2, Kind.ABORTED).records("Yd")
+    result = compare(source, remote)
+    assert ranges(result.source) == [
+        (1, 2, DifferenceKind.CONTENT),
+        (3, 4, DifferenceKind.CONTENT),
+    ]
+    assert ranges(result.remote) == [
+        (1, 2, DifferenceKind.CONTENT),
+        (4, 5, DifferenceKind.CONTENT),
+    ]
+    result = compare(WrittenLog().records("a").sparse(["b", None]).records("d"), remote)
+    assert DifferenceKind.CONTENT not in {reason for _, _, reason in ranges(result.source)}
+
+
 def test_records_whose_original_was_deleted_are_not_seen() -> None:
     """Goal: retention on the source proves nothing, and never counts as good."""
     source = WrittenLog(start=3).records("def")

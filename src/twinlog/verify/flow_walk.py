@@ -229,16 +229,18 @@ class FlowWalk:
     ) -> list[tuple[RawRecord, RawRecord]] | None:
         """The records in front of the next pair, if each is a copy that was altered.
 
-        They are as many on both sides, follow each other, and have equal timestamps or contents.
+        They are as many on both sides, have equal timestamps or contents, and neither log may lack
+        records among them.
         """
-        if self._otherwise or self._source.lack or self._remote.lack:
+        if self._otherwise:
             return None
-        sides = [
-            [record for record in await cursor.look(WINDOWS[0]) if record.offset < target]
-            for cursor, target in ((self._source, source_offset), (self._remote, remote_offset))
-        ]
-        counts = source_offset - self._source.position, remote_offset - self._remote.position
-        if (len(sides[0]), len(sides[1])) != counts or counts[0] != counts[1]:
+        sides = []
+        for cursor, target in ((self._source, source_offset), (self._remote, remote_offset)):
+            records = await cursor.look(WINDOWS[0] + 1)
+            if cursor.lack_until(target) or all(record.offset < target for record in records):
+                return None  # not all that are in front of the pair are known
+            sides.append([record for record in records if record.offset < target])
+        if len(sides[0]) != len(sides[1]):
             return None
         pairs = list(zip(*sides, strict=True))
         return pairs if all(_same_origin(*pair) for pair in pairs) else None
