@@ -96,7 +96,14 @@ def test_the_json_form_of_a_flow_is_stable() -> None:
     result.remote.compared -= 1
     result.remote.differ(4, 5, "a record too many")
     counts = {
-        "absent": {"marker": 1, "aborted": 0, "compacted": 0, "log_start": 0},
+        "absent": {
+            "marker": 1,
+            "aborted": 0,
+            "compacted": 0,
+            "log_start": 0,
+            "filtered": 0,
+            "routed": 0,
+        },
         "not_seen": 0,
     }
     data = json_data(verdict(result))

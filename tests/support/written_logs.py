@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from twinlog.kafka.log.compression import Codec
-from twinlog.kafka.log.records import RawRecord, build, encode_tail
+from twinlog.kafka.log.records import RawRecord, Record, build, encode_tail
 from twinlog.kafka.types import LogBounds
 from twinlog.verify.log_view import Kind, Span, SpanRecords
 
@@ -39,6 +39,21 @@ class WrittenLog:
             batch = SpanRecords(encoded.header, encoded.records)
             end = records[-1].offset + 1
             self.spans.append(Span(records[0].offset, end, Kind.DATA, batch))
+        return self
+
+    def batch(self, records: Iterable[Record]) -> "WrittenLog":
+        """Append a batch of records, at consecutive offsets behind the end."""
+        raws = [
+            RawRecord(
+                *(self.end + at, record.timestamp, 0),
+                memoryview(encode_tail(record.key, record.value, record.headers)),
+            )
+            for at, record in enumerate(records)
+        ]
+        if raws:
+            encoded = build(raws, Codec.NONE)
+            batch = SpanRecords(encoded.header, encoded.records)
+            self.spans.append(Span(raws[0].offset, raws[-1].offset + 1, Kind.DATA, batch))
         return self
 
     def sparse(self, values: Sequence[str | None], timestamp: int = 0) -> "WrittenLog":

@@ -24,7 +24,10 @@ questions, and decides only what a record without a pair is called:
   *not seen*.
 - Where the recorded map ends; the map is compared with the pairs (map_check.py).
 
-The job shares with the engine only the clients' connections and the batch format.
+With transforms, the source's log is read as its copy should be (transformed_log.py). A topic whose
+records may go to several topics is compared with each of them, one at a time.
+
+The job shares with the engine only the clients' connections, the batch format, and the settings.
 """
 
 import asyncio
@@ -53,12 +56,23 @@ from twinlog.verify.log_cursor import Blank, LogCursor, SpanSource
 from twinlog.verify.log_reader import PATIENCE_S, LogReader
 from twinlog.verify.log_view import Kind
 from twinlog.verify.map_check import MapCheck
-from twinlog.verify.verdict import ABORTED, COMPACTED, LOG_START, MARKER, DifferenceKind, Tally
+from twinlog.verify.transformed_log import MappedReader, TransformedLogs, TransformSettings
+from twinlog.verify.verdict import (
+    ABORTED,
+    COMPACTED,
+    FILTERED,
+    LOG_START,
+    MARKER,
+    ROUTED,
+    DifferenceKind,
+    Tally,
+)
 
 MAX_NAMED: Final = 10_000
 """Records too many that are searched in the source, to tell a repeat from a foreign record."""
 FOREIGN: Final = "a record that the source does not have"
 REPEATED: Final = "a record of the source once more, or out of order"
+UNWANTED: Final = "a record that the transforms drop, or route to another topic"
 NOT_SAID: Final = "a record too many"
 BEFORE: Final = "written before the flow began, by another program or for a former topic"
 DELETED: Final = "the log starts later"
@@ -68,15 +82,17 @@ _ABSENT: Final = {
     Kind.ABORTED: ABORTED,
     Kind.HOLE: COMPACTED,
     Kind.BELOW: LOG_START,
+    Kind.FILTERED: FILTERED,
+    Kind.ROUTED: ROUTED,
 }
-_PROVEN: Final = frozenset({Kind.CONTROL, Kind.ABORTED})
+_PROVEN: Final = frozenset({Kind.CONTROL, Kind.ABORTED, Kind.FILTERED, Kind.ROUTED})
 
 NO_BEGIN: Final = Ends(Offset(0), Offset(0))
 NO_LACKS: Final = Sides("", "")
 
 
 class FlowPair(NamedTuple):
-    """A partition of the source, and the remote partition that a flow copies it to."""
+    """A partition of the source, and a partition that a flow copies its records to."""
 
     flow: str
     source: TopicPartition
@@ -121,6 +137,9 @@ class FlowTask:
     claim: FlowClaim
     in_transactions: bool = False
     """Whether the flow writes in transactions: one that is open is of records to come."""
+    transforms: TransformSettings | None = None
+    is_absent: bool = False
+    """Whether the remote partition does not exist: it is created with the first record."""
     patience: float = PATIENCE_S
 
     @property
@@ -172,7 +191,8 @@ async def _compared(task: FlowTask) -> list[FlowCompared]:
             for cluster, topic_id, partition in zip(
                 clusters, task.topic_ids, task.pair.sides, strict=True
             ):
-                await check_topic(cluster, partition.topic, topic_id)
+                if not (task.is_absent and partition is task.pair.remote):
+                    await check_topic(cluster, partition.topic, topic_id)
             return [result]
     except TwinlogError as error:
         return [unseen(task.pair, task.bounds, str(error))]
@@ -200,7 +220,7 @@ async def compare_flow(clusters: Sides[KafkaCluster], task: FlowTask) -> FlowCom
             )
         )
 
-    return await FlowComparison(task, readers).run()
+    return await flow_comparison(task, readers).run()
 
 
 class Sighted:
@@ -268,11 +288,18 @@ class Sighted:
         self.result.behind += end - start
         self.map.unknown(start, end)
 
-    def finish(self, end: int, originals: set[Key]) -> FlowCompared:
-        """The result; `originals`: those keys of `extra` that the source has somewhere."""
+    def finish(self, end: int, originals: set[Key], unwanted: set[Key]) -> FlowCompared:
+        """The result.
+
+        Args:
+            end: the source's end.
+            originals: those keys of `extra` that the source has somewhere.
+            unwanted: those that it would have if the transforms dropped and routed nothing.
+        """
         tally = self.result.remote
         for offset, key in self.extra.items():
-            tally.differ(offset, offset + 1, REPEATED if key in originals else FOREIGN)
+            reason = UNWANTED if key in unwanted else FOREIGN
+            tally.differ(offset, offset + 1, REPEATED if key in originals else reason)
         tally.differences.sort()
         self.result.recorded = self.map.finish(end)
         return self.result
@@ -291,11 +318,18 @@ class FlowComparison:
     Args:
         task: the partition.
         readers: gives readers of both logs, new ones at each call.
+        unfiltered: gives a reader of the source's log without omissions of transforms.
     """
 
-    def __init__(self, task: FlowTask, readers: Callable[[], Sides[SpanSource]]) -> None:
+    def __init__(
+        self,
+        task: FlowTask,
+        readers: Callable[[], Sides[SpanSource]],
+        unfiltered: Callable[[], SpanSource] | None = None,
+    ) -> None:
         self._task = task
         self._readers = readers
+        self._unfiltered = unfiltered
         self._sighted = Sighted(task)
 
     async def run(self) -> FlowCompared:
@@ -314,8 +348,7 @@ class FlowComparison:
         starts = Sides(*map(max, starts, begin))
         await self._walk(starts, ends, lacks, before=False)
         sighted = self._sighted
-        originals = await self._originals(set(sighted.extra.values())) if sighted.extra else set()
-        result = sighted.finish(ends.source, originals)
+        result = sighted.finish(ends.source, *await self._found(set(sighted.extra.values())))
         # A flow that has reached the source's end has nothing to write in a transaction.
         ours = task.in_transactions and claim.end < ends.source
         if remote.last_stable < remote.high_watermark and not ours:
@@ -349,12 +382,40 @@ class FlowComparison:
         )
         await walk.run()
 
-    async def _originals(self, keys: set[Key]) -> set[Key]:
-        """Those of these records that the source has."""
-        cursor = LogCursor(
-            self._readers().source, self._task.bounds.source.start, self._task.ends.source
-        )
+    async def _found(self, keys: set[Key]) -> tuple[set[Key], set[Key]]:
+        """Those of these records that the source has, and those that it has without omissions."""
+        if not keys:
+            return set(), set()
+        originals = await self._keys_in(self._readers().source, keys)
+        left = keys - originals
+        if self._unfiltered is None or not left:
+            return originals, set()
+        return originals, await self._keys_in(self._unfiltered(), left)
+
+    async def _keys_in(self, source: SpanSource, keys: set[Key]) -> set[Key]:
+        cursor = LogCursor(source, self._task.bounds.source.start, self._task.ends.source)
         found: set[Key] = set()
         while records := await cursor.scan():
             found |= keys.intersection(key_of(record, timed=True) for record in records)
         return found
+
+
+def flow_comparison(task: FlowTask, readers: Callable[[], Sides[SpanSource]]) -> FlowComparison:
+    """The walk over both logs of a task.
+
+    Args:
+        task: the partition.
+        readers: gives readers of both logs as they are, new ones at each call.
+    """
+    if task.transforms is None:
+        return FlowComparison(task, readers)
+    logs = TransformedLogs(task.transforms, task.pair.remote)
+
+    def mapped() -> Sides[SpanSource]:
+        source, remote = readers()
+        return Sides(MappedReader(source, logs.expected), MappedReader(remote, logs.written))
+
+    def unfiltered() -> SpanSource:
+        return MappedReader(readers().source, logs.unfiltered)
+
+    return FlowComparison(task, mapped, unfiltered)

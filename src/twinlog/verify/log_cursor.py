@@ -214,8 +214,7 @@ class LogCursor:
         except CorruptBatch as error:
             self._items.append(Blank(span.start, end, Kind.UNSEEN, error.message))
             return
-        header = span.batch.header
-        self.stamped = header is not None and header.is_log_append_time
+        self.stamped = span.batch.stamped
         self._items.extend(self._with_holes(records, span.start, end))
 
     def _with_holes(

@@ -38,23 +38,35 @@ class Kind(Enum):
     """No record, and a later batch proves it: compaction removed them."""
     BELOW = "below log start"
     UNSEEN = "not seen"
+    FILTERED = "filtered"
+    """A record that a flow's transforms drop (transformed_log.py)."""
+    ROUTED = "routed"
+    """A record that a flow's transforms route to another topic."""
 
 
 class SpanRecords:
     """The records of a data span, decoded at first use."""
 
-    __slots__ = ("_decoded", "header", "records")
+    __slots__ = ("_decoded", "_stamped", "header", "records")
 
     def __init__(
         self,
         header: Header | None,
         records: memoryview,
         decoded: Iterable[RawRecord] | None = None,
+        *,
+        stamped: bool = False,
     ) -> None:
         self.header = header
         """None for messages of the formats v0 and v1, which are decoded from the beginning."""
         self.records = records
+        self._stamped = stamped
         self._decoded = None if decoded is None else {record.offset: record for record in decoded}
+
+    @property
+    def stamped(self) -> bool:
+        """Whether the broker has set the timestamps (LogAppendTime)."""
+        return self._stamped or (self.header is not None and self.header.is_log_append_time)
 
     def by_offset(self) -> dict[int, RawRecord]:
         """The records by offset.

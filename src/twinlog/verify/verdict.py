@@ -75,7 +75,9 @@ MARKER: Final = "marker"
 ABORTED: Final = "aborted"
 COMPACTED: Final = "compacted"
 LOG_START: Final = "log_start"
-REASONS: Final = (MARKER, ABORTED, COMPACTED, LOG_START)
+FILTERED: Final = "filtered"
+ROUTED: Final = "routed"
+REASONS: Final = (MARKER, ABORTED, COMPACTED, LOG_START, FILTERED, ROUTED)
 """Why an offset has nothing to compare."""
 
 MAX_RANGES: Final = 100
