@@ -368,20 +368,3 @@ def test_a_flow_with_malformed_settings_does_not_stop_the_others(pair: Pair) -> 
     own = tuple(log for log in result.logs if log.partition.topic == good.topic)
     assert replace(result, logs=own).verdict == NOT_SEEN
     assert bad.topic not in topics
-
-
-def test_a_flow_with_transforms_is_refused_and_never_good(pair: Pair) -> None:
-    copied = CopiedTopic(
-        pair,
-        **{
-            "transforms": "mark",
-            "transforms.mark.type": "org.apache.kafka.connect.transforms.InsertHeader",
-            "transforms.mark.header": "from",
-            "transforms.mark.value.literal": "a",
-        },
-    )
-    with pytest.raises(UserError, match="has transforms: its copies differ"):
-        copied.verify()
-    result = copied.verify(None)
-    (log,) = [log for log in result.logs if log.partition.topic == copied.topic]
-    assert next(one.reason for one in log.unseen).startswith("the flow has transforms")

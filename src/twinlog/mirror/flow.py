@@ -106,7 +106,7 @@ def flow_of(properties: Mapping[str, str]) -> FlowRules:
     Raises:
         UserError: they are not those of a flow, or a value is malformed.
     """
-    values = _values(properties)
+    values = settings_texts(properties)
     missing = [alias for alias in _ALIASES if not values.get(alias, "").strip()]
     if missing:
         raise UserError(f"{FLOW_PREFIX}{missing[0]} is missing: a flow has two aliases")
@@ -134,7 +134,7 @@ def connect_worker_of(properties: Mapping[str, str]) -> ConnectWorker:
     Args:
         properties: a flow's, as `flow_of` accepts them.
     """
-    values = _values(properties)
+    values = settings_texts(properties)
     return worker_of(values, values[_ALIASES[0]])
 
 
@@ -157,7 +157,7 @@ def transforms_of(properties: Mapping[str, str]) -> TransformChain | DataFrameTr
     Raises:
         UserError: a transform is not known, or a property is wrong.
     """
-    return parse_any_transform(_values(properties))
+    return parse_any_transform(settings_texts(properties))
 
 
 def parse_any_transform(values: Mapping[str, str]) -> TransformChain | DataFrameTransform:
@@ -178,8 +178,8 @@ def parse_any_transform(values: Mapping[str, str]) -> TransformChain | DataFrame
     return transform
 
 
-def _values(properties: Mapping[str, str]) -> dict[str, str]:
-    """MirrorMaker 2's settings of a mirror, by their names."""
+def settings_texts(properties: Mapping[str, str]) -> dict[str, str]:
+    """MirrorMaker 2's settings of a mirror with these properties, by their names, as written."""
     return {
         name.removeprefix(FLOW_PREFIX): text
         for name, text in properties.items()

@@ -12,15 +12,15 @@ from uuid import UUID
 
 from twinlog.engines.transactional.positions import position_group
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.client.metadata import is_another
+from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Refusal, TwinlogError, UserError
+from twinlog.kafka.errors import Refusal, TwinlogError
 from twinlog.kafka.groups.offsets import committed_offsets
 from twinlog.kafka.types import LogBounds, Offset, TopicPartition
-from twinlog.mirror.flow import flow_of, transforms_of
+from twinlog.mirror.flow import flow_of
 from twinlog.mirror.offset_runs import Ends, encode_runs
 from twinlog.mirror.settings import TRANSACTIONAL
-from twinlog.mirror.transform_chain import TransformChain
+from twinlog.operations.flow_routes import TopicRoute, Writer, flow_routes
 from twinlog.operations.verification_report import Counts, LogReport, RemoteReport
 from twinlog.operations.verified_topics import partitions_of, topic_ids
 from twinlog.store.config_records import Mirror, MirrorTopic, topic_id_text
@@ -40,14 +40,19 @@ from twinlog.verify.verdict import Range, Tally
 
 BEGAN_AT_END: Final = "the flow began at the source's end, and where that was is not recorded"
 NOTHING_RECORDED: Final = "nothing is recorded, but records were copied"
+ABSENT: Final = "the topic, or this partition of it, does not exist"
 LATEST: Final = "latest"
 
 Bounds = Mapping[FlowPair, Sides[LogBounds]]
+_EMPTY: Final = LogBounds(0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowPlan:
-    """What is to be compared of a flow, and what is known without that."""
+    """What is to be compared of a flow, and what is known without that.
+
+    A partition of the source has a pair for each topic that its records may go to.
+    """
 
     pairs: Bounds
     tasks: tuple[FlowTask, ...] = ()
@@ -66,26 +71,13 @@ class FlowClaims:
     trouble: str | None = None
 
 
-def refuse_transforms(mirror: Mirror) -> None:
-    """Refuse a flow whose copies are not meant to be equal.
-
-    Raises:
-        UserError: it has transforms.
-    """
-    if _has_transforms(mirror):
-        raise UserError(
-            f"flow {mirror.name} has transforms: its copies differ from the source, and verify "
-            "does not compare them",
-            hint="compare them with a program of your own; docs/operations/verifying.md",
-        )
-
-
 async def plan_flow(
     source: KafkaCluster,
     destination: KafkaCluster,
     mirror: Mirror,
     topics: Sequence[MirrorTopic],
     *,
+    writers: Mapping[str, Collection[Writer]],
     properties: Mapping[str, str],
     patience: float,
 ) -> FlowPlan:
@@ -96,29 +88,42 @@ async def plan_flow(
         destination: its target.
         mirror: the flow.
         topics: those to compare.
+        writers: whose records the target's topics may hold (`writers_of`).
         properties: of the target, for the tasks.
         patience: seconds of retries for an offset without any progress.
 
     Raises:
+        UserError: `verify` cannot apply the flow's transforms.
         TwinlogError: a cluster is unreachable, or refuses.
     """
+    routes = flow_routes(mirror, topics)
     claims = await _claims(destination, mirror, topics)
-    pairs = await _pairs(mirror.name, source, destination, topics)
+    pairs = await _pairs(mirror.name, source, destination, topics, routes)
     remote_bounds = await read_bounds(destination, sorted({pair.remote for pair in pairs}))
     source_bounds = await read_bounds(source, [pair.source for pair in pairs])
     # The ids are read last: a topic that still has its id had it all the time.
     ids = await topic_ids(source, destination, topics)
+    target_ids = await _target_ids(destination, pairs)
     by_name = {topic.topic: topic for topic in topics}
-    shares = Counter(pair.remote for pair in pairs)
+    shares = Counter(
+        pair.remote for pair in pairs if pair.remote.topic in routes[pair.source.topic].targets
+    )
     bounds: dict[FlowPair, Sides[LogBounds]] = {}
     tasks: list[FlowTask] = []
     done: list[FlowCompared] = []
     unmapped: set[FlowPair] = set()
     for pair in pairs:
-        topic, side_ids = by_name[pair.source.topic], ids[pair.source.topic]
+        topic, route = by_name[pair.source.topic], routes[pair.source.topic]
+        side_ids = ids[pair.source.topic]
         claim = claims.of.get(pair.source, _nothing_recorded(topic, pair.source.partition))
         sides = Sides(source_bounds[pair.source], remote_bounds[pair.remote])
-        if is_only_remote(topic, pair.source.partition, sides):
+        is_absent = _is_absent(route, sides)
+        if is_absent:
+            sides = sides._replace(destination=_EMPTY)
+            claim = replace(claim, lacks=claim.lacks._replace(destination=ABSENT))
+        if is_only_remote(topic, pair.source.partition, sides) or _is_unused(
+            pair, route, sides, writers
+        ):
             continue
         if _begins_at_end(mirror) and claim.runs is not None and not sides.source.error:
             begin = min(claim.begin.source, sides.source.last_stable)
@@ -129,9 +134,13 @@ async def plan_flow(
         bounds[pair] = sides
         if _lacks_map(mirror, claim) and claims.trouble is None:
             unmapped.add(pair)
-        if is_another(topic.destination_topic_id, side_ids.destination):
+        is_remote = pair.remote.topic == topic.destination_name
+        if is_remote and is_another(topic.destination_topic_id, side_ids.destination):
             done.append(_recreated(pair, sides))
-        elif why := _why_not(mirror, topic, side_ids, sides, shares[pair.remote]):
+        elif why := (
+            _why_mixed(pair, route, writers)
+            or _why_not(topic, side_ids, sides, shares[pair.remote])
+        ):
             done.append(unseen(pair, sides, why))
         else:
             tasks.append(
@@ -139,11 +148,13 @@ async def plan_flow(
                     source=mirror.source,
                     destination=properties,
                     cluster_ids=Sides(source.cluster_id, destination.cluster_id),
-                    topic_ids=side_ids,
+                    topic_ids=side_ids._replace(destination=target_ids[pair.remote.topic]),
                     pair=pair,
                     bounds=sides,
                     claim=claim,
                     in_transactions=mirror.kind == TRANSACTIONAL,
+                    transforms=route.transforms,
+                    is_absent=is_absent,
                     patience=patience,
                 )
             )
@@ -230,13 +241,37 @@ def _counted(tally: Tally, bounds: LogBounds, behind: int) -> Counts:
 
 
 async def _pairs(
-    flow: str, source: KafkaCluster, destination: KafkaCluster, topics: Sequence[MirrorTopic]
+    flow: str,
+    source: KafkaCluster,
+    destination: KafkaCluster,
+    topics: Sequence[MirrorTopic],
+    routes: Mapping[str, TopicRoute],
 ) -> list[FlowPair]:
+    """The partitions of these topics, each with all that its records may go to.
+
+    The remote topic is always one of them, also if nothing may be in it; and so are partitions of a
+    target that neither the source nor the remote topic has.
+    """
+    partitions = await partitions_of(source, destination, topics)
+    counts = Counter(partition.topic for partition in partitions)
     names = {topic.topic: topic.destination_name for topic in topics}
+    targets = {name: routes[name].targets | {remote} for name, remote in names.items()}
+    found = (await destination.refresh(set().union(*targets.values()))).topics
     return [
-        FlowPair(flow, partition, TopicPartition(names[partition.topic], partition.partition))
-        for partition in await partitions_of(source, destination, topics)
+        FlowPair(flow, TopicPartition(name, index), TopicPartition(target, index))
+        for name in names
+        for target in sorted(targets[name])
+        for index in range(
+            max(counts[name], len(found[target].partitions) if target in found else 0)
+        )
     ]
+
+
+async def _target_ids(destination: KafkaCluster, pairs: Collection[FlowPair]) -> dict[str, UUID]:
+    """The ids of the target's topics; `NO_TOPIC_ID` for one that does not exist."""
+    names = {pair.remote.topic for pair in pairs}
+    found = (await destination.refresh(names)).topics
+    return {name: found[name].topic_id if name in found else NO_TOPIC_ID for name in names}
 
 
 async def _claims(
@@ -303,8 +338,46 @@ def _nothing_recorded(topic: MirrorTopic, partition: int) -> FlowClaim:
     )
 
 
+def _is_absent(route: TopicRoute, bounds: Sides[LogBounds]) -> bool:
+    """Whether a partition is not there that transforms may route records to.
+
+    It is created with the first record. So its absence is no difference, and is no evidence either.
+    """
+    unknown = bounds.destination.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return route.transforms is not None and unknown
+
+
+def _is_unused(
+    pair: FlowPair,
+    route: TopicRoute,
+    bounds: Sides[LogBounds],
+    writers: Mapping[str, Collection[Writer]],
+) -> bool:
+    """Whether all records of a topic are routed elsewhere, and its remote partition is empty.
+
+    One that holds records of other topics is compared with these.
+    """
+    if not route.targets or pair.remote.topic in route.targets:
+        return False
+    remote = bounds.destination
+    is_empty = not remote.error and remote.start == remote.high_watermark
+    return is_empty or bool(writers.get(pair.remote.topic))
+
+
+def _why_mixed(
+    pair: FlowPair, route: TopicRoute, writers: Mapping[str, Collection[Writer]]
+) -> str | None:
+    """Why a log cannot be judged that records are routed to; None: it can."""
+    own = Writer(pair.flow, pair.source.topic)
+    others = sorted(set(writers.get(pair.remote.topic, ())) - {own})
+    if route.transforms is None or not others:
+        return None
+    names = ", ".join(f"{other.topic} of flow {other.flow}" for other in others)
+    return f"records of {names} go to {pair.remote.topic}, too, and cannot be told from its own"
+
+
 def _why_not(
-    mirror: Mirror, topic: MirrorTopic, ids: Sides[UUID], bounds: Sides[LogBounds], shares: int
+    topic: MirrorTopic, ids: Sides[UUID], bounds: Sides[LogBounds], shares: int
 ) -> str | None:
     """Why a partition cannot be compared; None: it can."""
     unread = [
@@ -316,8 +389,6 @@ def _why_not(
         return f"cannot read the bounds: {'; '.join(unread)}"
     if is_another(topic.topic_id, ids.source):
         return "source: the topic was deleted and recreated, and is not copied yet"
-    if _has_transforms(mirror):
-        return "the flow has transforms: its copies differ from the source"
     if shares > 1:
         return f"{shares} partitions of the source are copied to the same remote partition"
     return None
@@ -347,10 +418,6 @@ def is_only_remote(topic: MirrorTopic, partition: int, bounds: Sides[LogBounds])
 def _lacks_map(mirror: Mirror, claim: FlowClaim) -> bool:
     """Whether nothing is recorded of copies. What another program has copied is not in a map."""
     return mirror.kind != TRANSACTIONAL and claim.runs is None and not claim.taken_over
-
-
-def _has_transforms(mirror: Mirror) -> bool:
-    return mirror.kind == TRANSACTIONAL and transforms_of(mirror.source) != TransformChain()
 
 
 def _begins_at_end(mirror: Mirror) -> bool:

@@ -12,7 +12,8 @@ from twinlog.kafka.errors import Refusal, TwinlogError, UserError
 from twinlog.kafka.requests import topics as admin
 from twinlog.lifecycle.creation import connected_source
 from twinlog.mirror.settings import FLOW_KINDS
-from twinlog.operations.flow_verification import FlowPlan, flow_logs, plan_flow, refuse_transforms
+from twinlog.operations.flow_routes import Writer, writers_of
+from twinlog.operations.flow_verification import FlowPlan, flow_logs, plan_flow
 from twinlog.operations.verification_report import Counts, LogReport, Verification, sum_of
 from twinlog.operations.verified_topics import partitions_of, recreation, topic_ids
 from twinlog.runtime.job_progress import JobProgress
@@ -68,8 +69,7 @@ async def verify_mirrors(
     snapshot = await MirrorStore(cluster).snapshot()
     if config.mirror is not None and config.mirror not in snapshot.mirrors:
         raise unknown_mirror(config.mirror, snapshot)
-    if config.mirror is not None and snapshot.mirrors[config.mirror].kind in FLOW_KINDS:
-        refuse_transforms(snapshot.mirrors[config.mirror])
+    writers = writers_of(snapshot)
     tasks: list[VerifyTask | FlowTask] = []
     extents: list[Extent] = []
     flows: list[FlowPlan] = []
@@ -84,7 +84,7 @@ async def verify_mirrors(
         ]
         try:
             if topics and mirror.kind in FLOW_KINDS:
-                flow = await _plan_flow(config, cluster, mirror, topics)
+                flow = await _plan_flow(config, cluster, mirror, topics, writers)
                 flows.append(flow)
                 tasks += flow.tasks
             elif topics:
@@ -195,11 +195,16 @@ async def _plan(
 
 
 async def _plan_flow(
-    config: VerifyConfig, cluster: KafkaCluster, mirror: Mirror, topics: list[MirrorTopic]
+    config: VerifyConfig,
+    cluster: KafkaCluster,
+    mirror: Mirror,
+    topics: list[MirrorTopic],
+    writers: Mapping[str, Collection[Writer]],
 ) -> FlowPlan:
     async with connected_source(mirror, cluster.config.grants) as source:
         return await plan_flow(
             *(source, cluster, mirror, topics),
+            writers=writers,
             properties=config.destination,
             patience=config.patience,
         )

@@ -1,0 +1,97 @@
+"""Where the records of flows go, so that `verify` knows which logs belong together.
+
+Without transforms a topic of the source goes to its remote topic. Transforms may route records to
+other topics. Which ones these are follows from the settings alone (verify/connect_transforms.py);
+that of a record is decided when it is read.
+
+A topic that several topics are routed to holds the records of all of them in an order that only the
+target knows, so it is not judged. So a flow's routes are set against those of all other flows.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from twinlog.kafka.errors import UserError
+from twinlog.mirror.dataframe_transform import DataFrameTransform
+from twinlog.mirror.flow import flow_of, settings_texts, transforms_of
+from twinlog.mirror.settings import FLOW_KINDS
+from twinlog.mirror.transform_chain import is_transform_property
+from twinlog.store.config_records import Mirror, MirrorTopic
+from twinlog.store.snapshot import Snapshot
+from twinlog.verify.connect_transforms import ConnectTransforms
+from twinlog.verify.transformed_log import TransformSettings
+
+
+class Writer(NamedTuple):
+    """A topic of a flow's source whose records may go to a topic of the target."""
+
+    flow: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRoute:
+    """Where the records of a topic may go."""
+
+    targets: frozenset[str]
+    """Topics of the target; empty: all records are dropped."""
+    transforms: TransformSettings | None = None
+    """None: the records stay as they are."""
+
+
+def flow_routes(mirror: Mirror, topics: Iterable[MirrorTopic]) -> Mapping[str, TopicRoute]:
+    """The routes of these topics of a flow.
+
+    Raises:
+        UserError: `verify` cannot apply the flow's transforms, or a setting is malformed.
+    """
+    parsed = transforms_of(mirror.source)
+    if isinstance(parsed, DataFrameTransform):
+        raise UserError(
+            f"flow {mirror.name} has a query or function, and verify cannot tell what its copies "
+            "should be",
+            hint="compare them with a program of your own; docs/operations/verifying.md",
+        )
+    if not parsed.steps:
+        return {topic.topic: _plain(topic) for topic in topics}
+    texts = settings_texts(mirror.source)
+    values = {name: text for name, text in texts.items() if is_transform_property(name)}
+    try:
+        transforms = ConnectTransforms(values)
+    except UserError as error:
+        raise UserError(f"flow {mirror.name}: {error.message}", hint=error.hint) from error
+    policy = flow_of(mirror.source).policy
+    return {
+        topic.topic: _plain(topic)
+        if policy.is_heartbeats_topic(topic.topic)  # they are never transformed
+        else TopicRoute(
+            targets=transforms.topics_of(topic.destination_name),
+            transforms=TransformSettings(values=values, topic=topic.destination_name),
+        )
+        for topic in topics
+    }
+
+
+def _plain(topic: MirrorTopic) -> TopicRoute:
+    return TopicRoute(targets=frozenset({topic.destination_name}))
+
+
+def writers_of(snapshot: Snapshot) -> Mapping[str, Collection[Writer]]:
+    """By topic of the target: whose records it may hold.
+
+    Flows whose routes are not known are left out: those with a query, for example.
+    """
+    writers: defaultdict[str, set[Writer]] = defaultdict(set)
+    for mirror in snapshot.mirrors.values():
+        if mirror.kind not in FLOW_KINDS:
+            continue
+        try:
+            routes = flow_routes(mirror, snapshot.topics_of(mirror.name))
+        except UserError:
+            continue
+        for topic, route in routes.items():
+            for target in route.targets:
+                writers[target].add(Writer(mirror.name, topic))
+    return writers

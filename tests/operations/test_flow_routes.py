@@ -1,0 +1,98 @@
+"""`flow_routes`: where the records of flows may go, and whose records a topic may hold."""
+
+from collections.abc import Mapping
+from uuid import UUID
+
+import pytest
+
+from twinlog.kafka.errors import UserError
+from twinlog.lifecycle.flow_creation import stored_properties
+from twinlog.operations.flow_routes import Writer, flow_routes, writers_of
+from twinlog.store.config_records import ConfigRecord, Mirror, MirrorTopic, key_of
+from twinlog.store.snapshot import Snapshot
+
+MERGED = {
+    "transforms": "all",
+    "transforms.all.type": "RegexRouter",
+    "transforms.all.regex": ".*",
+    "transforms.all.replacement": "all",
+}
+
+
+def flow(name: str, values: Mapping[str, str]) -> Mirror:
+    connection = {"bootstrap.servers": "a:9092"}
+    properties = stored_properties(
+        connection, {"enabled": "true", "topics": "x", **values}, "a", "b"
+    )
+    return Mirror(name=name, source=properties, source_cluster_id="source")
+
+
+def topic(flow_name: str, name: str) -> MirrorTopic:
+    return MirrorTopic(
+        mirror=flow_name,
+        topic=name,
+        topic_id=UUID(int=1),
+        partitions=1,
+        destination_topic=f"a.{name}",
+    )
+
+
+def snapshot(*records: ConfigRecord) -> Snapshot:
+    return Snapshot(records={key_of(record): record for record in records})
+
+
+def test_without_transforms_a_topic_goes_to_its_remote_topic() -> None:
+    for values in ({}, {"transaction.producer": "true"}):
+        (route,) = flow_routes(flow("f", values), [topic("f", "t")]).values()
+        assert (route.targets, route.transforms) == ({"a.t"}, None)
+
+
+def test_transforms_route_all_topics_but_heartbeats() -> None:
+    routes = flow_routes(flow("f", MERGED), [topic("f", "t"), topic("f", "heartbeats")])
+    assert routes["t"].targets == {"all"}
+    transforms = routes["t"].transforms
+    assert transforms is not None
+    assert (transforms.topic, transforms.values) == ("a.t", MERGED), "no other setting"
+    assert (routes["heartbeats"].targets, routes["heartbeats"].transforms) == (
+        {"a.heartbeats"},
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"twinlog.transform.sql": "SELECT record FROM records"}, "flow f has a query or function"),
+        (
+            {"transforms": "day", "transforms.day.type": "TimestampRouter"},
+            r"flow f: verify cannot apply transforms\.day, a TimestampRouter: the topics that it",
+        ),
+    ],
+)
+def test_what_verify_cannot_apply_is_refused(values: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        flow_routes(flow("f", values), [])
+    assert "program of your own" in error.value.hint
+
+
+def test_all_flows_are_known_that_write_to_a_topic() -> None:
+    """Goal: of one flow, of several, and of flows without transforms; never of a query."""
+    query = flow("query", {"twinlog.transform.sql": "SELECT record FROM records"})
+    plain = flow("plain", {})
+    broken = flow("broken", MERGED)
+    bad = {**broken.source, "mirror.flow.transforms.all.type": "Unknown"}
+    writers = writers_of(
+        snapshot(
+            flow("one", MERGED),
+            *(topic("one", "t"), topic("one", "u")),
+            *(flow("two", MERGED), topic("two", "t")),
+            *(plain, topic("plain", "x")),
+            *(query, topic("query", "t")),
+            *(Mirror(name="broken", source=bad, source_cluster_id="source"),),
+            topic("broken", "t"),
+        )
+    )
+    assert {name: set(each) for name, each in writers.items()} == {
+        "all": {Writer("one", "t"), Writer("one", "u"), Writer("two", "t")},
+        "a.x": {Writer("plain", "x")},
+    }
