@@ -28,10 +28,11 @@ from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.merge import MERGED_BYTES, MERGED_DECOMPRESSED
 from twinlog.kafka.log.records import decode, encode_tail, raw_records
 from twinlog.kafka.types import AbortedTransaction, Offset
-from twinlog.mirror.absence import Absence
+from twinlog.mirror.absence import Absence, AbsentSpan
 from twinlog.mirror.plan import (
     MAX_PIECES,
     MAX_RUN,
+    MAX_SPANS,
     MERGE_MAX_BYTES,
     MERGE_MAX_COUNT,
     MERGE_MAX_TRANSACTIONAL,
@@ -432,6 +433,99 @@ def test_a_plan_yields_while_it_decodes(attributes: int) -> None:
     assert len(records_of(pieces)) == count - (0 if attributes else 1)
 
 
+def moved(data: bytes, offset: int) -> bytes:
+    """The same batch at another offset, which its checksum does not cover."""
+    return offset.to_bytes(8, "big") + data[8:]
+
+
+def aborted_pairs(count: int) -> memoryview:
+    """Transactions of one record each, with their markers; all are aborted."""
+    one, end = txn(0, 7, 1), marker(1, 7, ABORT)
+    return memoryview(
+        b"".join(moved(one, at) + moved(end, at + 1) for at in range(0, 2 * count, 2))
+    )
+
+
+def stepped(
+    buffer: memoryview, aborted: list[AbortedTransaction], position: int = 0
+) -> tuple[list[Piece], int]:
+    """A plan, and how often it has yielded."""
+    steps, count = planning_sound(buffer, Offset(position), aborted), 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return stop.value.pieces, count
+        count += 1
+
+
+def test_aborted_transactions_are_planned_in_linear_time_and_bounded_memory() -> None:
+    """Goal: 8 MB of the smallest aborted transactions: in steps, a bounded number of spans each.
+
+    Copying the spans of the gap for each batch would be 10^10 copies.
+    """
+    count = 60_000
+    buffer = aborted_pairs(count)
+    aborted = [AbortedTransaction(7, Offset(at)) for at in range(0, 2 * count, 2)]
+    pair = len(buffer) // count
+    position = 0
+    while position < 2 * count:
+        rest = buffer[position // 2 * pair :]
+        pieces, steps = stepped(rest, aborted[position // 2 :], position)
+        [gap] = pieces
+        assert isinstance(gap, Gap)
+        assert gap.seen
+        assert len(gap.spans) == min(MAX_SPANS, 2 * count - position)
+        assert gap.spans[:3] == (
+            (Absence.ABORTED, position + 1),
+            (Absence.MARKER, position + 2),
+            (Absence.ABORTED, position + 3),
+        )
+        assert steps >= 4 * len(gap.spans) // STEP_RECORDS
+        position = gap.end
+    assert position == 2 * count
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        batch([record(0, value=bytes(9000))], Codec.NONE, attributes=TRANSACTIONAL),
+        txn(0, 7, MERGE_MAX_TRANSACTIONAL + 1),
+        marker(0, 7, COMMIT),
+        holed(0, 0, []),
+    ],
+    ids=["merged", "forwarded", "markers", "empty"],
+)
+def test_a_plan_yields_by_the_number_of_batches(one: bytes) -> None:
+    """Goal: batches whose records are not decoded are work, too."""
+    extent = int.from_bytes(one[23:27], "big") + 1
+    buffer = memoryview(b"".join(moved(one, at * extent) for at in range(2000)))
+    pieces, steps = stepped(buffer, [])
+    assert check_cover(pieces, 0) == 2000 * extent
+    assert steps >= 2000 * 4 // STEP_RECORDS
+
+
+def test_a_plan_yields_between_long_runs() -> None:
+    """Goal: a run of lone records is a step; so is each batch that compressed ones become."""
+    lone = [moved(batch([record(0, value=bytes(100))]), at) for at in range(10_000)]
+    pieces, steps = stepped(memoryview(b"".join(lone)), [])
+    assert 1 < len(pieces) <= steps
+    large = batch([record(0, value=bytes(MERGED_DECOMPRESSED // 2))], Codec.ZSTD)
+    pieces, steps = stepped(memoryview(b"".join(moved(large, at) for at in range(8))), [])
+    assert (len(pieces), steps) == (8, 7)
+
+
+def test_the_search_for_a_corrupt_batch_yields() -> None:
+    """Goal: as many batches as there are before a corrupt one, they are not read at once."""
+    count = 4 * STEP_RECORDS
+    one = marker(0, 7, COMMIT)
+    sound = b"".join(moved(one, at) for at in range(count))
+    _, usual = stepped(memoryview(sound), [])
+    pieces, steps = stepped(memoryview(sound + moved(one[:-1] + b"!", count)), [])
+    assert pieces[-1].end == count
+    assert steps >= 2 * usual + count // STEP_RECORDS
+
+
 def test_a_batch_that_decompresses_beyond_the_limit_is_refused() -> None:
     """Goal: it is refused with its size, whichever way it would be decoded (B8)."""
     data = memoryview(sparse(1000, Codec.ZSTD))
@@ -460,3 +554,39 @@ def test_a_gap_gives_the_reason_of_each_offset() -> None:
     assert list(gaps[0].reasons(Offset(3))) == [(Absence.MARKER, 2), (Absence.COMPACTED, 1)]
     rest = gaps[0].after(Offset(3))
     assert (rest.start, rest.end, list(rest.reasons(rest.end))) == (3, 4, [(Absence.COMPACTED, 1)])
+
+
+class CountedSpans(tuple[AbsentSpan, ...]):
+    """Spans that count how often one is read."""
+
+    __slots__ = ()
+    reads = 0
+
+    def __getitem__(self, at: object) -> object:
+        CountedSpans.reads += 1
+        return super().__getitem__(at)  # type: ignore[index]
+
+    def __iter__(self) -> object:
+        raise AssertionError("all spans are read")
+
+
+def test_a_gap_that_is_filled_in_rounds_reads_each_span_once() -> None:
+    """Goal: nothing is copied or read again for each round, however many spans a gap has."""
+    count = 4000
+    spans = tuple(
+        AbsentSpan(Absence.MARKER if at % 2 else Absence.COMPACTED, Offset(3 * at + 3))
+        for at in range(count)
+    )
+    gap = Gap(Offset(0), Offset(3 * count), seen=False, spans=CountedSpans(spans))
+    wanted = [reason for reason, _ in spans for _ in range(3)]
+    reasons: list[Absence] = []
+    CountedSpans.reads = 0
+    while gap.start < gap.end:
+        until = Offset(min(gap.start + 2, gap.end))
+        assert gap.reason_at(gap.start) is wanted[gap.start]
+        for reason, offsets in gap.reasons(until):
+            reasons += [reason] * offsets
+        gap = gap.after(until)
+    assert reasons == wanted
+    assert gap.reason_at(gap.end) is None
+    assert CountedSpans.reads < 3 * count * 2 * count.bit_length()

@@ -20,9 +20,11 @@ Produce takes one batch of a partition, so a thousand batches of one record woul
 requests.
 """
 
+from bisect import bisect_right
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from twinlog.kafka.errors import CorruptBatch
@@ -57,17 +59,23 @@ MERGE_MIN_TRANSACTIONAL: Final = 2
 MAX_RUN: Final = 2048
 """Records of a batch that a plan builds; encoding this many takes about 5 ms."""
 STEP_RECORDS: Final = 1024
-"""Records to decode in one step of a plan."""
+"""Work of one step of a plan, in records to decode."""
 MAX_PIECES: Final = 4096
 """Pieces of a plan: a compacted batch may hold a million records that are not neighbours. Each
 becomes a gap and a batch, of about 0.9 KB in memory. What is left out is fetched again."""
+MAX_SPANS: Final = 16 * 1024
+"""Spans of all gaps of a plan, of about 0.1 KB in memory; 1 MiB of the shortest batches has fewer.
+What is left out is fetched again."""
 
 _PIECE_BYTES: Final = 1024
 """Bytes of two pieces' objects, roughly, as measured; more than a batch of one record."""
 _RUN_RECORDS: Final = 8
 """Building a batch costs as much as decoding this many records."""
+_BATCH_RECORDS: Final = 4
+"""The same of reading and checking a batch, of whatever kind."""
 _LONE: Final = LOG_APPEND_TIME
 """The attributes that a lone record's batch may have (`merge_lone`)."""
+_SEEN: Final = (Absence.MARKER, Absence.ABORTED)
 _ABORT: Final = 0
 _CONTROL_TYPE_AT: Final = 2
 
@@ -99,7 +107,8 @@ class Gap:
     `seen`: each offset was seen as a marker or aborted data, which never changes. Otherwise some
     offsets were missing: compacted or deleted, so an earlier reader may have found data at them.
 
-    `spans`: the evidence, in order of offset up to `end`.
+    `spans`: the evidence, in order of offset up to `end`. The first ones may end before `start`: a
+    large gap is filled in many rounds, and the rest of it shares the spans, which may be thousands.
     """
 
     start: Offset
@@ -109,17 +118,25 @@ class Gap:
 
     def after(self, start: Offset) -> "Gap":
         """The rest of the gap, from an offset within it on."""
-        spans = tuple(span for span in self.spans if span.end > start)
-        return Gap(start, self.end, self.seen, spans)
+        return Gap(start, self.end, self.seen, self.spans)
+
+    def reason_at(self, offset: Offset) -> Absence | None:
+        """Why this offset is absent; None if no span tells."""
+        at = bisect_right(self.spans, offset, key=_span_end)
+        return self.spans[at].reason if at < len(self.spans) else None
 
     def reasons(self, until: Offset) -> Iterator[tuple[Absence, int]]:
         """The reasons why its offsets up to `until` are absent, and the offsets of each reason."""
         start = self.start
-        for reason, end in self.spans:
-            if min(end, until) > start:
-                yield reason, min(end, until) - start
-            start = max(start, end)
+        for at in range(bisect_right(self.spans, start, key=_span_end), len(self.spans)):
+            if start >= until:
+                return
+            reason, end = self.spans[at]
+            yield reason, min(end, until) - start
+            start = end
 
+
+_span_end = attrgetter("end")
 
 Piece: TypeAlias = Data | Gap
 
@@ -205,8 +222,10 @@ def planning_sound(
     except CorruptBatch:
         end = 0
         with suppress(CorruptBatch, LegacyBatch):
-            for header in batches(buffer):
+            for nth, header in enumerate(batches(buffer)):
                 end = header.end
+                if nth % STEP_RECORDS == STEP_RECORDS - 1:
+                    yield
         result = yield from planning(buffer[:end], position, aborted, max_decoded)
         if not result.pieces:
             raise
@@ -246,29 +265,39 @@ def _plan_modern(
     header = None
     for header in batches(buffer, *place):
         attributes = header.attributes
+        pieces.work += _BATCH_RECORDS
         if attributes & CONTROL:
             transactions.marker(header, buffer)
+            yield from pieces.flush()
             pieces.skip(header)
         elif attributes & TRANSACTIONAL and transactions.holds(header):
+            yield from pieces.flush()
             pieces.skip(header)
         elif _is_rebuilt(header, pieces.end):
+            yield from pieces.flush()
             yield from pieces.rebuild(header)
         elif header.num_records > _most_records(attributes) or header.length > MERGE_MAX_BYTES:
+            yield from pieces.flush()
             pieces.forward(header)
         else:
             if header.num_records == 1 and not attributes & ~_LONE and header.position >= next_try:
                 lone, next_try = merge_lone(buffer, header.position)
                 if lone is not None:
+                    yield from pieces.flush()
                     pieces.append(lone)
+                    yield
                     return _Place(next_try, lone.header.next_offset)
+            if not pieces.fits(header):
+                yield from pieces.flush()
             pieces.collect(header)
-        if pieces.decoded >= STEP_RECORDS:
-            pieces.decoded = 0
+        if pieces.work >= STEP_RECORDS:
+            pieces.work = 0
             yield
         if pieces.full:
             break
     if header is not None:
         pieces.leader_epoch = LeaderEpoch(header.leader_epoch)
+    yield from pieces.flush()
     return None
 
 
@@ -294,6 +323,7 @@ def _plan_legacy(
 ) -> Generator[None, None, _Place | None]:
     """Plan messages of the formats v0 and v1; return the place of a newer batch, if one follows."""
     position, lowest = place
+    yield from pieces.flush()
     for run in legacy_steps(buffer, position, lowest, pieces.max_decoded):
         if run is None:
             yield
@@ -309,9 +339,12 @@ def _plan_legacy(
 class _Pieces:
     """The plan as it grows. `end` is where the next piece starts.
 
-    `leader_epoch` is the last batch's, set at the end of a run of batches. `decoded` counts records
-    that were decoded or merged since the last step ended. `max_decoded` is the most bytes that one
-    batch may decompress to.
+    Small batches wait to be merged; `flush` turns them into pieces, before anything else is added.
+    The gap at the end grows as a list: skipped batches of two kinds may alternate by thousands.
+
+    `leader_epoch` is the last batch's, set at the end of a run of batches. `work` is what was done
+    since the last step ended, in records to decode. `max_decoded` is the most bytes that one batch
+    may decompress to.
     """
 
     def __init__(self, buffer: memoryview, position: Offset, max_decoded: int) -> None:
@@ -321,14 +354,17 @@ class _Pieces:
         self._small_batches: list[Header] = []  # the small batches at the end, not yet pieces
         self._small_bytes = 0
         self._small_records = 0
+        self._gap: list[AbsentSpan] = []  # the gap at the end, not yet a piece
+        self._gap_start = position
+        self._spans = 0  # of all gaps
         self.end = position
         self.leader_epoch = UNKNOWN_EPOCH
-        self.decoded = 0
+        self.work = 0
 
     @property
     def full(self) -> bool:
         """Whether the plan has to end here, to keep its memory bounded."""
-        return len(self._pieces) >= MAX_PIECES
+        return len(self._pieces) + bool(self._gap) >= MAX_PIECES or self._spans >= MAX_SPANS
 
     def skip(self, header: Header) -> None:
         """Add a batch that no reader sees: its offsets are a gap."""
@@ -339,40 +375,39 @@ class _Pieces:
         """Add a gap up to `end`; by default, a batch skips these offsets."""
         if end <= self.end:
             return
-        self._flush()
-        seen = reason in (Absence.MARKER, Absence.ABORTED)
-        span = AbsentSpan(reason, end)
-        last = self._pieces[-1] if self._pieces else None
-        if isinstance(last, Gap):
-            spans = last.spans[:-1] if last.spans[-1].reason is reason else last.spans
-            self._pieces[-1] = Gap(last.start, end, last.seen and seen, (*spans, span))
+        assert not self._small_batches
+        spans = self._gap
+        if not spans:
+            self._gap_start = self.end
+        if spans and spans[-1].reason is reason:
+            spans[-1] = AbsentSpan(reason, end)
         else:
-            self._pieces.append(Gap(self.end, end, seen, (span,)))
+            spans.append(AbsentSpan(reason, end))
+            self._spans += 1
         self.end = end
 
     def forward(self, header: Header) -> None:
         """Add a dense batch by itself."""
-        start = Offset(header.base_offset)
-        if start > self.end:
-            self.gap(start)
-        if self._small_batches:
-            self._flush()
+        self.gap(Offset(header.base_offset))
         if header.attributes & LOG_APPEND_TIME:
             self._restamp(header)
-            self.end = header.next_offset
         else:
-            self.end = header.next_offset
-            self._pieces.append(Data(start, self.end, header, header.records(self._buffer)))
+            self._append(Encoded(header, header.records(self._buffer)))
+        self.end = header.next_offset
+
+    def fits(self, header: Header) -> bool:
+        """Whether a small batch can be merged with those that wait."""
+        waiting = self._small_batches
+        return not waiting or (
+            header.base_offset == self.end
+            and waiting[-1].codec is header.codec
+            and self._small_bytes <= MERGED_BYTES
+            and self._small_records <= MAX_RUN
+        )
 
     def collect(self, header: Header) -> None:
-        """Add a small dense batch, by itself or merged with other small ones."""
+        """Let a small dense batch wait, to be a piece by itself or merged with others."""
         self.gap(Offset(header.base_offset))
-        if self._small_batches and (
-            self._small_batches[-1].codec is not header.codec
-            or self._small_bytes > MERGED_BYTES
-            or self._small_records > MAX_RUN
-        ):
-            self._flush()
         self._small_batches.append(header)
         self._small_bytes += header.length
         self._small_records += header.num_records
@@ -381,7 +416,6 @@ class _Pieces:
     def append(self, batch: Encoded) -> None:
         """Add a batch as it is."""
         self.gap(Offset(batch.header.base_offset))
-        self._flush()
         self._append(batch)
         self.end = batch.header.next_offset
         self.leader_epoch = LeaderEpoch(batch.header.leader_epoch)
@@ -393,27 +427,29 @@ class _Pieces:
         """
         if header.next_offset > self.end:
             records = each_record(header, header.records(self._buffer), self.max_decoded)
-            yield from self.rebuild_records(records, header.codec, header.length)
             # If the plan is full, the rest of the batch is fetched again, so it is no gap.
-            if not self.full:
+            if (yield from self.rebuild_records(records, header.codec, header.length)):
                 self.gap(header.next_offset)
 
     def rebuild_records(
         self, records: Iterable[RawRecord], codec: Codec, size: int
-    ) -> Generator[None, None, None]:
+    ) -> Generator[None, None, bool]:
         """Add records whose batch cannot be forwarded: a batch for each dense run.
 
         Args:
             records: the records in order of offset.
             codec: how to compress them.
             size: bytes of their batch, which the source's broker has accepted.
+
+        Returns:
+            Whether all were added, and the plan was not full before.
         """
         max_bytes = max(size, MERGED_BYTES)
         run: list[RawRecord] = []
         for record in records:
-            self.decoded += 1
-            if self.decoded >= STEP_RECORDS:
-                self.decoded = 0
+            self.work += 1
+            if self.work >= STEP_RECORDS:
+                self.work = 0
                 yield
             if record.offset < self.end:
                 continue
@@ -421,29 +457,34 @@ class _Pieces:
                 self._append_run(run, codec, max_bytes)
                 run = []
                 if self.full:
-                    return
+                    return False
             run.append(record)
         if run:
             self._append_run(run, codec, max_bytes)
+        return True
 
     def _append_run(self, run: list[RawRecord], codec: Codec, max_bytes: int) -> None:
         self.gap(Offset(run[0].offset))
-        self._flush()
         self._build(run, codec, max_bytes)
-        self.decoded += _RUN_RECORDS
+        self.work += _RUN_RECORDS
         self.end = Offset(run[-1].offset + 1)
 
     def finish(self) -> list[Piece]:
         """Complete the plan and return it."""
-        self._flush()
+        self._end_gap()
         return self._pieces
 
-    def _flush(self) -> None:
+    def flush(self) -> Generator[None, None, None]:
         """Turn the small batches into pieces, merged if they are many."""
-        small_batches, self._small_batches, self._small_bytes = self._small_batches, [], 0
-        self.decoded, self._small_records = self.decoded + self._small_records, 0
+        small_batches = self._small_batches
+        if not small_batches:
+            return
+        self.work += self._small_records
+        self._small_batches, self._small_bytes, self._small_records = [], 0, 0
         if len(small_batches) >= _least_run(small_batches):
-            for batch in merge(small_batches, self._buffer, self.max_decoded):
+            for nth, batch in enumerate(merge(small_batches, self._buffer, self.max_decoded)):
+                if nth:  # they decompress to more than a batch may hold
+                    yield
                 self._append(batch)
             return
         for header in small_batches:
@@ -454,7 +495,7 @@ class _Pieces:
 
     def _restamp(self, header: Header) -> None:
         """Add a batch of LogAppendTime; each record gets the timestamp that its readers see."""
-        self.decoded += header.num_records
+        self.work += header.num_records
         batch = alone(header, self._buffer, self.max_decoded)
         if batch.header.length <= max(header.length, MERGED_BYTES):
             self._append(batch)
@@ -477,8 +518,17 @@ class _Pieces:
             self._append(batch)
 
     def _append(self, batch: Encoded) -> None:
+        assert not self._small_batches
+        self._end_gap()
         header, records = batch
         self._pieces.append(Data(Offset(header.base_offset), header.next_offset, header, records))
+
+    def _end_gap(self) -> None:
+        """Turn the gap at the end into a piece."""
+        if self._gap:
+            spans, self._gap = tuple(self._gap), []
+            seen = all(span.reason in _SEEN for span in spans)
+            self._pieces.append(Gap(self._gap_start, spans[-1].end, seen, spans))
 
 
 class _Aborted:

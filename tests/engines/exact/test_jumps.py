@@ -69,6 +69,23 @@ def test_a_skip_that_has_grown_is_in_doubt_again() -> None:
     assert (taken, doubted[0]) == ([], jump(3, 6))
 
 
+class Listed(list[Jump]):
+    """Jumps that may be read in order only."""
+
+    def __contains__(self, _: object) -> bool:
+        raise AssertionError("all jumps are searched for one")
+
+
+def test_thousands_of_skips_are_compared_in_linear_time() -> None:
+    """Goal: each skip is looked up, and not searched among all of the answer before."""
+    pieces = planned(*(marker(at) for at in range(0, 4000, 2)))
+    taken, doubted, _ = believe(pieces, ())
+    taken, left, unexplained = believe(
+        planned(*(marker(at) for at in range(0, 4000, 2))), Listed(doubted)
+    )
+    assert (len(unexplained), left, taken[-1].end) == (1999, (), 3999)
+
+
 @given(st.lists(st.sampled_from(["data", "marker", "skip"]), max_size=12))
 def test_every_offset_is_accepted_exactly_once_and_in_order(kinds: list[str]) -> None:
     """Goal: over many answers, all is taken in order; skips only when seen before."""

@@ -147,7 +147,7 @@ def _differs(
 
 def _is_skipped(gap: Gap, offset: Offset) -> bool:
     """Whether the source shows nothing at this offset of a gap: no marker, no aborted data."""
-    reason = next((span.reason for span in gap.spans if offset < span.end), None)
+    reason = gap.reason_at(offset)
     return not gap.seen if reason is None else reason not in (Absence.MARKER, Absence.ABORTED)
 
 

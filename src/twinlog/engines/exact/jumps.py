@@ -45,12 +45,13 @@ def believe(pieces: list[Piece], doubted: Collection[Jump]) -> Believed:
     """
     if not any(map(skips, pieces)):
         return Believed(pieces, (), ())
+    known = frozenset(doubted)
     believed: list[Piece] = []
     iterator = iter(pieces)
     unexplained: list[Jump] = []
     for piece in iterator:
         jumps = list(_jumps(piece))
-        first_jump = next((jump for jump in jumps if jump not in doubted), None)
+        first_jump = next((jump for jump in jumps if jump not in known), None)
         unexplained += [j for j in jumps if first_jump is None or j.end <= first_jump.start]
         if first_jump is None:
             believed.append(_explained(piece))
