@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable
 
+from twinlog.kafka.log.batch import CONTROL, TRANSACTIONAL
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import RawRecord, build, encode_tail, whole
 from twinlog.kafka.types import Offset
@@ -17,6 +18,7 @@ from twinlog.mirror.plan import plan
 ANSWER = 1024 * 1024
 """Bytes of one partition's part of a Fetch answer, as the lanes request it."""
 ROUNDS = 15
+MARKER = TRANSACTIONAL | CONTROL
 NOW = 1_700_000_000_000
 
 
@@ -26,6 +28,7 @@ def main() -> None:
     report("lone records of 100 bytes, merged", answer(Codec.NONE, 1, 100))
     report("batches of 3 records of 100 bytes, merged", answer(Codec.NONE, 3, 100))
     report("lone records of 100 bytes, of LogAppendTime", answer(Codec.NONE, 1, 100, 0x08))
+    report("transactions of 1 + 9 records, merged", transactions(100))
     report("lone zstd records of 300 bytes, merged", answer(Codec.ZSTD, 1, 300))
     report("lone snappy records of 300 bytes, merged", answer(Codec.SNAPPY, 1, 300))
     report("batches of 100 records, LogAppendTime, lz4", answer(Codec.LZ4, 100, 100, 0x08))
@@ -47,6 +50,22 @@ def answer(codec: Codec, count: int, size: int, attributes: int = 0) -> tuple[by
         batch = whole(build(records, codec), attributes=attributes)
         made.append((offset - count).to_bytes(8, "big") + batch[8:])
         length += len(batch)
+    return b"".join(made), offset
+
+
+def transactions(size: int) -> tuple[bytes, int]:
+    """Return transactions whose first record is a batch by itself, and the end offset."""
+    made: list[bytes] = []
+    offset = length = 0
+    while length < ANSWER:
+        for count, attributes in ((1, TRANSACTIONAL), (9, TRANSACTIONAL), (1, MARKER)):
+            key = b"\0\0\0\1" if attributes == MARKER else None
+            tail = memoryview(encode_tail(key, bytes(6 if key else size)))
+            records = [RawRecord(offset + at, NOW + offset // 10, 0, tail) for at in range(count)]
+            batch = whole(build(records, Codec.NONE), attributes=attributes, producer_id=7)
+            made.append(offset.to_bytes(8, "big") + batch[8:])
+            offset += count
+            length += len(batch)
     return b"".join(made), offset
 
 

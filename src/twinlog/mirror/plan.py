@@ -314,8 +314,13 @@ def _least_run(run: Sequence[Header]) -> int:
 
 def _is_rebuilt(header: Header, position: Offset) -> bool:
     """Whether a batch of data has to be decoded, record by record."""
-    stamped = header.is_log_append_time and header.num_records > MAX_RUN
-    return header.base_offset < position or not header.is_dense or stamped
+    # Without the header's properties, which are calls: this is done for each batch.
+    count = header.num_records
+    return (
+        header.base_offset < position
+        or count <= header.last_offset_delta
+        or (count > MAX_RUN and header.is_log_append_time)
+    )
 
 
 def _plan_legacy(

@@ -1,7 +1,8 @@
 """Merges many small batches into one; only the two deltas in front of each record change.
 
-The batches are dense and of one codec; `lone` has a separate implementation for batches of one
-record. For both, `merge_by_records`, a simple implementation of the same, is the test's oracle.
+The batches are dense and of one codec. `rebase` has a compiled loop for records of the usual form,
+and `lone` a separate implementation for batches of one record. For all of them, `merge_by_records`,
+a simple implementation of the same, is the test's oracle.
 Both give their records the timestamps that the source's consumers see, so that batches of
 LogAppendTime become batches of CreateTime, and the header the last batch's leader epoch.
 """
@@ -12,6 +13,7 @@ from typing import Final
 from twinlog.kafka.errors import CorruptBatch
 from twinlog.kafka.log.batch import Header
 from twinlog.kafka.log.compression import MAX_DECOMPRESSED, TooLong, decompress
+from twinlog.kafka.log.rebase import rebased
 from twinlog.kafka.log.records import (
     SMALL_VARINTS,
     Encoded,
@@ -89,22 +91,32 @@ def alone(header: Header, buffer: memoryview, max_bytes: int = MAX_DECOMPRESSED)
 
 def _join(group: Sequence[tuple[Header, memoryview]]) -> Encoded:
     """One batch with the records of these batches; each header comes with its decompressed data."""
-    first, data = group[0]
-    base_offset, base_timestamp = first.base_offset, _first_timestamp(first, data)
-    out = bytearray()
-    newest = base_timestamp
+    first, last = group[0][0], group[-1][0]
+    parts = []
     for header, data in group:
-        newest = max(newest, _append(out, header, data, base_offset, base_timestamp))
-    last = group[-1][0]
+        stamped = header.is_log_append_time
+        timestamp = header.max_timestamp if stamped else header.base_timestamp
+        parts.append((bytes(data), header.num_records, timestamp, stamped))
+    body, base_timestamp, newest = rebased(parts) or _rebased_unusual(group)
     return encoded(
-        out,
+        body,
         first.codec,
-        base_offset=base_offset,
-        count=last.next_offset - base_offset,
+        base_offset=first.base_offset,
+        count=last.next_offset - first.base_offset,
         base_timestamp=base_timestamp,
         max_timestamp=newest,
         leader_epoch=last.leader_epoch,
     )
+
+
+def _rebased_unusual(group: Sequence[tuple[Header, memoryview]]) -> tuple[bytearray, int, int]:
+    """As `rebased`, for records of any form."""
+    first, data = group[0]
+    base_timestamp = newest = _first_timestamp(first, data)
+    out = bytearray()
+    for header, data in group:
+        newest = max(newest, _append(out, header, data, first.base_offset, base_timestamp))
+    return out, base_timestamp, newest
 
 
 def _first_timestamp(header: Header, data: memoryview) -> int:

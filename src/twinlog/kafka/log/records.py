@@ -257,21 +257,25 @@ def encoded(
 ) -> Encoded:
     """Build a dense batch of encoded records."""
     data = memoryview(compress(codec, body))
-    header = Header(
-        position=0,
-        base_offset=base_offset,
-        length=HEADER_SIZE - LOG_OVERHEAD + len(data),
-        leader_epoch=leader_epoch,
-        magic=MAGIC,
-        crc=NO_CRC,
-        attributes=int(codec),
-        last_offset_delta=count - 1,
-        base_timestamp=base_timestamp,
-        max_timestamp=max_timestamp,
-        producer_id=NO_PRODUCER,
-        producer_epoch=NO_EPOCH,
-        base_sequence=NO_SEQUENCE,
-        num_records=count,
+    # By position: the names of 14 fields take a microsecond, for each batch that is built.
+    header = tuple.__new__(
+        Header,
+        (
+            0,  # position
+            base_offset,
+            HEADER_SIZE - LOG_OVERHEAD + len(data),
+            leader_epoch,
+            MAGIC,
+            NO_CRC,
+            int(codec),  # attributes
+            count - 1,  # last offset delta
+            base_timestamp,
+            max_timestamp,
+            NO_PRODUCER,
+            NO_EPOCH,
+            NO_SEQUENCE,
+            count,
+        ),
     )
     return Encoded(header, data)
 
