@@ -63,6 +63,8 @@ class Sender:
         They share the next request for control records then. Without that, two groups of partitions
         take turns, one with data and one with gaps in flight, and each request has half of them.
         """
+        if not self._before_gaps[node]:
+            return  # the timeout below is a timer of the event loop
         event = self._answer_events[node]
         with suppress(TimeoutError):
             async with asyncio.timeout(GATHER_S):
