@@ -139,15 +139,20 @@ class Fetcher:
         if self._keys.get(partition, key) != key:
             self.leave(partition)
         self._keys[partition] = key
+        positions, left_out = self._positions[key], self._left_out[key]
         if append.queued_bytes >= self._plane.settings.partition_queue_bytes:
-            partition.source_heard_at = self.answered_at(partition)
-            self._positions[key].pop(partition.key, None)
-            self._left_out[key].add(partition)
+            if partition not in left_out:
+                partition.source_heard_at = self.answered_at(partition)
+                positions.pop(partition.key, None)
+                left_out.add(partition)
             return
-        self._left_out[key].discard(partition)
-        if partition.key not in self._positions[key]:
+        position, last_position = partition.fetch_position, positions.get(partition.key)
+        if position == last_position:
+            return  # as after most answers of the destination, which do not change the plan
+        if last_position is None:
+            left_out.discard(partition)
             self._counts_from[partition] = self._plane.now()
-        self._positions[key][partition.key] = partition.fetch_position
+        positions[partition.key] = position
         if key not in self._wake:
             self._wake[key] = asyncio.Event()
             self._plane.start(self._loop(key))
