@@ -168,9 +168,10 @@ def test_a_gap_without_a_leader_is_sent_in_no_shared_request() -> None:
         markers._identity = ProducerIdentity("m", 1, 0)
         markers._lasts[KEY] = LastMarker(0, 0)
         partition.append.offer([Gap(Offset(0), Offset(5), seen=True)])
-        assert plane.gap_filler._key(partition) == (-1, 1)
+        gap = partition.append.gap_to_fill
+        assert plane.gap_filler._key(partition, gap) == (-1, 1)
         partition.destination_node = -1
-        assert plane.gap_filler._key(partition) == (0, -1)
+        assert plane.gap_filler._key(partition, gap) == (0, -1)
         await plane.close()
 
     asyncio.run(body())

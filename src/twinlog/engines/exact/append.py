@@ -361,8 +361,10 @@ class PartitionAppend:
         they may still arrive. The sequence continues behind a gap as if the gap were not there, so
         they would land behind it. The marker is of a new epoch of the data id, so they are refused.
         """
-        gap = self._queue[0] if self._queue else None
-        return self._unanswered and isinstance(gap, Gap) and not gap.seen
+        if not self._unanswered or not self._queue:
+            return False
+        gap = self._queue[0]
+        return isinstance(gap, Gap) and not gap.seen
 
     def data_fenced(self) -> None:
         """Note that earlier epochs are fenced; the position is read again, as its epoch changed."""

@@ -179,6 +179,8 @@ class FillerIds:
 
     def held_up(self, partition: TopicPartition) -> bool:
         """Whether a marker of a filler id may still land on this partition."""
+        if not self._dirty:
+            return False
         return any(
             partitions is None or partition in partitions for partitions in self._dirty.values()
         )

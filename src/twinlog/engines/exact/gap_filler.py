@@ -51,20 +51,20 @@ class GapFiller:
 
     def want(self, partition: ExactPartition) -> None:
         """Fill its gap in the next round."""
-        key = self._key(partition)
+        key = self._key(partition, partition.append.gap_to_fill)
         self._queues[key].add(partition)
         if key not in self._running:
             self._running.add(key)
             self._plane.start(self._fill(key))
 
-    def _key(self, partition: ExactPartition) -> _Round:
+    def _key(self, partition: ExactPartition, gap: Gap | None) -> _Round:
         shard, node = self._plane.shard(partition), partition.destination_node
         if not shard.markers.allowed:
             return shard.number, _ALL_NODES
-        gap = partition.append.gap_to_fill
-        if gap is None or node < 0 or partition.append.fences_data_first:
+        # A gap before which data has to be fenced is never ready.
+        if gap is None or node < 0 or not shard.ready(partition.key, gap):
             return shard.number, node
-        return (_ALL_SHARDS if shard.ready(partition.key, gap) else shard.number), node
+        return _ALL_SHARDS, node
 
     def forget(self, partition: ExactPartition) -> None:
         """Drop a partition from the next rounds."""
@@ -108,7 +108,7 @@ class GapFiller:
             # A gap that is being filled had another leader; its round queues it again.
             if partition.filling or (gap := partition.append.gap_to_fill) is None:
                 continue
-            if self._key(partition) == key:
+            if self._key(partition, gap) == key:
                 gaps[partition] = gap
             else:
                 self.want(partition)

@@ -179,11 +179,10 @@ def _answers(response: produce.ProduceResponse, batches: Sequence[Batch]) -> Ans
     Raises:
         ProtocolError: a batch has no result.
     """
-    answers = {p: Appended(*part) for p, part in response.partitions.items()}
     for batch in batches:
-        if batch.partition not in answers:
+        if batch.partition not in response.partitions:
             raise ProtocolError(f"a Produce response leaves out {batch.partition}")
-    return answers
+    return response.partitions
 
 
 def _refuse(request: _Given, error: TwinlogError) -> None:

@@ -13,11 +13,12 @@ none), never an exception. An exception is about the whole request:
 """
 
 from collections.abc import Awaitable, Collection, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from twinlog.kafka.log_reader import ReadAlone
 from twinlog.kafka.protocol.fetch import Fetched
+from twinlog.kafka.protocol.produce import ProducedPartition
 from twinlog.kafka.types import FetchPosition, LogBounds, ProducerState, TopicPartition
 
 WHOLE_TOPIC: Final = -1
@@ -56,18 +57,8 @@ class Batch(NamedTuple):
     records: memoryview
 
 
-class Appended(NamedTuple):
-    """A partition's part of a Produce answer: the offset at which its batch landed.
-
-    `stamped_ms` is the time that the broker has set on the records (LogAppendTime); for a
-    duplicate, the newest timestamp of the batch that the broker has; otherwise -1.
-    """
-
-    error: int
-    base_offset: int
-    log_start: int
-    message: str = ""
-    stamped_ms: int = -1
+Appended: TypeAlias = ProducedPartition
+"""A partition's part of a Produce answer, as the protocol has it: where its batch landed."""
 
 
 class ProducerIdentity(NamedTuple):
