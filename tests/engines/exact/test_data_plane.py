@@ -194,12 +194,12 @@ def test_the_time_spent_on_gaps_is_counted(monkeypatch: pytest.MonkeyPatch) -> N
         plane.emit(partition, BatchAnswered(Appended(0, 0, 0)))
         plane.emit(partition, RoundBegan())
         now += 3.0
-        plane.emit(partition, RoundEnded())
+        plane.emit(partition, RoundEnded(None))
         assert partition.gap_seconds == 5.0
         now += 60.0
         plane.emit(partition, RoundBegan())
         now += 1.0
-        plane.emit(partition, RoundEnded())
+        plane.emit(partition, RoundEnded(None))
         assert partition.gap_seconds == 6.0
         await plane.close()
 

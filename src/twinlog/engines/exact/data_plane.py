@@ -199,18 +199,27 @@ class DataPlane:
         """
         if self._closed and isinstance(event, Look | RetryDue):
             return
-        try:  # as `guard`, which costs as much as a step
-            self._step(partition, event)
-        except TwinlogError:
-            raise
-        except Exception as error:
-            self._defect([partition], error)
+        self.emit_all(((partition, event),))
 
-    def _step(self, partition: ExactPartition, event: Event) -> None:
+    def emit_all(self, events: Iterable[tuple[ExactPartition, Event]]) -> None:
+        """Let machines take events of one moment, as those of the answer to one request."""
+        moment = self._moment()
+        for partition, event in events:
+            try:  # as `guard`, which costs as much as a step
+                self._step(partition, event, moment)
+            except TwinlogError:
+                raise
+            except Exception as error:
+                self._defect([partition], error)
+
+    def _moment(self) -> Moment:
+        return Moment(self.now(), self.settings, self.backoff)
+
+    def _step(self, partition: ExactPartition, event: Event, moment: Moment) -> None:
         self._news.add(partition.spec.shard)
         before = partition.append.queued_bytes
         try:
-            actions = step(partition, event, Moment(self.now(), self.settings, self.backoff))
+            actions = step(partition, event, moment)
         finally:
             self.held_bytes += partition.append.queued_bytes - before
         for action in actions:
@@ -348,7 +357,7 @@ class DataPlane:
         reason = f"internal error, see the lane's log: {type(error).__name__}: {error}"
         for partition in partitions:
             if not partition.gone:
-                self._step(partition, Failure(reason, transient=True))
+                self._step(partition, Failure(reason, transient=True), self._moment())
 
     # ---- for the parts (plane.py) --------------------------------------------------------------
 

@@ -165,11 +165,8 @@ class RoundBegan(NamedTuple):
 class RoundEnded(NamedTuple):
     """No filler is in flight any more."""
 
-
-class GapAnswered(NamedTuple):
-    """The log end offset after a round; None: the round has not reached it."""
-
     end: LogEnd | None
+    """The log end offset after the round; None: the round has not reached it."""
 
 
 class MarkersLost(NamedTuple):
@@ -232,7 +229,6 @@ Event: TypeAlias = (
     | BatchNotSent
     | RoundBegan
     | RoundEnded
-    | GapAnswered
     | MarkersLost
     | DataFenced
     | Confirmed
@@ -246,6 +242,8 @@ Event: TypeAlias = (
 
 class Do(enum.Enum):
     """An action without arguments."""
+
+    __hash__ = object.__hash__  # an Enum's own is Python code, and each action is looked up
 
     FETCH = "fetch it from the end of its plan"
     LEAVE = "do not fetch it"

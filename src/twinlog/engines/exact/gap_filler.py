@@ -17,7 +17,6 @@ from twinlog.engines.exact.append import Phase
 from twinlog.engines.exact.events import (
     DataFenced,
     Failure,
-    GapAnswered,
     MarkersLost,
     RoundBegan,
     RoundEnded,
@@ -119,8 +118,7 @@ class GapFiller:
         emit = self._plane.emit
         fencing = {p: gap for p, gap in gaps.items() if p.append.fences_data_first}
         gaps = fencing or gaps
-        for partition in gaps:
-            emit(partition, RoundBegan())
+        self._plane.emit_all((partition, RoundBegan()) for partition in gaps)
         answers: Mapping[TopicPartition, LogEnd] = {}
         try:
             answers = await self._filled(gaps, key, fences=bool(fencing))
@@ -134,17 +132,18 @@ class GapFiller:
                 if not partition.gone:
                     emit(partition, Failure(f"a gap cannot be filled: {error}", transient=True))
         finally:
-            for partition in gaps:
-                emit(partition, RoundEnded())
-        ends = {partition: answers.get(partition.key) for partition in gaps}
-        progress = [self._answer(partition, end) for partition, end in ends.items()]
+            ends = {partition: answers.get(partition.key) for partition in gaps}
+            self._plane.emit_all((partition, RoundEnded(end)) for partition, end in ends.items())
+        progressed = any(
+            _has_grown(partition, gap, ends[partition]) for partition, gap in gaps.items()
+        )
         for partition in fencing:
             end = ends[partition]
             if end is not None and not end.error:
                 emit(partition, DataFenced())
         for node in {partition.destination_node for partition in gaps}:
             self._plane.pump(node)  # once: a Produce holds batches of many
-        return any(progress)
+        return progressed
 
     async def _filled(
         self, gaps: _Gaps, key: _Round, *, fences: bool
@@ -160,11 +159,9 @@ class GapFiller:
         ((shard, shard_gaps),) = by_shard.items()
         return await (shard.fence_data(shard_gaps) if fences else shard.fill_gaps(shard_gaps))
 
-    def _answer(self, partition: ExactPartition, end: LogEnd | None) -> bool:
-        """Report the log end offset after a round; whether it is above the one before."""
-        before, fails = partition.append.log_end, partition.append.phase is Phase.FAILED
-        self._plane.emit(partition, GapAnswered(end))
-        if end is None or end.error or partition.gone:
-            return False
-        misplaced = partition.append.phase is Phase.FAILED and not fails
-        return end.log_end > before and not misplaced
+
+def _has_grown(partition: ExactPartition, gap: Gap, end: LogEnd | None) -> bool:
+    """Whether a round has used up offsets of this gap."""
+    if end is None or end.error or partition.gone:
+        return False
+    return end.log_end > gap.start and partition.append.phase is not Phase.FAILED

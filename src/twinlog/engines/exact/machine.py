@@ -17,7 +17,7 @@ The condition follows from the fields, the first that holds:
                    Located                 RoundBegan
       LOCATING ──────────────► APPENDING ◄────────────► FILLING
         ▲  ▲                   │  │   ▲     RoundEnded
-        │  │ last answer       │  │   │ Queued, Read, BatchAnswered, GapAnswered
+        │  │ last answer       │  │   │ Queued, Read, BatchAnswered
         │  └─── DRAINING ◄─────┘  └───┘
         │          │   BatchLost, BatchNotSent, a refusal, a new leader epoch
         │          ▼
@@ -54,7 +54,6 @@ from twinlog.engines.exact.events import (
     Event,
     Failure,
     FetchRefused,
-    GapAnswered,
     Gone,
     HeldBack,
     LeadersDoubted,
@@ -101,9 +100,20 @@ def step(  # noqa: C901, PLR0911, PLR0912 - the one table of all events
 ) -> list[Action]:
     """Take an event; return what is to be done, in this order."""
     appending = partition.append.phase is Phase.APPENDING and not partition.gone
-    if isinstance(event, _FROM_FETCHES) and not appending:
+    if not appending and isinstance(event, _FROM_FETCHES):
         return []
     match event:
+        # The first three are those of each small transaction.
+        case BatchAnswered(answer):
+            return _answered(partition, answer, moment)
+        case RoundBegan():
+            partition.filling = True
+            partition.gap_begins(moment.now)
+            return []
+        case RoundEnded(end):
+            partition.filling = False
+            partition.gap_ends(moment.now)
+            return _round_ended(partition, end, moment)
         case Look():
             return _look(partition, moment)
         case SourceBounds():
@@ -113,20 +123,8 @@ def step(  # noqa: C901, PLR0911, PLR0912 - the one table of all events
             return [Do.TOUCH, *_look(partition, moment)] if touch else []
         case Read():
             return _read(partition, event, moment)
-        case BatchAnswered(answer):
-            return _answered(partition, answer, moment)
         case BatchLost() | BatchNotSent():
             return _not_answered(partition, event, moment)
-        case RoundBegan():
-            partition.filling = True
-            partition.gap_begins(moment.now)
-            return []
-        case RoundEnded():
-            partition.filling = False
-            partition.gap_ends(moment.now)
-            return []
-        case GapAnswered(end):
-            return _gap_answered(partition, end, moment)
         case MarkersLost(why):
             return _markers_lost(partition, why, moment)
         case DataFenced():
@@ -188,13 +186,15 @@ def _look(partition: ExactPartition, moment: Moment) -> list[Action]:
         return [Do.LEAVE, Do.LOCATE]
     if append.phase is not Phase.APPENDING:
         return [Do.LEAVE]
-    actions = _prepare(partition)
+    actions: list[Action] = []
+    if append.planned_end < partition.bulk_until:
+        actions += _prepare(partition)
     if append.unconfirmed:
         actions.append(Do.CONFIRM)
-    if append.waits_for_lease:
-        actions.append(_after_lease(partition, moment.now))
-    elif append.gap_to_fill is not None:
+    if append.gap_to_fill is not None:
         actions.append(Do.FILL)
+    elif append.waits_for_lease:
+        actions.append(_after_lease(partition, moment.now))
     elif not append.idle:
         actions.append(Do.SEND)
     actions.append(Do.FETCH)
@@ -204,8 +204,6 @@ def _look(partition: ExactPartition, moment: Moment) -> list[Action]:
 def _prepare(partition: ExactPartition) -> list[Action]:
     """Use up the offsets below the source's log start offset, where nothing can be read."""
     append = partition.append
-    if append.planned_end >= partition.bulk_until:
-        return []
     if append.queued_bytes == 0:
         append.offer([empty_records(append.planned_end, partition.bulk_until)])
     return _set_stage(partition, PartitionStage.PREPARING)
@@ -493,7 +491,7 @@ def _not_appended(
     return _look(partition, moment)
 
 
-def _gap_answered(partition: ExactPartition, end: LogEnd | None, moment: Moment) -> list[Action]:
+def _round_ended(partition: ExactPartition, end: LogEnd | None, moment: Moment) -> list[Action]:
     if end is None or partition.gone:
         return _look(partition, moment)
     if end.error == ErrorCode.NETWORK_EXCEPTION:

@@ -1,6 +1,6 @@
 """What the parts of a data plane may use of it, and of each other: this, and nothing else."""
 
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -43,6 +43,10 @@ class Plane(Protocol):
 
     def emit(self, partition: ExactPartition, event: Event) -> None:
         """Let the partition's machine take an event, and carry out its actions."""
+        ...
+
+    def emit_all(self, events: Iterable[tuple[ExactPartition, Event]]) -> None:
+        """Let machines take events of one moment, as those of the answer to one request."""
         ...
 
     def start(

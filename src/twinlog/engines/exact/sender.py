@@ -131,10 +131,9 @@ class Sender:
                 emit(partition, LeadersDoubted())
                 emit(partition, BatchNotSent(f"an append was not sent: {error}"))
         else:
-            for partition in owners:
-                answer = answers.get(partition.key)
-                outcome = BatchLost("the Produce response does not contain this partition")
-                emit(partition, outcome if answer is None else BatchAnswered(answer))
+            self._plane.emit_all(
+                (partition, _outcome(answers.get(partition.key))) for partition in owners
+            )
         finally:
             self._in_flight[node] -= 1
             self._before_gaps[node] -= before_gap
@@ -143,3 +142,9 @@ class Sender:
         self.pump(node)
         if fenced is not None:
             raise fenced
+
+
+def _outcome(answer: Appended | None) -> BatchAnswered | BatchLost:
+    if answer is None:
+        return BatchLost("the Produce response does not contain this partition")
+    return BatchAnswered(answer)
