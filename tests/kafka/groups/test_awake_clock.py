@@ -21,7 +21,7 @@ class Clocks:
         self.monotonic = 1_000.0
         self.boot = 1_000.0
         self.wall = 1_700_000_000.0
-        self.awake = AwakeClock(lambda: self.monotonic, (lambda: self.boot, lambda: self.wall))
+        self.awake = AwakeClock(lambda: self.monotonic, lambda: self.boot, lambda: self.wall)
 
     def run(self, seconds: float) -> None:
         self.monotonic += seconds

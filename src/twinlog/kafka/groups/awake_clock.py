@@ -19,7 +19,7 @@ not land (docs/architecture/append.md).
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 TOLERANCE_S: Final = 0.05
@@ -43,31 +43,33 @@ def _wall_time() -> float:
 class AwakeClock:
     """A monotonic clock that counts missed time (see the module). Call it for the seconds.
 
+    Each request that writes calls it, so that it does no more than read the three clocks.
+
     Args:
         monotonic: the clock that it follows while no time is missed.
-        others: the clocks that show missed time.
+        boot: shows the time of a suspension.
+        wall: shows the time of a pause, once it is set.
     """
 
     def __init__(
         self,
         monotonic: Clock = time.monotonic,
-        other_clocks: Sequence[Clock] = (_boot_time, _wall_time),
+        boot: Clock = _boot_time,
+        wall: Clock = _wall_time,
     ) -> None:
         self._monotonic = monotonic
-        self._other_clocks = other_clocks
+        self._boot = boot
+        self._wall = wall
         self._missed_s = 0.0
-        self._leads = self._read(monotonic())
+        now = monotonic()
+        self._boot_lead, self._wall_lead = boot() - now, wall() - now
 
     def __call__(self) -> float:
         """Seconds since some time in the past."""
         now = self._monotonic()
-        leads = self._read(now)
-        gains = (lead - last_lead for lead, last_lead in zip(leads, self._leads, strict=True))
-        gain = max(gains, default=0.0)
+        boot_lead, wall_lead = self._boot() - now, self._wall() - now
+        gain = max(boot_lead - self._boot_lead, wall_lead - self._wall_lead)
         if gain > TOLERANCE_S:
             self._missed_s += gain
-        self._leads = leads
+        self._boot_lead, self._wall_lead = boot_lead, wall_lead
         return now + self._missed_s
-
-    def _read(self, now: float) -> list[float]:
-        return [clock() - now for clock in self._other_clocks]
