@@ -107,13 +107,11 @@ class MarkerWriter:
 
     def ready(self, partition: TopicPartition, gap: Gap) -> bool:
         """Whether this gap is small, and markers may be sent into it without any wait."""
-        identity, marker = self._identity, self._lasts.get(partition)
+        identity, marker = self._current, self._lasts.get(partition)
         return (
             gap.seen
             and gap.end - gap.start <= SHARED_GAP
-            and not self._renewing.locked()
             and identity is not None
-            and identity.producer_id != self._used_up
             and marker is not None
             and settled(marker, identity.epoch)
         )
@@ -135,17 +133,17 @@ class MarkerWriter:
             grown = {p: e for p, e in ends.items() if e.error or e.log_end != gaps[p].start}
             lasts = {p: marker for p, marker in lasts.items() if p not in grown}
             answers |= grown
-        settled_partitions = {p for p, marker in lasts.items() if settled(marker, identity.epoch)}
-        before, end = common(lasts[p] for p in settled_partitions)
+        own = {p: marker for p, marker in lasts.items() if settled(marker, identity.epoch)}
+        before, end = common(own.values())
         markers: dict[TopicPartition, Markers] = {}
         for partition, marker in lasts.items():
-            if partition in settled_partitions:
-                count = min(gaps[partition].end - gaps[partition].start, self._at_once)
-                markers[partition] = Markers(count, before, end)
+            if partition in own:
+                gap = gaps[partition]
+                markers[partition] = Markers(min(gap.end - gap.start, self._at_once), before, end)
             else:
                 epoch = disputed(marker, identity.epoch)
                 markers[partition] = Markers(1, epoch, epoch)
-        return Prepared(MarkerRequest(identity, markers), answers, settled_partitions)
+        return Prepared(MarkerRequest(identity, markers), answers, own)
 
     async def write(self, gaps: Mapping[TopicPartition, Gap]) -> Mapping[TopicPartition, LogEnd]:
         """Write markers into these gaps alone (`write_all`)."""
@@ -185,8 +183,18 @@ class MarkerWriter:
         """The producer id that the markers carry."""
         return (await self._epoch()).producer_id
 
+    @property
+    def _current(self) -> ProducerIdentity | None:
+        """The producer id and epoch, if they are known and nothing renews them."""
+        identity = self._identity
+        if identity is None or identity.producer_id == self._used_up or self._renewing.locked():
+            return None
+        return identity
+
     async def _epoch(self) -> ProducerIdentity:
         """The producer id and epoch; a new one if there is none or an answer was lost."""
+        if (current := self._current) is not None:
+            return current
         async with self._renewing:
             while self._identity is None or self._identity.producer_id == self._used_up:
                 self._identity = await self._next_epoch()
@@ -237,14 +245,14 @@ class MarkerWriter:
             self._forbid()
         if _NEXT_EPOCH.intersection(codes.values()):
             self._identity = None
+        is_of_lasts = identity.producer_id == self._producer_id
         for partition, code in codes.items():
-            self._lasts.pop(partition, None)
-            if not code and identity.producer_id == self._producer_id:
-                self._lasts[partition] = marker = LastMarker(
-                    identity.epoch, markers[partition].last
-                )
-                if used_up(marker):
-                    self._used_up = identity.producer_id
+            if code or not is_of_lasts:
+                self._lasts.pop(partition, None)
+                continue
+            self._lasts[partition] = marker = LastMarker(identity.epoch, markers[partition].last)
+            if used_up(marker):
+                self._used_up = identity.producer_id
 
     def must_read(
         self, partition: TopicPartition, code: int, prepared: Prepared, *, seen: bool
@@ -298,15 +306,16 @@ async def write_all(
     results: dict[TopicPartition, LogEnd] = {}
     to_read: list[TopicPartition] = []
     for writer, part in prepared:
-        part_codes = {p: codes[p] for p in part.request.partitions if p in codes}
-        if _FORBIDDEN.intersection(part_codes.values()):
+        if not writer.allowed:
             continue
         results |= part.found
-        for partition, code in part_codes.items():
-            number = part.request.partitions[partition].number
-            end = -1 if code else parts[writer][partition].start + number
-            results[partition] = LogEnd(code, end, -1)
-            if writer.must_read(partition, code, part, seen=parts[writer][partition].seen):
+        for partition, markers in part.request.partitions.items():
+            code = codes.get(partition)
+            if code is None:
+                continue
+            gap = parts[writer][partition]
+            results[partition] = LogEnd(code, -1 if code else gap.start + markers.number, -1)
+            if writer.must_read(partition, code, part, seen=gap.seen):
                 to_read.append(partition)
     return {**results, **await destination.log_ends(to_read)} if to_read else results
 
