@@ -7,14 +7,17 @@ out what the metadata gives to another broker.
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from contract.bench import Bench
 from contract.kafka_bench import KafkaBench, run_on_kafka
 from contract.model_bench import run_on_model
+from twinlog.engines.exact.kafka_ports import MAX_MARKERS
 from twinlog.engines.exact.ports import MarkerRequest, Markers
 from twinlog.kafka.protocol.markers import Marker
+from twinlog.kafka.requests import transactions
 from twinlog.kafka.requests.transactions import write_txn_markers
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
@@ -98,5 +101,31 @@ def test_markers_for_a_missing_topic_are_not_sent(local: LocalCluster) -> None:
         async with asyncio.timeout(20):
             found = await bench.destination.write_markers(requests, node=1)
         assert found == {partition: 0, GONE: 6}
+
+    run_on_kafka(local, body)
+
+
+@pytest.mark.broker
+def test_few_and_many_markers_are_sent_together(
+    local: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: gaps that need many markers cost the others no round trip."""
+    calls: list[int] = []
+
+    async def counted(cluster: Any, node: int, requests: Any, **how: Any) -> Any:
+        calls.append(len(requests))
+        return await write_txn_markers(cluster, node, requests, **how)
+
+    async def body(bench: KafkaBench) -> None:
+        one, three, many, most = partitions = await bench.topic(4)
+        producer = await bench.destination.init_producer(bench.name("marker"))
+        numbers = {one: 1, three: 3, many: 500, most: MAX_MARKERS}
+        wanted = {p: Markers(number, 0, 16) for p, number in numbers.items()}
+        monkeypatch.setattr(transactions, "write_txn_markers", counted)
+        found = await bench.destination.write_markers([MarkerRequest(producer, wanted)], node=1)
+        assert found == dict.fromkeys(partitions, 0)
+        ends = await bench.destination.log_ends(partitions)
+        assert {p: end.log_end for p, end in ends.items()} == numbers
+        assert calls == [4, 1], "three of one marker each with the first of many, then the rest"
 
     run_on_kafka(local, body)

@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from twinlog.engines.exact.node_writer import Answers, NodeWriter
 from twinlog.engines.exact.ports import (
@@ -28,6 +28,7 @@ from twinlog.engines.exact.ports import (
     LeaderReport,
     LogEnd,
     MarkerRequest,
+    Markers,
     ProducerIdentity,
 )
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -71,6 +72,10 @@ _OF_A_TOPIC: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 )
 """UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED."""
+
+_Plan: TypeAlias = tuple[ProducerIdentity, Markers]
+"""The control records that a partition still needs, and their producer."""
+_Wanted: TypeAlias = dict[TopicPartition, _Plan]
 
 
 class KafkaSource:
@@ -369,24 +374,25 @@ class KafkaDestination:
         13 NETWORK_EXCEPTION: how many were written is unknown. 35 UNSUPPORTED_VERSION: the brokers
         do not have WriteTxnMarkers, and none was written.
         """
-        plans = {
-            partition: _Wanted(request.producer, *markers)
+        wanted: _Wanted = {
+            partition: (request.producer, markers)
             for request in requests
             for partition, markers in request.partitions.items()
         }
         if node is not None:
-            misrouted = {p for p in plans if not self._leads(node, p)}
-            node_plans = {p: plan for p, plan in plans.items() if p not in misrouted}
-            codes = await self._write_markers(node, node_plans, committed) if node_plans else {}
-            return {**codes, **dict.fromkeys(misrouted, int(ErrorCode.NOT_LEADER_OR_FOLLOWER))}
+            misrouted = [p for p in wanted if not self._leads(node, p)]
+            for p in misrouted:
+                del wanted[p]
+            codes = await self._write_markers(node, wanted, committed)
+            return codes | dict.fromkeys(misrouted, int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
-        async def ask(node: int, part: questions.Asked[_Wanted]) -> questions.Answers[int]:
+        async def ask(node: int, part: questions.Asked[_Plan]) -> questions.Answers[int]:
             codes = await self._write_markers(
                 node, {p: plan for p, (_, plan) in part.items()}, committed
             )
             return dict(codes)
 
-        answers = await questions.by_leader(self._cluster, plans, ask, tries=1)
+        answers = await questions.by_leader(self._cluster, wanted, ask, tries=1)
         return {
             p: result.code if isinstance(result, Refusal) else result
             for p, result in answers.items()
@@ -398,71 +404,41 @@ class KafkaDestination:
         return isinstance(leader, Leader) and leader.node_id == node
 
     async def _write_markers(
-        self, node: int, plans: dict[TopicPartition, "_Wanted"], committed: bool
-    ) -> Mapping[TopicPartition, int]:
-        """Send the markers of `ANSWERED_EACH` or fewer in requests of their own (`ports.py`)."""
-        few = {p: plan for p, plan in plans.items() if plan.number <= ANSWERED_EACH}
-        many = {p: plan for p, plan in plans.items() if plan.number > ANSWERED_EACH}
-        codes: dict[TopicPartition, int] = {}
+        self, node: int, wanted: _Wanted, committed: bool
+    ) -> dict[TopicPartition, int]:
+        """Send the markers of `ANSWERED_EACH` or fewer in requests of their own (`ports.py`).
+
+        These go at once, with the first request for those that need more. The rest follows in
+        sequence; a refused partition gets no more.
+        """
+        codes = dict.fromkeys(wanted, 0)
+        few = {p: plan for p, plan in wanted.items() if plan[1].number <= ANSWERED_EACH}
+        many = {p: plan for p, plan in wanted.items() if p not in few}
+        requests = _answered_each(few, committed)
         try:
-            if few:
-                codes |= await self._write_each(node, few, committed)
-            if many:
-                codes |= await self._write_many(node, many, committed)
+            while requests or many:
+                if many:
+                    request, many = _as_many_as_fit(many, committed)
+                    requests.append(request)
+                answers = await transactions.write_txn_markers(
+                    self._cluster,
+                    node,
+                    [request.markers for request in requests],
+                    lane=_MARKERS_LANE,
+                    before_send=self._permit,
+                )
+                for request, answer in zip(requests, answers, strict=True):
+                    for p in request.partitions:
+                        results = answer.get(wanted[p][0].producer_id, {})
+                        codes[p] = codes[p] or results.get(p, LEFT_OUT.code)
+                requests = []
+                many = {p: plan for p, plan in many.items() if not codes[p]}
         except (Retriable, ProtocolError):
-            return dict.fromkeys(plans, int(ErrorCode.NETWORK_EXCEPTION))
+            return dict.fromkeys(wanted, int(ErrorCode.NETWORK_EXCEPTION))
         except UserError as error:
             if error.code != ErrorCode.UNSUPPORTED_VERSION:
                 raise
-            return dict.fromkeys(plans, int(ErrorCode.UNSUPPORTED_VERSION))
-        return codes
-
-    async def _write_each(
-        self, node: int, plans: dict[TopicPartition, "_Wanted"], committed: bool
-    ) -> dict[TopicPartition, int]:
-        """Send one marker of each partition in a request, all requests at once."""
-        rounds: list[dict[TopicPartition, _Wanted]] = []
-        while plans:
-            rounds.append(plans)
-            plans = {
-                p: plan._replace(number=plan.number - 1)
-                for p, plan in plans.items()
-                if plan.number > 1
-            }
-        answers = await transactions.write_txn_markers(
-            self._cluster,
-            node,
-            [_one_marker_each(wanted, committed) for wanted in rounds],
-            lane=_MARKERS_LANE,
-            before_send=self._permit,
-        )
-        codes: dict[TopicPartition, int] = {}
-        for wanted, answer in zip(rounds, answers, strict=True):
-            for p, plan in wanted.items():
-                code = answer.get(plan.producer.producer_id, {}).get(p, LEFT_OUT.code)
-                codes[p] = codes.get(p) or code
-        return codes
-
-    async def _write_many(
-        self, node: int, plans: dict[TopicPartition, "_Wanted"], committed: bool
-    ) -> dict[TopicPartition, int]:
-        """Send requests of a bounded size in sequence; a refused partition gets no more."""
-        codes = dict.fromkeys(plans, 0)
-        while pending := [p for p, plan in plans.items() if plan.number > 0 and not codes[p]]:
-            batch, room = pending, MAX_MARKERS
-            markers: list[Marker] = []
-            while pending and (room >= len(pending) or not markers):
-                markers += _one_marker_each({p: plans[p] for p in pending}, committed)
-                room -= len(pending)
-                for p in pending:
-                    plans[p] = plans[p]._replace(number=plans[p].number - 1)
-                pending = [p for p in pending if plans[p].number > 0]
-            (answers,) = await transactions.write_txn_markers(
-                self._cluster, node, [markers], lane=_MARKERS_LANE, before_send=self._permit
-            )
-            for p in batch:
-                results = answers.get(plans[p].producer.producer_id, {})
-                codes[p] = results.get(p, LEFT_OUT.code)
+            return dict.fromkeys(wanted, int(ErrorCode.UNSUPPORTED_VERSION))
         return codes
 
     async def delete_records(
@@ -499,21 +475,47 @@ def _leaders(metadata: Metadata, topics: Collection[str]) -> Mapping[TopicPartit
     return leaders
 
 
-class _Wanted(NamedTuple):
-    """The control records that a partition still needs (`Markers`), and their producer."""
+class _Request(NamedTuple):
+    """A WriteTxnMarkers request, and the partitions that it is about."""
 
-    producer: ProducerIdentity
-    number: int
-    before: int
-    last: int
+    partitions: Collection[TopicPartition]
+    markers: list[Marker]
 
 
-def _one_marker_each(plans: Mapping[TopicPartition, _Wanted], committed: bool) -> list[Marker]:
+def _answered_each(wanted: _Wanted, committed: bool) -> list[_Request]:
+    """Requests with one control record of each partition at most."""
+    requests: list[_Request] = []
+    while wanted:
+        requests.append(_Request(wanted, _one_marker_each(wanted, committed)))
+        wanted = _without_one_each(wanted)
+    return requests
+
+
+def _as_many_as_fit(wanted: _Wanted, committed: bool) -> tuple[_Request, _Wanted]:
+    """A request of a bounded size, with several control records of a partition; and the rest."""
+    partitions, markers, room = wanted.keys(), list[Marker](), MAX_MARKERS
+    while wanted and (room >= len(wanted) or not markers):
+        markers += _one_marker_each(wanted, committed)
+        room -= len(wanted)
+        wanted = _without_one_each(wanted)
+    return _Request(partitions, markers), wanted
+
+
+def _without_one_each(wanted: _Wanted) -> _Wanted:
+    """What is left after one control record of each partition."""
+    return {
+        p: (producer, markers._replace(number=markers.number - 1))
+        for p, (producer, markers) in wanted.items()
+        if markers.number > 1
+    }
+
+
+def _one_marker_each(wanted: _Wanted, committed: bool) -> list[Marker]:
     """One control record for each partition, grouped by producer and coordinator epoch."""
     groups: defaultdict[tuple[ProducerIdentity, int], list[TopicPartition]] = defaultdict(list)
-    for partition, plan in plans.items():
-        epoch = plan.before if plan.number > 1 else plan.last
-        groups[plan.producer, epoch].append(partition)
+    for partition, (producer, markers) in wanted.items():
+        epoch = markers.before if markers.number > 1 else markers.last
+        groups[producer, epoch].append(partition)
     return [
         Marker(producer.producer_id, producer.epoch, group, committed, epoch)
         for (producer, epoch), group in groups.items()
