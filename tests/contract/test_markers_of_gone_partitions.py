@@ -106,6 +106,29 @@ def test_markers_for_a_missing_topic_are_not_sent(local: LocalCluster) -> None:
 
 
 @pytest.mark.broker
+def test_the_entry_with_most_partitions_is_last(
+    local: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: of one producer id, too: partitions that need more markers are an entry of their own.
+
+    The topic is gone, and the metadata has not shown it yet.
+    """
+
+    async def body(bench: KafkaBench) -> None:
+        partitions = await bench.topic(2)
+        producer = await bench.destination.init_producer(bench.name("marker"))
+        wanted = dict.fromkeys(partitions, Markers(2, 16, 32)) | {GONE: Markers(1, 16, 32)}
+        monkeypatch.setattr(bench.destination, "_leads", lambda *_: True)
+        async with asyncio.timeout(20):
+            found = await bench.destination.write_markers([MarkerRequest(producer, wanted)], node=1)
+        assert found == dict.fromkeys(partitions, 0) | {GONE: 3}
+        ends = await bench.destination.log_ends(partitions)
+        assert {end.log_end for end in ends.values()} == {2}
+
+    run_on_kafka(local, body)
+
+
+@pytest.mark.broker
 def test_few_and_many_markers_are_sent_together(
     local: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

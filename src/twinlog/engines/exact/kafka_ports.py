@@ -516,9 +516,10 @@ def _one_marker_each(wanted: _Wanted, committed: bool) -> list[Marker]:
     for partition, (producer, markers) in wanted.items():
         epoch = markers.before if markers.number > 1 else markers.last
         groups[producer, epoch].append(partition)
+    # The last entry is the one whose partitions are least likely to be gone (`marker_writer.send`).
     return [
         Marker(producer.producer_id, producer.epoch, group, committed, epoch)
-        for (producer, epoch), group in groups.items()
+        for (producer, epoch), group in sorted(groups.items(), key=lambda item: len(item[1]))
     ]
 
 
