@@ -306,7 +306,7 @@ async def write_all(
     results: dict[TopicPartition, LogEnd] = {}
     to_read: list[TopicPartition] = []
     for writer, part in prepared:
-        if not writer.allowed:
+        if any(codes.get(p) in _FORBIDDEN for p in part.request.partitions):
             continue
         results |= part.found
         for partition, markers in part.request.partitions.items():
