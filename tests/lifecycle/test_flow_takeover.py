@@ -216,6 +216,19 @@ def test_a_foreign_record_in_between(played: Played) -> None:
     assert played.begin() == (41, 40, (41, 60))
 
 
+def test_the_copy_behind_the_recorded_offset_is_missing(played: Played) -> None:
+    """Goal: where the comparison fails, what was copied up to the last copy is named.
+
+    MirrorMaker 2 skips a record that is too large for the target with `errors.tolerance=all`
+    (KIP-779).
+    """
+    played.fill(100, 41)
+    played.copy(42, 80)
+    played.record(40)
+    assert played.begin() == (41, 40, (41, 80))
+    assert "up to 39 records, [41, 80), may be copied twice" in str(played.begins()[0])
+
+
 def test_a_foreign_record_at_the_end(played: Played) -> None:
     """Goal: a log that contradicts what was recorded is refused; the error says how to go on."""
     played.fill(100, 60)

@@ -435,7 +435,10 @@ class FlowTakeover:
         repeated = await self._repeated(place, begin, readable.end)
         if repeated is None:
             repeated = OffsetRange(begin, rest.end)
-        return _doubtful(place, recorded, repeated, why)
+        # The copy of `begin` may be missing in the remote topic, and later ones not: MirrorMaker 2
+        # skips records with `errors.tolerance=all` (KIP-779), and retention deletes old timestamps.
+        named = OffsetRange(begin, max(repeated.end, found.end))
+        return _doubtful(place, recorded, named, why)
 
     async def _repeated(self, place: _Subject, begin: Offset, end: Offset) -> OffsetRange | None:
         """The source's records from `begin` on that the remote topic has; None: too many to say.
