@@ -16,10 +16,11 @@ import pytest
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import UserError
 from twinlog.kafka.types import Offset, TopicPartition
-from twinlog.lifecycle import flow_creation, flow_takeover
+from twinlog.lifecycle import flow_creation, worker_records
 from twinlog.lifecycle.flow_creation import take_over_topics
-from twinlog.lifecycle.flow_takeover import FlowTakeover, TakenOver
+from twinlog.lifecycle.flow_takeover import TakenOver
 from twinlog.lifecycle.flow_topics import FlowClusters
+from twinlog.lifecycle.worker_records import WorkerRecords
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.flow import flow_properties
 from twinlog.mirror.settings import KIND, TRANSACTIONAL, TRANSLATED
@@ -100,10 +101,10 @@ class World:
         }.items():
             monkeypatch.setattr(flow_creation, name, fake)
         monkeypatch.setattr(FlowClusters, "add", add)
-        monkeypatch.setattr(FlowTakeover, "_read_copied", answer(self.copied))
-        monkeypatch.setattr(flow_takeover, "_exists", answer(lambda: bool(self.copied)))
-        monkeypatch.setattr(flow_takeover, "member_clients", answer(self.members))
-        monkeypatch.setattr(flow_takeover, "_GROUP_S", 0.0)
+        monkeypatch.setattr(WorkerRecords, "_read_copied", answer(self.copied))
+        monkeypatch.setattr(worker_records, "_exists", answer(lambda: bool(self.copied)))
+        monkeypatch.setattr(worker_records, "member_clients", answer(self.members))
+        monkeypatch.setattr(worker_records, "_GROUP_S", 0.0)
 
     def take_over(self) -> list[str]:
         """The topics that were taken over."""

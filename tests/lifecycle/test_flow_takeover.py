@@ -19,7 +19,7 @@ from conftest import Pair
 from twinlog.kafka.errors import Retriable, UserError
 from twinlog.kafka.log.records import Record
 from twinlog.kafka.types import TopicPartition
-from twinlog.lifecycle import flow_takeover
+from twinlog.lifecycle import flow_takeover, worker_records
 from twinlog.lifecycle.flow_takeover import FlowTakeover, TakenOver
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.load import delete_before
@@ -388,7 +388,7 @@ def test_a_cluster_that_never_had_mirror_maker(played: Played) -> None:
 
 def test_mirror_maker_is_running(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: it would copy on beside the flow."""
-    monkeypatch.setattr(flow_takeover, "_GROUP_S", 0.5)
+    monkeypatch.setattr(worker_records, "_GROUP_S", 0.5)
     played.fill(10, 10)
     played.record(5)
     group = default_worker(played.alias).group

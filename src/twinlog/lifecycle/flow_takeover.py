@@ -19,11 +19,10 @@ one on: it is not made for compacted topics. Where it proves no more than that, 
 behind the recorded offset. No record is missed, and what may be copied twice is named
 (`TakenOver.repeated`).
 
-MirrorMaker 2 has to be stopped. Members of its group, and a remote topic that grows, show that it
-is not. After a kill its group keeps a member for `session.timeout.ms`, 10 s by default.
+MirrorMaker 2 has to be stopped. Members of its group (worker_records.py), and a remote topic that
+grows, show that it is not.
 """
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
@@ -33,30 +32,22 @@ from typing import Final, NamedTuple
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Topic
 from twinlog.kafka.errors import Refusal, Retriable, UserError
-from twinlog.kafka.groups.offsets import member_clients
 from twinlog.kafka.log.records import Record, decode, each_record
 from twinlog.kafka.log_reader import ClusterLogs
 from twinlog.kafka.requests.partitions import Isolation, list_offsets
-from twinlog.kafka.requests.topics import confirm_absent
 from twinlog.kafka.types import LogBounds, Offset, TopicPartition
-from twinlog.mirror.connect_offsets import last_copied
+from twinlog.lifecycle.worker_records import WorkerRecords
 from twinlog.mirror.connect_worker import ConnectWorker
 from twinlog.mirror.copied_tail import CopiedTail, OffsetRange, content
 from twinlog.mirror.flow import FlowRules
 from twinlog.mirror.flow_settings import TAKEOVER, FlowSettings
-from twinlog.mirror.mm2_records import OffsetSync, decode_offset_sync
 from twinlog.mirror.plan import Data, plan
-from twinlog.store.control_topics import partition_count
-from twinlog.store.topic_reader import read_whole
 
 log = logging.getLogger(__name__)
 
 TAKING_OVER: Final = frozenset({"compare", "recorded"})
 """The values of `twinlog.takeover` with which a flow goes on where MirrorMaker 2 has stopped."""
 
-_GROUP_S: Final = 30.0
-"""How long members of MirrorMaker 2's group may remain: more than its session timeout."""
-_POLL_S: Final = 0.5
 _MAX_DECODED: Final = 64 << 20
 _MOST: Final = 10_000_000
 """Records of a partition behind the recorded one that are looked at."""
@@ -127,15 +118,11 @@ class FlowTakeover:
         self._destination = destination
         self._source = source
         self._flow = flow
-        self._worker = worker
+        self._left = WorkerRecords(destination, source, flow, worker)
         self._reads_all = self._settings.consumer_isolation_level == "read_uncommitted"
         isolation = Isolation.READ_UNCOMMITTED if self._reads_all else Isolation.READ_COMMITTED
         self._source_logs = ClusterLogs(source, isolation=isolation)
         self._remote_logs = ClusterLogs(destination)
-        self._copied: Mapping[TopicPartition, int] | None = None
-        self._was_read = False
-        self._syncs: Mapping[TopicPartition, OffsetSync] | None = None
-        self._trouble: UserError | None = None
 
     @property
     def _settings(self) -> FlowSettings:
@@ -153,8 +140,8 @@ class FlowTakeover:
             Retriable: a cluster is unreachable.
         """
         if self._settings.twinlog_takeover in TAKING_OVER:
-            await self._require_stopped()
-            await self._last_copied()
+            await self._left.require_stopped()
+            await self._left.require_copied()
             return
         for name, topic in remote.items():
             await self.begins(topics[name], topic)
@@ -169,8 +156,8 @@ class FlowTakeover:
             UserError: it is running, or has recorded an offset that the flow has not reached.
             Retriable: the target is unreachable.
         """
-        await self._require_stopped()
-        if not ends or (copied := await self._recorded()) is None:
+        await self._left.require_stopped()
+        if not ends or (copied := await self._left.copied()) is None:
             return
         for partition in sorted(ends.keys() & copied.keys()):
             if copied[partition] >= ends[partition]:
@@ -208,8 +195,8 @@ class FlowTakeover:
         if self._settings.twinlog_takeover == "refuse":
             await self._refuse(topic.name, remote.name, filled)
             return []
-        await self._require_stopped()
-        await self._last_copied()
+        await self._left.require_stopped()
+        await self._left.require_copied()
         await self._source_logs.refresh([topic.name])
         bounds = await self._source_logs.bounds(list(filled))
         compacted = (await self._source_logs.compacts([topic.name]))[topic.name] is not False
@@ -229,67 +216,11 @@ class FlowTakeover:
 
     # ---- what MirrorMaker 2 has recorded ---------------------------------------------------------
 
-    async def _require_stopped(self) -> None:
-        """Wait until MirrorMaker 2's group has no member.
-
-        Raises:
-            UserError: it keeps some.
-        """
-        if self._trouble is not None:
-            raise self._trouble
-        group = self._worker.group
-        deadline = asyncio.get_running_loop().time() + _GROUP_S
-        waits = False
-        while members := await member_clients(self._destination, group):
-            if asyncio.get_running_loop().time() > deadline:
-                self._trouble = UserError(
-                    f"MirrorMaker 2 is running: its group {group} has the members "
-                    f"{', '.join(members)}",
-                    hint="stop it, then try again",
-                )
-                raise self._trouble
-            if not waits:
-                waits = True
-                log.warning("waiting for the members of %s to end: %s", group, ", ".join(members))
-            await asyncio.sleep(_POLL_S)
-
-    async def _last_copied(self) -> Mapping[TopicPartition, int]:
-        """The offsets that MirrorMaker 2 has recorded.
-
-        Raises:
-            UserError: it has recorded none on this cluster.
-        """
-        copied = await self._recorded()
-        if copied is None:
-            raise UserError(
-                "MirrorMaker 2 has left no offsets: the target has no topic "
-                f"{' or '.join(self._worker.offsets_topics)}",
-                hint="start with the file of MirrorMaker 2, which may set its name "
-                f"(offset.storage.topic); without the topic, {TAKEOVER}=ignore copies all records "
-                "to the remote topics",
-            )
-        return copied
-
-    async def _recorded(self) -> Mapping[TopicPartition, int] | None:
-        """The offsets that MirrorMaker 2 has recorded; None: it has no topic for them."""
-        if not self._was_read:
-            copied: dict[TopicPartition, int] | None = None
-            for topic in self._worker.offsets_topics:
-                if await _exists(self._destination, topic):
-                    copied = {**(copied or {}), **await self._read_copied(topic)}
-            self._copied, self._was_read = copied, True
-        return self._copied
-
-    async def _read_copied(self, topic: str) -> Mapping[TopicPartition, int]:
-        records = await read_whole(self._destination, topic)
-        alias = self._settings.source_cluster_alias
-        return last_copied(((record.key, record.value) for record in records), alias)
-
     async def _refuse(
         self, topic: str, remote: str, filled: Mapping[TopicPartition, TopicPartition]
     ) -> None:
         try:
-            recorded = await self._recorded() or {}
+            recorded = await self._left.copied() or {}
         except UserError as error:  # who never had MirrorMaker 2 needs no right to its topics
             log.warning("whether MirrorMaker 2 has copied to %s is not known: %s", remote, error)
             return
@@ -303,9 +234,7 @@ class FlowTakeover:
 
     async def _synced(self, place: _Subject) -> Offset | None:
         """The source offset of the last offset sync, if it is true."""
-        if self._syncs is None:
-            self._syncs = await self._read_syncs()
-        sync = self._syncs.get(place.source)
+        sync = (await self._left.offset_syncs()).get(place.source)
         if sync is None:
             return None
         original = await _record_at(
@@ -320,18 +249,6 @@ class FlowTakeover:
             return None
         return Offset(sync.upstream_offset)
 
-    async def _read_syncs(self) -> Mapping[TopicPartition, OffsetSync]:
-        settings = self._settings
-        at_source = settings.offset_syncs_topic_location == "source"
-        cluster = self._source if at_source else self._destination
-        topic = self._flow.policy.offset_syncs_topic(
-            settings.target_cluster_alias if at_source else settings.source_cluster_alias
-        )
-        if not await _exists(cluster, topic):
-            return {}
-        syncs = (decode_offset_sync(one.key, one.value) for one in await read_whole(cluster, topic))
-        return {sync.partition: sync for sync in syncs if sync is not None}
-
     # ---- comparison ------------------------------------------------------------------------------
 
     def _bounds(self, place: _Subject) -> OffsetRange:
@@ -341,7 +258,7 @@ class FlowTakeover:
         return OffsetRange(Offset(bounds.start), Offset(end))
 
     async def _begin(self, place: _Subject, compacted: bool) -> TakenOver:
-        copied = (await self._last_copied()).get(place.source)
+        copied = (await self._left.require_copied()).get(place.source)
         recorded = await self._synced(place) if copied is None else Offset(copied)
         start, end = self._bounds(place)
         if place.remote_bounds.last_stable < place.remote_bounds.high_watermark:
@@ -538,13 +455,6 @@ def _known(bounds: Mapping[TopicPartition, LogBounds], partition: TopicPartition
     if bound.error:
         Refusal(bound.error).fail("read the log's bounds", topic=partition.topic)
     return bound
-
-
-async def _exists(cluster: KafkaCluster, topic: str) -> bool:
-    if await partition_count(cluster, topic) is not None:
-        return True
-    await confirm_absent(cluster, topic)
-    return False
 
 
 async def _record_at(

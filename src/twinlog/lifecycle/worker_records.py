@@ -1,0 +1,154 @@
+"""What MirrorMaker 2 has left on the two clusters of a flow, and whether it still runs.
+
+    members of its group   target             mirror/connect_worker.py
+    recorded offsets       target             mirror/connect_offsets.py
+    offset syncs           source or target   mirror/mm2_records.py
+
+After a kill its group keeps a member for `session.timeout.ms`, 10 s by default.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import UserError
+from twinlog.kafka.groups.offsets import member_clients
+from twinlog.kafka.requests.topics import confirm_absent
+from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.connect_offsets import last_copied
+from twinlog.mirror.connect_worker import ConnectWorker
+from twinlog.mirror.flow import FlowRules
+from twinlog.mirror.flow_settings import TAKEOVER
+from twinlog.mirror.mm2_records import OffsetSync, decode_offset_sync
+from twinlog.store.control_topics import partition_count
+from twinlog.store.topic_reader import read_whole
+
+log = logging.getLogger(__name__)
+
+_GROUP_S: Final = 30.0
+"""How long members of MirrorMaker 2's group may remain: more than its session timeout."""
+_POLL_S: Final = 0.5
+
+
+class WorkerRecords:
+    """Reads, once each, what MirrorMaker 2 has left.
+
+    Args:
+        destination: the target.
+        source: the source.
+        flow: the flow.
+        worker: what MirrorMaker 2's Connect worker is called.
+    """
+
+    def __init__(
+        self,
+        destination: KafkaCluster,
+        source: KafkaCluster,
+        flow: FlowRules,
+        worker: ConnectWorker,
+    ) -> None:
+        self._destination = destination
+        self._source = source
+        self._flow = flow
+        self._worker = worker
+        self._copied: Mapping[TopicPartition, int] | None = None
+        self._was_read = False
+        self._syncs: Mapping[TopicPartition, OffsetSync] | None = None
+        self._trouble: UserError | None = None
+
+    async def require_stopped(self) -> None:
+        """Wait until MirrorMaker 2's group has no member.
+
+        Raises:
+            UserError: it keeps some.
+            Retriable: the target is unreachable.
+        """
+        if self._trouble is not None:
+            raise self._trouble
+        group = self._worker.group
+        deadline = asyncio.get_running_loop().time() + _GROUP_S
+        waits = False
+        while members := await member_clients(self._destination, group):
+            if asyncio.get_running_loop().time() > deadline:
+                self._trouble = UserError(
+                    f"MirrorMaker 2 is running: its group {group} has the members "
+                    f"{', '.join(members)}",
+                    hint="stop it, then try again",
+                )
+                raise self._trouble
+            if not waits:
+                waits = True
+                log.warning("waiting for the members of %s to end: %s", group, ", ".join(members))
+            await asyncio.sleep(_POLL_S)
+
+    async def require_copied(self) -> Mapping[TopicPartition, int]:
+        """The offsets that MirrorMaker 2 has recorded.
+
+        Raises:
+            UserError: it has recorded none on this cluster, or they may not be read.
+            ProtocolError: they cannot be decoded.
+            Retriable: the target is unreachable.
+        """
+        copied = await self.copied()
+        if copied is None:
+            raise UserError(
+                "MirrorMaker 2 has left no offsets: the target has no topic "
+                f"{' or '.join(self._worker.offsets_topics)}",
+                hint="start with the file of MirrorMaker 2, which may set its name "
+                f"(offset.storage.topic); without the topic, {TAKEOVER}=ignore copies all records "
+                "to the remote topics",
+            )
+        return copied
+
+    async def copied(self) -> Mapping[TopicPartition, int] | None:
+        """The offsets that MirrorMaker 2 has recorded; None: it has no topic for them.
+
+        Raises:
+            UserError: they may not be read.
+            ProtocolError, Retriable: see `require_copied`.
+        """
+        if not self._was_read:
+            copied: dict[TopicPartition, int] | None = None
+            for topic in self._worker.offsets_topics:
+                if await _exists(self._destination, topic):
+                    copied = {**(copied or {}), **await self._read_copied(topic)}
+            self._copied, self._was_read = copied, True
+        return self._copied
+
+    async def _read_copied(self, topic: str) -> Mapping[TopicPartition, int]:
+        records = await read_whole(self._destination, topic)
+        alias = self._flow.settings.source_cluster_alias
+        return last_copied(((record.key, record.value) for record in records), alias)
+
+    async def offset_syncs(self) -> Mapping[TopicPartition, OffsetSync]:
+        """The last offset sync of each of the source's partitions; without their topic, none.
+
+        Raises:
+            UserError: they may not be read.
+            ProtocolError: they cannot be decoded.
+            Retriable: their cluster is unreachable.
+        """
+        if self._syncs is None:
+            self._syncs = await self._read_syncs()
+        return self._syncs
+
+    async def _read_syncs(self) -> Mapping[TopicPartition, OffsetSync]:
+        settings = self._flow.settings
+        at_source = settings.offset_syncs_topic_location == "source"
+        cluster = self._source if at_source else self._destination
+        topic = self._flow.policy.offset_syncs_topic(
+            settings.target_cluster_alias if at_source else settings.source_cluster_alias
+        )
+        if not await _exists(cluster, topic):
+            return {}
+        syncs = (decode_offset_sync(one.key, one.value) for one in await read_whole(cluster, topic))
+        return {sync.partition: sync for sync in syncs if sync is not None}
+
+
+async def _exists(cluster: KafkaCluster, topic: str) -> bool:
+    if await partition_count(cluster, topic) is not None:
+        return True
+    await confirm_absent(cluster, topic)
+    return False
