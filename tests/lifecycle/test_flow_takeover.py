@@ -26,7 +26,7 @@ from twinlog.local.load import delete_before
 from twinlog.mirror import connect_offsets, mm2_records
 from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset
 from twinlog.mirror.connect_worker import default_worker
-from twinlog.mirror.flow import connect_worker_of, flow_of, flow_properties
+from twinlog.mirror.flow import connect_worker_of, flow_of, flow_properties, may_route
 from twinlog.mirror.mm2_records import OffsetSync
 from twinlog.store.topic_writer import ALL, Entry, append
 
@@ -50,8 +50,11 @@ class Played:
 
     def fill(self, count: int, copied: int) -> None:
         """Write records to the source, and copy the first of them."""
-        librdkafka_tools.write_same(self.source, self.topic, 0, 0, count)
+        self.fill_source(count)
         self.copy(0, copied)
+
+    def fill_source(self, count: int) -> None:
+        librdkafka_tools.write_same(self.source, self.topic, 0, 0, count)
 
     def copy(self, start: int, end: int) -> None:
         """Copy records of the source, as MirrorMaker 2 does: aborted ones, too."""
@@ -124,8 +127,8 @@ class Played:
             async with client(self.pair.source) as source, client(self.pair.destination) as target:
                 topics = (await source.refresh([self.topic])).topics
                 remote = (await target.refresh([self.remote])).topics
-                takeover = FlowTakeover(target, source, flow, worker)
-                return await takeover.begins(topics[self.topic], remote[self.remote])
+                takeover = FlowTakeover(target, source, flow, worker, routes=may_route(properties))
+                return await takeover.begins(topics[self.topic], remote.get(self.remote))
 
         return asyncio.run(body())
 
@@ -344,6 +347,55 @@ def test_a_remote_topic_that_is_empty(played: Played) -> None:
     played.fill(100, 0)
     played.record(40)
     assert [played.begins(mode) for mode in ("refuse", "compare", "recorded", "ignore")] == [[]] * 4
+
+
+def test_an_empty_remote_topic_of_a_flow_that_begins_at_the_end(played: Played) -> None:
+    """Goal: records behind what MirrorMaker 2 has recorded are not passed over.
+
+    Its remote topic was recreated, so all of the source is copied to it.
+    """
+    latest = {"consumer.auto.offset.reset": "latest"}
+    played.fill(100, 0)
+    assert [played.begins(mode, **latest) for mode in ("refuse", "compare")] == [[], []]
+    played.record(40)
+    for mode in ("refuse", "compare", "recorded"):
+        assert played.begin(mode, **latest) == (0, 40, None)
+    assert played.begins("ignore", **latest) == []
+    delete_before(played.source, [(played.topic, 0, 10)])
+    assert played.begin(**latest) == (10, 40, None)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        {
+            "transforms": "route",
+            "transforms.route.type": "org.apache.kafka.connect.transforms.RegexRouter",
+            "transforms.route.regex": r"[^.]*\.(.*)",
+            "transforms.route.replacement": "$1",
+        },
+        {"twinlog.transform.sql": "SELECT record, 'gold' AS topic FROM records"},
+    ],
+)
+@pytest.mark.parametrize("exists", [True, False])
+def test_an_empty_remote_topic_whose_records_were_routed(
+    played: Played, transform: Mapping[str, str], exists: bool
+) -> None:
+    """Goal: copies that are in other topics are not made again without a word.
+
+    MirrorMaker 2 creates the remote topic, and its transforms write elsewhere.
+    """
+    if not exists:
+        librdkafka_tools.delete_topic(played.target, played.remote)
+    played.fill_source(100)
+    assert [played.begins(mode, **transform) for mode in ("refuse", "compare")] == [[], []]
+    played.record(40)
+    for mode in ("refuse", "compare"):
+        with pytest.raises(UserError, match="up to offset 40, and its remote topic is") as caught:
+            played.begins(mode, **transform)
+        assert "twinlog.takeover=recorded begins behind" in caught.value.hint
+    assert played.begin("recorded", **transform) == (41, 40, (41, 100))
+    assert played.begins("ignore", **transform) == []
 
 
 def test_it_is_refused_without_a_decision(played: Played) -> None:

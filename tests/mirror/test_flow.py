@@ -11,7 +11,7 @@ from twinlog.kafka.errors import UserError
 from twinlog.lifecycle.flow_creation import properties_of, stored_properties
 from twinlog.mirror import replication_policy
 from twinlog.mirror.dataframe_transform import DataFrameTransform
-from twinlog.mirror.flow import flow_of, flow_properties, transforms_of
+from twinlog.mirror.flow import flow_of, flow_properties, may_route, transforms_of
 from twinlog.mirror.flow_settings import DEFAULT_POLICY, IDENTITY_POLICY, SETTINGS
 from twinlog.mirror.mirror_maker_file import Flow, parse_mirror_maker_file
 from twinlog.mirror.mirror_maker_report import EXAMPLE_TOPIC, flow_row
@@ -100,6 +100,30 @@ def test_a_transform_by_spark_is_stored_with_the_flow() -> None:
     flow_of(properties)
     with pytest.raises(UserError, match="both set: expected one of them"):
         transforms_of({**properties, "mirror.flow.transforms": "route"})
+
+
+@pytest.mark.parametrize(
+    ("transform", "routes"),
+    [
+        ({}, False),
+        ({"transaction.producer": "true"}, False),
+        (TRANSFORMS, True),
+        ({**TRANSFORMS, "transforms.route.type": " RegexRouter"}, True),
+        ({**TRANSFORMS, "transforms": " ", "twinlog.transform.sql": "SELECT record"}, True),
+        ({"transforms": "drop", "transforms.drop.type": "DropHeaders"}, False),
+        (
+            {
+                "transforms": "drop, route",
+                "transforms.drop.type": "DropHeaders",
+                "transforms.route.type": "org.apache.kafka.connect.transforms.TimestampRouter",
+            },
+            True,
+        ),
+    ],
+)
+def test_transforms_that_may_route(transform: Mapping[str, str], routes: bool) -> None:
+    """Goal: an empty remote topic of such a flow does not show that nothing was copied."""
+    assert may_route(flow_properties(transform, "a", "b")) == routes
 
 
 class Suffixed(ReplicationPolicy):

@@ -31,6 +31,7 @@ from twinlog.mirror.flow import (
     connect_worker_of,
     flow_of,
     flow_properties,
+    may_route,
     reports_positions,
     transforms_of,
 )
@@ -216,9 +217,9 @@ async def _check_takeover(destination: KafkaCluster, properties: Mapping[str, st
         topics = (await source.refresh(None)).topics
         names = copied_topics(topics, *flow)
         existing = await existing_topics(destination, {*names.values()})
-        remote = {topic: existing[name] for topic, name in names.items() if name in existing}
-        worker = connect_worker_of(properties)
-        await FlowTakeover(destination, source, flow, worker).check(topics, remote)
+        remote = {topic: existing.get(name) for topic, name in names.items()}
+        worker, routes = connect_worker_of(properties), may_route(properties)
+        await FlowTakeover(destination, source, flow, worker, routes=routes).check(topics, remote)
 
 
 async def take_over_topics(destination: KafkaCluster, name: str) -> list[TakenOver]:

@@ -5,6 +5,11 @@
     recorded   behind the last record that it has recorded as copied; it may have copied more
     ignore     as if the remote topic were empty
 
+A remote partition that never had a record shows that nothing was copied, unless transforms may have
+routed the records to other topics. Then the recorded offset counts, on the operator's word. Without
+such transforms all of the source's records are copied, also by a flow that begins at the end of its
+topics, as it would miss records that MirrorMaker 2 had still to copy.
+
 What MirrorMaker 2 has recorded is in the offsets topic of its Connect worker
 (mirror/connect_offsets.py). Where that has nothing of a partition yet, its last offset sync counts,
 if the records at both of its offsets are equal: it is written after the target has acknowledged
@@ -25,30 +30,30 @@ grows, show that it is not.
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Topic
 from twinlog.kafka.errors import Refusal, Retriable, UserError
-from twinlog.kafka.log.records import Record, decode, each_record
+from twinlog.kafka.log.records import Record
 from twinlog.kafka.log_reader import ClusterLogs
 from twinlog.kafka.requests.partitions import Isolation, list_offsets
 from twinlog.kafka.types import LogBounds, Offset, TopicPartition
+from twinlog.lifecycle.log_records import record_at, records_in
 from twinlog.lifecycle.worker_records import WorkerRecords
 from twinlog.mirror.connect_worker import ConnectWorker
 from twinlog.mirror.copied_tail import CopiedTail, OffsetRange, content
 from twinlog.mirror.flow import FlowRules
 from twinlog.mirror.flow_settings import TAKEOVER, FlowSettings
-from twinlog.mirror.plan import Data, plan
 
 log = logging.getLogger(__name__)
 
 TAKING_OVER: Final = frozenset({"compare", "recorded"})
 """The values of `twinlog.takeover` with which a flow goes on where MirrorMaker 2 has stopped."""
 
-_MAX_DECODED: Final = 64 << 20
+_NO_RECORDS: Final = LogBounds(0, 0, 0, 0)
 _MOST: Final = 10_000_000
 """Records of a partition behind the recorded one that are looked at."""
 _HELD: Final = 1_000_000
@@ -90,6 +95,22 @@ class _Subject:
     remote_bounds: LogBounds
 
 
+class _Ends(NamedTuple):
+    """The partitions of a topic, by what their remote partitions hold.
+
+    A partition that the remote topic lacks is in neither, if there is a remote topic.
+    """
+
+    remote: str | None
+    """The remote topic; None: there is none."""
+    filled: Mapping[TopicPartition, TopicPartition]
+    """By the source's partitions, the remote ones that have, or had, records."""
+    empty: Set[TopicPartition]
+    """The source's partitions whose remote ones never had any."""
+    bounds: Mapping[TopicPartition, LogBounds]
+    """Of all remote partitions."""
+
+
 class _LastCopy(NamedTuple):
     """The last record of a remote topic; the others as in `CopiedTail`."""
 
@@ -106,6 +127,7 @@ class FlowTakeover:
         source: the source.
         flow: the flow, with its `twinlog.takeover`.
         worker: what MirrorMaker 2's Connect worker is called.
+        routes: whether transforms may write to other topics than the remote ones (`may_route`).
     """
 
     def __init__(
@@ -114,10 +136,13 @@ class FlowTakeover:
         source: KafkaCluster,
         flow: FlowRules,
         worker: ConnectWorker,
+        *,
+        routes: bool,
     ) -> None:
         self._destination = destination
         self._source = source
         self._flow = flow
+        self._routes = routes
         self._left = WorkerRecords(destination, source, flow, worker)
         self._reads_all = self._settings.consumer_isolation_level == "read_uncommitted"
         isolation = Isolation.READ_UNCOMMITTED if self._reads_all else Isolation.READ_COMMITTED
@@ -128,12 +153,12 @@ class FlowTakeover:
     def _settings(self) -> FlowSettings:
         return self._flow.settings
 
-    async def check(self, topics: Mapping[str, Topic], remote: Mapping[str, Topic]) -> None:
+    async def check(self, topics: Mapping[str, Topic], remote: Mapping[str, Topic | None]) -> None:
         """Check that a flow may begin with these topics.
 
         Args:
             topics: the source's topics, by name.
-            remote: their remote topics that exist, by the source's names.
+            remote: their remote topics, by the source's names; None: it does not exist.
 
         Raises:
             UserError: MirrorMaker 2 has copied a topic, or is running, or its offsets are missing.
@@ -142,9 +167,11 @@ class FlowTakeover:
         if self._settings.twinlog_takeover in TAKING_OVER:
             await self._left.require_stopped()
             await self._left.require_copied()
-            return
-        for name, topic in remote.items():
-            await self.begins(topics[name], topic)
+        elif self._settings.twinlog_takeover == "refuse":
+            for name, topic in remote.items():
+                ends = await self._ends(topics[name], topic)
+                if ends.filled or self._routes:
+                    self._refuse(topics[name], ends, await self._recorded(topics[name]))
 
     async def check_copied(self, ends: Mapping[TopicPartition, int]) -> None:
         """Check that MirrorMaker 2 is stopped, and has copied no more of what a flow has.
@@ -168,12 +195,12 @@ class FlowTakeover:
                     "since, start without --takeover",
                 )
 
-    async def begins(self, topic: Topic, remote: Topic) -> list[TakenOver]:
+    async def begins(self, topic: Topic, remote: Topic | None) -> list[TakenOver]:
         """Where the partitions of a topic begin; those are left out that begin as usual.
 
         Args:
             topic: the source's topic.
-            remote: the remote topic, which existed before the flow.
+            remote: the remote topic, which existed before the flow; None: there was none.
 
         Raises:
             UserError: MirrorMaker 2 has copied the topic, or is running, or what it has recorded
@@ -183,67 +210,154 @@ class FlowTakeover:
         """
         if self._settings.twinlog_takeover == "ignore":
             return []
-        await self._remote_logs.refresh([remote.name])
-        keys = {
-            TopicPartition(topic.name, index): TopicPartition(remote.name, index)
-            for index in {*topic.partitions} & {*remote.partitions}
+        ends = await self._ends(topic, remote)
+        if not ends.filled and not self._asks_empty:
+            return []
+        takes_over = self._settings.twinlog_takeover in TAKING_OVER
+        if takes_over:
+            await self._left.require_stopped()
+        recorded = await self._recorded(topic)
+        self._refuse(topic, ends, recorded)
+        begins = await self._begins_empty(topic, ends, recorded)
+        if takes_over and ends.filled:
+            begins += await self._begins_filled(topic, ends)
+        return begins
+
+    async def _ends(self, topic: Topic, remote: Topic | None) -> _Ends:
+        """What the remote partitions of a topic hold.
+
+        Raises:
+            Retriable: the target is unreachable, or does not show the topic.
+        """
+        if remote is None:
+            return _Ends(None, {}, {*_partitions(topic)}, {})
+        shown = (await self._remote_logs.refresh([remote.name])).topics.get(remote.name)
+        if shown is None:
+            raise Retriable("the target does not show the topic", topic=remote.name)
+        names = {
+            one: TopicPartition(remote.name, one.partition)
+            for one in _partitions(topic)
+            if one.partition in shown.partitions
         }
-        ends = await self._remote_logs.bounds(list(keys.values()))
-        filled = {key: name for key, name in keys.items() if _known(ends, name).high_watermark > 0}
-        if not filled:
-            return []
-        if self._settings.twinlog_takeover == "refuse":
-            await self._refuse(topic.name, remote.name, filled)
-            return []
-        await self._left.require_stopped()
+        bounds = await self._remote_logs.bounds(list(names.values()))
+        filled = {
+            one: name for one, name in names.items() if _known(bounds, name).high_watermark > 0
+        }
+        return _Ends(remote.name, filled, names.keys() - filled.keys(), bounds)
+
+    async def _begins_filled(self, topic: Topic, ends: _Ends) -> list[TakenOver]:
         await self._left.require_copied()
-        await self._source_logs.refresh([topic.name])
-        bounds = await self._source_logs.bounds(list(filled))
-        compacted = (await self._source_logs.compacts([topic.name]))[topic.name] is not False
+        bounds, compacted = await self._source_bounds(topic, ends.filled)
         results = [
-            await self._begin(_Subject(key, name, _known(bounds, key), ends[name]), compacted)
-            for key, name in filled.items()
+            await self._begin(_Subject(one, name, bounds[one], ends.bounds[name]), compacted)
+            for one, name in ends.filled.items()
         ]
-        after = await self._remote_logs.bounds(list(keys.values()))
-        for name in keys.values():
-            if (end := _known(after, name).high_watermark) != ends[name].high_watermark:
+        after = await self._remote_logs.bounds(list(ends.bounds))
+        for name, before in ends.bounds.items():
+            if (end := _known(after, name).high_watermark) != before.high_watermark:
                 raise UserError(
-                    f"{name} has grown from {ends[name].high_watermark} to {end} while it was "
+                    f"{name} has grown from {before.high_watermark} to {end} while it was "
                     "compared with the source",
                     hint="another program writes to it: stop MirrorMaker 2, and try again",
                 )
         return results
 
+    async def _source_bounds(
+        self, topic: Topic, partitions: Collection[TopicPartition]
+    ) -> tuple[Mapping[TopicPartition, LogBounds], bool]:
+        """The bounds of the source's partitions, and whether the topic may be compacted."""
+        await self._source_logs.refresh([topic.name])
+        bounds = await self._source_logs.bounds(partitions)
+        compacts = await self._source_logs.compacts([topic.name])
+        return {one: _known(bounds, one) for one in partitions}, compacts[topic.name] is not False
+
+    # ---- empty remote partitions -----------------------------------------------------------------
+
+    @property
+    def _asks_empty(self) -> bool:
+        """Whether it matters what MirrorMaker 2 has recorded of an empty remote partition.
+
+        If its transforms have routed the records to other topics, it has copied them. Otherwise
+        they are copied from the source's beginning, which is as usual unless the flow begins at the
+        end of its topics.
+        """
+        return self._routes or self._settings.consumer_auto_offset_reset == "latest"
+
+    async def _begins_empty(
+        self, topic: Topic, ends: _Ends, recorded: Mapping[TopicPartition, int]
+    ) -> list[TakenOver]:
+        """Where partitions begin whose remote partition is empty, if something is recorded."""
+        partitions = sorted(ends.empty & recorded.keys()) if self._asks_empty else []
+        if not partitions:
+            return []
+        bounds, compacted = await self._source_bounds(topic, partitions)
+        if not self._routes:
+            return [
+                TakenOver(one, Offset(bounds[one].start), Offset(recorded[one]))
+                for one in partitions
+            ]
+        return [
+            await self._begin(_Subject(one, one, bounds[one], _NO_RECORDS), compacted)
+            for one in partitions
+        ]
+
     # ---- what MirrorMaker 2 has recorded ---------------------------------------------------------
 
-    async def _refuse(
-        self, topic: str, remote: str, filled: Mapping[TopicPartition, TopicPartition]
-    ) -> None:
+    async def _recorded(self, topic: Topic) -> Mapping[TopicPartition, int]:
+        """The offsets that MirrorMaker 2 has recorded; none if it has no topic for them.
+
+        Who never had MirrorMaker 2 needs no right to its topics.
+        """
         try:
-            recorded = await self._left.copied() or {}
-        except UserError as error:  # who never had MirrorMaker 2 needs no right to its topics
-            log.warning("whether MirrorMaker 2 has copied to %s is not known: %s", remote, error)
-            return
-        if copied := sorted(filled.keys() & recorded.keys()):
+            return await self._left.copied() or {}
+        except UserError as error:
+            if self._settings.twinlog_takeover in TAKING_OVER:
+                raise
+            log.warning("whether MirrorMaker 2 has copied %s is not known: %s", topic.name, error)
+            return {}
+
+    def _refuse(self, topic: Topic, ends: _Ends, recorded: Mapping[TopicPartition, int]) -> None:
+        """Refuse a topic that MirrorMaker 2 has copied, if its copies cannot be found.
+
+        With `refuse`, any topic that it has copied is refused.
+
+        Raises:
+            UserError: it would be copied again, unless the operator says otherwise.
+        """
+        refuses = self._settings.twinlog_takeover == "refuse"
+        if refuses and (copied := sorted(ends.filled.keys() & recorded.keys())):
             raise UserError(
-                f"MirrorMaker 2 has copied {copied[0]} to {remote} up to offset "
-                f"{recorded[copied[0]]}; the flow would copy all of {topic} again",
+                f"MirrorMaker 2 has copied {copied[0]} to {ends.remote} up to offset "
+                f"{recorded[copied[0]]}; the flow would copy all of {topic.name} again",
                 hint=f"--takeover goes on where it has stopped, {TAKEOVER}=ignore copies all again",
             )
-        log.warning("%s has records already; those of %s are copied behind them", remote, topic)
+        asks = self._routes and self._settings.twinlog_takeover != "recorded"
+        if asks and (copied := sorted(ends.empty & recorded.keys())):
+            raise UserError(
+                f"MirrorMaker 2 has copied {copied[0]} up to offset {recorded[copied[0]]}, and "
+                "its remote topic is empty: transforms may have routed the records to other topics",
+                hint=f"{TAKEOVER}=recorded begins behind that offset, {TAKEOVER}=ignore copies "
+                "all again",
+            )
+        if refuses and ends.filled:
+            log.warning(
+                "%s has records already; those of %s are copied behind them",
+                ends.remote,
+                topic.name,
+            )
 
     async def _synced(self, place: _Subject) -> Offset | None:
         """The source offset of the last offset sync, if it is true."""
         sync = (await self._left.offset_syncs()).get(place.source)
         if sync is None:
             return None
-        original = await _record_at(
+        original = await record_at(
             self._source_logs, place.source, sync.upstream_offset, self._bounds(place)
         )
         remote = OffsetRange(
             Offset(place.remote_bounds.start), Offset(place.remote_bounds.last_stable)
         )
-        copy = await _record_at(self._remote_logs, place.remote, sync.downstream_offset, remote)
+        copy = await record_at(self._remote_logs, place.remote, sync.downstream_offset, remote)
         if original is None or copy is None or content(original) != content(copy):
             log.warning("the last offset sync is of other records, and is not used: %s", sync)
             return None
@@ -311,7 +425,7 @@ class FlowTakeover:
             )
         tail = CopiedTail(last, recorded)
         most = min(place.remote_bounds.high_watermark, _MOST)
-        async for records in _records(self._source_logs, place.source, readable):
+        async for records in records_in(self._source_logs, place.source, readable):
             tail.look(records)
             if tail.end is not None or tail.records > most:
                 break
@@ -366,7 +480,7 @@ class FlowTakeover:
         """
         held: set[int] | None = None
         upto = begin
-        async for records in _records(self._source_logs, place.source, OffsetRange(begin, end)):
+        async for records in records_in(self._source_logs, place.source, OffsetRange(begin, end)):
             if records and held is None:
                 held = await self._held_since(place, records[0].timestamp)
                 if held is None:
@@ -394,7 +508,7 @@ class FlowTakeover:
         if part.end - part.start > _HELD:
             return None
         held: set[int] = set()
-        async for records in _records(self._remote_logs, place.remote, part):
+        async for records in records_in(self._remote_logs, place.remote, part):
             held.update(hash(content(record)) for record in records)
         return held
 
@@ -405,7 +519,7 @@ class FlowTakeover:
             begin = max(place.remote_bounds.start, upto - step)
             last = None
             part = OffsetRange(Offset(begin), Offset(upto))
-            async for records in _records(self._remote_logs, place.remote, part):
+            async for records in records_in(self._remote_logs, place.remote, part):
                 last = records[-1] if records else last
             if last is not None:
                 return last
@@ -418,10 +532,10 @@ class FlowTakeover:
         """Whether both ranges have this many records, and these are equal one by one."""
         if copies.start < place.remote_bounds.start:
             return False
-        remote = _records(self._remote_logs, place.remote, copies)
+        remote = records_in(self._remote_logs, place.remote, copies)
         queue: deque[Record] = deque()
         equal = 0
-        async for records in _records(self._source_logs, place.source, originals):
+        async for records in records_in(self._source_logs, place.source, originals):
             for record in records:
                 while not queue:
                     batch = await anext(remote, None)
@@ -432,6 +546,10 @@ class FlowTakeover:
                     return False
                 equal += 1
         return equal == count
+
+
+def _partitions(topic: Topic) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, index) for index in topic.partitions]
 
 
 def _unproven(what: str, place: _Subject, recorded: Offset, begin: Offset, other: str) -> UserError:
@@ -455,38 +573,3 @@ def _known(bounds: Mapping[TopicPartition, LogBounds], partition: TopicPartition
     if bound.error:
         Refusal(bound.error).fail("read the log's bounds", topic=partition.topic)
     return bound
-
-
-async def _record_at(
-    logs: ClusterLogs, partition: TopicPartition, offset: int, bounds: OffsetRange
-) -> Record | None:
-    """The record at an offset; None if there is none."""
-    if not bounds.start <= offset < bounds.end:
-        return None
-    async for records in _records(logs, partition, OffsetRange(Offset(offset), Offset(offset + 1))):
-        for record in records:
-            return record
-    return None
-
-
-async def _records(
-    logs: ClusterLogs, partition: TopicPartition, offsets: OffsetRange
-) -> AsyncIterator[list[Record]]:
-    """All records with these offsets, in order; the lists may be empty.
-
-    Raises:
-        Retriable: the end of the range cannot be reached.
-    """
-    at = offsets.start
-    while at < offsets.end:
-        async for answer in logs.answers(partition, at):
-            if pieces := plan(answer.records, at, answer.aborted, _MAX_DECODED):
-                break
-        yield [
-            decode(raw)
-            for piece in pieces
-            if isinstance(piece, Data)
-            for raw in each_record(piece.header, piece.records, _MAX_DECODED)
-            if offsets.start <= raw.offset < offsets.end
-        ]
-        at = pieces[-1].end

@@ -30,7 +30,7 @@ from twinlog.lifecycle.destination_topics import (
 )
 from twinlog.lifecycle.flow_takeover import FlowTakeover, TakenOver
 from twinlog.mirror.copied_configs import left_out, remote_configs
-from twinlog.mirror.flow import FlowRules, connect_worker_of
+from twinlog.mirror.flow import FlowRules, connect_worker_of, may_route
 from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.topic_configs import NEVER_COPIED, TIERED_STORAGE, SourceConfig
 from twinlog.store.config_records import Mirror, MirrorTopic
@@ -87,7 +87,8 @@ class FlowClusters:
     def __post_init__(self) -> None:
         """Begin to find out where topics begin."""
         worker = connect_worker_of(self.mirror.source)
-        takeover = FlowTakeover(self.destination, self.source, self.flow, worker)
+        routes = may_route(self.mirror.source)
+        takeover = FlowTakeover(self.destination, self.source, self.flow, worker, routes=routes)
         object.__setattr__(self, "takeover", takeover)
 
     async def add(
@@ -143,8 +144,8 @@ class FlowClusters:
             taken_over = [
                 one
                 for name, topic in usable.items()
-                if names[name] in existing and name not in former and name not in placed
-                for one in await self.takeover.begins(topic, existing[names[name]])
+                if name not in former and name not in placed
+                for one in await self.takeover.begins(topic, existing.get(names[name]))
             ]
             for one in taken_over:
                 log.log(logging.INFO if one.repeated is None else logging.WARNING, "%s", one)

@@ -43,6 +43,7 @@ from twinlog.mirror.setting_values import parse_flag
 from twinlog.mirror.settings import FLOW_PREFIX, KIND, TRANSACTIONAL, TRANSLATED
 from twinlog.mirror.transform_chain import (
     TransformChain,
+    has_router,
     has_transforms,
     is_transform_property,
     parse_transforms,
@@ -158,6 +159,18 @@ def transforms_of(properties: Mapping[str, str]) -> TransformChain | DataFrameTr
         UserError: a transform is not known, or a property is wrong.
     """
     return parse_any_transform(settings_texts(properties))
+
+
+def may_route(properties: Mapping[str, str]) -> bool:
+    """Whether a flow's transforms may write records to other topics than the remote ones.
+
+    A query or function of Spark may: only its result has the topics.
+
+    Args:
+        properties: a flow's, as `transforms_of` accepts them.
+    """
+    values = _values(properties)
+    return has_dataframe_transform(values) or has_router(values)
 
 
 def parse_any_transform(values: Mapping[str, str]) -> TransformChain | DataFrameTransform:

@@ -514,6 +514,7 @@ _PREDICATES: Final[Mapping[str, Callable[[TransformOptions], Predicate]]] = {
 # Whose functions read nothing of a record but its topic and partition, and append headers.
 _UNIFORM: Final = frozenset({"RegexRouter", "InsertHeader", "Filter"})
 _UNIFORM_PREDICATES: Final = frozenset({"TopicNameMatches"})
+_ROUTERS: Final = frozenset({"RegexRouter", "TimestampRouter"})
 _SIDE_NAMES: Final = {"Key": KEY, "Value": VALUE}
 
 TRANSFORM_NAMES: Final = (*_OF_RECORDS, *(f"{n}${s}" for n in _OF_SIDES for s in _SIDE_NAMES))
@@ -555,6 +556,11 @@ def predicate_named(class_name: str, options: TransformOptions) -> Predicate:
 def is_uniform_transform(class_name: str) -> bool:
     """Whether a transform of this class, without a predicate, is uniform: see `ChainStep`."""
     return class_name.strip().removeprefix(TRANSFORMS_PACKAGE) in _UNIFORM
+
+
+def is_router(class_name: str) -> bool:
+    """Whether a transform of this class may change the topic of a record."""
+    return class_name.strip().removeprefix(TRANSFORMS_PACKAGE) in _ROUTERS
 
 
 def is_uniform_predicate(class_name: str) -> bool:

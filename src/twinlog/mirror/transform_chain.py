@@ -33,6 +33,7 @@ from twinlog.mirror.record_transforms import (
     Transform,
     TransformOptions,
     applied,
+    is_router,
     is_uniform_predicate,
     is_uniform_transform,
     predicate_named,
@@ -151,6 +152,12 @@ def is_transform_property(name: str) -> bool:
 def has_transforms(values: Mapping[str, str]) -> bool:
     """Whether a flow's properties name a transform."""
     return bool(values.get(TRANSFORMS, "").strip())
+
+
+def has_router(values: Mapping[str, str]) -> bool:
+    """Whether a transform of a flow with these properties, which can be read, routes records."""
+    names = _list(values, TRANSFORMS) if has_transforms(values) else []
+    return any(is_router(values[f"{TRANSFORMS}.{name}.type"]) for name in names)
 
 
 def parse_transforms(values: Mapping[str, str]) -> TransformChain:
