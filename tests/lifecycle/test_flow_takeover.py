@@ -38,7 +38,13 @@ SECONDS = 30.0
 class Played:
     """A topic of the source, its remote topic, and what MirrorMaker 2 has recorded."""
 
-    def __init__(self, pair: Pair, topic: str, config: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        pair: Pair,
+        topic: str,
+        config: Mapping[str, str] | None = None,
+        remote_config: Mapping[str, str] | None = None,
+    ) -> None:
         self.pair = pair
         self.topic = topic
         self.alias = f"a{uuid.uuid4().hex[:8]}"
@@ -46,7 +52,7 @@ class Played:
         self.source = pair.source.bootstrap_servers
         self.target = pair.destination.bootstrap_servers
         librdkafka_tools.make_topic(self.source, topic, 1, config)
-        librdkafka_tools.make_topic(self.target, self.remote, 1)
+        librdkafka_tools.make_topic(self.target, self.remote, 1, remote_config)
 
     def fill(self, count: int, copied: int) -> None:
         """Write records to the source, and copy the first of them."""
@@ -56,9 +62,15 @@ class Played:
     def fill_source(self, count: int) -> None:
         librdkafka_tools.write_same(self.source, self.topic, 0, 0, count)
 
-    def copy(self, start: int, end: int) -> None:
+    def copy(self, start: int, end: int, acks: str = "all") -> None:
         """Copy records of the source, as MirrorMaker 2 does: aborted ones, too."""
-        producer = Producer({"bootstrap.servers": self.target, "enable.idempotence": True})
+        producer = Producer(
+            {
+                "bootstrap.servers": self.target,
+                "acks": acks,
+                "enable.idempotence": acks == "all",
+            }
+        )
         reader = Consumer(
             {
                 "bootstrap.servers": self.source,
@@ -471,6 +483,36 @@ def test_a_remote_topic_that_grows(played: Played, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(FlowTakeover, "_last_record", growing)
     with pytest.raises(UserError, match="has grown from 60 to 61"):
         played.begins()
+
+
+def test_copies_that_are_not_replicated_yet(pair: Pair, trio: LocalCluster, topic: str) -> None:
+    """Goal: copies above the high watermark are not made again, and the error names them.
+
+    With fewer than min.insync.replicas the leader keeps what it has appended, and readers do not
+    see it until the replica is back: MirrorMaker 2 got NOT_ENOUGH_REPLICAS_AFTER_APPEND, and died.
+    """
+    played = Played(Pair(pair.source, trio), topic, remote_config={"min.insync.replicas": "3"})
+    played.fill(100, 60)
+    played.record(40)
+    names = librdkafka_tools.admin(played.target).list_topics(played.remote, timeout=SECONDS)
+    remote = names.topics[played.remote].partitions[0]
+    killed = next(node for node in remote.replicas if node != remote.leader)
+    trio.kill(killed)
+    try:
+        played.copy(60, 70, acks="1")
+        for takeover in ("compare", "recorded"):
+            with pytest.raises(Retriable, match=r"records \[60, 70\) are not replicated yet"):
+                played.begins(takeover)
+    finally:
+        trio.start_broker(killed)
+
+    def begun() -> object:
+        try:
+            return played.begin()
+        except Retriable:  # the replica is not in sync yet
+            return None
+
+    assert until(begun, SECONDS, "the replica") == (70, 40, None)
 
 
 def test_aborted_records_are_copied_by_mirror_maker(played: Played) -> None:

@@ -30,7 +30,7 @@ grows, show that it is not.
 
 import logging
 from collections import deque
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -42,6 +42,7 @@ from twinlog.kafka.log_reader import ClusterLogs
 from twinlog.kafka.requests.partitions import Isolation, list_offsets
 from twinlog.kafka.types import LogBounds, Offset, TopicPartition
 from twinlog.lifecycle.log_records import record_at, records_in
+from twinlog.lifecycle.remote_ends import RemoteEnds, RemoteLogs, known_bounds
 from twinlog.lifecycle.worker_records import WorkerRecords
 from twinlog.mirror.connect_worker import ConnectWorker
 from twinlog.mirror.copied_tail import CopiedTail, OffsetRange, content
@@ -95,22 +96,6 @@ class _Subject:
     remote_bounds: LogBounds
 
 
-class _Ends(NamedTuple):
-    """The partitions of a topic, by what their remote partitions hold.
-
-    A partition that the remote topic lacks is in neither, if there is a remote topic.
-    """
-
-    remote: str | None
-    """The remote topic; None: there is none."""
-    filled: Mapping[TopicPartition, TopicPartition]
-    """By the source's partitions, the remote ones that have, or had, records."""
-    empty: Set[TopicPartition]
-    """The source's partitions whose remote ones never had any."""
-    bounds: Mapping[TopicPartition, LogBounds]
-    """Of all remote partitions."""
-
-
 class _LastCopy(NamedTuple):
     """The last record of a remote topic; the others as in `CopiedTail`."""
 
@@ -148,6 +133,7 @@ class FlowTakeover:
         isolation = Isolation.READ_UNCOMMITTED if self._reads_all else Isolation.READ_COMMITTED
         self._source_logs = ClusterLogs(source, isolation=isolation)
         self._remote_logs = ClusterLogs(destination)
+        self._remote = RemoteLogs(destination, self._remote_logs)
 
     @property
     def _settings(self) -> FlowSettings:
@@ -169,7 +155,7 @@ class FlowTakeover:
             await self._left.require_copied()
         elif self._settings.twinlog_takeover == "refuse":
             for name, topic in remote.items():
-                ends = await self._ends(topics[name], topic)
+                ends = await self._remote.ends(topics[name], topic)
                 if ends.filled or self._routes:
                     self._refuse(topics[name], ends, await self._recorded(topics[name]))
 
@@ -210,12 +196,14 @@ class FlowTakeover:
         """
         if self._settings.twinlog_takeover == "ignore":
             return []
-        ends = await self._ends(topic, remote)
+        ends = await self._remote.ends(topic, remote)
         if not ends.filled and not self._asks_empty:
             return []
         takes_over = self._settings.twinlog_takeover in TAKING_OVER
         if takes_over:
             await self._left.require_stopped()
+            ends = await self._remote.ends(topic, remote)
+            ends.require_replicated()
         recorded = await self._recorded(topic)
         self._refuse(topic, ends, recorded)
         begins = await self._begins_empty(topic, ends, recorded)
@@ -223,41 +211,18 @@ class FlowTakeover:
             begins += await self._begins_filled(topic, ends)
         return begins
 
-    async def _ends(self, topic: Topic, remote: Topic | None) -> _Ends:
-        """What the remote partitions of a topic hold.
-
-        Raises:
-            Retriable: the target is unreachable, or does not show the topic.
-        """
-        if remote is None:
-            return _Ends(None, {}, {*_partitions(topic)}, {})
-        shown = (await self._remote_logs.refresh([remote.name])).topics.get(remote.name)
-        if shown is None:
-            raise Retriable("the target does not show the topic", topic=remote.name)
-        names = {
-            one: TopicPartition(remote.name, one.partition)
-            for one in _partitions(topic)
-            if one.partition in shown.partitions
-        }
-        bounds = await self._remote_logs.bounds(list(names.values()))
-        filled = {
-            one: name for one, name in names.items() if _known(bounds, name).high_watermark > 0
-        }
-        return _Ends(remote.name, filled, names.keys() - filled.keys(), bounds)
-
-    async def _begins_filled(self, topic: Topic, ends: _Ends) -> list[TakenOver]:
+    async def _begins_filled(self, topic: Topic, ends: RemoteEnds) -> list[TakenOver]:
         await self._left.require_copied()
         bounds, compacted = await self._source_bounds(topic, ends.filled)
         results = [
             await self._begin(_Subject(one, name, bounds[one], ends.bounds[name]), compacted)
             for one, name in ends.filled.items()
         ]
-        after = await self._remote_logs.bounds(list(ends.bounds))
-        for name, before in ends.bounds.items():
-            if (end := _known(after, name).high_watermark) != before.high_watermark:
+        for name, end in (await self._remote.log_ends(ends.log_ends)).items():
+            if end != (before := ends.log_ends[name]):
                 raise UserError(
-                    f"{name} has grown from {before.high_watermark} to {end} while it was "
-                    "compared with the source",
+                    f"{name} has grown from {before} to {end} while it was compared with the "
+                    "source",
                     hint="another program writes to it: stop MirrorMaker 2, and try again",
                 )
         return results
@@ -269,7 +234,9 @@ class FlowTakeover:
         await self._source_logs.refresh([topic.name])
         bounds = await self._source_logs.bounds(partitions)
         compacts = await self._source_logs.compacts([topic.name])
-        return {one: _known(bounds, one) for one in partitions}, compacts[topic.name] is not False
+        return {one: known_bounds(bounds, one) for one in partitions}, compacts[
+            topic.name
+        ] is not False
 
     # ---- empty remote partitions -----------------------------------------------------------------
 
@@ -284,7 +251,7 @@ class FlowTakeover:
         return self._routes or self._settings.consumer_auto_offset_reset == "latest"
 
     async def _begins_empty(
-        self, topic: Topic, ends: _Ends, recorded: Mapping[TopicPartition, int]
+        self, topic: Topic, ends: RemoteEnds, recorded: Mapping[TopicPartition, int]
     ) -> list[TakenOver]:
         """Where partitions begin whose remote partition is empty, if something is recorded."""
         partitions = sorted(ends.empty & recorded.keys()) if self._asks_empty else []
@@ -316,7 +283,9 @@ class FlowTakeover:
             log.warning("whether MirrorMaker 2 has copied %s is not known: %s", topic.name, error)
             return {}
 
-    def _refuse(self, topic: Topic, ends: _Ends, recorded: Mapping[TopicPartition, int]) -> None:
+    def _refuse(
+        self, topic: Topic, ends: RemoteEnds, recorded: Mapping[TopicPartition, int]
+    ) -> None:
         """Refuse a topic that MirrorMaker 2 has copied, if its copies cannot be found.
 
         With `refuse`, any topic that it has copied is refused.
@@ -548,10 +517,6 @@ class FlowTakeover:
         return equal == count
 
 
-def _partitions(topic: Topic) -> list[TopicPartition]:
-    return [TopicPartition(topic.name, index) for index in topic.partitions]
-
-
 def _unproven(what: str, place: _Subject, recorded: Offset, begin: Offset, other: str) -> UserError:
     return UserError(
         f"{what}; nothing proves that offset {recorded}, which MirrorMaker 2 has recorded, is of "
@@ -566,10 +531,3 @@ def _doubtful(
 ) -> TakenOver:
     some = repeated if repeated.end > repeated.start else None
     return TakenOver(place.source, repeated.start, recorded, some, reason)
-
-
-def _known(bounds: Mapping[TopicPartition, LogBounds], partition: TopicPartition) -> LogBounds:
-    bound = bounds[partition]
-    if bound.error:
-        Refusal(bound.error).fail("read the log's bounds", topic=partition.topic)
-    return bound
