@@ -156,8 +156,9 @@ class FlowTakeover:
         elif self._settings.twinlog_takeover == "refuse":
             for name, topic in remote.items():
                 ends = await self._remote.ends(topics[name], topic)
-                if ends.filled or self._routes:
-                    self._refuse(topics[name], ends, await self._recorded(topics[name]))
+                if ends.filled or self._asks_empty:
+                    recorded = await self._recorded(topics[name], ends)
+                    self._refuse(topics[name], ends, recorded)
 
     async def check_copied(self, ends: Mapping[TopicPartition, int]) -> None:
         """Check that MirrorMaker 2 is stopped, and has copied no more of what a flow has.
@@ -204,7 +205,7 @@ class FlowTakeover:
             await self._left.require_stopped()
             ends = await self._remote.ends(topic, remote)
             ends.require_replicated()
-        recorded = await self._recorded(topic)
+        recorded = await self._recorded(topic, ends)
         self._refuse(topic, ends, recorded)
         begins = await self._begins_empty(topic, ends, recorded)
         if takes_over and ends.filled:
@@ -270,17 +271,29 @@ class FlowTakeover:
 
     # ---- what MirrorMaker 2 has recorded ---------------------------------------------------------
 
-    async def _recorded(self, topic: Topic) -> Mapping[TopicPartition, int]:
+    async def _recorded(self, topic: Topic, ends: RemoteEnds) -> Mapping[TopicPartition, int]:
         """The offsets that MirrorMaker 2 has recorded; none if it has no topic for them.
 
-        Who never had MirrorMaker 2 needs no right to its topics.
+        A topic that may not be read proves nothing. If there is no remote topic either, which
+        MirrorMaker 2 creates in any case, who never had it needs no right to its topics.
+
+        Raises:
+            UserError: they may not be read.
         """
         try:
             return await self._left.copied() or {}
         except UserError as error:
+            what = f"whether MirrorMaker 2 has copied {topic.name} is not known: {error}"
             if self._settings.twinlog_takeover in TAKING_OVER:
                 raise
-            log.warning("whether MirrorMaker 2 has copied %s is not known: %s", topic.name, error)
+            if ends.remote is not None:
+                raise UserError(
+                    what,
+                    hint=f"or set {TAKEOVER}=ignore, which copies all of {topic.name} to "
+                    f"{ends.remote}, behind what is there",
+                    code=error.code,
+                ) from error
+            log.warning("%s", what)
             return {}
 
     def _refuse(
