@@ -14,7 +14,7 @@ import pytest
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Partition, Topic
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import UserError
+from twinlog.kafka.errors import Retriable, UserError
 from twinlog.kafka.types import LogBounds, TopicPartition
 from twinlog.lifecycle.flow_takeover import FlowTakeover, TakenOver
 from twinlog.lifecycle.remote_ends import RemoteEnds, RemoteLogs
@@ -122,3 +122,24 @@ def test_without_a_remote_topic_no_right_is_needed(
     with caplog.at_level(logging.WARNING):
         assert answers.begins("refuse", remote=False, **LATEST) == []
     assert "whether MirrorMaker 2 has copied t is not known: no right" in caplog.text
+
+
+@pytest.mark.parametrize("settings", [LATEST, {}])
+@pytest.mark.parametrize("mode", ["compare", "recorded", "refuse"])
+def test_a_copied_partition_that_an_answer_leaves_out(
+    answers: Answers, mode: str, settings: Mapping[str, str]
+) -> None:
+    """Goal: it is not added later as one that nobody has copied."""
+    answers.recorded = {
+        TopicPartition("t", 1): 40,
+        TopicPartition("other", 7): 40,
+    }
+    answers.ends = {0: 60, 1: 60}
+    with pytest.raises(Retriable, match="copied t-1 up to offset 40, and the source does not"):
+        answers.begins(mode, 1, **settings)
+    answers.ends = {0: 60}
+    with pytest.raises(Retriable, match="copied t-1 up to offset 40, and the target does not"):
+        answers.begins(mode, 2, **settings)
+    assert answers.begins("ignore", 1, **settings) == []
+    del answers.recorded[TopicPartition("t", 1)]
+    assert answers.begins("refuse", 1, **settings) == []

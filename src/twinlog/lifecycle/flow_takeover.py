@@ -207,6 +207,7 @@ class FlowTakeover:
             ends.require_replicated()
         recorded = await self._recorded(topic, ends)
         self._refuse(topic, ends, recorded)
+        _require_shown(topic, ends, recorded)
         begins = await self._begins_empty(topic, ends, recorded)
         if takes_over and ends.filled:
             begins += await self._begins_filled(topic, ends)
@@ -528,6 +529,27 @@ class FlowTakeover:
                     return False
                 equal += 1
         return equal == count
+
+
+def _require_shown(topic: Topic, ends: RemoteEnds, recorded: Mapping[TopicPartition, int]) -> None:
+    """Check that both clusters show all partitions that MirrorMaker 2 has copied.
+
+    A broker that is cut off from the controllers shows the former partitions of a topic that has
+    grown. Those that it leaves out would be added later, and begin as if nobody had copied them.
+
+    Raises:
+        Retriable: one of them is not shown.
+    """
+    for partition in sorted(recorded.keys() - ends.filled.keys() - ends.empty):
+        if partition.topic != topic.name:
+            continue
+        side = "target" if partition.partition in topic.partitions else "source"
+        raise Retriable(
+            f"MirrorMaker 2 has copied {partition} up to offset {recorded[partition]}, and the "
+            f"{side} does not show the partition",
+            hint="try again: a broker's answer may be old; if the topic was recreated with fewer "
+            f"partitions, {TAKEOVER}=ignore copies what the source has now",
+        )
 
 
 def _unproven(what: str, place: _Subject, recorded: Offset, begin: Offset, other: str) -> UserError:
