@@ -143,7 +143,8 @@ def test_mirror_maker_has_to_be_stopped_even_if_all_topics_are_there(world: Worl
 
 @pytest.mark.parametrize("kind", [TRANSLATED, TRANSACTIONAL])
 @pytest.mark.parametrize(
-    ("begins", "end", "recorded"), [((60,), None, 60), ((60,), 80, 80), ((), 80, 99)]
+    ("begins", "end", "recorded"),
+    [((60,), None, 60), ((60,), 80, 80), ((), 80, 99), ((0,), 500, 900)],
 )
 def test_a_mirror_maker_that_has_run_since_is_an_error(
     world: World, begins: tuple[int, ...], end: int | None, recorded: int, kind: str
@@ -153,8 +154,8 @@ def test_a_mirror_maker_that_has_run_since_is_an_error(
         world.mirror = replace(MIRROR, source={**MIRROR.source, KIND: TRANSACTIONAL})
     world.topics = [topic("t1", *begins)]
     world.ends |= {} if end is None else {FIRST: end}
-    world.copied[FIRST] = recorded - (recorded != 99)
-    if recorded != 99:
+    if recorded in {60, 80}:
+        world.copied[FIRST] = recorded - 1
         assert world.take_over() == ["t2", "t3"]
     world.copied[FIRST] = recorded
     with pytest.raises(UserError, match=f"copied t1-0 on since: .* offset {recorded}") as caught:
@@ -164,7 +165,7 @@ def test_a_mirror_maker_that_has_run_since_is_an_error(
 
 def test_what_is_recorded_of_a_former_topic_says_nothing(world: World) -> None:
     """Goal: a topic that was recreated, and is copied whole, is no error."""
-    world.topics = [topic("t1", 0)]
+    world.topics = [replace(topic("t1", 0), whole=True)]
     world.ends[FIRST] = 10
     world.copied[FIRST] = 500
     assert world.take_over() == ["t2", "t3"]

@@ -74,6 +74,7 @@ records = st.one_of(
         topic_id=st.uuids(),
         partitions=st.integers(1, 10_000),
         wanted=st.sampled_from(Wanted),
+        whole=st.booleans(),
         source_deleted=st.booleans(),
         origins=st.lists(text, max_size=3).map(tuple),
         set_back=st.none()
@@ -109,6 +110,7 @@ def test_topic_records_have_a_stable_json_form() -> None:
     assert encode(replace(topic, begins=(-1, 41)))[1].startswith(b'{"begins":[-1,41],"part')
     followed = replace(topic, followed_from=(7, 0))
     assert encode(followed)[1].startswith(b'{"followed_from":[7,0],"part')
+    assert encode(replace(topic, whole=True))[1].endswith(b'"wanted":"MIRRORING","whole":true}')
     recorded = replace(topic, offsets_topic_id=UUID(int=3))
     assert encode(recorded)[1].startswith(b'{"offsets_topic_id":"AAAAAAAAAAAAAAAAAAAAAw","part')
 

@@ -276,7 +276,8 @@ async def _copied_to(
 ) -> dict[TopicPartition, int]:
     """Up to where a flow has copied partitions, of which MirrorMaker 2 may have copied more.
 
-    Of a topic that is copied from offset 0 on, what it has recorded is of a former topic.
+    Of a topic that was recreated and is copied whole, what it has recorded is of the former one. A
+    begin of 0 does not show that: a takeover that has found no copy begins there, too.
     """
     if mirror.kind == TRANSACTIONAL:
         group = position_group(LANES_GROUP, mirror.name)
@@ -286,10 +287,11 @@ async def _copied_to(
     begins = {
         name.source: topic.begin(name.partition)
         for topic in topics
+        if not topic.whole
         for name in topic.mirror_partitions
     }
     return {
         source: max(copied.get(source, 0), begin or 0)
         for source, begin in begins.items()
-        if begin != 0 and (begin is not None or source in copied)
+        if begin is not None or source in copied
     }

@@ -165,6 +165,7 @@ class FlowClusters:
                         if name in whole
                         else _begins(name, begins),
                         followed_from=followed_from.get(name, ()),
+                        whole=name in whole,
                         offsets_topic_id=recorded_in,
                     )
                     for name, topic in usable.items()

@@ -144,6 +144,9 @@ class MirrorTopic:
     (`auto.offset.reset=latest`): the end when the partition was added, or 0 if it did not exist
     when the flow began; -1: not known yet. If there is one for each partition, all brokers of the
     source have shown no more partitions since the topic was added (sync/flow_begins.py)."""
+    whole: bool = False
+    """Whether all of it is copied since it was recreated on the source: what another program has
+    recorded is about the former topic. Only for flows."""
     source_deleted: bool = False
     """Whether it was removed because it was deleted on the source, and not by an operator."""
     offsets_topic_id: UUID | None = None
@@ -349,6 +352,7 @@ def _fields(record: ConfigRecord) -> dict[str, Any]:
                 **({"destination_topic": name} if (name := record.destination_topic) else {}),
                 **({"begins": record.begins} if record.begins else {}),
                 **({"followed_from": record.followed_from} if record.followed_from else {}),
+                **({"whole": True} if record.whole else {}),
                 **({"source_deleted": True} if record.source_deleted else {}),
                 **_optional_id("offsets_topic_id", record.offsets_topic_id),
             }
@@ -439,6 +443,7 @@ def _decoded(parts: list[str], body: JsonObject) -> ConfigRecord:
                 ),
                 begins=_offsets(body, "begins"),
                 followed_from=_offsets(body, "followed_from"),
+                whole=body.has("whole") and body.flag("whole"),
                 source_deleted=body.has("source_deleted") and body.flag("source_deleted"),
                 offsets_topic_id=_optional_id_of(body, "offsets_topic_id"),
             )
