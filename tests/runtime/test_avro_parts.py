@@ -220,6 +220,7 @@ def test_values_of_a_result_that_fit_are_written_as_they_are(
         ("int", "float", 2**24 + 1),
         (["null", "long"], ["null", "double"], 2**53 + 1),
         ({"type": "long"}, "double", 2**53 + 1),
+        (decimal_of(4, 2), "string", Decimal("1.5")),
         ({"type": "array", "items": "long"}, {"type": "array", "items": "double"}, [2**53 + 1]),
         ({"type": "map", "values": "long"}, {"type": "map", "values": "double"}, {"a": 2**53 + 1}),
         (
@@ -490,7 +491,12 @@ def test_the_types_of_columns() -> None:
     ("kind", "text"),
     [
         (["int", "string"], "union of several types"),
-        (["null", {"type": "int", "logicalType": "time-millis"}], "time-millis is not supported"),
+        (["null", {"type": "int", "logicalType": "time-millis"}], "time-millis of int is not supp"),
+        (
+            {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"},
+            "uuid of fixed is not supported",
+        ),
+        ({"type": "string", "logicalType": "date"}, "date of string is not supported"),
         ("Tree", "contains itself"),
     ],
 )

@@ -53,12 +53,13 @@ _PRIMITIVES: Final[Mapping[str, t.DataType]] = {
 }
 _NAMED: Final = "__named_schemas"
 """Where a schema that fastavro has parsed keeps its named types."""
-_LOGICAL: Final[Mapping[str, t.DataType]] = {
-    "date": t.DateType(),
-    "timestamp-millis": t.TimestampType(),
-    "timestamp-micros": t.TimestampType(),
-    "uuid": t.StringType(),
+_LOGICAL: Final[Mapping[tuple[str, str], t.DataType]] = {
+    ("int", "date"): t.DateType(),
+    ("long", "timestamp-millis"): t.TimestampType(),
+    ("long", "timestamp-micros"): t.TimestampType(),
+    ("string", "uuid"): t.StringType(),
 }
+"""By the type that a logical type is stored as: fastavro leaves bytes of a UUID (Avro 1.12)."""
 _ALL_DIGITS: Final = Context(prec=100_000)
 _FLOAT: Final = struct.Struct("<f")
 
@@ -301,11 +302,13 @@ def _type(schema: Any, named: _Types) -> t.DataType:
 
 
 def _logical_type(schema: Any, logical: str) -> t.DataType:
-    if logical == "decimal":
+    base = schema["type"]
+    if logical == "decimal" and base in ("bytes", "fixed"):
         return t.DecimalType(schema["precision"], schema.get("scale", 0))
-    if logical not in _LOGICAL:
-        raise UnsupportedSchema(f"the logical type {logical} is not supported")
-    return _LOGICAL[logical]
+    found = _LOGICAL.get((base, logical)) if isinstance(base, str) else None
+    if found is None:
+        raise UnsupportedSchema(f"the logical type {logical} of {base} is not supported")
+    return found
 
 
 def _complex_type(schema: Any, named: _Types) -> t.DataType:
@@ -354,6 +357,8 @@ def _plain(value: object, kind: t.DataType) -> object:
                 raise ValueError("a decimal that is rounded")
         case str(), t.BinaryType():
             plain = value.encode("latin-1")
+        case _, t.StringType() if value is not None and not isinstance(value, str):
+            raise ValueError("no text: Spark would take what Java prints of it")
     return plain
 
 
