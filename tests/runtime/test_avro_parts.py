@@ -209,6 +209,68 @@ def test_values_of_a_result_that_fit_are_written_as_they_are(
     assert type(found) is type(expected)
 
 
+CITY = {**record_of(city="string", zip="string"), "name": "City"}
+TOWN = {**CITY, "name": "Town"}
+OTHER = {**record_of(city="string"), "name": "Other"}
+TEXTS = {"type": "map", "values": "string"}
+BERN = {"city": "Bern", "zip": "3000"}
+
+
+@pytest.mark.parametrize(
+    ("options", "value", "index"),
+    [
+        (["null", CITY, TEXTS], Row(**BERN), 1),
+        (["null", TEXTS, CITY], Row(**BERN), 2),
+        (["null", CITY, TEXTS], BERN, 2),
+        (["null", OTHER, CITY], Row(**BERN), 2),
+        (["null", CITY, TEXTS], None, 0),
+        (["null", CITY, {"type": "array", "items": ["City", TEXTS]}], [Row(**BERN)], 2),
+    ],
+)
+def test_a_struct_is_a_record_and_a_map_is_a_map(
+    source: TinyRegistry, options: list[object], value: object, index: int
+) -> None:
+    """Goal: of a union, the branch that the column's type means, whatever validates first."""
+    source.add(SUBJECT, OLD)
+    source.add("t-value", record_of(f={"type": options}))
+    data = kept(source).encoded(Row(f=value), "t")
+    assert data is not None
+    assert data[5] == 2 * index
+    expected = {"f": [BERN] if isinstance(value, list) else value and BERN}
+    schema = fastavro.parse_schema(record_of(f={"type": options}))
+    assert fastavro.schemaless_reader(io.BytesIO(data[5:]), schema, None) == expected
+
+
+def test_a_record_that_was_defined_before_is_hinted_by_its_name(source: TinyRegistry) -> None:
+    """Goal: a union may have the name of a record only."""
+    source.add(SUBJECT, OLD)
+    source.add("t-value", record_of(home={"type": CITY}, f={"type": [TEXTS, "City"]}))
+    data = kept(source).encoded(Row(home=Row(**BERN), f=Row(**BERN)), "t")
+    assert data == wire(
+        8,
+        record_of(home={"type": CITY}, f={"type": [TEXTS, "City"]}),
+        {"home": BERN, "f": ("City", BERN)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "value"),
+    [
+        (["null", CITY, TOWN], Row(**BERN)),
+        (["null", CITY, "string"], BERN),
+        (["null", TEXTS, "string"], Row(**BERN)),
+    ],
+)
+def test_a_branch_that_is_not_clear_is_refused(
+    source: TinyRegistry, options: list[object], value: object
+) -> None:
+    """Goal: no STRUCT in a map, no MAP in a record, and no first of two records."""
+    source.add(SUBJECT, OLD)
+    source.add("t-value", record_of(f={"type": options}))
+    with pytest.raises(NotAvro, match="does not fit the latest schema"):
+        kept(source).encoded(Row(f=value), "t")
+
+
 @pytest.mark.parametrize(
     ("written", "read", "value"),
     [

@@ -181,11 +181,10 @@ class AvroPart:
         stream = io.BytesIO()
         stream.write(WIRE.pack(MAGIC, schema_id))
         try:
-            data = value.asDict(recursive=True) if isinstance(value, Row) else value
+            data = hinted = _without_rows(value)
             named = schema.get(_NAMED, {}) if isinstance(schema, dict) else {}
-            hinted = data
             if _has_choices(schema) or any(map(_has_choices, named.values())):
-                hinted = _hinted(schema, data, named)
+                hinted = _hinted(schema, value, named)
             # The writer alone makes an int of 5,000,000,000, and false of null.
             fastavro.validate(data, schema, strict=True)
             fastavro.schemaless_writer(stream, schema, hinted, strict=True)
@@ -418,34 +417,80 @@ def _has_choices(schema: Any) -> bool:
             return False
 
 
-def _hinted(schema: Any, value: Any, named: Mapping[str, Any]) -> Any:
-    """A value with the branches of unions that hold its numbers, texts and times as they are.
+def _without_rows(value: Any) -> Any:
+    """A value with dicts for rows, which are tuples: fastavro takes those for hints."""
+    match value:
+        case Row():
+            return value.asDict(recursive=True)
+        case dict():
+            return {name: _without_rows(one) for name, one in value.items()}
+        case list():
+            return [_without_rows(one) for one in value]
+        case _:
+            return value
 
-    fastavro takes a pair of a branch's type and the value. Which of several records is meant, it
-    finds itself.
+
+def _hinted(schema: Any, value: Any, named: Mapping[str, Any]) -> Any:
+    """A value with the branches of unions that hold it as it is.
+
+    fastavro takes a pair of a branch's type and the value. By itself it would take any branch that
+    has something like the value, and a map rather than a record.
+
+    Raises:
+        ValueError: no branch is meant, or several may be.
     """
     if isinstance(schema, str) and schema in named:
         schema = named[schema]
     if isinstance(schema, list):
-        options = [one for one in schema if one != "null"]
-        if len(options) > 1 and not isinstance(value, dict | list | None):
-            return _branch(options, value)
-        return value if value is None or len(options) != 1 else _hinted(options[0], value, named)
+        return _branch([one for one in schema if one != "null"], value, named)
     kind = schema["type"] if isinstance(schema, dict) else schema
-    if kind == "record" and isinstance(value, dict):
+    if kind == "record" and isinstance(value, dict | Row):
         types = {one["name"]: one["type"] for one in schema["fields"]}
+        fields = value.asDict() if isinstance(value, Row) else value
         return {
-            name: _hinted(types[name], one, named) if name in types else one
-            for name, one in value.items()
+            name: _hinted(types[name], one, named) if name in types else _without_rows(one)
+            for name, one in fields.items()
         }
     if kind == "map" and isinstance(value, dict):
         return {name: _hinted(schema["values"], one, named) for name, one in value.items()}
     if kind == "array" and isinstance(value, list):
         return [_hinted(schema["items"], one, named) for one in value]
-    return value
+    return _without_rows(value)
 
 
-def _branch(options: list[Any], value: Any) -> Any:
+def _branch(options: list[Any], value: Any, named: Mapping[str, Any]) -> Any:
+    """A value with its branch, where there are several; null has no need of one."""
+    if value is None or not options:
+        return value
+    if len(options) == 1:
+        return _hinted(options[0], value, named)
+    if isinstance(value, dict | list | Row):
+        return _branch_of_parts(options, value, named)
+    return _branch_of_leaf(options, value)
+
+
+def _branch_of_parts(options: list[Any], value: Any, named: Mapping[str, Any]) -> Any:
+    """A STRUCT with the record that holds it, a MAP with the map, an ARRAY with the array.
+
+    Raises:
+        ValueError: there is no such branch, or several records have the fields.
+    """
+    wanted = "record" if isinstance(value, Row) else "map" if isinstance(value, dict) else "array"
+    holding: list[tuple[str, Any]] = []
+    for option in options:
+        found = named.get(option) if isinstance(option, str) else option
+        if not isinstance(found, dict) or found["type"] != wanted:
+            continue
+        if wanted == "record" and {one["name"] for one in found["fields"]} != set(value.asDict()):
+            continue
+        holding.append((found.get("name", wanted), found))
+    if len(holding) != 1:
+        raise ValueError("the branch of a union is not clear")
+    name, found = holding[0]
+    return name, _hinted(found, value, named)
+
+
+def _branch_of_leaf(options: list[Any], value: Any) -> Any:
     """A value with the first branch that holds it, and rather one that has its type in Python."""
     holding: list[tuple[bool, Any]] = []
     for option in options:
