@@ -282,6 +282,7 @@ def test_a_branch_that_is_not_clear_is_refused(
         ("int", "float", 2**24 + 1),
         (["null", "long"], ["null", "double"], 2**53 + 1),
         ({"type": "long"}, "double", 2**53 + 1),
+        ({"type": "long", "logicalType": "timestamp-nanos"}, "double", 2**53 + 1),
         (decimal_of(4, 2), "string", Decimal("1.5")),
         ({"type": "array", "items": "long"}, {"type": "array", "items": "double"}, [2**53 + 1]),
         ({"type": "map", "values": "long"}, {"type": "map", "values": "double"}, {"a": 2**53 + 1}),

@@ -254,7 +254,9 @@ def _unpromoted(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     if schema["type"] in ("int", "long"):
-        return {"logicalType": _WHOLE, **schema}
+        logical = f"{schema['type']}-{schema.get('logicalType')}"
+        known = logical in fastavro.read.LOGICAL_READERS
+        return schema if known else {**schema, "logicalType": _WHOLE}
     parts = {name: _unpromoted(schema[name]) for name in ("items", "values") if name in schema}
     if isinstance(schema["type"], dict | list):
         parts["type"] = _unpromoted(schema["type"])
