@@ -380,6 +380,20 @@ def test_bytes_that_stay_keep_their_id_or_get_that_of_the_target(
     ) == {"id": 1}
 
 
+def test_registries_of_one_url_are_told_by_their_users(source: TinyRegistry) -> None:
+    """Goal: where the user chooses the registry, ids are mapped; of the same user, they stay."""
+    number = source.add(SUBJECT, OLD)
+    source.tenants["target:secret"] = other = TinyRegistry(first_id=300)
+    target = SchemaRegistry(RegistryAccess(source.url, "target:secret"))
+    part = AvroPart("value", SUBJECT, client(source), target)
+    assert not part.keeps_ids
+    data = wire(number, OLD, {"id": 1})
+    assert part.mapped(data, "a.orders") == wire(300, OLD, {"id": 1})
+    assert other.subjects == {"a.orders-value": [300]}
+    same = SchemaRegistry(RegistryAccess(f"{source.url}/"))
+    assert AvroPart("value", SUBJECT, client(source), same).keeps_ids
+
+
 @pytest.mark.parametrize("data", [b"", b"\0\0\0\0", b"\1\0\0\0\7\2", b'{"id": 1}'])
 def test_bytes_that_are_not_in_the_wire_format_are_refused(
     source: TinyRegistry, target: TinyRegistry, data: bytes

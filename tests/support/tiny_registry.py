@@ -25,6 +25,8 @@ class TinyRegistry:
         self.url = ""
         self.user_info: str | None = None
         """`NAME:PASSWORD` that each request has to have."""
+        self.tenants: dict[str, TinyRegistry] = {}
+        """Registries behind the same URL, by the `NAME:PASSWORD` of their users."""
         self.redirects_to: str | None = None
         """Where all requests are sent instead."""
         self._next = first_id
@@ -61,9 +63,12 @@ class TinyRegistry:
 
     def lets_in(self, authorization: str | None) -> bool:
         """Whether a request with this header may be answered."""
-        if self.user_info is None:
-            return True
-        return authorization == f"Basic {base64.b64encode(self.user_info.encode()).decode()}"
+        return self.user_info is None or authorization == _basic(self.user_info)
+
+    def of_user(self, authorization: str | None) -> "TinyRegistry":
+        """The registry that answers a request with this header."""
+        users = (user for user in self.tenants if authorization == _basic(user))
+        return self.tenants.get(next(users, ""), self)
 
     def answer(self, method: str, path: str, body: Any) -> tuple[int, dict[str, Any]]:
         """The status and the answer to a request."""
@@ -86,6 +91,10 @@ class TinyRegistry:
         return NOT_FOUND
 
 
+def _basic(user_info: str) -> str:
+    return f"Basic {base64.b64encode(user_info.encode()).decode()}"
+
+
 @contextmanager
 def tiny_registry(first_id: int = 1, tls: ssl.SSLContext | None = None) -> Iterator[TinyRegistry]:
     """A registry that answers on a free port, by https with `tls`; ids begin at `first_id`."""
@@ -102,8 +111,9 @@ def tiny_registry(first_id: int = 1, tls: ssl.SSLContext | None = None) -> Itera
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else None
             status, answer = UNAUTHORIZED
-            if registry.lets_in(self.headers.get("Authorization")):
-                status, answer = registry.answer(method, self.path, body)
+            authorization = self.headers.get("Authorization")
+            if registry.lets_in(authorization):
+                status, answer = registry.of_user(authorization).answer(method, self.path, body)
             data = json.dumps(answer).encode()
             self.send_response(status if registry.redirects_to is None else 302)
             if registry.redirects_to is not None:

@@ -120,7 +120,7 @@ class RegistryAccess:
 
 @dataclass(frozen=True, slots=True)
 class Registries:
-    """The schema registries; the same URL twice: ids stay."""
+    """The schema registries; the same access twice: ids stay."""
 
     source: RegistryAccess
     target: RegistryAccess

@@ -107,7 +107,7 @@ class AvroPart:
         part: `key` or `value`.
         subject: whose latest schema the column has.
         source: the registry of the source's ids.
-        target: the registry of the target's ids; with the same URL, ids stay.
+        target: the registry of the target's ids; with the same URL and credentials, ids stay.
 
     Raises:
         RegistryTrouble, RegistryRefusal, UnsupportedSchema, AvroNotInstalled: there is no column.
@@ -133,8 +133,11 @@ class AvroPart:
 
     @property
     def keeps_ids(self) -> bool:
-        """Whether bytes that stay as they are keep their id."""
-        return self._source.url == self._target.url
+        """Whether bytes that stay as they are keep their id.
+
+        One URL may have several registries, of which the user is let into one.
+        """
+        return self._source.access == self._target.access
 
     def decoded(self, data: bytes | None) -> object:
         """What the column has for these bytes.

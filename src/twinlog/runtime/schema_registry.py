@@ -19,6 +19,7 @@ import struct
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -103,7 +104,8 @@ class SchemaRegistry:
 
     def __init__(self, access: RegistryAccess, grants: Grants = NOTHING) -> None:
         self.url = access.url.rstrip("/")
-        self._access, self._grants = access, grants
+        self.access = replace(access, url=self.url)
+        self._grants = grants
         self._by_id: dict[int, RegisteredSchema] = {}
         self._by_version: dict[tuple[str, int], RegisteredSchema] = {}
         self._versions: dict[tuple[str, int], int] = {}  # by subject and the other registry's id
@@ -214,9 +216,9 @@ class SchemaRegistry:
         Raises:
             UserError: they refer to what is missing, or may not be read.
         """
-        if self._access.user_info is None:
+        if self.access.user_info is None:
             return
-        text = resolve(USER_INFO, self._access.user_info, os.environ, self._grants)
+        text = resolve(USER_INFO, self.access.user_info, os.environ, self._grants)
         encoded = base64.b64encode(text.encode()).decode()
         request.add_unredirected_header("Authorization", f"Basic {encoded}")
 
@@ -228,7 +230,7 @@ class SchemaRegistry:
         """
         handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
         if self.url.startswith("https:"):
-            tls = {**dict(self._access.tls), **_HTTPS}
+            tls = {**dict(self.access.tls), **_HTTPS}
             security = parse_source(tls, self._grants).config.security
             assert security.tls is not None
             handlers.append(urllib.request.HTTPSHandler(context=security.tls.context()))
