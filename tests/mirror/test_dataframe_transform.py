@@ -140,6 +140,10 @@ def test_a_function() -> None:
         ),
         ({**SQL, "twinlog.transform.tables.a.schema": "a INT"}, "tables.a.schema is not known"),
         ({**AVRO, "twinlog.transform.value.subject": ""}, "value.subject is missing"),
+        (
+            {**AVRO, "twinlog.transform.value.subject": ":.eu:orders-value"},
+            "value.subject is ':.eu:orders-value': expected a subject without a context",
+        ),
         ({**AVRO, "twinlog.transform.registry.url": ""}, "registry.url is missing"),
         ({**AVRO, "twinlog.transform.registry.url": "registry:8081"}, "registry.url is not a URL"),
         (

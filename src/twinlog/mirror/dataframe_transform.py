@@ -84,6 +84,9 @@ _FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.
 _TABLE: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _URL: Final = re.compile(r"https?://[^@/?#\s]+(/[^@?#\s]*)?")
 _MEMORY: Final = re.compile(r"([0-9]{1,7})([mg])b?", re.IGNORECASE)
+_CONTEXT: Final = ":."
+"""Begins the name of a subject in a context of Confluent's registry. Ids count within a context,
+and a request for an id tells none."""
 _TABLE_FORMATS: Final = ("csv", "json", "parquet")
 
 
@@ -290,6 +293,11 @@ def _part(left: dict[str, str], part: str) -> PartColumn:
             f"{subject_name} is missing: {name}=avro needs a subject of the schema registry"
             if not subject
             else f"{subject_name} is set: expected {name}=avro with it"
+        )
+    if subject.startswith(_CONTEXT):
+        raise UserError(
+            f"{subject_name} is {subject!r}: expected a subject without a context",
+            hint=f"write the context into {REGISTRY}{URL}: http://HOST:PORT/contexts/.NAME",
         )
     return PartColumn(form, schema or None, subject or None)
 
