@@ -361,6 +361,13 @@ def test_avro_keys_that_are_no_records_keep_their_id(spark: Spark) -> None:
             {"sql": SAME, "value.format": "json", "value.schema": "a ARRAY<STRUCT<b: TINYINT>>"},
             "value.schema: TINYINT is not supported",
         ),
+        *(
+            (
+                {"sql": SAME, "value.format": "json", "value.schema": f"a MAP<STRING, {kind}>"},
+                f"value.schema: {kind.partition('(')[0]}.* is not supported",
+            )
+            for kind in ("VOID", "INTERVAL", "INTERVAL DAY", "CHAR(3)", "VARCHAR(3)")
+        ),
         ({"sql": "SELECT record, map(1, 2) AS value FROM records"}, "expected keys of STRING"),
         ({"function": "no_such_module:f"}, "cannot be imported"),
         ({"function": "frame_functions:missing"}, "cannot be imported"),
@@ -426,6 +433,74 @@ def test_a_record_that_a_query_cannot_read_fails_it(
     with pytest.raises(QueryFailed, match=text) as failure:
         spark.run(transform(properties), value)
     assert "secret" not in str(failure.value)
+
+
+TYPES = {
+    "value.format": "json",
+    "value.schema": "at TIMESTAMP, local TIMESTAMP_NTZ, day DATE, p DECIMAL(10, 2), "
+    "more ARRAY<STRUCT<days: MAP<STRING, DATE>>>",
+}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"day":"20240101"}',
+        b'{"day":"17"}',
+        b'{"day":"202405"}',
+        b'{"day":"2024-01-01Tsecret"}',
+        b'{"day":"2024-02-30"}',
+        b'{"day":"2024-01-01\\n"}',
+        b'{"at":1704103200}',
+        b'{"at":1704103200000}',
+        b'{"at":1704103200000000}',
+        b'{"at":"1704103"}',
+        b'{"at":"10:00"}',
+        b'{"at":"202405-01-01 10:00"}',
+        b'{"at":"2024-01-01T10:00:00.1234567Z"}',
+        b'{"at":"2024-01-01T25:00:00Z"}',
+        b'{"local":"2024-01-01T10:00:00Z"}',
+        b'{"p":"1,50"}',
+        '{"p":"\u0661"}'.encode(),
+        b'{"p":" 1"}',
+        b'{"more":[null,{"days":null},{"days":{"a":null,"b":"17"}}]}',
+    ],
+)
+def test_what_spark_would_read_as_something_else_fails_the_record(
+    spark: Spark, value: bytes
+) -> None:
+    """Goal: no day 20,240,101, no seconds that were milliseconds, no 150 that was 1.50."""
+    with pytest.raises(QueryFailed, match=r"USER_RAISED_EXCEPTION|MALFORMED_RECORD") as failure:
+        spark.run(transform({"sql": "SELECT * FROM records", **TYPES}), value)
+    assert "secret" not in str(failure.value)
+
+
+def test_times_and_decimals_are_read_in_their_usual_spellings(spark: Spark) -> None:
+    """Goal: ISO 8601 with its options, null, and decimals as numbers or texts."""
+    query = "SELECT record, to_json(value, map('ignoreNullFields', 'true')) AS value FROM records"
+    given = [
+        (f'{{"at":"{at}"}}', '{"at":"2024-01-01T10:00:00.000Z"}')
+        for at in (
+            "2024-01-01T10:00:00Z",
+            "2024-01-01 10:00:00",
+            "2024-01-01T10:00Z",
+            "2024-01-01T11:00:00.000000+01:00",
+            "2024-01-01T11:00:00+0100",
+            "2024-01-01T11:00+01",
+        )
+    ]
+    given += [
+        ('{"at":"2024-01-01"}', '{"at":"2024-01-01T00:00:00.000Z"}'),
+        ('{"at":null,"day":null,"p":null,"more":null}', "{}"),
+        ('{"local":"2024-01-01T10:00:00.5"}', '{"local":"2024-01-01T10:00:00.500"}'),
+        ('{"day":"2024-01-01"}', '{"day":"2024-01-01"}'),
+        ('{"more":[{"days":{"a":"2024-01-01"}}]}',) * 2,
+        ('{"p":-1.5}', '{"p":-1.50}'),
+        ('{"p":"1.50"}', '{"p":1.50}'),
+        ('{"p":1.5E+1}', '{"p":15.00}'),
+    ]
+    found = spark.run(transform({"sql": query, **TYPES}), *(text.encode() for text, _ in given))
+    assert [row[1].decode() for row in found.rows] == [expected for _, expected in given]
 
 
 def test_escapes_in_json_stay_what_they_mean(spark: Spark) -> None:

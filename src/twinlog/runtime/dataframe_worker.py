@@ -14,7 +14,6 @@ import importlib
 import os
 import pickle
 import queue
-import secrets
 import signal
 import sys
 import tempfile
@@ -48,6 +47,7 @@ from twinlog.mirror.dataframe_transform import (
     PartFormat,
     StaticTable,
 )
+from twinlog.runtime import json_parts
 from twinlog.runtime.avro_parts import AvroNotInstalled, AvroPart
 from twinlog.runtime.dataframe_process import LENGTH, Answer, TransformFailure, TransformRequest
 from twinlog.runtime.schema_registry import (
@@ -71,17 +71,9 @@ CONF: Final = {
 Spark logs nothing, as it would log the contents of records; what fails is in the answer."""
 _OF_RECORDS: Final = (NotAvro, RegistryRefusal, UnsupportedSchema)
 """Errors of single records whose texts hold nothing of them."""
-_JSON: Final = {
-    "ignoreNullFields": "false",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
-"""Of results. By default, Spark cuts timestamps to milliseconds."""
 _OF_THE_HOST: Final = (RegistryTrouble, AvroNotInstalled)
 """Errors that say nothing about the transform itself."""
 _MISSING_PATH: Final = "PATH_NOT_FOUND"
-_END: Final = secrets.token_hex(16)
-"""What no record can hold: it is another one in each process."""
 _CUTS: Final = frozenset({"GlobalLimit", "LocalLimit", "Offset", "Tail", "Sample"})
 """Operators of Spark's plans that drop rows whatever they hold."""
 _MOST_TRANSFORMS: Final = 32
@@ -121,7 +113,7 @@ class PreparedTransform:
         for part, column in self._parts:
             if column.schema is not None:
                 with self._blaming(f"{PREFIX}{part}.schema"):
-                    _check_json(t.StructType.fromDDL(column.schema))
+                    json_parts.check_schema(t.StructType.fromDDL(column.schema))
         for table in transform.tables:
             with self._blaming(f"{TABLES}{table.name}"):
                 self._read(table)
@@ -305,20 +297,6 @@ def _check_fields(name: str, data_type: t.DataType) -> None:
             _check_fields(name, data_type.valueType)
 
 
-def _check_json(data_type: t.DataType) -> None:
-    """Refuse TINYINT in a schema of JSON: Spark reads 128 as -128."""
-    match data_type:
-        case t.ByteType():
-            raise QueryUnusable("TINYINT is not supported in JSON: write SMALLINT")
-        case t.StructType():
-            for field in data_type.fields:
-                _check_json(field.dataType)
-        case t.ArrayType():
-            _check_json(data_type.elementType)
-        case t.MapType():
-            _check_json(data_type.valueType)
-
-
 def _decoded(column: Column, part: PartColumn) -> Column:
     """Keys or values as the query sees them. Bytes that are not of the format are an error."""
     if part.format in {PartFormat.BYTES, PartFormat.AVRO}:  # Avro is decoded before
@@ -327,24 +305,7 @@ def _decoded(column: Column, part: PartColumn) -> Column:
     if part.format is PartFormat.STRING:
         return text
     assert part.schema is not None
-    within = t.StructType([t.StructField("object", t.StructType.fromDDL(part.schema))])
-    whole = f.concat(f.lit('{"object":'), text, f.lit("}"))
-    parsed = f.from_json(whole, within, {"mode": "FAILFAST"})
-    found = f.when(_is_one_json_value(text), parsed["object"])
-    # Null is made of the text null. Written, that would be a tombstone.
-    return f.coalesce(found, f.when(text.isNotNull(), f.raise_error(f.lit("no JSON object"))))
-
-
-def _is_one_json_value(text: Column) -> Column:
-    """Whether a text is one JSON value, in which no name and no character is ambiguous.
-
-    from_json ignores what follows a value, takes the last of several fields of one name, and makes
-    a question mark of half a surrogate pair. A VARIANT refuses the latter two, half pairs since
-    Spark 4.3. As no record knows `_END`, it is the second element of the array only if the whole
-    text is the first.
-    """
-    array = f.parse_json(f.concat(f.lit("["), text, f.lit(f',"{_END}"]')))
-    return f.variant_get(array, "$[1]", "string") == _END
+    return json_parts.parsed(text, part.schema)
 
 
 def _converted(name: str, data_type: t.DataType) -> Column:
@@ -393,8 +354,7 @@ def _encoded(name: str, column: Column, data_type: t.DataType) -> Column:
         case t.StringType():
             return column.cast("binary")
         case t.StructType() | t.MapType() | t.ArrayType() | t.VariantType():
-            # A field that is null stays in the object.
-            return f.to_json(column, _JSON).cast("binary")
+            return json_parts.written(column)
         case t.NullType():
             return column.cast("binary")
         case _:
