@@ -309,6 +309,33 @@ def test_avro_with_the_ids_of_one_registry_or_two(spark: Spark) -> None:
         spark.run(transform({"sql": "SELECT record FROM records", **avro}), *values)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "struct(1L AS id, {} AS at, '' AS note)",
+        "struct(array(map('a', {})) AS at)",
+    ],
+)
+def test_times_without_a_zone_are_no_timestamps_of_avro(spark: Spark, value: str) -> None:
+    """Goal: 12:00 in Berlin is not written as 12:00 UTC."""
+    query = f"SELECT record, {value} AS value FROM records"
+    local, instant = (f"TIMESTAMP{kind}'2024-07-01 12:00:00'" for kind in ("_NTZ", ""))
+    with tiny_registry(7) as source:
+        number = source.add("A.t-value", ORDER)
+        avro = {
+            "value.format": "avro",
+            "value.subject": "A.t-value",
+            "registry.url": source.url,
+            "spark.sql.session.timeZone": "Europe/Berlin",
+        }
+        with pytest.raises(QueryUnusable, match=r"TIMESTAMP_NTZ.*: cast it to TIMESTAMP"):
+            spark.run(transform({"sql": query.format(local), **avro}), b"")
+        if "id" in value:
+            found = spark.run(transform({"sql": query.format(instant), **avro}), None)
+            at = 1_719_828_000_000
+            assert found.rows == [(0, wire(number, id=1, at=at, note=""))]
+
+
 def test_avro_keys_that_are_no_records_keep_their_id(spark: Spark) -> None:
     """Goal: a key of the schema `string` is no text without the id of its schema."""
     with tiny_registry(7) as source:

@@ -263,6 +263,8 @@ def projected(result: DataFrame, avro: Collection[str] = ()) -> DataFrame:
             )
         types[name] = column.dataType
         _check_fields(name, column.dataType)
+        if name in avro:
+            _check_times(name, column.dataType)
     if "record" not in types:
         raise QueryUnusable(
             "the result lacks the column record: select it from records, as it tells which record "
@@ -295,6 +297,23 @@ def _check_fields(name: str, data_type: t.DataType) -> None:
             if not isinstance(data_type.keyType, t.StringType):  # to_json has numbers of them
                 raise QueryUnusable(f"column {name} has a map: expected keys of STRING; cast them")
             _check_fields(name, data_type.valueType)
+
+
+def _check_times(name: str, data_type: t.DataType) -> None:
+    """Refuse times without a zone: Avro's timestamps are instants, and rows do not tell them."""
+    match data_type:
+        case t.TimestampNTZType():
+            raise QueryUnusable(
+                f"column {name} of the result has a TIMESTAMP_NTZ, which Avro's timestamps are "
+                "not: cast it to TIMESTAMP"
+            )
+        case t.StructType():
+            for field in data_type.fields:
+                _check_times(name, field.dataType)
+        case t.ArrayType():
+            _check_times(name, data_type.elementType)
+        case t.MapType():
+            _check_times(name, data_type.valueType)
 
 
 def _decoded(column: Column, part: PartColumn) -> Column:
