@@ -530,6 +530,38 @@ def test_times_and_decimals_are_read_in_their_usual_spellings(spark: Spark) -> N
     assert [row[1].decode() for row in found.rows] == [expected for _, expected in given]
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        "struct(1 AS id, string(value) AS text) AS value",
+        "array(map(string(value), 1)) AS value",
+        "array(struct(string(value) AS key, value)) AS headers",
+    ],
+)
+def test_text_that_is_no_utf_8_fails_the_record(spark: Spark, column: str) -> None:
+    """Goal: a cast of bytes is no U+FFFD in JSON or in a header's name; U+FFFD itself is text."""
+    query = transform({"sql": f"SELECT record, {column} FROM records"})
+    with pytest.raises(QueryFailed, match=r"INVALID_UTF8_STRING|USER_RAISED_EXCEPTION"):
+        spark.run(query, b"\xff")
+    found = spark.run(query, "\ufffd".encode(), "é".encode(), *([None] * ("struct(1" in column)))
+    assert "\ufffd" in str(found.rows[0]) or b"\xef\xbf\xbd" in found.rows[0][1]  # type: ignore[operator]
+    assert len(found.rows) >= 2
+
+
+def test_text_that_is_no_utf_8_is_not_written_in_avro(spark: Spark) -> None:
+    """Goal: the same, where rows go to fastavro."""
+    value = "struct(1L AS id, timestamp_millis(1) AS at, string(key) AS note) AS value"
+    query = f"SELECT record, {value} FROM records"
+    with tiny_registry(7) as source:
+        number = source.add("A.t-value", ORDER)
+        avro = {"value.format": "avro", "value.subject": "A.t-value", "registry.url": source.url}
+        asked = transform({"sql": query, **avro})
+        assert spark.run(asked, None).rows == [(0, wire(number, id=1, at=1, note="k0"))]
+        given = [SourceRow(0, "A.t", 0, 0, 0, b"\xff", None, [])]
+        with pytest.raises(QueryFailed, match="USER_RAISED_EXCEPTION"):
+            spark.result(spark.process.run(asked, given))
+
+
 def test_escapes_in_json_stay_what_they_mean(spark: Spark) -> None:
     """Goal: pairs of surrogates, and backslashes in front of what only looks like an escape."""
     query = {"sql": "SELECT record, value.card AS value FROM records", **JSON}

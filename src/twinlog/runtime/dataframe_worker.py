@@ -273,7 +273,7 @@ def projected(result: DataFrame, avro: Collection[str] = ()) -> DataFrame:
     return result.select(
         *(
             (
-                f.col(f"`{name}`")
+                json_parts.only_utf8(f.col(f"`{name}`"), types[name])
                 if name in avro and not isinstance(types[name], t.BinaryType | t.NullType)
                 else _converted(name, types[name])
             ).alias(name)
@@ -360,7 +360,11 @@ def _headers(column: Column, data_type: t.DataType) -> Column:
         column = f.transform(
             column,
             lambda one: f.when(
-                one.isNotNull(), f.struct(one["key"].alias("key"), one["value"].alias("value"))
+                one.isNotNull(),
+                f.struct(
+                    f.validate_utf8(one["key"].cast("string")).alias("key"),
+                    one["value"].alias("value"),
+                ),
             ),
         )
     return column.cast("array<struct<key: string, value: binary>>")
@@ -373,7 +377,7 @@ def _encoded(name: str, column: Column, data_type: t.DataType) -> Column:
         case t.StringType():
             return column.cast("binary")
         case t.StructType() | t.MapType() | t.ArrayType() | t.VariantType():
-            return json_parts.written(column)
+            return json_parts.written(column, data_type)
         case t.NullType():
             return column.cast("binary")
         case _:

@@ -163,6 +163,34 @@ def _each(column: Column, element: t.DataType, test: Test) -> Column | None:
     return None if _all(column, element, test) is None else f.forall(column, passes)
 
 
-def written(column: Column) -> Column:
-    """A STRUCT, MAP, ARRAY or VARIANT as JSON, in UTF-8. A field that is null stays."""
-    return f.to_json(column, _WRITTEN).cast("binary")
+def written(column: Column, data_type: t.DataType) -> Column:
+    """A STRUCT, MAP, ARRAY or VARIANT as JSON, in UTF-8. A field that is null stays.
+
+    A STRING that is no UTF-8 is an error: to_json would have U+FFFD for it.
+    """
+    json = f.to_json(column, _WRITTEN)
+    text = _all_utf8(column, data_type)
+    if text is not None:  # what has U+FFFD is rare, and may have had it before
+        json = f.when(json.contains("\ufffd"), f.when(text, json).otherwise(_no_utf8())).otherwise(
+            json
+        )
+    return json.cast("binary")
+
+
+def only_utf8(column: Column, data_type: t.DataType) -> Column:
+    """The same column; a STRING in it that is no UTF-8 is an error: rows would have U+FFFD."""
+    text = _all_utf8(column, data_type)
+    return column if text is None else f.when(text, column).otherwise(_no_utf8())
+
+
+def _all_utf8(column: Column, data_type: t.DataType) -> Column | None:
+    """Whether all STRINGs are UTF-8, as casts of bytes need not be; None: there are none."""
+    return _all(column, data_type, _utf8)
+
+
+def _utf8(text: Column, data_type: t.DataType) -> Column | None:
+    return f.is_valid_utf8(text) if isinstance(data_type, t.StringType) else None
+
+
+def _no_utf8() -> Column:
+    return f.raise_error(f.lit("a STRING is not valid UTF-8"))
