@@ -478,24 +478,31 @@ class Worker:
             except UserError as error:
                 return TransformFailure(str(error), for_all=True, only_here=True)
         try:
-            if request.transform not in self._prepared:
-                if (
-                    len(self._prepared) >= _MOST_TRANSFORMS
-                ):  # former ones of flows that were altered
-                    self._prepared.clear()
-                    self._spark.catalog.clearCache()
-                self._prepared[request.transform] = PreparedTransform(
-                    self._spark, request.transform, request.grants
-                )
+            prepared = self._latest(request)
             if request.rows is None:
                 return ResultRows((), ())
-            return self._prepared[request.transform].result(request.rows)
+            return prepared.result(request.rows)
         except QueryUnusable as error:
             _check_spark(self._spark)
             return TransformFailure(error.reason, True, error.name, error.only_here)
         except Exception as error:  # a query or function may raise anything
             _check_spark(self._spark)
             return TransformFailure(condition_of(error), for_all=False)
+
+    def _latest(self, request: TransformRequest) -> PreparedTransform:
+        """The request's transform, prepared, as the last one that was used.
+
+        The least recently used one is dropped where there are too many: of a flow that was altered,
+        rather than of one that runs, whose tables would be read again.
+        """
+        assert self._spark is not None
+        prepared = self._prepared.pop(request.transform, None)
+        if prepared is None:
+            prepared = PreparedTransform(self._spark, request.transform, request.grants)
+            if len(self._prepared) >= _MOST_TRANSFORMS:
+                del self._prepared[next(iter(self._prepared))]
+        self._prepared[request.transform] = prepared
+        return prepared
 
 
 def _check_spark(spark: SparkSession) -> None:
