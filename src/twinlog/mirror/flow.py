@@ -169,7 +169,7 @@ def may_route(properties: Mapping[str, str]) -> bool:
     Args:
         properties: a flow's, as `transforms_of` accepts them.
     """
-    values = _values(properties)
+    values = settings_texts(properties)
     return has_dataframe_transform(values) or has_router(values)
 
 
