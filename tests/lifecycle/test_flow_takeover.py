@@ -6,16 +6,20 @@ one is killed in tests/end_to_end/test_mirror_maker_takeover.py.
 
 import asyncio
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 
 import librdkafka_tools
 import pytest
 from clients import client
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as Assigned
+from secured_clusters import Secured, sasl
 from waiting import until
 
 from conftest import Pair
+from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Retriable, UserError
 from twinlog.kafka.log.records import Record
 from twinlog.kafka.types import TopicPartition
@@ -131,18 +135,21 @@ class Played:
 
     def begins(self, takeover: str = "compare", **settings: str) -> list[TakenOver]:
         """Where a flow begins."""
+        return asyncio.run(self.begins_as(client(self.pair.destination), takeover, settings))
+
+    async def begins_as(
+        self, target: KafkaCluster, takeover: str, settings: Mapping[str, str]
+    ) -> list[TakenOver]:
+        """Where a flow begins, with this client of the target."""
         values = {"enabled": "true", "twinlog.takeover": takeover, **settings}
         properties = flow_properties(values, self.alias, f"{self.alias}-target")
         flow, worker = flow_of(properties), connect_worker_of(properties)
 
-        async def body() -> list[TakenOver]:
-            async with client(self.pair.source) as source, client(self.pair.destination) as target:
-                topics = (await source.refresh([self.topic])).topics
-                remote = (await target.refresh([self.remote])).topics
-                takeover = FlowTakeover(target, source, flow, worker, routes=may_route(properties))
-                return await takeover.begins(topics[self.topic], remote.get(self.remote))
-
-        return asyncio.run(body())
+        async with client(self.pair.source) as source, target:
+            topics = (await source.refresh([self.topic])).topics
+            remote = (await target.refresh([self.remote])).topics
+            flow_takeover = FlowTakeover(target, source, flow, worker, routes=may_route(properties))
+            return await flow_takeover.begins(topics[self.topic], remote.get(self.remote))
 
     def begin(self, takeover: str = "compare", **settings: str) -> tuple[int, int | None, object]:
         """Begin, recorded offset and what may be copied twice, of the only partition."""
@@ -442,6 +449,80 @@ def test_records_of_other_programs_are_no_reason_to_refuse(played: Played) -> No
     assert played.begins("refuse") == []
     played.record(None)
     assert played.begins("refuse") == []
+
+
+@pytest.mark.parametrize(
+    ("copied", "settings"), [(60, {}), (0, {"consumer.auto.offset.reset": "latest"})]
+)
+def test_what_was_recorded_may_not_be_read(
+    pair: Pair,
+    secured_pair: tuple[Secured, Secured],
+    topic: str,
+    copied: int,
+    settings: Mapping[str, str],
+) -> None:
+    """Goal: a missing right does not switch `refuse` off."""
+    secured, (user, mechanism) = secured_pair[0], (topic[-40:], "SCRAM-SHA-256")
+    played = Played(Pair(pair.source, secured.local), topic)
+    played.fill(100, copied)
+    played.record(40)
+    offsets = default_worker(played.alias).offsets_topic
+    kind, allow, literal = ResourceType.TOPIC, Permission.ALLOW, PatternType.LITERAL
+
+    def right(name: str, operation: Operation) -> Acl:
+        return Acl(kind, name, literal, f"User:{user}", "*", operation, allow)
+
+    async def body() -> None:
+        await secured.set_password(user, "secret", [mechanism])
+
+        def begins(takeover: str) -> Coroutine[object, object, list[TakenOver]]:
+            target = secured.cluster("WORD", sasl(mechanism, user, "secret"))
+            return played.begins_as(target, takeover, settings)
+
+        await secured.give([right(played.remote, Operation.READ)])
+        for rights in ([], [right(offsets, Operation.DESCRIBE)]):
+            if rights:
+                await secured.give(rights)
+            with pytest.raises(UserError, match=f"has copied {topic} is not known: ") as caught:
+                await begins("refuse")
+            assert "twinlog.takeover=ignore" in caught.value.hint
+            assert caught.value.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert await begins("ignore") == []
+        await secured.give([right(offsets, Operation.READ)])
+        if copied:
+            with pytest.raises(UserError, match="up to offset 40"):
+                await begins("refuse")
+        else:
+            assert [one.begin for one in await begins("refuse")] == [0]
+
+    asyncio.run(body())
+
+
+def test_a_right_to_read_what_a_new_topic_cannot_have(
+    pair: Pair, secured_pair: tuple[Secured, Secured], topic: str
+) -> None:
+    """Goal: without a remote topic, who never had MirrorMaker 2 needs no right to its topics."""
+    secured, (user, mechanism) = secured_pair[0], (topic[-40:], "SCRAM-SHA-256")
+    played = Played(Pair(pair.source, secured.local), topic)
+    librdkafka_tools.delete_topic(played.target, played.remote)
+    settings = {"consumer.auto.offset.reset": "latest"}
+
+    async def body() -> list[TakenOver]:
+        await secured.set_password(user, "secret", [mechanism])
+        everything = Acl(
+            ResourceType.TOPIC,
+            played.remote,
+            PatternType.LITERAL,
+            f"User:{user}",
+            "*",
+            Operation.ALL,
+            Permission.ALLOW,
+        )
+        await secured.give([everything])
+        target = secured.cluster("WORD", sasl(mechanism, user, "secret"))
+        return await played.begins_as(target, "refuse", settings)
+
+    assert asyncio.run(body()) == []
 
 
 def test_a_cluster_that_never_had_mirror_maker(played: Played) -> None:
