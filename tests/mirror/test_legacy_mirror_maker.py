@@ -43,6 +43,7 @@ def test_the_flow_does_what_the_script_does() -> None:
     assert settings.replication_policy_class == SAME_NAMES
     assert settings.replication_factor == -1
     assert settings.consumer_auto_offset_reset == "latest"
+    assert settings.twinlog_takeover == "ignore"
     assert not settings.selects_group("any")
     assert not settings.emits_heartbeats
     assert not settings.emits_checkpoints

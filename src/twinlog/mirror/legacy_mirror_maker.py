@@ -27,6 +27,7 @@ from twinlog.mirror.flow_settings import (
     CONSUMER,
     ISOLATION,
     OFFSET_RESET,
+    TAKEOVER,
     FlowSettings,
 )
 from twinlog.mirror.flow_settings_parser import parse_flow_settings
@@ -131,6 +132,7 @@ def _settings(
         "groups": "",
         POLICY_CLASS: SAME_NAMES,
         "replication.factor": "-1",
+        TAKEOVER: "ignore",  # the script's positions are those of its group, and not Connect's
         CONSUMER + OFFSET_RESET: consumer.get(OFFSET_RESET, "latest"),
         CONSUMER + ISOLATION: consumer.get(ISOLATION, "read_uncommitted"),
         **dict.fromkeys(_OFF, "false"),
