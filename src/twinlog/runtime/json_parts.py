@@ -32,8 +32,10 @@ _END: Final = secrets.token_hex(16)
 Test = Callable[[Column, t.DataType], Column | None]
 """Of a single value of a type; None: all values of this type pass."""
 _DATE: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
-_TIME: Final = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,6})?)?"
-_ZONE: Final = r"( ?(Z|[+-][0-9]{2}(:?[0-9]{2})?))?"
+_MINUTE: Final = "[0-9]{2}:[0-9]{2}"
+_SECOND: Final = f"{_MINUTE}:[0-9]{{2}}([.][0-9]{{1,6}})?"
+_ZONE: Final = "( ?(Z|[+-][0-9]{2}(:?[0-9]{2})?))?"
+"""Spark takes an offset behind seconds only."""
 _ANY: Final = ""
 _SPELLINGS: Final[Mapping[type[t.DataType], str]] = {
     t.BooleanType: _ANY,
@@ -46,8 +48,8 @@ _SPELLINGS: Final[Mapping[type[t.DataType], str]] = {
     t.StringType: _ANY,
     t.BinaryType: _ANY,
     t.DateType: _DATE,
-    t.TimestampType: f"{_DATE}([T ]{_TIME}{_ZONE})?",
-    t.TimestampNTZType: f"{_DATE}([T ]{_TIME})?",
+    t.TimestampType: f"{_DATE}([T ]({_MINUTE}|{_SECOND}{_ZONE}))?",
+    t.TimestampNTZType: f"{_DATE}([T ]({_MINUTE}|{_SECOND}))?",
     t.VariantType: _ANY,
 }
 """The types of values that are read, with the regular expression of a value's text.
