@@ -119,7 +119,7 @@ class DataPlane:
         self.fetcher = Fetcher(self, self.policies)
         self.absences = Absences(self, self.fetcher)
         self.placer = Placer(self, self.leaders, self.policies)
-        self._carry_out: dict[Do, Callable[[ExactPartition], None]] = {
+        self._carry_out: dict[Do, Callable[[ExactPartition], object]] = {
             Do.FETCH: self.fetcher.update,
             Do.LEAVE: self.fetcher.leave,
             Do.LEADER: self.fetcher.return_to_leader,
@@ -136,7 +136,9 @@ class DataPlane:
             Do.REFRESH: lambda partition: self.leaders.refresh(partition.key.topic),
             Do.REPORT: observe,
             Do.FORGET: self._forget,
-            Do.LOOK_SOON: self._look_soon,
+            Do.LOOK_SOON: lambda partition: asyncio.get_running_loop().call_soon(
+                self.emit, partition, LOOK
+            ),
         }
 
     # ---- ownership -----------------------------------------------------------------------------
@@ -203,7 +205,7 @@ class DataPlane:
 
     def emit_all(self, events: Iterable[tuple[ExactPartition, Event]]) -> None:
         """Let machines take events of one moment, as those of the answer to one request."""
-        moment = self._moment()
+        moment = Moment(self.now(), self.settings, self.backoff)
         for partition, event in events:
             try:  # as `guard`, which costs as much as a step
                 self._step(partition, event, moment)
@@ -211,9 +213,6 @@ class DataPlane:
                 raise
             except Exception as error:
                 self._defect([partition], error)
-
-    def _moment(self) -> Moment:
-        return Moment(self.now(), self.settings, self.backoff)
 
     def _step(self, partition: ExactPartition, event: Event, moment: Moment) -> None:
         self._news.add(partition.spec.shard)
@@ -244,9 +243,6 @@ class DataPlane:
         self.sender.forget(partition)
         self.gap_filler.forget(partition)
         self.confirmations.forget(partition)
-
-    def _look_soon(self, partition: ExactPartition) -> None:
-        asyncio.get_running_loop().call_soon(self.emit, partition, LOOK)
 
     def fail_all(self, reason: str) -> None:
         """Stop all partitions, and each that is added later; another engine will retry."""
@@ -355,9 +351,10 @@ class DataPlane:
     def _defect(self, partitions: Collection[ExactPartition], error: BaseException) -> None:
         log.error("internal error: %s", ", ".join(map(str, partitions)), exc_info=error)
         reason = f"internal error, see the lane's log: {type(error).__name__}: {error}"
+        moment = Moment(self.now(), self.settings, self.backoff)
         for partition in partitions:
             if not partition.gone:
-                self._step(partition, Failure(reason, transient=True), self._moment())
+                self._step(partition, Failure(reason, transient=True), moment)
 
     # ---- for the parts (plane.py) --------------------------------------------------------------
 

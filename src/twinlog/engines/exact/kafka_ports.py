@@ -475,30 +475,30 @@ def _leaders(metadata: Metadata, topics: Collection[str]) -> Mapping[TopicPartit
     return leaders
 
 
-class _Request(NamedTuple):
+class _WriteRequest(NamedTuple):
     """A WriteTxnMarkers request, and the partitions that it is about."""
 
     partitions: Collection[TopicPartition]
     markers: list[Marker]
 
 
-def _answered_each(wanted: _Wanted, committed: bool) -> list[_Request]:
+def _answered_each(wanted: _Wanted, committed: bool) -> list[_WriteRequest]:
     """Requests with one control record of each partition at most."""
-    requests: list[_Request] = []
+    requests: list[_WriteRequest] = []
     while wanted:
-        requests.append(_Request(wanted, _one_marker_each(wanted, committed)))
+        requests.append(_WriteRequest(wanted, _one_marker_each(wanted, committed)))
         wanted = _without_one_each(wanted)
     return requests
 
 
-def _as_many_as_fit(wanted: _Wanted, committed: bool) -> tuple[_Request, _Wanted]:
+def _as_many_as_fit(wanted: _Wanted, committed: bool) -> tuple[_WriteRequest, _Wanted]:
     """A request of a bounded size, with several control records of a partition; and the rest."""
     partitions, markers, room = wanted.keys(), list[Marker](), MAX_MARKERS
     while wanted and (room >= len(wanted) or not markers):
         markers += _one_marker_each(wanted, committed)
         room -= len(wanted)
         wanted = _without_one_each(wanted)
-    return _Request(partitions, markers), wanted
+    return _WriteRequest(partitions, markers), wanted
 
 
 def _without_one_each(wanted: _Wanted) -> _Wanted:
