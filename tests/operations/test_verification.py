@@ -28,7 +28,14 @@ def test_the_json_form_is_stable() -> None:
         "length": 11,
         "compared": 5,
         "differs": 1,
-        "absent": {"marker": 2, "aborted": 0, "compacted": 0, "log_start": 0},
+        "absent": {
+            "marker": 2,
+            "aborted": 0,
+            "compacted": 0,
+            "log_start": 0,
+            "filtered": 0,
+            "routed": 0,
+        },
         "not_seen": 1,
         "behind": 2,
     }
