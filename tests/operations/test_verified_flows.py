@@ -177,9 +177,10 @@ def test_a_wrong_map_is_found(pair: Pair, tmp_path: Path) -> None:
     assert {one.partition.topic for one in result.differences} == {copied.topic}
 
 
-def test_copies_without_a_map_are_not_seen(pair: Pair) -> None:
-    """Goal: `__mirror_offsets` that has lost all it held of a flow."""
-    copied = CopiedTopic(pair)
+@pytest.mark.parametrize("transactions", ["false", "true"])
+def test_copies_of_which_nothing_is_recorded_are_not_seen(pair: Pair, transactions: str) -> None:
+    """Goal: `__mirror_offsets`, or a group, that has lost all it held of a flow."""
+    copied = CopiedTopic(pair, transaction_producer=transactions)
     librdkafka_tools.write_same(copied.source, copied.topic, 0, 0, 20)
     assert copied.verify().verdict == SAME, "nothing is copied"
     librdkafka_tools.write_same(copied.target, copied.remote, 0, 0, 20)

@@ -58,7 +58,7 @@ class FlowPlan:
     tasks: tuple[FlowTask, ...] = ()
     done: tuple[FlowCompared, ...] = ()
     unmapped: frozenset[FlowPair] = frozenset()
-    """Those of which no map is recorded, and one is due if there are copies."""
+    """Those of which no map, or no position, is recorded, and one is due if there are copies."""
     trouble: str | None = None
     """Why the recorded maps could not be read."""
 
@@ -132,8 +132,11 @@ async def plan_flow(
             start = max(sides.source.start, begin)
             sides = sides._replace(source=sides.source._replace(start=start))
         bounds[pair] = sides
-        if _lacks_map(mirror, claim) and claims.trouble is None:
-            unmapped.add(pair)
+        if claims.trouble is None and not claim.taken_over:
+            # A flow in transactions has a position in place of a map; brokers forget offsets.
+            in_transactions = mirror.kind == TRANSACTIONAL
+            if pair.source not in claims.of if in_transactions else claim.runs is None:
+                unmapped.add(pair)
         is_remote = pair.remote.topic == topic.destination_name
         if is_remote and is_another(topic.destination_topic_id, side_ids.destination):
             done.append(_recreated(pair, sides))
@@ -413,11 +416,6 @@ def is_only_remote(topic: MirrorTopic, partition: int, bounds: Sides[LogBounds])
         and not remote.error
         and remote.start == remote.high_watermark
     )
-
-
-def _lacks_map(mirror: Mirror, claim: FlowClaim) -> bool:
-    """Whether nothing is recorded of copies. What another program has copied is not in a map."""
-    return mirror.kind != TRANSACTIONAL and claim.runs is None and not claim.taken_over
 
 
 def _begins_at_end(mirror: Mirror) -> bool:
