@@ -157,12 +157,14 @@ async def node_of(ports: Ports, topic: str) -> int:
 
 
 async def leaders_of(ports: Ports, topic: str) -> Mapping[TopicPartition, LeaderReport]:
-    """Return the leaders once all take requests: metadata names them earlier."""
-    leaders = await ports.destination.leaders([topic])
+    """Return the leaders once all take requests: metadata names them earlier, or not yet."""
+    leaders: Mapping[TopicPartition, LeaderReport] = {}
 
     async def serving() -> bool:
+        nonlocal leaders
+        leaders = await ports.destination.leaders([topic])
         ends = await ports.destination.log_ends(leaders)
-        return not any(end.error for end in ends.values())
+        return bool(leaders) and not any(end.error for end in ends.values())
 
     await until_async(serving)
     return leaders
