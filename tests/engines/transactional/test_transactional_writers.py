@@ -315,6 +315,11 @@ def test_what_is_behind_the_tail_counts_where_nobody_else_has_written(located: L
     located.shared = [SharedPartition(TopicPartition("A.t", 1))]
     assert _start(located()) == 5
     assert located.own_ids
+    of_another_flow = BegunPartition(MirrorPartition("other", "t", 0), ROUTE, None)
+    located.begun.append(of_another_flow)
+    assert _start(located()) == 5
+    assert not located.own_ids, "both have begun under an earlier version, which recorded no more"
+    located.begun.remove(of_another_flow)
     located.shared.append(SharedPartition(REMOTE))
     assert _start(located()) == 5
     assert not located.own_ids
@@ -482,6 +487,7 @@ def test_what_was_forgotten_is_read_again(monkeypatch: pytest.MonkeyPatch) -> No
         writers.forget(set())
         with pytest.raises(Retriable):
             await writers._take_over()
+        assert writers._begun, "writes of other partitions go on, and need what was known"
         assert await writers._take_over() == {}, "also after a reading that failed"
         assert reads == [3, 3, 3]
 

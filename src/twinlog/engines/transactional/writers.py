@@ -53,7 +53,13 @@ from twinlog.kafka.log.records import Encoded, RawRecord, build, encode_tail
 from twinlog.kafka.requests.transactions import TransactionOffset
 from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.store.offset_log import OFFSETS_TOPIC, fold_offsets, offsets_topic_id, read_begun
+from twinlog.store.offset_log import (
+    OFFSETS_TOPIC,
+    StoredOffsets,
+    fold_offsets,
+    offsets_topic_id,
+    read_begun,
+)
 from twinlog.store.offset_records import BegunPartition, Route, SharedPartition, encode
 from twinlog.store.topic_reader import read_whole
 
@@ -276,30 +282,44 @@ class TransactionalWriters:
         if not self._transactions.ready:
             await self._fence()
         while self._begun is None or self._outdated:
-            self._begun, self._outdated = None, False  # None: reading it may fail
-            before = await offsets_topic_id(self._lane.destination)
-            records = await read_whole(self._lane.destination, OFFSETS_TOPIC, [self._number])
-            self._begun_id = await offsets_topic_id(self._lane.destination)
-            if before != self._begun_id:
-                raise Retriable("the topic was recreated while it was read", topic=OFFSETS_TOPIC)
-            stored = fold_offsets(records)
+            self._outdated = False  # `forget` may set it while this reads
+            try:
+                stored, begun_id = await self._read_begun()
+            except BaseException:
+                self._outdated = True  # until then, what was known holds: others may be written
+                raise
             self._begun, self._shared = stored.begun, frozenset(stored.shared)
+            self._begun_id = begun_id
         return self._begun
+
+    async def _read_begun(self) -> tuple[StoredOffsets, UUID | None]:
+        """What is recorded of the state partition, and the id of the topic that it was read from.
+
+        Raises:
+            Retriable: it cannot be read, or the topic was recreated meanwhile.
+        """
+        before = await offsets_topic_id(self._lane.destination)
+        records = await read_whole(self._lane.destination, OFFSETS_TOPIC, [self._number])
+        if before != (after := await offsets_topic_id(self._lane.destination)):
+            raise Retriable("the topic was recreated while it was read", topic=OFFSETS_TOPIC)
+        return fold_offsets(records), after
 
     def _own_ids(
         self, tails: Mapping[TopicPartition, RemoteTail]
     ) -> Mapping[TopicPartition, Collection[int]]:
         """See `compare_tails`: who else has written there is recorded where it was read just now.
 
-        Of producer ids that the transactional id has had between the tail's and the present one,
-        nothing is known.
+        An earlier version has not recorded it where two have begun. Of producer ids that the
+        transactional id has had between the tail's and the present one, nothing is known.
         """
+        names = _by_remote(self._begun or {})
         return {
             remote: {tail.last.producer_id, *self._producer_ids}
             for remote, tail in tails.items()
             if tail.recorded_in is not None
             and tail.recorded_in == self._begun_id
             and remote not in self._shared
+            and len(names[remote]) == 1
         }
 
     async def _begin(self, positions: Mapping[MirrorPartition, SourcePosition]) -> None:
