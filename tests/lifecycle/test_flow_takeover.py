@@ -400,7 +400,7 @@ def test_an_empty_remote_topic_of_a_flow_that_begins_at_the_end(played: Played) 
 def test_an_empty_remote_topic_whose_records_were_routed(
     played: Played, transform: Mapping[str, str], exists: bool
 ) -> None:
-    """Goal: copies that are in other topics are not made again without a word.
+    """Goal: copies that are in other topics are not made again silently.
 
     MirrorMaker 2 creates the remote topic, and its transforms write elsewhere.
     """
@@ -567,7 +567,7 @@ def test_a_remote_topic_that_grows(played: Played, monkeypatch: pytest.MonkeyPat
 
 
 def test_copies_that_are_not_replicated_yet(pair: Pair, trio: LocalCluster, topic: str) -> None:
-    """Goal: copies above the high watermark are not made again, and the error names them.
+    """Goal: copies above the high watermark are not made again; the error has their offsets.
 
     With fewer than min.insync.replicas the leader keeps what it has appended, and readers do not
     see it until the replica is back: MirrorMaker 2 got NOT_ENOUGH_REPLICAS_AFTER_APPEND, and died.
