@@ -72,8 +72,27 @@ def response(results: dict[int, dict[TopicPartition, int]]) -> bytes:
 
 @given(RESULTS)
 def test_the_response_is_decoded(results: dict[int, dict[TopicPartition, int]]) -> None:
-    """Goal: each producer's partitions have their error codes."""
-    assert decode_write_txn_markers(memoryview(response(results))) == results
+    """Goal: each producer's partitions have their error codes, also when decoded again."""
+    data = response(results)
+    assert decode_write_txn_markers(memoryview(data)) == results
+    assert decode_write_txn_markers(memoryview(bytearray(data))) == results
+
+
+def test_a_response_longer_than_those_that_are_kept_is_decoded() -> None:
+    """Goal: the limit of what is remembered is no limit of what is read."""
+    results = {
+        7: {TopicPartition("t", index): index % 2 for index in range(markers.REMEMBERED_BYTES)}
+    }
+    data = response(results)
+    assert len(data) > markers.REMEMBERED_BYTES
+    assert decode_write_txn_markers(memoryview(data)) == results
+
+
+def test_no_caller_can_change_what_is_remembered() -> None:
+    """Goal: the answer to a later round is what the broker sent."""
+    results = decode_write_txn_markers(memoryview(response({7: {TopicPartition("t", 0): 0}})))
+    with pytest.raises(TypeError):
+        results[7][TopicPartition("t", 0)] = 13  # type: ignore[index]
 
 
 @given(RESULTS, st.data())

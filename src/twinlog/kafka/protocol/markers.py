@@ -10,8 +10,10 @@ later; 4.0 dropped version 0).
 """
 
 import struct
-from collections.abc import Collection, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeAlias
 
 from twinlog.kafka.errors import ProtocolError
 from twinlog.kafka.protocol.compact import (
@@ -27,6 +29,14 @@ from twinlog.kafka.types import TopicPartition
 
 API_KEY: Final = 27
 VERSION: Final = 1
+
+Results: TypeAlias = Mapping[int, Mapping[TopicPartition, int]]
+"""By producer id: its partitions' error codes."""
+
+REMEMBERED: Final = 256
+"""Encoded topics, and decoded responses, that are kept: rounds of a lane are much alike."""
+REMEMBERED_BYTES: Final = 4096
+"""The longest response that is kept."""
 
 _PRODUCER: Final = struct.Struct(">qh?")
 _COORDINATOR_EPOCH: Final = struct.Struct(">i")
@@ -48,31 +58,46 @@ def encode_write_txn_markers(markers: Sequence[Marker]) -> bytes:
     """The body of a request."""
     parts = [unsigned_varint(len(markers) + 1)]
     for producer_id, epoch, partitions, committed, coordinator_epoch in markers:
-        topics: dict[str, list[int]] = {}
-        for topic, index in partitions:
-            topics.setdefault(topic, []).append(index)
         parts += (
             _PRODUCER.pack(producer_id, epoch, committed),
-            unsigned_varint(len(topics) + 1),
+            _encoded_topics(tuple(partitions)),
+            _COORDINATOR_EPOCH.pack(coordinator_epoch),
+            NO_TAGS,
         )
-        for topic, indexes in topics.items():
-            parts += (
-                compact_string(topic),
-                unsigned_varint(len(indexes) + 1),
-                struct.pack(f">{len(indexes)}i", *indexes),
-                NO_TAGS,
-            )
-        parts += (_COORDINATOR_EPOCH.pack(coordinator_epoch), NO_TAGS)
     parts.append(NO_TAGS)
     return b"".join(parts)
 
 
-def decode_write_txn_markers(body: memoryview) -> dict[int, dict[TopicPartition, int]]:
-    """Each producer id's partitions with their error codes.
+@lru_cache(REMEMBERED)
+def _encoded_topics(partitions: tuple[TopicPartition, ...]) -> bytes:
+    topics: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        topics.setdefault(topic, []).append(index)
+    parts = [unsigned_varint(len(topics) + 1)]
+    for topic, indexes in topics.items():
+        parts += (
+            compact_string(topic),
+            unsigned_varint(len(indexes) + 1),
+            struct.pack(f">{len(indexes)}i", *indexes),
+            NO_TAGS,
+        )
+    return b"".join(parts)
+
+
+def decode_write_txn_markers(body: memoryview) -> Results:
+    """The content of a response.
+
+    It names no offsets, so the answers to a lane's rounds are often the same bytes.
 
     Raises:
         ProtocolError: the body is not a response of this version.
     """
+    data = bytes(body)
+    return _remembered(data) if len(data) <= REMEMBERED_BYTES else _decoded(data)
+
+
+def _decoded(data: bytes) -> Results:
+    body = memoryview(data)
     results: dict[int, dict[TopicPartition, int]] = {}
     with reading(f"WriteTxnMarkers response v{VERSION}", len(body)):
         producers, at = read_count(body, 0)
@@ -84,7 +109,10 @@ def decode_write_txn_markers(body: memoryview) -> dict[int, dict[TopicPartition,
         raise ProtocolError(
             f"a WriteTxnMarkers response has {len(body)} bytes, but its content ends at {at}"
         )
-    return results
+    return MappingProxyType({key: MappingProxyType(codes) for key, codes in results.items()})
+
+
+_remembered = lru_cache(REMEMBERED)(_decoded)
 
 
 def _decode_topics(body: memoryview, at: int, results: dict[TopicPartition, int]) -> int:

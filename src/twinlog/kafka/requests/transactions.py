@@ -319,7 +319,7 @@ async def write_txn_markers(
     *,
     lane: Lane = CONTROL,
     before_send: BeforeSend = nothing,
-) -> list[dict[int, dict[TopicPartition, int]]]:
+) -> list[protocol.Results]:
     """Send control records to the leader `node`; for each producer id, its partitions' error codes.
 
     The requests are sent at once, and carried out one after the other. Needs the right
