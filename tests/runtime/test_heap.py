@@ -1,9 +1,13 @@
-"""Freed buffers stay with the process, up to the limit."""
+"""Freed buffers stay with the process, up to the limit; cycles are still found."""
 
+import gc
 import subprocess
 import sys
+import weakref
 
 import pytest
+
+from twinlog.runtime.heap import collect_seldom
 
 PROGRAM = """
 import resource, sys
@@ -34,3 +38,24 @@ def test_freed_buffers_cause_no_new_page_faults() -> None:
     without, kept = page_faults("not kept"), page_faults("kept")
     assert without > 5000, "the C library keeps them by itself: keep_freed is not needed any more"
     assert kept < 500
+
+
+class _Node:
+    """An object that refers to itself."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_cycles_are_still_found() -> None:
+    """Goal: what a lane leaves behind in a cycle is freed, after some ten thousand new objects."""
+    former = gc.get_threshold()
+    try:
+        collect_seldom()
+        node = weakref.ref(_Node())
+        kept = [[number] for number in range(5_000)]
+        assert node() is not None, "collected as often as by default"
+        kept += [[number] for number in range(10_000)]
+        assert node() is None
+    finally:
+        gc.set_threshold(*former)

@@ -49,7 +49,7 @@ from twinlog.kafka.groups.group_config import GroupConfig
 from twinlog.kafka.groups.membership import GroupMember
 from twinlog.logs import set_up
 from twinlog.runtime.dataframe_process import DataFrameProcess
-from twinlog.runtime.heap import keep_freed
+from twinlog.runtime.heap import collect_seldom, keep_freed
 from twinlog.runtime.mirror_engines import MirrorEngines
 from twinlog.runtime.ownership import OwnedStatePartition
 from twinlog.runtime.reconciler import Ways
@@ -106,6 +106,7 @@ def run_lane(config: LaneConfig) -> None:
     """Run a lane until it is asked to stop: the body of a Spark task."""
     set_up(config.log_level, config.log_format, config.name)
     keep_freed(config.settings.buffer_bytes)
+    collect_seldom()
     try:
         asyncio.run(Lane(config).run())
     except (Fenced, UnsupportedVersion, ControlTopicLost) as error:
