@@ -13,10 +13,10 @@ from positions import START
 
 from twinlog.engines.base import PartitionProgress
 from twinlog.engines.exact import engine
-from twinlog.engines.exact.fetcher import Steps
 from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.shard import Shard
 from twinlog.engines.exact.spec import PartitionSpec, PartitionStage
+from twinlog.engines.loop_steps import Steps
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import Parsed, parse_config, parse_source

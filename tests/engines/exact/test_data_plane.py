@@ -12,7 +12,7 @@ from positions import START
 from sole_owner import owned_for_good
 
 from model.world import World, scenario
-from twinlog.engines.exact import fetcher
+from twinlog.engines import loop_steps
 from twinlog.engines.exact.append import Position
 from twinlog.engines.exact.bulk import empty_records
 from twinlog.engines.exact.data_plane import DataPlane
@@ -28,7 +28,6 @@ from twinlog.engines.exact.events import (
     SourceBounds,
     SourceLed,
 )
-from twinlog.engines.exact.fetcher import Steps
 from twinlog.engines.exact.filler_ids import FillerIds
 from twinlog.engines.exact.marker_epochs import LastMarker
 from twinlog.engines.exact.marker_writer import MarkerWriter
@@ -45,6 +44,7 @@ from twinlog.engines.exact.ports import (
 )
 from twinlog.engines.exact.shard import Shard
 from twinlog.engines.exact.spec import PartitionSpec, PartitionStage
+from twinlog.engines.loop_steps import Steps
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
 from twinlog.kafka.log.batch import LOG_APPEND_TIME
@@ -629,7 +629,7 @@ def test_other_tasks_run_between_the_steps_of_a_plan(
     monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
     """Goal: heartbeats do not wait for a batch whose records have to be decoded (B5)."""
-    monkeypatch.setattr(fetcher, "_STEP_S", 0.0)  # on a machine of any speed
+    monkeypatch.setattr(loop_steps, "_STEP_S", 0.0)  # on a machine of any speed
     steps = 8
     count = steps * STEP_RECORDS
     data = batch([record(5 + at) for at in range(count)], attributes=LOG_APPEND_TIME)

@@ -5,12 +5,15 @@ from collections.abc import Callable, Sequence
 from itertools import count
 
 import pytest
+from loop_beats import beating
 
+from twinlog.engines import loop_steps
 from twinlog.engines.dataframes import QueryFailed, ResultRows, SourceRow
 from twinlog.engines.transactional.micro_batch import frame_outputs
 from twinlog.engines.transactional.outputs import Outputs
 from twinlog.kafka.errors import CorruptBatch, Retriable
 from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.record_parts import AT_ONCE
 from twinlog.kafka.log.records import RawRecord, Record, build, decode, each_record, encode_tail
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.dataframe_transform import DataFrameTransform
@@ -221,6 +224,32 @@ def test_a_failure_that_does_not_come_again_stops_nothing() -> None:
     assert values(found[ONE], ONE) == [b"a", b"b"]
     assert found[ONE].failure is None
     assert found[TWO] == Outputs({})
+
+
+def test_other_tasks_have_their_turns_before_and_after_a_query(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: heartbeats do not wait for the rows of a batch with very many records."""
+    monkeypatch.setattr(loop_steps, "_STEP_S", 0.0)  # on a machine of any speed
+    steps = 10
+
+    async def body() -> None:
+        at_query: list[int] = []
+
+        def query(rows: Sequence[SourceRow]) -> ResultRows:
+            at_query.append(beats.count)
+            return ResultRows(("record",), [(row.record,) for row in rows[::-1]])
+
+        values = [b"v"] * steps * AT_ONCE
+        async with beating() as beats:
+            found = await frame_outputs(Frames(query), TRANSFORM, {ONE: [batch(0, values)]})
+        one = found[ONE]
+        assert isinstance(one, Outputs)
+        assert len(written(one)[ONE]) == len(values)
+        assert at_query[0] > steps, "records are cut, and rows are made of them"
+        assert beats.count - at_query[0] > steps, "rows are put in order, and written"
+
+    asyncio.run(body())
 
 
 @pytest.mark.parametrize("record", [None, -1, 2, "0"])

@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import cast
 
 import pytest
-from batch_builders import batch, record
+from batch_builders import altered, batch, record
 from flow_assignment import ASSIGNMENT
+from loop_beats import beating
 
+from twinlog.engines import loop_steps
 from twinlog.engines.base import PartitionProgress
 from twinlog.engines.exact.ports import FetchResult, SourcePort
 from twinlog.engines.settings import LaneSettings
@@ -17,6 +19,7 @@ from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions,
 from twinlog.engines.translated.reader import FlowReader
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters
+from twinlog.kafka.log.batch import LOG_APPEND_TIME
 from twinlog.kafka.log.leader_epochs import EpochRun
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import (
@@ -32,6 +35,7 @@ from twinlog.kafka.types import (
 from twinlog.mirror.absence import Absence
 from twinlog.mirror.offset_runs import Ends
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.plan import STEP_RECORDS
 from twinlog.mirror.throttle import Throttle
 
 KEY = ASSIGNMENT.source
@@ -166,6 +170,125 @@ def test_a_source_that_has_lost_only_queued_records_is_located_again() -> None:
         await flow.read(_fetched(diverging=EpochEnd(4, 11)))
         assert flow.partition.stage is FlowStage.LOCATING
         assert flow.partition.sequence is None
+
+    asyncio.run(body())
+
+
+STEPS = 8
+
+
+@pytest.fixture
+def long_answer(monkeypatch: pytest.MonkeyPatch) -> Fetched:
+    """An answer that takes `STEPS` steps to plan, on a machine of any speed."""
+    monkeypatch.setattr(loop_steps, "_STEP_S", 0.0)
+    records = [record(10 + at) for at in range(STEPS * STEP_RECORDS)]
+    return _fetched(batch(records, attributes=LOG_APPEND_TIME))
+
+
+def test_other_tasks_have_their_turns_while_an_answer_is_planned(long_answer: Fetched) -> None:
+    """Goal: heartbeats and other partitions do not wait for a batch that has to be decoded."""
+
+    async def body() -> None:
+        flow = Flow()
+        async with beating() as beats:
+            await flow.read(long_answer)
+        assert flow.sequence.position == 10 + STEPS * STEP_RECORDS
+        assert beats.count > STEPS // 2
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("beat", range(1, STEPS))
+def test_a_plan_of_a_partition_that_is_revoked_meanwhile_is_dropped(
+    long_answer: Fetched, beat: int
+) -> None:
+    """Goal: nothing is queued, nor reported, of what this lane does not own any more."""
+
+    async def body() -> None:
+        flow = Flow()
+
+        def revoke(count: int) -> None:
+            if count == beat:
+                flow.partition.gone, flow.partition.sequence = True, None
+
+        async with beating(revoke):
+            await flow.read(long_answer)
+        assert flow.sequence.position == 10
+        assert flow.sequence.idle
+        assert flow.partition.failures == 0
+        assert flow.rows == []
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("corrupt", [False, True])
+def test_a_plan_is_dropped_if_the_partition_was_located_again_meanwhile(
+    long_answer: Fetched, corrupt: bool
+) -> None:
+    """Goal: neither records nor errors go to another sequence than the one that has asked."""
+    if corrupt:
+        records = altered(bytes(long_answer.records), num_records=STEPS * STEP_RECORDS - 1)
+        long_answer = long_answer._replace(records=memoryview(records))
+
+    async def body() -> None:
+        flow = Flow()
+        former = flow.sequence
+
+        def relocate(count: int) -> None:
+            if count == 2:
+                flow.relocate(10)
+
+        async with beating(relocate):
+            await flow.read(long_answer)
+        assert former.idle
+        assert flow.partition.sequence is flow.sequence is not former
+        assert (flow.sequence.position, flow.sequence.idle) == (10, True)
+
+    asyncio.run(body())
+
+
+def test_records_that_another_broker_has_answered_meanwhile_are_queued_once(
+    long_answer: Fetched,
+) -> None:
+    """Goal: a partition that has another leader is read by two loops; each record is queued once.
+
+    The answer that is planned first counts, whichever was asked for first.
+    """
+
+    async def body() -> None:
+        flow = Flow()
+        reading: list[asyncio.Task[Answering]] = []
+
+        def move(count: int) -> None:
+            if count == 2:
+                flow.partition.source_node = NODE
+                short = _fetched(batch([record(at) for at in range(10, 13)]))
+                reading.append(asyncio.ensure_future(flow.read(short)))
+
+        async with beating(move):
+            await flow.read(long_answer)
+        await asyncio.gather(*reading)
+        assert flow.sequence.position == 13
+        assert flow.sequence.queued_bytes < len(long_answer.records)
+
+    asyncio.run(body())
+
+
+def test_a_plan_that_is_cancelled_queues_nothing(long_answer: Fetched) -> None:
+    """Goal: an engine that ends leaves no half answer behind."""
+
+    async def body() -> None:
+        flow = Flow()
+        reading = asyncio.create_task(flow.read(long_answer))
+
+        def cancel(count: int) -> None:
+            if count == 3:
+                reading.cancel()
+
+        async with beating(cancel):
+            await asyncio.wait([reading])
+        assert reading.cancelled()
+        assert (flow.sequence.position, flow.sequence.idle) == (10, True)
 
     asyncio.run(body())
 

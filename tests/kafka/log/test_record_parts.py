@@ -43,7 +43,7 @@ def cut(form: Any, header: Header, records: memoryview) -> list[Record | str]:
     found: list[Record | str] = []
     try:
         for some in form.cut_records(header, records):
-            assert 0 < len(some) <= record_parts.AT_ONCE
+            assert len(some) <= record_parts.AT_ONCE
             for offset, timestamp, key, value, encoded in some:
                 headers = decode_headers(memoryview(encoded), offset)
                 found.append(Record(offset, timestamp, key, value, headers))
@@ -133,6 +133,17 @@ def test_unusual_records_are_judged_as_by_the_oracle(form: Any, name: str, befor
     )
     body = usual + varint(len(BODIES[name])) + BODIES[name]
     check(form, altered(made, body=body, last_offset_delta=before))
+
+
+@both
+def test_usual_records_before_an_unusual_one_are_skipped_in_steps(form: Any) -> None:
+    """Goal: they are decoded twice, perhaps a million of them; the caller has its turns then."""
+    lists = 20
+    before = lists * record_parts.AT_ONCE
+    made = batch([*map(record, range(before)), record(before, THEN - BIG)])
+    ((header,), buffer) = joined(made)
+    sizes = [len(some) for some in form.cut_records(header, header.records(buffer))]
+    assert sizes == [record_parts.AT_ONCE] * lists + [0] * lists + [1]
 
 
 @both

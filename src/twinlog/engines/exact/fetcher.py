@@ -43,16 +43,15 @@ from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.plane import Plane
 from twinlog.engines.exact.ports import FetchResult
 from twinlog.engines.exact.source_policies import SourcePolicies
+from twinlog.engines.loop_steps import Steps
 from twinlog.kafka.errors import CorruptBatch, ProtocolError, Retriable
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import FetchPosition, Offset, TopicPartition
-from twinlog.mirror.plan import Planned, Planning, planning_sound
+from twinlog.mirror.plan import Planned, planning_sound
 from twinlog.mirror.throttle import TokenBucket, whole_bytes
 
 log = logging.getLogger(__name__)
 
-_STEP_S: Final = 0.003
-"""How long a plan may block the event loop."""
 _THROTTLE_LOOK_S: Final = 0.5
 """The longest wait before the rate is checked again."""
 
@@ -67,30 +66,6 @@ class FetchCounts:
     """Bytes of batches in the answers."""
     errors: int = 0
     """Requests that were not answered, or refused as a whole."""
-
-
-class Steps:
-    """Yields to the event loop between steps: heartbeats must not wait for a plan."""
-
-    def __init__(self) -> None:
-        self._now = asyncio.get_running_loop().time
-        self._began = self._now()
-
-    async def pause(self) -> None:
-        """Yield to other tasks, if the last time was more than `_STEP_S` ago."""
-        if self._now() - self._began > _STEP_S:
-            await asyncio.sleep(0)
-            self._began = self._now()
-
-    async def finish(self, planning: Planning) -> Planned:
-        """Run a plan to its end."""
-        while True:
-            try:
-                next(planning)
-            except StopIteration as stop:
-                planned: Planned = stop.value
-                return planned
-            await self.pause()
 
 
 class Fetcher:
@@ -329,7 +304,7 @@ class Fetcher:
         partition: ExactPartition,
         fetched: Fetched,
         clock: int,
-        steps: "Steps",
+        steps: Steps,
         *,
         follower: bool,
     ) -> None:
@@ -352,7 +327,7 @@ class Fetcher:
                 self._take_none(partition, fetched)
 
     async def _take_records(
-        self, partition: ExactPartition, fetched: Fetched, clock: int, steps: "Steps"
+        self, partition: ExactPartition, fetched: Fetched, clock: int, steps: Steps
     ) -> None:
         """Plan the records of an answer, in steps between which other tasks run."""
         position = partition.append.planned_end

@@ -15,18 +15,21 @@ cannot be transformed is cut before that record, and the query is run again for 
       └───────────────────────────────────────────────────────────────────┘
 
 The cut partition is FAILED at that record once what is before it is committed.
+
+A micro-batch may have a million records, so all that is done for each of them is done in steps.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Final, NamedTuple
 
 from twinlog.engines.dataframes import DataFrames, QueryFailed, ResultRows, SourceRow
+from twinlog.engines.loop_steps import Steps
 from twinlog.engines.transactional.outputs import GrowingBatches, Outputs, RecordFailure
 from twinlog.kafka.errors import CorruptBatch, Retriable
 from twinlog.kafka.log.compression import Codec
-from twinlog.kafka.log.record_parts import CutRecord, cut_records
+from twinlog.kafka.log.record_parts import AT_ONCE, CutRecord, cut_records
 from twinlog.kafka.log.records import Encoded, Headers, decode_headers, encode_headers
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.dataframe_transform import DataFrameTransform
@@ -51,18 +54,24 @@ class SourceRecord(NamedTuple):
         return self.cut[0]
 
 
-def source_records(remote: TopicPartition, batches: Iterable[Data]) -> list[SourceRecord]:
+async def source_records(
+    remote: TopicPartition, batches: Iterable[Data], steps: Steps
+) -> list[SourceRecord]:
     """The records of one partition, in order.
 
     Raises:
         CorruptBatch: a batch cannot be read.
     """
-    return [
-        SourceRecord(remote, cut, decode_headers(memoryview(cut[4]), cut[0]), batch.header.codec)
-        for batch in batches
-        for records in cut_records(batch.header, batch.records)
-        for cut in records
-    ]
+    found: list[SourceRecord] = []
+    for batch in batches:
+        codec = batch.header.codec
+        for records in cut_records(batch.header, batch.records):
+            found += [
+                SourceRecord(remote, cut, decode_headers(memoryview(cut[4]), cut[0]), codec)
+                for cut in records
+            ]
+            await steps.pause()
+    return found
 
 
 async def frame_outputs(
@@ -81,11 +90,12 @@ async def frame_outputs(
         QueryUnusable: the transform cannot be applied to any record.
         Retriable: not now.
     """
+    steps = Steps()
     corrupt: dict[TopicPartition, CorruptBatch] = {}
     parts: dict[TopicPartition, list[SourceRecord]] = {}
     for remote, data in batches.items():
         try:
-            parts[remote] = source_records(remote, data)
+            parts[remote] = await source_records(remote, data, steps)
         except CorruptBatch as error:
             corrupt[remote] = error
     query = _Query(frames, transform)
@@ -133,8 +143,8 @@ class _Query:
         """
         if not records:
             return {}, {}
-        rows = [_row(index, record) for index, record in enumerate(records)]
-        return assembled(records, await self.frames.run(self.transform, rows))
+        rows = await _rows(records)
+        return await assembled(records, await self.frames.run(self.transform, rows))
 
     async def failures_alone(
         self, parts: Mapping[TopicPartition, Sequence[SourceRecord]]
@@ -158,13 +168,24 @@ class _Query:
         return None if good == len(records) else _failure(records[good], reason)
 
 
+async def _rows(records: Sequence[SourceRecord]) -> list[SourceRow]:
+    steps, rows = Steps(), list[SourceRow]()
+    for start in range(0, len(records), AT_ONCE):
+        some = records[start : start + AT_ONCE]
+        rows += [_row(index, record) for index, record in enumerate(some, start)]
+        await steps.pause()
+    return rows
+
+
 def _row(index: int, record: SourceRecord) -> SourceRow:
     offset, timestamp, key, value, _ = record.cut
     topic, partition = record.remote
     return SourceRow(index, topic, partition, offset, timestamp, key, value, record.headers)
 
 
-def assembled(records: Sequence[SourceRecord], result: ResultRows) -> tuple[_Results, _Failures]:
+async def assembled(
+    records: Sequence[SourceRecord], result: ResultRows
+) -> tuple[_Results, _Failures]:
     """The batches of a result, by the remote partition of the records that they come from.
 
     Returns:
@@ -173,9 +194,10 @@ def assembled(records: Sequence[SourceRecord], result: ResultRows) -> tuple[_Res
     Raises:
         QueryFailed: a row does not name a record.
     """
+    steps = Steps()
     growing: dict[TopicPartition, GrowingBatches] = {}
     failures: dict[TopicPartition, RecordFailure] = {}
-    for index, row in _in_order(result.rows, len(records)):
+    async for index, row in _in_order(result.rows, len(records), steps):
         source = records[index]
         if source.remote in failures:
             continue
@@ -185,19 +207,26 @@ def assembled(records: Sequence[SourceRecord], result: ResultRows) -> tuple[_Res
             failures[source.remote] = _failure(source, str(error))
             continue
         growing.setdefault(source.remote, GrowingBatches()).add(to, [written], source.codec)
-    return {remote: each.finished() for remote, each in growing.items()}, failures
+    return {remote: await each.finished() for remote, each in growing.items()}, failures
 
 
-def _in_order(
-    rows: Sequence[tuple[object, ...]], count: int
-) -> list[tuple[int, tuple[object, ...]]]:
-    numbered = []
-    for row in rows:
+async def _in_order(
+    rows: Sequence[tuple[object, ...]], count: int, steps: Steps
+) -> AsyncIterator[tuple[int, tuple[object, ...]]]:
+    """The rows in the order of their records; those of one record in the order of the result."""
+    numbered: defaultdict[int, list[tuple[object, ...]]] = defaultdict(list)
+    for number, row in enumerate(rows):
         index = row[0]
         if not isinstance(index, int) or not 0 <= index < count:
             raise QueryFailed("column record of the result has a value that names no record")
-        numbered.append((index, row))
-    return sorted(numbered, key=itemgetter(0))
+        numbered[index].append(row)
+        if number % AT_ONCE == 0:
+            await steps.pause()
+    for index in range(count):
+        for row in numbered.get(index, ()):
+            yield index, row
+        if index % AT_ONCE == 0:
+            await steps.pause()
 
 
 def _failure(source: SourceRecord, reason: str) -> RecordFailure:

@@ -18,6 +18,7 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Final, NamedTuple
 
+from twinlog.engines.loop_steps import Steps
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.record_parts import (
     NO_HEADERS,
@@ -110,10 +111,12 @@ class GrowingBatches:
             self._growing[to] = _Growing(codec)
         return self._growing[to]
 
-    def finished(self) -> Mapping[TopicPartition, Sequence[Encoded]]:
-        """All batches."""
+    async def finished(self) -> Mapping[TopicPartition, Sequence[Encoded]]:
+        """All batches; the last ones are built in steps."""
+        steps = Steps()
         for each in self._growing.values():
             each.flush()
+            await steps.pause()
         return {to: each.built for to, each in self._growing.items()}
 
 
@@ -150,7 +153,7 @@ async def transformed(
     growing = GrowingBatches()
     transform = _transform_alike if chain.is_uniform else _transform_each
     failure = await transform(chain, batches, remote, growing)
-    return Outputs(growing.finished(), failure)
+    return Outputs(await growing.finished(), failure)
 
 
 async def _transform_alike(

@@ -3,7 +3,9 @@
 Throttled partitions have a session of their own, which waits for the rate (mirror/throttle.py).
 
 An answer belongs to the sequence that it was asked for: if the partition is located again in the
-meantime, the answer is dropped. An answer without records proves nothing.
+meantime, the answer is dropped. So is a plan of it, during which other tasks run (loop_steps.py): a
+partition may be revoked then, or have another leader, whose answer is planned first. An answer
+without records proves nothing.
 """
 
 import asyncio
@@ -15,6 +17,7 @@ from twinlog.engines.base import BrokerTraffic, ThrottledReads
 from twinlog.engines.exact.jumps import believe, skips
 from twinlog.engines.exact.ports import SourcePort
 from twinlog.engines.exact.source_policies import SourcePolicies
+from twinlog.engines.loop_steps import Steps
 from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions, SourceQueue
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
@@ -29,7 +32,7 @@ from twinlog.kafka.errors import (
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import EpochEnd, FetchPosition, Offset, TopicPartition
 from twinlog.mirror.absence import Absence, AbsentSpan
-from twinlog.mirror.plan import Gap, finished, planning_sound
+from twinlog.mirror.plan import Gap, planning_sound
 from twinlog.mirror.throttle import TokenBucket, whole_bytes
 
 log = logging.getLogger(__name__)
@@ -136,10 +139,12 @@ class FlowReader:
                 whole = sum(whole_bytes(one.records) for one in result.partitions.values())
                 bucket.spend(whole, flow.now())
                 self._throttled_bytes += whole
+            steps = Steps()
             for key, fetched in result.partitions.items():
+                await steps.pause()
                 if key in asked:
                     counts[1] += len(fetched.records)
-                    await self._take(*asked[key], fetched)
+                    await self._take(*asked[key], fetched, steps)
             if not result.throttle_ms:  # otherwise partitions with news may be left out
                 # One without news is left out of an answer; a refused one is not heard of.
                 refused = {key for key, one in result.partitions.items() if one.error}
@@ -167,9 +172,14 @@ class FlowReader:
         return _NextFetch(asked, left_out=len(asked) < len(own))
 
     async def _take(
-        self, partition: _Partition, sequence: SourceQueue, offset: int, fetched: Fetched
+        self,
+        partition: _Partition,
+        sequence: SourceQueue,
+        offset: int,
+        fetched: Fetched,
+        steps: Steps,
     ) -> None:
-        if partition.sequence is not sequence or sequence.position != offset:
+        if not _belongs(partition, sequence, offset):
             return
         if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             await self._passed(partition, sequence, offset)
@@ -184,20 +194,28 @@ class FlowReader:
             partition.source_end = max(partition.source_end, fetched.high_watermark)
             partition.source_stable = max(partition.source_stable, fetched.last_stable)
             if len(fetched.records):
-                self._queue(partition, sequence, offset, fetched)
+                await self._queue(partition, sequence, offset, fetched, steps)
             partition.note_lag(self._flow.now())
 
-    def _queue(
-        self, partition: _Partition, sequence: SourceQueue, offset: int, fetched: Fetched
+    async def _queue(
+        self,
+        partition: _Partition,
+        sequence: SourceQueue,
+        offset: int,
+        fetched: Fetched,
+        steps: Steps,
     ) -> None:
         """Queue the records of an answer; unexplained skipped offsets are read twice (jumps.py)."""
         limit = self._flow.settings.buffer_bytes
         try:
-            planned = finished(
+            planned = await steps.finish(
                 planning_sound(fetched.records, Offset(offset), fetched.aborted, limit)
             )
         except CorruptBatch as error:
-            self._flow.trouble(partition, f"corrupt batch in a fetch from the source: {error}")
+            if _belongs(partition, sequence, offset):
+                self._flow.trouble(partition, f"corrupt batch in a fetch from the source: {error}")
+            return
+        if not _belongs(partition, sequence, offset):
             return
         pieces = planned.pieces
         if any(map(skips, pieces)) and not self.policies.compacts(partition.source.topic):
@@ -241,7 +259,7 @@ class FlowReader:
         except TwinlogError as error:
             self._flow.trouble(partition, f"the bounds of the source's log are unknown: {error}")
             return
-        if partition.sequence is not sequence or sequence.position != offset:
+        if not _belongs(partition, sequence, offset):
             return
         if bounds.error:
             self._flow.ask_leaders()
@@ -272,3 +290,8 @@ class FlowReader:
         log.error("%s: %s; going on behind them", partition.name, reason)
         sequence.offer([lost])
         partition.pass_over(lost)
+
+
+def _belongs(partition: _Partition, sequence: SourceQueue, offset: int) -> bool:
+    """Whether an answer still applies that this sequence has asked for, from this offset on."""
+    return partition.sequence is sequence and sequence.position == offset

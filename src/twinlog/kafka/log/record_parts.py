@@ -6,7 +6,6 @@ the usual form are cut here. `records.each_record` judges all others, and is the
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Final
 
 from mypy_extensions import i64
@@ -44,6 +43,8 @@ _USUAL: Final = 1 << 60
 def cut_records(header: Header, records: memoryview) -> Iterator[list[CutRecord]]:
     """The records of a batch in order, in lists of `AT_ONCE` at most, as consumers see them.
 
+    Lists may be empty: they are steps in which records were only skipped.
+
     Args:
         header: the batch's header.
         records: its bytes after the header, compressed as the header declares.
@@ -71,11 +72,16 @@ def cut_records(header: Header, records: memoryview) -> Iterator[list[CutRecord]
         yield cut
         done += some
     if done < count or not count:
-        yield from _unusual(islice(each_record(header, records), done, None))
+        yield from _unusual(each_record(header, records), done)
 
 
-def _unusual(records: Iterable[RawRecord]) -> Iterator[list[CutRecord]]:
-    for raw in records:
+def _unusual(records: Iterable[RawRecord], done: int) -> Iterator[list[CutRecord]]:
+    """The records behind the first `done` ones, which are decoded again as far as their offsets."""
+    for number, raw in enumerate(records):
+        if number < done:
+            if number % AT_ONCE == 0:
+                yield []
+            continue
         record = decode(raw)
         headers = encode_headers(record.headers)
         yield [(record.offset, record.timestamp, record.key, record.value, headers)]
