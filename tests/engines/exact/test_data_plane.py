@@ -410,9 +410,8 @@ def test_a_refused_gap_fails_only_its_partition(answer: LogEnd | TwinlogError, r
         shard.fillers = Refused(0, "p.0.filler", plane.destination, LaneSettings())
         shard.markers.allowed = False
         plane._shards[shard.number] = shard
-        assert not await plane.gap_filler._round(
-            {partition: Gap(Offset(5), Offset(6), seen=True)}, (0, -1)
-        )
+        gaps = {partition: Gap(Offset(5), Offset(6), seen=True)}
+        assert await plane.gap_filler._round(gaps, (0, -1)) == {partition}
         assert (partition.stage, partition.transient) == (PartitionStage.FAILED, True)
         assert partition.reason.startswith(reason)
         assert not partition.filling

@@ -5,12 +5,16 @@ leads, whatever their state partitions: a broker handles the requests of a conne
 Any other gap has to wait for a read, a new producer epoch, or an empty transaction. It shares a
 round with the gaps of its state partition, and of its broker where there are written markers: one
 that hangs delays its own partitions only.
+
+A gap that a round has not shortened waits for a backoff of its own before it is in such a round
+again. The others go on without it.
 """
 
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from twinlog.engines.exact.append import Phase
@@ -40,6 +44,16 @@ _ALL_SHARDS: Final = -1
 _Gaps = Mapping[ExactPartition, Gap]
 
 
+@dataclass(slots=True, eq=False)
+class _Stall:
+    """Rounds that have not shortened a partition's gap, since one has."""
+
+    failures: int = 0
+    rounds: set[_Round] = field(default_factory=set)
+    timer: asyncio.TimerHandle | None = None
+    """Until it expires, the partition is in none of these rounds."""
+
+
 class GapFiller:
     """The gaps that wait, by the round that will fill them."""
 
@@ -47,10 +61,14 @@ class GapFiller:
         self._plane = plane
         self._queues: defaultdict[_Round, set[ExactPartition]] = defaultdict(set)
         self._running: set[_Round] = set()
+        self._stalls: dict[ExactPartition, _Stall] = {}
 
     def want(self, partition: ExactPartition) -> None:
-        """Fill its gap in the next round."""
+        """Fill its gap in the next round, unless it waits for that after one without progress."""
         key = self._key(partition, partition.append.gap_to_fill)
+        stall = self._stalls.get(partition)
+        if stall is not None and stall.timer is not None and key in stall.rounds:
+            return
         self._queues[key].add(partition)
         if key not in self._running:
             self._running.add(key)
@@ -67,15 +85,43 @@ class GapFiller:
 
     def forget(self, partition: ExactPartition) -> None:
         """Drop a partition from the next rounds."""
+        self._recovered(partition)
+        self._unqueue(partition)
+
+    def _unqueue(self, partition: ExactPartition) -> None:
         for partitions in self._queues.values():
             partitions.discard(partition)
+
+    def _recovered(self, partition: ExactPartition) -> None:
+        """Let its next round without progress be the first one."""
+        stall = self._stalls.pop(partition, None)
+        if stall is not None and stall.timer is not None:
+            stall.timer.cancel()
+
+    def _stalled(self, partition: ExactPartition, key: _Round) -> None:
+        """Let a gap wait that this round has not shortened: longer, the more there were."""
+        stall = self._stalls.setdefault(partition, _Stall())
+        stall.failures += 1
+        stall.rounds.add(key)
+        if stall.timer is not None:
+            stall.timer.cancel()
+        pause = self._plane.backoff(stall.failures)
+        stall.timer = asyncio.get_running_loop().call_later(pause, self._wake, partition, stall)
+        self._unqueue(partition)  # the end of the round has queued it
+        self.want(partition)  # unless another kind of round, which has not been tried, fills it now
+
+    def _wake(self, partition: ExactPartition, stall: _Stall) -> None:
+        stall.timer = None
+        if partition.append.gap_to_fill is None:
+            del self._stalls[partition]
+        else:
+            self.want(partition)
 
     async def _fill(self, key: _Round) -> None:
         """Fill gaps of one kind of round, round by round, until none is left.
 
         Each round takes the shards anew: a state partition may have been taken over again.
         """
-        failures = 0
         partitions = self._queues[key]
         try:
             while partitions:
@@ -84,17 +130,16 @@ class GapFiller:
                 gaps = self._due(key)
                 if not gaps:
                     break
-                progressed = False
+                stalled: Collection[ExactPartition] = gaps
                 with self._plane.guard(gaps):
-                    progressed = await self._round(gaps, key)
+                    stalled = await self._round(gaps, key)
                 for partition in gaps:
-                    if not partition.gone and partition.append.gap_to_fill is not None:
+                    if partition.gone or partition.append.gap_to_fill is None:
+                        self._recovered(partition)
+                    elif partition in stalled:
+                        self._stalled(partition, key)
+                    else:
                         self.want(partition)
-                if progressed:
-                    failures = 0
-                elif partitions:
-                    failures += 1
-                    await asyncio.sleep(self._plane.backoff(failures))
         finally:
             self._running.discard(key)
 
@@ -113,8 +158,8 @@ class GapFiller:
                 self.want(partition)
         return gaps
 
-    async def _round(self, gaps: _Gaps, key: _Round) -> bool:
-        """Run one round; if data has to be fenced first, only that. Whether a log end moved."""
+    async def _round(self, gaps: _Gaps, key: _Round) -> Collection[ExactPartition]:
+        """Run one round; if data has to be fenced first, only that. The gaps without progress."""
         emit = self._plane.emit
         fencing = {p: gap for p, gap in gaps.items() if p.append.fences_data_first}
         gaps = fencing or gaps
@@ -134,16 +179,17 @@ class GapFiller:
         finally:
             ends = {partition: answers.get(partition.key) for partition in gaps}
             self._plane.emit_all((partition, RoundEnded(end)) for partition, end in ends.items())
-        progressed = any(
-            _has_grown(partition, gap, ends[partition]) for partition, gap in gaps.items()
-        )
+        stalled = {p for p, gap in gaps.items() if not _has_grown(p, gap, ends[p])}
+        if self._stalls:
+            for partition in gaps.keys() - stalled:
+                self._recovered(partition)
         for partition in fencing:
             end = ends[partition]
             if end is not None and not end.error:
                 emit(partition, DataFenced())
         for node in {partition.destination_node for partition in gaps}:
             self._plane.pump(node)  # once: a Produce holds batches of many
-        return progressed
+        return stalled
 
     async def _filled(
         self, gaps: _Gaps, key: _Round, *, fences: bool
