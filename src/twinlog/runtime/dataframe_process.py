@@ -17,22 +17,27 @@ and are never put together: a query may count or group, and one transaction may 
 the other.
 
 Requests and answers are pickled, with their length in front (8 bytes, big endian): both ends are
-the same program.
+the same program. Rows are pickled apart, `_ROWS` at a time, as there may be a million of them: the
+lane's other tasks run in between.
+
+    length | request or answer without its rows | rows | rows | ...
 """
 
 import asyncio
+import io
 import logging
 import os
 import pickle
 import struct
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from twinlog.engines.dataframes import QueryFailed, QueryUnusable, ResultRows, SourceRow
+from twinlog.engines.loop_steps import Steps
 from twinlog.kafka.client.references import NOTHING, Grants
 from twinlog.kafka.errors import Retriable
 from twinlog.mirror.dataframe_transform import DataFrameTransform
@@ -44,6 +49,7 @@ ANSWER_S: Final = 300.0
 """How long an answer may take, the start of Spark included."""
 END_S: Final = 5.0
 """How long to wait until a killed process has ended."""
+_ROWS: Final = 1024
 _READ_AHEAD: Final = 4 * 1024 * 1024
 _MODULE: Final = "twinlog.runtime.dataframe_worker"
 
@@ -72,6 +78,40 @@ class TransformFailure:
 
 
 Answer = ResultRows | TransformFailure
+
+
+def pickled(message: TransformRequest | Answer) -> Iterator[bytes]:
+    """A request or an answer in the parts that are sent; each takes about a millisecond."""
+    rows: Sequence[SourceRow] | Sequence[tuple[object, ...]] = ()
+    head = message
+    match message:
+        case TransformRequest():
+            rows = message.rows or ()
+            head = replace(message, rows=None if message.rows is None else ())
+        case ResultRows():
+            rows, head = message.rows, message._replace(rows=())
+    yield pickle.dumps(head, protocol=pickle.HIGHEST_PROTOCOL)
+    for start in range(0, len(rows), _ROWS):
+        some = list(rows[start : start + _ROWS])
+        yield pickle.dumps(some, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def unpickling(data: bytes) -> Generator[None, None, TransformRequest | Answer]:
+    """Read what `pickled` has given, joined, in as many steps."""
+    stream, rows = io.BytesIO(data), list[Any]()
+    message = pickle.load(stream)  # noqa: S301 - of the lane, or its own child process
+    while stream.tell() < len(data):
+        yield
+        rows += pickle.load(stream)  # noqa: S301 - the same
+    match message:
+        case TransformRequest() if message.rows is not None:
+            return replace(message, rows=rows)
+        case ResultRows():
+            return message._replace(rows=rows)
+        case TransformRequest() | TransformFailure():
+            return message
+        case _:
+            raise AssertionError(f"not of this program: {type(message).__name__}")
 
 
 class DataFrameProcess:
@@ -155,13 +195,15 @@ class DataFrameProcess:
             process = self._process = await _started(self._memory_mib)
         assert process.stdin is not None
         assert process.stdout is not None
-        message = pickle.dumps(request, protocol=pickle.HIGHEST_PROTOCOL)
-        process.stdin.writelines((LENGTH.pack(len(message)), message))
+        steps, parts = Steps(), list[bytes]()
+        for part in pickled(request):
+            parts.append(part)
+            await steps.pause()
+        process.stdin.writelines((LENGTH.pack(sum(map(len, parts))), *parts))
         await process.stdin.drain()
         (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
-        answer: Answer = pickle.loads(  # noqa: S301 - the lane's own child process
-            await process.stdout.readexactly(length)
-        )
+        answer = await steps.finish(unpickling(await process.stdout.readexactly(length)))
+        assert not isinstance(answer, TransformRequest)
         return answer
 
     async def _end(self) -> None:

@@ -12,7 +12,6 @@ condition's name is reported.
 import contextlib
 import importlib
 import os
-import pickle
 import queue
 import signal
 import sys
@@ -49,7 +48,14 @@ from twinlog.mirror.dataframe_transform import (
 )
 from twinlog.runtime import json_parts
 from twinlog.runtime.avro_parts import AvroNotInstalled, AvroPart
-from twinlog.runtime.dataframe_process import LENGTH, Answer, TransformFailure, TransformRequest
+from twinlog.runtime.dataframe_process import (
+    LENGTH,
+    Answer,
+    TransformFailure,
+    TransformRequest,
+    pickled,
+    unpickling,
+)
 from twinlog.runtime.schema_registry import (
     NotAvro,
     RegistryRefusal,
@@ -553,13 +559,23 @@ def main() -> None:
     threading.Thread(target=_read_requests, args=(requests_from, requests), daemon=True).start()
     worker = Worker(int(sys.argv[1]))
     while True:
-        request = pickle.loads(requests.get())  # noqa: S301 - of the lane, the parent process
-        answer = worker.answer(request)
-        message = pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
+        request = _unpickled(requests.get())
+        parts = list(pickled(worker.answer(request)))
         with contextlib.suppress(BrokenPipeError):
-            answers_to.write(LENGTH.pack(len(message)))
-            answers_to.write(message)
+            answers_to.write(LENGTH.pack(sum(map(len, parts))))
+            answers_to.writelines(parts)
             answers_to.flush()
+
+
+def _unpickled(data: bytes) -> TransformRequest:
+    reading = unpickling(data)
+    while True:
+        try:
+            next(reading)
+        except StopIteration as stop:
+            request = stop.value
+            assert isinstance(request, TransformRequest)
+            return request
 
 
 if __name__ == "__main__":
