@@ -387,6 +387,38 @@ def test_a_topic_without_rights_is_not_a_missing_topic() -> None:
     asyncio.run(body())
 
 
+def test_a_gap_that_waits_for_another_producer_id_is_reported_so() -> None:
+    """Goal: `--describe` has the reason, of partitions with a gap only."""
+
+    class Renaming(MarkerWriter):
+        held_back = "a gap waits for another producer id"  # type: ignore[assignment]
+
+    async def body() -> None:
+        exact_engine = ExactEngine(
+            "m",
+            lambda *_: None,
+            source=None,
+            destination=cast("DestinationPort", Silent()),
+            settings=LaneSettings(),
+            random=random.Random(1),
+            brokers_time_ms=lambda: 0,
+            confirm_ownership=owned_for_good,
+        )
+        plane = exact_engine.plane
+        partition = placed_partition(plane)
+        shard = plane.shard(partition)
+        shard.markers = Renaming("p.0.marker", plane.destination, 10)
+        assert exact_engine._row(partition, plane.now()).held_back is None
+        partition.append.offer([Gap(Offset(0), Offset(5), seen=True)])
+        row = exact_engine._row(partition, plane.now())
+        assert row.held_back == "a gap waits for another producer id"
+        shard.markers = MarkerWriter("p.0.marker", plane.destination, 10)
+        assert exact_engine._row(partition, plane.now()).held_back is None
+        await plane.close()
+
+    asyncio.run(body())
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [

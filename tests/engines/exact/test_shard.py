@@ -6,8 +6,11 @@ when answers are lost, markers are late, and another owner takes over.
 
 import asyncio
 import itertools
+import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,9 +25,15 @@ from model.log import Marker
 from model.loop import VirtualLoop, run
 from model.network import Faults, Network
 from model.ports import ModelDestination
+from twinlog.engines.exact import marker_writer
 from twinlog.engines.exact.data_id import DataId
 from twinlog.engines.exact.fence_search import _stored
-from twinlog.engines.exact.marker_epochs import LAST_COORDINATOR_EPOCH, STEP, LastMarker
+from twinlog.engines.exact.marker_epochs import (
+    LAST_COORDINATOR_EPOCH,
+    LAST_PRODUCER_EPOCH,
+    STEP,
+    LastMarker,
+)
 from twinlog.engines.exact.marker_writer import SHARED_GAP, MarkerWriter, write_all
 from twinlog.engines.exact.ports import Batch, LogEnd, MarkerRequest, ProducerIdentity
 from twinlog.engines.exact.shard import Shard
@@ -1148,3 +1157,122 @@ async def test_exhausted_coordinator_epochs_lead_to_a_new_producer_id(bench: Ben
     assert ends(await shard.markers.write(gaps((4, 9)))) == {0: 9}
     ids = {state.producer_id for state in bench.cluster.producers(key(0)).active}
     assert len(ids) == 2
+
+
+class SlowEpochs(ModelDestination):
+    """A coordinator that takes a second for each epoch of the marker id, and may be unreachable."""
+
+    unreachable = False
+
+    async def init_producer(self, transactional_id: str) -> ProducerIdentity:
+        if transactional_id.endswith(".marker"):
+            await asyncio.sleep(1.0)
+            if self.unreachable:
+                raise Retriable("the coordinator is unreachable")
+        return await super().init_producer(transactional_id)
+
+
+@contextmanager
+def logged(log: logging.Logger) -> Iterator[list[logging.LogRecord]]:
+    """Collect what is logged, of any level."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    try:
+        yield records
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+
+
+LEFT = 100
+"""Producer epochs that are left when the coordinator epochs end."""
+
+
+async def nearly_used_up(bench: Bench) -> tuple[Shard, SlowEpochs]:
+    """Return a shard that needs another producer id for its next marker on partition 0."""
+    bench.cluster.coordinator.first_epoch = LAST_PRODUCER_EPOCH - LEFT
+    destination = SlowEpochs(bench.cluster, bench.network, "owner")
+    shard = await bench.shard(destination)
+    epoch = (await shard.markers._epoch()).epoch
+    shard.markers._lasts[key(0)] = LastMarker(epoch, LAST_COORDINATOR_EPOCH - STEP)
+    assert ends(await shard.markers.write(gaps((0, 1)))) == {0: 1}
+    return shard, destination
+
+
+@scenario(markers_allowed=True)
+async def test_no_round_waits_long_for_another_producer_id(bench: Bench) -> None:
+    """Goal: a round ends, so that its partitions can be revoked; the id is taken all the same."""
+    shard, _ = await nearly_used_up(bench)
+    gap = gaps((1, 2))
+    began = bench.loop.time()
+    for _ in range(2):
+        with pytest.raises(Retriable, match="waits for another producer id"):
+            await shard.fill_gaps(gap)
+        assert "another producer id of twinlog.5.marker" in shard.markers.held_back
+    assert bench.loop.time() - began < 25
+    assert bench.end(0) == 1
+    await asyncio.sleep(LEFT)
+    assert not shard.markers.held_back
+    assert ends(await shard.fill_gaps(gap)) == {0: 2}
+    ids = {state.producer_id for state in bench.cluster.producers(key(0)).active}
+    assert len(ids) == 2
+
+
+@scenario(markers_allowed=True)
+async def test_what_another_producer_id_costs_is_logged_once(bench: Bench) -> None:
+    """Goal: what waits, for how long, and that nothing is lost; also if it has to begin again."""
+    shard, destination = await nearly_used_up(bench)
+    with logged(marker_writer.log) as records:
+        for seconds, unreachable in ((40, False), (5, True), (LEFT, False)):
+            destination.unreachable = unreachable
+            with pytest.raises(Retriable):
+                await shard.fill_gaps(gaps((1, 2)))
+            await asyncio.sleep(seconds)
+        assert ends(await shard.fill_gaps(gaps((1, 2)))) == {0: 2}
+    warnings = [one.getMessage() for one in records if one.levelname == "WARNING"]
+    assert len(warnings) == 1
+    told = re.search(r"wait for about (\d+) s \((\d+) InitProducerId", warnings[0])
+    assert told is not None
+    assert int(told[2]) == LEFT - marker_writer._SAMPLE
+    assert int(told[2]) <= int(told[1]) <= 1.2 * int(told[2])
+    assert "nothing is lost" in warnings[0]
+    assert [one.levelname for one in records][-1] == "INFO"
+
+
+@scenario(markers_allowed=True)
+async def test_a_closed_shard_takes_no_other_producer_id(bench: Bench) -> None:
+    """Goal: an owner that has released its state partition uses up no more of its epochs."""
+    shard, _ = await nearly_used_up(bench)
+    with pytest.raises(Retriable):
+        await shard.fill_gaps(gaps((1, 2)))
+    await shard.close()
+    assert not shard.markers.held_back
+    before = bench.cluster.coordinator._ids["twinlog.5.marker"].epoch
+    await asyncio.sleep(20)
+    assert bench.cluster.coordinator._ids["twinlog.5.marker"].epoch == before
+
+
+@scenario(markers_allowed=True)
+async def test_no_marker_is_written_while_producer_epochs_are_used_up(bench: Bench) -> None:
+    """Goal: one in an epoch far above the last marker's would not exclude others' attempts."""
+    shard, destination = await nearly_used_up(bench)
+    written: list[int] = []
+    write_markers = destination.write_markers
+
+    async def note(
+        requests: Sequence[MarkerRequest], **options: Any
+    ) -> Mapping[TopicPartition, int]:
+        written.extend(request.producer.producer_id for request in requests)
+        return await write_markers(requests, **options)
+
+    destination.write_markers = note  # type: ignore[method-assign]
+    former = shard.markers._used_up
+    while bench.end(0) < 3:
+        with suppress(Retriable):
+            await shard.fill_gaps(gaps((bench.end(0), 3)))
+    assert written
+    assert former not in written

@@ -334,7 +334,7 @@ class ExactEngine:
             state_partition=partition.spec.shard,
             state=_STATES[partition.stage],
             reason=partition.reason or None,
-            held_back=partition.held_back or None,
+            held_back=partition.held_back or self._gap_held_back(partition) or None,
             source_end=partition.source_high_watermark,
             source_last_stable=partition.source_stable,
             mirrored_end=end,
@@ -351,6 +351,11 @@ class ExactEngine:
             proved_end=append.own_end if append.position else UNKNOWN_OFFSET,
             differs=append.phase is Phase.FAILED and not partition.transient,
         )
+
+    def _gap_held_back(self, partition: ExactPartition) -> str:
+        """Why its next gap is not filled now; empty if it has none, or there is no reason."""
+        waits = partition.filling or partition.append.gap_to_fill is not None
+        return self.plane.shard(partition).markers.held_back if waits else ""
 
 
 def _spec(assignment: Assignment, data_producer: int) -> PartitionSpec:

@@ -41,6 +41,8 @@ from typing import Final, NamedTuple
 STEP: Final = 16
 """The number of attempts at one offset that exclude each other."""
 LAST_COORDINATOR_EPOCH: Final = 2**31 - 1
+LAST_PRODUCER_EPOCH: Final = 2**15 - 2
+"""A coordinator answers the next InitProducerId with another producer id, in epoch 0."""
 
 
 class LastMarker(NamedTuple):

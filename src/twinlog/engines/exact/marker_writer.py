@@ -18,6 +18,12 @@ If many markers were sent to a partition (`ANSWERED_EACH`), or one that may have
 the log end offset is read, never computed: a broker may answer 0 although some markers are missing,
 and a refused marker means that another attempt has landed.
 
+Each round uses up coordinator epochs, of which there are enough for 134 million. Then another
+producer id is needed, which a coordinator gives only when the producer epochs are used up, too: up
+to 32,767 InitProducerId, one after another. They run in the background; gaps wait for minutes. No
+marker is written meanwhile: one in a producer epoch far above the last marker's would not exclude
+others (marker_epochs.py).
+
 A *fence* is one committed marker of the own producer epoch. Markers of lower epochs are refused
 behind it. It is left out where the last marker is of the own epoch, or where no marker was ever
 sent: the partition had no other owner, and this one has sent none.
@@ -25,10 +31,12 @@ sent: the partition had no other owner, and this one has sent none.
 
 import asyncio
 import logging
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from twinlog.engines.exact.marker_epochs import (
+    LAST_PRODUCER_EPOCH,
     NO_MARKER,
     LastMarker,
     common,
@@ -68,6 +76,11 @@ SHARED_GAP: Final = 100
 """Offsets of the largest gap that shares a request with those of other state partitions. A larger
 one takes seconds, for which the others would wait."""
 
+_PATIENCE_S: Final = 10.0
+"""How long a round waits for another producer id. Its partitions cannot be revoked meanwhile."""
+_SAMPLE: Final = 20
+"""Requests whose time tells how long the others will take."""
+
 Lasts = dict[TopicPartition, LastMarker]
 
 
@@ -97,9 +110,24 @@ class MarkerWriter:
         self._identity: ProducerIdentity | None = None
         self._producer_id: int | None = None  # the producer id of the markers in `_lasts`
         self._used_up: int | None = None  # the producer id whose coordinator epochs are used up
+        self._announced: int | None = None  # the producer id of which this was logged
+        self._replacing: asyncio.Task[None] | None = None
         self._renewing = asyncio.Lock()  # guards `_identity`: rounds to several brokers use it
         self._lasts: Lasts = {}
         self._first_owned: set[TopicPartition] = set()
+
+    async def close(self) -> None:
+        """End the background task."""
+        if self._replacing is not None:
+            self._replacing.cancel()
+            await asyncio.gather(self._replacing, return_exceptions=True)
+
+    @property
+    def held_back(self) -> str:
+        """Why no gap can be filled now; empty if there is no reason."""
+        if not self._is_replacing:
+            return ""
+        return f"a gap waits for another producer id of {self._id}: coordinator epochs are used up"
 
     def first_owned(self, partitions: Iterable[TopicPartition]) -> None:
         """Note that these never had another owner: no marker was ever sent to them."""
@@ -193,12 +221,61 @@ class MarkerWriter:
 
     async def _epoch(self) -> ProducerIdentity:
         """The producer id and epoch; a new one if there is none or an answer was lost."""
-        if (current := self._current) is not None:
-            return current
+        while (current := self._current) is None:
+            if self._is_replacing:
+                await self._replaced()
+                continue
+            async with self._renewing:
+                if self._identity is None:
+                    self._identity = await self._next_epoch()
+                if self._identity.producer_id != self._used_up:
+                    continue
+            await self._replaced()
+        return current
+
+    @property
+    def _is_replacing(self) -> bool:
+        return self._replacing is not None and not self._replacing.done()
+
+    async def _replaced(self) -> None:
+        """Wait until there is another producer id.
+
+        Raises:
+            Retriable: not yet; call again.
+        """
+        if self._replacing is None or self._replacing.done():
+            self._replacing = asyncio.create_task(self._replace())
+        task = self._replacing
+        await asyncio.wait([task], timeout=_PATIENCE_S)
+        if not task.done() or task.cancelled():
+            raise Retriable(f"{self._id} waits for another producer id")
+        task.result()
+
+    async def _replace(self) -> None:
+        """Use up the producer epochs, since the coordinator epochs are used up."""
+        now = asyncio.get_running_loop().time
+        began, requests = now(), 0
         async with self._renewing:
             while self._identity is None or self._identity.producer_id == self._used_up:
                 self._identity = await self._next_epoch()
-            return self._identity
+                requests += 1
+                if requests == _SAMPLE and self._announced != self._used_up:
+                    self._announced = self._used_up
+                    left = LAST_PRODUCER_EPOCH - self._identity.epoch
+                    log.warning(
+                        "%s: its coordinator epochs are used up, and it needs another producer id. "
+                        "Gaps of its partitions, and data behind them, wait for about %d s (%d "
+                        "InitProducerId, one after another); nothing is lost",
+                        self._id,
+                        math.ceil(left * (now() - began) / requests),
+                        left,
+                    )
+        log.info(
+            "%s: it has another producer id, after %d InitProducerId in %.1f s",
+            self._id,
+            requests,
+            now() - began,
+        )
 
     async def keep_id(self) -> None:
         """Use the transactional id, so that its coordinator keeps it: markers do not count as use.

@@ -90,6 +90,7 @@ class Shard:
     async def close(self) -> None:
         """End the background tasks."""
         await self.fillers.close()
+        await self.markers.close()
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
