@@ -1,8 +1,7 @@
-"""Topics on a destination that caps `max.message.bytes`; a source whose brokers differ."""
+"""Topics on a destination that caps `max.message.bytes`."""
 
 import asyncio
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
@@ -10,10 +9,8 @@ import pytest
 from clients import client, make_topic
 
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.errors import LEFT_OUT, Refusal, Retriable, UserError
+from twinlog.kafka.errors import Refusal, UserError
 from twinlog.kafka.requests.topics import (
-    ConfigEntry,
-    ConfigSource,
     NewTopic,
     create_topics,
     describe_configs,
@@ -21,9 +18,9 @@ from twinlog.kafka.requests.topics import (
 )
 from twinlog.lifecycle import destination_topics
 from twinlog.lifecycle.creation import add_topics, create_mirror
-from twinlog.lifecycle.destination_topics import DestinationTopic, fitted, source_configs
+from twinlog.lifecycle.destination_topics import DestinationTopic, fitted
 from twinlog.local.cluster import LocalCluster
-from twinlog.mirror.topic_configs import GENEROUS_BATCH, MAX_MESSAGE_BYTES, SourceConfig
+from twinlog.mirror.topic_configs import GENEROUS_BATCH, MAX_MESSAGE_BYTES
 
 DESTINATION = cast(KafkaCluster, None)
 MIB = 1 << 20
@@ -136,67 +133,3 @@ def test_topics_are_added_within_the_destinations_cap(
             assert entries[MAX_MESSAGE_BYTES].value == str(16 * MIB)
 
     asyncio.run(run())
-
-
-Defaults = dict[str, str]
-
-
-def configs_of(
-    monkeypatch: pytest.MonkeyPatch, explicit: Defaults, *brokers: Defaults
-) -> dict[str, SourceConfig] | Refusal:
-    """The configurations of a topic that sets these itself, of brokers with these defaults."""
-
-    async def describe(
-        _: object, resources: Sequence[Any], _names: object = None, *, node: int | None = None
-    ) -> Any:
-        entries = {
-            name: ConfigEntry(value, source, read_only=False, sensitive=False)
-            for source, values in (
-                (ConfigSource.STATIC_BROKER, brokers[node or 0] if brokers else {}),
-                (ConfigSource.TOPIC, explicit),
-            )
-            for name, value in values.items()
-        }
-        return dict.fromkeys(resources, entries)
-
-    async def refresh(_: object) -> Any:
-        return SimpleNamespace(brokers=range(len(brokers)))
-
-    monkeypatch.setattr(destination_topics, "describe_configs", describe)
-    source: Any = SimpleNamespace(refresh=refresh)
-    return asyncio.run(source_configs(source, ["t"]))["t"]
-
-
-SHORT = {
-    "cleanup.policy": "delete",
-    "retention.ms": "1000",
-    "retention.bytes": "500",
-    "delete.retention.ms": "10",
-}
-LONG = {**SHORT, "retention.ms": "9000", "retention.bytes": "-1", "delete.retention.ms": "70"}
-
-
-@pytest.mark.parametrize("brokers", [(SHORT, LONG), (LONG, SHORT)])
-def test_the_longest_of_the_brokers_retentions_counts(
-    monkeypatch: pytest.MonkeyPatch, brokers: tuple[Defaults, Defaults]
-) -> None:
-    """Goal: the destination removes no record that a leader of the source still keeps."""
-    found = configs_of(monkeypatch, {"retention.ms": "7"}, *brokers)
-    assert not isinstance(found, Refusal)
-    assert {name: config.value for name, config in found.items()} == {
-        "cleanup.policy": "delete",
-        "retention.ms": "7",
-        "retention.bytes": "-1",
-        "delete.retention.ms": "10",
-    }
-
-
-def test_brokers_that_do_not_agree_leave_a_topic_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: a policy is not guessed, nor what a broker leaves out; no broker is no answer."""
-    found = configs_of(monkeypatch, {}, SHORT, {**SHORT, "cleanup.policy": "compact"})
-    assert isinstance(found, Refusal)
-    assert "the source's brokers have different defaults: compact, delete" in found.message
-    assert configs_of(monkeypatch, {}, SHORT, {"cleanup.policy": "delete"}) == LEFT_OUT
-    assert not isinstance(configs_of(monkeypatch, SHORT, SHORT, {}), Refusal), "all are the topic's"
-    with pytest.raises(Retriable, match="names no broker"):
-        configs_of(monkeypatch, {})

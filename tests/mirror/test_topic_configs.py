@@ -16,9 +16,12 @@ from twinlog.mirror.topic_configs import (
     agreed,
     config_changes,
     destination_configs,
+    reported,
     required_configs,
     set_back,
     set_back_changes,
+    settled_changes,
+    unsettled,
 )
 
 MODERN = {
@@ -202,3 +205,68 @@ def test_brokers_with_different_defaults(name: str, values: list[str], value: st
     """Goal: no record goes before the source's last broker removes it; a policy is not guessed."""
     assert agreed(name, values) == value
     assert agreed(name, values[::-1]) == value
+
+
+def of_brokers(*values: str, own: bool) -> list[SourceConfig]:
+    return [SourceConfig(value, explicit=own) for value in values]
+
+
+def test_a_value_that_brokers_report_differently_is_unsettled_if_the_topic_sets_it() -> None:
+    """Goal: defaults may differ for good; a topic has one value, and one of the brokers errs."""
+    assert reported("retention.ms", of_brokers("1", "2", own=False)) == SourceConfig("2", False)
+    for order in (("1", "2"), ("2", "1")):
+        found = reported("retention.ms", of_brokers(*order, own=True))
+        assert found == SourceConfig("2", True, "retention.ms is 1 or 2 by the source's brokers")
+    mixed = [SourceConfig("1", True), SourceConfig("2", False)]
+    found = reported("retention.ms", mixed)
+    assert found is not None
+    assert (found.value, found.explicit, bool(found.unsettled)) == ("2", False, True)
+    mixed = [SourceConfig("2", True), SourceConfig("2", False)]
+    assert reported("retention.ms", mixed) == SourceConfig("2", True), "unset if none has it set"
+
+
+def test_a_policy_that_brokers_report_differently() -> None:
+    assert reported("cleanup.policy", of_brokers("compact", "delete", own=False)) is None
+    found = reported("cleanup.policy", of_brokers("delete", "compact", own=True))
+    assert found is not None
+    assert found.unsettled
+
+
+def test_a_value_that_not_all_brokers_report_is_unsettled() -> None:
+    found = reported("retention.ms", of_brokers("1", own=True), "broker 3")
+    assert found == SourceConfig("1", True, "broker 3")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "former", "changed"),
+    [
+        ("retention.ms", "2", "1", True),
+        ("retention.ms", "1", "2", False),
+        ("retention.ms", "2", "2", False),
+        ("retention.ms", None, "2", False),
+        ("retention.ms", "-1", "2", True),
+        ("retention.ms", "2", "-1", False),
+        ("delete.retention.ms", "2", "1", True),
+        ("retention.ms", "2", None, False),
+        ("cleanup.policy", "compact", "delete", False),
+    ],
+)
+def test_by_an_unsettled_value_a_topic_only_keeps_more(
+    name: str, value: str | None, former: str | None, changed: bool
+) -> None:
+    current = {name: DestinationConfig(former, explicit=True)}
+    for reason, expected in (("", True), ("contested", changed)):
+        source = {name: SourceConfig("1", True, reason)}
+        assert bool(settled_changes({name: value}, source, current)) is expected
+    assert settled_changes({name: value}, {}, current) == {name: value}
+
+
+def test_why_values_are_unsettled_that_are_copied() -> None:
+    source = {
+        "retention.ms": SourceConfig("1", True, "b"),
+        "retention.bytes": SourceConfig("1", True, "b"),
+        "cleanup.policy": SourceConfig("delete", True, "a"),
+        "segment.ms": SourceConfig("1", True),
+    }
+    assert unsettled(source, []) == ["a", "b"]
+    assert unsettled(source, [re.compile("retention.*")]) == ["a"]

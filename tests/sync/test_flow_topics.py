@@ -328,7 +328,10 @@ def test_the_copy_of_a_recreated_topic_keeps_its_configurations(
     )
     altered: list[object] = []
 
-    async def source_configs(_: object, names: list[str]) -> dict[str, Any]:
+    async def broker_reports(*_: object) -> None:
+        pass
+
+    async def source_configs(_: object, names: list[str], _reports: None) -> dict[str, Any]:
         return {name: {"retention.ms": SourceConfig("60000", explicit=True)} for name in names}
 
     async def remote_configs(_: object, resources: list[Any]) -> dict[Any, Any]:
@@ -348,6 +351,7 @@ def test_the_copy_of_a_recreated_topic_keeps_its_configurations(
         return dict.fromkeys(changes)
 
     monkeypatch.setattr(flow_topics, "source_configs", source_configs)
+    monkeypatch.setattr(flow_topics, "broker_reports", broker_reports)
     monkeypatch.setattr(flow_topics, "describe_configs", remote_configs)
     monkeypatch.setattr(flow_topics, "known_configs", known_configs)
     monkeypatch.setattr(configs, "known_topics", known_topics)

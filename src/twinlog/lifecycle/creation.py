@@ -35,7 +35,6 @@ from twinlog.lifecycle.destination_topics import (
     fitted,
     known_id,
     prepare,
-    source_configs,
     still_here,
     undo,
     wanted_topics,
@@ -58,6 +57,7 @@ from twinlog.lifecycle.rebuild import (
 )
 from twinlog.lifecycle.removed import not_proved_equal, where_logs_part, whole_logs
 from twinlog.lifecycle.required_apis import check_apis
+from twinlog.lifecycle.source_configs import source_configs
 from twinlog.mirror.errors import MirrorError
 from twinlog.mirror.settings import (
     FLOW_KINDS,

@@ -4,7 +4,6 @@ Everything is read first, then tried without effect (`try_out`), then done. If a
 the earlier ones are undone (`prepare`).
 """
 
-import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,19 +13,11 @@ from uuid import UUID, uuid4
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, Topic
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import (
-    LEFT_OUT,
-    REFUSED_VALUE,
-    Refusal,
-    Retriable,
-    TwinlogError,
-    UserError,
-)
+from twinlog.kafka.errors import REFUSED_VALUE, Refusal, TwinlogError, UserError
 from twinlog.kafka.requests.partitions import DEBUGGING, OffsetSpec, list_offsets
 from twinlog.kafka.requests.topics import (
     Alteration,
     AlterOperation,
-    ConfigSource,
     NewTopic,
     create_partitions,
     create_topics,
@@ -41,10 +32,8 @@ from twinlog.mirror.errors import MirrorError
 from twinlog.mirror.settings import EXCLUDE, parse_settings
 from twinlog.mirror.topic_configs import (
     BATCH_LIMITS,
-    KEEPING,
     MAX_MESSAGE_BYTES,
     SourceConfig,
-    agreed,
     batch_limit_of,
     destination_configs,
     set_back,
@@ -69,89 +58,6 @@ _HINTS: Final[Mapping[int, str]] = {
 """Hints for INVALID_REPLICATION_FACTOR, INVALID_CONFIG, POLICY_VIOLATION."""
 _CHUNK: Final = 200
 """Topics in one request about topics or configurations."""
-
-
-async def source_configs(
-    source: KafkaCluster, names: Sequence[str]
-) -> dict[str, dict[str, SourceConfig] | Refusal]:
-    """All configurations of the source's topics, by topic and name, or the refusal.
-
-    What a topic does not set is the default of the broker that answers, and brokers may differ. So
-    every broker is asked for the values that decide which records are kept (`agreed`).
-
-    Raises:
-        Retriable: a broker of the source does not answer.
-    """
-    configs: dict[str, dict[str, SourceConfig] | Refusal] = {}
-    for group in chunks(names):
-        answers = await describe_configs(source, [topic_resource(name) for name in group])
-        for resource, entries in answers.items():
-            if isinstance(entries, Refusal):
-                configs[resource.name] = entries
-            else:
-                configs[resource.name] = {
-                    name: SourceConfig(entry.value, entry.source == ConfigSource.TOPIC)
-                    for name, entry in entries.items()
-                    if entry.value is not None
-                }
-    unset = [
-        name
-        for name, found in configs.items()
-        if not isinstance(found, Refusal)
-        and not all(key in found and found[key].explicit for key in KEEPING)
-    ]
-    nodes = list((await source.refresh([])).brokers) if unset else []
-    if unset and not nodes:
-        raise Retriable("the topics' configurations are unknown: the metadata names no broker")
-    if len(nodes) > 1:
-        defaults = await asyncio.gather(*(_keeping(source, unset, node) for node in nodes))
-        for name in unset:
-            configs[name] = _with_agreed(configs[name], [found[name] for found in defaults])
-    return configs
-
-
-async def _keeping(
-    source: KafkaCluster, names: Sequence[str], node: int
-) -> dict[str, Mapping[str, str | None] | Refusal]:
-    """The values of KEEPING by which one broker keeps these topics, or the refusal."""
-    found: dict[str, Mapping[str, str | None] | Refusal] = {}
-    for group in chunks(names):
-        resources = [topic_resource(name) for name in group]
-        answers = await describe_configs(source, resources, KEEPING, node=node)
-        for resource, entries in answers.items():
-            found[resource.name] = (
-                entries
-                if isinstance(entries, Refusal)
-                else {name: entry.value for name, entry in entries.items()}
-            )
-    return found
-
-
-def _with_agreed(
-    configs: Mapping[str, SourceConfig] | Refusal,
-    of_brokers: Sequence[Mapping[str, str | None] | Refusal],
-) -> dict[str, SourceConfig] | Refusal:
-    """A topic's configurations, with the values that its brokers' defaults agree on."""
-    if isinstance(configs, Refusal):
-        return configs
-    result = dict(configs)
-    for name in KEEPING:
-        if name in configs and configs[name].explicit:
-            continue
-        values = []
-        for found in of_brokers:
-            if isinstance(found, Refusal):
-                return found
-            value = found.get(name)
-            if value is None:
-                return LEFT_OUT
-            values.append(value)
-        value = agreed(name, values)
-        if value is None:
-            text = f"the source's brokers have different defaults: {', '.join(sorted({*values}))}"
-            return Refusal(ErrorCode.INVALID_CONFIG, f"{name} is not set on the topic, and {text}")
-        result[name] = SourceConfig(value, explicit=False)
-    return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,10 @@ from twinlog.lifecycle.destination_topics import (
     existing_topics,
     known_configs,
     known_id,
-    source_configs,
     undo,
 )
 from twinlog.lifecycle.flow_takeover import FlowTakeover, TakenOver
+from twinlog.lifecycle.source_configs import source_configs
 from twinlog.mirror.copied_configs import left_out, remote_configs
 from twinlog.mirror.flow import FlowRules, connect_worker_of, may_route
 from twinlog.mirror.flow_settings import FlowSettings

@@ -10,7 +10,7 @@ Other defaults of the source's brokers are not copied: they belong to that clust
 topic.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from re import Pattern
 from typing import Final, NamedTuple, TypeAlias
@@ -115,6 +115,8 @@ class SourceConfig:
 
     value: str
     explicit: bool
+    unsettled: str = ""
+    """Why the source may have another value by now; empty: all of its brokers report this one."""
 
 
 def agreed(name: str, values: Collection[str]) -> str | None:
@@ -134,9 +136,84 @@ def agreed(name: str, values: Collection[str]) -> str | None:
         return next(iter(values))
     if name == "cleanup.policy":
         return None
-    if name == "delete.retention.ms":
-        return min(values, key=int)
-    return max(values, key=lambda value: (int(value) < 0, int(value)))
+    return min(values, key=int) if name == "delete.retention.ms" else max(values, key=_quantity)
+
+
+def _quantity(value: str) -> tuple[bool, int]:
+    """Orders retentions; a negative one has no limit."""
+    return int(value) < 0, int(value)
+
+
+def reported(name: str, reports: Sequence[SourceConfig], missing: str = "") -> SourceConfig | None:
+    """One of KEEPING, by what the source's brokers report of a topic.
+
+    Different defaults belong to the brokers, and stay different. Where the topic itself sets a
+    value, a broker with another one is behind, and it is not known which broker that is. One that
+    does not report may be the only one that is not.
+
+    Args:
+        name: the configuration.
+        reports: of all brokers that have reported, at least one.
+        missing: which ones have not, as text; empty: all have.
+
+    Returns:
+        None: the policies differ by default.
+    """
+    values = sorted({report.value for report in reports})
+    contested = len(values) > 1 and any(report.explicit for report in reports)
+    value = agreed(name, values)
+    if value is None:
+        if not contested:
+            return None
+        value = values[0]
+    explicit = any(report.explicit for report in reports if report.value == value)
+    why = f"{name} is {' or '.join(values)} by the source's brokers" if contested else missing
+    return SourceConfig(value, explicit, why)
+
+
+def settled_changes(
+    changes: ConfigChanges,
+    source: Mapping[str, SourceConfig],
+    current: Mapping[str, DestinationConfig],
+) -> ConfigChanges:
+    """The changes without those by unsettled values, unless the topic keeps more by them.
+
+    A value of the past that is shorter would delete records that the source still has.
+
+    Args:
+        changes: of a topic on the destination.
+        source: the source topic's configurations.
+        current: those of the topic on the destination.
+    """
+    return {
+        name: value
+        for name, value in changes.items()
+        if name not in source
+        or not source[name].unsettled
+        or _keeps_more(name, value, current[name].value)
+    }
+
+
+def _keeps_more(name: str, value: str | None, former: str | None) -> bool:
+    if name == "cleanup.policy" or value is None or former is None:
+        return False  # a policy is no quantity, and what is unset is the broker's default
+    return _quantity(value) > _quantity(former)
+
+
+def unsettled(source: Mapping[str, SourceConfig], exclude: Iterable[Pattern[str]]) -> list[str]:
+    """Why configurations of a topic are not known for certain, if they are copied.
+
+    Args:
+        source: the source topic's configurations.
+        exclude: names that match one of these in full are not copied.
+    """
+    patterns = list(exclude)
+    reasons = {
+        config.unsettled
+        for name, config in source.items()
+        if config.unsettled and not any(pattern.fullmatch(name) for pattern in patterns)
+    }
+    return sorted(reasons)
 
 
 def destination_configs(

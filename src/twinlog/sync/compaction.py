@@ -34,7 +34,7 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID as NO_ID
 from twinlog.kafka.client.metadata import is_another
 from twinlog.kafka.errors import Refusal
-from twinlog.lifecycle.destination_topics import source_configs
+from twinlog.lifecycle.source_configs import source_configs
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.topic_configs import SourceConfig
 from twinlog.store.config_records import (

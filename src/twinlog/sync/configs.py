@@ -30,7 +30,8 @@ from twinlog.kafka.requests.topics import (
     known_topics,
     topic_resource,
 )
-from twinlog.lifecycle.destination_topics import chunks, known_configs, source_configs
+from twinlog.lifecycle.destination_topics import chunks, known_configs
+from twinlog.lifecycle.source_configs import broker_reports, source_configs
 from twinlog.mirror.topic_configs import (
     ConfigChanges,
     DestinationConfig,
@@ -40,11 +41,14 @@ from twinlog.mirror.topic_configs import (
     fixed_differences,
     set_back,
     set_back_changes,
+    settled_changes,
+    unsettled,
 )
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
 from twinlog.sync.base import Remark, ReportedSync, SyncContext
+from twinlog.sync.unsettled_configs import UnsettledConfigs, by_reason
 from twinlog.text import few
 
 log = logging.getLogger(__name__)
@@ -58,6 +62,8 @@ class ConfigDifference(NamedTuple):
     """Configurations that differ and are not changed, with the source's value."""
     set_back: tuple[tuple[str, str], ...]
     """What is to be set at failover."""
+    unsettled: tuple[str, ...] = ()
+    """Why the source may have other values by now; the topic keeps no less meanwhile."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -84,6 +90,13 @@ class ConfigSync(ReportedSync[Compared]):
     name = "configurations"
     metric = "TopicConfigMetadataSyncError"
 
+    def __init__(self) -> None:
+        self._unsettled = UnsettledConfigs()
+
+    def forget(self) -> None:
+        """Let brokers disagree for a while again before it is logged."""
+        self._unsettled.forget()
+
     async def compare(self, context: SyncContext) -> Compared:
         """Compare the configurations of the topics that exist in both clusters.
 
@@ -97,8 +110,10 @@ class ConfigSync(ReportedSync[Compared]):
         exclude = context.settings.topic_properties_exclude
         config_names = await known_configs(context.destination)
         comparison: dict[str, ConfigDifference | UnreadableConfigs] = {}
-        for names in chunks([topic.topic for topic in context.same]):
-            source_entries = await source_configs(context.source, names)
+        all_names = [topic.topic for topic in context.same]
+        reports = await broker_reports(context.source, all_names)
+        for names in chunks(all_names):
+            source_entries = await source_configs(context.source, names, reports)
             resources = [topic_resource(name) for name in names]
             destination_entries = await describe_configs(context.destination, resources)
             for (_, name), entries in destination_entries.items():
@@ -116,10 +131,16 @@ class ConfigSync(ReportedSync[Compared]):
                 target = destination_configs(
                     topic_entries, exclude, config_names, accepted_batch_limit(current)
                 )
+                changes = config_changes(target, current, exclude)
                 comparison[name] = ConfigDifference(
-                    config_changes(target, current, exclude),
-                    fixed_differences(target, current),
+                    settled_changes(changes, topic_entries, current),
+                    {
+                        key: value
+                        for key, value in fixed_differences(target, current).items()
+                        if not topic_entries[key].unsettled
+                    },
                     set_back(topic_entries),
+                    tuple(unsettled(topic_entries, exclude)),
                 )
         return comparison
 
@@ -146,6 +167,16 @@ class ConfigSync(ReportedSync[Compared]):
                 )
             if difference_of_topic.changes:
                 changes[name] = difference_of_topic.changes
+        failures += self._unsettled.note(
+            context.name,
+            by_reason(
+                {
+                    name: one.unsettled
+                    for name, one in difference.items()
+                    if isinstance(one, ConfigDifference)
+                }
+            ),
+        )
         refusals = await change_configs(context.destination, changes, "to the source's value")
         return failures + len(refusals)
 
@@ -154,7 +185,12 @@ class ConfigSync(ReportedSync[Compared]):
         for topic, topic_difference in difference.items():
             if isinstance(topic_difference, UnreadableConfigs):
                 yield Remark(f"its configurations {topic_difference}", topic, unreadable=True)
-            elif topic_difference.names:
+                continue
+            for text in topic_difference.unsettled:
+                yield Remark(
+                    f"unknown whether it follows the source: {text}", topic, unreadable=True
+                )
+            if topic_difference.names:
                 yield Remark(f"different from the source: {few(topic_difference.names)}", topic)
 
 

@@ -21,24 +21,31 @@ from twinlog.kafka.requests.topics import (
     topic_names,
     topic_resource,
 )
-from twinlog.lifecycle.destination_topics import chunks, known_configs, source_configs
+from twinlog.lifecycle.destination_topics import chunks, known_configs
 from twinlog.lifecycle.flow_topics import (
     FlowClusters,
     excluded_configs,
     left_out_text,
     wanted_configs,
 )
+from twinlog.lifecycle.source_configs import broker_reports, source_configs
 from twinlog.mirror.copied_configs import remote_changes
 from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.flow import FlowRules, flow_of
 from twinlog.mirror.settings import FLOW_KINDS
-from twinlog.mirror.topic_configs import ConfigChanges, DestinationConfig
+from twinlog.mirror.topic_configs import (
+    ConfigChanges,
+    DestinationConfig,
+    settled_changes,
+    unsettled,
+)
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.sync.absent_acls import MirrorTexts
 from twinlog.sync.base import METADATA, Sync, SyncContext
 from twinlog.sync.configs import ConfigSync, change_configs, recreated_topics
 from twinlog.sync.flow_begins import FlowBegins, Offsets, grown
 from twinlog.sync.topics import Room
+from twinlog.sync.unsettled_configs import UnsettledConfigs, by_reason
 from twinlog.text import few
 
 log = logging.getLogger(__name__)
@@ -259,6 +266,8 @@ class RemoteConfigs(NamedTuple):
 
     changes: Mapping[str, ConfigChanges]
     unread: Mapping[str, Refusal]
+    unsettled: Mapping[str, Collection[str]]
+    """Why the source may have other values by now, by remote topic."""
 
 
 class FlowConfigs(Sync[RemoteConfigs]):
@@ -270,6 +279,11 @@ class FlowConfigs(Sync[RemoteConfigs]):
 
     def __init__(self) -> None:
         self._texts = MirrorTexts()
+        self._unsettled = UnsettledConfigs()
+
+    def forget(self) -> None:
+        """Let brokers disagree for a while again before it is logged."""
+        self._unsettled.forget()
 
     async def compare(self, context: SyncContext) -> RemoteConfigs:
         """Compare the configurations of the topics that exist on both sides.
@@ -281,11 +295,14 @@ class FlowConfigs(Sync[RemoteConfigs]):
         flow = flow_of(context.mirror.source)
         changes: dict[str, ConfigChanges] = {}
         unread: dict[str, Refusal] = {}
+        reasons: dict[str, Collection[str]] = {}
         if not flow.settings.syncs_topic_configs or not context.same:
-            return RemoteConfigs(changes, unread)
+            return RemoteConfigs(changes, unread, reasons)
         known_names = dict.fromkeys(await known_configs(context.destination))
+        reports = await broker_reports(context.source, [topic.topic for topic in context.same])
         for topics in chunks(list(context.same)):
-            found = await source_configs(context.source, [topic.topic for topic in topics])
+            names = [topic.topic for topic in topics]
+            found = await source_configs(context.source, names, reports)
             remote = await describe_configs(
                 context.destination, [topic_resource(topic.destination_name) for topic in topics]
             )
@@ -302,10 +319,13 @@ class FlowConfigs(Sync[RemoteConfigs]):
                     }
                     wanted = wanted_configs(theirs, flow.settings, known_names)
                     exclude = excluded_configs(flow.settings)
-                    if changed := remote_changes(wanted, current, exclude):
+                    changed = remote_changes(wanted, current, exclude)
+                    if changed := settled_changes(changed, theirs, current):
                         changes[topic.destination_name] = changed
+                    if texts := unsettled(theirs, exclude):
+                        reasons[topic.destination_name] = texts
                     self._tell_left_out(context.name, topic, left_out_text(theirs, flow.settings))
-        return RemoteConfigs(changes, unread)
+        return RemoteConfigs(changes, unread, reasons)
 
     async def apply(self, context: SyncContext, difference: RemoteConfigs) -> int:
         """Change the remote topics; return how many could not be compared or changed.
@@ -324,8 +344,9 @@ class FlowConfigs(Sync[RemoteConfigs]):
         changes = {
             name: change for name, change in difference.changes.items() if name not in recreated
         }
+        lasting = self._unsettled.note(context.name, by_reason(difference.unsettled))
         refusals = await change_configs(context.destination, changes, "to the source's value")
-        return len(difference.unread) + len(refusals)
+        return len(difference.unread) + lasting + len(refusals)
 
     def _tell_left_out(self, flow: str, topic: MirrorTopic, text: str) -> None:
         """Log once what is not copied; a topic without it would look like a failure to copy."""

@@ -24,7 +24,7 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
 from twinlog.kafka.types import TopicPartition
-from twinlog.lifecycle.destination_topics import source_configs
+from twinlog.lifecycle.source_configs import source_configs
 from twinlog.mirror.topic_configs import SourceConfig
 from twinlog.mirror.translation import SAME, Translation
 from twinlog.operations.readiness.facts import SourceLog

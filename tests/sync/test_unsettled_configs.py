@@ -1,0 +1,179 @@
+"""Configurations that a broker reports which is behind, or that not all brokers report.
+
+The copies of a topic on the destination keep no less because of them.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import pytest
+from differing_brokers import DEFAULTS, DifferingBrokers, Values, entries
+from sync_contexts import sync_context
+
+from twinlog.kafka.requests.topics import KnownTopic
+from twinlog.mirror.flow import flow_properties
+from twinlog.store.config_records import Mirror, MirrorTopic, key_of
+from twinlog.store.snapshot import Snapshot
+from twinlog.sync import configs, flow_topics
+from twinlog.sync.base import run_sync
+from twinlog.sync.configs import ConfigSync
+from twinlog.sync.flow_topics import FlowConfigs
+from twinlog.sync.unsettled_configs import UNSETTLED_S, UnsettledConfigs, by_reason
+
+DAY, WEEK = "86400000", "604800000"
+
+
+class Clusters:
+    """A source with two brokers, and a destination with a copy of its topic `t`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.source = DifferingBrokers(monkeypatch, {}, {})
+        self.copy: Values = {}
+        self.now = 0.0
+        self.syncs = {"exact": ConfigSync(), "flow": FlowConfigs()}
+        for sync in self.syncs.values():
+            sync._unsettled = UnsettledConfigs(lambda: self.now)  # type: ignore[attr-defined]
+        for module in (configs, flow_topics):
+            monkeypatch.setattr(module, "describe_configs", self._describe)
+            monkeypatch.setattr(module, "known_configs", self._known_configs)
+        monkeypatch.setattr(configs, "known_topics", self._known_topics)
+        monkeypatch.setattr(configs, "incremental_alter_configs", self._alter)
+
+    async def _known_configs(self, _: object) -> dict[str, str]:
+        return {**DEFAULTS, "segment.ms": ""}
+
+    async def _describe(self, _: object, resources: Sequence[Any]) -> Any:
+        return dict.fromkeys(resources, entries(self.copy, {**DEFAULTS, "segment.ms": "1"}))
+
+    async def _known_topics(self, _: object, names: set[str]) -> dict[str, KnownTopic]:
+        return dict.fromkeys(names, KnownTopic(frozenset({UUID(int=1)}), 1, internal=False))
+
+    async def _alter(self, _: object, changes: Mapping[Any, Any]) -> dict[Any, None]:
+        for alterations in changes.values():
+            for name, operation, value in alterations:
+                del operation
+                self.copy.pop(name, None)
+                if value is not None:
+                    self.copy[name] = value
+        return dict.fromkeys(changes)
+
+    def refresh(self, kind: str) -> int:
+        """Let the configurations follow; return the failures."""
+        properties = flow_properties({"enabled": "true"}, "a", "b") if kind == "flow" else {}
+        mirror = Mirror(name="m", source=properties, source_cluster_id="s")
+        topic = MirrorTopic(mirror="m", topic="t", topic_id=UUID(int=1), partitions=1, set_back=())
+        snapshot = Snapshot({key_of(record): record for record in (mirror, topic)})
+        context = sync_context(self.source, None, None, snapshot=snapshot, topics=[topic])
+        return asyncio.run(run_sync(self.syncs[kind], context))
+
+
+@pytest.fixture
+def clusters(monkeypatch: pytest.MonkeyPatch) -> Clusters:
+    return Clusters(monkeypatch)
+
+
+KINDS = pytest.mark.parametrize("kind", ["exact", "flow"])
+FIRST = pytest.mark.parametrize("first", [0, 1])
+
+
+@KINDS
+@FIRST
+@pytest.mark.parametrize("behind", [{"retention.ms": DAY}, {}])
+def test_a_broker_that_is_behind_shortens_nothing(
+    clusters: Clusters, kind: str, first: int, behind: Values
+) -> None:
+    """Goal: an old value is taken for a change by no refresh, nor that it was not set then."""
+    clusters.source.topics = [{"retention.ms": str(2 * int(WEEK))}] * 2
+    assert clusters.refresh(kind) == 0
+    copied = dict(clusters.copy)
+    assert copied["retention.ms"] == str(2 * int(WEEK))
+    clusters.source.topics[1] = behind
+    clusters.source.first = first
+    assert clusters.refresh(kind) == 0
+    assert clusters.copy == copied
+
+
+@KINDS
+@FIRST
+def test_more_is_kept_as_soon_as_one_broker_knows_and_less_when_all_do(
+    clusters: Clusters, kind: str, first: int
+) -> None:
+    clusters.source.first = first
+    clusters.source.topics = [{"retention.ms": WEEK}, {"retention.ms": DAY}]
+    clusters.copy = {"retention.ms": DAY}
+    clusters.refresh(kind)
+    assert clusters.copy["retention.ms"] == WEEK
+    clusters.source.topics = [{"retention.ms": DAY}, {"retention.ms": WEEK}]
+    clusters.refresh(kind)
+    assert clusters.copy["retention.ms"] == WEEK
+    clusters.source.topics = [{"retention.ms": DAY}, {"retention.ms": DAY}]
+    clusters.refresh(kind)
+    assert clusters.copy["retention.ms"] == DAY
+
+
+@FIRST
+def test_a_policy_changes_only_if_all_brokers_report_it(clusters: Clusters, first: int) -> None:
+    """Goal: a flow turns on neither deletion nor compaction by an old value (exact: never)."""
+    clusters.source.first = first
+    clusters.source.topics = [{"cleanup.policy": "compact"}, {}]
+    clusters.copy = {"cleanup.policy": "compact"}
+    clusters.refresh("flow")
+    assert clusters.copy["cleanup.policy"] == "compact"
+    clusters.source.topics = [{}, {"cleanup.policy": "compact"}]
+    clusters.copy = {}
+    clusters.refresh("flow")
+    assert "cleanup.policy" not in clusters.copy
+    clusters.source.topics = [{"cleanup.policy": "compact"}] * 2
+    clusters.refresh("flow")
+    assert clusters.copy["cleanup.policy"] == "compact"
+
+
+@KINDS
+def test_a_broker_that_does_not_answer_holds_up_only_what_would_be_kept_less(
+    clusters: Clusters, kind: str
+) -> None:
+    clusters.copy = {"retention.ms": WEEK, "delete.retention.ms": DAY}
+    clusters.source.topics = [{"retention.ms": DAY, "segment.ms": "7"}, {}]
+    clusters.source.silent = {1}
+    assert clusters.refresh(kind) == 0
+    assert clusters.copy["retention.ms"] == WEEK
+    assert clusters.copy["delete.retention.ms"] == DAY, "not unset"
+    assert clusters.copy["segment.ms"] == "7"
+    clusters.source.topics[0]["retention.ms"] = str(2 * int(WEEK))
+    assert clusters.refresh(kind) == 0
+    assert clusters.copy["retention.ms"] == str(2 * int(WEEK))
+
+
+@KINDS
+def test_brokers_that_disagree_for_long_are_named_once(
+    clusters: Clusters, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = f"retention.ms is {WEEK} or {DAY} by the source's brokers"
+    clusters.source.topics = [{"retention.ms": WEEK}, {"retention.ms": DAY}]
+    assert clusters.refresh(kind) == 0
+    assert text not in caplog.text
+    for _ in range(2):
+        clusters.now += UNSETTLED_S
+        assert clusters.refresh(kind) == 1
+    assert caplog.text.count(text) == 1
+    clusters.source.topics = [{"retention.ms": WEEK}, {"retention.ms": WEEK}]
+    assert clusters.refresh(kind) == 0
+    clusters.source.topics = [{"retention.ms": WEEK}, {"retention.ms": DAY}]
+    assert clusters.refresh(kind) == 0, "it begins anew"
+
+
+def test_a_survey_says_that_it_is_not_known(clusters: Clusters) -> None:
+    """Goal: `twinlog readiness` takes no old value for the source's."""
+    clusters.source.silent = {1}
+    sync = ConfigSync()
+    topic = MirrorTopic(mirror="m", topic="t", topic_id=UUID(int=1), partitions=1)
+    context = sync_context(clusters.source, None, None, topics=[topic])
+    remarks = list(sync.describe(asyncio.run(sync.compare(context))))
+    assert [(one.topic, one.unreadable) for one in remarks] == [("t", True)]
+    assert "not reported by broker 1" in remarks[0].text
+
+
+def test_topics_by_reason() -> None:
+    assert by_reason({"a": ("x", "y"), "b": ("x",), "c": ()}) == {"x": ["a", "b"], "y": ["a"]}
