@@ -99,3 +99,25 @@ def test_a_map_tells_that_more_was_copied_below_it(
     (found,) = asyncio.run(read_maps(cast("KafkaCluster", None), [TOPIC])).values()
     assert found.lacks_start is lacks_start
     assert found.lost is (lost is not None)
+
+
+def test_only_what_no_broker_knows_is_no_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: by one broker that does not know `__mirror_offsets`, nothing counts as copied."""
+    asked: list[str] = []
+    known = True
+
+    async def none(*_: object) -> None:
+        return None
+
+    async def confirm(_: object, name: str) -> None:
+        asked.append(name)
+        if known:
+            raise Retriable("the topic is not yet known to every broker", topic=name)
+
+    monkeypatch.setattr(recorded_maps, "partition_count", none)
+    monkeypatch.setattr(recorded_maps, "confirm_absent", confirm)
+    with pytest.raises(Retriable, match="not yet known"):
+        asyncio.run(read_maps(cast("KafkaCluster", None), [TOPIC]))
+    known = False
+    assert asyncio.run(read_maps(cast("KafkaCluster", None), [TOPIC])) == {}
+    assert asked == ["__mirror_offsets", "__mirror_offsets"]

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
 from twinlog.kafka.errors import Retriable
+from twinlog.kafka.requests.topics import confirm_absent
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.recorded_map import RecordedMap
 from twinlog.store.config_records import MirrorTopic
@@ -34,6 +35,9 @@ async def read_maps(
         TwinlogError: they cannot be read now, or a part of them is lost.
     """
     count = await partition_count(destination, OFFSETS_TOPIC)
+    if count is None:
+        # A broker that is behind knows no map of any flow, and nothing would count as copied.
+        await confirm_absent(destination, OFFSETS_TOPIC)
     owned = {} if count is None else owners(topics, count)
     stored = await read_offsets(destination, sorted(owned)) if owned else {}
     maps: dict[TopicPartition, RecordedMap] = {}

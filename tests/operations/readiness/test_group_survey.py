@@ -72,7 +72,11 @@ class World:
     def live(
         self, *, stable: bool = False, include: str = ".*", translation: Translation = SAME
     ) -> tuple[ByTopic, list[str]]:
-        logs = {A: SourceLog(0, 100, 100)} if A not in translation.unknown else {B: EMPTY}
+        logs = {
+            partition: log
+            for partition, log in {A: SourceLog(0, 100, 100), B: EMPTY}.items()
+            if partition not in translation.unknown
+        }
         facts = group_facts(
             *(SOURCE, DESTINATION, "m", [re.compile(include)], logs),
             stable=stable,
@@ -176,6 +180,7 @@ def test_unknown_log_bounds_of_a_group_are_reported(world: World) -> None:
     [
         (Translation(begins={A: 50}), "the flow began at a later offset"),
         (Translation(unknown=frozenset({A})), "no offset is translated there yet"),
+        (Translation(unknown=frozenset({A, B})), "no offset is translated there yet"),
     ],
 )
 def test_offsets_that_cannot_be_translated_are_named(

@@ -87,7 +87,7 @@ async def group_facts(
         Retriable: a cluster is unreachable, or an offset is not stable.
         UserError: the right to list groups or to read offsets is missing.
     """
-    if not logs:
+    if not logs and not translation.unknown:
         return {}, ()
     memories, unreadable = await _known(destination, mirror)
     source_groups = await list_groups(source)
