@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pytest
 
+from twinlog.engines.base import NOTHING_COPIED
 from twinlog.engines.transactional.positions import PositionLost
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
@@ -201,9 +202,26 @@ def test_a_partition_of_which_it_is_not_known_what_has_landed_is_refused(back: B
 
 def test_a_partition_that_the_flow_has_not_begun_is_handed_back_where_it_began(back: Back) -> None:
     """Goal: that nothing was copied is known, although it has a reason."""
-    reasons = dict.fromkeys((0, 1), "nothing was copied to this topic")
+    reasons = dict.fromkeys((0, 1), NOTHING_COPIED)
     assert back({}, reasons) == [HandedBack(FIRST, 59)]
     assert back.written == {FIRST: 60, SECOND: 0}
+
+
+@pytest.mark.parametrize("ends", [{FIRST: 80}, {}])
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "nothing of a former owner is stored, and the log is not empty: what was copied is unknown",
+        "the remote topic a.orders was deleted on the destination",
+    ],
+)
+def test_a_partition_without_a_record_that_may_have_had_one_is_refused(
+    back: Back, ends: dict[TopicPartition, int], reason: str
+) -> None:
+    """Goal: the offset that MirrorMaker 2 has is not removed as if nothing were copied."""
+    with pytest.raises(UserError, match=f"not known what of orders-1 was copied: {reason}"):
+        back(ends, {1: reason})
+    assert back.written == {}
 
 
 @pytest.mark.parametrize("ends", [{FIRST: 80}, {}])

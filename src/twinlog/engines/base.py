@@ -25,7 +25,7 @@ Rules that every engine keeps:
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from twinlog.engines.dataframes import DataFrames
@@ -123,6 +123,11 @@ class Sealing(NamedTuple):
     last: LastMirrored
     differs: bool
     offsets_topic_id: UUID | None = None
+
+
+NOTHING_COPIED: Final = "nothing was copied to this topic"
+"""The reason of a sealed partition of a flow that has begun nothing. It is stored with the state,
+and earlier versions have stored the same text: it is not to be changed (flow_handback.py)."""
 
 
 class Sealed(NamedTuple):

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 from kafka.partitioner.default import murmur2
 
+from twinlog.engines.base import NOTHING_COPIED
 from twinlog.engines.transactional.positions import (
     PositionLost,
     position_group,
@@ -37,6 +38,7 @@ from twinlog.lifecycle.creation import connected_source
 from twinlog.lifecycle.destination_topics import existing_topics
 from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset, decode, encode
 from twinlog.mirror.flow import FlowRules, connect_worker_of, flow_of
+from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.settings import TRANSLATED
 from twinlog.mirror.states import State
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
@@ -231,14 +233,15 @@ async def _require_known(
             for partition in topic.mirror_partitions:
                 # No record proves nothing: what was recorded before is lost.
                 if partition.source not in ends:
-                    raise UserError(
-                        f"it is not known what of {partition.source} was copied: {OFFSETS_TOPIC} "
-                        "was recreated",
-                        hint=hint,
-                    )
+                    raise _unknown(partition, f"{OFFSETS_TOPIC} was recreated", hint)
         remote = topic.destination_name
-        # That nothing was copied is a reason, too.
         copied = [one for one in topic.mirror_partitions if one.source in ends]
+        for partition in topic.mirror_partitions:
+            state = states.states.get(partition)
+            reason = None if state is None else state.reason
+            # Without a record, nothing was copied; unless the fence has found that it is lost.
+            if partition.source not in ends and reason not in {None, NOTHING_COPIED}:
+                raise _unknown(partition, reason, hint)
         if not copied and not any(begin > 0 for begin in topic.begins):
             continue
         if remote not in existing:
@@ -248,10 +251,12 @@ async def _require_known(
         for partition in copied:
             state = states.states.get(partition)
             if state is not None and state.reason is not None:
-                raise UserError(
-                    f"it is not known what of {partition.source} was copied: {state.reason}",
-                    hint=hint,
-                )
+                raise _unknown(partition, state.reason, hint)
+
+
+def _unknown(partition: MirrorPartition, why: str | None, hint: str) -> UserError:
+    text = f"it is not known what of {partition.source} was copied: {why}"
+    return UserError(text, hint=hint)
 
 
 async def _record(

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from twinlog.engines.base import LaneContext, Sealed, Sealing
+from twinlog.engines.base import NOTHING_COPIED, LaneContext, Sealed, Sealing
 from twinlog.engines.exact.data_id import DataId
 from twinlog.engines.exact.ports import DestinationPort
 from twinlog.engines.translated.deleted_remotes import DeletedRemotes
@@ -455,7 +455,7 @@ class FlowWriters:
                 # As of an owner that has outlived the log with the parts before its last plan.
                 raise Contradiction("its plan is stored, and no part of its map: records are lost")
             if wanted.begin is None:
-                raise Contradiction("nothing was copied to this topic")
+                raise Contradiction(NOTHING_COPIED)
             # Data of former routes is not looked for: it ends before the fence.
             start = Offset(end if fence is None else fence + 1)
             return [MapChunk(name, 0, Ends(wanted.begin, start), ())], wanted.begin, None
