@@ -18,6 +18,7 @@ from twinlog.engines.transactional.positions import PositionLost
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Retriable, UserError
+from twinlog.kafka.requests.topics import KnownTopic
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle import flow_handback
 from twinlog.lifecycle.flow_handback import HandedBack, hand_back
@@ -84,16 +85,20 @@ class Back:
         self.topics: list[str] = []
         self.alias = "a"
         self.group = "a-mm2"
-        self.source: dict[str, SimpleNamespace] = {}
-        self.absent = True
+        self.source: list[dict[str, SimpleNamespace]] = []
+        """What each broker of the source knows; the first one answers first."""
         self.source_has(1)
         self._patch = monkeypatch
         monkeypatch.setattr(flow_handback, "MirrorStore", Stored)
 
-    def source_has(self, topic_id: int | None, error: int = 0) -> None:
-        """The topic on the source; None: there is none."""
-        found = SimpleNamespace(topic_id=UUID(int=topic_id or 0), error=error)
-        self.source = {} if topic_id is None else {"orders": found}
+    def source_has(self, *topic_ids: int | None, error: int = 0) -> None:
+        """The topic on the source, as its brokers know it; None: there is none."""
+        self.source = [
+            {}
+            if topic_id is None
+            else {"orders": SimpleNamespace(topic_id=UUID(int=topic_id), error=error)}
+            for topic_id in topic_ids
+        ]
 
     def __call__(
         self,
@@ -109,16 +114,18 @@ class Back:
 
         async def refresh(names: list[str]) -> object:
             assert names == ["orders"]
-            return SimpleNamespace(topics=self.source)
+            return SimpleNamespace(topics=self.source[0])
+
+        async def known_topics(_: object, names: list[str]) -> object:
+            assert names == ["orders"]
+            ids = [broker["orders"].topic_id for broker in self.source if broker]
+            known = KnownTopic(frozenset(ids), 2, internal=False, everywhere=all(self.source))
+            return {"orders": known} if ids else {}
 
         @asynccontextmanager
         async def source(mirror: Mirror, _: object) -> AsyncIterator[object]:
             assert mirror.name == "a-to-b"
             yield SimpleNamespace(refresh=refresh)
-
-        async def confirm_absent(_: object, name: str) -> None:
-            if not self.absent:
-                raise Retriable("the topic is not yet known to every broker", topic=name)
 
         async def read(_: object, topics: list[MirrorTopic]) -> object:
             return ends if topics else {}
@@ -139,7 +146,7 @@ class Back:
 
         self._patch.setattr(Stored, "reasons", reasons, raising=False)
         self._patch.setattr(flow_handback, "connected_source", source)
-        self._patch.setattr(flow_handback, "confirm_absent", confirm_absent)
+        self._patch.setattr(flow_handback, "known_topics", known_topics)
         self._patch.setattr(flow_handback, "existing_topics", existing)
         self._patch.setattr(flow_handback, "offsets_topic_id", offsets_id)
         self._patch.setattr(flow_handback, "read_ends", read)
@@ -307,13 +314,14 @@ def test_a_source_that_does_not_tell_the_topic_decides_nothing(
     back.source_has(0)
     with pytest.raises(Retriable, match="does not know its id"):
         back({FIRST: 80, SECOND: 7}, {})
-    back.source_has(1, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    back.source_has(1, error=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(UserError, match="describe the source topic"):
         back({FIRST: 80, SECOND: 7}, {})
-    back.source_has(None)
-    back.absent = False
-    with pytest.raises(Retriable, match="not yet known"):
-        back({FIRST: 80, SECOND: 7}, {})
+    for behind, text in ((None, "does not know the topic"), (9, "report several ids")):
+        for brokers in ((1, behind), (behind, 1)):
+            back.source_has(*brokers)
+            with pytest.raises(Retriable, match=text):
+                back({FIRST: 80, SECOND: 7}, {})
     assert back.written == {}
     monkeypatch.setattr(Stored, "topic", replace(TOPIC, topic_id=UUID(int=0)))
     back.source_has(0)

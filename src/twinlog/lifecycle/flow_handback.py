@@ -32,7 +32,7 @@ from twinlog.kafka.client.references import EVERYTHING
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable, UserError
 from twinlog.kafka.groups.offsets import member_clients
-from twinlog.kafka.requests.topics import NewTopic, confirm_absent, create_topics
+from twinlog.kafka.requests.topics import NewTopic, confirm_absent, create_topics, known_topics
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.creation import connected_source
 from twinlog.lifecycle.destination_topics import existing_topics
@@ -167,24 +167,32 @@ def _require_same_names(name: str, topics: Sequence[MirrorTopic], flow: FlowRule
 async def _former_topics(source: KafkaCluster, topics: Sequence[MirrorTopic]) -> frozenset[str]:
     """The topics that the source has deleted or recreated since they were added to the flow.
 
+    A broker that is behind shows a topic that was deleted, or a former one of its name. So each one
+    is asked, and they have to agree.
+
     Raises:
         UserError: a topic may not be described.
-        Retriable: not all brokers report that a topic is missing, or one does not report its id.
+        Retriable: the brokers do not agree, or one does not answer or does not report an id.
     """
     if not topics:
         return frozenset()
-    there = (await source.refresh([topic.topic for topic in topics])).topics
+    names = [topic.topic for topic in topics]
+    for name, described in (await source.refresh(names)).topics.items():
+        if described.error and name in names:
+            Refusal(described.error).fail("describe the source topic", topic=name)
+    known = await known_topics(source, names)
     former: set[str] = set()
     for topic in topics:
-        present = there.get(topic.topic)
+        present = known.get(topic.topic)
         if present is None:
-            await confirm_absent(source, topic.topic)
             former.add(topic.topic)
-        elif present.error:
-            Refusal(present.error).fail("describe the source topic", topic=topic.topic)
-        elif is_another(topic.topic_id, present.topic_id):
+        elif not present.everywhere:
+            raise Retriable("a broker of the source does not know the topic", topic=topic.topic)
+        elif len(present.ids) > 1:
+            raise Retriable("the brokers of the source report several ids", topic=topic.topic)
+        elif is_another(topic.topic_id, next(iter(present.ids))):
             former.add(topic.topic)
-        elif topic.topic_id not in {NO_TOPIC_ID, present.topic_id}:
+        elif topic.topic_id != NO_TOPIC_ID and topic.topic_id not in present.ids:
             raise Retriable("a broker of the source does not know its id", topic=topic.topic)
     return frozenset(former)
 

@@ -84,7 +84,8 @@ def test_what_brokers_know_of_a_topic_is_taken_together() -> None:
     brokers: Any = Brokers(a=["t:1:3", "u:4:1"], b=["t:1:6"], c=["t:2:1", "?u"])
     known = asyncio.run(known_topics(brokers))
     assert known["t"] == KnownTopic(frozenset({UUID(int=1), UUID(int=2)}), 6, internal=False)
-    assert known["u"] == KnownTopic(frozenset({UUID(int=4)}), 1, internal=False)
+    unseen_by_c = KnownTopic(frozenset({UUID(int=4)}), 1, internal=False, everywhere=False)
+    assert known["u"] == unseen_by_c
     assert asyncio.run(known_topics(brokers, ["u"])).keys() == {"u"}
 
 

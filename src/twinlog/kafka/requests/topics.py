@@ -7,6 +7,7 @@ with NETWORK_EXCEPTION: nothing is known about it.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -80,6 +81,8 @@ class KnownTopic(NamedTuple):
     partitions: int
     """The largest number that a broker shows."""
     internal: bool
+    everywhere: bool = True
+    """Whether each broker knows a topic of this name."""
 
 
 async def known_topics(
@@ -123,13 +126,16 @@ async def known_topics(
         if not brokers:
             raise Retriable("the metadata contains no broker", cluster=cluster.name)
         found: dict[str, KnownTopic] = {}
+        counts: Counter[str] = Counter()
         for answer in await asyncio.gather(*map(known, brokers)):
             for name, topic in answer:
+                counts[name] += 1
                 former = found.get(name, topic)
                 found[name] = KnownTopic(
                     former.ids | topic.ids,
                     max(former.partitions, topic.partitions),
                     former.internal or topic.internal,
+                    everywhere=counts[name] == len(brokers),
                 )
         return found
 
