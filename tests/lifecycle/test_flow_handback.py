@@ -326,3 +326,34 @@ def test_a_source_that_does_not_tell_the_topic_decides_nothing(
     monkeypatch.setattr(Stored, "topic", replace(TOPIC, topic_id=UUID(int=0)))
     back.source_has(0)
     assert back({FIRST: 80, SECOND: 7}, {}) == [HandedBack(FIRST, 79), HandedBack(SECOND, 6)]
+
+
+@pytest.mark.parametrize(
+    ("flow", "ends", "expected"),
+    [
+        (("latest", ()), {}, 1000),
+        (("latest", ()), {FIRST: 1200}, 1200),
+        (("latest", (60,)), {}, 60),
+        (("latest", (0,)), {}, 0),
+        (("earliest", ()), {}, 0),
+    ],
+)
+def test_a_partition_that_was_never_located_is_handed_back_where_the_flow_follows_it_from(
+    back: Back,
+    monkeypatch: pytest.MonkeyPatch,
+    flow: tuple[str, tuple[int, ...]],
+    ends: dict[TopicPartition, int],
+    expected: int,
+) -> None:
+    """Goal: what was written since it was added to a flow with `latest` is not skipped.
+
+    What another program has copied goes before, also if all is to be copied again.
+    """
+    reset, begins = flow
+    settings = {"enabled": "true", "consumer.auto.offset.reset": reset}
+    properties = flow_properties(settings, "a", "b")
+    monkeypatch.setattr(Stored, "mirror", replace(MIRROR, source=properties))
+    topic = replace(TOPIC, begins=begins, followed_from=(1000, -1))
+    monkeypatch.setattr(Stored, "topic", topic)
+    back(ends, {})
+    assert back.written == {FIRST: expected, SECOND: 0}

@@ -130,7 +130,7 @@ async def hand_back(
             hint="stop it: it reads offsets when it starts",
         )
     upto = {
-        partition.source: max(ends.get(partition.source, 0), topic.begin(partition.partition) or 0)
+        partition.source: max(ends.get(partition.source, 0), _begin(mirror, topic, partition))
         for topic in present
         for partition in topic.mirror_partitions
     }
@@ -145,6 +145,18 @@ async def hand_back(
         await _record(destination, offsets_topic, alias, upto | anew)
     handed_back = [HandedBack(source, end - 1) for source, end in upto.items() if end > 0]
     return sorted((*handed_back, *(HandedBack(source, None) for source in anew)))
+
+
+def _begin(mirror: Mirror, topic: MirrorTopic, partition: MirrorPartition) -> int:
+    """The source's offset at which the flow begins a partition; 0: its log start.
+
+    What another program has copied goes before where the flow follows the topic from, as when a
+    partition is located. MirrorMaker 2 itself would begin at the end that it finds.
+    """
+    begin = topic.begin(partition.partition)
+    if begin is None and flow_of(mirror.source).settings.consumer_auto_offset_reset == "latest":
+        begin = topic.follows_from(partition.partition)
+    return begin or 0
 
 
 def _require_same_names(name: str, topics: Sequence[MirrorTopic], flow: FlowRules) -> None:
