@@ -65,7 +65,7 @@ class Looks:
         )
 
     def forget(self) -> None:
-        self._absent.forget()
+        self._absent.forget(lambda mirror: mirror == "m")
 
 
 def test_an_acl_is_absent_after_two_checks_and_on_every_broker() -> None:

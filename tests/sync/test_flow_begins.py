@@ -14,10 +14,13 @@ from twinlog.kafka.requests.partitions import Isolation, ListedOffset
 from twinlog.kafka.requests.topics import KnownTopic
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.flow import flow_of, flow_properties
+from twinlog.mirror.placement import config_partition
 from twinlog.store.config_records import Mirror, MirrorTopic, key_of
 from twinlog.store.snapshot import Snapshot
 from twinlog.sync import flow_begins
 from twinlog.sync.flow_begins import FlowBegins, Offsets, grown
+from twinlog.sync.flow_topics import FlowTopics
+from twinlog.sync.refresh import Refresher
 
 LATEST = {"enabled": "true", "topics": "t.*", "consumer.auto.offset.reset": "latest"}
 
@@ -172,7 +175,7 @@ def test_after_a_change_of_the_flow_there_is_another_first_look(
     assert source.find() == {}
     source.topics["t2"] = named("t2", 2)
     if why == "restart":
-        source.begins.forget()
+        source.begins.forget(lambda flow: flow == "m")
     elif why == "settings":
         source.settings["topics"] = "t2"
     else:
@@ -180,6 +183,27 @@ def test_after_a_change_of_the_flow_there_is_another_first_look(
     assert source.find("t2") == {"t2": (5,)}
     source.topics["t3"] = named("t3", 3)
     assert source.find("t2", "t3") == {"t2": (5,), "t3": (0,)}
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_the_first_look_is_forgotten_if_another_node_may_have_served_the_flow(
+    monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    """Goal: a partition of `__mirror_config` that a neighbour gives up concerns only its flows."""
+    cluster: Any = None
+    node = Refresher(cluster, cluster, Snapshot)
+    node._partitions = 8
+    mine = config_partition("m", 8)
+    asyncio.run(node.on_assigned({mine}))
+    source = Source(monkeypatch, named("t1", 1))
+    (topics,) = [sync for sync in node._syncs if isinstance(sync, FlowTopics)]
+    topics._begins = source.begins
+    source.ends = end("t1", 0, 7) | end("t2", 0, 5)
+    source.find("t1")
+    source.add("t1", 7)
+    source.topics["t2"] = named("t2", 2)
+    asyncio.run(node.on_assigned({mine} if own else {*range(8)} - {mine}))
+    assert source.find("t2") == {"t2": (5,) if own else (0,)}
 
 
 def test_topics_without_offsets_get_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from typing import Final
 from twinlog.kafka.acls import Acl
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.requests.acls import describe_acls_everywhere
+from twinlog.sync.base import Moved, drop
 
 log = logging.getLogger(__name__)
 
@@ -54,9 +55,9 @@ class AbsentAcls:
         self._clock = clock
         self._since: dict[str, dict[Acl, float]] = {}
 
-    def forget(self) -> None:
+    def forget(self, moved: Moved) -> None:
         """Begin anew: another node may have seen the ACLs meanwhile."""
-        self._since.clear()
+        drop(moved, self._since)
 
     async def gone(
         self,

@@ -27,6 +27,9 @@ from twinlog.store.snapshot import Snapshot, shared_topics
 
 D = TypeVar("D")
 
+Moved = Callable[[str], bool]
+"""Whether a mirror has been assigned to this node just now."""
+
 METADATA: Final = "MetadataRefreshError"
 """Counts failures to read the source's metadata, and to bring the set of topics up to date."""
 
@@ -100,8 +103,11 @@ class Sync(ABC, Generic[D]):
         del settings, topics
         return True
 
-    def forget(self) -> None:
-        """Drop what is remembered of mirrors: another node may have served them meanwhile."""
+    def forget(self, moved: Moved) -> None:
+        """Drop what is remembered of mirrors that another node may have served meanwhile.
+
+        What is remembered of the others stays: it may have been seen at a certain time only.
+        """
 
     @abstractmethod
     async def compare(self, context: SyncContext) -> D:
@@ -143,6 +149,13 @@ class ReportedSync(Sync[D]):
         """Whether the destination can have what is synced; asked if the source is unreachable."""
         del destination
         return True
+
+
+def drop(moved: Moved, *memories: dict[str, Any]) -> None:
+    """Drop what is remembered of mirrors that were assigned just now, by their names."""
+    for memory in memories:
+        for name in [name for name in memory if moved(name)]:
+            del memory[name]
 
 
 async def run_sync(sync: Sync[Any], context: SyncContext) -> int:

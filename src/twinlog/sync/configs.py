@@ -47,7 +47,7 @@ from twinlog.mirror.topic_configs import (
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
-from twinlog.sync.base import Remark, ReportedSync, SyncContext
+from twinlog.sync.base import Moved, Remark, ReportedSync, SyncContext
 from twinlog.sync.unsettled_configs import UnsettledConfigs, by_reason
 from twinlog.text import few
 
@@ -93,9 +93,9 @@ class ConfigSync(ReportedSync[Compared]):
     def __init__(self) -> None:
         self._unsettled = UnsettledConfigs()
 
-    def forget(self) -> None:
+    def forget(self, moved: Moved) -> None:
         """Let brokers disagree for a while again before it is logged."""
-        self._unsettled.forget()
+        self._unsettled.forget(moved)
 
     async def compare(self, context: SyncContext) -> Compared:
         """Compare the configurations of the topics that exist in both clusters.

@@ -32,7 +32,7 @@ from twinlog.store.control_topics import STATE_TOPIC
 from twinlog.store.snapshot import Snapshot
 from twinlog.sync.absent_acls import AbsentAcls, MirrorTexts
 from twinlog.sync.acls import AclSync, NoAuthorizer, check_acls_known, report_denials
-from twinlog.sync.base import Sync, SyncContext
+from twinlog.sync.base import Moved, Sync, SyncContext
 from twinlog.sync.created_acls import carry_out
 from twinlog.sync.flow_topics import FLOWS
 
@@ -67,9 +67,9 @@ class FlowAcls(Sync[RemoteAcls | NoAuthorizer | None]):
         self._texts = MirrorTexts()
         self._absent = AbsentAcls(self._texts, clock)
 
-    def forget(self) -> None:
+    def forget(self, moved: Moved) -> None:
         """Begin anew to conclude that an ACL is absent."""
-        self._absent.forget()
+        self._absent.forget(moved)
 
     async def compare(self, context: SyncContext) -> RemoteAcls | NoAuthorizer | None:
         """Compare the ACLs of both clusters; None: the flow does not copy ACLs.

@@ -38,7 +38,7 @@ from twinlog.kafka.requests.topics import KnownTopic, known_topics
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.store.config_records import MirrorTopic
-from twinlog.sync.base import SyncContext
+from twinlog.sync.base import Moved, SyncContext, drop
 
 log = logging.getLogger(__name__)
 
@@ -79,9 +79,9 @@ class FlowBegins:
         self._looks: dict[str, _Look] = {}  # by flow
         self._topics: dict[str, set[str]] = {}  # by flow, the topics that it had
 
-    def forget(self) -> None:
-        """Look again: another node may have served the flows meanwhile."""
-        self._looks.clear()
+    def forget(self, moved: Moved) -> None:
+        """Look again: another node may have served these flows meanwhile."""
+        drop(moved, self._looks)
 
     async def find(
         self, context: SyncContext, settings: FlowSettings, new: Mapping[str, Topic]

@@ -50,7 +50,7 @@ from twinlog.mirror.reported_positions import is_reported
 from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import Mirror
 from twinlog.store.topic_writer import ALL, Entry, append
-from twinlog.sync.base import METADATA, Host, MirrorContext, Sync, SyncContext
+from twinlog.sync.base import METADATA, Host, MirrorContext, Moved, Sync, SyncContext, drop
 from twinlog.sync.flow_topics import FLOWS
 from twinlog.sync.stored_checkpoints import read_checkpoints
 
@@ -207,14 +207,13 @@ class Checkpoints(Sync[Positions | None]):
 
     def __init__(self) -> None:
         self._topics = BookkeepingTopics()
-        self._written: dict[str, dict[tuple[str, bytes], bytes]] = {}  # by topic and key
+        self._written: dict[str, dict[tuple[str, bytes], bytes]] = {}  # by flow, topic and key
         self._stored: dict[str, CheckpointByKey] = {}  # by flow, if they were needed
         self._all_due: dict[str, float] = {}
 
-    def forget(self) -> None:
+    def forget(self, moved: Moved) -> None:
         """Write all again: another node may have written other ones meanwhile."""
-        self._written.clear()
-        self._stored.clear()
+        drop(moved, self._written, self._stored)
 
     async def compare(self, context: SyncContext) -> Positions | None:
         """Translate the offsets that groups have committed on the source; None: not wanted.

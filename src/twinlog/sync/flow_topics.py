@@ -41,7 +41,7 @@ from twinlog.mirror.topic_configs import (
 )
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.sync.absent_acls import MirrorTexts
-from twinlog.sync.base import METADATA, Sync, SyncContext
+from twinlog.sync.base import METADATA, Moved, Sync, SyncContext, drop
 from twinlog.sync.configs import ConfigSync, change_configs, recreated_topics
 from twinlog.sync.flow_begins import FlowBegins, Offsets, grown
 from twinlog.sync.topics import Room
@@ -98,11 +98,11 @@ class FlowTopics(Sync[FlowChanges]):
         self._since: dict[str, float] = {}  # by flow: since when checks find no new topic
         self._begins = FlowBegins()
 
-    def forget(self) -> None:
+    def forget(self, moved: Moved) -> None:
         """Look for topics again."""
-        self._complete.clear()
-        self._since.clear()
-        self._begins.forget()
+        self._complete -= {flow for flow in self._complete if moved(flow)}
+        drop(moved, self._since)
+        self._begins.forget(moved)
 
     async def compare(self, context: SyncContext) -> FlowChanges:
         """Compare the source's topics with the flow's.
@@ -281,9 +281,9 @@ class FlowConfigs(Sync[RemoteConfigs]):
         self._texts = MirrorTexts()
         self._unsettled = UnsettledConfigs()
 
-    def forget(self) -> None:
+    def forget(self, moved: Moved) -> None:
         """Let brokers disagree for a while again before it is logged."""
-        self._unsettled.forget()
+        self._unsettled.forget(moved)
 
     async def compare(self, context: SyncContext) -> RemoteConfigs:
         """Compare the configurations of the topics that exist on both sides.

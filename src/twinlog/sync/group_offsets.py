@@ -38,7 +38,7 @@ from twinlog.store.config_records import Wanted
 from twinlog.store.group_log import create_groups_topic, read_groups, write_groups
 from twinlog.store.group_records import NO_OFFSET, GroupMemory, LastCheck
 from twinlog.store.snapshot import Snapshot
-from twinlog.sync.base import Host, Sync, SyncContext
+from twinlog.sync.base import Host, Moved, Sync, SyncContext, drop
 from twinlog.sync.group_memory import KnownGroups
 from twinlog.sync.group_rules import (
     SHARE,
@@ -154,9 +154,9 @@ class GroupSync(Sync[GroupDifference]):
         """The sync of one node."""
         return cls(host.destination)
 
-    def forget(self) -> None:
+    def forget(self, moved: Moved) -> None:
         """Drop the memory, to be read again: another node may have served the mirrors meanwhile."""
-        self._memories.clear()
+        drop(moved, self._memories)
 
     async def sync(
         self,

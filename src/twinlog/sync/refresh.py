@@ -61,8 +61,13 @@ class Refresher:
     async def on_assigned(self, partitions: set[int]) -> None:
         """Take over these partitions of `__mirror_config`."""
         self._config_partitions |= partitions
+
+        def moved(mirror: str) -> bool:
+            count = self._partitions  # 0: no mirror was served yet
+            return not count or config_partition(mirror, count) in partitions
+
         for sync in self._syncs:
-            sync.forget()
+            sync.forget(moved)
 
     async def on_revoked(self, partitions: set[int]) -> None:
         """Give up these partitions to another node."""

@@ -33,7 +33,7 @@ from twinlog.mirror.settings import TRANSACTIONAL
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.control_topics import LANES_GROUP
 from twinlog.store.recorded_maps import read_ends
-from twinlog.sync.base import Sync, SyncContext
+from twinlog.sync.base import Moved, Sync, SyncContext, drop
 from twinlog.sync.flow_topics import FLOWS
 from twinlog.sync.group_offsets import GroupSync
 
@@ -61,9 +61,9 @@ class SourcePositions(Sync[Mapping[TopicPartition, int]]):
         self._due: dict[str, float] = {}
         self._troubles: dict[str, str] = {}
 
-    def forget(self) -> None:
+    def forget(self, moved: Moved) -> None:
         """Report at once: another node may have done it meanwhile."""
-        self._due.clear()
+        drop(moved, self._due)
 
     async def compare(self, context: SyncContext) -> Mapping[TopicPartition, int]:
         """The positions to report, by the source's partition; none if it is not time yet.

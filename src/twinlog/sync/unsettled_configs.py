@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
+from twinlog.sync.base import Moved, drop
 from twinlog.text import few
 
 log = logging.getLogger(__name__)
@@ -29,10 +30,9 @@ class UnsettledConfigs:
         self._since: dict[str, dict[str, float]] = {}  # by mirror and reason
         self._told: dict[str, set[str]] = {}
 
-    def forget(self) -> None:
+    def forget(self, moved: Moved) -> None:
         """Begin anew: another node may have served the mirrors meanwhile."""
-        self._since.clear()
-        self._told.clear()
+        drop(moved, self._since, self._told)
 
     def note(self, mirror: str, topics: Mapping[str, Collection[str]]) -> int:
         """Note what a check has found; return for how many reasons that lasts for too long.
