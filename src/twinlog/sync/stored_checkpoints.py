@@ -13,12 +13,12 @@ from twinlog.store.topic_reader import latest, read_whole
 class StoredCheckpoints(NamedTuple):
     """The last checkpoint of each group and partition.
 
-    `time_ms`: when the last one was written, None if there is none. `unreadable`: why others cannot
+    `times_ms`: when they were written, the unreadable ones too. `unreadable`: why others cannot
     be read; clients leave them out.
     """
 
     checkpoints: Collection[Checkpoint] = ()
-    time_ms: int | None = None
+    times_ms: Collection[int] = ()
     unreadable: Collection[str] = ()
 
 
@@ -44,5 +44,5 @@ async def read_checkpoints(cluster: KafkaCluster, topic: str) -> StoredCheckpoin
             continue
         if checkpoint is not None:
             checkpoints.append(checkpoint)
-    time_ms = max((record.timestamp for record in records), default=None)
-    return StoredCheckpoints(checkpoints, time_ms, unreadable)
+    times_ms = {record.timestamp for record in records}
+    return StoredCheckpoints(checkpoints, times_ms, unreadable)

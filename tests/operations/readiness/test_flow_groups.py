@@ -17,7 +17,8 @@ from twinlog.kafka.groups.offsets import Committed, Group
 from twinlog.kafka.requests.partitions import ListedOffset
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.flow_creation import stored_properties
-from twinlog.mirror.mm2_records import Checkpoint
+from twinlog.mirror.mm2_records import Checkpoint, Heartbeat
+from twinlog.mirror.mm2_records import encode as encode_mm2
 from twinlog.mirror.reported_positions import report_mark
 from twinlog.mirror.settings import TRANSACTIONAL, TRANSLATED
 from twinlog.mirror.translation import Translation
@@ -29,6 +30,7 @@ from twinlog.operations.readiness.reasons import Finding
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.offset_records import Route
 from twinlog.sync.group_rules import Bounds, Log
+from twinlog.sync.stored_checkpoints import StoredCheckpoints
 
 FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
 GROUP = "readers"
@@ -178,3 +180,67 @@ def test_a_position_of_a_former_topic_is_none(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(flow_survey, "list_offsets", ends)
     found = asyncio.run(FlowSurvey.of(cast(Any, None), cast(Any, subject)))
     assert [found.ends[key] for key in keys] == [0, 20, 20]
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "age_s"),
+    [
+        ((-7,), 7),
+        ((5,), 0),
+        ((3600,), None),
+        ((3600, -4000), 4000),
+    ],
+)
+def test_times_of_a_clock_that_is_ahead_do_not_make_anything_recent(
+    monkeypatch: pytest.MonkeyPatch, ahead_s: tuple[int, ...], age_s: int | None
+) -> None:
+    """Goal: what a dead node has written does not count as new until its time has come."""
+    now_ms = 1_700_000_000_000
+    monkeypatch.setattr(flow_survey.time, "time_ns", lambda: now_ms * 1_000_000)
+    times_ms = [now_ms + seconds * 1000 for seconds in ahead_s]
+
+    async def refresh(names: list[str]) -> object:
+        return SimpleNamespace(topics=dict.fromkeys(names))
+
+    async def stored(_: object) -> StoredCheckpoints:
+        return StoredCheckpoints(times_ms=times_ms)
+
+    beats = []
+    for at in times_ms:
+        beat = Heartbeat(source_cluster_alias="a", target_cluster_alias="b", timestamp=at)
+        key, value = encode_mm2(beat)
+        beats.append(SimpleNamespace(key=key, value=value))
+    monkeypatch.setattr(flow_survey, "Tail", lambda *_: HeartbeatsTail(beats))
+    monkeypatch.setattr(FlowSurvey, "_read_checkpoints", stored)
+    flow = survey()
+    flow._destination = cast(Any, SimpleNamespace(refresh=refresh))
+    flow._subject.settings = cast(Any, SimpleNamespace(refresh_interval=30.0))  # type: ignore[misc]
+
+    async def ages() -> list[tuple[int | None, list[Finding]]]:
+        return [await flow._heartbeat(), await flow._last_checkpoint(expected=True)]
+
+    for age, findings in asyncio.run(ages()):
+        assert age == (None if age_s is None else age_s * 1000)
+        ahead = [one.text for one in findings if "ahead of this machine's clock" in one.text]
+        assert bool(ahead) is (age_s is None)
+        assert bool(findings) is (age_s is None or age_s > 3600)
+
+
+class HeartbeatsTail:
+    """The end of a heartbeats topic."""
+
+    def __init__(self, records: list[SimpleNamespace]) -> None:
+        self.positions: dict[int, int] = {}
+        self._records = records
+
+    async def ends(self) -> dict[int, int]:
+        return {0: len(self._records)}
+
+    async def starts(self) -> dict[int, int]:
+        return {0: 0}
+
+    async def catch_up(self) -> list[SimpleNamespace]:
+        return self._records
+
+    async def close(self) -> None:
+        pass

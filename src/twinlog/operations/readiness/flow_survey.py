@@ -20,7 +20,7 @@ the clock of this machine.
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -65,12 +65,17 @@ from twinlog.text import few
 LATE: Final = 5
 """Intervals without a record after which it counts as missing."""
 LATE_S: Final = 10.0
-"""Seconds for which no record is missed, however short its interval is."""
+"""Seconds for which no record is missed, however short its interval is; and by which the clock of a
+node may be ahead of this machine's."""
 _HEARTBEATS_READ: Final = 500
 """Records at the end of the heartbeats topic among which the flow's last one is searched."""
 _NOT_KEPT: Final = (
     "unknown whether the remote logs still hold what was copied: a flow with transforms or "
     "transaction.producer does not record where it has copied to"
+)
+_AHEAD: Final = (
+    "the last one is dated ahead of this machine's clock, so its age is unknown; check the clocks "
+    "of the nodes and of this machine"
 )
 _UNDISCOVERED: Final = "not added yet; the next refresh adds it"
 _NOT_REFRESHED: Final = "not added: refresh.topics.* is off; a node that starts anew adds it"
@@ -396,7 +401,9 @@ class FlowSurvey:
             text = f"heartbeats: none of the last {len(records)} records of {topic} is the flow's"
             return None, [Finding(Reason.HEARTBEAT, text)]
         interval_s = settings.emit_heartbeats_interval_seconds
-        age = _age_ms(max(times))
+        age = _age_ms(times)
+        if age is None:
+            return None, [Finding(Reason.HEARTBEAT, f"heartbeats: {_AHEAD}")]
         if age <= max(LATE_S, LATE * interval_s) * 1000:
             return age, []
         text = (
@@ -410,9 +417,11 @@ class FlowSurvey:
             stored = await self._read_checkpoints()
         except TwinlogError as error:
             return None, [Finding(Reason.CHECKPOINT, f"checkpoints: {error}")]
-        if stored.time_ms is None:
+        if not stored.times_ms:
             return None, []  # each group without one is a finding
-        age = _age_ms(stored.time_ms)
+        age = _age_ms(stored.times_ms)
+        if age is None:
+            return None, [Finding(Reason.CHECKPOINT, f"checkpoints: {_AHEAD}")]
         due_s = ALL_S + LATE * self._subject.settings.refresh_interval
         if not expected or age <= due_s * 1000:
             return age, []
@@ -437,5 +446,12 @@ def _own(committed: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, 
     return {p: at for p, at in committed.items() if not is_reported(at.metadata)}
 
 
-def _age_ms(time_ms: int) -> int:
-    return max(time.time_ns() // 1_000_000 - time_ms, 0)
+def _age_ms(times_ms: Collection[int]) -> int | None:
+    """The age of the newest of these times; None if all are of the future.
+
+    What is dated ahead of this machine's clock is left out: for as long as it is ahead it would
+    look recent, although its node may be dead.
+    """
+    now_ms = time.time_ns() // 1_000_000
+    ages = [now_ms - at for at in times_ms if at - now_ms <= LATE_S * 1000]
+    return max(min(ages), 0) if ages else None
