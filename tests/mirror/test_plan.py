@@ -23,7 +23,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinlog.kafka.errors import CorruptBatch
-from twinlog.kafka.log.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, batches
+from twinlog.kafka.log.batch import (
+    CONTROL,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    batches,
+)
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.merge import MERGED_BYTES, MERGED_DECOMPRESSED
 from twinlog.kafka.log.records import decode, encode_tail, raw_records
@@ -194,6 +200,31 @@ def test_merged_bytes_are_bounded() -> None:
     )
     assert len(pieces) > 2
     assert all(isinstance(p, Data) and p.size < 2 * MERGED_BYTES for p in pieces)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize("built_bytes", [2048, 10_000, 100_000])
+def test_batches_that_are_built_are_bounded_as_told(codec: Codec, built_bytes: int) -> None:
+    """Goal: a topic whose limit is below the usual size accepts merged and divided batches."""
+    lone = [batch([record(at, value=bytes(90))], codec) for at in range(900)]
+    pairs = [
+        batch([record(at, value=bytes(300)), record(at + 1)], codec) for at in range(900, 1100, 2)
+    ]
+    stamped = [
+        batch([record(at + n, THEN + n) for n in range(300)], codec, attributes=LOG_APPEND_TIME)
+        for at in range(1100, 2000, 300)
+    ]
+    sources = [*lone, *pairs, *stamped]
+    buffer = memoryview(b"".join(sources))
+    whole = planned(*sources)
+    parts = finished(planning_sound(buffer, Offset(0), built_bytes=built_bytes)).pieces
+    assert records_of(parts) == records_of(whole)
+    longest = max(map(len, sources))
+    sizes = [piece.size for piece in parts if isinstance(piece, Data)]
+    assert max(sizes) <= max(built_bytes, longest) + HEADER_SIZE
+    assert len(sizes) < len(lone), "small ones are merged all the same"
+    if codec is Codec.NONE:
+        assert len(sizes) > len(whole)
 
 
 def test_holes_are_gaps_without_evidence() -> None:

@@ -204,6 +204,7 @@ def planning_sound(
     position: Offset,
     aborted: Iterable[AbortedTransaction] = (),
     max_decoded: int = MAX_DECOMPRESSED,
+    built_bytes: int = MERGED_BYTES,
 ) -> Planning:
     """Plan the batches before the first corrupt one, as `plan_with_epoch` in steps.
 
@@ -212,13 +213,14 @@ def planning_sound(
         position: the offset that was requested.
         aborted: the answer's aborted transactions.
         max_decoded: bytes that a batch that has to be decoded may decompress to.
+        built_bytes: bytes of several batches that are merged, or of a part of one; about.
 
     Raises:
         CorruptBatch: no batch from `position` on is before the corrupt one.
     """
     aborted = tuple(aborted)
     try:
-        return (yield from planning(buffer, position, aborted, max_decoded))
+        return (yield from planning(buffer, position, aborted, max_decoded, built_bytes))
     except CorruptBatch:
         end = 0
         with suppress(CorruptBatch, LegacyBatch):
@@ -226,7 +228,7 @@ def planning_sound(
                 end = header.end
                 if nth % STEP_RECORDS == STEP_RECORDS - 1:
                     yield
-        result = yield from planning(buffer[:end], position, aborted, max_decoded)
+        result = yield from planning(buffer[:end], position, aborted, max_decoded, built_bytes)
         if not result.pieces:
             raise
         return result
@@ -237,9 +239,10 @@ def planning(
     position: Offset,
     aborted: Iterable[AbortedTransaction] = (),
     max_decoded: int = MAX_DECOMPRESSED,
+    built_bytes: int = MERGED_BYTES,
 ) -> Planning:
     """`plan_with_epoch` in steps: a batch may hold millions of records to decode."""
-    pieces = _Pieces(buffer, position, max_decoded)
+    pieces = _Pieces(buffer, position, max_decoded, built_bytes)
     transactions = _Aborted(aborted)
     at: _Place | None = _Place(0, 0)
     while at is not None and not pieces.full:
@@ -281,7 +284,9 @@ def _plan_modern(
             pieces.forward(header)
         else:
             if header.num_records == 1 and not attributes & ~_LONE and header.position >= next_try:
-                lone, next_try = merge_lone(buffer, header.position)
+                lone, next_try = merge_lone(
+                    buffer[: header.position + pieces.lone_bytes], header.position
+                )
                 if lone is not None:
                     yield from pieces.flush()
                     pieces.append(lone)
@@ -349,20 +354,22 @@ class _Pieces:
 
     `leader_epoch` is the last batch's, set at the end of a run of batches. `work` is what was done
     since the last step ended, in records to decode. `max_decoded` is the most bytes that one batch
-    may decompress to.
+    may decompress to, and `built_bytes` the most of one that is merged or cut here.
     """
 
-    def __init__(self, buffer: memoryview, position: Offset, max_decoded: int) -> None:
+    def __init__(self, buffer: memoryview, at: Offset, max_decoded: int, built_bytes: int) -> None:
         self._buffer = buffer
         self.max_decoded = max_decoded
+        self._built_bytes = built_bytes
+        self.lone_bytes = built_bytes if built_bytes < MERGED_BYTES else len(buffer)
         self._pieces: list[Piece] = []
         self._small_batches: list[Header] = []  # the small batches at the end, not yet pieces
         self._small_bytes = 0
         self._small_records = 0
         self._gap: list[AbsentSpan] = []  # the gap at the end, not yet a piece
-        self._gap_start = position
+        self._gap_start = at
         self._spans = 0  # of all gaps
-        self.end = position
+        self.end = at
         self.leader_epoch = UNKNOWN_EPOCH
         self.work = 0
 
@@ -406,7 +413,7 @@ class _Pieces:
         return not waiting or (
             header.base_offset == self.end
             and waiting[-1].codec is header.codec
-            and self._small_bytes <= MERGED_BYTES
+            and self._small_bytes + header.length <= self._built_bytes
             and self._small_records <= MAX_RUN
         )
 
@@ -449,7 +456,7 @@ class _Pieces:
         Returns:
             Whether all were added, and the plan was not full before.
         """
-        max_bytes = max(size, MERGED_BYTES)
+        max_bytes = max(size, self._built_bytes)
         run: list[RawRecord] = []
         for record in records:
             self.work += 1
@@ -502,11 +509,11 @@ class _Pieces:
         """Add a batch of LogAppendTime; each record gets the timestamp that its readers see."""
         self.work += header.num_records
         batch = alone(header, self._buffer, self.max_decoded)
-        if batch.header.length <= max(header.length, MERGED_BYTES):
+        if batch.header.length <= max(header.length, self._built_bytes):
             self._append(batch)
         else:
             records = list(each_record(header, header.records(self._buffer), self.max_decoded))
-            self._build(records, header.codec, max(header.length, MERGED_BYTES))
+            self._build(records, header.codec, max(header.length, self._built_bytes))
 
     def _build(self, records: list[RawRecord], codec: Codec, max_bytes: int) -> None:
         """Append records as one batch, or as several if it compresses to more than `max_bytes`.

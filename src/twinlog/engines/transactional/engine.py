@@ -21,7 +21,7 @@ from twinlog.engines.dataframes import DataFrames, QueryUnusable
 from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.exact.ports import DestinationPort, SourcePort
 from twinlog.engines.transactional.micro_batch import frame_outputs
-from twinlog.engines.transactional.outputs import Outputs, RecordFailure, transformed
+from twinlog.engines.transactional.outputs import BATCH_BYTES, Outputs, RecordFailure, transformed
 from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.engines.transactional.transactions import TransactionRefused
 from twinlog.engines.transactional.writers import (
@@ -31,7 +31,7 @@ from twinlog.engines.transactional.writers import (
     TransactionalWriters,
 )
 from twinlog.engines.translated.engine import BaseFlowEngine
-from twinlog.engines.translated.partitions import FlowPartition, FlowStage
+from twinlog.engines.translated.partitions import TOO_LARGE, FlowPartition, FlowStage
 from twinlog.engines.translated.writers import NotLocated
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
@@ -271,6 +271,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         except TransactionRefused as error:
             causes = {key: str(refusal) for key, refusal in error.refusals.items()}
             self._partitions_of.clear()
+            _note_too_large(taken, outputs, error.refusals)
             self._refused(taken, outputs, causes)
         except QueryUnusable as error:
             for partition, queue in partitions:
@@ -342,12 +343,15 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
                 for_spark[partition.destination] = batches
                 continue
             try:
-                results[partition.name] = await transformed(chain, batches, partition.destination)
+                results[partition.name] = await transformed(
+                    chain, batches, partition.destination, _built_bytes(partition)
+                )
             except CorruptBatch as error:
                 results[partition.name] = error
         by_spark: Mapping[TopicPartition, Outputs | CorruptBatch] = {}
         if isinstance(transforms, DataFrameTransform) and any(for_spark.values()):
-            query = frame_outputs(_available(self._dataframes), transforms, for_spark)
+            max_bytes = min(map(_built_bytes, data))
+            query = frame_outputs(_available(self._dataframes), transforms, for_spark, max_bytes)
             by_spark = await self._unless_stopped(query, list(data))
         for partition in data:
             if partition.name not in results:
@@ -505,6 +509,24 @@ def _available(dataframes: DataFrames | None) -> DataFrames:
     if dataframes is None:
         raise QueryUnusable("this process cannot start Spark for twinlog.transform.*")
     return dataframes
+
+
+def _built_bytes(partition: _Partition) -> int:
+    """The most bytes of a batch of this partition that is not forwarded as it is."""
+    return min(partition.built_bytes or BATCH_BYTES, BATCH_BYTES)
+
+
+def _note_too_large(
+    taken: _Taken,
+    outputs: Mapping[MirrorPartition, _Output],
+    refusals: Mapping[TopicPartition, Refusal],
+) -> None:
+    """Build smaller batches of the partitions whose records are refused as too large."""
+    refused = [key for key, refusal in refusals.items() if refusal.code in TOO_LARGE]
+    for partition, _ in taken:
+        batches = [one for key in refused for one in outputs[partition.name].batches.get(key, ())]
+        if batches:
+            partition.note_too_large(max(batch.header.length for batch in batches))
 
 
 def _route(partition: _Partition) -> Route:

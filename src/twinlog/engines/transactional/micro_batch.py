@@ -26,7 +26,12 @@ from typing import Final, NamedTuple
 
 from twinlog.engines.dataframes import DataFrames, QueryFailed, ResultRows, SourceRow
 from twinlog.engines.loop_steps import Steps
-from twinlog.engines.transactional.outputs import GrowingBatches, Outputs, RecordFailure
+from twinlog.engines.transactional.outputs import (
+    BATCH_BYTES,
+    GrowingBatches,
+    Outputs,
+    RecordFailure,
+)
 from twinlog.kafka.errors import CorruptBatch, Retriable
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.record_parts import AT_ONCE, CutRecord, cut_records
@@ -78,6 +83,7 @@ async def frame_outputs(
     frames: DataFrames,
     transform: DataFrameTransform,
     batches: Mapping[TopicPartition, Sequence[Data]],
+    max_bytes: int = BATCH_BYTES,
 ) -> Mapping[TopicPartition, Outputs | CorruptBatch]:
     """What is to be written for these batches, by the remote partition.
 
@@ -85,6 +91,7 @@ async def frame_outputs(
         frames: applies the transform.
         transform: what is done to the records.
         batches: by remote partition, in order.
+        max_bytes: of a batch that is written, uncompressed.
 
     Raises:
         QueryUnusable: the transform cannot be applied to any record.
@@ -98,7 +105,7 @@ async def frame_outputs(
             parts[remote] = await source_records(remote, data, steps)
         except CorruptBatch as error:
             corrupt[remote] = error
-    query = _Query(frames, transform)
+    query = _Query(frames, transform, max_bytes)
     failures: dict[TopicPartition, RecordFailure] = {}
     tried_alone = False
     while True:
@@ -134,6 +141,7 @@ class _Query:
 
     frames: DataFrames
     transform: DataFrameTransform
+    max_bytes: int
 
     async def run(self, records: Sequence[SourceRecord]) -> tuple[_Results, _Failures]:
         """The batches of the result by the partitions that they come from, and rows that fail.
@@ -144,7 +152,8 @@ class _Query:
         if not records:
             return {}, {}
         rows = await _rows(records)
-        return await assembled(records, await self.frames.run(self.transform, rows))
+        result = await self.frames.run(self.transform, rows)
+        return await assembled(records, result, self.max_bytes)
 
     async def failures_alone(
         self, parts: Mapping[TopicPartition, Sequence[SourceRecord]]
@@ -184,7 +193,7 @@ def _row(index: int, record: SourceRecord) -> SourceRow:
 
 
 async def assembled(
-    records: Sequence[SourceRecord], result: ResultRows
+    records: Sequence[SourceRecord], result: ResultRows, max_bytes: int = BATCH_BYTES
 ) -> tuple[_Results, _Failures]:
     """The batches of a result, by the remote partition of the records that they come from.
 
@@ -206,7 +215,8 @@ async def assembled(
         except TransformError as error:
             failures[source.remote] = _failure(source, str(error))
             continue
-        growing.setdefault(source.remote, GrowingBatches()).add(to, [written], source.codec)
+        batches = growing.setdefault(source.remote, GrowingBatches(max_bytes))
+        batches.add(to, [written], source.codec)
     return {remote: await each.finished() for remote, each in growing.items()}, failures
 
 

@@ -41,7 +41,7 @@ from twinlog.mirror.plan import Data
 from twinlog.mirror.record_converters import TransformError
 from twinlog.mirror.transform_chain import TransformChain
 
-_BATCH_BYTES: Final = 512 * 1024
+BATCH_BYTES: Final = 512 * 1024
 """Uncompressed; half of the default of `max.message.bytes`. A longer record is alone."""
 _BATCH_RECORDS: Final = 4096
 _FORWARDED_BYTES: Final = 64 * 1024
@@ -51,17 +51,17 @@ _NO_BASE: Final = 0
 _EMPTY: Final[CutRecord] = (0, 0, None, None, NO_HEADERS)
 
 
-def _empty_body() -> BatchBody:
-    return BatchBody(_BATCH_BYTES, _BATCH_RECORDS)
-
-
 @dataclass(slots=True)
 class _Growing:
     """The batches of one destination partition, and the records of the next one."""
 
     codec: Codec
+    max_bytes: int
     built: list[Encoded] = field(default_factory=list)
-    body: BatchBody = field(default_factory=_empty_body)
+    body: BatchBody = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.body = BatchBody(self.max_bytes, _BATCH_RECORDS)
 
     def add(self, records: list[CutRecord], codec: Codec) -> None:
         if codec is not self.codec:
@@ -88,13 +88,18 @@ class _Growing:
                 max_timestamp=body.max_timestamp,
             )
             self.built.append(batch)
-            self.body = _empty_body()
+            self.body = BatchBody(self.max_bytes, _BATCH_RECORDS)
 
 
 class GrowingBatches:
-    """The batches of all destination partitions that records of one partition go to."""
+    """The batches of all destination partitions that records of one partition go to.
 
-    def __init__(self) -> None:
+    Args:
+        max_bytes: of one of them, uncompressed.
+    """
+
+    def __init__(self, max_bytes: int = BATCH_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._growing: dict[TopicPartition, _Growing] = {}
 
     def add(self, to: TopicPartition, records: list[CutRecord], codec: Codec) -> None:
@@ -108,7 +113,7 @@ class GrowingBatches:
 
     def _of(self, to: TopicPartition, codec: Codec) -> _Growing:
         if to not in self._growing:
-            self._growing[to] = _Growing(codec)
+            self._growing[to] = _Growing(codec, self._max_bytes)
         return self._growing[to]
 
     async def finished(self) -> Mapping[TopicPartition, Sequence[Encoded]]:
@@ -138,7 +143,10 @@ class Outputs(NamedTuple):
 
 
 async def transformed(
-    chain: TransformChain, batches: Sequence[Data], remote: TopicPartition
+    chain: TransformChain,
+    batches: Sequence[Data],
+    remote: TopicPartition,
+    max_bytes: int = BATCH_BYTES,
 ) -> Outputs:
     """The batches to write for these of the source.
 
@@ -146,11 +154,12 @@ async def transformed(
         chain: the transforms.
         batches: of one partition, in order.
         remote: the partition's remote one, which transforms may change.
+        max_bytes: of a batch that is not forwarded as it is, uncompressed.
 
     Raises:
         CorruptBatch: a batch cannot be read.
     """
-    growing = GrowingBatches()
+    growing = GrowingBatches(max_bytes)
     transform = _transform_alike if chain.is_uniform else _transform_each
     failure = await transform(chain, batches, remote, growing)
     return Outputs(await growing.finished(), failure)
@@ -176,7 +185,7 @@ async def _transform_alike(
     count, at = decode_varint(memoryview(headers), 0)
     added = headers[at:]
     for batch in batches:
-        if not added and _FORWARDED_BYTES <= len(batch.records) <= _BATCH_BYTES:
+        if not added and _FORWARDED_BYTES <= len(batch.records) <= BATCH_BYTES:
             growing.forward(to, Encoded(batch.header, batch.records))
             continue
         for records in cut_records(batch.header, batch.records):

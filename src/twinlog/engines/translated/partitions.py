@@ -18,6 +18,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from twinlog.engines.base import Assignment, PartitionProgress, SharedWriters
 from twinlog.engines.exact.jumps import Jump
 from twinlog.engines.settings import LaneSettings
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.log.leader_epochs import SourceEpochs
 from twinlog.kafka.types import (
     UNKNOWN_EPOCH,
@@ -36,6 +37,12 @@ log = logging.getLogger(__name__)
 
 _SOURCE_SILENT_S: Final = 10.0
 """The lag to a source that is silent for longer is unknown."""
+
+
+TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+"""How a broker refuses a batch: by `max.message.bytes`, or by `segment.bytes`."""
+_LEAST_BUILT: Final = 2048
+"""Bytes; with less, hardly any batches would be merged."""
 
 
 class SourceQueue(Protocol):
@@ -108,6 +115,9 @@ class FlowPartition(Generic[W, Q]):
     """Appends that were refused since one has landed, as too few replicas were in sync."""
     held_back: str | None = None
     """Why nothing is read or written just now."""
+    built_bytes: int | None = None
+    """The most bytes of a batch that is not the source's own, as several that are merged; None: the
+    usual number. Less once the destination has refused a larger one (`note_too_large`)."""
     locating: bool = False
     gone: bool = False
     failures: int = 0
@@ -133,6 +143,14 @@ class FlowPartition(Generic[W, Q]):
     def begins(self) -> bool:
         """Whether nothing of it was copied yet, by no program."""
         return self.fresh and self.assignment.begin is None
+
+    def note_too_large(self, size: int) -> None:
+        """Build smaller batches: one of so many bytes was refused (`TOO_LARGE`).
+
+        The remote topic has the source's limit, which may be below the usual size of merged
+        batches. A batch of the source is within it.
+        """
+        self.built_bytes = max(min(size, self.built_bytes or size) // 2, _LEAST_BUILT)
 
     def pass_over(self, gap: Gap) -> None:
         """Count offsets that have no copy."""

@@ -29,6 +29,7 @@ from twinlog.kafka.errors import (
     TwinlogError,
     code_of,
 )
+from twinlog.kafka.log.merge import MERGED_BYTES
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import EpochEnd, FetchPosition, Offset, TopicPartition
 from twinlog.mirror.absence import Absence, AbsentSpan
@@ -207,9 +208,11 @@ class FlowReader:
     ) -> None:
         """Queue the records of an answer; unexplained skipped offsets are read twice (jumps.py)."""
         limit = self._flow.settings.buffer_bytes
+        built_bytes = min(partition.built_bytes or MERGED_BYTES, MERGED_BYTES)
+        at = Offset(offset)
         try:
             planned = await steps.finish(
-                planning_sound(fetched.records, Offset(offset), fetched.aborted, limit)
+                planning_sound(fetched.records, at, fetched.aborted, limit, built_bytes)
             )
         except CorruptBatch as error:
             if _belongs(partition, sequence, offset):

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Final
 
 from twinlog.engines.exact.ports import Appended, Batch, DestinationPort
-from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions
+from twinlog.engines.translated.partitions import TOO_LARGE, FlowPartition, FlowPartitions
 from twinlog.engines.translated.sequence import NumberedBatch, PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters
 from twinlog.kafka.error_codes import ErrorCode
@@ -125,6 +125,8 @@ class FlowSender:
             elif answer.error == ErrorCode.NOT_ENOUGH_REPLICAS:
                 self._refused(partition, sequence, numbered)
             elif answer.error:
+                if answer.error in TOO_LARGE:
+                    partition.note_too_large(numbered.data.size)
                 self._flow.ask_leaders()
                 self._flow.trouble(partition, f"an append was refused: {Refusal(answer.error)}")
             else:

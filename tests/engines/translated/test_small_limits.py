@@ -1,0 +1,98 @@
+"""Flows to topics whose limit of a batch is below the size of merged batches."""
+
+import asyncio
+import secrets
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+from flow_assignment import ASSIGNMENT
+from lane_processes import lanes
+from librdkafka_tools import admin
+from stored_flows import store_flow
+from transformed_flows import PARTITIONS, consumed, count
+from transformed_flows import made as transactional_flow
+from waiting import until
+
+from conftest import Pair
+from twinlog.engines.translated.partitions import FlowPartition
+from twinlog.mirror.settings import TRANSLATED
+
+SECONDS = 90.0
+RECORDS = 4000
+LIMIT = 12_000
+"""Bytes of a batch; a merged one has up to 256 KiB."""
+
+
+def test_each_refusal_halves_the_size_down_to_a_least_one() -> None:
+    partition: FlowPartition[Any, Any] = FlowPartition(ASSIGNMENT, None, False, 0.0, 0.0)
+    assert partition.built_bytes is None
+    partition.note_too_large(260_000)
+    assert partition.built_bytes == 130_000
+    partition.note_too_large(130_500)
+    assert partition.built_bytes == 65_000, "a batch may be a little larger than it was to be"
+    partition.note_too_large(20_000)
+    assert partition.built_bytes == 10_000
+    for _ in range(9):
+        partition.note_too_large(9_000)
+    assert partition.built_bytes == 2048
+
+
+@pytest.mark.broker
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("transactional", [False, True])
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_many_small_batches_are_copied_to_a_topic_with_a_small_limit(
+    pair: Pair, tmp_path: Path, transactional: bool, codec: str
+) -> None:
+    """Goal: a flow that is behind is not refused for good; each record arrives once."""
+    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
+    source, destination = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
+    remote = f"a.{topic}"
+    if transactional:
+        asyncio.run(transactional_flow(pair, mirror, topic, {"transaction.producer": "true"}))
+    else:
+        properties = {"bootstrap.servers": source, "mirror.kind": TRANSLATED}
+        asyncio.run(store_flow(pair, mirror, properties, (topic, remote), PARTITIONS))
+    limit(destination, remote)
+    wanted: dict[int, list[bytes]] = {}
+    producer = Producer(
+        {
+            "bootstrap.servers": source,
+            "batch.num.messages": 1,
+            "compression.type": codec,
+            "enable.idempotence": True,
+        }
+    )
+    for number in range(RECORDS):
+        value = b"%d " % number + secrets.token_bytes(150)
+        producer.produce(topic, value, partition=number % PARTITIONS)
+        wanted.setdefault(number % PARTITIONS, []).append(value)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    with lanes(destination, tmp_path) as running:
+        running.start("node")
+        until(
+            lambda: count(destination, remote) >= RECORDS,
+            SECONDS,
+            f"{RECORDS} records",
+        )
+        copied = consumed(destination, remote)
+        assert {one: [value for value, _ in copied[one]] for one in copied} == wanted
+
+
+def limit(servers: str, topic: str) -> None:
+    """Set the topic's `max.message.bytes`."""
+    entry = ConfigEntry(
+        "max.message.bytes", str(LIMIT), incremental_operation=AlterConfigOpType.SET
+    )
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    client = admin(servers)
+    client.incremental_alter_configs([resource])[resource].result(SECONDS)
