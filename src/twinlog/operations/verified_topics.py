@@ -5,6 +5,7 @@ from uuid import UUID
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
+from twinlog.kafka.requests.topics import known_topics
 from twinlog.kafka.types import TopicPartition
 from twinlog.store.config_records import MirrorTopic
 from twinlog.verify.job import Sides
@@ -44,11 +45,15 @@ def recreation(topic: MirrorTopic, ids: Mapping[str, Sides[UUID]]) -> str | None
 async def partitions_of(
     source: KafkaCluster, destination: KafkaCluster, topics: Sequence[MirrorTopic]
 ) -> list[TopicPartition]:
-    """All partitions that the mirror knows, or that one of the clusters has."""
-    source_topics = (await source.refresh([topic.topic for topic in topics])).topics
-    destination_topics = (
-        await destination.refresh([topic.destination_name for topic in topics])
-    ).topics
+    """All partitions that the mirror knows, or that a broker of one of the clusters knows.
+
+    Raises:
+        Retriable: a broker does not answer. It may be the only one that knows a new partition.
+    """
+    source_topics = await known_topics(source, {topic.topic for topic in topics})
+    destination_topics = await known_topics(
+        destination, {topic.destination_name for topic in topics}
+    )
     return [
         TopicPartition(topic.topic, index)
         for topic in topics
@@ -58,7 +63,7 @@ async def partitions_of(
         for index in range(
             max(
                 topic.partitions,
-                *(len(topic_side.partitions) if topic_side else 0 for topic_side in pair),
+                *(topic_side.partitions if topic_side else 0 for topic_side in pair),
             )
         )
     ]

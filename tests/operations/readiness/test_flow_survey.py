@@ -16,12 +16,14 @@ from conftest import Pair
 from twinlog.engines.transactional.positions import position_group, position_metadata
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal
+from twinlog.kafka.requests.topics import KnownTopic
 from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition
 from twinlog.mirror.mm2_records import Checkpoint, Heartbeat, Mm2Record
 from twinlog.mirror.mm2_records import encode as encode_mm2
 from twinlog.mirror.offset_runs import Ends, Run
 from twinlog.mirror.placement import MirrorPartition, state_partition
 from twinlog.mirror.sequence_plan import SequencePlan
+from twinlog.operations.readiness import source_topics
 from twinlog.operations.readiness.facts import GroupFacts
 from twinlog.operations.readiness.reasons import Reason
 from twinlog.operations.readiness.verdict import Readiness
@@ -205,6 +207,24 @@ def test_a_topic_that_is_not_added_yet_is_named(pair: Pair, refreshes: str, what
     librdkafka_tools.make_topic(flow.source, name)
     found = [each.text for each in flow.readiness().all_findings()]
     assert any(name in text and what in text for text in found), found
+
+
+def test_a_topic_that_only_one_broker_knows_is_named(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: the broker that answers first may be behind, as with partitions of topics."""
+    name = f"new-{secrets.token_hex(4)}"
+    flow = RecordedFlow(pair, topics=f"t-.*, {name}")
+
+    async def known(_: object) -> dict[str, KnownTopic]:
+        ids = frozenset({UUID(int=1)})
+        more = KnownTopic(ids, 2, internal=False)
+        return {name: KnownTopic(ids, 1, internal=False, everywhere=False), flow.topic: more}
+
+    monkeypatch.setattr(source_topics, "known_topics", known)
+    found = reasons(flow.readiness())
+    assert name in found[Reason.NOT_MIRRORED]
+    assert Reason.NEW_PARTITIONS in found
 
 
 def test_a_committed_position_of_a_former_topic_is_no_position(pair: Pair) -> None:

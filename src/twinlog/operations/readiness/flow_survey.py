@@ -20,7 +20,7 @@ the clock of this machine.
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -187,8 +187,8 @@ class FlowSurvey:
                 starts[partition] = recorded.runs.to_source(answer.offset)
         return starts
 
-    async def not_copied(self, source: KafkaCluster) -> dict[str, str]:
-        """The source's topics that the flow selects and does not have, with the reason."""
+    def not_copied(self, source_topics: Iterable[str]) -> dict[str, str]:
+        """Those of the source's topics that the flow selects and does not have, with the reason."""
         subject = self._subject
         topics = subject.snapshot.topics_of(subject.mirror.name)
         # A topic that an operator has removed from the flow is not added again.
@@ -197,9 +197,7 @@ class FlowSurvey:
             for topic in topics
             if topic.wanted is not Wanted.STOPPED or not topic.source_deleted
         }
-        selected = copied_topics(
-            (await source.refresh(None)).topics, self._flow.settings, self._flow.policy
-        )
+        selected = copied_topics(source_topics, self._flow.settings, self._flow.policy)
         reasons = dict(subject.snapshot.not_mirrored(subject.mirror.name).topics)
         unnamed = _UNDISCOVERED if self._flow.settings.refreshes_topics else _NOT_REFRESHED
         return {

@@ -73,6 +73,7 @@ from twinlog.operations.readiness.facts import (
 from twinlog.operations.readiness.flow_survey import FlowSurvey
 from twinlog.operations.readiness.group_survey import ByTopic, group_facts, remembered_facts
 from twinlog.operations.readiness.reasons import Finding, Reason
+from twinlog.operations.readiness.source_topics import all_source_topics
 from twinlog.operations.readiness.subject import Subject, confirmed, source_age_ms, status_age_ms
 from twinlog.operations.readiness.sync_survey import bounded, compare_syncs, not_compared
 from twinlog.store.config_records import MirrorTopic
@@ -190,12 +191,13 @@ async def survey_live(
         TwinlogError: the source is unreachable, or refuses.
     """
     began = time.monotonic()
+    all_topics = await all_source_topics(source, part_s)
     if flow is None:
         starts = await log_starts(destination, subject.partitions, subject.translation)
-        missed = await _not_mirrored(source, destination, subject, part_s)
+        missed = await _not_mirrored(source, destination, subject, all_topics.topics, part_s)
     else:
         starts = await flow.log_starts()
-        missed = await flow.not_copied(source)
+        missed = flow.not_copied(all_topics.topics)
     ends = {partition: end for partition, end in ends.items() if partition in starts}
     source_topics = (await source.refresh(subject.names)).topics
     destination_topics = await _destination_topics(destination, subject)
@@ -248,7 +250,7 @@ async def survey_live(
         not_mirrored=missed,
         age_ms=int((time.monotonic() - began) * 1000),
         status_age_ms=status_age_ms(subject),
-        unknown=(*subject.findings, *findings, *synced.unknown),
+        unknown=(*subject.findings, *all_topics.findings, *findings, *synced.unknown),
         acls=synced.acls,
         synced=synced.findings.get(None, ()),
         topics=tuple(
@@ -257,7 +259,12 @@ async def survey_live(
                 behind_ms=subject.behind_ms(topic.topic),
                 on_source=on_source[topic.topic],
                 source_partitions=(
-                    len(source_topics[topic.topic].partitions) if topic.topic in names else None
+                    max(
+                        len(source_topics[topic.topic].partitions),
+                        all_topics.counts.get(topic.topic, 0),
+                    )
+                    if topic.topic in names
+                    else None
                 ),
                 destination_partitions=_count(destination_topics.get(topic.topic)),
                 destination_recreated=_is_recreated(subject, topic.topic, destination_topics),
@@ -285,11 +292,14 @@ async def survey_live(
 
 
 async def _not_mirrored(
-    source: KafkaCluster, destination: KafkaCluster, subject: Subject, part_s: float | None
+    source: KafkaCluster,
+    destination: KafkaCluster,
+    subject: Subject,
+    source_topics: Mapping[str, Topic],
+    part_s: float | None,
 ) -> dict[str, str]:
     """The source's topics that the mirror does not mirror, with the reason as far as known."""
     mirror, snapshot = subject.mirror, subject.snapshot
-    source_topics = (await source.refresh(None)).topics
     reasons = not_mirrored(mirror, snapshot, source_topics, ())
     if reasons:
         their_mirrors = await _their_mirrors(source, destination, part_s)
