@@ -190,7 +190,6 @@ class Lane:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
                 await self.on_lost(set(self._owned))
-                await self._engines.close()
                 await self._dataframes.close()
 
     async def _watch_parent(self) -> None:
@@ -245,8 +244,14 @@ class Lane:
             await self._drop(partitions)
 
     async def on_lost(self, partitions: set[int]) -> None:
-        """Drop these state partitions: another lane may own them."""
-        await self.on_revoked(partitions)
+        """Drop these state partitions, which are all: another lane may own them.
+
+        All engines end. Otherwise a request that still waits, for example behind a quota of the
+        destination, would be sent when the next membership has a lease.
+        """
+        async with self._changing:
+            await self._engines.close()
+            await self._drop(partitions)
 
     def _take(self, partitions: Collection[int]) -> None:
         for number in partitions:
@@ -264,8 +269,10 @@ class Lane:
     async def _drop(self, partitions: Collection[int]) -> None:
         await self._engines.stop_state_partitions(partitions)
         for number in partitions:
-            if (owned := self._owned.pop(number, None)) is not None:
+            if (owned := self._owned.get(number)) is not None:
                 await owned.close()
+                # Not before: a call that the rebalance timeout has ended is followed by `on_lost`.
+                del self._owned[number]
 
     # ---- the desired state ---------------------------------------------------------------------
 

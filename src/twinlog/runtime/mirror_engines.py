@@ -110,8 +110,9 @@ class MirrorEngines:
         return {name: kind.writers(state_partition) for name, kind in self._kinds.items()}
 
     async def close(self) -> None:
-        """End all engines."""
-        for runner in self._engines.values():
+        """End all engines; what they have not sent is never sent."""
+        while self._engines:
+            _, runner = self._engines.popitem()
             await runner.close()
 
     # ---- before a reconciliation ---------------------------------------------------------------

@@ -132,6 +132,22 @@ def test_metadata_is_refreshed_if_a_leader_is_unreachable() -> None:
     asyncio.run(body())
 
 
+def test_a_closed_engine_withdraws_a_request_whose_task_has_not_begun() -> None:
+    """Goal: what waits to be sent is withdrawn, whatever the tasks have reached."""
+
+    async def body() -> None:
+        port = Silent()
+        plane = engine(port)
+        partition = placed_partition(plane, node=1)
+        partition.append.offer([empty_records(Offset(0), Offset(5))])
+        plane.sender.want(partition)
+        plane.pump(1)
+        await plane.close()
+        assert port.answer.cancelled()
+
+    asyncio.run(body())
+
+
 @pytest.mark.parametrize("answered", [True, False])
 def test_a_gap_waits_briefly_to_share_a_request_with_others(answered: bool) -> None:
     """Goal: they share a request; a broker that does not answer delays none of them for long."""

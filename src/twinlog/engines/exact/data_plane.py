@@ -185,8 +185,9 @@ class DataPlane:
             await self.log_starts.move_last(starts)
 
     async def close(self) -> None:
-        """End all tasks, without waiting for the network."""
+        """End all tasks, without waiting for the network; what waits is never sent."""
         self._closed = True
+        self.sender.withdraw()
         tasks, self._tasks = self._tasks, set()
         for task in tasks:
             task.cancel()
