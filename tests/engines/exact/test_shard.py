@@ -1103,6 +1103,55 @@ async def test_a_late_marker_request_is_refused_after_a_stop(bench: Bench) -> No
     assert bench.end(0) == 2
 
 
+class PartlyForbidden(ModelDestination):
+    """A destination whose brokers answer WriteTxnMarkers as the test says, by partition."""
+
+    codes: Mapping[TopicPartition, int] = {}
+
+    async def write_markers(
+        self, requests: Sequence[MarkerRequest], **how: Any
+    ) -> Mapping[TopicPartition, int]:
+        answers = await super().write_markers(requests, **how)
+        return {p: self.codes.get(p, code) for p, code in answers.items()}
+
+
+@pytest.mark.parametrize("refusal", [31, 35])
+@pytest.mark.parametrize("forbidden_before", [True, False])
+def test_a_broker_that_forbids_markers_proves_nothing_of_others(
+    refusal: int, forbidden_before: bool
+) -> None:
+    """Goal: a stop waits for each leader's own answer while a right is being withdrawn.
+
+    One broker does not allow markers any more; the answer of another one was lost. The marker, or
+    an earlier one, may still land there.
+    """
+
+    @scenario(markers_allowed=True)
+    async def story(bench: Bench) -> None:
+        destination = PartlyForbidden(bench.cluster, bench.network, "owner")
+        shard = await bench.shard(destination)
+        shard.markers.allowed = not forbidden_before
+        destination.codes = {key(0): refusal, key(1): 13}
+        assert await shard.markers.fence([key(0), key(1)]) == {key(0): 0, key(1): 13}
+        assert await shard.markers.fence([key(1)]) == {key(1): 13}
+        destination.codes = {key(0): refusal, key(1): refusal}
+        assert await shard.markers.fence([key(0), key(1)]) == {key(0): 0, key(1): 0}
+
+    story()
+
+
+@scenario(markers_allowed=True)
+async def test_a_broker_that_forbids_markers_hides_no_unknown_last_marker(bench: Bench) -> None:
+    """Goal: a partition whose last marker cannot be read is not taken for fenced."""
+    destination = PartlyForbidden(bench.cluster, bench.network, "owner")
+    shard = await bench.shard(destination)
+    destination.codes = {key(0): 31}
+    bench.cluster.partition(key(1)).leader = -1
+    codes = await shard.markers.fence([key(0), key(1)])
+    assert codes[key(0)] == 0
+    assert codes[key(1)] == NOT_LEADER
+
+
 @scenario(markers_allowed=True)
 async def test_markers_are_fenced_only_if_a_request_may_be_unanswered(bench: Bench) -> None:
     """Goal: one control record is enough if the last marker is its own, or no owner came before."""

@@ -180,6 +180,10 @@ class MarkerWriter:
     async def fence(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Fence markers of earlier requests on these partitions; return error codes.
 
+        A broker that does not allow it refuses late markers for the same reason, so its partitions
+        need no fence. That is known of no other broker: a right is withdrawn from one after the
+        other. So each leader is asked, also where gaps are filled by transactions by now.
+
         The caller has nothing in flight on these partitions.
 
         Raises:
@@ -187,7 +191,7 @@ class MarkerWriter:
         """
         fenced = dict.fromkeys(partitions, 0)
         open_ones = [p for p in partitions if p not in self._first_owned]
-        if not open_ones or not self.allowed:
+        if not open_ones:
             return fenced
         identity = await self._epoch()
         lasts, answers = await self._find_lasts(open_ones, identity)
@@ -200,9 +204,10 @@ class MarkerWriter:
         if markers:
             request = MarkerRequest(identity, markers)
             codes = await send([(self, request)], self._destination, committed=True)
-        if _FORBIDDEN.intersection(codes.values()):
-            return fenced  # the broker refuses late markers for the same reason
-        errors = {p: end.error for p, end in answers.items()} | dict(codes)
+        sent = {p: codes.get(p, ErrorCode.NETWORK_EXCEPTION) for p in markers}
+        errors = {p: end.error for p, end in answers.items()} | {
+            p: 0 if code in _FORBIDDEN else code for p, code in sent.items()
+        }
         return fenced | {
             p: ErrorCode.NETWORK_EXCEPTION if e in _OUTRUN else e for p, e in errors.items()
         }
@@ -349,6 +354,8 @@ class MarkerWriter:
             self._lasts.pop(partition, None)
 
     def _forbid(self) -> None:
+        if not self.allowed:
+            return
         self.allowed = False
         log.info(
             "%s: gaps are filled by empty transactions, which is slower; "
