@@ -33,6 +33,7 @@ from twinlog.mirror.settings import EXACT
 from twinlog.mirror.states import State
 from twinlog.runtime.ownership import OwnedStatePartition, _sealing
 from twinlog.runtime.reconciler import Mirrored, Ways
+from twinlog.runtime.reported_states import ReportedStates
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.store.control_topics import States
 from twinlog.store.state_records import LastMirrored, PartitionState, epochs_key, state_key
@@ -525,11 +526,13 @@ async def test_a_partition_without_write_right_stays_stopping(bench: Bench) -> N
     fence, tried = shard_of(owned).fence, 0
 
     async def counted(
-        keys: Collection[TopicPartition], topic_ids: Mapping[str, uuid.UUID]
+        keys: Collection[TopicPartition],
+        topic_ids: Mapping[str, uuid.UUID],
+        begun: Collection[TopicPartition],
     ) -> dict[TopicPartition, Offset | Refusal]:
         nonlocal tried
         tried += 1
-        return await fence(keys, topic_ids)
+        return await fence(keys, topic_ids, begun)
 
     shard_of(owned).fence = counted  # type: ignore[method-assign]
     heard = Heard(owned)
@@ -628,6 +631,62 @@ async def test_a_new_owner_finds_the_same_last_mirrored_end(bench: Bench) -> Non
     assert end == 10
     assert "producer id 999" in (reason or "")
     assert fences(bench)[0].header.base_offset == 13
+
+
+async def fill_first_offset(owned: OwnedStatePartition) -> None:
+    """Fill a gap of one offset that begins with a fence of the data; no record follows."""
+    gap = Gap(Offset(0), Offset(1), seen=False)
+    assert (await shard_of(owned).fence_data({KEY: gap}))[KEY].log_end == 1
+
+
+@on_bench
+async def test_a_gap_at_the_end_is_mirrored_at_its_owners_stop(bench: Bench) -> None:
+    """Goal: the marker at which a gap begins is not taken for the fence of a former owner's stop.
+
+    Neither by the owner that filled the gap, nor by the next one, which finds it MIRRORING.
+    """
+    owned = await bench.owner()
+    await owned.enter({NAME: State.PREPARING})
+    await owned.enter({NAME: State.MIRRORING})
+    await fill_first_offset(owned)
+    following = await bench.owner("next")
+    await following.enter({NAME: State.STOPPING})
+    assert following.reported.began_stop(NAME)
+    assert await stopped(bench, following) == (1, None)
+
+
+@on_bench
+async def test_a_marker_counts_as_a_fence_if_a_former_owner_may_have_stopped(bench: Bench) -> None:
+    """Goal: where the log does not tell, the stored end is not above the mirrored one."""
+    owned = await bench.owner()
+    await owned.enter({NAME: State.PREPARING})
+    await owned.enter({NAME: State.MIRRORING})
+    await fill_first_offset(owned)
+    await owned.enter({NAME: State.STOPPING})
+    following = await bench.owner("next")
+    assert not following.reported.began_stop(NAME)
+    assert await stopped(bench, following) == (0, None)
+
+
+@on_bench
+async def test_an_owner_has_begun_a_stop_only_if_it_knows_so(bench: Bench) -> None:
+    """Goal: not if the partition was never placed, nor if the outcome of STOPPING is unknown."""
+    owned = await bench.owner()
+    await owned.enter({NAME: State.PREPARING})
+    await owned.enter({NAME: State.STOPPING})
+    assert not owned.reported.began_stop(NAME)
+    await owned.stop([NAME])
+    await owned.begin_again([NAME])
+    await owned.begin([NAME])
+    await owned.enter({NAME: State.MIRRORING})
+    bench.states.loses = True
+    with pytest.raises(Disconnected):
+        await owned.enter({NAME: State.STOPPING})
+    assert owned.reported.began_stop(NAME)
+    owned.reported.say(PartitionState(NAME, State.STOPPING, "why"))
+    await owned.write_states()
+    assert bench.topic.last()[NAME].state is State.STOPPING
+    assert not owned.reported.began_stop(NAME), "another owner may have written the same"
 
 
 @on_bench
@@ -816,6 +875,5 @@ def test_a_partition_is_sealed_with_the_id_of_the_topic_that_records_it() -> Non
         partitions=1,
         offsets_topic_id=uuid.UUID(int=3),
     )
-    last = LastMirrored(LeaderEpoch(-1), Offset(-1))
-    assert _sealing(NAME, topic, last, False).offsets_topic_id == uuid.UUID(int=3)
-    assert _sealing(NAME, None, last, False).offsets_topic_id is None
+    assert _sealing(NAME, topic, ReportedStates()).offsets_topic_id == uuid.UUID(int=3)
+    assert _sealing(NAME, None, ReportedStates()).offsets_topic_id is None

@@ -115,7 +115,8 @@ class Sealing(NamedTuple):
 
     `topic_id` is None if it is not stored. `last.producers` has each `SharedWriters.id` that the
     partition was written under. `differs`: see `PartitionProgress`. `offsets_topic_id`: see
-    `MirrorTopic`.
+    `MirrorTopic`. `begun`: whether this owner has begun the stop, so that no former owner has
+    sealed the partition for it.
     """
 
     destination: TopicPartition
@@ -123,6 +124,7 @@ class Sealing(NamedTuple):
     last: LastMirrored
     differs: bool
     offsets_topic_id: UUID | None = None
+    begun: bool = False
 
 
 NOTHING_COPIED: Final = "nothing was copied to this topic"

@@ -55,7 +55,7 @@ from twinlog.runtime.reported_states import ReportedStates, Unwritten
 from twinlog.runtime.state_log import StatePort
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.control_topics import States
-from twinlog.store.state_records import LastMirrored, PartitionState
+from twinlog.store.state_records import PartitionState
 
 log = logging.getLogger(__name__)
 
@@ -369,12 +369,7 @@ class OwnedStatePartition:
         for kind, kind_names in by_kind.items():
             try:
                 sealing = {
-                    name: _sealing(
-                        name,
-                        topics_by_key.get(name[:2]),
-                        self.reported.last(name),
-                        self.reported.differs(name),
-                    )
+                    name: _sealing(name, topics_by_key.get(name[:2]), self.reported)
                     for name in kind_names
                 }
                 settled |= await (await self._writers(kind)).seal(sealing)
@@ -414,15 +409,18 @@ class OwnedStatePartition:
             self.reported.say(PartitionState(name, State.STOPPING, reason))
 
 
-def _sealing(
-    name: MirrorPartition, topic: MirrorTopic | None, last_mirrored: LastMirrored, differs: bool
-) -> Sealing:
+def _sealing(name: MirrorPartition, topic: MirrorTopic | None, reported: ReportedStates) -> Sealing:
+    sealing = Sealing(
+        name.source,
+        None,
+        reported.last(name),
+        reported.differs(name),
+        begun=reported.began_stop(name),
+    )
     if topic is None:
-        return Sealing(name.source, None, last_mirrored, differs)
-    return Sealing(
-        topic.on_destination(name),
-        topic.destination_topic_id,
-        last_mirrored,
-        differs,
-        topic.offsets_topic_id,
+        return sealing
+    return sealing._replace(
+        destination=topic.on_destination(name),
+        topic_id=topic.destination_topic_id,
+        offsets_topic_id=topic.offsets_topic_id,
     )

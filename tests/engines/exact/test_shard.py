@@ -923,6 +923,57 @@ async def test_the_fence_of_a_former_owner_is_found(bench: Bench) -> None:
     assert (bench.end(0), bench.end(1)) == (4, 1), "each owner's fence, and no other"
 
 
+@pytest.mark.parametrize("markers_allowed", [True, False])
+@pytest.mark.parametrize("another_owner", [True, False])
+def test_the_fence_at_a_gap_is_not_where_mirroring_ended(
+    another_owner: bool, markers_allowed: bool
+) -> None:
+    """Goal: a gap of one offset, which no record follows, is mirrored: the stop counts it.
+
+    The stop's own fences keep their end, however often it is repeated.
+    """
+
+    @scenario(markers_allowed=markers_allowed)
+    async def story(bench: Bench) -> None:
+        shard = await bench.shard()
+        for sequence in range(2):
+            one = batch(0, shard.data_producer, 0, sequence)
+            assert await send_batch(bench, one) == 0
+        gap = Gap(Offset(2), Offset(3), seen=False)
+        assert ends(await shard.fence_data({key(0): gap})) == {0: 3}
+        if another_owner:
+            shard = await bench.shard()
+        for _ in range(2):
+            assert await shard.fence([key(0)], begun=[key(0)]) == {key(0): 3}
+        following = await bench.shard()
+        assert await following.fence([key(0)]) == {key(0): 2}, "the safe end of what is unknown"
+
+    story()
+
+
+@scenario
+async def test_a_later_stop_does_not_end_at_the_fence_of_an_earlier_one(bench: Bench) -> None:
+    """Goal: mirroring has passed the first fence, so the second stop ends behind it."""
+    shard = await bench.shard()
+    assert await shard.fence([key(0)], begun=[key(0)]) == {key(0): 0}
+    shard.resumed([key(0)])
+    assert await shard.fence([key(0)], begun=[key(0)]) == {key(0): 1}
+    assert await shard.fence([key(0)], begun=[key(0)]) == {key(0): 1}
+
+
+@scenario
+async def test_a_fence_of_unknown_outcome_is_found_by_the_next_attempt(bench: Bench) -> None:
+    """Goal: where this owner has begun the stop, its own first fence counts, late as it may be."""
+    shard = await bench.shard()
+    destination = leads_away(bench, shard)
+    assert await shard.fence([key(0), key(1)], begun=[key(0), key(1)]) == {}
+    del destination.empty_transaction
+    bench.cluster.partition(key(1)).leader = 2
+    found = await shard.fence([key(0), key(1)], begun=[key(0), key(1)])
+    assert found == {key(0): 0, key(1): 0}
+    assert bench.end(0) > 1, "fenced again"
+
+
 @scenario
 async def test_a_batch_from_before_a_second_stop_is_refused(bench: Bench) -> None:
     """Goal: a late batch is refused if mirroring restarted, and stopped before anything landed.

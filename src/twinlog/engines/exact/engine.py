@@ -152,7 +152,8 @@ class ExactWriters:
         topic_ids = {
             topic: topic_id for topic, topic_id in stored_ids.items() if topic_id is not None
         }
-        results = await self.shard.fence(keys, topic_ids)
+        begun = {key for key, name in keys.items() if partitions[name].begun}
+        results = await self.shard.fence(keys, topic_ids, begun)
         fences = {key: end for key, end in results.items() if not isinstance(end, Refusal)}
         producers = self.shard.data_producers
         foreign = await self.shard.foreign(
@@ -253,6 +254,7 @@ class ExactEngine:
         shard = writers.shard
         if not lease_s:
             shard.markers.first_owned({assignment.destination for assignment in assignments})
+        shard.resumed({assignment.destination for assignment in assignments})
         self.plane.own(
             shard, [_spec(assignment, writers.id) for assignment in assignments], lease_s
         )

@@ -14,7 +14,7 @@ other arrives.
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from uuid import UUID
 
@@ -60,6 +60,7 @@ class Shard:
         self._absent = Sightings(settings.lease_s, recent_s)
         self._keeping: asyncio.Task[None] | None = None
         self._marker_ids: set[int] = set()  # known producer ids of the marker id
+        self._stops_from: dict[TopicPartition, int] = {}  # log ends before the fences of a stop
 
     @property
     def data_producer(self) -> ProducerId:
@@ -135,6 +136,7 @@ class Shard:
         self,
         partitions: Collection[TopicPartition],
         topic_ids: Mapping[str, UUID] = MappingProxyType({}),
+        begun: Collection[TopicPartition] = (),
     ) -> dict[TopicPartition, Offset | Refusal]:
         """Fence all earlier requests by a marker of the data id's next epoch on each partition.
 
@@ -147,9 +149,15 @@ class Shard:
         reported it, keeps the end that it has. A recreated topic is not fenced: it is not the
         mirror's.
 
+        A gap may begin with a marker of the data id, too (`fence_data`), and no record may follow
+        it. Nothing in the log tells it from a fence: both are committed, and both are aborted if
+        the owner dies within their transaction. Where this owner has begun the stop, markers below
+        the log end at its first fence are no fences of the stop.
+
         Args:
             partitions: what is fenced.
             topic_ids: of the mirror's topics on the destination, as far as they are known.
+            begun: those of which no former owner can have left a fence of this stop.
 
         Returns:
             For each fenced partition the marker's offset, where the mirrored data ends; -1 for
@@ -164,10 +172,18 @@ class Shard:
         """
         await self.fillers.settle(partitions)
         async with self._data.turns:
-            return await self._fence_all(partitions, topic_ids)
+            return await self._fence_all(partitions, topic_ids, begun)
+
+    def resumed(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note that these are mirrored from now on: their next stop is another one."""
+        for partition in partitions:
+            self._stops_from.pop(partition, None)
 
     async def _fence_all(
-        self, partitions: Collection[TopicPartition], topic_ids: Mapping[str, UUID]
+        self,
+        partitions: Collection[TopicPartition],
+        topic_ids: Mapping[str, UUID],
+        begun: Collection[TopicPartition],
     ) -> dict[TopicPartition, Offset | Refusal]:
         identity = await self._data.next_epoch(partitions)
         bounds = await self._destination.bounds(partitions)
@@ -183,7 +199,11 @@ class Shard:
         candidates = {p: bound for p, bound in bounds.items() if p not in recreated | absent}
         results |= refusals({p: bound.error for p, bound in candidates.items()})
         readable = {p: bound for p, bound in candidates.items() if not bound.error}
-        previous = await self._fenced_before(readable)
+        for partition in readable.keys() & set(begun):
+            self._stops_from.setdefault(partition, readable[partition].high_watermark)
+        previous = await self._fenced_before(
+            {p: self._since_stop(p, bound, begun) for p, bound in readable.items()}
+        )
         results |= {p: result for p, result in previous.items() if isinstance(result, Refusal)}
         ends = {p: readable[p].high_watermark for p in previous.keys() - results.keys()}
         if ends:
@@ -289,6 +309,14 @@ class Shard:
             for p in partitions
             if p in leaders and is_another(topic_ids.get(p.topic), leaders[p].topic_id)
         }
+
+    def _since_stop(
+        self, partition: TopicPartition, bound: LogBounds, begun: Collection[TopicPartition]
+    ) -> LogBounds:
+        """Where the fences of this stop may lie."""
+        if partition not in begun:
+            return bound
+        return bound._replace(start=max(bound.start, self._stops_from[partition]))
 
     async def _fenced_before(
         self, bounds: Mapping[TopicPartition, LogBounds]
