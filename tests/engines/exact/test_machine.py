@@ -270,3 +270,24 @@ def test_a_lost_destination_topic_is_retried_after_its_leader_is_known() -> None
     assert partition.condition(NOW) is Condition.FAILED
     step(partition, led(4), moment())
     assert partition.condition(NOW) is Condition.LOCATING
+
+
+def test_answers_of_two_leaders_are_never_mixed() -> None:
+    """Goal: what the former leader has not answered comes before anything is sent to another one.
+
+    Stale metadata named no leader, and then a former one, which refuses at once.
+    """
+    batches = [empty_records(Offset(at), Offset(at + 5)) for at in (0, 5, 10, 15)]
+    partition = partition_after(located(), Queued(batches))
+    step(partition, BatchAnswered(Appended(0, 0, 0)), moment())
+    assert partition.append.take(-1) is not None
+    assert partition.append.take(-1) is not None
+    for report in (LeaderReport(-1, -1, TOPIC, 5), LeaderReport(2, 3, TOPIC)):
+        step(partition, DestinationLed(report), moment())
+    assert partition.destination_node == 2
+    if partition.append.take(-1) is not None:
+        step(partition, BatchAnswered(Appended(6, -1, -1)), moment())
+    assert partition.condition(NOW) is Condition.DRAINING
+    for base_offset in (5, 10):
+        step(partition, BatchAnswered(Appended(0, base_offset, 0)), moment())
+    assert partition.condition(NOW) is Condition.LOCATING

@@ -559,6 +559,10 @@ def _destination_led(
     if partition.destination_node != leader.node:
         actions.append(Do.UNSEND)
         partition.destination_node = leader.node
+        if partition.append.in_flight:
+            # Answers of two brokers have no order: an answer of this one would be taken for that
+            # of a batch at the former one. Stale metadata may name it with a lower epoch.
+            partition.append.replace()
     if 0 <= partition.destination_epoch < leader.epoch:
         # The new leader may not remember the producer. With nothing in flight, no answer would
         # show it, and up to five batches would be sent that the sequence does not guard.
