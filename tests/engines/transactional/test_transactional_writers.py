@@ -60,12 +60,15 @@ class Transactions:
         self.written: list[TransactionContent] = []
         self.landed: dict[TopicPartition, LandedBatches] = {}
         self.behind: GroupOffsets = {}
+        self.refuses = False
 
     async def fence(self) -> int:
         self.ready = True
         return 7
 
     async def write(self, content: TransactionContent) -> None:
+        if self.refuses:
+            raise Retriable("a partition refuses it")
         self.written.append(content)
         self.behind = content.offsets_behind(self.landed)
 
@@ -99,6 +102,17 @@ class Located:
 
     def __call__(self) -> TransactionalQueue | NotLocated:
         """Locate the partition, as a new owner."""
+        owner, fake = self.owner()
+        to_begin = ToBegin(ROUTE, self.copied_to or Offset(0), self.copied_to)
+        result = asyncio.run(owner.locate("m", {NAME: to_begin}))[NAME]
+        for content in fake.written:
+            (offset,) = content.offsets["lanes.flow.m"].values()
+            self.committed = Committed(offset.offset, offset.metadata, offset.leader_epoch)
+            self.begun = [BegunPartition(NAME, ROUTE, self.copied_to)]
+        return result
+
+    def owner(self) -> tuple[TransactionalWriters, Transactions]:
+        """A new owner, and its transactions."""
         cluster: Any = SimpleNamespace(
             name="destination", brokers_time=SimpleNamespace(now_ms=lambda: 0)
         )
@@ -107,13 +121,7 @@ class Located:
         owner = TransactionalWriters(0, lane, port)
         fake: Any = Transactions()
         owner._transactions = fake
-        to_begin = ToBegin(ROUTE, self.copied_to or Offset(0), self.copied_to)
-        result = asyncio.run(owner.locate("m", {NAME: to_begin}))[NAME]
-        for content in fake.written:
-            (offset,) = content.offsets["lanes.flow.m"].values()
-            self.committed = Committed(offset.offset, offset.metadata, offset.leader_epoch)
-            self.begun = [BegunPartition(NAME, ROUTE, self.copied_to)]
-        return result
+        return owner, fake
 
     async def committed_offsets(self, *_: object, **__: object) -> dict[TopicPartition, Committed]:
         found, self.committed = self.committed, self.meanwhile or self.committed
@@ -190,6 +198,67 @@ def test_an_offset_that_is_committed_during_a_location_is_not_written_over(
     assert result.transient
     assert located.committed == Committed(1300, "")
     assert _start(located()) == 1300
+
+
+@pytest.mark.parametrize("problem", [None, OlderPosition("older"), Retriable("no leader")])
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_position_of_a_failed_partition_is_kept(
+    located: Located,
+    monkeypatch: pytest.MonkeyPatch,
+    problem: OlderPosition | TwinlogError | None,
+    lost: bool,
+) -> None:
+    """Goal: brokers do not forget it, however long it is located in vain; it stays as it is."""
+    monkeypatch.setattr(writers_module, "_FIRST_KEEP_S", 0.2)
+    metadata = position_metadata(ROUTE, None, TAIL, lost=lost)
+    located.problem = problem
+    found = located.committed = Committed(5, metadata, 3)
+    located.begun = [BegunPartition(NAME, ROUTE, None)]
+
+    async def story() -> None:
+        owner, fake = located.owner()
+        to_begin = {NAME: ToBegin(ROUTE, Offset(0), None)}
+
+        async def commits() -> int:
+            before = len(fake.written)
+            await owner.locate("m", to_begin)
+            return len(fake.written) - before
+
+        assert await commits() == 0, "most partitions are located once"
+        await asyncio.sleep(0.2)
+        assert await commits() == 1
+        assert fake.written[-1].offsets == {"lanes.flow.m": {REMOTE: (5, 3, metadata)}}
+        assert not fake.written[-1].batches
+        assert await commits() == 0, "not at each location"
+        monkeypatch.setattr(writers_module, "KEEP_S", 0.0)
+        owner._kept("lanes.flow.m", [REMOTE])
+        located.meanwhile = Committed(1300, "")  # by an operator, while it is located
+        assert await commits() == 0
+        located.committed, located.meanwhile = found, None
+        assert await commits() == 1
+        fake.refuses = True
+        await owner.locate("m", to_begin)  # others are located nevertheless
+
+    asyncio.run(story())
+
+
+def test_what_is_committed_by_a_transaction_is_not_committed_again(
+    located: Located, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: only positions that nothing else commits cost a transaction of their own."""
+    monkeypatch.setattr(writers_module, "_FIRST_KEEP_S", 0.0)
+    located.committed = Committed(5, position_metadata(ROUTE, None), 3)
+    located.begun = [BegunPartition(NAME, ROUTE, None)]
+
+    async def story() -> None:
+        owner, fake = located.owner()
+        owner._fences, fake.ready = 1, True
+        await owner.write({}, {NAME: position(1)})
+        fake.written.clear()
+        await owner.locate("m", {NAME: ToBegin(ROUTE, Offset(0), None)})
+        assert not fake.written
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize("same_partition", [True, False])

@@ -25,6 +25,7 @@ from twinlog.engines.transactional.outputs import BATCH_BYTES, Outputs, RecordFa
 from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.engines.transactional.transactions import TransactionRefused
 from twinlog.engines.transactional.writers import (
+    KEEP_S,
     Outdated,
     SourcePosition,
     ToBegin,
@@ -57,8 +58,6 @@ log = logging.getLogger(__name__)
 
 _RECORD_S: Final = 1.0
 """How old the committed position may be while offsets without a record are passed over."""
-_KEEP_S: Final = 3600.0
-"""How often a position is committed that has not changed: brokers forget old ones."""
 _LEAST_BYTES: Final = 64 * 1024
 """Of each partition in a transaction with many."""
 _STOP_POLL_S: Final = 0.1
@@ -229,7 +228,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         for partition, queue in copying:
             age = now - partition.recorded_at
             passed = queue.mirrored_end > queue.recorded and age >= _RECORD_S
-            if queue.has_data or passed or age >= _KEEP_S:
+            if queue.has_data or passed or age >= KEEP_S:
                 due[partition.writers].append((partition, queue))
         for writers, partitions in due.items():
             if writers not in self._writing:

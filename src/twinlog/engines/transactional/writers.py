@@ -10,9 +10,15 @@ transaction, and excludes that it begins another one. Only then are the position
 
 Only `open`, `locate` and `seal` fence. A transaction with positions that were read before the last
 fence is refused (`Outdated`): in between, another owner may have copied further.
+
+Brokers forget an offset of a group without members some time after its own commit
+(`offsets.retention.minutes`). A partition that is copied commits its position from time to time,
+changed or not. One that is FAILED commits none, but it is located again and again: `locate` commits
+the position that it finds, as it is.
 """
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -46,7 +52,7 @@ from twinlog.engines.transactional.transactions import (
 from twinlog.engines.translated.deleted_remotes import DeletedRemotes
 from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.engines.translated.writers import NotLocated
-from twinlog.kafka.errors import Fenced, Refusal, Retriable
+from twinlog.kafka.errors import Fenced, Refusal, Retriable, TwinlogError
 from twinlog.kafka.groups.offsets import Committed, committed_offsets
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import Encoded, RawRecord, build, encode_tail
@@ -63,6 +69,13 @@ from twinlog.store.offset_log import (
 from twinlog.store.offset_records import BegunPartition, Route, SharedPartition, encode
 from twinlog.store.topic_reader import read_whole
 
+log = logging.getLogger(__name__)
+
+KEEP_S: Final = 3600.0
+"""How often a position is committed that has not changed: brokers forget old ones."""
+_FIRST_KEEP_S: Final = 60.0
+"""After its first location, in case its last commit was long ago. One that is copied by then has
+committed another position, as a rule."""
 _NO_PRODUCER: Final = -1
 
 
@@ -128,6 +141,7 @@ class TransactionalWriters:
         self._producer_ids: set[int] = set()  # that the id had at its fences
         self._fences = 0
         self._deleted = DeletedRemotes(port, lane.settings)
+        self._keep_at: dict[tuple[str, TopicPartition], float] = {}  # by group
         self._turns = asyncio.Lock()
         """Guards the id: one transaction at a time."""
 
@@ -220,31 +234,71 @@ class TransactionalWriters:
                 # Also where an operator has committed an offset: from now on it is dated.
                 if here is None or not is_dated(here) or begun.get(name) != position.begun(name):
                     new[name] = position
-            for name in await self._changed(group, new, committed):
+            for name in await self._changed(group, {n: remotes[n] for n in new}, committed):
                 del new[name]
                 results[name] = NotLocated("its position has changed meanwhile")
             if new:
                 await self._begin(new)
+            await self._keep(
+                group, {n: key for n, key in remotes.items() if n not in new}, committed
+            )
         return results
+
+    async def _keep(
+        self,
+        group: str,
+        remotes: Mapping[MirrorPartition, TopicPartition],
+        found: Mapping[TopicPartition, Committed],
+    ) -> None:
+        """Commit these positions again, as they were found, if that is due.
+
+        An error only delays what is located with them: a next attempt follows after `KEEP_S`.
+
+        Raises:
+            Fenced: another owner has taken over.
+        """
+        now = asyncio.get_running_loop().time()
+        dated = {n: key for n, key in remotes.items() if key in found and is_dated(found[key])}
+        due = {
+            name: key
+            for name, key in dated.items()
+            if now >= self._keep_at.setdefault((group, key), now + _FIRST_KEEP_S)
+        }
+        if not due:
+            return
+        self._kept(group, due.values())
+        try:
+            changed = await self._changed(group, due, found)
+            kept = {key: found[key] for name, key in due.items() if name not in changed}
+            if kept:
+                offsets = {
+                    key: TransactionOffset(at.offset, LeaderEpoch(at.leader_epoch), at.metadata)
+                    for key, at in kept.items()
+                }
+                await self._transactions.write(TransactionContent(offsets={group: offsets}))
+        except Fenced:
+            raise
+        except TwinlogError as error:
+            log.warning("positions of group %s cannot be committed again now: %s", group, error)
+
+    def _kept(self, group: str, remotes: Iterable[TopicPartition]) -> None:
+        """Note that these positions are committed now."""
+        due_at = asyncio.get_running_loop().time() + KEEP_S
+        self._keep_at |= {(group, remote): due_at for remote in remotes}
 
     async def _changed(
         self,
         group: str,
-        positions: Mapping[MirrorPartition, SourcePosition],
+        remotes: Mapping[MirrorPartition, TopicPartition],
         found: Mapping[TopicPartition, Committed],
     ) -> list[MirrorPartition]:
         """Those of which an operator has committed another offset since: it stays."""
-        if not positions:
+        if not remotes:
             return []
-        remotes = [position.remote for position in positions.values()]
         now = await committed_offsets(
-            self._lane.destination, group, stable=True, partitions=remotes
+            self._lane.destination, group, stable=True, partitions=list(remotes.values())
         )
-        return [
-            name
-            for name, position in positions.items()
-            if now.get(position.remote) != found.get(position.remote)
-        ]
+        return [name for name, remote in remotes.items() if now.get(remote) != found.get(remote)]
 
     def _start(
         self, remote: TopicPartition, partition: ToBegin, found: Committed | None
@@ -391,6 +445,8 @@ class TransactionalWriters:
                 TransactionContent(batches={**batches, **records}, offsets_behind=offsets_behind)
             )
             self._shared |= shared
+            for name, position in written.items():
+                self._kept(position_group(self._lane.id_prefix, name.mirror), [position.remote])
             return {name: position.tail for name, position in written.items()}
 
     def _newly_shared(
