@@ -5,6 +5,9 @@ import gc
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from twinlog.engines.exact import node_writer
 from twinlog.engines.exact.node_writer import NodeWriter
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Fenced, Retriable
@@ -126,5 +129,52 @@ def test_a_queued_request_of_an_ended_engine_is_not_sent() -> None:
         assert len(sent) == 1
         sent[0].set_result(memoryview(b"\x01\0\0\0\0\0"))
         assert await owner == {}
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("throttle_ms", [node_writer.LONG_THROTTLE_MS, 999])
+def test_behind_a_long_throttle_one_request_is_in_flight(throttle_ms: int) -> None:
+    """Goal: a broker that throttles again holds no requests that it would carry out much later.
+
+    A short throttle ends within a lease, and costs no throughput.
+    """
+
+    async def run() -> None:
+        sent: list[asyncio.Future[memoryview]] = []
+
+        def send_raw(*_: object, **__: object) -> asyncio.Future[memoryview]:
+            sent.append(asyncio.get_running_loop().create_future())
+            return sent[-1]
+
+        async def ready(_: float) -> None: ...
+
+        throttles: list[int] = []
+        connection = SimpleNamespace(
+            can_send=True,
+            ready=ready,
+            send_raw=send_raw,
+            negotiate=lambda *_: 9,
+            throttle=throttles.append,
+        )
+        config = SimpleNamespace(request_timeout=30.0)
+        cluster: Any = SimpleNamespace(name="d", config=config, connected=lambda *_: connection)
+        writer = NodeWriter(cluster, 1, TopicKeys(), lambda: None)
+        first = writer.send([])
+        throttle = throttle_ms.to_bytes(4)
+        sent[0].set_result(memoryview(b"\x01" + throttle + b"\0"))
+        await first
+        assert throttles == [throttle_ms]
+        answers = [writer.send([]) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        for at in range(1, 4):
+            assert len(sent) == (4 if throttle_ms < node_writer.LONG_THROTTLE_MS else at + 1)
+            sent[at].set_result(memoryview(b"\x01\0\0\0\0\0"))
+            await asyncio.sleep(0.01)
+        assert [answer.result() for answer in answers] == [{}, {}, {}]
+        if throttle_ms >= node_writer.LONG_THROTTLE_MS:
+            writer._alone_until = 0.0  # the minute has passed
+            _ = [writer.send([]) for _ in range(2)]
+            assert len(sent) == 6
 
     asyncio.run(run())

@@ -12,6 +12,11 @@ So a request either follows the one before it on the same connection, or is not 
     is lost, or late               is refused (Retriable: nothing was sent), and so are all
                                    requests that wait behind it
     is throttled by a quota        waits until it is not
+    was, for long                  waits until the one before it is answered
+
+A broker that throttles reads nothing more of the connection, but what it has received it carries
+out afterwards, also if the lane has died meanwhile: later than any lease. So behind a long throttle
+one request is in flight.
 
 A request is also refused if a topic was found to have another id while it waited: it was meant for
 the topic before it was recreated.
@@ -38,6 +43,10 @@ from twinlog.kafka.types import TopicPartition
 LANE: Final = "produce"
 MAX_WAITING: Final = 256
 """The most requests that wait for the connection."""
+LONG_THROTTLE_MS: Final = 1000
+ALONE_S: Final = 60.0
+"""For how long after such a throttle one request is in flight: the quota is likely to apply again.
+Brokers measure a rate over 11 s (quota.window.num)."""
 _BROKER_SHARE: Final = 0.8
 """Share of the request timeout that the broker may wait for its followers."""
 
@@ -63,6 +72,8 @@ class NodeWriter:
         self._permit = permit
         self._queue: deque[_Given] = deque()
         self._last_answer: asyncio.Future[Answers] | None = None
+        self._last_sent: asyncio.Future[memoryview] | None = None
+        self._alone_until = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._timeout = cluster.config.request_timeout
 
@@ -75,7 +86,8 @@ class NodeWriter:
         request = _Given(batches, answer, self._keys.generation, self._last_answer)
         self._last_answer = answer
         connection = self._cluster.connected(self._node, LANE)
-        if not self._queue and connection is not None and connection.can_send:
+        ready = connection is not None and connection.can_send and self._must_precede is None
+        if not self._queue and connection is not None and ready:
             self._transmit(connection, request)
         elif len(self._queue) >= MAX_WAITING:
             _refuse(request, self._unsent("too many Produce requests are queued"))
@@ -84,6 +96,14 @@ class NodeWriter:
             if len(self._queue) == 1:
                 self._spawn(self._send_waiting(connection))
         return answer
+
+    @property
+    def _must_precede(self) -> "asyncio.Future[memoryview] | None":
+        """The response that the next request has to wait for, if any."""
+        last = self._last_sent
+        if last is None or last.done() or asyncio.get_running_loop().time() >= self._alone_until:
+            return None
+        return last
 
     async def _send_waiting(self, connection: Connection | None) -> None:
         """Send the waiting requests in order, on one connection; after an error refuse the rest."""
@@ -94,6 +114,9 @@ class NodeWriter:
                     connection = await self._cluster.connection(self._node, LANE)
             while self._queue:
                 await connection.ready(self._timeout)
+                if (before := self._must_precede) is not None:
+                    await asyncio.wait([before])
+                    continue
                 self._transmit(connection, self._queue.popleft())
         except TimeoutError:
             failure = self._unsent(f"no connection within {self._timeout:g} s")
@@ -128,7 +151,9 @@ class NodeWriter:
             milliseconds = int(self._timeout * _BROKER_SHARE * 1000)
             parts = produce.encode_produce(keys, request.batches, timeout_ms=milliseconds)
             self._permit()
-            body = connection.send_raw(produce.API_KEY, version, parts, flexible=True)
+            self._last_sent = body = connection.send_raw(
+                produce.API_KEY, version, parts, flexible=True
+            )
         except KeyError as error:
             _refuse(request, self._unsent(f"the metadata has no topic {error}"))
         except Retriable as error:
@@ -157,6 +182,9 @@ class NodeWriter:
             _refuse(request, self._unknown(error))
         else:
             connection.throttle(response.throttle_ms)
+            if response.throttle_ms >= LONG_THROTTLE_MS:
+                now = asyncio.get_running_loop().time()
+                self._alone_until = now + response.throttle_ms / 1000 + ALONE_S
             _in_turn(request, partial(request.answer.set_result, answers))
 
     def _unsent(self, why: str) -> Retriable:
