@@ -6,21 +6,26 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from batch_builders import record
 from flow_assignment import ASSIGNMENT
 
+from twinlog.engines.exact.ports import LeaderReport
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.transactional.engine import TransactionalEngine
 from twinlog.engines.transactional.outputs import Outputs
 from twinlog.engines.transactional.queue import TransactionalQueue
+from twinlog.engines.transactional.remote_tails import tail_of_batch
+from twinlog.engines.transactional.routed_tails import Doubt, RoutedTail
 from twinlog.engines.transactional.writers import ToBegin, TransactionalWriters
-from twinlog.engines.translated.partitions import FlowPartition
+from twinlog.engines.translated.partitions import FlowPartition, FlowStage
 from twinlog.engines.translated.writers import NotLocated
+from twinlog.kafka.errors import Retriable
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import build
-from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
+from twinlog.kafka.types import LeaderEpoch, Offset, Sequence, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Data
 from twinlog.mirror.transform_chain import TransformChain
@@ -148,3 +153,79 @@ def test_the_results_of_two_partitions_are_not_mixed() -> None:
         assert counts == {ASSIGNMENT.name: 1, second.name: 2}
 
     asyncio.run(body())
+
+
+ROUTED = RoutedTail(
+    TopicPartition("x.orders", 0), UUID(int=3), tail_of_batch(50, 3, (7, 4), Sequence(10))
+)
+
+
+def _queue(engine: TransactionalEngine, routed: RoutedTail) -> TransactionalQueue:
+    """The queue of the flow's partition, which is located, with three records."""
+    (partition,) = engine.flow.all.values()
+    queue = TransactionalQueue(Offset(0), LeaderEpoch(-1), routed=(routed,))
+    engine._located(partition, queue)
+    queue.offer(_data(3))
+    return queue
+
+
+def test_no_record_goes_where_records_may_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: no topic is created in the place of a deleted one; records of other topics go on."""
+    missing, unled = (
+        ROUTED._replace(doubt=Doubt(reason, is_missing))
+        for reason, is_missing in (("the destination does not have it", True), ("no leader", False))
+    )
+
+    async def body() -> None:
+        engine, partition = _started()
+        rules: Any = None
+
+        async def outputs(to: TopicPartition, routed: RoutedTail) -> Any:
+            async def transformed(*_: object) -> object:
+                return {partition.name: Outputs({to: []})}
+
+            monkeypatch.setattr(engine, "_transformed", transformed)
+            queue = _queue(engine, routed)
+            return await engine._outputs([(partition, queue)], rules, TransformChain())
+
+        for routed in (missing, unled):
+            assert partition.name in await outputs(ASSIGNMENT.destination, routed)
+            assert partition.stage is FlowStage.COPYING
+        assert not await outputs(ROUTED.log, unled)
+        assert (partition.stage, partition.sequence) == (FlowStage.LOCATING, None)
+        assert not await outputs(ROUTED.log, missing)
+        assert (partition.stage, partition.sequence) == (FlowStage.FAILED, None)
+        assert partition.reason == (
+            "the destination does not have it; position 0 of group lanes.flow.flow; commit the "
+            "source's offset to go on at"
+        )
+        # Located at the same record it stays FAILED until this is committed.
+        queue = _queue(engine, ROUTED)
+        assert partition.stage is FlowStage.FAILED
+        queue.take(1000)
+        output: Any = SimpleNamespace(end=Offset(3), failure=None, records=3, bytes=1)
+        engine._committed([(partition, queue)], {partition.name: output})
+        assert partition.stage is FlowStage.COPYING
+        _queue(engine, ROUTED._replace(leader_epoch=LeaderEpoch(4)))
+        await _follow(engine, LeaderReport(1, 4, UUID(int=3)))
+        assert partition.sequence is not None
+        await _follow(engine, None)
+        assert partition.sequence is not None, "no answer changes nothing"
+        await _follow(engine, LeaderReport(1, 5, UUID(int=3)))
+        assert (partition.stage, partition.sequence) == (FlowStage.LOCATING, None)
+
+    asyncio.run(body())
+
+
+async def _follow(engine: TransactionalEngine, report: LeaderReport | None) -> None:
+    """Have the engine ask for the leaders of routed topics; None: the target is unreachable."""
+
+    async def leaders(topics: set[str]) -> Mapping[TopicPartition, LeaderReport]:
+        assert topics == {"x.orders"}
+        if report is None:
+            raise Retriable("unreachable")
+        return {ROUTED.log: report}
+
+    port: Any = SimpleNamespace(leaders=leaders)
+    engine._destination = port
+    await engine._follow_routed()

@@ -12,17 +12,19 @@ import pytest
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.transactional import transactions
 from twinlog.engines.transactional import writers as writers_module
-from twinlog.engines.transactional.positions import position_metadata, tail_of
+from twinlog.engines.transactional.positions import position_metadata, routed_of, tail_of
 from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.engines.transactional.remote_tails import (
+    LandedBatches,
     OlderPosition,
     RemoteTail,
     ShorterLog,
+    TailProblem,
     tail_of_batch,
 )
+from twinlog.engines.transactional.routed_tails import Doubt, RoutedLoss, RoutedTail, RoutedTails
 from twinlog.engines.transactional.transactions import (
     GroupOffsets,
-    LandedBatches,
     TargetTransactions,
     TransactionContent,
 )
@@ -34,6 +36,7 @@ from twinlog.engines.transactional.writers import (
 )
 from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.engines.translated.writers import NotLocated
+from twinlog.kafka.client.metadata import EMPTY
 from twinlog.kafka.errors import Retriable, TwinlogError
 from twinlog.kafka.groups.offsets import Committed
 from twinlog.kafka.log.records import decode as decode_record
@@ -49,7 +52,11 @@ from twinlog.store.topic_reader import ControlRecord
 
 REMOTE = TopicPartition("A.t", 0)
 NAME = MirrorPartition("m", "t", 0)
-CLUSTER: Any = SimpleNamespace(name="destination")
+CLUSTER: Any = SimpleNamespace(
+    name="destination",
+    metadata=EMPTY,
+    brokers_time=SimpleNamespace(now_ms=lambda: 0),
+)
 
 
 class Transactions:
@@ -90,7 +97,9 @@ class Located:
         self.elsewhere: list[BegunPartition] = []
         """In other partitions of `__mirror_offsets`."""
         self.copied_to: Offset | None = None
-        self.problem: LostEnd | OlderPosition | TwinlogError | None = None
+        self.problem: TailProblem | None = None
+        self.routed: RoutedTails | TailProblem | None = None
+        """What the comparison of routed tails finds; None: that they are as they were."""
         self.shared: list[SharedPartition] = []
         self.own_ids: dict[TopicPartition, Collection[int]] = {}
         """What was last asked of the log behind the tail."""
@@ -98,7 +107,8 @@ class Located:
         """What an operator commits while a partition is located."""
         for name in ("committed_offsets", "read_whole", "offsets_topic_id", "read_begun"):
             patch.setattr(writers_module, name, getattr(self, name))
-        patch.setattr(writers_module, "compare_tails", self.compare_tails)
+        for name in ("compare_tails", "compare_routed"):
+            patch.setattr(writers_module, name, getattr(self, name))
 
     def __call__(self) -> TransactionalQueue | NotLocated:
         """Locate the partition, as a new owner."""
@@ -113,10 +123,7 @@ class Located:
 
     def owner(self) -> tuple[TransactionalWriters, Transactions]:
         """A new owner, and its transactions."""
-        cluster: Any = SimpleNamespace(
-            name="destination", brokers_time=SimpleNamespace(now_ms=lambda: 0)
-        )
-        lane: Any = SimpleNamespace(destination=cluster, id_prefix="lanes", settings=LaneSettings())
+        lane: Any = SimpleNamespace(destination=CLUSTER, id_prefix="lanes", settings=LaneSettings())
         port: Any = SimpleNamespace()
         owner = TransactionalWriters(0, lane, port)
         fake: Any = Transactions()
@@ -132,10 +139,15 @@ class Located:
         _: object,
         tails: Mapping[TopicPartition, RemoteTail],
         own_ids: Mapping[TopicPartition, Collection[int]],
-    ) -> dict[TopicPartition, LostEnd | OlderPosition | TwinlogError]:
+    ) -> dict[TopicPartition, TailProblem]:
         assert own_ids.keys() <= tails.keys() <= {REMOTE}
         self.own_ids = dict(own_ids)
         return dict.fromkeys(tails, self.problem) if self.problem is not None else {}
+
+    async def compare_routed(
+        self, _: object, routed: Mapping[MirrorPartition, RoutedTails]
+    ) -> dict[MirrorPartition, RoutedTails | TailProblem]:
+        return {n: one if self.routed is None else self.routed for n, one in routed.items()}
 
     async def read_whole(self, *_: object) -> list[ControlRecord]:
         records = map(encode, [*self.begun, *self.shared])
@@ -350,12 +362,87 @@ def test_a_position_has_the_tail_of_its_own_transaction() -> None:
         await owner.open()
         for start, tail in ((None, TAIL), (53, NEXT)):
             fake.landed = {} if start is None else {REMOTE: LandedBatches(Offset(start), tail)}
-            assert await owner.write({}, {NAME: position_of}) == {NAME: tail}
+            written = await owner.write({}, {NAME: position_of})
+            assert written[NAME].tail == tail
             metadata = fake.behind["lanes.flow.m"][REMOTE].metadata
             assert tail_of(Committed(5, metadata)) == tail
         fake.landed = {REMOTE: LandedBatches(Offset(52), NEXT)}
         with pytest.raises(Retriable, match=r"landed at 52 of A\.t-0, which"):
             await owner.write({}, {NAME: position_of})
+
+    asyncio.run(run())
+
+
+ROUTED_LOG = TopicPartition("x.t", 0)
+ROUTED = RoutedTail(ROUTED_LOG, UUID(int=3), TAIL)
+
+
+def test_a_loss_in_a_routed_topic_is_failed_until_an_operator_decides(located: Located) -> None:
+    """Goal: what the log proves is stored; what a broker that is cut off may say is not."""
+    assert _start(located()) == 0
+    committed = Committed(5, position_metadata(ROUTE, None, TAIL, routed=(ROUTED,)))
+    located.committed = committed
+    doubted = (ROUTED._replace(doubt=Doubt("no leader", is_missing=False)),)
+    for routed in (None, doubted):
+        located.routed = routed
+        result = located()
+        assert isinstance(result, TransactionalQueue)
+        assert (result.position, result.tail, located.committed) == (5, TAIL, committed)
+        assert result.routed == (routed or (ROUTED,))
+    located.routed = Retriable("not replicated")
+    assert located() == NotLocated("not replicated", transient=True)
+    decision = "position 5 of group lanes.flow.m; commit the source's offset to go on at"
+    for proved in (False, True):
+        located.routed = loss = RoutedLoss(ROUTED_LOG, "shorter", proved=proved)
+        assert located() == NotLocated(f"{loss}; {decision}", transient=False)
+        assert (located.committed != committed) is proved
+    located.routed = None
+    result = located()
+    assert isinstance(result, NotLocated)
+    assert result.reason == f"the destination has lost records of x.t-0; {decision}"
+    located.committed = Committed(5)
+    result = located()
+    assert isinstance(result, TransactionalQueue)
+    assert (result.position, result.routed) == (5, ()), "the operator has decided"
+
+
+def test_a_position_of_an_earlier_version_that_is_lost_stays_lost(located: Located) -> None:
+    """Goal: an upgrade copies nothing behind lost records; it has named no log."""
+    assert _start(located()) == 0
+    located.committed = Committed(5, position_metadata(ROUTE, None, TAIL) + ";lost=1")
+    result = located()
+    assert isinstance(result, NotLocated)
+    assert result.reason.startswith("the destination has lost records of A.t-0; position 5")
+
+
+def test_a_position_has_the_routed_tails_of_its_own_transaction() -> None:
+    """Goal: of each partition, those of the logs that got records of it, in one commit."""
+    second, other = MirrorPartition("m", "u", 0), TopicPartition("x.u", 0)
+    lane: Any = SimpleNamespace(destination=CLUSTER, id_prefix="lanes", settings=LaneSettings())
+    owner = TransactionalWriters(0, lane, lane)
+    fake: Any = Transactions()
+    owner._transactions = fake
+    positions = {
+        NAME: replace(position(1), routed=(ROUTED,), routed_to={ROUTED_LOG, other}),
+        second: replace(position(1), remote=TopicPartition("A.u", 0), routed_to={other}),
+    }
+
+    async def run() -> None:
+        await owner.open()
+        fake.landed = {
+            REMOTE: LandedBatches(Offset(7), TAIL),
+            other: LandedBatches(Offset(0), NEXT),
+        }
+        written = await owner.write({}, positions)
+        to_other = RoutedTail(other, None, NEXT)
+        assert written[NAME].routed == (ROUTED, to_other)
+        assert written[second].routed == (to_other,)
+        for name, remote in ((NAME, REMOTE), (second, TopicPartition("A.u", 0))):
+            metadata = fake.behind["lanes.flow.m"][remote].metadata
+            assert routed_of(Committed(5, metadata)) == written[name].routed
+        fake.landed = {ROUTED_LOG: LandedBatches(Offset(52), NEXT)}
+        with pytest.raises(Retriable, match=r"landed at 52 of x\.t-0"):
+            await owner.write({}, positions)
 
     asyncio.run(run())
 
@@ -421,11 +508,7 @@ def test_who_writes_to_another_ones_remote_partition_records_it_first() -> None:
     """Goal: it is stored with the first such records, in their transaction, and once."""
     routed, other = (TopicPartition(topic, 0) for topic in ("elsewhere", "A.u"))
     second = MirrorPartition("m", "u", 0)
-    lane: Any = SimpleNamespace(
-        destination=SimpleNamespace(brokers_time=SimpleNamespace(now_ms=lambda: 0)),
-        id_prefix="lanes",
-        settings=LaneSettings(),
-    )
+    lane: Any = SimpleNamespace(destination=CLUSTER, id_prefix="lanes", settings=LaneSettings())
     owner = TransactionalWriters(0, lane, lane)
     fake: Any = Transactions()
     owner._transactions = fake
@@ -438,8 +521,8 @@ def test_who_writes_to_another_ones_remote_partition_records_it_first() -> None:
         positions = {NAME: position(1)}
         await owner.write({REMOTE: [], routed: []}, positions)
         fake.landed = {REMOTE: LandedBatches(Offset(53), NEXT)}
-        tails = await owner.write({other: [], REMOTE: []}, positions)
-        assert tails == {NAME: NEXT._replace(recorded_in=OFFSETS_ID)}
+        written = await owner.write({other: [], REMOTE: []}, positions)
+        assert written[NAME].tail == NEXT._replace(recorded_in=OFFSETS_ID)
         await owner.write({other: []}, positions)
         await owner.write({REMOTE: [], other: []}, {NAME: position(1), second: of_other})
 
@@ -455,11 +538,7 @@ def test_who_writes_to_another_ones_remote_partition_records_it_first() -> None:
 
 def test_two_partitions_that_are_copied_to_one_are_recorded() -> None:
     """Goal: a batch of a flow that was deleted is not taken for that of another one."""
-    lane: Any = SimpleNamespace(
-        destination=SimpleNamespace(brokers_time=SimpleNamespace(now_ms=lambda: 0)),
-        id_prefix="lanes",
-        settings=LaneSettings(),
-    )
+    lane: Any = SimpleNamespace(destination=CLUSTER, id_prefix="lanes", settings=LaneSettings())
     owner = TransactionalWriters(0, lane, lane)
     fake: Any = Transactions()
     owner._transactions = fake

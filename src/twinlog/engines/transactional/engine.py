@@ -22,7 +22,9 @@ from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.exact.ports import DestinationPort, SourcePort
 from twinlog.engines.transactional.micro_batch import frame_outputs
 from twinlog.engines.transactional.outputs import BATCH_BYTES, Outputs, RecordFailure, transformed
+from twinlog.engines.transactional.positions import loss, position_group
 from twinlog.engines.transactional.queue import TransactionalQueue
+from twinlog.engines.transactional.routed_tails import Doubt, in_doubt, to_compare_again
 from twinlog.engines.transactional.transactions import TransactionRefused
 from twinlog.engines.transactional.writers import (
     KEEP_S,
@@ -121,6 +123,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         super().__init__(lane, source, destination, observe)
         self._mirror = mirror
         self._cluster = lane.destination
+        self._id_prefix = lane.id_prefix
         self._dataframes = lane.dataframes
         self._writing: set[TransactionalWriters] = set()
         self._configured: Mapping[str, str] = {}
@@ -128,6 +131,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         self._unreadable = "the flow's settings are not known yet"
         self._stuck: dict[MirrorPartition, Offset] = {}  # at records that cannot be transformed
         self._partitions_of: dict[str, int] = {}  # of topics that records are routed to
+        self._routed_due = 0.0
 
     def configure(self, properties: Mapping[str, str]) -> None:
         """Take the flow's settings and transforms.
@@ -224,6 +228,9 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
             for partition, _ in copying:
                 self._flow.fail(partition, self._unreadable)
             return
+        if now >= self._routed_due:
+            self._routed_due = now + self._flow.settings.leaders_max_age_s
+            self._start(self._follow_routed())
         due: defaultdict[TransactionalWriters, _Taken] = defaultdict(list)
         for partition, queue in copying:
             age = now - partition.recorded_at
@@ -236,6 +243,18 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
                 for partition, _ in partitions:
                     partition.in_flight += 1
                 self._start(self._write(writers, partitions, *self._rules))
+
+    async def _follow_routed(self) -> None:
+        """Locate partitions again whose records were routed to what has changed since."""
+        topics = {one.log.topic for _, queue in self._flow.copying for one in queue.routed}
+        try:
+            leaders = await self._destination.leaders(topics) if topics else {}
+        except TwinlogError as error:
+            log.info("leaders of routed topics cannot be refreshed now; retrying: %s", error)
+            return
+        for partition, queue in self._flow.copying:
+            if reason := to_compare_again(queue.routed, leaders):
+                self._flow.locate_again(partition, reason)
 
     async def _write(
         self,
@@ -261,12 +280,13 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
             for output in outputs.values():
                 for key, built in output.batches.items():
                     batches[key] += built
-            positions = {p.name: _position(p, queue, outputs[p.name].end) for p, queue in taken}
+            positions = {p.name: _position(p, queue, outputs[p.name]) for p, queue in taken}
             if positions:
-                tails = await writers.write(batches, positions)
+                written = await writers.write(batches, positions)
                 self._committed(taken, outputs)
                 for partition, queue in taken:
-                    queue.tail = tails[partition.name]
+                    position = written[partition.name]
+                    queue.tail, queue.routed = position.tail, position.routed
         except TransactionRefused as error:
             causes = {key: str(refusal) for key, refusal in error.refusals.items()}
             self._partitions_of.clear()
@@ -318,6 +338,9 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
             failure = result.failure
             if failure is not None and failure.offset == queue.recorded:
                 self._stuck_at(partition, queue, failure)
+                continue
+            if doubt := in_doubt(queue.routed, result.batches):
+                self._doubted(partition, queue, doubt)
                 continue
             reason = None
             if failure is not None:  # what is before it goes first
@@ -480,7 +503,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
             partition.failures, partition.recorded_at = 0, now
             if output.failure is not None:
                 self._stuck_at(partition, queue, RecordFailure(output.end, output.failure))
-            elif partition.stage is FlowStage.FAILED and partition.sequence is queue:
+            elif partition.stage is not FlowStage.COPYING and partition.sequence is queue:
                 self._goes_on(partition)
             partition.records += output.records
             partition.bytes += output.bytes
@@ -497,6 +520,17 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         if partition.sequence is queue:
             self._stuck[partition.name] = failure.offset
             self._flow.fail(partition, failure.reason)
+
+    def _doubted(self, partition: _Partition, queue: TransactionalQueue, doubt: Doubt) -> None:
+        """Note that records go where records may be lost: it is located, and compared, again."""
+        if partition.sequence is queue:
+            group = position_group(self._id_prefix, self._mirror)
+            reason = loss(doubt.reason, queue.recorded, group)
+            self._stuck[partition.name] = queue.recorded
+            if doubt.is_missing:
+                self._flow.fail(partition, reason)
+            else:
+                self._flow.trouble(partition, reason)
 
     def _goes_on(self, partition: _Partition) -> None:
         self._stuck.pop(partition.name, None)
@@ -540,13 +574,15 @@ def _copied_to(partition: _Partition) -> Offset | None:
     return None if begin is None else Offset(begin)
 
 
-def _position(partition: _Partition, queue: TransactionalQueue, end: Offset) -> SourcePosition:
+def _position(partition: _Partition, queue: TransactionalQueue, output: _Output) -> SourcePosition:
     return SourcePosition(
         partition.destination,
         _route(partition),
-        end,
-        queue.epochs.before(end),
+        output.end,
+        queue.epochs.before(output.end),
         _copied_to(partition),
         queue.fence,
         queue.tail,
+        queue.routed,
+        [key for key in output.batches if key != partition.destination],
     )

@@ -16,7 +16,7 @@ begun by a record in `__mirror_offsets`, written in the same transaction as the 
 
 | offset | of these topics | begun | the partition |
 | --- | --- | --- | --- |
-| there | yes | | goes on at it, if the target has lost nothing (remote_tails.py) |
+| there | yes | | goes on at it, if the target has lost nothing (remote_tails.py, routed_tails.py) |
 | there | yes | | begins, if another program has copied on since (`MirrorTopic.begins`) |
 | there | no | | begins: a topic was recreated |
 | there | not dated | between these topics, or never | goes on at it |
@@ -36,6 +36,7 @@ from contextlib import suppress
 from typing import Final
 
 from twinlog.engines.transactional.remote_tails import RemoteTail, parse_tail
+from twinlog.engines.transactional.routed_tails import RoutedTails, parse_routed, routed_text
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import ProtocolError, Retriable
 from twinlog.kafka.groups.offsets import Committed, committed_offsets
@@ -65,7 +66,8 @@ def position_metadata(
     copied_to: Offset | None,
     tail: RemoteTail | None = None,
     *,
-    lost: bool = False,
+    routed: RoutedTails = (),
+    lost: TopicPartition | None = None,
 ) -> str:
     """The metadata of a committed position.
 
@@ -73,7 +75,8 @@ def position_metadata(
         route: between which topics the partition is copied.
         copied_to: where another program had copied to when the flow began; None: nothing.
         tail: of the remote partition; None: nothing was copied, or it is not known.
-        lost: whether the target is known to have lost records. Compaction may remove what shows it.
+        routed: the tails of other logs that have records of it.
+        lost: where the target is known to have lost records. Compaction may remove what shows it.
     """
     topic_id = topic_id_text(route.topic_id) if route.topic_id else ""
     begin = "" if copied_to is None else copied_to
@@ -81,7 +84,9 @@ def position_metadata(
     if tail:
         recorded_in = topic_id_text(tail.recorded_in) if tail.recorded_in else ""
         text += f";tail={tail.text()};recorded-in={recorded_in}"
-    return text + (";lost=1" if lost else "")
+    if routed:
+        text += f";routed={routed_text(routed)}"
+    return text if lost is None else f"{text};lost={lost}"
 
 
 def tail_of(committed: Committed) -> RemoteTail | None:
@@ -94,6 +99,13 @@ def tail_of(committed: Committed) -> RemoteTail | None:
         if tail and (recorded_in := fields.get("recorded-in")):
             return tail._replace(recorded_in=topic_id_of(recorded_in))
     return tail
+
+
+def routed_of(committed: Committed) -> RoutedTails:
+    """The routed tails that a position has."""
+    if not is_dated(committed):
+        return ()
+    return parse_routed(_fields(committed.metadata).get("routed", ""))
 
 
 def loss(reason: str, position: int, group: str) -> str:
@@ -137,8 +149,9 @@ def found_position(
         if is_dated(committed):
             if not _counts(committed, wanted, copied_to):
                 return None
-            if "lost" in _fields(committed.metadata):
-                reason = f"the destination has lost records of {remote}"
+            if lost := _fields(committed.metadata).get("lost"):
+                # Earlier versions have stored 1.
+                reason = f"the destination has lost records of {remote if lost == '1' else lost}"
                 raise PositionLost(loss(reason, committed.offset, group))
             return committed
         if doubt := _doubt(committed, begun, wanted, copied_to):

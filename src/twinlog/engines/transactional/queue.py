@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from twinlog.engines.transactional.remote_tails import RemoteTail
+from twinlog.engines.transactional.routed_tails import RoutedTails
 from twinlog.kafka.log.leader_epochs import SourceEpochs
 from twinlog.kafka.types import UNKNOWN_OFFSET, LeaderEpoch, Offset
 from twinlog.mirror.plan import Data, Piece
@@ -22,6 +23,7 @@ class TransactionalQueue:
         fence: the number of the fence behind which `position` was read.
         has_begun: whether a position was found: the partition does not begin there.
         tail: of the remote partition, as committed with the position.
+        routed: of other logs, in the same way.
     """
 
     def __init__(
@@ -32,9 +34,11 @@ class TransactionalQueue:
         fence: int = 0,
         has_begun: bool = False,
         tail: RemoteTail | None = None,
+        routed: RoutedTails = (),
     ) -> None:
         self.fence = fence
         self.tail = tail
+        self.routed = routed
         self.has_begun = has_begun
         self.epochs = SourceEpochs()
         """The leader epochs of what was read (KIP-320)."""

@@ -67,7 +67,8 @@ async def read_batches(
                 position = Offset(bounds.start)
                 continue
         if fetched.error:
-            raise Retriable(f"cannot read {key} at {position}: {Refusal(fetched.error)}")
+            refusal = Refusal(fetched.error)
+            raise Retriable(f"cannot read {key} at {position}: {refusal}", code=fetched.error)
         found = [one for one in batches(fetched.records) if one.next_offset > position]
         if found or 0 <= fetched.high_watermark <= position:
             return RemoteBatches(position, found, fetched.records, fetched.high_watermark)

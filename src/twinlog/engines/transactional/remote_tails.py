@@ -51,6 +51,8 @@ from twinlog.store.offset_records import MapTail
 
 _READS: Final = 64
 """Requests behind a tail: 4 MB, if batches are small."""
+_LOGS: Final = 100
+"""That are read at the same time: an answer has a batch of up to 512 KB."""
 _NONE: Final[Mapping[TopicPartition, Collection[int]]] = MappingProxyType({})
 
 
@@ -68,6 +70,15 @@ class RemoteTail(NamedTuple):
     def text(self) -> str:
         """As metadata of a position."""
         return ",".join(map(str, (self.end, *self.last)))
+
+
+class LandedBatches(NamedTuple):
+    """What a transaction has appended to a partition."""
+
+    start: Offset
+    """Of the first batch."""
+    tail: RemoteTail
+    """The last batch."""
 
 
 def tail_of_batch(base: int, count: int, producer: tuple[int, int], number: Sequence) -> RemoteTail:
@@ -104,11 +115,15 @@ class OlderPosition(Exception):
     """The flow has committed records behind the tail, so a later position, too."""
 
 
+TailProblem = LostEnd | OlderPosition | TwinlogError
+"""What a comparison finds: lost records, an older position, or that a log cannot be read now."""
+
+
 async def compare_tails(
     port: DestinationPort,
     tails: Mapping[TopicPartition, RemoteTail],
     own_ids: Mapping[TopicPartition, Collection[int]] = _NONE,
-) -> Mapping[TopicPartition, LostEnd | OlderPosition | TwinlogError]:
+) -> Mapping[TopicPartition, TailProblem]:
     """Compare remote logs with their tails.
 
     Args:
@@ -121,18 +136,30 @@ async def compare_tails(
         Those that have lost records, those with an older position, and those that cannot be read
         now.
     """
-    if not tails:
+    problems = await compare_each(port, list(tails.items()), own_ids)
+    return {key: problem for (key, _), problem in problems.items()}
+
+
+async def compare_each(
+    port: DestinationPort,
+    pairs: Collection[tuple[TopicPartition, RemoteTail]],
+    own_ids: Mapping[TopicPartition, Collection[int]] = _NONE,
+) -> Mapping[tuple[TopicPartition, RemoteTail], TailProblem]:
+    """Compare logs with tails, of which a log may have several; see `compare_tails`."""
+    if not pairs:
         return {}
-    ends = await port.log_ends(list(tails))
-    problems: dict[TopicPartition, LostEnd | OlderPosition | TwinlogError] = {}
+    ends = await port.log_ends(list(dict.fromkeys(key for key, _ in pairs)))
+    problems: dict[tuple[TopicPartition, RemoteTail], TailProblem] = {}
+    turns = asyncio.Semaphore(_LOGS)
 
     async def compare(key: TopicPartition, tail: RemoteTail) -> None:
         try:
-            await _compare(port, key, tail, ends.get(key), own_ids.get(key, ()))
+            async with turns:
+                await _compare(port, key, tail, ends.get(key), own_ids.get(key, ()))
         except (LostEnd, OlderPosition, TwinlogError) as error:
-            problems[key] = error
+            problems[key, tail] = error
 
-    await asyncio.gather(*(compare(key, tail) for key, tail in tails.items()))
+    await asyncio.gather(*(compare(key, tail) for key, tail in pairs))
     return problems
 
 

@@ -18,9 +18,9 @@ in the network is refused then. The markers of EndTxn would have the same epoch.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
-from twinlog.engines.transactional.remote_tails import RemoteTail, tail_of_batch
+from twinlog.engines.transactional.remote_tails import LandedBatches, tail_of_batch
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.retries import BeforeSend
 from twinlog.kafka.error_codes import ErrorCode
@@ -62,15 +62,6 @@ class TransactionRefused(Retriable):
     def __init__(self, refusals: Mapping[TopicPartition, Refusal], message: str) -> None:
         super().__init__(message)
         self.refusals = refusals
-
-
-class LandedBatches(NamedTuple):
-    """What a transaction has appended to a partition."""
-
-    start: Offset
-    """Of the first batch."""
-    tail: RemoteTail
-    """The last batch."""
 
 
 GroupOffsets = Mapping[str, Mapping[TopicPartition, TransactionOffset]]

@@ -34,18 +34,27 @@ from twinlog.engines.transactional.positions import (
     loss,
     position_group,
     position_metadata,
+    routed_of,
     tail_of,
 )
 from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.engines.transactional.remote_tails import (
+    LandedBatches,
     OlderPosition,
     RemoteTail,
     ShorterLog,
+    TailProblem,
     compare_tails,
+)
+from twinlog.engines.transactional.routed_tails import (
+    RoutedLoss,
+    RoutedTails,
+    bounded,
+    compare_routed,
+    routed_behind,
 )
 from twinlog.engines.transactional.transactions import (
     GroupOffsets,
-    LandedBatches,
     TargetTransactions,
     TransactionContent,
 )
@@ -109,8 +118,12 @@ class SourcePosition:
     """The number of the fence behind which the partition was located."""
     tail: RemoteTail | None = None
     """Of the remote partition; None: nothing was copied, or it is not known."""
-    lost: bool = False
-    """Whether the target is known to have lost records that were copied."""
+    routed: RoutedTails = ()
+    """Of other logs that have records of it."""
+    routed_to: Collection[TopicPartition] = ()
+    """Other logs that get records of it in this transaction."""
+    lost: TopicPartition | None = None
+    """Where the target is known to have lost records that were copied."""
 
     def begun(self, name: MirrorPartition) -> BegunPartition:
         """The record that the partition of this name has begun."""
@@ -118,7 +131,9 @@ class SourcePosition:
 
     def committed(self) -> TransactionOffset:
         """What the group's offset is."""
-        metadata = position_metadata(self.route, self.copied_to, self.tail, lost=self.lost)
+        metadata = position_metadata(
+            self.route, self.copied_to, self.tail, routed=self.routed, lost=self.lost
+        )
         return TransactionOffset(self.offset, self.epoch, metadata)
 
 
@@ -210,19 +225,17 @@ class TransactionalWriters:
                 except PositionLost as error:
                     results[name] = NotLocated(str(error), transient=False)
             at = {n: self._start(remotes[n], partitions[n], here) for n, here in found.items()}
-            tails = {one.remote: one.tail for one in at.values() if one.tail is not None}
-            problems = await compare_tails(self._port, tails, self._own_ids(tails))
+            compared = await self._compared(at)
             new: dict[MirrorPartition, SourcePosition] = {}
             for name, position in at.items():
-                problem, here = problems.get(position.remote), found[name]
-                if problem is not None:
-                    results[name] = NotLocated(str(problem))
-                    if isinstance(problem, LostEnd | OlderPosition):
-                        reason = loss(str(problem), position.offset, group)
+                result, here = compared[name], found[name]
+                if isinstance(result, Exception):
+                    results[name] = NotLocated(str(result))
+                    if isinstance(result, LostEnd | OlderPosition):
+                        reason = loss(str(result), position.offset, group)
                         results[name] = NotLocated(reason, transient=False)
-                    # Not where a broker that is cut off may have answered: it is compared again.
-                    if isinstance(problem, LostEnd) and not isinstance(problem, ShorterLog):
-                        new[name] = replace(position, lost=True)
+                    if lost := _proved(result, position.remote):
+                        new[name] = replace(position, lost=lost)
                     continue
                 results[name] = TransactionalQueue(
                     position.offset,
@@ -230,6 +243,7 @@ class TransactionalWriters:
                     fence=self._fences,
                     has_begun=here is not None,
                     tail=position.tail,
+                    routed=result,
                 )
                 # Also where an operator has committed an offset: from now on it is dated.
                 if here is None or not is_dated(here) or begun.get(name) != position.begun(name):
@@ -286,6 +300,15 @@ class TransactionalWriters:
         due_at = asyncio.get_running_loop().time() + KEEP_S
         self._keep_at |= {(group, remote): due_at for remote in remotes}
 
+    async def _compared(
+        self, positions: Mapping[MirrorPartition, SourcePosition]
+    ) -> Mapping[MirrorPartition, RoutedTails | TailProblem]:
+        """The routed tails of these positions as they are now, or what is wrong with a log."""
+        tails = {one.remote: one.tail for one in positions.values() if one.tail is not None}
+        problems = await compare_tails(self._port, tails, self._own_ids(tails))
+        routed = await compare_routed(self._port, {n: one.routed for n, one in positions.items()})
+        return {name: problems.get(one.remote, routed[name]) for name, one in positions.items()}
+
     async def _changed(
         self,
         group: str,
@@ -304,12 +327,22 @@ class TransactionalWriters:
         self, remote: TopicPartition, partition: ToBegin, found: Committed | None
     ) -> SourcePosition:
         """Where a partition goes on, or begins."""
-        start, epoch, tail = partition.begin, LeaderEpoch(UNKNOWN_EPOCH), None
-        if found is not None:
-            start, epoch = Offset(found.offset), LeaderEpoch(found.leader_epoch)
-            tail = tail_of(found)
-        return SourcePosition(
-            remote, partition.route, start, epoch, partition.copied_to, self._fences, tail
+        begin = SourcePosition(
+            remote,
+            partition.route,
+            partition.begin,
+            LeaderEpoch(UNKNOWN_EPOCH),
+            partition.copied_to,
+            self._fences,
+        )
+        if found is None:
+            return begin
+        return replace(
+            begin,
+            offset=Offset(found.offset),
+            epoch=LeaderEpoch(found.leader_epoch),
+            tail=tail_of(found),
+            routed=routed_of(found),
         )
 
     async def _fence(self) -> None:
@@ -415,11 +448,11 @@ class TransactionalWriters:
         self,
         batches: Mapping[TopicPartition, list[Encoded]],
         positions: Mapping[MirrorPartition, SourcePosition],
-    ) -> Mapping[MirrorPartition, RemoteTail | None]:
+    ) -> Mapping[MirrorPartition, SourcePosition]:
         """Write batches and the positions behind them in one transaction.
 
         Returns:
-            The tails of the remote partitions, as they are committed with the positions.
+            The positions as they are committed, with the tails behind what has landed.
 
         Raises:
             Outdated: a partition was located before the last fence, or there has to be another one.
@@ -434,11 +467,14 @@ class TransactionalWriters:
             written = dict(positions)
             shared = self._newly_shared(batches, positions)
             records = self._records([*map(SharedPartition, sorted(shared))])
+            metadata = self._lane.destination.metadata
 
             def offsets_behind(landed: Mapping[TopicPartition, LandedBatches]) -> GroupOffsets:
                 for name, position in positions.items():
-                    behind = landed.get(position.remote)
-                    written[name] = _behind(position, behind, self._begun_id)
+                    behind = _behind(position, landed.get(position.remote), self._begun_id)
+                    elsewhere = {key: landed[key] for key in position.routed_to if key in landed}
+                    routed = routed_behind(position.routed, elsewhere, metadata)
+                    written[name] = replace(behind, routed=bounded(routed, len(positions)))
                 return self._offsets(written)
 
             await self._transactions.write(
@@ -447,7 +483,7 @@ class TransactionalWriters:
             self._shared |= shared
             for name, position in written.items():
                 self._kept(position_group(self._lane.id_prefix, name.mirror), [position.remote])
-            return {name: position.tail for name, position in written.items()}
+            return written
 
     def _newly_shared(
         self,
@@ -497,6 +533,13 @@ def _by_remote(
     for name, one in begun.items():
         names[TopicPartition(one.route.topic, name.partition)].add(name)
     return names
+
+
+def _proved(problem: TailProblem, remote: TopicPartition) -> TopicPartition | None:
+    """Where the target has lost records; None: nowhere, or a broker that is cut off may say so."""
+    if isinstance(problem, RoutedLoss):
+        return problem.log if problem.proved else None
+    return remote if isinstance(problem, LostEnd) and not isinstance(problem, ShorterLog) else None
 
 
 def _behind(

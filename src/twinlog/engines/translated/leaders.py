@@ -61,7 +61,7 @@ class FlowLeaders(Generic[W, Q]):
         except Retriable as error:
             log.info("leaders cannot be refreshed now; retrying: %s", error)
             return None
-        reports = {partition: _leader(leaders, key) for partition, key in keys.items()}
+        reports = {partition: leader_of(leaders, key) for partition, key in keys.items()}
         for partition, report in reports.items():
             if reason := recreated(partition.assignment, report):
                 self._flow.fail(partition, reason, transient=False)
@@ -122,7 +122,8 @@ def _destination_recreated(wanted: Assignment, report: LeaderReport | None) -> s
     return "the destination's topic was deleted and recreated"
 
 
-def _leader(
+def leader_of(
     leaders: Mapping[TopicPartition, LeaderReport], key: TopicPartition
 ) -> LeaderReport | None:
+    """What is reported of a partition, or of its whole topic; None: nothing."""
     return leaders.get(key, leaders.get(TopicPartition(key.topic, WHOLE_TOPIC)))
