@@ -422,8 +422,9 @@ _ROWS: Final = (
         "fail",
         choice("fail", "continue"),
         "fail, continue",
-        "what happens if records are deleted on the source before they were copied, or a source "
-        "topic is recreated: the partition is FAILED, or the flow reports it and goes on",
+        "what happens if records are deleted on the source before they were copied, a source topic "
+        "is recreated, or the target loses records of a flow in transactions: the partition is "
+        "FAILED, or the flow reports it and goes on",
         origin="twinlog",
     ),
     FlowSetting(
@@ -544,7 +545,7 @@ class FlowSettings:
 
     @property
     def passes_lost(self) -> bool:
-        """Whether the flow goes on where records of the source are lost."""
+        """Whether the flow goes on where records are lost."""
         return self.twinlog_data_loss == "continue"
 
     @property

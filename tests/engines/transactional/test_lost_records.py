@@ -294,3 +294,37 @@ def test_a_routed_topic_that_was_deleted_is_not_created_again(pair: Pair, tmp_pa
         commit(pair, mirror, f"a.{topic}", 4)
         routed(pair, vip, "v4")
         copied(pair, topic, 0, "1", "2", "3", "5")
+
+
+def test_a_flow_that_passes_losses_goes_on(
+    fragile: LocalCluster, kafka: LocalCluster, tmp_path: Path
+) -> None:
+    """Goal: with `continue` nothing is copied twice or left out besides what the target has lost.
+
+    A deleted topic is created again, once every broker has said that it is gone.
+    """
+    pair = Pair(kafka, fragile)
+    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
+    asyncio.run(made(pair, mirror, topic, {**ROUTE, "twinlog.data.loss": "continue"}))
+    source, target = kafka.bootstrap_servers, fragile.bootstrap_servers
+    vip = f"vip-a.{topic}"
+    with lanes(target, tmp_path) as nodes:
+        nodes.start("node")
+        for number in range(4):  # a transaction for each
+            write(source, topic, f"v{number}")
+            routed(pair, vip, *(f"v{at}" for at in range(number + 1)))
+        write(source, topic, "4")
+        copied(pair, topic, 0, "4")
+        lose(fragile, TopicPartition(vip, 0), 2)
+        write(source, topic, "5", "v6")
+        routed(pair, vip, "v0", "v1", "v6")
+        copied(pair, topic, 0, "4", "5")
+        delete(target, vip)
+        write(source, topic, "7", "v8")
+        copied(pair, topic, 0, "4", "5", "7")
+        routed(pair, vip, "v8")
+        nodes.end()
+    lines = (tmp_path / "node.log").read_text()
+    assert f"{vip}-0, to which records were routed: " in lines
+    assert "; going on at position" in lines
+    assert "the topic was deleted, and records were copied up to" in lines

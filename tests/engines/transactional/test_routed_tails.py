@@ -168,6 +168,13 @@ class Logs:
     logs: Mapping[TopicPartition, RemoteLog]
     reports: Mapping[TopicPartition, LeaderReport]
     asked: list[TopicPartition] = field(default_factory=list)
+    absent_topics: Collection[str] | None = ()
+    """By every broker; None: one does not answer."""
+
+    async def absent(self, topics: Collection[str]) -> Collection[str]:
+        if self.absent_topics is None:
+            raise Retriable("a broker does not answer")
+        return [topic for topic in topics if topic in self.absent_topics]
 
     async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, LeaderReport]:
         return {key: one for key, one in self.reports.items() if key.topic in topics}
@@ -301,3 +308,20 @@ def test_two_partitions_have_tails_of_their_own_in_one_log() -> None:
     results = result(logs, {NAME: (ROUTED,), ANOTHER: (later,)})
     assert results[NAME] == (ROUTED._replace(leader_epoch=LeaderEpoch(8)),)
     assert isinstance(results[ANOTHER], RoutedLoss)
+
+
+@pytest.mark.parametrize("absent", [None, (), (SECOND.topic,), (LOG.topic,)])
+def test_a_deletion_is_a_loss_if_every_broker_says_so(absent: Collection[str] | None) -> None:
+    """Goal: silence is no evidence; a topic that one broker shows is not asked for."""
+    logs = Logs({SECOND: RemoteLog(own(), 54)}, {SECOND: LED}, absent_topics=absent)
+    routed = {NAME: (ROUTED,), ANOTHER: (RoutedTail(SECOND, ID, TAIL),)}
+    port = cast("DestinationPort", logs)
+    for deletion_is_loss in (True, False):
+        found = asyncio.run(compare_routed(port, routed, deletion_is_loss=deletion_is_loss))
+        assert isinstance(found[ANOTHER], tuple)
+        if deletion_is_loss and absent == (LOG.topic,):
+            assert "the topic was deleted, and records were copied up to 53" in str(found[NAME])
+            assert isinstance(found[NAME], RoutedLoss)
+        else:
+            [one] = cast("RoutedTails", found[NAME])
+            assert one.doubt is not None

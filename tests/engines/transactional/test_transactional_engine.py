@@ -101,9 +101,9 @@ def test_two_topics_that_are_copied_to_one_are_failed(monkeypatch: pytest.Monkey
     located: list[MirrorPartition] = []
 
     async def locate(
-        _: object, mirror: str, partitions: Mapping[MirrorPartition, ToBegin]
+        _: object, mirror: str, partitions: Mapping[MirrorPartition, ToBegin], **options: bool
     ) -> Mapping[MirrorPartition, NotLocated]:
-        assert mirror == "flow"
+        assert (mirror, options) == ("flow", {"passes_lost": False})
         located.extend(partitions)
         return {name: NotLocated("later") for name in partitions}
 

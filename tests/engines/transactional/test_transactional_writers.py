@@ -101,6 +101,7 @@ class Located:
         self.routed: RoutedTails | TailProblem | None = None
         """What the comparison of routed tails finds; None: that they are as they were."""
         self.shared: list[SharedPartition] = []
+        self.deletion_is_loss = False
         self.own_ids: dict[TopicPartition, Collection[int]] = {}
         """What was last asked of the log behind the tail."""
         self.meanwhile: Committed | None = None
@@ -110,11 +111,12 @@ class Located:
         for name in ("compare_tails", "compare_routed"):
             patch.setattr(writers_module, name, getattr(self, name))
 
-    def __call__(self) -> TransactionalQueue | NotLocated:
+    def __call__(self, *, passes_lost: bool = False) -> TransactionalQueue | NotLocated:
         """Locate the partition, as a new owner."""
         owner, fake = self.owner()
         to_begin = ToBegin(ROUTE, self.copied_to or Offset(0), self.copied_to)
-        result = asyncio.run(owner.locate("m", {NAME: to_begin}))[NAME]
+        locating = owner.locate("m", {NAME: to_begin}, passes_lost=passes_lost)
+        result = asyncio.run(locating)[NAME]
         for content in fake.written:
             (offset,) = content.offsets["lanes.flow.m"].values()
             self.committed = Committed(offset.offset, offset.metadata, offset.leader_epoch)
@@ -145,8 +147,13 @@ class Located:
         return dict.fromkeys(tails, self.problem) if self.problem is not None else {}
 
     async def compare_routed(
-        self, _: object, routed: Mapping[MirrorPartition, RoutedTails]
+        self,
+        _: object,
+        routed: Mapping[MirrorPartition, RoutedTails],
+        *,
+        deletion_is_loss: bool,
     ) -> dict[MirrorPartition, RoutedTails | TailProblem]:
+        self.deletion_is_loss = deletion_is_loss
         return {n: one if self.routed is None else self.routed for n, one in routed.items()}
 
     async def read_whole(self, *_: object) -> list[ControlRecord]:
@@ -404,6 +411,39 @@ def test_a_loss_in_a_routed_topic_is_failed_until_an_operator_decides(located: L
     result = located()
     assert isinstance(result, TransactionalQueue)
     assert (result.position, result.routed) == (5, ()), "the operator has decided"
+
+
+def test_a_flow_that_passes_losses_goes_on_without_the_tail(
+    located: Located, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: each loss is reported once, and the position stays; an older position is no loss."""
+    assert _start(located()) == 0
+    both = position_metadata(ROUTE, None, TAIL, routed=(ROUTED,))
+    located.committed = Committed(5, both, UNKNOWN_EPOCH)
+    located.routed = RoutedLoss(ROUTED_LOG, "shorter", proved=True)
+    result = located(passes_lost=True)
+    assert isinstance(result, NotLocated)
+    assert result.transient
+    assert located.deletion_is_loss
+    assert located.committed == Committed(5, position_metadata(ROUTE, None, TAIL), UNKNOWN_EPOCH)
+    located.routed, located.problem = None, LostEnd("the destination has lost records")
+    assert isinstance(located(passes_lost=True), NotLocated)
+    assert located.committed == Committed(5, position_metadata(ROUTE, None), UNKNOWN_EPOCH)
+    assert [one.levelname for one in caplog.records] == ["ERROR", "ERROR"]
+    assert "x.t-0, to which records were routed: shorter; going on at position 5" in caplog.text
+    located.problem = None
+    assert _start(located(passes_lost=True)) == 5
+    located.committed = Committed(5, position_metadata(ROUTE, None, TAIL), UNKNOWN_EPOCH)
+    located.problem = OlderPosition("older")
+    result = located(passes_lost=True)
+    assert isinstance(result, NotLocated)
+    assert not result.transient
+    located.problem = None
+    # What was stored as lost while it was not to be passed over.
+    located.committed = Committed(5, position_metadata(ROUTE, None, TAIL, lost=REMOTE))
+    assert isinstance(located(), NotLocated)
+    assert _start(located(passes_lost=True)) == 5
+    assert located.committed == Committed(5, position_metadata(ROUTE, None, TAIL), UNKNOWN_EPOCH)
 
 
 def test_a_position_of_an_earlier_version_that_is_lost_stays_lost(located: Located) -> None:

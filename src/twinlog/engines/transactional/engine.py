@@ -179,7 +179,10 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         }
         results: dict[MirrorPartition, TransactionalQueue | NotLocated] = {**shared}
         if to_locate:
-            results.update(await writers.locate(self._mirror, to_locate))
+            located = await writers.locate(
+                self._mirror, to_locate, passes_lost=self._flow.passes_lost
+            )
+            results.update(located)
         return results
 
     def _shared(self, partitions: Collection[_Partition]) -> Mapping[MirrorPartition, NotLocated]:

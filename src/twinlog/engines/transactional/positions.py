@@ -108,6 +108,11 @@ def routed_of(committed: Committed) -> RoutedTails:
     return parse_routed(_fields(committed.metadata).get("routed", ""))
 
 
+def lost_of(committed: Committed) -> str | None:
+    """Where a position says that the target has lost records; None: it does not."""
+    return _fields(committed.metadata).get("lost") if is_dated(committed) else None
+
+
 def loss(reason: str, position: int, group: str) -> str:
     """Why a partition with a position is FAILED, and what decides how it goes on."""
     return f"{reason}; position {position} of group {group}; commit the source's offset to go on at"
@@ -127,6 +132,7 @@ def found_position(
     *,
     copied_to: Offset | None = None,
     recreated: bool = False,
+    passes_lost: bool = False,
 ) -> Committed | None:
     """Where a partition goes on; None: it has not begun.
 
@@ -138,6 +144,7 @@ def found_position(
         partition: the partition's number.
         copied_to: where another program has copied to, as it was taken over; None: nothing.
         recreated: whether `__mirror_offsets` was recreated since the partition has a former owner.
+        passes_lost: whether it goes on where the target is known to have lost records.
 
     Raises:
         PositionLost: it has begun, or may have, and its offset is missing; or it is not dated, and
@@ -149,7 +156,7 @@ def found_position(
         if is_dated(committed):
             if not _counts(committed, wanted, copied_to):
                 return None
-            if lost := _fields(committed.metadata).get("lost"):
+            if (lost := lost_of(committed)) and not passes_lost:
                 # Earlier versions have stored 1.
                 reason = f"the destination has lost records of {remote if lost == '1' else lost}"
                 raise PositionLost(loss(reason, committed.offset, group))

@@ -190,13 +190,17 @@ def to_compare_again(
 
 
 async def compare_routed(
-    port: DestinationPort, routed: Mapping[MirrorPartition, RoutedTails]
+    port: DestinationPort,
+    routed: Mapping[MirrorPartition, RoutedTails],
+    *,
+    deletion_is_loss: bool = False,
 ) -> Mapping[MirrorPartition, RoutedTails | TailProblem]:
     """Compare logs with the routed tails of positions.
 
     Args:
         port: the target.
         routed: by source partition; no transaction of these is open.
+        deletion_is_loss: whether a topic that no broker has is a loss, and not a doubt.
 
     Returns:
         The routed tails with what is known of each now; or else that records are lost, or that a
@@ -209,7 +213,14 @@ async def compare_routed(
     if not topics:
         return routed
     leaders = await port.leaders(topics)
-    seen = {name: tuple(_seen(one, leaders) for one in tails) for name, tails in routed.items()}
+    unknown = topics - {key.topic for key in leaders}
+    deleted: Collection[str] = ()
+    if deletion_is_loss and unknown:
+        with suppress(Retriable):  # a broker that does not answer may have the topic
+            deleted = await port.absent(unknown)
+    seen = {
+        name: tuple(_seen(one, leaders, deleted) for one in tails) for name, tails in routed.items()
+    }
     pairs = {
         (one.log, one.tail): None
         for tails in seen.values()
@@ -251,14 +262,16 @@ def _is_denied(problem: TailProblem | None) -> bool:
 
 
 def _seen(
-    one: RoutedTail, leaders: Mapping[TopicPartition, LeaderReport]
+    one: RoutedTail, leaders: Mapping[TopicPartition, LeaderReport], deleted: Collection[str]
 ) -> RoutedTail | RoutedLoss:
     """A routed tail with the present leader's epoch, or the doubt."""
     report = leader_of(leaders, one.log)
-    if report is not None and is_another(one.topic_id, report.topic_id):
+    recreated = report is not None and is_another(one.topic_id, report.topic_id)
+    if recreated or one.log.topic in deleted:
+        what = "deleted and recreated" if recreated else "deleted"
         reason = (
-            "the destination has lost records: the topic was deleted and recreated, and records "
-            f"were copied up to {one.tail.end}"
+            f"the destination has lost records: the topic was {what}, and records were copied up "
+            f"to {one.tail.end}"
         )
         return RoutedLoss(one.log, reason, proved=False)
     epoch = LeaderEpoch(UNKNOWN_EPOCH if report is None else report.epoch)

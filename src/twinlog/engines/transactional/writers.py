@@ -32,6 +32,7 @@ from twinlog.engines.transactional.positions import (
     found_position,
     is_dated,
     loss,
+    lost_of,
     position_group,
     position_metadata,
     routed_of,
@@ -188,11 +189,16 @@ class TransactionalWriters:
             self._outdated = True
 
     async def locate(
-        self, mirror: str, partitions: Mapping[MirrorPartition, ToBegin]
+        self,
+        mirror: str,
+        partitions: Mapping[MirrorPartition, ToBegin],
+        *,
+        passes_lost: bool = False,
     ) -> Mapping[MirrorPartition, TransactionalQueue | NotLocated]:
         """Where these partitions of a flow go on; those that have not begun begin.
 
-        No transaction with them is in flight.
+        No transaction with them is in flight. `passes_lost`: where the target has lost records, it
+        is reported, and the position gets another tail. Then the partition is located again.
 
         Raises:
             Fenced: another owner has taken over.
@@ -221,16 +227,21 @@ class TransactionalWriters:
                         name.partition,
                         copied_to=one.copied_to,
                         recreated=len({one.begun_in, self._begun_id} - {None}) > 1,
+                        passes_lost=passes_lost,
                     )
                 except PositionLost as error:
                     results[name] = NotLocated(str(error), transient=False)
             at = {n: self._start(remotes[n], partitions[n], here) for n, here in found.items()}
-            compared = await self._compared(at)
+            compared = await self._compared(at, passes_lost=passes_lost)
             new: dict[MirrorPartition, SourcePosition] = {}
             for name, position in at.items():
                 result, here = compared[name], found[name]
                 if isinstance(result, Exception):
                     results[name] = NotLocated(str(result))
+                    if isinstance(result, LostEnd) and passes_lost:
+                        log.error("%s: %s; going on at position %d", name, result, position.offset)
+                        new[name] = _without_tail(position, result)
+                        continue
                     if isinstance(result, LostEnd | OlderPosition):
                         reason = loss(str(result), position.offset, group)
                         results[name] = NotLocated(reason, transient=False)
@@ -246,7 +257,8 @@ class TransactionalWriters:
                     routed=result,
                 )
                 # Also where an operator has committed an offset: from now on it is dated.
-                if here is None or not is_dated(here) or begun.get(name) != position.begun(name):
+                is_stored = here is not None and is_dated(here) and lost_of(here) is None
+                if not is_stored or begun.get(name) != position.begun(name):
                     new[name] = position
             for name in await self._changed(group, {n: remotes[n] for n in new}, committed):
                 del new[name]
@@ -301,12 +313,17 @@ class TransactionalWriters:
         self._keep_at |= {(group, remote): due_at for remote in remotes}
 
     async def _compared(
-        self, positions: Mapping[MirrorPartition, SourcePosition]
+        self, positions: Mapping[MirrorPartition, SourcePosition], *, passes_lost: bool
     ) -> Mapping[MirrorPartition, RoutedTails | TailProblem]:
         """The routed tails of these positions as they are now, or what is wrong with a log."""
         tails = {one.remote: one.tail for one in positions.values() if one.tail is not None}
         problems = await compare_tails(self._port, tails, self._own_ids(tails))
-        routed = await compare_routed(self._port, {n: one.routed for n, one in positions.items()})
+        routed = await compare_routed(
+            self._port,
+            {name: one.routed for name, one in positions.items()},
+            # Else an old topic that was deleted waits for a record that would go there.
+            deletion_is_loss=passes_lost,
+        )
         return {name: problems.get(one.remote, routed[name]) for name, one in positions.items()}
 
     async def _changed(
@@ -540,6 +557,14 @@ def _proved(problem: TailProblem, remote: TopicPartition) -> TopicPartition | No
     if isinstance(problem, RoutedLoss):
         return problem.log if problem.proved else None
     return remote if isinstance(problem, LostEnd) and not isinstance(problem, ShorterLog) else None
+
+
+def _without_tail(position: SourcePosition, problem: LostEnd) -> SourcePosition:
+    """A position that does not name the records any more that are lost."""
+    if isinstance(problem, RoutedLoss):
+        others = tuple(one for one in position.routed if one.log != problem.log)
+        return replace(position, routed=others)
+    return replace(position, tail=None)
 
 
 def _behind(

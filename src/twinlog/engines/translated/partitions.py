@@ -248,7 +248,8 @@ class FlowPartitions(Generic[W, Q]):
         self.begins_at_end = False
         """Whether partitions of which nothing was copied begin at the source's end."""
         self.passes_lost = False
-        """Whether records that the source has deleted before they were copied are passed over."""
+        """Whether records are passed over that the source has deleted before they were copied, or
+        that the target has lost."""
         self._random = random
         self._observe = observe
 
