@@ -29,7 +29,7 @@ from twinlog.kafka.log.records import RawRecord, build, encode_tail, whole
 from twinlog.kafka.types import LeaderEpoch, Offset, ProducerId, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Gap
-from twinlog.mirror.settings import EXACT
+from twinlog.mirror.settings import EXACT, TRANSLATED
 from twinlog.mirror.states import State
 from twinlog.runtime.ownership import OwnedStatePartition, _sealing
 from twinlog.runtime.reconciler import Mirrored, Ways
@@ -864,6 +864,84 @@ def test_a_known_end_beyond_the_log_is_ignored(known: int) -> None:
         assert (await stopped(bench, owned))[0] == 2
 
     on_bench(story)()
+
+
+class FlowBench(Bench):
+    """Owners of a flow's partition, whose writers are those of the exact engine."""
+
+    async def owner(self, name: str = "owner") -> OwnedStatePartition:
+        shard = Shard(
+            0, "twinlog", ModelDestination(self.cluster, self.network, name), LaneSettings()
+        )
+        self.states = Deaf(self.topic, self.network, name, 0, lambda: True)
+        owned = OwnedStatePartition(
+            0,
+            writers={TRANSLATED: ExactWriters(shard)},
+            kind_of=lambda _: TRANSLATED,
+            states=self.states,
+            may_write=lambda: self.lease,
+            settings=LaneSettings(lease_s=LEASE_S),
+        )
+        await owned.open()
+        return owned
+
+
+@on_bench
+async def test_what_an_owner_has_begun_is_known_to_later_ones(bench: Bench) -> None:
+    """Goal: a later owner knows what may have been written, whatever else was lost."""
+    bench = FlowBench(bench.loop)
+    owned = await bench.owner()
+    await owned.prepare([NAME])
+    later = await bench.owner("later")
+    assert later._beginnings.has_begun(NAME) is False
+    await later._beginnings.store([NAME])
+    assert bench.ends[NAME].begun
+    written = len(bench.topic._logs[0].epochs)
+    bench.states.refuses = 1  # nothing has to be written for a partition that has begun
+    await later._beginnings.store([NAME])
+    assert len(bench.topic._logs[0].epochs) == written
+    bench.states.refuses = 0
+    await later.enter({NAME: State.MIRRORING})
+    last = await bench.owner("last")
+    assert last._beginnings.has_begun(NAME)
+    await last.prepare([NAME])
+    assert last._beginnings.has_begun(NAME)
+    with pytest.raises(Fenced):
+        await later._beginnings.store([NAME._replace(partition=1)])
+
+
+@on_bench
+async def test_whether_a_partition_of_an_earlier_version_has_begun_is_not_known(
+    bench: Bench,
+) -> None:
+    """Goal: nothing is taken for not begun that an owner may have written to."""
+    bench = FlowBench(bench.loop)
+    owned = await bench.owner()
+    await owned.enter({NAME: State.PREPARING})  # as an earlier version does
+    await owned.prepare([NAME])
+    assert owned._beginnings.has_begun(NAME) is None
+    assert bench.ends[NAME].begun is None
+
+
+@on_bench
+async def test_a_beginning_is_stored_before_anything_else_is_done(bench: Bench) -> None:
+    """Goal: an owner that cannot store it, or does not know that it is stored, writes no data."""
+    bench = FlowBench(bench.loop)
+    owned = await bench.owner()
+    await owned.prepare([NAME])
+    bench.states.refuses = 1
+    with pytest.raises(Retriable):
+        await owned._beginnings.store([NAME])
+    assert not bench.ends[NAME].begun
+    bench.states.loses = True
+    with pytest.raises(Disconnected):
+        await owned._beginnings.store([NAME])
+    await owned._beginnings.store([NAME])
+    owned.reported.forget({NAME[:2]})
+    assert owned._beginnings.has_begun(NAME) is None
+    await owned.close()
+    with pytest.raises(Retriable, match="not stored"):
+        await owned._beginnings.store([NAME])
 
 
 def test_a_partition_is_sealed_with_the_id_of_the_topic_that_records_it() -> None:

@@ -8,6 +8,7 @@ from typing import Final
 from model.ports import ModelDestination, ModelSource
 from simulation.flow_lanes import FlowVariant
 from simulation.variants import Resending, Unleased
+from twinlog.engines.base import Beginnings
 from twinlog.engines.exact.ports import (
     Appended,
     Batch,
@@ -15,8 +16,9 @@ from twinlog.engines.exact.ports import (
     ProducerIdentity,
 )
 from twinlog.engines.translated.last_numbers import LastNumbers, ask_last_numbers
+from twinlog.engines.translated.location import ToLocate
 from twinlog.engines.translated.sequence import PartitionSequence
-from twinlog.engines.translated.writers import FlowWriters, ToLocate
+from twinlog.engines.translated.writers import FlowWriters
 from twinlog.kafka.types import FetchPosition, Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.store.offset_records import OffsetRecord, StoredPlan
@@ -49,8 +51,8 @@ class Trusting(FlowWriters):
 class Credulous(FlowWriters):
     """Takes a former owner whose plan is missing for one that has stored none."""
 
-    def _is_lost(self, wanted: ToLocate) -> bool:
-        del wanted
+    def _is_lost(self, name: MirrorPartition, wanted: ToLocate) -> bool:
+        del name, wanted
         return False
 
 
@@ -64,9 +66,9 @@ class Forgetting(FlowWriters):
 class Unfenced(FlowWriters):
     """Takes the end of the log for a fence."""
 
-    async def open(self) -> None:
+    async def open(self, beginnings: Beginnings) -> None:
         """Replace the fences."""
-        await super().open()
+        await super().open(beginnings)
 
         async def put(
             identity: ProducerIdentity, after: Mapping[TopicPartition, int]

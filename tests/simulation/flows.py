@@ -55,11 +55,14 @@ class FlowHazards:
     * `renamed`: epochs of transactional ids end, so that they get other producer ids.
     * `forgotten`: `__mirror_offsets` is deleted and created again while lanes run. A partition is
       FAILED then, or it is complete, and its map is right as far as it is there.
+    * `cut`: partitions of `__mirror_offsets` lose their end, or all records, under the same topic
+      id. A partition is FAILED then, or it is complete.
     """
 
     unclean: bool = False
     renamed: bool = False
     forgotten: bool = False
+    cut: bool = False
 
 
 NO_FLOW_HAZARDS: Final = FlowHazards()
@@ -299,6 +302,7 @@ class FlowSimulation(Simulation):
             (self._draw.choice((0.0, 8.0)), self._lack_replicas),
             (6.0 if self._flow_hazards.unclean else 0.0, self._lose_replicated),
             (12.0 if self._flow_hazards.forgotten else 0.0, self._lose_offsets),
+            (4.0 if self._flow_hazards.cut else 0.0, self._cut_offsets),
         ):
             if mean:
                 self._again(mean, action)
@@ -337,6 +341,13 @@ class FlowSimulation(Simulation):
             self.destination.delete_topic(OFFSETS_TOPIC)
             self.checker.lose_offsets()
             self.loop.later(self._draw.choice((0.0, 0.5, 4.0)), self._create_offsets)
+
+    def _cut_offsets(self) -> None:
+        """Lose the end of a partition of `__mirror_offsets`, or all of it."""
+        key = TopicPartition(OFFSETS_TOPIC, self._draw.randrange(SHARDS))
+        if self.destination.partition(key).leader >= 0:
+            self.destination.move_leader(key, lose=self._draw.choice((1, 5, 50, 100_000)))
+            self.checker.lose_offsets(cut=True)
 
     # ---- peace ---------------------------------------------------------------------------------
 

@@ -33,7 +33,8 @@ def test_a_seed_of_flows_is_reproducible() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hazard", "seeds"), [("unclean", "0:4"), ("renamed", "0:4"), ("forgotten", "7400:7404")]
+    ("hazard", "seeds"),
+    [("unclean", "0:4"), ("renamed", "0:4"), ("forgotten", "7400:7404"), ("cut", "1:5")],
 )
 def test_flows_pass_under_hazards(hazard: str, seeds: str) -> None:
     """Goal: lost copies and lost plans are reported, and another producer id loses none.
@@ -75,7 +76,11 @@ def test_a_flow_that_trusts_the_end_of_its_remote_log_is_found() -> None:
 
 
 def test_a_flow_that_does_not_notice_lost_plans_is_found() -> None:
-    """Goal: a partition whose plan was lost with `__mirror_offsets` does not begin anew."""
-    arguments = ("--seeds", "3:5", "--hazards", "forgotten", "--variant", "credulous")
-    done = run_simulation("--flows", *arguments, "--until-failed")
-    assert "FAILED: Violation" in done.stdout, done.stdout + done.stderr
+    """Goal: a partition whose plan was lost with `__mirror_offsets` does not begin anew.
+
+    Also if the topic's partitions have lost records, and others are left in them.
+    """
+    for hazard, seeds in (("forgotten", "3:5"), ("cut", "1:4")):
+        arguments = ("--seeds", seeds, "--hazards", hazard, "--variant", "credulous")
+        done = run_simulation("--flows", *arguments, "--until-failed")
+        assert "FAILED: Violation" in done.stdout, done.stdout + done.stderr

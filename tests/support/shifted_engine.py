@@ -18,6 +18,7 @@ import pytest
 
 from twinlog.engines.base import (
     Assignment,
+    Beginnings,
     BrokerTraffic,
     LaneContext,
     Observer,
@@ -110,7 +111,7 @@ class ShiftedWriters:
     def __init__(self, destination: KafkaCluster) -> None:
         self._destination = destination
 
-    async def open(self) -> None: ...
+    async def open(self, beginnings: Beginnings) -> None: ...
 
     async def close(self) -> None: ...
 

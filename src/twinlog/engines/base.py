@@ -155,6 +155,27 @@ class ThrottledReads(NamedTuple):
     held_back: bool
 
 
+class Beginnings(Protocol):
+    """Which partitions of a state partition have begun, as `__mirror_state` stores it.
+
+    What an engine has recorded of a partition may be lost. Then this shows that it is lost, and not
+    that nothing was copied: it is stored elsewhere, after the record and before the first write.
+    """
+
+    def has_begun(self, name: MirrorPartition) -> bool | None:
+        """Whether anything may have been written; None: not known, as of an earlier version."""
+        ...
+
+    async def store(self, names: Collection[MirrorPartition]) -> None:
+        """Store that these have begun; on return it is stored.
+
+        Raises:
+            Fenced: the state partition has another owner.
+            Retriable: it is unknown whether it was stored; call it again.
+        """
+        ...
+
+
 class SharedWriters(Protocol):
     """The identities under which one kind of engine writes in one state partition."""
 
@@ -168,8 +189,11 @@ class SharedWriters(Protocol):
         """Whether it cannot seal any more what it has written, without another takeover."""
         ...
 
-    async def open(self) -> None:
+    async def open(self, beginnings: Beginnings) -> None:
         """Prepare to write, without fencing a former owner's data; called before its first use.
+
+        Args:
+            beginnings: of the state partition.
 
         Raises:
             Fenced: the lane may not write any more.

@@ -34,7 +34,7 @@ that ends an open filler transaction, in the gap that it was for.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -58,6 +58,26 @@ from twinlog.store.control_topics import States
 from twinlog.store.state_records import PartitionState
 
 log = logging.getLogger(__name__)
+
+
+class StoredBeginnings:
+    """`Beginnings`, in an owned state partition that writes its reported states by `write`."""
+
+    def __init__(self, reported: ReportedStates, write: Callable[[], Awaitable[None]]) -> None:
+        self._reported = reported
+        self._write = write
+
+    def has_begun(self, name: MirrorPartition) -> bool | None:
+        """See `Beginnings.has_begun`."""
+        return self._reported.last(name).begun
+
+    async def store(self, names: Collection[MirrorPartition]) -> None:
+        """See `Beginnings.store`."""
+        if self._reported.note_begun(names):
+            return
+        await self._write()
+        if not self._reported.note_begun(names):
+            raise Retriable("not stored: the state partition is closed, or its mirror was deleted")
 
 
 class OwnedStatePartition:
@@ -89,6 +109,7 @@ class OwnedStatePartition:
         self.informed = False
         """Whether the desired state is known as of the takeover (reconciler.py)."""
         self.reported = ReportedStates()
+        self._beginnings = StoredBeginnings(self.reported, self.write_states)
         self.refused = RefusedStops(settings.backoff_max_s)
         self._states = states
         self._may_write = may_write
@@ -130,7 +151,7 @@ class OwnedStatePartition:
         """
         async with self._opening:
             if kind not in self._opened:
-                await self.writers[kind].open()
+                await self.writers[kind].open(self._beginnings)
                 self._opened.add(kind)
         return self.writers[kind]
 
@@ -192,7 +213,8 @@ class OwnedStatePartition:
             Retriable: not now; call it again.
         """
         for kind, kind_names in self._by_kind(names).items():
-            self.reported.note_writers((await self._writers(kind)).id, kind_names)
+            writers = await self._writers(kind)
+            self.reported.note_writers(writers.id, kind_names, may_begin=kind != EXACT)
         fresh = self.reported.never_owned(names)
         # A resumed partition goes to MIRRORING directly.
         resumed = {State.PAUSED, State.PAUSING}

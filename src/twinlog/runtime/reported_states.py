@@ -228,8 +228,12 @@ class ReportedStates:
         if row.epoch not in {UNKNOWN_EPOCH, self.last(name).epoch}:
             self._mirrored_said[name] = self.last(name)._replace(epoch=row.epoch)
 
-    def note_writers(self, writers: int, names: Iterable[MirrorPartition]) -> None:
+    def note_writers(
+        self, writers: int, names: Iterable[MirrorPartition], *, may_begin: bool = False
+    ) -> None:
         """Report the id of the partitions' writers, before anything is appended under it.
+
+        `may_begin`: also that those have not begun that have never had an owner (`Beginnings`).
 
         A transactional id has another producer id when its epochs are used up, and when it has
         expired at its coordinator (transactional.id.expiration.ms, a week by default).
@@ -238,7 +242,18 @@ class ReportedStates:
             last_mirrored = self.last(name)
             if writers not in last_mirrored.producers:
                 producers = (*last_mirrored.producers, writers)[-MOST_PRODUCERS:]
-                self._mirrored_said[name] = last_mirrored._replace(producers=producers)
+                last_mirrored = last_mirrored._replace(producers=producers)
+            if may_begin and last_mirrored.begun is None and name not in self._stored_states:
+                last_mirrored = last_mirrored._replace(begun=False)
+            if last_mirrored != self.last(name):
+                self._mirrored_said[name] = last_mirrored
+
+    def note_begun(self, names: Iterable[MirrorPartition]) -> bool:
+        """Report that these have begun; return whether that is stored already."""
+        unstored = [n for n in names if n not in self._mirrored or not self._mirrored[n].begun]
+        for name in unstored:
+            self._mirrored_said[name] = self.last(name)._replace(begun=True)
+        return not unstored
 
     def last(self, name: MirrorPartition) -> LastMirrored:
         """What is known of a partition's last mirrored end."""

@@ -14,7 +14,8 @@ int16 record type and the key's fields, a value is an int16 version and the valu
                                again; without a value
     LastMirrorEpochsValue      topics: name compact string | partitions: index int32, epoch int32,
                                tags; tag 10000: the last mirrored end, int64; tag 10001: the
-                               ids of the mirror's data producers in this log, int64 each
+                               ids of the mirror's data producers in this log, int64 each;
+                               tag 10002: whether it has begun, int8
 
 docs/decisions/0005-state-record-keys.md explains why the keys are longer, and what that means for a
 reader of the KIP's own keys. This module also reads records with the KIP's own keys.
@@ -47,6 +48,7 @@ REASON_TAG: Final = 10_000
 END_TAG: Final = 10_000
 PRODUCERS_TAG: Final = 10_001
 UNCONFIRMED_TAG: Final = 10_001
+BEGUN_TAG: Final = 10_002
 """Kafka numbers a schema's tags from 0 up; these numbers avoid tags that the KIP may add."""
 MAX_REASON: Final = 4096
 """Characters of a reason that are kept."""
@@ -77,11 +79,15 @@ class LastMirrored(NamedTuple):
     destination holds the source's log below `end`: exactly up to `end` once the partition is
     STOPPED, at least up to `end` before; -1 if it is not known. `producers` are the ids under which
     the mirror may have written data: a batch at or above `end` from another producer is foreign.
+
+    `begun`, of a flow: whether it was recorded where the partition goes on, which it is before
+    anything is written. None: not known, as of an earlier version.
     """
 
     epoch: LeaderEpoch
     end: Offset
     producers: tuple[int, ...] = ()
+    begun: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +152,8 @@ def encode_epoch(partition: MirrorPartition, last: LastMirrored) -> tuple[bytes,
         tag_values[PRODUCERS_TAG] = b"".join(
             INT64.pack(producer_id) for producer_id in last.producers
         )
+    if last.begun is not None:
+        tag_values[BEGUN_TAG] = INT8.pack(last.begun)
     row = INT32.pack(partition.partition) + INT32.pack(last.epoch) + tags(tag_values)
     topic = compact_string(partition.topic) + compact_count(1) + row + _NO_TAGS
     return epochs_key(partition), INT16.pack(_VERSION) + compact_count(1) + topic + _NO_TAGS
@@ -202,7 +210,8 @@ def _epochs(mirror: str, body: FieldReader) -> Iterable[tuple[MirrorPartition, L
             epoch = LeaderEpoch(body.int32())
             tag_values = body.tags()
             producers = _producers(tag_values.get(PRODUCERS_TAG, b""))
-            yield partition, LastMirrored(epoch, _end(tag_values.get(END_TAG)), producers)
+            begun = _begun(tag_values.get(BEGUN_TAG))
+            yield partition, LastMirrored(epoch, _end(tag_values.get(END_TAG)), producers, begun)
         body.tags()
     body.tags()
     body.finish()
@@ -215,6 +224,15 @@ def _end(tag: bytes | None) -> Offset:
     end = Offset(reader.int64())
     reader.finish()
     return end
+
+
+def _begun(tag: bytes | None) -> bool | None:
+    if tag is None:
+        return None
+    reader = FieldReader(tag, "the beginning of a flow's partition in __mirror_state")
+    begun = reader.int8()
+    reader.finish()
+    return begun != 0
 
 
 def _producers(tag: bytes) -> tuple[int, ...]:

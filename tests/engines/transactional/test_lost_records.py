@@ -6,23 +6,20 @@ from pathlib import Path
 
 import pytest
 from clients import client
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from lane_processes import lanes
-from stored_flows import states
-from transformed_flows import consumed, made, positions
+from lost_logs import SECONDS, copied, failed, lose, routed, routed_values, values, write
+from transformed_flows import made, positions
 from waiting import until
 
 from conftest import Pair
 from twinlog.engines.transactional.positions import position_group
 from twinlog.kafka.groups.offsets import Committed, commit_offsets
-from twinlog.kafka.log.batch import Header, batches
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
-SECONDS = 90.0
 ROUTE = {
     "transforms": "route",
     "transforms.route.type": "org.apache.kafka.connect.transforms.RegexRouter",
@@ -35,60 +32,6 @@ ROUTE = {
 }
 """Records with the header `vip` go to `vip-a.TOPIC`, others to `a.TOPIC`."""
 
-
-def log_file(cluster: LocalCluster, log: TopicPartition) -> Path:
-    name = f"{log.topic}-{log.partition}"
-    [path] = (cluster.directory / "node-1" / "data" / name).glob("*.log")
-    return path
-
-
-def data_batches(cluster: LocalCluster, log: TopicPartition) -> list[Header]:
-    headers = batches(memoryview(log_file(cluster, log).read_bytes()))
-    return [header for header in headers if not header.is_control]
-
-
-def lose(cluster: LocalCluster, log: TopicPartition, count: int) -> None:
-    """Kill the broker, remove the last data batches and all behind them, and start it again."""
-    at = data_batches(cluster, log)[-count].position
-    cluster.kill(1)
-    with log_file(cluster, log).open("r+b") as file:
-        file.truncate(at)
-    cluster.start_broker(1)
-
-
-def write(servers: str, topic: str, *values: str, partition: int = 0) -> None:
-    """Write a batch for each value; a value that begins with `v` has the header `vip`."""
-    producer = Producer({"bootstrap.servers": servers})
-    for value in values:
-        headers = [("vip", b"")] if value.startswith("v") else []
-        producer.produce(topic, value, partition=partition, headers=headers)
-        assert producer.flush(60) == 0
-
-
-def values(pair: Pair, topic: str, partition: int) -> list[bytes]:
-    return routed_values(pair, f"a.{topic}", partition)
-
-
-def routed_values(pair: Pair, name: str, partition: int = 0) -> list[bytes]:
-    found = consumed(pair.destination.bootstrap_servers, name)
-    return [value for value, _ in found[partition]]
-
-
-def copied(pair: Pair, topic: str, partition: int, *wanted: str) -> None:
-    routed(pair, f"a.{topic}", *wanted, partition=partition)
-
-
-def routed(pair: Pair, name: str, *wanted: str, partition: int = 0) -> None:
-    expected = [value.encode() for value in wanted]
-    until(lambda: routed_values(pair, name, partition) == expected, SECONDS, f"{wanted}")
-
-
-def failed(pair: Pair, mirror: str, text: str) -> None:
-    def is_failed() -> bool:
-        state, reason = states(pair, mirror)[0]
-        return state == "FAILED" and text in str(reason)
-
-    until(is_failed, SECONDS, text)
 
 
 def offsets_log(cluster: LocalCluster, group: str) -> TopicPartition:

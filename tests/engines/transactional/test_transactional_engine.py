@@ -20,8 +20,8 @@ from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.engines.transactional.remote_tails import tail_of_batch
 from twinlog.engines.transactional.routed_tails import Doubt, RoutedTail
 from twinlog.engines.transactional.writers import ToBegin, TransactionalWriters
+from twinlog.engines.translated.location import NotLocated
 from twinlog.engines.translated.partitions import FlowPartition, FlowStage
-from twinlog.engines.translated.writers import NotLocated
 from twinlog.kafka.errors import Retriable
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import build

@@ -143,14 +143,14 @@ def test_an_operator_may_go_back_behind_a_takeover_that_has_begun() -> None:
 def test_a_missing_offset_is_a_loss_if_the_record_of_beginnings_was_recreated() -> None:
     """Goal: a partition that was copied does not begin anew where both were lost."""
     with pytest.raises(PositionLost):
-        found_position(None, None, ROUTE, "g", 3, recreated=True)
+        found_position(None, None, ROUTE, "g", 3, begun_before=True)
     # It has begun since then, or other topics have.
     with pytest.raises(PositionLost):
-        found_position(None, BegunPartition(NAME, ROUTE), ROUTE, "g", 3, recreated=True)
+        found_position(None, BegunPartition(NAME, ROUTE), ROUTE, "g", 3, begun_before=True)
     former = BegunPartition(NAME, FORMER_SOURCE)
-    assert found_position(None, former, ROUTE, "g", 3, recreated=True) is None
+    assert found_position(None, former, ROUTE, "g", 3, begun_before=True) is None
     here = Committed(5, OURS)
-    assert found_position(here, None, ROUTE, "g", 3, recreated=True) == here
+    assert found_position(here, None, ROUTE, "g", 3, begun_before=True) == here
 
 
 def test_what_has_begun_is_no_past_of_plans() -> None:

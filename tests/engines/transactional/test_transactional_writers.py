@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from stored_beginnings import MemoryBeginnings
 
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.transactional import transactions
@@ -34,8 +35,8 @@ from twinlog.engines.transactional.writers import (
     ToBegin,
     TransactionalWriters,
 )
+from twinlog.engines.translated.location import NotLocated
 from twinlog.engines.translated.remote_log import LostEnd
-from twinlog.engines.translated.writers import NotLocated
 from twinlog.kafka.client.metadata import EMPTY
 from twinlog.kafka.errors import Retriable, TwinlogError
 from twinlog.kafka.groups.offsets import Committed
@@ -104,6 +105,8 @@ class Located:
         self.deletion_is_loss = False
         self.own_ids: dict[TopicPartition, Collection[int]] = {}
         """What was last asked of the log behind the tail."""
+        self.beginnings = MemoryBeginnings()
+        self.begun_in: UUID | None = None
         self.meanwhile: Committed | None = None
         """What an operator commits while a partition is located."""
         for name in ("committed_offsets", "read_whole", "offsets_topic_id", "read_begun"):
@@ -114,7 +117,7 @@ class Located:
     def __call__(self, *, passes_lost: bool = False) -> TransactionalQueue | NotLocated:
         """Locate the partition, as a new owner."""
         owner, fake = self.owner()
-        to_begin = ToBegin(ROUTE, self.copied_to or Offset(0), self.copied_to)
+        to_begin = ToBegin(ROUTE, self.copied_to or Offset(0), self.copied_to, self.begun_in)
         locating = owner.locate("m", {NAME: to_begin}, passes_lost=passes_lost)
         result = asyncio.run(locating)[NAME]
         for content in fake.written:
@@ -130,6 +133,7 @@ class Located:
         owner = TransactionalWriters(0, lane, port)
         fake: Any = Transactions()
         owner._transactions = fake
+        owner._beginnings = self.beginnings
         return owner, fake
 
     async def committed_offsets(self, *_: object, **__: object) -> dict[TopicPartition, Committed]:
@@ -300,6 +304,33 @@ def test_an_offset_that_no_lane_has_dated_is_not_of_a_topic_that_was_recreated(
     assert _start(located()) == 1235
 
 
+def test_a_partition_whose_records_are_all_lost_does_not_begin_anew(located: Located) -> None:
+    """Goal: `__mirror_offsets` has lost its end under the same id, and the group its offset.
+
+    An operator's offset decides where it goes on.
+    """
+    assert _start(located()) == 0
+    assert located.beginnings.known == {NAME: True}
+    located.committed, located.begun = None, []
+    for _ in range(2):
+        result = located()
+        assert isinstance(result, NotLocated)
+        assert "the position is lost" in result.reason
+    located.committed = Committed(7, "")
+    assert _start(located()) == 7
+
+
+def test_a_partition_of_which_nothing_was_written_begins(located: Located) -> None:
+    """Goal: it is not FAILED because `__mirror_offsets` was recreated before it has begun.
+
+    Of what an earlier version has begun with, this is not known.
+    """
+    located.begun_in = UUID(int=8)
+    assert isinstance(located(), NotLocated)
+    located.beginnings.known = {NAME: False}
+    assert _start(located()) == 0
+
+
 def test_positions_from_before_a_fence_are_not_written() -> None:
     """Goal: who takes the id back does not write what another owner may have written meanwhile."""
     lane: Any = SimpleNamespace(destination=CLUSTER, id_prefix="lanes", settings=LaneSettings())
@@ -309,9 +340,9 @@ def test_positions_from_before_a_fence_are_not_written() -> None:
     owner._transactions = fake
 
     async def run() -> None:
-        await owner.open()
+        await owner.open(MemoryBeginnings())
         await owner.write({}, {NAME: position(1)})
-        await owner.open()
+        await owner.open(MemoryBeginnings())
         with pytest.raises(Outdated):
             await owner.write({}, {NAME: position(1)})
         await owner.write({}, {NAME: position(2)})
@@ -366,7 +397,7 @@ def test_a_position_has_the_tail_of_its_own_transaction() -> None:
     position_of = replace(position(1), tail=TAIL)
 
     async def run() -> None:
-        await owner.open()
+        await owner.open(MemoryBeginnings())
         for start, tail in ((None, TAIL), (53, NEXT)):
             fake.landed = {} if start is None else {REMOTE: LandedBatches(Offset(start), tail)}
             written = await owner.write({}, {NAME: position_of})
@@ -554,7 +585,7 @@ def test_who_writes_to_another_ones_remote_partition_records_it_first() -> None:
     owner._transactions = fake
 
     async def run() -> None:
-        await owner.open()
+        await owner.open(MemoryBeginnings())
         owner._begun, owner._begun_id = {}, OFFSETS_ID
         of_other = replace(position(1), remote=other, route=ROUTE._replace(topic="A.u"))
         await owner._begin({NAME: position(1), second: of_other})
@@ -585,7 +616,7 @@ def test_two_partitions_that_are_copied_to_one_are_recorded() -> None:
     later = NAME._replace(mirror="later")
 
     async def run() -> None:
-        await owner.open()
+        await owner.open(MemoryBeginnings())
         await owner._begin({NAME: position(1)})
         await owner._begin({later: position(1)})
         await owner._begin({NAME: position(1)})

@@ -10,14 +10,16 @@ from uuid import UUID
 import pytest
 from batch_builders import COMMIT, batch, marker, record
 from sole_owner import owned_for_good
+from stored_beginnings import MemoryBeginnings
 
 from twinlog.engines.base import LaneContext, Sealed, Sealing
 from twinlog.engines.exact.data_id import DataId
 from twinlog.engines.exact.ports import ActiveProducers, DestinationPort, LogEnd, ProducerIdentity
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.translated import writers as writers_module
+from twinlog.engines.translated.location import NotLocated, ToLocate
 from twinlog.engines.translated.sequence import PartitionSequence
-from twinlog.engines.translated.writers import FlowWriters, NotLocated, ToLocate
+from twinlog.engines.translated.writers import FlowWriters
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import ControlTopicLost, Retriable
@@ -66,6 +68,8 @@ class MemoryLog:
     def __init__(self) -> None:
         self.records: list[OffsetRecord] = []
         self.takeovers = 0
+        self.beginnings = MemoryBeginnings()
+        """In `__mirror_state`, which stays when the log is lost."""
         self.broken = False
         self.topic_id = UUID(int=9)
 
@@ -137,6 +141,7 @@ def _writers(log: MemoryLog, port: OnePartition) -> FlowWriters:
     )
     writers = FlowWriters(3, lane, cast("DestinationPort", port))
     writers._log = log  # type: ignore[assignment]
+    writers._beginnings = log.beginnings
     return writers
 
 
@@ -323,27 +328,99 @@ def test_without_a_stored_plan_a_log_that_is_not_empty_is_not_written_to() -> No
 
 
 def test_every_owner_knows_that_what_was_stored_is_lost() -> None:
-    """Goal: not only the first owner of a log that an operator has created again.
+    """Goal: nothing is copied again by a later owner than the first one that finds a log lost.
 
-    The first one leaves a trace in it, and so do its own takeovers.
+    The first one leaves a trace in it, and so do its own takeovers. The partition was begun by an
+    earlier version, which has not stored that it has begun.
     """
 
     async def body() -> None:
         log, port = MemoryLog(), OnePartition(50)
-        log.records = [OffsetsOwner("7.1"), OffsetsProducer(7)]
-        for known, is_located in ((None, True), (UUID(int=9), True), (UUID(int=8), False)):
+        same = {NAME: replace(OWNED[NAME], offsets_topic_id=log.topic_id)}
+        trace = [OffsetsOwner("7.1"), OffsetsProducer(7)]
+        first = _writers(log, port)
+        assert _is_lost(await first.locate(same))
+        log.records = [*trace]  # its own
+        first._log_known = False  # a write has failed
+        assert _is_lost(await first.locate(same))
+        for _ in range(2):
+            assert _is_lost(await _writers(log, port).locate(same))
+        for known in (None, UUID(int=8), UUID(int=9)):  # the topic was created again
+            log.beginnings.known.clear()
             wanted = {NAME: replace(OWNED[NAME], offsets_topic_id=known)}
-            found = (await _writers(log, port).locate(wanted))[NAME]
-            assert isinstance(found, PartitionSequence) is is_located
-            log.records = log.records[:2]
-        log.records = []
-        writers = _writers(log, port)
-        assert isinstance((await writers.locate(OWNED))[NAME], NotLocated)
-        log.records = [OffsetsOwner("7.1"), OffsetsProducer(7)]  # its own
-        writers._log_known = False  # a write has failed
-        assert isinstance((await writers.locate(OWNED))[NAME], NotLocated)
+            assert _is_lost(await _writers(log, port).locate(wanted)) is (known == UUID(int=8))
+            log.records = [*trace]
 
     _run(body())
+
+
+@pytest.mark.parametrize("trace", [True, False])
+def test_a_plan_that_is_lost_alone_is_known_to_be_lost(trace: bool) -> None:
+    """Goal: a log that has lost its end has the traces of all owners before, and the same id."""
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        same = {NAME: replace(NEW[NAME], offsets_topic_id=log.topic_id)}
+        sequence = await _located(_writers(log, port), same)
+        sequence.offer([_data(100, 103)])
+        assert log.beginnings.known == {NAME: True}
+        log.records = [OffsetsOwner("7.1"), OffsetsProducer(7)] if trace else []
+        for owned_before in (True, True, False):
+            again = {NAME: replace(same[NAME], owned_before=owned_before)}
+            assert _is_lost(await _writers(log, port).locate(again))
+        assert len(log.records) == (2 if trace else 0)
+        port.end = 0  # nothing of it is in the log of an empty topic
+        assert (await _located(_writers(log, port), same)).position == 100
+
+    _run(body())
+
+
+def test_an_owner_that_has_sent_nothing_leaves_no_partition_failed() -> None:
+    """Goal: killed before its plan is stored, or behind that, it has begun nothing.
+
+    That a partition has begun is stored last: then a plan that is missing is always one of which
+    something may have been sent.
+    """
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        log.beginnings.known = {NAME: False}  # stored with PREPARING
+        wanted = {NAME: replace(OWNED[NAME], offsets_topic_id=UUID(int=8))}
+        log.broken = log.beginnings.broken = True
+        with pytest.raises(Retriable, match="no answer"):
+            await _writers(log, port).locate(wanted)
+        log.broken = False
+        with pytest.raises(Retriable, match="the states cannot be written"):
+            await _writers(log, port).locate(wanted)
+        assert [type(stored) for stored in log.records] == [MapChunk, StoredPlan]
+        log.records = []  # and the plan is lost
+        log.beginnings.broken = False
+        assert (await _located(_writers(log, port), wanted)).position == 0
+        assert log.beginnings.known == {NAME: True}
+
+    _run(body())
+
+
+def test_a_seal_begins_nothing() -> None:
+    """Goal: a partition that was stopped before it was copied can begin later."""
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        log.beginnings.known = {NAME: False}
+        last = LastMirrored(LeaderEpoch(-1), Offset(-1))
+        await _writers(log, port).seal({NAME: Sealing(KEY, None, last, differs=False)})
+        assert log.beginnings.known == {NAME: False}
+
+    _run(body())
+
+
+def _is_lost(located: Mapping[MirrorPartition, PartitionSequence | NotLocated]) -> bool:
+    """Whether the partition is FAILED for good, as its plan is lost."""
+    found = located[NAME]
+    if isinstance(found, PartitionSequence):
+        return False
+    assert "nothing of a former owner is stored" in found.reason
+    return not found.transient
 
 
 def test_a_plan_without_a_map_is_no_beginning() -> None:
@@ -378,7 +455,7 @@ def test_an_owner_reads_what_is_stored_before_it_begins_with_a_partition() -> No
     async def body() -> None:
         log = MemoryLog()
         writers = _writers(log, OnePartition(0))
-        await writers.open()
+        await writers.open(MemoryBeginnings())
         assert log.takeovers == 1
         await writers.close()
 
@@ -400,7 +477,7 @@ def test_mirrors_without_flows_do_not_wait_for_a_lost_record_of_flows(
         monkeypatch.setattr(MemoryLog, "take_over", take_over)
         monkeypatch.setattr(writers_module, "_TRACE_S", 0.01)
         writers = _writers(MemoryLog(), OnePartition(0))
-        await writers.open()
+        await writers.open(MemoryBeginnings())
         await writers.close()
 
     _run(body())

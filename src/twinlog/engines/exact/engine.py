@@ -16,6 +16,7 @@ from weakref import WeakSet
 
 from twinlog.engines.base import (
     Assignment,
+    Beginnings,
     BrokerTraffic,
     LaneContext,
     Observer,
@@ -116,13 +117,14 @@ class ExactWriters:
         """Whether the data has another producer id by now, which does not fence the former one."""
         return self.shard.renamed
 
-    async def open(self) -> None:
+    async def open(self, beginnings: Beginnings) -> None:
         """Learn the producer id of the data.
 
         Raises:
             Fenced: the lane may not write any more.
             Retriable: not now; call it again.
         """
+        del beginnings  # the destination's log shows what was copied
         await self.shard.open()
 
     async def close(self) -> None:

@@ -34,8 +34,8 @@ from twinlog.engines.transactional.writers import (
     TransactionalWriters,
 )
 from twinlog.engines.translated.engine import BaseFlowEngine
+from twinlog.engines.translated.location import NotLocated
 from twinlog.engines.translated.partitions import TOO_LARGE, FlowPartition, FlowStage
-from twinlog.engines.translated.writers import NotLocated
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (

@@ -131,7 +131,7 @@ def found_position(
     partition: int,
     *,
     copied_to: Offset | None = None,
-    recreated: bool = False,
+    begun_before: bool = False,
     passes_lost: bool = False,
 ) -> Committed | None:
     """Where a partition goes on; None: it has not begun.
@@ -143,7 +143,8 @@ def found_position(
         group: the group's name.
         partition: the partition's number.
         copied_to: where another program has copied to, as it was taken over; None: nothing.
-        recreated: whether `__mirror_offsets` was recreated since the partition has a former owner.
+        begun_before: whether it has begun, or may have, where no record of it was found: as
+            `__mirror_state` has it, or as `__mirror_offsets` was recreated since.
         passes_lost: whether it goes on where the target is known to have lost records.
 
     Raises:
@@ -167,7 +168,7 @@ def found_position(
                 f"operator has committed for group {group}, may be from before {doubt}"
             )
         return committed
-    has_begun = recreated if begun is None else _same(begun.route, wanted)
+    has_begun = begun_before if begun is None else _same(begun.route, wanted)
     if not has_begun:
         return None
     raise PositionLost(

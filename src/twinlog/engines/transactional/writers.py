@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
-from twinlog.engines.base import LaneContext, Sealed, Sealing
+from twinlog.engines.base import Beginnings, LaneContext, Sealed, Sealing
 from twinlog.engines.exact.ports import DestinationPort
 from twinlog.engines.transactional.positions import (
     PositionLost,
@@ -60,8 +60,8 @@ from twinlog.engines.transactional.transactions import (
     TransactionContent,
 )
 from twinlog.engines.translated.deleted_remotes import DeletedRemotes
+from twinlog.engines.translated.location import NotLocated
 from twinlog.engines.translated.remote_log import LostEnd
-from twinlog.engines.translated.writers import NotLocated
 from twinlog.kafka.errors import Fenced, Refusal, Retriable, TwinlogError
 from twinlog.kafka.groups.offsets import Committed, committed_offsets
 from twinlog.kafka.log.compression import Codec
@@ -145,6 +145,7 @@ class TransactionalWriters:
         self._number = number
         self._lane = lane
         self._port = port
+        self._beginnings: Beginnings  # from `open` on
         self._transactions = TargetTransactions(
             lane.destination, f"{lane.id_prefix}.{number}.transactions", self._permit
         )
@@ -171,12 +172,13 @@ class TransactionalWriters:
         """Never: whatever producer id the transactional id has, a new epoch ends the former one."""
         return False
 
-    async def open(self) -> None:
+    async def open(self, beginnings: Beginnings) -> None:
         """Fence the former owner.
 
         Raises:
             Fenced, Retriable: see `SharedWriters.open`.
         """
+        self._beginnings = beginnings
         async with self._turns:
             await self._fence()
 
@@ -226,7 +228,7 @@ class TransactionalWriters:
                         group,
                         name.partition,
                         copied_to=one.copied_to,
-                        recreated=len({one.begun_in, self._begun_id} - {None}) > 1,
+                        begun_before=self._begun_before(name, one),
                         passes_lost=passes_lost,
                     )
                 except PositionLost as error:
@@ -265,9 +267,9 @@ class TransactionalWriters:
                 results[name] = NotLocated("its position has changed meanwhile")
             if new:
                 await self._begin(new)
-            await self._keep(
-                group, {n: key for n, key in remotes.items() if n not in new}, committed
-            )
+            await self._keep(group, _to_keep(remotes, results, new, committed), committed)
+        located = [n for n, one in results.items() if isinstance(one, TransactionalQueue)]
+        await self._beginnings.store(located)  # before anything is sent
         return results
 
     async def _keep(
@@ -325,6 +327,13 @@ class TransactionalWriters:
             deletion_is_loss=passes_lost,
         )
         return {name: problems.get(one.remote, routed[name]) for name, one in positions.items()}
+
+    def _begun_before(self, name: MirrorPartition, wanted: ToBegin) -> bool:
+        """Whether a partition may have begun of which `__mirror_offsets` has no record."""
+        begun = self._beginnings.has_begun(name)
+        if begun is None:
+            return len({wanted.begun_in, self._begun_id} - {None}) > 1
+        return begun
 
     async def _changed(
         self,
@@ -550,6 +559,26 @@ def _by_remote(
     for name, one in begun.items():
         names[TopicPartition(one.route.topic, name.partition)].add(name)
     return names
+
+
+def _to_keep(
+    remotes: Mapping[MirrorPartition, TopicPartition],
+    results: Mapping[MirrorPartition, TransactionalQueue | NotLocated],
+    new: Collection[MirrorPartition],
+    found: Mapping[TopicPartition, Committed],
+) -> Mapping[MirrorPartition, TopicPartition]:
+    """The partitions whose positions may be committed again as they were found.
+
+    Only where the logs agree with the position, or it says itself that they do not: another one may
+    be a former position, which a coordinator that is cut off has given.
+    """
+    return {
+        name: key
+        for name, key in remotes.items()
+        if name not in new
+        and key in found
+        and (isinstance(results[name], TransactionalQueue) or lost_of(found[key]) is not None)
+    }
 
 
 def _proved(problem: TailProblem, remote: TopicPartition) -> TopicPartition | None:

@@ -34,6 +34,7 @@ from twinlog.engines.exact.ports import (
     SourcePort,
 )
 from twinlog.engines.translated.leaders import FlowLeaders
+from twinlog.engines.translated.location import NotLocated, ToLocate
 from twinlog.engines.translated.partitions import (
     FlowPartition,
     FlowPartitions,
@@ -44,7 +45,7 @@ from twinlog.engines.translated.partitions import (
 from twinlog.engines.translated.reader import FlowReader, Loop
 from twinlog.engines.translated.sender import FlowSender
 from twinlog.engines.translated.sequence import PartitionSequence
-from twinlog.engines.translated.writers import FlowWriters, NotLocated, ToLocate
+from twinlog.engines.translated.writers import FlowWriters
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import (
     Fenced,

@@ -15,23 +15,26 @@ Plans of other partitions are stored meanwhile: a fence may wait for replicas of
 Where the log lacks offsets, because it was compacted or has lost its start, the last number tells
 what is missing in it. Whether it lacks any is seen in the log: `cleanup.policy` may have changed.
 
-A partition that had an owner, and has no plan, has sent nothing; or the plan is lost. The id of
-`__mirror_offsets`, and what its owners have left there, tell which.
+A partition that had an owner, and has no plan, has sent nothing; or the plan is lost.
+`__mirror_state` tells which (`Beginnings`): it has the partition as begun since its first plan was
+stored, and before anything of that was sent. For a partition of an earlier version the id of
+`__mirror_offsets` tells, and what its owners have left there.
 """
 
 import asyncio
 import itertools
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from dataclasses import replace
+from typing import Final
 from uuid import UUID
 
-from twinlog.engines.base import NOTHING_COPIED, LaneContext, Sealed, Sealing
+from twinlog.engines.base import NOTHING_COPIED, Beginnings, LaneContext, Sealed, Sealing
 from twinlog.engines.exact.data_id import DataId
 from twinlog.engines.exact.ports import DestinationPort
 from twinlog.engines.translated.deleted_remotes import DeletedRemotes
 from twinlog.engines.translated.last_numbers import LastNumbers, ask_last_numbers
+from twinlog.engines.translated.location import FencedPartitions, NotLocated, ToLocate
 from twinlog.engines.translated.remote_log import LostEnd, read_end
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.kafka.client.metadata import NO_TOPIC_ID
@@ -64,60 +67,8 @@ log = logging.getLogger(__name__)
 _LOOK_S: Final = 60.0
 _TRACE_S: Final = 5.0
 """How long `open` waits for the first takeover of the log: other mirrors wait for it."""
-_NOTHING_COPIED: Final = Offset(0)
 _KEPT: Final = 4
 """How often ids are used in the time after which their coordinator forgets them."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToLocate:
-    """A partition to locate.
-
-    `begin`: where a flow that has copied nothing begins; None: it is only fenced then.
-    `source_topic_id`: None if it does not matter.
-    """
-
-    destination: TopicPartition
-    begin: Offset | None
-    owned_before: bool
-    source_topic_id: UUID | None = None
-    topic_id: UUID | None = None
-    """Of the destination's topic."""
-    copied_to: Offset = _NOTHING_COPIED
-    """The source's offset up to which another program has copied all."""
-    offsets_topic_id: UUID | None = None
-    """Of `__mirror_offsets` when the partition was added; None if it was not known."""
-
-    def follows(self, route: Route) -> bool:
-        """Whether a plan of this route goes on: neither topic was recreated or replaced."""
-        ids_known = self.source_topic_id in {None, route.source_topic_id}
-        same = self.topic_id is None or route.topic_id in {None, self.topic_id}
-        return ids_known and same and route.topic == self.destination.topic
-
-
-@dataclass(frozen=True, slots=True)
-class NotLocated:
-    """Why the position of a partition is not known. `transient`: whether it may be known later."""
-
-    reason: str
-    transient: bool = True
-    fence: Offset | None = None
-    """The fence, if it is in the log."""
-
-
-class _Fenced(NamedTuple):
-    """Partitions whose earlier epochs are excluded, by the destination's partition.
-
-    `ends` are those before the fences. Those with troubles are in `troubles` only, and those whose
-    log is shorter than what was copied in `shorter`.
-    """
-
-    epoch: tuple[ProducerId, ProducerEpoch]
-    ends: Mapping[TopicPartition, int]
-    fences: Mapping[TopicPartition, Offset]
-    numbers: LastNumbers
-    troubles: Mapping[TopicPartition, str]
-    shorter: Mapping[TopicPartition, str]
 
 
 class FlowWriters:
@@ -125,6 +76,7 @@ class FlowWriters:
 
     def __init__(self, number: int, lane: LaneContext, port: DestinationPort) -> None:
         self._port = port
+        self._beginnings: Beginnings  # from `open` on
         prefix = lane.id_prefix
         self.settings = lane.settings
         self._id = f"{prefix}.{number}.flow"
@@ -160,16 +112,17 @@ class FlowWriters:
         """Whether some data has another producer id by now."""
         return any(data.renamed for data in self._data.values())
 
-    async def open(self) -> None:
+    async def open(self, beginnings: Beginnings) -> None:
         """Learn the producer id of the data, and what former owners have stored.
 
         Raises:
             Fenced, Retriable: see `SharedWriters.open`.
         """
+        self._beginnings = beginnings
         self._alone_from = asyncio.get_running_loop().time() + self.settings.lease_s
         await self._data[0].open()
-        # Before a partition is stored as PREPARING: so a log without a trace of the owner of such
-        # a partition is known to be lost. If it fails, partitions report it, and others go on.
+        # Before a partition is stored as PREPARING: an earlier version takes a log without a trace
+        # of its owner for lost. If it fails, partitions report it, and others go on.
         try:
             async with asyncio.timeout(_TRACE_S), self._storing:
                 await self._take_over()
@@ -223,6 +176,11 @@ class FlowWriters:
         """
         located = await self._find(partitions)
         if not self.must_be_taken_over:
+            # Before anything is sent, and not before the plans are stored: so a plan that is
+            # missing later was lost. Those that are FAILED for good have had one, or may have:
+            # later owners must not take the log, which has a trace of this one, for complete.
+            begun = [n for n, one in located.items() if _has_begun(one)]
+            await self._beginnings.store(begun)
             return located
         # No fence of the new producer id is in a log: its broker would not know whether it has
         # taken anything. The next owner begins with one.
@@ -334,7 +292,7 @@ class FlowWriters:
         slot: int,
         keys: Mapping[TopicPartition, MirrorPartition],
         partitions: Mapping[MirrorPartition, ToLocate],
-    ) -> "_Fenced":
+    ) -> FencedPartitions:
         """Exclude that more data of a slot's earlier epochs lands in these partitions."""
         if slot not in self._data:
             data = DataId(f"{self._id}.{slot}", self._port, self.settings)
@@ -398,7 +356,7 @@ class FlowWriters:
             data.note_fences(identity, to_fence, [key for key in to_fence if codes.get(key)])
         epoch = ProducerId(identity.producer_id), ProducerEpoch(identity.epoch)
         ends = {key: end for key, end in ends.items() if key not in troubles}
-        return _Fenced(epoch, ends, fences, numbers, troubles, shorter)
+        return FencedPartitions(epoch, ends, fences, numbers, troubles, shorter)
 
     async def _last_numbers(self, stored: Mapping[TopicPartition, StoredPlan]) -> LastNumbers:
         """What the brokers have taken before a fence, which makes them forget it.
@@ -445,8 +403,7 @@ class FlowWriters:
         """
         stored, chunk = self._plans.get(name), self._last.get(name)
         if stored is None or chunk is None or not wanted.follows(stored.route):
-            if stored is None and wanted.owned_before and end > 0 and self._is_lost(wanted):
-                # A former owner that had stored no plan has sent nothing; or its plan is lost.
+            if stored is None and end > 0 and self._is_lost(name, wanted):
                 raise Contradiction(
                     "nothing of a former owner is stored, and the destination's log is not empty: "
                     "what was copied is not known"
@@ -490,12 +447,15 @@ class FlowWriters:
             return [_anew(name, wanted, fence)], wanted.copied_to, None
         return extended(chunk, runs), position, tail
 
-    def _is_lost(self, wanted: ToLocate) -> bool:
-        """Whether plans are missing in `__mirror_offsets` that were stored.
+    def _is_lost(self, name: MirrorPartition, wanted: ToLocate) -> bool:
+        """Whether a partition without a plan has had one; if not, nothing of it was sent.
 
-        A topic that was recreated has the records of the first owner since, so its id tells later
-        owners.
+        Where it is not known whether it has begun: a topic that was recreated has the records of
+        the first owner since, so its id tells later owners.
         """
+        begun = self._beginnings.has_begun(name)
+        if begun is not None or not wanted.owned_before:
+            return bool(begun)
         ids = {wanted.offsets_topic_id, self._log_topic_id} - {None}
         return len(ids) > 1 or not self._log_has_past
 
@@ -593,6 +553,11 @@ class FlowWriters:
             topic_id=sealing.topic_id,
             offsets_topic_id=sealing.offsets_topic_id,
         )
+
+
+def _has_begun(one: PartitionSequence | NotLocated) -> bool:
+    """Whether a partition that was located has begun, or is taken for one that has."""
+    return isinstance(one, PartitionSequence) or not one.transient
 
 
 def _anew(name: MirrorPartition, wanted: ToLocate, fence: Offset) -> MapChunk:
