@@ -11,7 +11,13 @@ from twinlog.kafka.errors import UserError
 from twinlog.lifecycle.flow_creation import properties_of, stored_properties
 from twinlog.mirror import replication_policy
 from twinlog.mirror.dataframe_transform import DataFrameTransform
-from twinlog.mirror.flow import flow_of, flow_properties, may_route, transforms_of
+from twinlog.mirror.flow import (
+    flow_of,
+    flow_properties,
+    flow_settings_of,
+    may_route,
+    transforms_of,
+)
 from twinlog.mirror.flow_settings import DEFAULT_POLICY, IDENTITY_POLICY, SETTINGS
 from twinlog.mirror.mirror_maker_file import Flow, parse_mirror_maker_file
 from twinlog.mirror.mirror_maker_report import EXAMPLE_TOPIC, flow_row
@@ -254,3 +260,14 @@ def test_what_is_stored_of_a_file_and_read_back_is_the_same(flow: Flow) -> None:
     assert rules.settings == flow.settings
     alias = rules.settings.source_cluster_alias
     assert rules.policy.format_remote_topic(alias, EXAMPLE_TOPIC) == flow_row(flow).remote_topic
+
+
+def test_settings_are_read_without_the_policy() -> None:
+    """Goal: who needs no names of topics needs no package of the policy."""
+    properties = flow_properties({"replication.policy.class": "com.example.Absent"}, "a", "b")
+    with pytest.raises(UserError, match="Absent"):
+        flow_of(properties)
+    assert (
+        flow_settings_of(properties).topics
+        == flow_settings_of(flow_properties({}, "a", "b")).topics
+    )

@@ -13,6 +13,7 @@ from twinlog.engines.base import Engine, LaneContext
 from twinlog.engines.exact.ports import DestinationPort
 from twinlog.engines.translated.engine import FlowEngine
 from twinlog.engines.translated.writers import FlowWriters
+from twinlog.mirror.flow import flow_properties
 from twinlog.mirror.settings import TRANSLATED
 from twinlog.runtime.ownership import OwnedStatePartition
 
@@ -70,5 +71,6 @@ class FlowLane(Lane):
 
     def _new_engine(self) -> Engine:
         engine = FlowEngine(self._context, self._source, self._destination, self._observe)
+        engine.configure(flow_properties({"enabled": "true", "topics": "x"}, "A", "B"))
         engine.flow.passes_lost = self._passes_lost
         return engine

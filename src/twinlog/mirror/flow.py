@@ -105,6 +105,15 @@ def flow_of(properties: Mapping[str, str]) -> FlowRules:
     """The flow of a mirror with these properties.
 
     Raises:
+        UserError: they are not those of a flow, a value is malformed, or there is no such policy.
+    """
+    return FlowRules(flow_settings_of(properties), policy_of(settings_texts(properties)))
+
+
+def flow_settings_of(properties: Mapping[str, str]) -> FlowSettings:
+    """The settings of a flow whose mirror has these properties, without loading its policy.
+
+    Raises:
         UserError: they are not those of a flow, or a value is malformed.
     """
     values = settings_texts(properties)
@@ -126,7 +135,7 @@ def flow_of(properties: Mapping[str, str]) -> FlowRules:
         bad = settings[0]
         text = values.get(bad.name)
         raise UserError(f"{FLOW_PREFIX}{bad.name} is {text!r}: expected {bad.expectation}")
-    return FlowRules(settings, policy_of(values))
+    return settings
 
 
 def connect_worker_of(properties: Mapping[str, str]) -> ConnectWorker:

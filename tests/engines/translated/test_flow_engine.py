@@ -13,7 +13,7 @@ from flow_assignment import ASSIGNMENT
 from twinlog.engines.base import Assignment
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.translated.engine import FlowEngine
-from twinlog.engines.translated.partitions import FlowPartition
+from twinlog.engines.translated.partitions import FlowPartition, FlowStage
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters
 from twinlog.kafka.errors import Retriable
@@ -132,5 +132,65 @@ def test_later_locations_of_a_flow_of_later_records_begin_no_further_on(
         partition.assignment = replace(partition.assignment, begin=7)
         await engine._locate(source, partition.writers, [partition])
         assert asked[-1] == 7
+
+    asyncio.run(body())
+
+
+ABSENT_POLICY = {**LATEST, "mirror.flow.replication.policy.class": "com.example.AbsentPolicy"}
+OF_A_NEWER_VERSION = {**LATEST, "mirror.flow.twinlog.of.a.newer.version": "1"}
+
+
+def _asked(*configured: Mapping[str, str], followed_from: int | None = 100) -> list[int]:
+    """Where a partition begins that is located after each of these settings.
+
+    The source's log goes from 2 to 100.
+    """
+    asked: list[int] = []
+
+    async def body() -> None:
+        engine, partition = _started(replace(ASSIGNMENT, followed_from=followed_from))
+
+        async def refuse(_: object, found: Mapping[_Partition, int]) -> Any:
+            asked.extend(found.values())
+            raise Retriable("below min.insync.replicas")
+
+        engine._find_positions = refuse  # type: ignore[method-assign, assignment]
+        source: Any = LaterEnds(*[100] * len(configured))
+        for properties in configured:
+            if properties:
+                engine.configure(properties)
+            partition.locating = True
+            await engine._locate(source, partition.writers, [partition])
+            assert not partition.locating
+
+    asyncio.run(body())
+    return asked
+
+
+def test_a_lane_without_the_policy_of_a_flow_begins_where_the_flow_follows_it_from() -> None:
+    """Goal: with `latest`, no history is copied because a package is missing in an executor."""
+    assert _asked(ABSENT_POLICY) == [100]
+    assert _asked(ABSENT_POLICY, followed_from=None) == [100]
+
+
+def test_a_partition_whose_settings_were_never_read_does_not_begin() -> None:
+    """Goal: with `latest`, no history is copied by a lane that cannot read a flow's settings.
+
+    Once they were read, they stay in force.
+    """
+    assert _asked({}, OF_A_NEWER_VERSION) == []
+    assert _asked({}, OF_A_NEWER_VERSION, LATEST, OF_A_NEWER_VERSION) == [100, 100]
+
+
+def test_a_partition_without_readable_settings_is_failed() -> None:
+    """Goal: an operator sees why it waits; and it goes on by itself, later."""
+
+    async def body() -> None:
+        engine, partition = _started()
+        engine.configure(OF_A_NEWER_VERSION)
+        source: Any = LaterEnds()
+        await engine._locate(source, partition.writers, [partition])
+        assert (partition.stage, partition.transient) == (FlowStage.FAILED, True)
+        assert "twinlog.of.a.newer.version is not a setting of a flow" in (partition.reason or "")
 
     asyncio.run(body())

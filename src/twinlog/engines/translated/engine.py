@@ -54,7 +54,7 @@ from twinlog.kafka.errors import (
 )
 from twinlog.kafka.requests.expiration import expirations
 from twinlog.kafka.types import Offset
-from twinlog.mirror.flow import flow_of
+from twinlog.mirror.flow import flow_settings_of
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.throttle import Throttle
 
@@ -140,6 +140,7 @@ class BaseFlowEngine(ABC, Generic[W, Q]):
         self._failure: asyncio.Future[None] | None = None
         self._reading: dict[Loop, asyncio.Task[None]] = {}
         self._properties: Mapping[str, str] = {}
+        self._unread: str | None = "the flow's settings are not known yet"
 
     @abstractmethod
     async def _find_positions(
@@ -239,15 +240,22 @@ class BaseFlowEngine(ABC, Generic[W, Q]):
             self.set_rate(throttle.rate / lanes)
 
     def configure(self, properties: Mapping[str, str]) -> None:
-        """Take the flow's settings; those that cannot be read leave the former ones in force."""
+        """Take the flow's settings; those that cannot be read leave the former ones in force.
+
+        Without former ones no partition is located: it might begin elsewhere, or pass over records.
+        """
         if properties == self._properties:
             return
         self._properties = dict(properties)
         try:
-            settings = flow_of(properties).settings
+            # Without its policy: a lane has the names of topics, and may lack the policy's package.
+            settings = flow_settings_of(properties)
         except UserError as error:
             log.warning("the flow's settings cannot be read, former ones stay: %s", error)
+            if self._unread is not None:
+                self._unread = f"the flow's settings cannot be read: {error}"
             return
+        self._unread = None
         self._flow.passes_lost = settings.passes_lost
         self._flow.begins_at_end = settings.consumer_auto_offset_reset == "latest"
 
@@ -342,6 +350,11 @@ class BaseFlowEngine(ABC, Generic[W, Q]):
         Raises:
             Fenced: the lane may not write any more.
         """
+        if self._unread is not None:
+            for partition in partitions:
+                partition.locating = False
+                self._flow.fail(partition, self._unread)
+            return
         try:
             begins = await source_begins(source, partitions, at_end=self._flow.begins_at_end)
             known = {p: begins[p.name] for p in partitions if p.name in begins}
