@@ -63,16 +63,20 @@ def test_transforms_route_all_topics_but_heartbeats() -> None:
     ("values", "message"),
     [
         ({"twinlog.transform.sql": "SELECT record FROM records"}, "flow f has a query or function"),
-        (
-            {"transforms": "day", "transforms.day.type": "TimestampRouter"},
-            r"flow f: verify cannot apply transforms\.day, a TimestampRouter: the topics that it",
-        ),
     ],
 )
 def test_what_verify_cannot_apply_is_refused(values: dict[str, str], message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
         flow_routes(flow("f", values), [])
     assert "program of your own" in error.value.hint
+
+
+def test_topics_that_are_named_by_time_are_not_known() -> None:
+    values = {"transforms": "day", "transforms.day.type": "TimestampRouter"}
+    routes = flow_routes(flow("f", values), [topic("f", "t")])
+    assert (routes["t"].targets, routes["t"].is_dated) == (frozenset(), True)
+    assert routes["t"].examples == {"a.t-19700101"}
+    assert not writers_of(snapshot(flow("f", values), topic("f", "t")))
 
 
 def test_all_flows_are_known_that_write_to_a_topic() -> None:

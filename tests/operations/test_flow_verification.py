@@ -6,12 +6,14 @@ from uuid import UUID
 
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.types import LogBounds, TopicPartition
+from twinlog.operations.flow_routes import TopicRoute, Writer
 from twinlog.operations.flow_verification import FlowPlan, flow_logs, is_only_remote
 from twinlog.operations.serialise import json_data
 from twinlog.operations.verification_report import DIFFERS, NOT_SEEN, SAME, Verification
 from twinlog.store.config_records import MirrorTopic
 from twinlog.verify.flow_job import FlowCompared, FlowPair
 from twinlog.verify.job import Sides
+from twinlog.verify.transformed_log import TransformSettings
 from twinlog.verify.verdict import DifferenceKind, Tally
 
 PAIR = FlowPair("a-to-b", TopicPartition("t", 0), TopicPartition("a.t", 0))
@@ -70,6 +72,35 @@ def test_copies_without_a_map_are_not_seen() -> None:
     assert verdict(empty, plan).verdict == SAME
 
 
+def test_topics_that_a_task_has_found_are_reported() -> None:
+    """Goal: with bounds of their own; without a position, or with another flow's records, unseen.
+
+    Results of other flows are left out.
+    """
+    found = good()
+    found.pair = PAIR._replace(remote=TopicPartition("day-1", 0))
+    found.bounds = BOUNDS._replace(source=LogBounds(0, 2, 12, 12))
+    other = good()
+    other.pair, other.bounds = found.pair._replace(flow="other"), BOUNDS
+    routes = {
+        "t": TopicRoute(
+            targets=frozenset(), transforms=TransformSettings(values={}, topic="a.t"), is_dated=True
+        )
+    }
+
+    def logs(**plan: object) -> Verification:
+        full = FlowPlan(pairs={PAIR: BOUNDS}, routes=routes, **plan)
+        return Verification(logs=tuple(flow_logs(full, [good(), found, other])))
+
+    result = logs()
+    assert [log.remote.partition.topic for log in result.logs if log.remote] == ["a.t", "day-1"]
+    assert (result.verdict, result.counts.compared) == (SAME, 14)
+    assert len(logs(unmapped=frozenset({PAIR})).unseen) == 2, "of both logs"
+    taken = logs(writers={"day-1": [Writer("a-to-b", "t"), Writer("other", "u")]})
+    assert (taken.verdict, taken.counts.compared) == (NOT_SEEN, 7)
+    assert "records of u of flow other go to day-1, too" in taken.unseen[0].reason
+
+
 def test_only_an_empty_partition_that_the_source_never_had_is_dropped() -> None:
     """Goal: any other error of the source leaves the partition in the report."""
     topic = MirrorTopic(mirror="a-to-b", topic="t", topic_id=UUID(int=1), partitions=2)
@@ -103,6 +134,7 @@ def test_the_json_form_of_a_flow_is_stable() -> None:
             "log_start": 0,
             "filtered": 0,
             "routed": 0,
+            "other_topics": 0,
         },
         "not_seen": 0,
     }

@@ -35,6 +35,7 @@ def test_the_json_form_is_stable() -> None:
             "log_start": 0,
             "filtered": 0,
             "routed": 0,
+            "other_topics": 0,
         },
         "not_seen": 1,
         "behind": 2,

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import librdkafka_tools
@@ -347,26 +349,201 @@ def test_where_no_record_may_be_each_one_is_found(pair: Pair) -> None:
     assert all("cannot read the bounds: source: " in text for text in texts)
 
 
-@pytest.mark.parametrize(
-    ("transforms", "reason"),
-    [
-        (
-            {
-                "transforms": "day",
-                "transforms.day.type": "org.apache.kafka.connect.transforms.TimestampRouter",
-            },
-            r"cannot apply transforms\.day, a TimestampRouter",
-        ),
-        (
-            {"twinlog.transform.sql": "SELECT record FROM records"},
-            "has a query or function, and verify cannot tell",
-        ),
-    ],
-)
-def test_other_transforms_are_refused_and_never_good(
-    pair: Pair, transforms: dict[str, str], reason: str
+DAY_MS = 86_400_000
+
+
+def send_dated(servers: str, topic: str, numbers: Sequence[int], *, named: str = "") -> None:
+    """Write numbers, each third one of the day before; `named`: the text of the value."""
+    producer = Producer({"bootstrap.servers": servers})
+    for number in numbers:
+        at = BEGAN_MS + number - (DAY_MS if number % 3 == 0 else 0)
+        producer.produce(topic, f"{named}{number}", None, 0, timestamp=at)
+    assert producer.flush(30) == 0
+
+
+def day_of(number: int) -> str:
+    days = BEGAN_MS + number - (DAY_MS if number % 3 == 0 else 0)
+    return datetime.fromtimestamp(days // 1000, UTC).strftime("%Y%m%d")
+
+
+def compared(result: Verification) -> dict[str, int]:
+    """The compared records, by topic of the target."""
+    return {name: log.counts.compared for name, log in logs_of(result).items()}
+
+
+def test_topics_that_are_named_by_time_are_the_same_although_a_lane_was_killed(
+    pair: Pair, tmp_path: Path
 ) -> None:
-    copied = CopiedTopic(pair, **transforms)
+    """Goal: the topics of two days; then a lost, a repeated and a misplaced record."""
+    copied = CopiedTopic(
+        pair,
+        **{
+            "replication.factor": "-1",
+            "transforms": "day",
+            "transforms.day.type": "org.apache.kafka.connect.transforms.TimestampRouter",
+            "transforms.day.topic.format": "${timestamp}.${topic}",
+        },
+    )
+    send_dated(copied.source, copied.topic, range(100))
+    assert (before := copied.verify()).verdict == SAME, "nothing is claimed"
+    assert before.counts.compared == 0
+    names = {day: f"{day}.{copied.remote}" for day in map(day_of, range(300))}
+    assert len(names) == 2
+    wanted = {
+        copied.remote: 0,
+        **{name: sum(day_of(n) == day for n in range(300)) for day, name in names.items()},
+    }
+    with lanes(copied.target, tmp_path) as running:
+        running.start("first")
+        until(lambda: copied.verify().counts.compared == 100, SECONDS, "records are copied")
+        running.kill("first")
+        send_dated(copied.source, copied.topic, range(100, 300))
+        running.start("second")
+        until(lambda: copied.verify().counts.compared > 100, SECONDS, "more records")
+        running.kill("second")
+        running.start("third")
+        until(lambda: compared(copied.verify()) == wanted, SECONDS, "all records")
+        running.kill("third")
+    result = copied.verify()
+    assert result.verdict == SAME, (result.differences, result.unseen)
+    assert result.counts.behind == 0
+    logs = logs_of(result)
+    assert logs[copied.remote].counts.absent["routed"] == 300
+    ends = {name: log.remote.counts.length for name, log in logs.items() if log.remote is not None}
+
+    first, second = (names[day] for day in sorted(names))
+    send_dated(copied.target, first, [3, 4])
+    send_dated(copied.target, copied.remote, [5])
+    result = copied.verify()
+    assert result.verdict == DIFFERS
+    assert found(result) == [
+        (copied.remote, 0, 1, f"remote log: {UNWANTED}"),
+        (first, ends[first], ends[first] + 1, f"remote log: {REPEATED}"),
+        (first, ends[first] + 1, ends[first] + 2, f"remote log: {UNWANTED}"),
+    ]
+    send_dated(copied.source, copied.topic, [300, 301])
+    send_dated(copied.target, first, [300])
+    set_position(copied, 302)
+    assert [one for one in found(copied.verify()) if one[0] == copied.topic] == [
+        (copied.topic, 301, 302, DifferenceKind.LOST)
+    ], f"missing in {second}"
+
+
+def test_a_topic_named_by_time_that_does_not_exist_is_not_seen(pair: Pair) -> None:
+    copied = CopiedTopic(
+        pair,
+        **{
+            "transforms": "day",
+            "transforms.day.type": "TimestampRouter",
+            "transforms.day.timestamp.format": "yyyyMMdd",
+        },
+    )
+    send_dated(copied.source, copied.topic, [1, 2])
+    set_position(copied, 2)
+    result = copied.verify()
+    assert (result.verdict, result.counts.compared) == (NOT_SEEN, 0)
+    assert [one[1:] for one in result.unseen] == [(0, 2, f"no copy: remote log: {ABSENT}")]
+    name = f"{copied.remote}-{day_of(1)}"
+    assert logs_of(result).keys() == {copied.remote, name}
+    librdkafka_tools.make_topic(copied.target, name)
+    assert [one[1:] for one in found(copied.verify())] == [(0, 2, DifferenceKind.LOST)]
+    send_dated(copied.target, name, [1, 2])
+    assert copied.verify().verdict == SAME
+
+
+def merged(target: str) -> dict[str, str]:
+    """All topics of a flow are routed to one."""
+    return {
+        "replication.factor": "-1",
+        "transforms": "all",
+        "transforms.all.type": "RegexRouter",
+        "transforms.all.regex": ".*",
+        "transforms.all.replacement": target,
+    }
+
+
+def test_two_topics_in_one_are_the_same_although_a_lane_was_killed(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """Goal: each topic's records once and in order; faults in either of them are found."""
+    target = f"all-{secrets.token_hex(4)}"
+    copied = CopiedTopic(pair, **merged(target))
+    other, _ = copied.add_topic()
+
+    def write(numbers: range) -> None:
+        for first in numbers[::10]:
+            part = range(first, min(first + 10, numbers.stop))
+            send_dated(copied.source, copied.topic, part, named="a")
+            send_dated(copied.source, other, part, named="b")
+
+    def complete(count: int) -> bool:
+        result = copied.verify()
+        return result.counts.compared == 2 * count and result.counts.behind == 0
+
+    write(range(100))
+    with lanes(copied.target, tmp_path) as running:
+        running.start("first")
+        until(lambda: complete(100), SECONDS, "records are copied")
+        running.kill("first")
+        write(range(100, 300))
+        running.start("second")
+        until(lambda: copied.verify().counts.compared > 200, SECONDS, "more records")
+        running.kill("second")
+        running.start("third")
+        until(lambda: complete(300), SECONDS, "all records")
+        running.kill("third")
+    result = copied.verify()
+    assert result.verdict == SAME, (result.differences, result.unseen)
+    for log in result.logs:
+        assert log.remote is not None
+        assert (log.remote.partition.topic, log.remote.counts.compared) == (target, 300)
+        assert log.remote.counts.absent["other_topics"] == 300
+    end = result.logs[0].remote.counts.length if result.logs[0].remote is not None else 0
+
+    send_dated(copied.target, target, [7], named="a")
+    send_dated(copied.target, target, [8], named="b")
+    result = copied.verify()
+    assert result.verdict == DIFFERS
+    assert sorted(found(result)) == [
+        (target, end, end + 1, f"remote log: {REPEATED}"),
+        (target, end + 1, end + 2, f"remote log: {REPEATED}"),
+    ], "each one by the topic that it is of"
+
+
+def test_faults_in_two_topics_in_one_are_found(pair: Pair) -> None:
+    """Goal: a copy by another program: whole; then a record lost, altered, swapped or foreign."""
+
+    def verified(copies: Sequence[tuple[str, int]]) -> list[tuple[str, int, int, str]]:
+        target = f"all-{secrets.token_hex(4)}"
+        copied = CopiedTopic(pair, **merged(target))
+        other, other_remote = copied.add_topic()
+        librdkafka_tools.make_topic(copied.target, target)
+        send_dated(copied.source, copied.topic, range(6), named="a")
+        send_dated(copied.source, other, range(4), named="b")
+        for name, number in copies:
+            send_dated(copied.target, target, [number], named=name)
+        set_position(copied, 6)
+        librdkafka_tools.commit(
+            copied.target, position_group("twinlog", copied.flow), other_remote, {0: 4}
+        )
+        result = copied.verify()
+        assert not result.unseen
+        names = {copied.topic: "a", other: "b", target: "all"}
+        return sorted((names[topic], *rest) for topic, *rest in found(result))
+
+    right = [("a", 0), ("b", 0), ("b", 1), ("a", 1), ("a", 2), ("b", 2), ("a", 3), ("a", 4)]
+    right += [("b", 3), ("a", 5)]
+    assert verified(right) == []
+    assert verified([one for one in right if one != ("b", 2)]) == [("b", 2, 3, DifferenceKind.LOST)]
+    swapped = [right[3], *right[1:3], right[0], *right[4:]]
+    assert [one[0] for one in verified(swapped)] == ["a", "all"]
+    foreign = f"remote log: {FOREIGN}"
+    assert verified([*right, ("c", 9)]) == [("all", 10, 11, foreign), ("all", 10, 11, foreign)]
+
+
+def test_a_query_is_refused_and_never_good(pair: Pair) -> None:
+    copied = CopiedTopic(pair, **{"twinlog.transform.sql": "SELECT record FROM records"})
+    reason = "has a query or function, and verify cannot tell"
     with pytest.raises(UserError, match=reason):
         copied.verify()
     result = copied.verify(None)

@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 
 import librdkafka_tools
-from clients import client
+from clients import client, make_topic
 from readiness_check import find_readiness
 from stored_flows import store_flow
 from waiting import until
@@ -17,6 +17,8 @@ from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.operations.mirror_admin import MirrorAdmin
 from twinlog.operations.readiness.verdict import Readiness
 from twinlog.operations.verification_report import Verification
+from twinlog.store.config_records import MirrorTopic
+from twinlog.store.mirrors import MirrorStore
 from twinlog.store.offset_log import OFFSETS_TOPIC, StoredOffsets, read_offsets
 from twinlog.store.offset_records import OffsetRecord, encode
 from twinlog.store.topic_writer import ALL, Entry, append
@@ -42,6 +44,30 @@ class CopiedTopic:
         }
         properties = stored_properties({"bootstrap.servers": self.source}, values, alias, "b")
         asyncio.run(store_flow(pair, self.flow, properties, (self.topic, self.remote), 1))
+
+    def add_topic(self) -> tuple[str, str]:
+        """Add another topic with one partition to the flow; return its names on both sides."""
+        name = f"t-{secrets.token_hex(4)}"
+        remote = f"{self.remote.partition('.')[0]}.{name}"
+
+        async def run() -> None:
+            async with client(self.pair.source) as source, client(self.pair.destination) as target:
+                ids = []
+                for cluster, topic in ((source, name), (target, remote)):
+                    await make_topic(cluster, topic, 1)
+                    ids.append((await cluster.refresh([topic])).topics[topic].topic_id)
+                record = MirrorTopic(
+                    mirror=self.flow,
+                    topic=name,
+                    topic_id=ids[0],
+                    partitions=1,
+                    destination_topic=remote,
+                    destination_topic_id=ids[1],
+                )
+                await MirrorStore(target).change(lambda _: [record])
+
+        asyncio.run(run())
+        return name, remote
 
     def on_target(self, body: Callable[[KafkaCluster], Awaitable[object]]) -> None:
         """Run something with a client of the target."""

@@ -74,6 +74,65 @@ def test_a_router_replaces_the_first_match(regex: str, replacement: str, topic: 
         assert ConnectTransforms(values).topics_of("A.orders") == {topic}
 
 
+DAY = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("formats", "timestamp", "topic"),
+    [
+        ({}, DAY, "A.orders-19700102"),
+        ({}, -1, "A.orders-19691231"),
+        ({"topic_format": "${timestamp}.x", "timestamp_format": "yyyy.M"}, 0, "1970.1.x"),
+        ({"topic_format": "", "timestamp_format": "yyyy"}, 0, None),
+        ({"timestamp_format": "HH:mm"}, 0, None),
+        ({}, 1 << 60, None),
+    ],
+)
+def test_a_router_names_topics_by_time(
+    formats: dict[str, str], timestamp: int, topic: str | None
+) -> None:
+    values = one("TimestampRouter", **formats)
+    transforms = ConnectTransforms(values)
+    assert transforms.is_dated
+    assert transforms.topics_of("A.orders") == frozenset()
+    if topic is None:
+        with pytest.raises(NotTransformable, match=r"routed to|has no date"):
+            expected(values, record(timestamp=timestamp))
+    else:
+        assert expected(values, record(timestamp=timestamp)).topic == topic
+        assert transforms.topics_of("A.orders", timestamp) == {topic}
+
+
+def test_routers_by_time_and_by_name_together() -> None:
+    """Goal: each sees the name that the one before has made, and predicates see that, too."""
+    values = {
+        **one("TimestampRouter", predicate="vip"),
+        "transforms": "t,r,s",
+        "transforms.r.type": "RegexRouter",
+        "transforms.r.regex": r"A\.(\w+)-1970(\d+)",
+        "transforms.r.replacement": "y1970.$1.$2",
+        "transforms.s.type": "TimestampRouter",
+        "transforms.s.topic.format": "${topic}_${timestamp}",
+        "transforms.s.timestamp.format": "HH",
+        "transforms.s.predicate": "old",
+        "predicates": "vip,old",
+        "predicates.vip.type": "HasHeaderKey",
+        "predicates.vip.name": "vip",
+        "predicates.old.type": "TopicNameMatches",
+        "predicates.old.pattern": "y.*",
+    }
+    transforms = ConnectTransforms(values)
+    assert transforms.topics_of("A.orders") == {"A.orders"}
+    assert transforms.topics_of("A.orders", DAY) == {"A.orders", "y1970.orders.0102_00"}
+    vip = (("vip", None),)
+    for headers, timestamp, topic in (
+        ((), DAY, "A.orders"),
+        (vip, DAY, "y1970.orders.0102_00"),
+        (vip, 400 * DAY, "A.orders-19710205"),
+    ):
+        assert expected(values, record(headers=headers, timestamp=timestamp)).topic == topic
+
+
 def test_fields_are_changed_as_connect_does() -> None:
     value = {"a": 1, "b": "x", "c": [1], "d": {"e": 1}, "f": True, "g": 1.5, "h": None}
     masked = {"a": 0, "b": "", "c": [], "d": {}, "f": False, "g": 0.0, "h": None, "i": None}
@@ -283,8 +342,8 @@ def test_a_dropped_record_needs_no_other_transform() -> None:
 
 
 def test_what_verify_does_not_have_is_refused() -> None:
-    with pytest.raises(UserError, match="a TimestampRouter: the topics that it routes to"):
-        ConnectTransforms(one("TimestampRouter"))
+    with pytest.raises(UserError, match=r"transforms\.t\.timestamp\.format: 'MMM' is no part"):
+        ConnectTransforms(one("TimestampRouter", timestamp_format="MMM"))
     with pytest.raises(UserError, match="a Cast: it has no such transform"):
         ConnectTransforms(one("Cast"))
 
@@ -341,6 +400,13 @@ PROPERTIES: dict[str, st.SearchStrategy[dict[str, str]]] = {
             "regex": st.sampled_from([r"A\.(.*)", r"(.)\.(or)?(.*)", r"A|A\.orders", ".*", "x"]),
             "replacement": st.sampled_from(["$0", "x", "B$1", "$10", r"\$1\\", "__$0", "a.b"]),
         }
+    ),
+    "TimestampRouter": st.fixed_dictionaries(
+        {},
+        optional={
+            "topic.format": st.sampled_from(["${timestamp}", "x", "B.${topic}.${timestamp}", "_"]),
+            "timestamp.format": st.sampled_from(["yyyy-MM", "yyDDD", "HH'h'", "d.M.y", "_SSS"]),
+        },
     ),
     "InsertHeader": st.fixed_dictionaries({"header": NAMES, "value.literal": st.just("some é")}),
     "DropHeaders": st.fixed_dictionaries({"headers": LISTS}),
@@ -449,7 +515,8 @@ def check_the_same(values: dict[str, str], given_record: Record) -> None:
     if written is None:
         return
     assert written.topic == result.topic
-    assert written.topic in transforms.topics_of("A.orders")
+    assert written.topic in transforms.topics_of("A.orders", given_record.timestamp)
+    assert transforms.is_dated or written.topic in transforms.topics_of("A.orders")
     assert (written.partition, written.timestamp) == (3, given_record.timestamp)
     for part, data, wanted in (
         (KEY, written.key, result.key),

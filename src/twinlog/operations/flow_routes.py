@@ -1,17 +1,18 @@
 """Where the records of flows go, so that `verify` knows which logs belong together.
 
 Without transforms a topic of the source goes to its remote topic. Transforms may route records to
-other topics. Which ones these are follows from the settings alone (verify/connect_transforms.py);
-that of a record is decided when it is read.
+other topics. Which ones these are follows from the settings (verify/connect_transforms.py), but for
+names that depend on the time of a record: these are found when records are read.
 
 A topic that several topics are routed to holds the records of all of them in an order that only the
-target knows, so it is not judged. So a flow's routes are set against those of all other flows.
+target knows. It is judged if all of them are of one flow (verify/flow_targets.py). So a flow's
+routes are set against those of all other flows.
 """
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.dataframe_transform import DataFrameTransform
@@ -22,6 +23,9 @@ from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.snapshot import Snapshot
 from twinlog.verify.connect_transforms import ConnectTransforms
 from twinlog.verify.transformed_log import TransformSettings
+
+_EXAMPLE_MS: Final = 0
+"""A time: two topics are routed to one that is named by time if they are at any time."""
 
 
 class Writer(NamedTuple):
@@ -36,7 +40,12 @@ class TopicRoute:
     """Where the records of a topic may go."""
 
     targets: frozenset[str]
-    """Topics of the target; empty: all records are dropped."""
+    """Topics of the target, but for those that are named by time; without these, empty means that
+    all records are dropped."""
+    examples: frozenset[str] = frozenset()
+    """Those that transforms route to, with the names of one point of time."""
+    is_dated: bool = False
+    """Whether there are topics that are named by time."""
     transforms: TransformSettings | None = None
     """None: the records stay as they are."""
 
@@ -68,6 +77,8 @@ def flow_routes(mirror: Mirror, topics: Iterable[MirrorTopic]) -> Mapping[str, T
         if policy.is_heartbeats_topic(topic.topic)  # they are never transformed
         else TopicRoute(
             targets=transforms.topics_of(topic.destination_name),
+            examples=transforms.topics_of(topic.destination_name, _EXAMPLE_MS),
+            is_dated=transforms.is_dated,
             transforms=TransformSettings(values=values, topic=topic.destination_name),
         )
         for topic in topics
@@ -81,7 +92,8 @@ def _plain(topic: MirrorTopic) -> TopicRoute:
 def writers_of(snapshot: Snapshot) -> Mapping[str, Collection[Writer]]:
     """By topic of the target: whose records it may hold.
 
-    Flows whose routes are not known are left out: those with a query, for example.
+    Flows whose routes are not known are left out: those with a query, for example. So are topics
+    that are named by time.
     """
     writers: defaultdict[str, set[Writer]] = defaultdict(set)
     for mirror in snapshot.mirrors.values():

@@ -4,8 +4,8 @@ What a flow claims is read first, then the bounds of the remote logs, then those
 the remote logs hold all that was claimed, and the source all that they were copied from.
 """
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
@@ -27,6 +27,7 @@ from twinlog.store.config_records import Mirror, MirrorTopic, topic_id_text
 from twinlog.store.control_topics import LANES_GROUP
 from twinlog.store.recorded_maps import read_maps
 from twinlog.verify.flow_job import (
+    ABSENT,
     BEGIN_UNKNOWN,
     FlowClaim,
     FlowCompared,
@@ -34,17 +35,16 @@ from twinlog.verify.flow_job import (
     FlowTask,
     unseen,
 )
+from twinlog.verify.flow_targets import EMPTY, Neighbour
 from twinlog.verify.job import RangeDifference, Sides
 from twinlog.verify.log_reader import read_bounds
 from twinlog.verify.verdict import Range, Tally
 
 BEGAN_AT_END: Final = "the flow began at the source's end, and where that was is not recorded"
 NOTHING_RECORDED: Final = "nothing is recorded, but records were copied"
-ABSENT: Final = "the topic, or this partition of it, does not exist"
 LATEST: Final = "latest"
 
 Bounds = Mapping[FlowPair, Sides[LogBounds]]
-_EMPTY: Final = LogBounds(0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +61,10 @@ class FlowPlan:
     """Those of which no map, or no position, is recorded, and one is due if there are copies."""
     trouble: str | None = None
     """Why the recorded maps could not be read."""
+    routes: Mapping[str, TopicRoute] = field(default_factory=dict)
+    """Of all topics of the flow."""
+    writers: Mapping[str, Collection[Writer]] = field(default_factory=dict)
+    """Whose records the target's topics may hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +81,7 @@ async def plan_flow(
     mirror: Mirror,
     topics: Sequence[MirrorTopic],
     *,
+    all_topics: Sequence[MirrorTopic],
     writers: Mapping[str, Collection[Writer]],
     properties: Mapping[str, str],
     patience: float,
@@ -88,6 +93,7 @@ async def plan_flow(
         destination: its target.
         mirror: the flow.
         topics: those to compare.
+        all_topics: all topics of the flow.
         writers: whose records the target's topics may hold (`writers_of`).
         properties: of the target, for the tasks.
         patience: seconds of retries for an offset without any progress.
@@ -96,7 +102,8 @@ async def plan_flow(
         UserError: `verify` cannot apply the flow's transforms.
         TwinlogError: a cluster is unreachable, or refuses.
     """
-    routes = flow_routes(mirror, topics)
+    routes = flow_routes(mirror, all_topics)
+    neighbours = _neighbours(routes, topics, all_topics)
     claims = await _claims(destination, mirror, topics)
     pairs = await _pairs(mirror.name, source, destination, topics, routes)
     remote_bounds = await read_bounds(destination, sorted({pair.remote for pair in pairs}))
@@ -119,7 +126,7 @@ async def plan_flow(
         sides = Sides(source_bounds[pair.source], remote_bounds[pair.remote])
         is_absent = _is_absent(route, sides)
         if is_absent:
-            sides = sides._replace(destination=_EMPTY)
+            sides = sides._replace(destination=EMPTY)
             claim = replace(claim, lacks=claim.lacks._replace(destination=ABSENT))
         if is_only_remote(topic, pair.source.partition, sides) or _is_unused(
             pair, route, sides, writers
@@ -141,8 +148,8 @@ async def plan_flow(
         if is_remote and is_another(topic.destination_topic_id, side_ids.destination):
             done.append(_recreated(pair, sides))
         elif why := (
-            _why_mixed(pair, route, writers)
-            or _why_not(topic, side_ids, sides, shares[pair.remote])
+            _why_mixed(pair, routes, writers)
+            or _why_not(topic, side_ids, sides, 0 if route.transforms else shares[pair.remote])
         ):
             done.append(unseen(pair, sides, why))
         else:
@@ -158,6 +165,16 @@ async def plan_flow(
                     in_transactions=mirror.kind == TRANSACTIONAL,
                     transforms=route.transforms,
                     is_absent=is_absent,
+                    neighbours=tuple(
+                        Neighbour(
+                            source=TopicPartition(other.topic, pair.source.partition),
+                            topic_id=other.topic_id,
+                            remote=other.destination_name,
+                        )
+                        for other in neighbours[pair.source.topic]
+                        if pair.source.partition < other.partitions
+                    ),
+                    finds_topics=is_remote and route.is_dated,
                     patience=patience,
                 )
             )
@@ -167,6 +184,8 @@ async def plan_flow(
         done=tuple(done),
         unmapped=frozenset(unmapped),
         trouble=claims.trouble,
+        routes=routes,
+        writers=writers,
     )
 
 
@@ -177,9 +196,17 @@ def flow_logs(plan: FlowPlan, compared: Collection[FlowCompared]) -> list[LogRep
     each log.
     """
     results = {result.pair: result for result in (*plan.done, *compared)}
+    sources = {(pair.flow, pair.source) for pair in plan.pairs}
+    found: dict[FlowPair, Sides[LogBounds]] = {}
+    for result in compared:
+        pair, bounds = result.pair, result.bounds
+        if bounds is not None and (pair.flow, pair.source) in sources:
+            found[pair] = bounds
+            if why := _why_mixed(pair, plan.routes, plan.writers):
+                results[pair] = unseen(pair, bounds, why)
     return [
         _report(results.get(pair) or unseen(pair, bounds, "no result"), bounds, plan)
-        for pair, bounds in plan.pairs.items()
+        for pair, bounds in {**plan.pairs, **found}.items()
     ]
 
 
@@ -204,7 +231,8 @@ def _report(result: FlowCompared, bounds: Sides[LogBounds], plan: FlowPlan) -> L
         ),
     ]
     trouble = plan.trouble
-    if result.pair in plan.unmapped and result.remote.compared:
+    unmapped = {(pair.flow, pair.source) for pair in plan.unmapped}
+    if (result.pair.flow, source) in unmapped and result.remote.compared:
         trouble = NOTHING_RECORDED
     if trouble is not None:
         spans.append(RangeDifference(source, 0, 0, f"recorded map: {trouble}"))
@@ -358,22 +386,55 @@ def _is_unused(
 ) -> bool:
     """Whether all records of a topic are routed elsewhere, and its remote partition is empty.
 
-    One that holds records of other topics is compared with these.
+    One that holds records of other topics is compared with these. With the remote topic's partition
+    those are compared that are named by time.
     """
-    if not route.targets or pair.remote.topic in route.targets:
+    if route.is_dated or not route.targets or pair.remote.topic in route.targets:
         return False
     remote = bounds.destination
     is_empty = not remote.error and remote.start == remote.high_watermark
     return is_empty or bool(writers.get(pair.remote.topic))
 
 
+def _neighbours(
+    routes: Mapping[str, TopicRoute],
+    topics: Iterable[MirrorTopic],
+    all_topics: Iterable[MirrorTopic],
+) -> Mapping[str, Sequence[MirrorTopic]]:
+    """By topic: the other topics of a flow with transforms that have a target in common with it."""
+    by_target: defaultdict[str, list[MirrorTopic]] = defaultdict(list)
+    for topic in all_topics:
+        for target in routes[topic.topic].examples:
+            by_target[target].append(topic)
+    neighbours: dict[str, Sequence[MirrorTopic]] = {}
+    for topic in topics:
+        near = {
+            other.topic: other
+            for target in routes[topic.topic].examples
+            for other in by_target[target]
+            if other.topic != topic.topic
+        }
+        neighbours[topic.topic] = [near[name] for name in sorted(near)]
+    return neighbours
+
+
 def _why_mixed(
-    pair: FlowPair, route: TopicRoute, writers: Mapping[str, Collection[Writer]]
+    pair: FlowPair, routes: Mapping[str, TopicRoute], writers: Mapping[str, Collection[Writer]]
 ) -> str | None:
-    """Why a log cannot be judged that records are routed to; None: it can."""
-    own = Writer(pair.flow, pair.source.topic)
-    others = sorted(set(writers.get(pair.remote.topic, ())) - {own})
-    if route.transforms is None or not others:
+    """Why a log cannot be judged that records are routed to; None: it can.
+
+    What other topics of the same flow have there is known, if transforms route them.
+    """
+    if routes[pair.source.topic].transforms is None:
+        return None
+    others = sorted(
+        writer
+        for writer in writers.get(pair.remote.topic, ())
+        if writer.flow != pair.flow
+        or writer.topic not in routes
+        or routes[writer.topic].transforms is None
+    )
+    if not others:
         return None
     names = ", ".join(f"{other.topic} of flow {other.flow}" for other in others)
     return f"records of {names} go to {pair.remote.topic}, too, and cannot be told from its own"

@@ -84,7 +84,11 @@ async def verify_mirrors(
         ]
         try:
             if topics and mirror.kind in FLOW_KINDS:
-                flow = await _plan_flow(config, cluster, mirror, topics, writers)
+                flow = await _plan_flow(
+                    *(config, cluster, mirror, topics),
+                    all_topics=snapshot.topics_of(mirror.name),
+                    writers=writers,
+                )
                 flows.append(flow)
                 tasks += flow.tasks
             elif topics:
@@ -199,11 +203,14 @@ async def _plan_flow(
     cluster: KafkaCluster,
     mirror: Mirror,
     topics: list[MirrorTopic],
+    *,
+    all_topics: Sequence[MirrorTopic],
     writers: Mapping[str, Collection[Writer]],
 ) -> FlowPlan:
     async with connected_source(mirror, cluster.config.grants) as source:
         return await plan_flow(
             *(source, cluster, mirror, topics),
+            all_topics=all_topics,
             writers=writers,
             properties=config.destination,
             patience=config.patience,

@@ -13,7 +13,8 @@ A step changes a `Message` in place. The key and value are bytes until a step as
 what no step changes keeps its bytes. Where a record cannot be transformed, nothing is expected of
 its copy: an engine makes the partition `FAILED` there.
 
-`TimestampRouter` is not supported: the topics that it routes to cannot be told from the settings.
+Which topics records may go to follows from the settings, but for `TimestampRouter`: then a record's
+time has to be known as well (dated_names.py).
 """
 
 import re
@@ -24,6 +25,7 @@ from typing import Final, NamedTuple
 from twinlog.kafka.errors import UserError
 from twinlog.kafka.log.records import Headers, Record
 from twinlog.mirror.setting_values import parse_flag, split_list
+from twinlog.verify.dated_names import NoDate, dated_name
 from twinlog.verify.json_meaning import (
     JsonNumber,
     JsonValue,
@@ -163,7 +165,8 @@ class ClassSettings:
 
 
 Change = Callable[[Message], None]
-Route = Callable[[str], str]
+Route = Callable[[str, int], str]
+"""The topic of a record, of its topic before and its timestamp."""
 
 
 # ---- steps -------------------------------------------------------------------------------------
@@ -183,7 +186,7 @@ def _router(settings: ClassSettings) -> Route:
             length += 1
         return (match[int(digits[:length])] or "") + digits[length:]
 
-    def route(topic: str) -> str:
+    def route(topic: str, _timestamp: int) -> str:
         match = pattern.search(topic) if pattern.fullmatch(topic) else None
         if match is None:
             return topic
@@ -196,6 +199,24 @@ def _router(settings: ClassSettings) -> Route:
         return f"{topic[: match.start()]}{''.join(new)}{topic[match.end() :]}"
 
     return route
+
+
+def _timestamp_router(settings: ClassSettings) -> Route:
+    """`TimestampRouter`: a name of the topic before and the record's time."""
+    formats = {"topic.format": "${topic}-${timestamp}", "timestamp.format": "yyyyMMdd"}
+    texts = (settings.text(name) if settings.has(name) else formats[name] for name in formats)
+    try:
+        route = dated_name(*texts)
+    except ValueError as error:
+        raise UserError(f"{settings.prefix}timestamp.format: {error}") from error
+
+    def checked(topic: str, timestamp: int) -> str:
+        try:
+            return route(topic, timestamp)
+        except NoDate as error:
+            raise NotTransformable(str(error)) from error
+
+    return checked
 
 
 def _insert_header(settings: ClassSettings) -> Change:
@@ -410,6 +431,8 @@ class TransformStep(NamedTuple):
     condition: StepCondition
     route: Route | None = None
     change: Change | None = None
+    is_dated: bool = False
+    """Whether `route` depends on the record's timestamp."""
 
     def apply(self, message: Message) -> bool:
         """Change a message; False: it is dropped.
@@ -419,15 +442,15 @@ class TransformStep(NamedTuple):
         """
         if not self.condition.holds(message):
             return True
-        if self.route is not None:
-            message.topic = self.route(message.topic)
-        elif self.change is None:
+        if self.route is None and self.change is None:
             return False
-        else:
-            try:
+        try:
+            if self.route is not None:
+                message.topic = self.route(message.topic, message.timestamp)
+            elif self.change is not None:
                 self.change(message)
-            except (NotTransformable, NotJson) as error:
-                raise NotTransformable(f"transform {self.name}: {error}") from error
+        except (NotTransformable, NotJson) as error:
+            raise NotTransformable(f"transform {self.name}: {error}") from error
         return True
 
 
@@ -468,6 +491,9 @@ class ConnectTransforms:
         condition = _condition(values, settings)
         if base == "RegexRouter":
             return TransformStep(name, condition, route=_router(settings))
+        if base == "TimestampRouter":
+            route = _timestamp_router(settings)
+            return TransformStep(name, condition, route=route, is_dated=True)
         if base == "Filter":
             return TransformStep(name, condition)
         if base in _CHANGES:
@@ -482,8 +508,8 @@ class ConnectTransforms:
                 self._mean(part)
             return TransformStep(name, condition, change=_PART_CHANGES[base](settings, part))
         raise UserError(
-            f"verify cannot apply transforms.{name}, a {settings.class_name}: "
-            f"{_WHY_NOT.get(base, 'it has no such transform')}",
+            f"verify cannot apply transforms.{name}, a {settings.class_name}: it has no such "
+            "transform",
             hint="compare the flow's topics with a program of your own",
         )
 
@@ -491,10 +517,22 @@ class ConnectTransforms:
         if self._converters[part] == JSON:
             self.meant_parts.add(part)
 
-    def topics_of(self, remote: str) -> frozenset[str]:
+    @property
+    def is_dated(self) -> bool:
+        """Whether the topic of a record may depend on its timestamp."""
+        return any(step.is_dated for step in self._steps)
+
+    def topics_of(self, remote: str, timestamp: int | None = None) -> frozenset[str]:
         """All topics to which records of a remote topic may be routed, as far as a name shows.
 
-        Empty: they are all dropped.
+        Empty: they are all dropped, or have names that depend on the timestamp.
+
+        Args:
+            remote: the remote topic.
+            timestamp: that of a record; None: topics with names that depend on it are left out.
+
+        Raises:
+            NotTransformable: the timestamp has no date.
         """
         topics = {remote}
         for step in self._steps:
@@ -503,8 +541,10 @@ class ConnectTransforms:
                 holds = step.condition.of_topic(topic)
                 if holds is not True or step.change is not None:
                     after.add(topic)
-                if holds is not False and step.route is not None:
-                    after.add(step.route(topic))
+                if holds is False or step.route is None:
+                    continue
+                if timestamp is not None or not step.is_dated:
+                    after.add(step.route(topic, timestamp or 0))
             topics = after
         return frozenset(topic for topic in topics if topic == remote or _is_allowed(topic))
 
@@ -531,11 +571,6 @@ class ConnectTransforms:
         if not (dropped or message.topic == topic or _is_allowed(message.topic)):
             raise NotTransformable(f"it is routed to {message.topic!r}, where nothing may be")
         return Expected(message.topic, *written, dropped)
-
-
-_WHY_NOT: Final = {
-    "TimestampRouter": "the topics that it routes to cannot be told from the settings"
-}
 
 
 def _is_allowed(topic: str) -> bool:

@@ -25,14 +25,15 @@ questions, and decides only what a record without a pair is called:
 - Where the recorded map ends; the map is compared with the pairs (map_check.py).
 
 With transforms, the source's log is read as its copy should be (transformed_log.py). A topic whose
-records may go to several topics is compared with each of them, one at a time.
+records may go to several topics is compared with each of them, one at a time; flow_targets.py has
+topics that are named by time, and those that several topics are routed to.
 
 The job shares with the engine only the clients' connections, the batch format, and the settings.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -41,6 +42,21 @@ from twinlog.kafka.errors import TwinlogError
 from twinlog.kafka.log.records import RawRecord
 from twinlog.kafka.types import LogBounds, Offset, TopicPartition
 from twinlog.mirror.offset_runs import Ends, decode_runs
+from twinlog.verify.connect_transforms import ConnectTransforms
+from twinlog.verify.flow_targets import (
+    NO_NEIGHBOURS,
+    NOT_TOLD,
+    OF_OTHERS,
+    TOO_MANY_RECORDS,
+    Neighbour,
+    NeighbourRecords,
+    TooManyRecords,
+    dated_targets,
+    dated_topics,
+    neighbour_records,
+    reaches,
+    without_neighbours,
+)
 from twinlog.verify.flow_walk import FlowWalk, Key, key_of
 from twinlog.verify.job import (
     OPEN_TRANSACTION,
@@ -63,6 +79,7 @@ from twinlog.verify.verdict import (
     FILTERED,
     LOG_START,
     MARKER,
+    OTHER_TOPICS,
     ROUTED,
     DifferenceKind,
     Tally,
@@ -76,6 +93,7 @@ UNWANTED: Final = "a record that the transforms drop, or route to another topic"
 NOT_SAID: Final = "a record too many"
 BEFORE: Final = "written before the flow began, by another program or for a former topic"
 DELETED: Final = "the log starts later"
+ABSENT: Final = "the topic, or this partition of it, does not exist"
 BEGIN_UNKNOWN: Final = "another program has copied before the flow, and where to is not recorded"
 _ABSENT: Final = {
     Kind.CONTROL: MARKER,
@@ -84,6 +102,7 @@ _ABSENT: Final = {
     Kind.BELOW: LOG_START,
     Kind.FILTERED: FILTERED,
     Kind.ROUTED: ROUTED,
+    Kind.OTHERS: OTHER_TOPICS,
 }
 _PROVEN: Final = frozenset({Kind.CONTROL, Kind.ABORTED, Kind.FILTERED, Kind.ROUTED})
 
@@ -140,6 +159,12 @@ class FlowTask:
     transforms: TransformSettings | None = None
     is_absent: bool = False
     """Whether the remote partition does not exist: it is created with the first record."""
+    neighbours: tuple[Neighbour, ...] = ()
+    """Those whose records may go to the same topics."""
+    finds_topics: bool = False
+    """Whether this task compares the topics that are named by time, too."""
+    routed_at: int = 0
+    """Of such a topic: the timestamp of a record that goes there."""
     patience: float = PATIENCE_S
 
     @property
@@ -163,6 +188,8 @@ class FlowCompared:
     """Of the recorded map; None: there was none to compare."""
     behind: int = 0
     """The source's offsets that are not claimed to be copied."""
+    bounds: Sides[LogBounds] | None = None
+    """Of a topic that the task has found; None: those of the task."""
 
 
 def run_task(task: VerifyTask | FlowTask) -> Sequence[Compared | FlowCompared]:
@@ -187,15 +214,56 @@ async def _compared(task: FlowTask) -> list[FlowCompared]:
     configs = client_configs(task.source, task.destination)
     try:
         async with checked_clusters(configs, task.cluster_ids) as clusters:
-            result = await compare_flow(clusters, task)
-            for cluster, topic_id, partition in zip(
-                clusters, task.topic_ids, task.pair.sides, strict=True
-            ):
-                if not (task.is_absent and partition is task.pair.remote):
-                    await check_topic(cluster, partition.topic, topic_id)
-            return [result]
+            results = await _found_topics(clusters, task) if task.finds_topics else []
+            return [await _checked(clusters, task), *results]
     except TwinlogError as error:
         return [unseen(task.pair, task.bounds, str(error))]
+
+
+async def _checked(clusters: Sides[KafkaCluster], task: FlowTask) -> FlowCompared:
+    """Compare both logs, whose topics have to be the same all the time.
+
+    Raises:
+        TwinlogError: they are not, or a cluster is unreachable.
+    """
+    result = await compare_flow(clusters, task)
+    for cluster, topic_id, partition in zip(clusters, task.topic_ids, task.pair.sides, strict=True):
+        if not (task.is_absent and partition is task.pair.remote):
+            await check_topic(cluster, partition.topic, topic_id)
+    return result
+
+
+async def _found_topics(clusters: Sides[KafkaCluster], task: FlowTask) -> list[FlowCompared]:
+    """Compare the topics that are named by the time of the source's records."""
+    assert task.transforms is not None
+    source = task.pair.source
+    reader = LogReader(
+        clusters.source, source, topic_id=task.topic_ids.source, patience=task.patience
+    )
+    topics = await dated_topics(reader, task.bounds.source, task.transforms, source.partition)
+    results = []
+    for target in await dated_targets(clusters, source, topics):
+        pair = task.pair._replace(remote=target.partition)
+        if target.trouble:
+            result = unseen(pair, target.bounds, target.trouble)
+        else:
+            claim = task.claim
+            if target.is_absent:
+                claim = replace(claim, lacks=claim.lacks._replace(destination=ABSENT))
+            found = replace(
+                task,
+                pair=pair,
+                topic_ids=task.topic_ids._replace(destination=target.topic_id),
+                bounds=target.bounds,
+                claim=claim,
+                is_absent=target.is_absent,
+                finds_topics=False,
+                routed_at=target.at,
+            )
+            result = await _checked(clusters, found)
+        result.bounds = target.bounds
+        results.append(result)
+    return results
 
 
 def unseen(pair: FlowPair, bounds: Sides[LogBounds], reason: str) -> FlowCompared:
@@ -208,7 +276,14 @@ def unseen(pair: FlowPair, bounds: Sides[LogBounds], reason: str) -> FlowCompare
 
 
 async def compare_flow(clusters: Sides[KafkaCluster], task: FlowTask) -> FlowCompared:
-    """Compare both logs of a partition, and the recorded map with what they show."""
+    """Compare both logs of a partition, and the recorded map with what they show.
+
+    Raises:
+        TwinlogError: a cluster is unreachable, or refuses.
+    """
+
+    def reader_of(partition: TopicPartition, topic_id: UUID) -> SpanSource:
+        return LogReader(clusters.source, partition, topic_id=topic_id, patience=task.patience)
 
     def readers() -> Sides[SpanSource]:
         return Sides(
@@ -220,7 +295,25 @@ async def compare_flow(clusters: Sides[KafkaCluster], task: FlowTask) -> FlowCom
             )
         )
 
-    return await flow_comparison(task, readers).run()
+    others = NO_NEIGHBOURS
+    if task.transforms is not None and (near := _neighbours_there(task, task.transforms)):
+        try:
+            others = await neighbour_records(
+                *(clusters.source, reader_of, near, task.transforms, task.pair.remote)
+            )
+        except TooManyRecords:
+            return unseen(task.pair, task.bounds, TOO_MANY_RECORDS)
+    return await flow_comparison(task, readers, others).run()
+
+
+def _neighbours_there(task: FlowTask, settings: TransformSettings) -> list[Neighbour]:
+    """The neighbours whose records may go to the remote partition of a task."""
+    transforms, topic = ConnectTransforms(settings.values), task.pair.remote.topic
+    return [
+        neighbour
+        for neighbour in task.neighbours
+        if reaches(transforms, neighbour.remote, topic, task.routed_at)
+    ]
 
 
 class Sighted:
@@ -319,6 +412,7 @@ class FlowComparison:
         task: the partition.
         readers: gives readers of both logs, new ones at each call.
         unfiltered: gives a reader of the source's log without omissions of transforms.
+        foreign: why a remote record without a pair may be right; empty: it is not.
     """
 
     def __init__(
@@ -326,10 +420,12 @@ class FlowComparison:
         task: FlowTask,
         readers: Callable[[], Sides[SpanSource]],
         unfiltered: Callable[[], SpanSource] | None = None,
+        foreign: str = "",
     ) -> None:
         self._task = task
         self._readers = readers
         self._unfiltered = unfiltered
+        self._foreign = foreign
         self._sighted = Sighted(task)
 
     async def run(self) -> FlowCompared:
@@ -379,6 +475,7 @@ class FlowComparison:
             claimed=ends.source if before else self._task.claim.end,
             otherwise=BEFORE if before else "",
             at_end=OPEN_TRANSACTION if open_at_end and not before else "",
+            foreign=self._foreign,
         )
         await walk.run()
 
@@ -400,22 +497,29 @@ class FlowComparison:
         return found
 
 
-def flow_comparison(task: FlowTask, readers: Callable[[], Sides[SpanSource]]) -> FlowComparison:
+def flow_comparison(
+    task: FlowTask,
+    readers: Callable[[], Sides[SpanSource]],
+    others: NeighbourRecords = NO_NEIGHBOURS,
+) -> FlowComparison:
     """The walk over both logs of a task.
 
     Args:
         task: the partition.
         readers: gives readers of both logs as they are, new ones at each call.
+        others: what other topics of the flow have in the remote log.
     """
     if task.transforms is None:
         return FlowComparison(task, readers)
     logs = TransformedLogs(task.transforms, task.pair.remote)
+    expected = without_neighbours(logs.expected, others, NOT_TOLD)
+    written = without_neighbours(logs.written, others, OF_OTHERS)
 
     def mapped() -> Sides[SpanSource]:
         source, remote = readers()
-        return Sides(MappedReader(source, logs.expected), MappedReader(remote, logs.written))
+        return Sides(MappedReader(source, expected), MappedReader(remote, written))
 
     def unfiltered() -> SpanSource:
         return MappedReader(readers().source, logs.unfiltered)
 
-    return FlowComparison(task, mapped, unfiltered)
+    return FlowComparison(task, mapped, unfiltered, others.lack)

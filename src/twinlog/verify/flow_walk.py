@@ -66,6 +66,7 @@ class FlowWalk:
         claimed: the source's offset up to which each record has a copy, as the flow claims.
         otherwise: why a record without a pair is not seen, if none is a difference.
         at_end: why the remote log may lack records behind its end; empty: it lacks none.
+        foreign: why a remote record without a pair may be right; empty: it is not.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class FlowWalk:
         claimed: int,
         otherwise: str,
         at_end: str,
+        foreign: str = "",
     ) -> None:
         self._source = source
         self._remote = remote
@@ -86,6 +88,7 @@ class FlowWalk:
         self._claimed = claimed
         self._otherwise = otherwise
         self._at_end = at_end
+        self._foreign = foreign
 
     async def run(self) -> None:
         """Walk to the end of both."""
@@ -105,7 +108,7 @@ class FlowWalk:
                 lacks = target
                 break
             await self._pass_to(target)
-        source_lack = source.lack or lacks.source or self._otherwise
+        source_lack = source.lack or lacks.source or self._otherwise or self._foreign
         remote_lack = remote.lack or lacks.destination or self._otherwise or self._at_end
         claimed = min(max(self._claimed, source.position), source.end)
         await source.drain(claimed, lambda record: self._sighted.missing(record, remote_lack))
@@ -219,7 +222,7 @@ class FlowWalk:
             await self._source.drain(source_offset, lambda _: None)
             await self._remote.drain(remote_offset, lambda _: None)
             return
-        source_lack = source_lack or self._otherwise
+        source_lack = source_lack or self._otherwise or self._foreign
         remote_lack = remote_lack or self._otherwise
         await self._source.drain(source_offset, lambda r: self._sighted.missing(r, remote_lack))
         await self._remote.drain(remote_offset, lambda r: self._sighted.surplus(r, source_lack))
@@ -232,7 +235,7 @@ class FlowWalk:
         They are as many on both sides, have equal timestamps or contents, and neither log may lack
         records among them.
         """
-        if self._otherwise:
+        if self._otherwise or self._foreign:
             return None
         sides = []
         for cursor, target in ((self._source, source_offset), (self._remote, remote_offset)):

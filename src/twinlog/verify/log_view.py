@@ -42,6 +42,8 @@ class Kind(Enum):
     """A record that a flow's transforms drop (transformed_log.py)."""
     ROUTED = "routed"
     """A record that a flow's transforms route to another topic."""
+    OTHERS = "of other topics"
+    """A record in a log that several topics are routed to, and of another one (flow_targets.py)."""
 
 
 class SpanRecords:

@@ -14,7 +14,7 @@ that has a field's text, are compared by their meaning (json_meaning.py), all ot
 A record that cannot be transformed is not seen: nothing is concluded about its copy.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
@@ -51,8 +51,8 @@ class Omission(NamedTuple):
 Mapped = RawRecord | Omission
 
 
-class _MappedPlace(NamedTuple):
-    """Offsets of a span that have one record, or none."""
+class LogPlace(NamedTuple):
+    """Offsets that have one record, or none."""
 
     start: int
     end: int
@@ -113,13 +113,27 @@ class TransformedLogs:
         return self._normal(raw, copy)
 
     def _normal(self, raw: RawRecord, record: Record) -> RawRecord:
-        parts, names = self._transforms.meant_parts, self._transforms.meant_headers
-        tail = encode_tail(
-            normal_form(record.key) if KEY in parts else record.key,
-            normal_form(record.value) if VALUE in parts else record.value,
-            [(name, normal_form(data) if name in names else data) for name, data in record.headers],
-        )
-        return raw._replace(tail=memoryview(tail))
+        transforms = self._transforms
+        return normal_record(raw, record, transforms.meant_parts, transforms.meant_headers)
+
+
+def normal_record(
+    raw: RawRecord, record: Record, parts: Collection[str], headers: Collection[str] = ()
+) -> RawRecord:
+    """A record as it is compared.
+
+    Args:
+        raw: has the offset and timestamp.
+        record: what it holds.
+        parts: which of `KEY` and `VALUE` are compared by the meaning of their JSON.
+        headers: the names of those that are.
+    """
+    tail = encode_tail(
+        normal_form(record.key) if KEY in parts else record.key,
+        normal_form(record.value) if VALUE in parts else record.value,
+        [(name, normal_form(data) if name in headers else data) for name, data in record.headers],
+    )
+    return raw._replace(tail=memoryview(tail))
 
 
 class MappedReader:
@@ -152,32 +166,37 @@ class MappedReader:
         if span.batch is None:
             yield span
             return
-        for (kind, reason), group in groupby(self._places(span), lambda place: place[2:4]):
-            places = list(group)
-            records = [place.record for place in places if place.record is not None]
-            # Without a header no batch is taken for equal by its bytes (`same_batch`).
-            batch = SpanRecords(None, memoryview(b""), records, stamped=span.batch.stamped)
-            yield Span(
-                places[0].start,
-                places[-1].end,
-                kind,
-                batch if kind is Kind.DATA else None,
-                reason,
-            )
+        yield from spans_of(self._places(span), stamped=span.batch.stamped)
 
-    def _places(self, span: Span) -> Iterator[_MappedPlace]:
+    def _places(self, span: Span) -> Iterator[LogPlace]:
         assert span.batch is not None
         at = span.start
         for record in span.batch.by_offset().values():
             if not span.start <= record.offset < span.end:
                 continue
             if record.offset > at:
-                yield _MappedPlace(at, record.offset, Kind.HOLE)
+                yield LogPlace(at, record.offset, Kind.HOLE)
             at = record.offset + 1
             mapped = self._mapped(record)
             if isinstance(mapped, RawRecord):
-                yield _MappedPlace(record.offset, at, Kind.DATA, "", mapped)
+                yield LogPlace(record.offset, at, Kind.DATA, "", mapped)
             else:
-                yield _MappedPlace(record.offset, at, mapped.kind, mapped.reason)
+                yield LogPlace(record.offset, at, mapped.kind, mapped.reason)
         if at < span.end:
-            yield _MappedPlace(at, span.end, Kind.HOLE)
+            yield LogPlace(at, span.end, Kind.HOLE)
+
+
+def spans_of(places: Iterable[LogPlace], *, stamped: bool) -> Iterator[Span]:
+    """The spans of adjacent places: runs of records, of omissions, and of holes.
+
+    Args:
+        places: in order.
+        stamped: whether a broker has set the timestamps (LogAppendTime).
+    """
+    for (kind, reason), group in groupby(places, lambda place: place[2:4]):
+        run = list(group)
+        records = [place.record for place in run if place.record is not None]
+        # Without a header no batch is taken for equal by its bytes (`same_batch`).
+        batch = SpanRecords(None, memoryview(b""), records, stamped=stamped)
+        data = batch if kind is Kind.DATA else None
+        yield Span(run[0].start, run[-1].end, kind, data, reason)

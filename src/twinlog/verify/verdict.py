@@ -77,7 +77,8 @@ COMPACTED: Final = "compacted"
 LOG_START: Final = "log_start"
 FILTERED: Final = "filtered"
 ROUTED: Final = "routed"
-REASONS: Final = (MARKER, ABORTED, COMPACTED, LOG_START, FILTERED, ROUTED)
+OTHER_TOPICS: Final = "other_topics"
+REASONS: Final = (MARKER, ABORTED, COMPACTED, LOG_START, FILTERED, ROUTED, OTHER_TOPICS)
 """Why an offset has nothing to compare."""
 
 MAX_RANGES: Final = 100
