@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from uuid import UUID
 
-import pytest
-
-from twinlog.kafka.errors import UserError
 from twinlog.lifecycle.flow_creation import stored_properties
+from twinlog.mirror.dataframe_transform import DataFrameTransform
 from twinlog.operations.flow_routes import Writer, flow_routes, writers_of
 from twinlog.store.config_records import ConfigRecord, Mirror, MirrorTopic, key_of
 from twinlog.store.snapshot import Snapshot
@@ -59,16 +57,12 @@ def test_transforms_route_all_topics_but_heartbeats() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"twinlog.transform.sql": "SELECT record FROM records"}, "flow f has a query or function"),
-    ],
-)
-def test_what_verify_cannot_apply_is_refused(values: dict[str, str], message: str) -> None:
-    with pytest.raises(UserError, match=message) as error:
-        flow_routes(flow("f", values), [])
-    assert "program of your own" in error.value.hint
+def test_a_query_may_send_records_anywhere() -> None:
+    values = {"twinlog.transform.sql": "SELECT record FROM records"}
+    routes = flow_routes(flow("f", values), [topic("f", "t"), topic("f", "heartbeats")])
+    assert routes["t"].query == DataFrameTransform(sql="SELECT record FROM records")
+    assert (routes["t"].targets, routes["t"].is_transformed) == (frozenset(), True)
+    assert (routes["heartbeats"].query, routes["heartbeats"].targets) == (None, {"a.heartbeats"})
 
 
 def test_topics_that_are_named_by_time_are_not_known() -> None:

@@ -40,14 +40,21 @@ class TopicRoute:
     """Where the records of a topic may go."""
 
     targets: frozenset[str]
-    """Topics of the target, but for those that are named by time; without these, empty means that
-    all records are dropped."""
+    """Topics of the target, but for those that are named by time or by a query; without these,
+    empty means that all records are dropped."""
     examples: frozenset[str] = frozenset()
     """Those that transforms route to, with the names of one point of time."""
     is_dated: bool = False
     """Whether there are topics that are named by time."""
     transforms: TransformSettings | None = None
-    """None: the records stay as they are."""
+    """Single-message transforms."""
+    query: DataFrameTransform | None = None
+    """A query or function; it may send records anywhere."""
+
+    @property
+    def is_transformed(self) -> bool:
+        """Whether records are transformed; else they stay as they are."""
+        return self.transforms is not None or self.query is not None
 
 
 def flow_routes(mirror: Mirror, topics: Iterable[MirrorTopic]) -> Mapping[str, TopicRoute]:
@@ -56,13 +63,14 @@ def flow_routes(mirror: Mirror, topics: Iterable[MirrorTopic]) -> Mapping[str, T
     Raises:
         UserError: `verify` cannot apply the flow's transforms, or a setting is malformed.
     """
-    parsed = transforms_of(mirror.source)
+    parsed, policy = transforms_of(mirror.source), flow_of(mirror.source).policy
     if isinstance(parsed, DataFrameTransform):
-        raise UserError(
-            f"flow {mirror.name} has a query or function, and verify cannot tell what its copies "
-            "should be",
-            hint="compare them with a program of your own; docs/operations/verifying.md",
-        )
+        return {
+            topic.topic: _plain(topic)
+            if policy.is_heartbeats_topic(topic.topic)
+            else TopicRoute(targets=frozenset(), query=parsed)
+            for topic in topics
+        }
     if not parsed.steps:
         return {topic.topic: _plain(topic) for topic in topics}
     texts = settings_texts(mirror.source)
@@ -71,7 +79,6 @@ def flow_routes(mirror: Mirror, topics: Iterable[MirrorTopic]) -> Mapping[str, T
         transforms = ConnectTransforms(values)
     except UserError as error:
         raise UserError(f"flow {mirror.name}: {error.message}", hint=error.hint) from error
-    policy = flow_of(mirror.source).policy
     return {
         topic.topic: _plain(topic)
         if policy.is_heartbeats_topic(topic.topic)  # they are never transformed

@@ -14,7 +14,7 @@ from twinlog.engines.transactional.positions import position_group
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Refusal, TwinlogError
+from twinlog.kafka.errors import Refusal, TwinlogError, UserError
 from twinlog.kafka.groups.offsets import committed_offsets
 from twinlog.kafka.types import LogBounds, Offset, TopicPartition
 from twinlog.mirror.flow import flow_of
@@ -38,6 +38,7 @@ from twinlog.verify.flow_job import (
 from twinlog.verify.flow_targets import EMPTY, Neighbour
 from twinlog.verify.job import RangeDifference, Sides
 from twinlog.verify.log_reader import read_bounds
+from twinlog.verify.query_job import QuerySource, QueryTask
 from twinlog.verify.verdict import Range, Tally
 
 BEGAN_AT_END: Final = "the flow began at the source's end, and where that was is not recorded"
@@ -56,6 +57,8 @@ class FlowPlan:
 
     pairs: Bounds
     tasks: tuple[FlowTask, ...] = ()
+    query: QueryTask | None = None
+    """Of a flow with a query or function, whose topics it compares."""
     done: tuple[FlowCompared, ...] = ()
     unmapped: frozenset[FlowPair] = frozenset()
     """Those of which no map, or no position, is recorded, and one is due if there are copies."""
@@ -99,10 +102,12 @@ async def plan_flow(
         patience: seconds of retries for an offset without any progress.
 
     Raises:
-        UserError: `verify` cannot apply the flow's transforms.
+        UserError: `verify` cannot apply the flow's transforms, or may not run its query.
         TwinlogError: a cluster is unreachable, or refuses.
     """
     routes = flow_routes(mirror, all_topics)
+    if any(route.query for route in routes.values()):
+        _check_grant(destination, mirror.name)
     neighbours = _neighbours(routes, topics, all_topics)
     claims = await _claims(destination, mirror, topics)
     pairs = await _pairs(mirror.name, source, destination, topics, routes)
@@ -117,6 +122,7 @@ async def plan_flow(
     )
     bounds: dict[FlowPair, Sides[LogBounds]] = {}
     tasks: list[FlowTask] = []
+    queried: list[QuerySource] = []
     done: list[FlowCompared] = []
     unmapped: set[FlowPair] = set()
     for pair in pairs:
@@ -124,7 +130,7 @@ async def plan_flow(
         side_ids = ids[pair.source.topic]
         claim = claims.of.get(pair.source, _nothing_recorded(topic, pair.source.partition))
         sides = Sides(source_bounds[pair.source], remote_bounds[pair.remote])
-        is_absent = _is_absent(route, sides)
+        recorded, is_absent = claim, _is_absent(route, sides)
         if is_absent:
             sides = sides._replace(destination=EMPTY)
             claim = replace(claim, lacks=claim.lacks._replace(destination=ABSENT))
@@ -149,9 +155,12 @@ async def plan_flow(
             done.append(_recreated(pair, sides))
         elif why := (
             _why_mixed(pair, routes, writers)
-            or _why_not(topic, side_ids, sides, 0 if route.transforms else shares[pair.remote])
+            or _why_not(topic, side_ids, sides, 0 if route.is_transformed else shares[pair.remote])
         ):
             done.append(unseen(pair, sides, why))
+        elif route.query is not None:
+            side_ids = side_ids._replace(destination=NO_TOPIC_ID)
+            queried.append(QuerySource(pair=pair, topic_ids=side_ids, claim=recorded))
         else:
             tasks.append(
                 FlowTask(
@@ -181,6 +190,13 @@ async def plan_flow(
     return FlowPlan(
         pairs=bounds,
         tasks=tuple(tasks),
+        query=_query_task(
+            *(source, destination, mirror, all_topics),
+            routes=routes,
+            compared=queried,
+            properties=properties,
+            patience=patience,
+        ),
         done=tuple(done),
         unmapped=frozenset(unmapped),
         trouble=claims.trouble,
@@ -375,7 +391,7 @@ def _is_absent(route: TopicRoute, bounds: Sides[LogBounds]) -> bool:
     It is created with the first record. So its absence is no difference, and is no evidence either.
     """
     unknown = bounds.destination.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return route.transforms is not None and unknown
+    return route.is_transformed and unknown
 
 
 def _is_unused(
@@ -394,6 +410,62 @@ def _is_unused(
     remote = bounds.destination
     is_empty = not remote.error and remote.start == remote.high_watermark
     return is_empty or bool(writers.get(pair.remote.topic))
+
+
+def _check_grant(destination: KafkaCluster, flow: str) -> None:
+    """Refuse to run a flow's query or function here, unless that is allowed.
+
+    Raises:
+        UserError: the target's configuration does not grant it.
+    """
+    try:
+        destination.config.grants.check_dataframes()
+    except UserError as error:
+        raise UserError(
+            f"verify has to run the query or function of flow {flow}: {error.message}",
+            hint=error.hint,
+        ) from error
+
+
+def _query_task(
+    source: KafkaCluster,
+    destination: KafkaCluster,
+    mirror: Mirror,
+    all_topics: Iterable[MirrorTopic],
+    *,
+    routes: Mapping[str, TopicRoute],
+    compared: Sequence[QuerySource],
+    properties: Mapping[str, str],
+    patience: float,
+) -> QueryTask | None:
+    """The comparison of a flow with a query; None: there is nothing to compare.
+
+    The other partitions of the flow are needed as well: their records may go anywhere.
+    """
+    transform = next((route.query for route in routes.values() if route.query is not None), None)
+    if transform is None or not compared:
+        return None
+    known = {one.pair.source for one in compared}
+    others = [
+        QuerySource(
+            pair=FlowPair(mirror.name, name.source, topic.on_destination(name)),
+            topic_ids=Sides(topic.topic_id, NO_TOPIC_ID),
+            claim=FlowClaim(),
+            is_compared=False,
+        )
+        for topic in all_topics
+        for name in topic.mirror_partitions
+        if routes[topic.topic].query is not None and name.source not in known
+    ]
+    return QueryTask(
+        flow=mirror.name,
+        source=mirror.source,
+        destination=properties,
+        cluster_ids=Sides(source.cluster_id, destination.cluster_id),
+        transform=transform,
+        sources=(*compared, *others),
+        patience=patience,
+    )
 
 
 def _neighbours(
@@ -425,14 +497,14 @@ def _why_mixed(
 
     What other topics of the same flow have there is known, if transforms route them.
     """
-    if routes[pair.source.topic].transforms is None:
+    if not routes[pair.source.topic].is_transformed:
         return None
     others = sorted(
         writer
         for writer in writers.get(pair.remote.topic, ())
         if writer.flow != pair.flow
         or writer.topic not in routes
-        or routes[writer.topic].transforms is None
+        or not routes[writer.topic].is_transformed
     )
     if not others:
         return None

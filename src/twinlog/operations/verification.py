@@ -31,6 +31,7 @@ from twinlog.verify.job import (
     stretches,
 )
 from twinlog.verify.log_reader import PATIENCE_S, read_bounds
+from twinlog.verify.query_job import QueryAnswer, QueryTask
 from twinlog.verify.translated_reader import destination_bounds
 
 
@@ -104,6 +105,15 @@ async def verify_mirrors(
     results = await asyncio.to_thread(_compare, config, tasks, progress) if tasks else []
     verified = verification(extents, [one for one in results if isinstance(one, Compared)])
     copied = [one for one in results if isinstance(one, FlowCompared)]
+    queries = [flow.query for flow in flows if flow.query is not None]
+    answers = await asyncio.to_thread(_compare_queries, queries) if queries else ()
+    for query, answer in zip(queries, answers, strict=True):
+        copied += answer.results
+        if answer.refusal and config.mirror is not None:
+            raise UserError(f"flow {query.flow}: {answer.refusal}", hint=answer.hint)
+        if answer.refusal:
+            unverified[query.flow] = answer.refusal
+            flows = [flow for flow in flows if flow.query is not query]
     logs = (*verified.logs, *(log for flow in flows for log in flow_logs(flow, copied)))
     unreadable = tuple(snapshot.unreadable.values())
     return replace(verified, logs=logs, unreadable=unreadable, unverified=unverified)
@@ -235,6 +245,13 @@ async def _compacted(
             name = resource.name if cluster is source else by_name[resource.name]
             compacted[name] = compacted[name] or "compact" in policy
     return compacted
+
+
+def _compare_queries(tasks: Sequence[QueryTask]) -> Sequence[QueryAnswer]:
+    # It imports Spark.
+    from twinlog.verify.query_worker import run_queries  # noqa: PLC0415
+
+    return run_queries(tasks)
 
 
 def _compare(

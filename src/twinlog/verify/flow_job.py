@@ -413,6 +413,7 @@ class FlowComparison:
         readers: gives readers of both logs, new ones at each call.
         unfiltered: gives a reader of the source's log without omissions of transforms.
         foreign: why a remote record without a pair may be right; empty: it is not.
+        doubt: why any record without a pair may be right; empty: it is not.
     """
 
     def __init__(
@@ -421,11 +422,13 @@ class FlowComparison:
         readers: Callable[[], Sides[SpanSource]],
         unfiltered: Callable[[], SpanSource] | None = None,
         foreign: str = "",
+        doubt: str = "",
     ) -> None:
         self._task = task
         self._readers = readers
         self._unfiltered = unfiltered
         self._foreign = foreign
+        self._doubt = doubt
         self._sighted = Sighted(task)
 
     async def run(self) -> FlowCompared:
@@ -473,7 +476,7 @@ class FlowComparison:
             self._sighted,
             self._readers,
             claimed=ends.source if before else self._task.claim.end,
-            otherwise=BEFORE if before else "",
+            otherwise=BEFORE if before else self._doubt,
             at_end=OPEN_TRANSACTION if open_at_end and not before else "",
             foreign=self._foreign,
         )

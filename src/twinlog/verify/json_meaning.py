@@ -69,6 +69,15 @@ def read_json(data: bytes) -> JsonValue:
     return _read(_READER, data)
 
 
+def read_unique_json(data: bytes) -> JsonValue:
+    """What a JSON text in UTF-8 means, in which no field occurs twice.
+
+    Raises:
+        NotJson: it is none, or too deep, or has such a field.
+    """
+    return _read(_STRICT_READER, data)
+
+
 def _read(reader: json.JSONDecoder, data: bytes) -> JsonValue:
     try:
         return reader.decode(data.decode())

@@ -1,0 +1,150 @@
+"""Whether the result of a query for a record depends on that record alone: what `verify` can check.
+
+An engine applies a query to micro-batches with arbitrary bounds. A check computes it for other
+batches, at another time. Both results are the same only if each row depends on nothing but its
+record and the static tables. So the analysed plan of Spark has to consist of operators that keep
+records apart, and of expressions that always give the same:
+
+    Project  Filter  Generate  Sort  Union       one record at a time
+    Join, where one side reads records           inner, cross; of the outer ones that which keeps
+                                                 the records; semi and anti joins of the records
+    Aggregate by the column `record`             the parts of one record
+    any of these and others over static tables   the same for all records
+
+Everything else (other aggregates, windows, DISTINCT, LIMIT, functions over whole batches, a join of
+records with themselves) is refused by name: what is not known to keep records apart may not.
+"""
+
+from typing import Any, Final
+
+from twinlog.mirror.dataframe_transform import RECORD_NAMES
+
+_EACH_ALONE: Final = frozenset(
+    {
+        "CTERelationDef",
+        "Filter",
+        "Generate",
+        "LogicalRDD",
+        "LocalRelation",
+        "Project",
+        "ResolvedHint",
+        "Sort",
+        "SubqueryAlias",
+        "Union",
+        "View",
+        "WithCTE",
+    }
+)
+"""Operators whose rows are made of one record each."""
+_CONSTANT: Final = frozenset({"LocalRelation", "OneRowRelation", "Range"})
+"""Leaves whose rows are a part of the query."""
+_JOINS: Final = {
+    True: ("Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti"),
+    False: ("Inner", "Cross", "RightOuter"),
+}
+"""Kinds of joins, by whether the left side reads records."""
+_VARYING: Final = frozenset(
+    {
+        "CurrentBatchTimestamp",
+        "CurrentDate",
+        "CurrentTime",
+        "CurrentTimestamp",
+        "CurrentTimeZone",
+        "CurrentUser",
+        "LocalTimestamp",
+        "Now",
+    }
+)
+"""Expressions that Spark counts as deterministic, and that differ from one run to another."""
+
+_PYTHON: Final = ("PythonUDF", "PythonUDAF", "PythonUDTF", "PolymorphicPythonUDTF")
+_ROW_BY_ROW: Final = frozenset({100, 101})
+"""Evaluation types of Python functions that get one row at a time (`PythonEvalType`)."""
+
+
+class NotDecidable(Exception):
+    """A check cannot tell what the result for a record should be; the text says why."""
+
+
+def check_plan(plan: Any) -> bool:
+    """Check that the result for a record depends on that record and static tables alone.
+
+    Args:
+        plan: of Spark, analysed (`QueryExecution.analyzed`), by py4j.
+
+    Returns:
+        Whether it reads tables or files.
+
+    Raises:
+        NotDecidable: it may depend on more.
+    """
+    walk = _PlanWalk()
+    walk.reads_records(plan)
+    return walk.reads_tables
+
+
+class _PlanWalk:
+    def __init__(self) -> None:
+        self._shared: dict[int, bool] = {}  # whether the parts of WITH read records
+        self._numbers: set[int] = set()  # the ids of the columns `record`
+        self.reads_tables = False
+
+    def reads_records(self, plan: Any) -> bool:
+        """Whether a part of a plan reads records; its own parts are checked as well."""
+        parts = [self.reads_records(part) for part in _sequence(plan.children())]
+        for part in _sequence(plan.subqueries()):
+            if self.reads_records(part):
+                raise NotDecidable("a subquery reads records")
+        for expression in _sequence(plan.expressions()):
+            _check_expression(expression)
+        kind, found = plan.nodeName(), any(parts)
+        if kind == "CTERelationRef":
+            found = self._shared.get(plan.cteId(), True)
+        elif not parts:
+            output = _sequence(plan.output())
+            found = [one.name() for one in output] == list(RECORD_NAMES)
+            if found:
+                self._numbers.add(output[0].exprId().id())
+            self.reads_tables |= not found and kind not in _CONSTANT
+        if kind == "CTERelationDef":
+            self._shared[plan.id()] = found
+        if found:
+            self._check_operator(kind, plan, parts)
+        return found
+
+    def _check_operator(self, kind: str, plan: Any, parts: list[bool]) -> None:
+        if kind in _EACH_ALONE or kind == "CTERelationRef":
+            return
+        if kind == "Join":
+            if all(parts):
+                raise NotDecidable("records are joined with records")
+            joined = plan.joinType().toString()
+            if joined in _JOINS[parts[0]]:
+                return
+            kind = f"a join ({joined})"
+        if kind == "Aggregate" and self._groups_by_record(plan):
+            return
+        raise NotDecidable(f"rows may depend on more than one record: {kind}")
+
+    def _groups_by_record(self, plan: Any) -> bool:
+        return any(
+            one.nodeName() == "AttributeReference" and one.exprId().id() in self._numbers
+            for one in _sequence(plan.groupingExpressions())
+        )
+
+
+def _check_expression(expression: Any) -> None:
+    if not expression.deterministic():
+        raise NotDecidable(f"an expression is not deterministic: {expression.nodeName()}")
+    if expression.nodeName() in _VARYING:
+        raise NotDecidable(f"an expression depends on when it is computed: {expression.nodeName()}")
+    if expression.nodeName() in _PYTHON and (
+        expression.nodeName() != "PythonUDF" or expression.evalType() not in _ROW_BY_ROW
+    ):
+        raise NotDecidable("a Python function may see several records at a time")
+    for child in _sequence(expression.children()):
+        _check_expression(child)
+
+
+def _sequence(scala: Any) -> list[Any]:
+    return [scala.apply(at) for at in range(scala.size())]
