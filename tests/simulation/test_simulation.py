@@ -72,7 +72,7 @@ def test_stopped_before_the_fence_is_found() -> None:
 
 def test_late_markers_after_a_stop_are_found() -> None:
     """Goal: the simulation finds an owner that does not fence written markers at a stop (G1)."""
-    arguments = ("--seeds", "110:120", "--hazards", "commands", "--variant", "unfenced")
+    arguments = ("--seeds", "420:430", "--hazards", "commands", "--variant", "unfenced")
     done = _simulate(*arguments, "--until-failed")
     assert "behind STOPPED" in done.stdout, done.stdout + done.stderr
 
