@@ -651,7 +651,7 @@ async def test_a_gap_at_the_end_is_mirrored_at_its_owners_stop(bench: Bench) -> 
     await fill_first_offset(owned)
     following = await bench.owner("next")
     await following.enter({NAME: State.STOPPING})
-    assert following.reported.began_stop(NAME)
+    assert NAME in following.reported.begun_stops
     assert await stopped(bench, following) == (1, None)
 
 
@@ -664,7 +664,7 @@ async def test_a_marker_counts_as_a_fence_if_a_former_owner_may_have_stopped(ben
     await fill_first_offset(owned)
     await owned.enter({NAME: State.STOPPING})
     following = await bench.owner("next")
-    assert not following.reported.began_stop(NAME)
+    assert NAME not in following.reported.begun_stops
     assert await stopped(bench, following) == (0, None)
 
 
@@ -674,7 +674,7 @@ async def test_an_owner_has_begun_a_stop_only_if_it_knows_so(bench: Bench) -> No
     owned = await bench.owner()
     await owned.enter({NAME: State.PREPARING})
     await owned.enter({NAME: State.STOPPING})
-    assert not owned.reported.began_stop(NAME)
+    assert NAME not in owned.reported.begun_stops
     await owned.stop([NAME])
     await owned.begin_again([NAME])
     await owned.begin([NAME])
@@ -682,11 +682,11 @@ async def test_an_owner_has_begun_a_stop_only_if_it_knows_so(bench: Bench) -> No
     bench.states.loses = True
     with pytest.raises(Disconnected):
         await owned.enter({NAME: State.STOPPING})
-    assert owned.reported.began_stop(NAME)
+    assert NAME in owned.reported.begun_stops
     owned.reported.say(PartitionState(NAME, State.STOPPING, "why"))
     await owned.write_states()
     assert bench.topic.last()[NAME].state is State.STOPPING
-    assert not owned.reported.began_stop(NAME), "another owner may have written the same"
+    assert NAME not in owned.reported.begun_stops, "another owner may have written the same"
 
 
 @on_bench

@@ -437,7 +437,7 @@ def _sealing(name: MirrorPartition, topic: MirrorTopic | None, reported: Reporte
         None,
         reported.last(name),
         reported.differs(name),
-        begun=reported.began_stop(name),
+        begun=name in reported.begun_stops,
     )
     if topic is None:
         return sealing

@@ -12,7 +12,7 @@ are void.
 
 **Begun stops.** A stop that this owner has begun with a partition that was MIRRORING or paused has
 no fence of another owner: STOPPING is stored before the first one, and the state before it says
-that none was left (`began_stop`). Otherwise a former owner may have begun it.
+that none was left (`begun_stops`). Otherwise a former owner may have begun it.
 
 **Last mirrored ends.** What an earlier owner has proven counts as far as the log reaches. Where the
 destination's log differs for good, the proven end counts, not the log's.
@@ -66,7 +66,8 @@ class ReportedStates:
         # The end up to which this owner has proven the log; FAILED for good: it differs behind it.
         self._proved: dict[MirrorPartition, Offset] = {}
         self._differing: set[MirrorPartition] = set()
-        self._begun_stops: set[MirrorPartition] = set()
+        self.begun_stops: set[MirrorPartition] = set()
+        """Whose stop this owner has begun, and which had been placed before."""
         # States in writes of unknown outcome.
         self._in_doubt: dict[MirrorPartition, set[State]] = {}
 
@@ -90,7 +91,7 @@ class ReportedStates:
             if current != previous and current.state not in self._in_doubt.get(name, ()):
                 raise Fenced(f"another owner has written {current.state.name} of {name}")
             if current != previous:
-                self._begun_stops.discard(name)  # another owner may have written the same
+                self.begun_stops.discard(name)  # another owner may have written the same
         if states.unreadable != self._takeover_states.unreadable:
             raise Fenced("another owner has written a record that cannot be read")
         self.adopt(states)
@@ -168,10 +169,6 @@ class ReportedStates:
         states = {**self._stored_states, **self._reports}.values()
         return [state for state in states if state.state is State.STOPPING]
 
-    def began_stop(self, name: MirrorPartition) -> bool:
-        """Whether this owner has begun its stop, of a partition that had been placed before."""
-        return name in self._begun_stops
-
     def to_begin_again(self, names: Collection[MirrorPartition]) -> set[MirrorPartition]:
         """The partitions of these that are STOPPED, or `unsure`."""
         return {n for n in names if n in self.unsure or self.state(n) is State.STOPPED}
@@ -188,9 +185,9 @@ class ReportedStates:
         for name, state in states.items():
             if self.state(name) is not state:
                 if state is State.STOPPING and self.state(name) in _PLACED:
-                    self._begun_stops.add(name)
+                    self.begun_stops.add(name)
                 else:
-                    self._begun_stops.discard(name)
+                    self.begun_stops.discard(name)
                 unconfirmed = name in self.unsure and state in _NOT_BEGUN
                 reason = UNCONFIRMED_TEXT if unconfirmed else None
                 self.say(PartitionState(name, state, reason, unconfirmed))

@@ -14,7 +14,7 @@ from sole_owner import owned_for_good
 from twinlog.engines.base import LaneContext
 from twinlog.engines.exact.kafka_ports import KafkaDestination
 from twinlog.engines.settings import LaneSettings
-from twinlog.engines.transactional import writers as writers_module
+from twinlog.engines.transactional import kept_positions
 from twinlog.engines.transactional.positions import position_group
 from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.engines.transactional.writers import ToBegin, TransactionalWriters
@@ -48,8 +48,8 @@ def test_a_position_that_is_located_again_and_again_is_not_forgotten(
     forgetful: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: a partition that stays FAILED keeps its position; one that rests loses it."""
-    monkeypatch.setattr(writers_module, "_FIRST_KEEP_S", 5.0)
-    monkeypatch.setattr(writers_module, "KEEP_S", 10.0)
+    monkeypatch.setattr(kept_positions, "_FIRST_KEEP_S", 5.0)
+    monkeypatch.setattr(kept_positions, "KEEP_S", 10.0)
     remotes = {name: TopicPartition(f"A.{name}", 0) for name in ("failed", "paused")}
     for remote in remotes.values():
         librdkafka_tools.make_topic(forgetful.bootstrap_servers, remote.topic)

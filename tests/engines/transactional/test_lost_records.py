@@ -33,7 +33,6 @@ ROUTE = {
 """Records with the header `vip` go to `vip-a.TOPIC`, others to `a.TOPIC`."""
 
 
-
 def offsets_log(cluster: LocalCluster, group: str) -> TopicPartition:
     """The partition of `__consumer_offsets` of a group, by Java's hash of its name."""
     data = cluster.directory / "node-1" / "data"

@@ -11,7 +11,7 @@ import pytest
 from stored_beginnings import MemoryBeginnings
 
 from twinlog.engines.settings import LaneSettings
-from twinlog.engines.transactional import transactions
+from twinlog.engines.transactional import kept_positions, transactions
 from twinlog.engines.transactional import writers as writers_module
 from twinlog.engines.transactional.positions import position_metadata, routed_of, tail_of
 from twinlog.engines.transactional.queue import TransactionalQueue
@@ -223,18 +223,28 @@ def test_an_offset_that_is_committed_during_a_location_is_not_written_over(
     assert _start(located()) == 1300
 
 
-@pytest.mark.parametrize("problem", [None, OlderPosition("older"), Retriable("no leader")])
-@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("problem", [OlderPosition("older"), Retriable("no leader")])
+def test_a_position_that_the_logs_do_not_confirm_is_not_committed_again(
+    located: Located, monkeypatch: pytest.MonkeyPatch, problem: OlderPosition | TwinlogError
+) -> None:
+    """Goal: a former one, of a coordinator that is cut off, does not replace the real one."""
+    monkeypatch.setattr(kept_positions, "_FIRST_KEEP_S", 0.0)
+    located.problem = problem
+    located.committed = Committed(5, position_metadata(ROUTE, None, TAIL), 3)
+    located.begun = [BegunPartition(NAME, ROUTE, None)]
+    owner, fake = located.owner()
+    for _ in range(2):
+        asyncio.run(owner.locate("m", {NAME: ToBegin(ROUTE, Offset(0), None)}))
+    assert fake.written == []
+
+
+@pytest.mark.parametrize("lost", [None, REMOTE])
 def test_the_position_of_a_failed_partition_is_kept(
-    located: Located,
-    monkeypatch: pytest.MonkeyPatch,
-    problem: OlderPosition | TwinlogError | None,
-    lost: bool,
+    located: Located, monkeypatch: pytest.MonkeyPatch, lost: TopicPartition | None
 ) -> None:
     """Goal: brokers do not forget it, however long it is located in vain; it stays as it is."""
-    monkeypatch.setattr(writers_module, "_FIRST_KEEP_S", 0.2)
+    monkeypatch.setattr(kept_positions, "_FIRST_KEEP_S", 0.2)
     metadata = position_metadata(ROUTE, None, TAIL, lost=lost)
-    located.problem = problem
     found = located.committed = Committed(5, metadata, 3)
     located.begun = [BegunPartition(NAME, ROUTE, None)]
 
@@ -253,8 +263,8 @@ def test_the_position_of_a_failed_partition_is_kept(
         assert fake.written[-1].offsets == {"lanes.flow.m": {REMOTE: (5, 3, metadata)}}
         assert not fake.written[-1].batches
         assert await commits() == 0, "not at each location"
-        monkeypatch.setattr(writers_module, "KEEP_S", 0.0)
-        owner._kept("lanes.flow.m", [REMOTE])
+        monkeypatch.setattr(kept_positions, "KEEP_S", 0.0)
+        owner._kept.note("lanes.flow.m", REMOTE)
         located.meanwhile = Committed(1300, "")  # by an operator, while it is located
         assert await commits() == 0
         located.committed, located.meanwhile = found, None
@@ -269,7 +279,7 @@ def test_what_is_committed_by_a_transaction_is_not_committed_again(
     located: Located, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: only positions that nothing else commits cost a transaction of their own."""
-    monkeypatch.setattr(writers_module, "_FIRST_KEEP_S", 0.0)
+    monkeypatch.setattr(kept_positions, "_FIRST_KEEP_S", 0.0)
     located.committed = Committed(5, position_metadata(ROUTE, None), 3)
     located.begun = [BegunPartition(NAME, ROUTE, None)]
 
@@ -499,7 +509,7 @@ def test_a_position_has_the_routed_tails_of_its_own_transaction() -> None:
     }
 
     async def run() -> None:
-        await owner.open()
+        await owner.open(MemoryBeginnings())
         fake.landed = {
             REMOTE: LandedBatches(Offset(7), TAIL),
             other: LandedBatches(Offset(0), NEXT),

@@ -20,6 +20,7 @@ from twinlog.engines.base import LaneContext, Observer
 from twinlog.engines.dataframes import DataFrames, QueryUnusable
 from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.exact.ports import DestinationPort, SourcePort
+from twinlog.engines.transactional.kept_positions import KEEP_S
 from twinlog.engines.transactional.micro_batch import frame_outputs
 from twinlog.engines.transactional.outputs import BATCH_BYTES, Outputs, RecordFailure, transformed
 from twinlog.engines.transactional.positions import loss, position_group
@@ -27,7 +28,6 @@ from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.engines.transactional.routed_tails import Doubt, in_doubt, to_compare_again
 from twinlog.engines.transactional.transactions import TransactionRefused
 from twinlog.engines.transactional.writers import (
-    KEEP_S,
     Outdated,
     SourcePosition,
     ToBegin,

@@ -27,6 +27,7 @@ from uuid import UUID
 
 from twinlog.engines.base import Beginnings, LaneContext, Sealed, Sealing
 from twinlog.engines.exact.ports import DestinationPort
+from twinlog.engines.transactional.kept_positions import KeptPositions, to_keep
 from twinlog.engines.transactional.positions import (
     PositionLost,
     found_position,
@@ -81,11 +82,6 @@ from twinlog.store.topic_reader import read_whole
 
 log = logging.getLogger(__name__)
 
-KEEP_S: Final = 3600.0
-"""How often a position is committed that has not changed: brokers forget old ones."""
-_FIRST_KEEP_S: Final = 60.0
-"""After its first location, in case its last commit was long ago. One that is copied by then has
-committed another position, as a rule."""
 _NO_PRODUCER: Final = -1
 
 
@@ -158,7 +154,7 @@ class TransactionalWriters:
         self._producer_ids: set[int] = set()  # that the id had at its fences
         self._fences = 0
         self._deleted = DeletedRemotes(port, lane.settings)
-        self._keep_at: dict[tuple[str, TopicPartition], float] = {}  # by group
+        self._kept = KeptPositions()
         self._turns = asyncio.Lock()
         """Guards the id: one transaction at a time."""
 
@@ -267,7 +263,7 @@ class TransactionalWriters:
                 results[name] = NotLocated("its position has changed meanwhile")
             if new:
                 await self._begin(new)
-            await self._keep(group, _to_keep(remotes, results, new, committed), committed)
+            await self._keep(group, to_keep(remotes, results, new, committed), committed)
         located = [n for n, one in results.items() if isinstance(one, TransactionalQueue)]
         await self._beginnings.store(located)  # before anything is sent
         return results
@@ -285,16 +281,9 @@ class TransactionalWriters:
         Raises:
             Fenced: another owner has taken over.
         """
-        now = asyncio.get_running_loop().time()
-        dated = {n: key for n, key in remotes.items() if key in found and is_dated(found[key])}
-        due = {
-            name: key
-            for name, key in dated.items()
-            if now >= self._keep_at.setdefault((group, key), now + _FIRST_KEEP_S)
-        }
+        due = self._kept.due(group, remotes)
         if not due:
             return
-        self._kept(group, due.values())
         try:
             changed = await self._changed(group, due, found)
             kept = {key: found[key] for name, key in due.items() if name not in changed}
@@ -308,11 +297,6 @@ class TransactionalWriters:
             raise
         except TwinlogError as error:
             log.warning("positions of group %s cannot be committed again now: %s", group, error)
-
-    def _kept(self, group: str, remotes: Iterable[TopicPartition]) -> None:
-        """Note that these positions are committed now."""
-        due_at = asyncio.get_running_loop().time() + KEEP_S
-        self._keep_at |= {(group, remote): due_at for remote in remotes}
 
     async def _compared(
         self, positions: Mapping[MirrorPartition, SourcePosition], *, passes_lost: bool
@@ -508,7 +492,7 @@ class TransactionalWriters:
             )
             self._shared |= shared
             for name, position in written.items():
-                self._kept(position_group(self._lane.id_prefix, name.mirror), [position.remote])
+                self._kept.note(position_group(self._lane.id_prefix, name.mirror), position.remote)
             return written
 
     def _newly_shared(
@@ -559,26 +543,6 @@ def _by_remote(
     for name, one in begun.items():
         names[TopicPartition(one.route.topic, name.partition)].add(name)
     return names
-
-
-def _to_keep(
-    remotes: Mapping[MirrorPartition, TopicPartition],
-    results: Mapping[MirrorPartition, TransactionalQueue | NotLocated],
-    new: Collection[MirrorPartition],
-    found: Mapping[TopicPartition, Committed],
-) -> Mapping[MirrorPartition, TopicPartition]:
-    """The partitions whose positions may be committed again as they were found.
-
-    Only where the logs agree with the position, or it says itself that they do not: another one may
-    be a former position, which a coordinator that is cut off has given.
-    """
-    return {
-        name: key
-        for name, key in remotes.items()
-        if name not in new
-        and key in found
-        and (isinstance(results[name], TransactionalQueue) or lost_of(found[key]) is not None)
-    }
 
 
 def _proved(problem: TailProblem, remote: TopicPartition) -> TopicPartition | None:
