@@ -19,7 +19,7 @@ from waiting import until
 from conftest import Pair
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import TwinlogError
-from twinlog.mirror.settings import TRANSLATED
+from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.store.control_topics import partition_count
 from twinlog.store.offset_log import OFFSETS_TOPIC, create_offsets_topic, read_offsets
 
@@ -31,7 +31,8 @@ SECONDS = 90.0
 
 async def made(pair: Pair, mirror: str, topic: str, remote: str) -> None:
     """Create a flow that copies a topic to another name."""
-    properties = {"bootstrap.servers": pair.source.bootstrap_servers, "mirror.kind": TRANSLATED}
+    connection = {"bootstrap.servers": pair.source.bootstrap_servers}
+    properties = stored_properties(connection, {"enabled": "true", "topics": "x"}, "a", "b")
     await store_flow(pair, mirror, properties, (topic, remote), PARTITIONS)
 
 
