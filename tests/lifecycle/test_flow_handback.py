@@ -333,6 +333,8 @@ def test_a_source_that_does_not_tell_the_topic_decides_nothing(
     [
         (("latest", ()), {}, 1000),
         (("latest", ()), {FIRST: 1200}, 1200),
+        (("latest", ()), {FIRST: 950}, 950),
+        (("latest", (60,)), {FIRST: 50}, 60),
         (("latest", (60,)), {}, 60),
         (("latest", (0,)), {}, 0),
         (("earliest", ()), {}, 0),
@@ -347,7 +349,8 @@ def test_a_partition_that_was_never_located_is_handed_back_where_the_flow_follow
 ) -> None:
     """Goal: what was written since it was added to a flow with `latest` is not skipped.
 
-    What another program has copied goes before, also if all is to be copied again.
+    What another program has copied goes before, also if all is to be copied again. One that was
+    located has begun before it, if the source has lost its end since: what it has copied counts.
     """
     reset, begins = flow
     settings = {"enabled": "true", "consumer.auto.offset.reset": reset}

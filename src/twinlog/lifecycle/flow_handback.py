@@ -130,7 +130,7 @@ async def hand_back(
             hint="stop it: it reads offsets when it starts",
         )
     upto = {
-        partition.source: max(ends.get(partition.source, 0), _begin(mirror, topic, partition))
+        partition.source: _upto(mirror, topic, partition, ends.get(partition.source))
         for topic in present
         for partition in topic.mirror_partitions
     }
@@ -147,13 +147,25 @@ async def hand_back(
     return sorted((*handed_back, *(HandedBack(source, None) for source in anew)))
 
 
-def _begin(mirror: Mirror, topic: MirrorTopic, partition: MirrorPartition) -> int:
-    """The source's offset at which the flow begins a partition; 0: its log start.
+def _upto(
+    mirror: Mirror, topic: MirrorTopic, partition: MirrorPartition, copied_to: int | None
+) -> int:
+    """The source's offset from which on a partition is to be copied; 0: from its log start on.
 
     What another program has copied goes before where the flow follows the topic from, as when a
     partition is located. MirrorMaker 2 itself would begin at the end that it finds.
+
+    Args:
+        mirror: the flow.
+        topic: the partition's topic.
+        partition: the partition.
+        copied_to: where its copy ends; None: it was never located. If it was, that is where the
+            flow has begun or gone on: before where it follows the topic from, if the source has
+            lost its end in between.
     """
     begin = topic.begin(partition.partition)
+    if copied_to is not None:
+        return max(copied_to, begin or 0)
     if begin is None and flow_of(mirror.source).settings.consumer_auto_offset_reset == "latest":
         begin = topic.follows_from(partition.partition)
     return begin or 0
