@@ -25,6 +25,7 @@ from twinlog.lifecycle.flow_handback import HandedBack, hand_back
 from twinlog.mirror.flow import flow_properties
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
+from twinlog.runtime.steps import FORGONE
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, encode_key, key_of
 from twinlog.store.control_topics import States
 from twinlog.store.snapshot import Snapshot
@@ -204,12 +205,20 @@ def test_a_partition_of_which_it_is_not_known_what_has_landed_is_refused(back: B
     """Goal: MirrorMaker 2 does not go on at an offset that is only the last one recorded."""
     with pytest.raises(UserError, match=r"not known what of orders-1 was copied: it lost records"):
         back({FIRST: 80, SECOND: 7}, {1: "it lost records"})
+    with pytest.raises(UserError, match="not known what of orders-1 was copied: it has no stored"):
+        back({FIRST: 80, SECOND: 7}, {1: FORGONE})  # what was copied was not fenced
     assert back.written == {}
 
 
-def test_a_partition_that_the_flow_has_not_begun_is_handed_back_where_it_began(back: Back) -> None:
-    """Goal: that nothing was copied is known, although it has a reason."""
-    reasons = dict.fromkeys((0, 1), NOTHING_COPIED)
+@pytest.mark.parametrize("reason", [NOTHING_COPIED, FORGONE])
+def test_a_partition_that_the_flow_has_not_begun_is_handed_back_where_it_began(
+    back: Back, reason: str
+) -> None:
+    """Goal: that nothing was copied is known, although it has a reason.
+
+    It may have been removed before a lane started it.
+    """
+    reasons = dict.fromkeys((0, 1), reason)
     assert back({}, reasons) == [HandedBack(FIRST, 59)]
     assert back.written == {FIRST: 60, SECOND: 0}
 

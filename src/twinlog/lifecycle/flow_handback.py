@@ -41,6 +41,7 @@ from twinlog.mirror.flow import FlowRules, connect_worker_of, flow_of
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.settings import TRANSLATED
 from twinlog.mirror.states import State
+from twinlog.runtime.steps import FORGONE
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.store.control_topics import LANES_GROUP, States, partition_count
 from twinlog.store.mirrors import MirrorStore, stored_flow
@@ -52,6 +53,9 @@ from twinlog.store.topic_writer import ALL, Entry, append
 _PARTITIONS: Final = 25
 """Connect's default of `offset.storage.partitions`."""
 _POSITIVE: Final = 0x7FFFFFFF
+_UNBEGUN: Final = frozenset({NOTHING_COPIED, FORGONE})
+"""The reasons of partitions of which nothing was copied, if no record says otherwise: a lane stores
+a record, and then a state, before it writes."""
 
 
 class HandedBack(NamedTuple):
@@ -272,7 +276,7 @@ async def _require_known(
             state = states.states.get(partition)
             reason = None if state is None else state.reason
             # Without a record, nothing was copied; unless the fence has found that it is lost.
-            if partition.source not in ends and reason not in {None, NOTHING_COPIED}:
+            if partition.source not in ends and reason is not None and reason not in _UNBEGUN:
                 raise _unknown(partition, reason, hint)
         if not copied and not any(begin > 0 for begin in topic.begins):
             continue

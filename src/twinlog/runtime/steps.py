@@ -25,10 +25,12 @@ from twinlog.store.state_records import PartitionState
 log = logging.getLogger(__name__)
 
 _REMOVED: Final = "removed from its mirror before it was MIRRORING"
-_FORGONE: Final = (
+FORGONE: Final = (
     "it has no stored state, so nothing was fenced; it was removed before a lane started it, or "
     "__mirror_state was lost"
 )
+"""The reason of a partition that was removed while it was UNKNOWN. It is stored with the state, and
+earlier versions have stored the same text: it is not to be changed (flow_handback.py)."""
 _ON_THE_WAY: Final[Mapping[tuple[State, State], State]] = {
     (State.PREPARING, State.PAUSING): State.MIRRORING,
     (State.PAUSED, State.PAUSING): State.MIRRORING,
@@ -81,7 +83,7 @@ def way(previous: PartitionState | None, change: PartitionState) -> list[Partiti
     if (state, change.state) == (State.UNKNOWN, State.STOPPED):
         # One write: if the partition were left STOPPING, the next owner would fence it.
         ways = (State.FAILED, State.STOPPING, State.STOPPED)
-        return [PartitionState(change.partition, intermediate, _FORGONE) for intermediate in ways]
+        return [PartitionState(change.partition, intermediate, FORGONE) for intermediate in ways]
     between = _ON_THE_WAY.get((state, change.state))
     if between is not None:
         reason = _REMOVED if change.state is State.STOPPING and between is State.FAILED else None
