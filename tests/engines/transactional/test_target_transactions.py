@@ -68,6 +68,28 @@ def test_records_and_positions_are_committed_together(any_kafka: LocalCluster, t
     assert [value for _, value in records(any_kafka, topic, 1)] == ["x", "y"]
 
 
+def test_many_positions_are_committed_together(any_kafka: LocalCluster, topic: str) -> None:
+    """Goal: those of one transaction may be more than a batch of `__consumer_offsets` holds."""
+    count = 300
+    librdkafka_tools.make_topic(any_kafka.bootstrap_servers, topic, count)
+    offsets = {
+        TopicPartition(topic, at): TransactionOffset(at, 3, "x" * 4000) for at in range(count)
+    }
+
+    async def run() -> None:
+        async with client(any_kafka) as cluster:
+            writer = transactions(cluster, topic)
+            await writer.fence()
+            await writer.write(TransactionContent(offsets={topic: offsets}))
+            await writer.fence()
+            found = await positions(cluster, topic, *offsets)
+            assert {key: at.offset for key, at in found.items()} == {
+                key: at.offset for key, at in offsets.items()
+            }
+
+    asyncio.run(run())
+
+
 def test_a_refused_record_leaves_no_record_and_no_position(
     any_kafka: LocalCluster, topic: str
 ) -> None:

@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 _POSITION_BYTES: Final = 1000
 """Of a position's metadata, for which brokers allow 4,096 bytes (`offset.metadata.max.bytes`)."""
 _TRANSACTION_BYTES: Final = 300_000
-"""Of all positions of a transaction: its offsets of a group are one batch of 1 MB at most."""
+"""Of all positions of a transaction: each one is committed with all of them."""
 
 
 class Doubt(NamedTuple):

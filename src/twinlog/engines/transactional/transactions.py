@@ -3,6 +3,9 @@
     AddPartitionsToTxn -> Produce, one batch of each partition at a time -> AddOffsetsToTxn,
     TxnOffsetCommit -> EndTxn
 
+The coordinator of a group appends the offsets of a request to `__consumer_offsets` as one batch, of
+at most `message.max.bytes`. So many offsets are several requests of the same transaction.
+
 It ends in one of three ways:
 
 - it is committed;
@@ -54,6 +57,10 @@ from twinlog.store.topic_writer import (
 from twinlog.store.transactional_id import TRANSACTION_TIMEOUT_MS, TransactionalId
 
 _LANE: Final = "transactions"
+_OFFSETS_BYTES: Final = 500_000
+"""Of the offsets of a request, by Kafka's default of `message.max.bytes` (1 MB)."""
+_OFFSET_BYTES: Final = 60
+"""Of an offset in the log, at most, besides names and metadata."""
 
 
 class TransactionRefused(Retriable):
@@ -172,15 +179,16 @@ class TargetTransactions:
                 )
         all_offsets = {**content.offsets, **content.offsets_behind(landed)}
         for group, offsets in all_offsets.items():
-            refusals = await send_offsets_to_txn(
-                self._cluster,
-                self._id.name,
-                producer,
-                group,
-                offsets,
-                before_send=self._before_send,
-            )
-            self._check(refusals, refusals)
+            for portion in _portions(group, offsets):
+                refusals = await send_offsets_to_txn(
+                    self._cluster,
+                    self._id.name,
+                    producer,
+                    group,
+                    portion,
+                    before_send=self._before_send,
+                )
+                self._check(refusals, refusals)
 
     def _check(
         self, partitions: Iterable[TopicPartition], answers: Mapping[TopicPartition, object]
@@ -219,3 +227,20 @@ def _rounds(
     """One batch of each partition at a time: a Produce request has no more."""
     for number in range(max(map(len, batches.values()), default=0)):
         yield {p: each[number] for p, each in batches.items() if number < len(each)}
+
+
+def _portions(
+    group: str, offsets: Mapping[TopicPartition, TransactionOffset]
+) -> Iterator[dict[TopicPartition, TransactionOffset]]:
+    """The offsets of a group, as many at a time as fit into a batch; all at once if they do."""
+    portion: dict[TopicPartition, TransactionOffset] = {}
+    size = 0
+    for key, offset in offsets.items():
+        texts = group, key.topic, offset.metadata
+        added = _OFFSET_BYTES + sum(len(text.encode()) for text in texts)
+        if portion and size + added > _OFFSETS_BYTES:
+            yield portion
+            portion, size = {}, 0
+        portion[key] = offset
+        size += added
+    yield portion
