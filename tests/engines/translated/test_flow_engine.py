@@ -11,6 +11,7 @@ import pytest
 from flow_assignment import ASSIGNMENT
 
 from twinlog.engines.base import Assignment
+from twinlog.engines.exact.bulk import empty_records
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.translated.engine import FlowEngine
 from twinlog.engines.translated.partitions import FlowPartition, FlowStage
@@ -192,5 +193,48 @@ def test_a_partition_without_readable_settings_is_failed() -> None:
         await engine._locate(source, partition.writers, [partition])
         assert (partition.stage, partition.transient) == (FlowStage.FAILED, True)
         assert "twinlog.of.a.newer.version is not a setting of a flow" in (partition.reason or "")
+
+    asyncio.run(body())
+
+
+class Silent:
+    """A destination and a source (`DestinationPort`, `SourcePort`) that answer nothing."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+
+    def produce(self, *_: object) -> asyncio.Future[object]:
+        """Append."""
+        return self.answer
+
+    async def never(self, *_: object) -> Any:
+        """Do not answer."""
+        await asyncio.Event().wait()
+
+
+def test_an_engine_that_ends_withdraws_a_request_whose_task_has_not_begun() -> None:
+    """Goal: it is not sent in a later lease of the lane."""
+
+    async def body() -> None:
+        silent: Any = Silent()
+        engine = FlowEngine(LANE, silent, silent, lambda *_: None)
+        engine._run = silent.never  # type: ignore[method-assign]
+        policies: Any = SimpleNamespace(run=silent.never)
+        assert engine._reader is not None
+        engine._reader.policies = policies
+        engine.start(FlowWriters(0, LANE, silent), [ASSIGNMENT], lease_s=0.0)
+        (partition,) = engine.flow.all.values()
+        sequence = _sequence(0, has_begun=False)
+        engine._located(partition, sequence)
+        partition.destination_node = 1
+        sequence.offer([empty_records(Offset(0), Offset(5))])
+        sequence.plan()
+        sequence.stored()
+        running = asyncio.ensure_future(engine.run())
+        await asyncio.sleep(0)
+        running.cancel()
+        engine._sender.send(1)  # its task is behind the engine's end in the loop
+        await asyncio.wait([running])
+        assert silent.answer.cancelled()
 
     asyncio.run(body())

@@ -396,6 +396,13 @@ class FlowEngine(BaseFlowEngine[FlowWriters, PartitionSequence]):
         )
         self._planning: set[FlowWriters] = set()
 
+    async def run(self) -> None:
+        """Copy until cancelled (`Engine.run`)."""
+        try:
+            await super().run()
+        finally:
+            self._sender.withdraw()
+
     def _busy(self, partition: _Partition) -> bool:
         return super()._busy(partition) or partition.writers in self._planning
 
