@@ -17,7 +17,8 @@ from twinlog.engines.settings import LaneSettings
 from twinlog.engines.transactional import kept_positions
 from twinlog.engines.transactional.positions import position_group
 from twinlog.engines.transactional.queue import TransactionalQueue
-from twinlog.engines.transactional.writers import ToBegin, TransactionalWriters
+from twinlog.engines.transactional.source_position import ToBegin
+from twinlog.engines.transactional.writers import TransactionalWriters
 from twinlog.engines.translated.writers import NotLocated
 from twinlog.kafka.errors import Retriable
 from twinlog.kafka.groups.offsets import committed_offsets

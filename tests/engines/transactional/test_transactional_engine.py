@@ -19,7 +19,8 @@ from twinlog.engines.transactional.outputs import Outputs
 from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.engines.transactional.remote_tails import tail_of_batch
 from twinlog.engines.transactional.routed_tails import Doubt, RoutedTail
-from twinlog.engines.transactional.writers import ToBegin, TransactionalWriters
+from twinlog.engines.transactional.source_position import ToBegin
+from twinlog.engines.transactional.writers import TransactionalWriters
 from twinlog.engines.translated.location import NotLocated
 from twinlog.engines.translated.partitions import FlowPartition, FlowStage
 from twinlog.kafka.errors import Retriable

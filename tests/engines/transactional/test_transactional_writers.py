@@ -13,6 +13,7 @@ from stored_beginnings import MemoryBeginnings
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.transactional import kept_positions, transactions
 from twinlog.engines.transactional import writers as writers_module
+from twinlog.engines.transactional.losses import SettledLosses
 from twinlog.engines.transactional.positions import position_metadata, routed_of, tail_of
 from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.engines.transactional.remote_tails import (
@@ -24,17 +25,13 @@ from twinlog.engines.transactional.remote_tails import (
     tail_of_batch,
 )
 from twinlog.engines.transactional.routed_tails import Doubt, RoutedLoss, RoutedTail, RoutedTails
+from twinlog.engines.transactional.source_position import SourcePosition, ToBegin
 from twinlog.engines.transactional.transactions import (
     GroupOffsets,
     TargetTransactions,
     TransactionContent,
 )
-from twinlog.engines.transactional.writers import (
-    Outdated,
-    SourcePosition,
-    ToBegin,
-    TransactionalWriters,
-)
+from twinlog.engines.transactional.writers import Outdated, TransactionalWriters
 from twinlog.engines.translated.location import NotLocated
 from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.kafka.client.metadata import EMPTY
@@ -485,6 +482,52 @@ def test_a_flow_that_passes_losses_goes_on_without_the_tail(
     assert isinstance(located(), NotLocated)
     assert _start(located(passes_lost=True)) == 5
     assert located.committed == Committed(5, position_metadata(ROUTE, None, TAIL), UNKNOWN_EPOCH)
+
+
+@pytest.mark.parametrize("routed", [False, True])
+def test_a_loss_that_one_broker_may_claim_is_passed_after_a_lease(
+    located: Located, caplog: pytest.LogCaptureFixture, routed: bool
+) -> None:
+    """Goal: a broker that is cut off does not remove the tail, and no loss is reported.
+
+    Each comparison of a lease has to find it; one that does not begins it anew.
+    """
+    assert _start(located()) == 0
+    metadata = position_metadata(ROUTE, None, TAIL, routed=(ROUTED,))
+    located.committed = Committed(5, metadata, UNKNOWN_EPOCH)
+    located.begun = [BegunPartition(NAME, ROUTE, None)]
+
+    async def story() -> None:
+        owner, fake = located.owner()
+        owner._losses = SettledLosses(LaneSettings(lease_s=0.2))
+        to_begin = {NAME: ToBegin(ROUTE, Offset(0), None)}
+
+        async def compared(*, shorter: bool) -> TransactionalQueue | NotLocated:
+            located.problem = ShorterLog("shorter") if shorter and not routed else None
+            loss = RoutedLoss(ROUTED_LOG, "shorter", proved=False)
+            located.routed = loss if shorter and routed else None
+            return (await owner.locate("m", to_begin, passes_lost=True))[NAME]
+
+        for shorter in (True, False, True, True):
+            result = await compared(shorter=shorter)
+            if shorter:
+                assert isinstance(result, NotLocated)
+                assert result.transient
+                assert "it is compared again" in result.reason
+            else:
+                assert isinstance(result, TransactionalQueue)
+                await asyncio.sleep(0.2)
+        assert not fake.written
+        assert not caplog.records
+        await asyncio.sleep(0.2)
+        await compared(shorter=True)
+        (offset,) = fake.written[-1].offsets["lanes.flow.m"].values()
+        at = Committed(offset.offset, offset.metadata)
+        kept = (TAIL, ()) if routed else (None, (ROUTED,))
+        assert (tail_of(at), routed_of(at)) == kept
+        assert [one.levelname for one in caplog.records] == ["ERROR"]
+
+    asyncio.run(story())
 
 
 def test_a_position_of_an_earlier_version_that_is_lost_stays_lost(located: Located) -> None:

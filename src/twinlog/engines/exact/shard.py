@@ -56,8 +56,8 @@ class Shard:
         self.markers = MarkerWriter(f"{self._id}.marker", destination, settings.markers_at_once)
         self._data = DataId(self._id, destination, settings)
         recent_s = settings.lease_s + 2 * settings.backoff_max_s
-        self._recreations = Sightings(settings.lease_s, recent_s)
-        self._absent = Sightings(settings.lease_s, recent_s)
+        self._recreations = Sightings[TopicPartition](settings.lease_s, recent_s)
+        self._absent = Sightings[TopicPartition](settings.lease_s, recent_s)
         self._keeping: asyncio.Task[None] | None = None
         self._marker_ids: set[int] = set()  # known producer ids of the marker id
         self._stops_from: dict[TopicPartition, int] = {}  # log ends before the fences of a stop

@@ -5,13 +5,14 @@ before it. So one such answer proves nothing: it counts when every check of a le
 """
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
+from typing import Generic, TypeVar
 
-from twinlog.kafka.types import TopicPartition
+K = TypeVar("K", bound=Hashable)
 
 
-class Sightings:
-    """Since when each check has found the same state of a partition.
+class Sightings(Generic[K]):
+    """Since when each check has found the same state of a partition, or of its log.
 
     Args:
         lease_s: how long the checks have to agree.
@@ -21,12 +22,10 @@ class Sightings:
     def __init__(self, lease_s: float, recent_s: float) -> None:
         self._lease_s = lease_s
         self._recent_s = recent_s
-        self._first_times: dict[TopicPartition, float] = {}
-        self._last_times: dict[TopicPartition, float] = {}
+        self._first_times: dict[K, float] = {}
+        self._last_times: dict[K, float] = {}
 
-    def last(
-        self, partitions: Collection[TopicPartition], positives: Collection[TopicPartition]
-    ) -> set[TopicPartition]:
+    def last(self, partitions: Collection[K], positives: Collection[K]) -> set[K]:
         """The partitions whose checks have agreed for long enough; these are then forgotten.
 
         The time starts again if a check disagrees, or if there was no check recently: the partition

@@ -26,13 +26,9 @@ from twinlog.engines.transactional.outputs import BATCH_BYTES, Outputs, RecordFa
 from twinlog.engines.transactional.positions import loss, position_group
 from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.engines.transactional.routed_tails import Doubt, in_doubt, to_compare_again
+from twinlog.engines.transactional.source_position import SourcePosition, ToBegin
 from twinlog.engines.transactional.transactions import TransactionRefused
-from twinlog.engines.transactional.writers import (
-    Outdated,
-    SourcePosition,
-    ToBegin,
-    TransactionalWriters,
-)
+from twinlog.engines.transactional.writers import Outdated, TransactionalWriters
 from twinlog.engines.translated.engine import BaseFlowEngine
 from twinlog.engines.translated.location import NotLocated
 from twinlog.engines.translated.partitions import TOO_LARGE, FlowPartition, FlowStage

@@ -88,8 +88,8 @@ class RoutedLoss(LostEnd):
     Args:
         log: the log.
         reason: what shows it.
-        proved: whether the log itself shows it. Another topic id, or a log that is shorter, may be
-            what a broker answers that is cut off.
+        proved: whether the log itself shows it, or each broker. Another topic id, or a log that is
+            shorter, may be what a broker answers that is cut off.
     """
 
     def __init__(self, log: TopicPartition, reason: object, *, proved: bool) -> None:
@@ -273,7 +273,8 @@ def _seen(
             f"the destination has lost records: the topic was {what}, and records were copied up "
             f"to {one.tail.end}"
         )
-        return RoutedLoss(one.log, reason, proved=False)
+        # All brokers were asked whether it was deleted; one has answered with another id.
+        return RoutedLoss(one.log, reason, proved=not recreated)
     epoch = LeaderEpoch(UNKNOWN_EPOCH if report is None else report.epoch)
     return one._replace(leader_epoch=epoch, doubt=_doubt(one, report))
 

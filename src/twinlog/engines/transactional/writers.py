@@ -21,13 +21,14 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
 from twinlog.engines.base import Beginnings, LaneContext, Sealed, Sealing
 from twinlog.engines.exact.ports import DestinationPort
 from twinlog.engines.transactional.kept_positions import KeptPositions, to_keep
+from twinlog.engines.transactional.losses import SettledLosses, proved, unsettled, without_tail
 from twinlog.engines.transactional.positions import (
     PositionLost,
     found_position,
@@ -35,7 +36,6 @@ from twinlog.engines.transactional.positions import (
     loss,
     lost_of,
     position_group,
-    position_metadata,
     routed_of,
     tail_of,
 )
@@ -44,17 +44,16 @@ from twinlog.engines.transactional.remote_tails import (
     LandedBatches,
     OlderPosition,
     RemoteTail,
-    ShorterLog,
     TailProblem,
     compare_tails,
 )
 from twinlog.engines.transactional.routed_tails import (
-    RoutedLoss,
     RoutedTails,
     bounded,
     compare_routed,
     routed_behind,
 )
+from twinlog.engines.transactional.source_position import SourcePosition, ToBegin, behind
 from twinlog.engines.transactional.transactions import (
     GroupOffsets,
     TargetTransactions,
@@ -77,7 +76,7 @@ from twinlog.store.offset_log import (
     offsets_topic_id,
     read_begun,
 )
-from twinlog.store.offset_records import BegunPartition, Route, SharedPartition, encode
+from twinlog.store.offset_records import BegunPartition, SharedPartition, encode
 from twinlog.store.topic_reader import read_whole
 
 log = logging.getLogger(__name__)
@@ -85,53 +84,8 @@ log = logging.getLogger(__name__)
 _NO_PRODUCER: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
-class ToBegin:
-    """A partition to locate: between which topics it is copied, and where it would begin."""
-
-    route: Route
-    begin: Offset
-    copied_to: Offset | None = None
-    """Where another program has copied to, as it was taken over."""
-    begun_in: UUID | None = None
-    """The id of the `__mirror_offsets` in which a former owner may have recorded that it has begun;
-    None if it had none, or the id is not known."""
-
-
 class Outdated(Retriable):
     """Positions were read before the last fence: their partitions are to be located again."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourcePosition:
-    """A position to commit: of the remote partition, in the source's offsets."""
-
-    remote: TopicPartition
-    route: Route
-    offset: Offset
-    epoch: LeaderEpoch
-    copied_to: Offset | None
-    fence: int
-    """The number of the fence behind which the partition was located."""
-    tail: RemoteTail | None = None
-    """Of the remote partition; None: nothing was copied, or it is not known."""
-    routed: RoutedTails = ()
-    """Of other logs that have records of it."""
-    routed_to: Collection[TopicPartition] = ()
-    """Other logs that get records of it in this transaction."""
-    lost: TopicPartition | None = None
-    """Where the target is known to have lost records that were copied."""
-
-    def begun(self, name: MirrorPartition) -> BegunPartition:
-        """The record that the partition of this name has begun."""
-        return BegunPartition(name, self.route, self.copied_to)
-
-    def committed(self) -> TransactionOffset:
-        """What the group's offset is."""
-        metadata = position_metadata(
-            self.route, self.copied_to, self.tail, routed=self.routed, lost=self.lost
-        )
-        return TransactionOffset(self.offset, self.epoch, metadata)
 
 
 class TransactionalWriters:
@@ -155,6 +109,7 @@ class TransactionalWriters:
         self._fences = 0
         self._deleted = DeletedRemotes(port, lane.settings)
         self._kept = KeptPositions()
+        self._losses = SettledLosses(lane.settings)
         self._turns = asyncio.Lock()
         """Guards the id: one transaction at a time."""
 
@@ -231,19 +186,23 @@ class TransactionalWriters:
                     results[name] = NotLocated(str(error), transient=False)
             at = {n: self._start(remotes[n], partitions[n], here) for n, here in found.items()}
             compared = await self._compared(at, passes_lost=passes_lost)
+            settled = self._losses.settled(at, compared) if passes_lost else {}
             new: dict[MirrorPartition, SourcePosition] = {}
             for name, position in at.items():
                 result, here = compared[name], found[name]
                 if isinstance(result, Exception):
                     results[name] = NotLocated(str(result))
                     if isinstance(result, LostEnd) and passes_lost:
+                        if name not in settled:
+                            results[name] = NotLocated(unsettled(result))
+                            continue
                         log.error("%s: %s; going on at position %d", name, result, position.offset)
-                        new[name] = _without_tail(position, result)
+                        new[name] = without_tail(position, result)
                         continue
                     if isinstance(result, LostEnd | OlderPosition):
                         reason = loss(str(result), position.offset, group)
                         results[name] = NotLocated(reason, transient=False)
-                    if lost := _proved(result, position.remote):
+                    if lost := proved(result, position.remote):
                         new[name] = replace(position, lost=lost)
                     continue
                 results[name] = TransactionalQueue(
@@ -481,10 +440,10 @@ class TransactionalWriters:
 
             def offsets_behind(landed: Mapping[TopicPartition, LandedBatches]) -> GroupOffsets:
                 for name, position in positions.items():
-                    behind = _behind(position, landed.get(position.remote), self._begun_id)
+                    after = behind(position, landed.get(position.remote), self._begun_id)
                     elsewhere = {key: landed[key] for key in position.routed_to if key in landed}
                     routed = routed_behind(position.routed, elsewhere, metadata)
-                    written[name] = replace(behind, routed=bounded(routed, len(positions)))
+                    written[name] = replace(after, routed=bounded(routed, len(positions)))
                 return self._offsets(written)
 
             await self._transactions.write(
@@ -543,41 +502,3 @@ def _by_remote(
     for name, one in begun.items():
         names[TopicPartition(one.route.topic, name.partition)].add(name)
     return names
-
-
-def _proved(problem: TailProblem, remote: TopicPartition) -> TopicPartition | None:
-    """Where the target has lost records; None: nowhere, or a broker that is cut off may say so."""
-    if isinstance(problem, RoutedLoss):
-        return problem.log if problem.proved else None
-    return remote if isinstance(problem, LostEnd) and not isinstance(problem, ShorterLog) else None
-
-
-def _without_tail(position: SourcePosition, problem: LostEnd) -> SourcePosition:
-    """A position that does not name the records any more that are lost."""
-    if isinstance(problem, RoutedLoss):
-        others = tuple(one for one in position.routed if one.log != problem.log)
-        return replace(position, routed=others)
-    return replace(position, tail=None)
-
-
-def _behind(
-    position: SourcePosition, landed: LandedBatches | None, recorded_in: UUID | None
-) -> SourcePosition:
-    """A position with the tail behind what has landed in its remote partition.
-
-    Args:
-        position: the position.
-        landed: None: nothing.
-        recorded_in: see `RemoteTail`.
-
-    Raises:
-        Retriable: the log has become shorter. Located again, the partition is FAILED.
-    """
-    if landed is None:
-        return position
-    if position.tail is not None and landed.start < position.tail.end:
-        raise Retriable(
-            f"the destination has lost records: a batch landed at {landed.start} of "
-            f"{position.remote}, which had been written up to {position.tail.end}"
-        )
-    return replace(position, tail=landed.tail._replace(recorded_in=recorded_in))

@@ -32,7 +32,7 @@ class DeletedRemotes:
     def __init__(self, port: DestinationPort, settings: LaneSettings) -> None:
         self._port = port
         recent_s = settings.lease_s + 2 * settings.backoff_max_s
-        self._absent = Sightings(settings.lease_s, recent_s)
+        self._absent = Sightings[TopicPartition](settings.lease_s, recent_s)
 
     async def sealed(
         self, unfenced: Mapping[MirrorPartition, TopicPartition]

@@ -1,0 +1,85 @@
+"""Records that the target has lost: what proves it, and when a flow goes on without them.
+
+What a log itself shows is proved: another batch is in the place of the last one. One broker's
+answer may be stale instead. A broker that is cut off may lead a log no more that it answers for, or
+report a topic that was deleted since. So with `twinlog.data.loss=continue` such a loss counts when
+each comparison of a lease has found it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from twinlog.engines.exact.sightings import Sightings
+from twinlog.engines.settings import LaneSettings
+from twinlog.engines.transactional.remote_tails import ShorterLog, TailProblem
+from twinlog.engines.transactional.routed_tails import RoutedLoss, RoutedTails
+from twinlog.engines.transactional.source_position import SourcePosition
+from twinlog.engines.translated.remote_log import LostEnd
+from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.placement import MirrorPartition
+
+_AGAIN: Final = "; it is compared again, as the broker that says so may be cut off"
+
+
+def proved(problem: TailProblem, remote: TopicPartition) -> TopicPartition | None:
+    """Where the target has lost records; None: nowhere, or a broker that is cut off may say so.
+
+    Args:
+        problem: of a position.
+        remote: the position's remote partition.
+    """
+    if isinstance(problem, RoutedLoss):
+        return problem.log if problem.proved else None
+    return remote if isinstance(problem, LostEnd) and not isinstance(problem, ShorterLog) else None
+
+
+def without_tail(position: SourcePosition, problem: LostEnd) -> SourcePosition:
+    """A position that does not name the records any more that are lost."""
+    if isinstance(problem, RoutedLoss):
+        others = tuple(one for one in position.routed if one.log != problem.log)
+        return replace(position, routed=others)
+    return replace(position, tail=None)
+
+
+class SettledLosses:
+    """Which losses count where a flow goes on without what the target has lost."""
+
+    def __init__(self, settings: LaneSettings) -> None:
+        recent_s = settings.lease_s + 2 * settings.backoff_max_s
+        self._seen = Sightings[tuple[MirrorPartition, TopicPartition]](settings.lease_s, recent_s)
+
+    def settled(
+        self,
+        positions: Mapping[MirrorPartition, SourcePosition],
+        compared: Mapping[MirrorPartition, RoutedTails | TailProblem],
+    ) -> Mapping[MirrorPartition, LostEnd]:
+        """The losses of one comparison that are proved, or that were found for long enough.
+
+        Args:
+            positions: those that were compared.
+            compared: what was found of each.
+        """
+        losses = {n: found for n, found in compared.items() if isinstance(found, LostEnd)}
+        logs = {(name, log) for name, one in positions.items() for log in _logs(one)}
+        lost = {(name, _log(positions[name], loss)) for name, loss in losses.items()}
+        lasting = self._seen.last(logs, lost)
+        return {
+            name: loss
+            for name, loss in losses.items()
+            if proved(loss, positions[name].remote) is not None
+            or (name, _log(positions[name], loss)) in lasting
+        }
+
+
+def unsettled(loss: LostEnd) -> str:
+    """The reason of a partition with a loss that does not count yet."""
+    return f"{loss}{_AGAIN}"
+
+
+def _logs(position: SourcePosition) -> Iterable[TopicPartition]:
+    return position.remote, *(one.log for one in position.routed)
+
+
+def _log(position: SourcePosition, loss: LostEnd) -> TopicPartition:
+    return loss.log if isinstance(loss, RoutedLoss) else position.remote

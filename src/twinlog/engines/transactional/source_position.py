@@ -1,0 +1,82 @@
+"""The positions that a transactional flow commits, and what becomes of them."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from twinlog.engines.transactional.positions import position_metadata
+from twinlog.engines.transactional.remote_tails import LandedBatches, RemoteTail
+from twinlog.engines.transactional.routed_tails import RoutedTails
+from twinlog.kafka.errors import Retriable
+from twinlog.kafka.requests.transactions import TransactionOffset
+from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.store.offset_records import BegunPartition, Route
+
+
+@dataclass(frozen=True, slots=True)
+class ToBegin:
+    """A partition to locate: between which topics it is copied, and where it would begin."""
+
+    route: Route
+    begin: Offset
+    copied_to: Offset | None = None
+    """Where another program has copied to, as it was taken over."""
+    begun_in: UUID | None = None
+    """The id of the `__mirror_offsets` in which a former owner may have recorded that it has begun;
+    None if it had none, or the id is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePosition:
+    """A position to commit: of the remote partition, in the source's offsets."""
+
+    remote: TopicPartition
+    route: Route
+    offset: Offset
+    epoch: LeaderEpoch
+    copied_to: Offset | None
+    fence: int
+    """The number of the fence behind which the partition was located."""
+    tail: RemoteTail | None = None
+    """Of the remote partition; None: nothing was copied, or it is not known."""
+    routed: RoutedTails = ()
+    """Of other logs that have records of it."""
+    routed_to: Collection[TopicPartition] = ()
+    """Other logs that get records of it in this transaction."""
+    lost: TopicPartition | None = None
+    """Where the target is known to have lost records that were copied."""
+
+    def begun(self, name: MirrorPartition) -> BegunPartition:
+        """The record that the partition of this name has begun."""
+        return BegunPartition(name, self.route, self.copied_to)
+
+    def committed(self) -> TransactionOffset:
+        """What the group's offset is."""
+        metadata = position_metadata(
+            self.route, self.copied_to, self.tail, routed=self.routed, lost=self.lost
+        )
+        return TransactionOffset(self.offset, self.epoch, metadata)
+
+
+def behind(
+    position: SourcePosition, landed: LandedBatches | None, recorded_in: UUID | None
+) -> SourcePosition:
+    """A position with the tail behind what has landed in its remote partition.
+
+    Args:
+        position: the position.
+        landed: None: nothing.
+        recorded_in: see `RemoteTail`.
+
+    Raises:
+        Retriable: the log has become shorter. Located again, the partition is FAILED.
+    """
+    if landed is None:
+        return position
+    if position.tail is not None and landed.start < position.tail.end:
+        raise Retriable(
+            f"the destination has lost records: a batch landed at {landed.start} of "
+            f"{position.remote}, which had been written up to {position.tail.end}"
+        )
+    return replace(position, tail=landed.tail._replace(recorded_in=recorded_in))
