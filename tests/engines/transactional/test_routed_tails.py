@@ -301,6 +301,14 @@ def test_a_log_that_cannot_be_read_hides_no_loss_and_no_partition() -> None:
     assert isinstance(results[ANOTHER], Retriable)
 
 
+def test_all_losses_of_a_position_are_found_and_a_proved_one_comes_first() -> None:
+    """Goal: they can be passed at once; what is stored is what the log itself shows."""
+    logs = Logs({LOG: RemoteLog(b"", 20), SECOND: RemoteLog(own(11), 54)}, {LOG: LED, SECOND: LED})
+    problem = result(logs, {NAME: (ROUTED, RoutedTail(SECOND, ID, TAIL))})[NAME]
+    assert isinstance(problem, RoutedLoss)
+    assert [(one.log, one.proved) for one in problem.all] == [(SECOND, True), (LOG, False)]
+
+
 def test_two_partitions_have_tails_of_their_own_in_one_log() -> None:
     """Goal: the one whose records are there goes on, the other one does not."""
     logs = Logs({LOG: RemoteLog(own(), 54)}, {LOG: LED})

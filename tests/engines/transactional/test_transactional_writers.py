@@ -484,6 +484,29 @@ def test_a_flow_that_passes_losses_goes_on_without_the_tail(
     assert located.committed == Committed(5, position_metadata(ROUTE, None, TAIL), UNKNOWN_EPOCH)
 
 
+def test_a_flow_that_passes_losses_passes_all_of_a_position_at_once(
+    located: Located, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: dated topics that were deleted together are no reason to be FAILED.
+
+    One that is not settled yet holds up no other one.
+    """
+    assert _start(located()) == 0
+    logs = [TopicPartition(f"x.{year}", 0) for year in range(2010, 2023)]
+    tails = tuple(RoutedTail(log, UUID(int=3), TAIL) for log in logs)
+    committed = position_metadata(ROUTE, None, TAIL, routed=tails)
+    located.committed = Committed(5, committed, UNKNOWN_EPOCH)
+    worst, *others = (RoutedLoss(log, "deleted", proved=True) for log in logs[:11])
+    worst.others = (*others, RoutedLoss(logs[11], "shorter", proved=False))
+    located.routed = worst
+    result = located(passes_lost=True)
+    assert isinstance(result, NotLocated)
+    assert result.transient
+    kept = position_metadata(ROUTE, None, TAIL, routed=tails[11:])
+    assert located.committed == Committed(5, kept, UNKNOWN_EPOCH)
+    assert [one.levelname for one in caplog.records] == ["ERROR"] * 11
+
+
 @pytest.mark.parametrize("routed", [False, True])
 def test_a_loss_that_one_broker_may_claim_is_passed_after_a_lease(
     located: Located, caplog: pytest.LogCaptureFixture, routed: bool

@@ -6,7 +6,9 @@ report a topic that was deleted since. So with `twinlog.data.loss=continue` such
 each comparison of a lease has found it.
 """
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -18,6 +20,8 @@ from twinlog.engines.transactional.source_position import SourcePosition
 from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.placement import MirrorPartition
+
+log = logging.getLogger(__name__)
 
 _AGAIN: Final = "; it is compared again, as the broker that says so may be cut off"
 
@@ -34,12 +38,21 @@ def proved(problem: TailProblem, remote: TopicPartition) -> TopicPartition | Non
     return remote if isinstance(problem, LostEnd) and not isinstance(problem, ShorterLog) else None
 
 
-def without_tail(position: SourcePosition, problem: LostEnd) -> SourcePosition:
-    """A position that does not name the records any more that are lost."""
-    if isinstance(problem, RoutedLoss):
-        others = tuple(one for one in position.routed if one.log != problem.log)
-        return replace(position, routed=others)
-    return replace(position, tail=None)
+def passed(
+    name: MirrorPartition, position: SourcePosition, losses: Iterable[LostEnd]
+) -> SourcePosition:
+    """Report losses, and return the position without the tails of records that are lost.
+
+    All at once: each location that finds one counts as a failure of the partition.
+    """
+    for loss in losses:
+        log.error("%s: %s; going on at position %d", name, loss, position.offset)
+        if isinstance(loss, RoutedLoss):
+            others = tuple(one for one in position.routed if one.log != loss.log)
+            position = replace(position, routed=others)
+        else:
+            position = replace(position, tail=None)
+    return position
 
 
 class SettledLosses:
@@ -53,23 +66,25 @@ class SettledLosses:
         self,
         positions: Mapping[MirrorPartition, SourcePosition],
         compared: Mapping[MirrorPartition, RoutedTails | TailProblem],
-    ) -> Mapping[MirrorPartition, LostEnd]:
+    ) -> Mapping[MirrorPartition, Sequence[LostEnd]]:
         """The losses of one comparison that are proved, or that were found for long enough.
 
         Args:
             positions: those that were compared.
             compared: what was found of each.
         """
-        losses = {n: found for n, found in compared.items() if isinstance(found, LostEnd)}
-        logs = {(name, log) for name, one in positions.items() for log in _logs(one)}
-        lost = {(name, _log(positions[name], loss)) for name, loss in losses.items()}
-        lasting = self._seen.last(logs, lost)
-        return {
-            name: loss
-            for name, loss in losses.items()
-            if proved(loss, positions[name].remote) is not None
-            or (name, _log(positions[name], loss)) in lasting
+        losses = {
+            (name, key): loss
+            for name, found in compared.items()
+            for key, loss in _losses(found, positions[name].remote)
         }
+        logs = {(name, key) for name, one in positions.items() for key in _logs(one)}
+        lasting = self._seen.last(logs, set(losses))
+        settled: defaultdict[MirrorPartition, list[LostEnd]] = defaultdict(list)
+        for (name, key), loss in losses.items():
+            if proved(loss, key) is not None or (name, key) in lasting:
+                settled[name].append(loss)
+        return settled
 
 
 def unsettled(loss: LostEnd) -> str:
@@ -81,5 +96,9 @@ def _logs(position: SourcePosition) -> Iterable[TopicPartition]:
     return position.remote, *(one.log for one in position.routed)
 
 
-def _log(position: SourcePosition, loss: LostEnd) -> TopicPartition:
-    return loss.log if isinstance(loss, RoutedLoss) else position.remote
+def _losses(
+    problem: RoutedTails | TailProblem, remote: TopicPartition
+) -> Iterable[tuple[TopicPartition, LostEnd]]:
+    if isinstance(problem, RoutedLoss):
+        return [(loss.log, loss) for loss in problem.all]
+    return [(remote, problem)] if isinstance(problem, LostEnd) else []

@@ -96,6 +96,13 @@ class RoutedLoss(LostEnd):
         super().__init__(f"{log}, to which records were routed: {reason}")
         self.log = log
         self.proved = proved
+        self.others: tuple[RoutedLoss, ...] = ()
+        """Losses of the same position in other logs, which the same comparison has found."""
+
+    @property
+    def all(self) -> "tuple[RoutedLoss, ...]":
+        """It, and the others that were found with it."""
+        return self, *self.others
 
 
 def routed_text(routed: RoutedTails) -> str:
@@ -235,7 +242,7 @@ def _result(
     seen: Collection[RoutedTail | RoutedLoss],
     problems: Mapping[tuple[TopicPartition, RemoteTail], TailProblem],
 ) -> RoutedTails | TailProblem:
-    """The routed tails of one position, or its worst problem."""
+    """The routed tails of one position, or its worst problem; a proved loss is worse."""
     tails = tuple(one for one in seen if isinstance(one, RoutedTail))
     losses = [one for one in seen if isinstance(one, RoutedLoss)]
     unread: list[TailProblem] = []
@@ -251,7 +258,11 @@ def _result(
         elif problem is not None:
             unread.append(problem)
     # A log that cannot be read now hides no loss of another one.
-    return next(iter([*losses, *unread]), tails)
+    if not losses:
+        return next(iter(unread), tails)
+    worst, *others = sorted(losses, key=lambda loss: not loss.proved)
+    worst.others = tuple(others)
+    return worst
 
 
 def _is_denied(problem: TailProblem | None) -> bool:

@@ -28,7 +28,7 @@ from uuid import UUID
 from twinlog.engines.base import Beginnings, LaneContext, Sealed, Sealing
 from twinlog.engines.exact.ports import DestinationPort
 from twinlog.engines.transactional.kept_positions import KeptPositions, to_keep
-from twinlog.engines.transactional.losses import SettledLosses, proved, unsettled, without_tail
+from twinlog.engines.transactional.losses import SettledLosses, passed, proved, unsettled
 from twinlog.engines.transactional.positions import (
     PositionLost,
     found_position,
@@ -196,8 +196,7 @@ class TransactionalWriters:
                         if name not in settled:
                             results[name] = NotLocated(unsettled(result))
                             continue
-                        log.error("%s: %s; going on at position %d", name, result, position.offset)
-                        new[name] = without_tail(position, result)
+                        new[name] = passed(name, position, settled[name])
                         continue
                     if isinstance(result, LostEnd | OlderPosition):
                         reason = loss(str(result), position.offset, group)
