@@ -34,15 +34,27 @@ LIMIT = 12_000
 def test_each_refusal_halves_the_size_down_to_a_least_one() -> None:
     partition: FlowPartition[Any, Any] = FlowPartition(ASSIGNMENT, None, False, 0.0, 0.0)
     assert partition.built_bytes is None
-    partition.note_too_large(260_000)
+    partition.note_too_large(260_000, 0.0)
     assert partition.built_bytes == 130_000
-    partition.note_too_large(130_500)
+    partition.note_too_large(130_500, 0.0)
     assert partition.built_bytes == 65_000, "a batch may be a little larger than it was to be"
-    partition.note_too_large(20_000)
+    partition.note_too_large(20_000, 0.0)
     assert partition.built_bytes == 10_000
     for _ in range(9):
-        partition.note_too_large(9_000)
+        partition.note_too_large(9_000, 0.0)
     assert partition.built_bytes == 2048
+
+
+def test_larger_batches_are_tried_again_after_a_while() -> None:
+    """Goal: a limit that was raised is used again; one that was not costs few refusals."""
+    partition: FlowPartition[Any, Any] = FlowPartition(ASSIGNMENT, None, False, 0.0, 0.0)
+    partition.note_too_large(100_000, 0.0)
+    found = [partition.may_build(262_144, 60.0 * minute) for minute in range(50)]
+    assert found == [50_000] * 10 + [100_000] * 10 + [200_000] * 10 + [262_144] * 20
+    partition.note_too_large(262_144, 3000.0)
+    assert partition.may_build(262_144, 3599.0) == 131_072
+    partition.note_too_large(131_072, 3599.0)
+    assert partition.may_build(262_144, 4198.0) == 65_536
 
 
 @pytest.mark.broker

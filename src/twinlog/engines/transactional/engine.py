@@ -289,7 +289,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         except TransactionRefused as error:
             causes = {key: str(refusal) for key, refusal in error.refusals.items()}
             self._partitions_of.clear()
-            _note_too_large(taken, outputs, error.refusals)
+            _note_too_large(taken, outputs, error.refusals, self._flow.now())
             self._refused(taken, outputs, causes)
         except QueryUnusable as error:
             for partition, queue in partitions:
@@ -355,6 +355,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         """The results of the transforms."""
         results: dict[MirrorPartition, Outputs | CorruptBatch] = {}
         for_spark: dict[TopicPartition, Sequence[Data]] = {}
+        now = self._flow.now()
         for partition, batches in data.items():
             chain = transforms
             # Heartbeats are MirrorMaker 2's own records: its clients could not read changed ones.
@@ -365,13 +366,13 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
                 continue
             try:
                 results[partition.name] = await transformed(
-                    chain, batches, partition.destination, _built_bytes(partition)
+                    chain, batches, partition.destination, partition.may_build(BATCH_BYTES, now)
                 )
             except CorruptBatch as error:
                 results[partition.name] = error
         by_spark: Mapping[TopicPartition, Outputs | CorruptBatch] = {}
         if isinstance(transforms, DataFrameTransform) and any(for_spark.values()):
-            max_bytes = min(map(_built_bytes, data))
+            max_bytes = min(one.may_build(BATCH_BYTES, now) for one in data)
             query = frame_outputs(_available(self._dataframes), transforms, for_spark, max_bytes)
             by_spark = await self._unless_stopped(query, list(data))
         for partition in data:
@@ -543,22 +544,18 @@ def _available(dataframes: DataFrames | None) -> DataFrames:
     return dataframes
 
 
-def _built_bytes(partition: _Partition) -> int:
-    """The most bytes of a batch of this partition that is not forwarded as it is."""
-    return min(partition.built_bytes or BATCH_BYTES, BATCH_BYTES)
-
-
 def _note_too_large(
     taken: _Taken,
     outputs: Mapping[MirrorPartition, _Output],
     refusals: Mapping[TopicPartition, Refusal],
+    now: float,
 ) -> None:
     """Build smaller batches of the partitions whose records are refused as too large."""
     refused = [key for key, refusal in refusals.items() if refusal.code in TOO_LARGE]
     for partition, _ in taken:
         batches = [one for key in refused for one in outputs[partition.name].batches.get(key, ())]
         if batches:
-            partition.note_too_large(max(batch.header.length for batch in batches))
+            partition.note_too_large(max(batch.header.length for batch in batches), now)
 
 
 def _route(partition: _Partition) -> Route:

@@ -43,6 +43,9 @@ TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST
 """How a broker refuses a batch: by `max.message.bytes`, or by `segment.bytes`."""
 _LEAST_BUILT: Final = 2048
 """Bytes; with less, hardly any batches would be merged."""
+_SMALLER_S: Final = 600.0
+"""How long smaller batches are built before ones of twice the size are tried again: the limit may
+have been raised, or a batch of the source may have been refused. If not, one is refused again."""
 
 
 class SourceQueue(Protocol):
@@ -118,6 +121,8 @@ class FlowPartition(Generic[W, Q]):
     built_bytes: int | None = None
     """The most bytes of a batch that is not the source's own, as several that are merged; None: the
     usual number. Less once the destination has refused a larger one (`note_too_large`)."""
+    grow_at: float = 0.0
+    """When twice `built_bytes` is tried."""
     locating: bool = False
     gone: bool = False
     failures: int = 0
@@ -144,13 +149,21 @@ class FlowPartition(Generic[W, Q]):
         """Whether nothing of it was copied yet, by no program."""
         return self.fresh and self.assignment.begin is None
 
-    def note_too_large(self, size: int) -> None:
+    def may_build(self, usual: int, now: float) -> int:
+        """The most bytes of a batch that is not the source's own; usually, `usual` ones."""
+        if self.built_bytes is not None and now >= self.grow_at:
+            self.built_bytes *= 2
+            self.grow_at = now + _SMALLER_S
+        return min(self.built_bytes or usual, usual)
+
+    def note_too_large(self, size: int, now: float) -> None:
         """Build smaller batches: one of so many bytes was refused (`TOO_LARGE`).
 
         The remote topic has the source's limit, which may be below the usual size of merged
         batches. A batch of the source is within it.
         """
         self.built_bytes = max(min(size, self.built_bytes or size) // 2, _LEAST_BUILT)
+        self.grow_at = now + _SMALLER_S
 
     def pass_over(self, gap: Gap) -> None:
         """Count offsets that have no copy."""

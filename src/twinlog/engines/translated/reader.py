@@ -208,7 +208,7 @@ class FlowReader:
     ) -> None:
         """Queue the records of an answer; unexplained skipped offsets are read twice (jumps.py)."""
         limit = self._flow.settings.buffer_bytes
-        built_bytes = min(partition.built_bytes or MERGED_BYTES, MERGED_BYTES)
+        built_bytes = partition.may_build(MERGED_BYTES, self._flow.now())
         at = Offset(offset)
         try:
             planned = await steps.finish(

@@ -139,7 +139,7 @@ class FlowSender:
                 self._refused(partition, sequence, numbered)
             elif answer.error:
                 if answer.error in TOO_LARGE:
-                    partition.note_too_large(numbered.data.size)
+                    partition.note_too_large(numbered.data.size, self._flow.now())
                 self._flow.ask_leaders()
                 self._flow.trouble(partition, f"an append was refused: {Refusal(answer.error)}")
             else:
