@@ -23,6 +23,7 @@ from waiting import until
 
 from conftest import Pair
 from twinlog.engines.translated.partitions import FlowPartition
+from twinlog.mirror.flow import flow_properties
 from twinlog.mirror.settings import TRANSLATED
 
 SECONDS = 90.0
@@ -71,7 +72,11 @@ def test_many_small_batches_are_copied_to_a_topic_with_a_small_limit(
     if transactional:
         asyncio.run(transactional_flow(pair, mirror, topic, {"transaction.producer": "true"}))
     else:
-        properties = {"bootstrap.servers": source, "mirror.kind": TRANSLATED}
+        properties = {
+            **flow_properties({"enabled": "true"}, "a", "b"),
+            "bootstrap.servers": source,
+            "mirror.kind": TRANSLATED,
+        }
         asyncio.run(store_flow(pair, mirror, properties, (topic, remote), PARTITIONS))
     limit(destination, remote)
     wanted: dict[int, list[bytes]] = {}
