@@ -69,7 +69,6 @@ def test_topics_that_are_named_by_time_are_not_known() -> None:
     values = {"transforms": "day", "transforms.day.type": "TimestampRouter"}
     routes = flow_routes(flow("f", values), [topic("f", "t")])
     assert (routes["t"].targets, routes["t"].is_dated) == (frozenset(), True)
-    assert routes["t"].examples == {"a.t-19700101"}
     assert not writers_of(snapshot(flow("f", values), topic("f", "t")))
 
 

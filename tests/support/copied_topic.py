@@ -27,9 +27,11 @@ SECONDS = 90.0
 
 
 class CopiedTopic:
-    """A flow of one topic with one partition."""
+    """A flow of one topic, with one partition unless more are wanted."""
 
-    def __init__(self, pair: Pair, alias: str = "a", **settings: str) -> None:
+    def __init__(
+        self, pair: Pair, alias: str = "a", *, partitions: int = 1, **settings: str
+    ) -> None:
         self.pair = pair
         self.topic = f"t-{secrets.token_hex(4)}"
         self.remote, self.flow = f"{alias}.{self.topic}", f"flow-{self.topic}"
@@ -43,10 +45,10 @@ class CopiedTopic:
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
         properties = stored_properties({"bootstrap.servers": self.source}, values, alias, "b")
-        asyncio.run(store_flow(pair, self.flow, properties, (self.topic, self.remote), 1))
+        asyncio.run(store_flow(pair, self.flow, properties, (self.topic, self.remote), partitions))
 
-    def add_topic(self) -> tuple[str, str]:
-        """Add another topic with one partition to the flow; return its names on both sides."""
+    def add_topic(self, partitions: int = 1) -> tuple[str, str]:
+        """Add another topic to the flow; return its names on both sides."""
         name = f"t-{secrets.token_hex(4)}"
         remote = f"{self.remote.partition('.')[0]}.{name}"
 
@@ -54,13 +56,13 @@ class CopiedTopic:
             async with client(self.pair.source) as source, client(self.pair.destination) as target:
                 ids = []
                 for cluster, topic in ((source, name), (target, remote)):
-                    await make_topic(cluster, topic, 1)
+                    await make_topic(cluster, topic, partitions)
                     ids.append((await cluster.refresh([topic])).topics[topic].topic_id)
                 record = MirrorTopic(
                     mirror=self.flow,
                     topic=name,
                     topic_id=ids[0],
-                    partitions=1,
+                    partitions=partitions,
                     destination_topic=remote,
                     destination_topic_id=ids[1],
                 )

@@ -12,7 +12,7 @@ routes are set against those of all other flows.
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.dataframe_transform import DataFrameTransform
@@ -23,9 +23,6 @@ from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.snapshot import Snapshot
 from twinlog.verify.connect_transforms import ConnectTransforms
 from twinlog.verify.transformed_log import TransformSettings
-
-_EXAMPLE_MS: Final = 0
-"""A time: two topics are routed to one that is named by time if they are at any time."""
 
 
 class Writer(NamedTuple):
@@ -42,8 +39,6 @@ class TopicRoute:
     targets: frozenset[str]
     """Topics of the target, but for those that are named by time or by a query; without these,
     empty means that all records are dropped."""
-    examples: frozenset[str] = frozenset()
-    """Those that transforms route to, with the names of one point of time."""
     is_dated: bool = False
     """Whether there are topics that are named by time."""
     transforms: TransformSettings | None = None
@@ -84,7 +79,6 @@ def flow_routes(mirror: Mirror, topics: Iterable[MirrorTopic]) -> Mapping[str, T
         if policy.is_heartbeats_topic(topic.topic)  # they are never transformed
         else TopicRoute(
             targets=transforms.topics_of(topic.destination_name),
-            examples=transforms.topics_of(topic.destination_name, _EXAMPLE_MS),
             is_dated=transforms.is_dated,
             transforms=TransformSettings(values=values, topic=topic.destination_name),
         )

@@ -4,7 +4,7 @@ What a flow claims is read first, then the bounds of the remote logs, then those
 the remote logs hold all that was claimed, and the source all that they were copied from.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -473,20 +473,24 @@ def _neighbours(
     topics: Iterable[MirrorTopic],
     all_topics: Iterable[MirrorTopic],
 ) -> Mapping[str, Sequence[MirrorTopic]]:
-    """By topic: the other topics of a flow with transforms that have a target in common with it."""
-    by_target: defaultdict[str, list[MirrorTopic]] = defaultdict(list)
-    for topic in all_topics:
-        for target in routes[topic.topic].examples:
-            by_target[target].append(topic)
+    """By topic: the other transformed topics of a flow that may have a target in common with it.
+
+    Where topics are named by time, all others may: a later transform can send a year's topics of
+    all of them to one.
+    """
+    transformed = sorted(
+        (topic for topic in all_topics if routes[topic.topic].transforms is not None),
+        key=lambda topic: topic.topic,
+    )
     neighbours: dict[str, Sequence[MirrorTopic]] = {}
     for topic in topics:
-        near = {
-            other.topic: other
-            for target in routes[topic.topic].examples
-            for other in by_target[target]
+        route = routes[topic.topic]
+        neighbours[topic.topic] = [
+            other
+            for other in transformed
             if other.topic != topic.topic
-        }
-        neighbours[topic.topic] = [near[name] for name in sorted(near)]
+            and (route.is_dated or route.targets & routes[other.topic].targets)
+        ]
     return neighbours
 
 

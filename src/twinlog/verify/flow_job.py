@@ -54,7 +54,6 @@ from twinlog.verify.flow_targets import (
     dated_targets,
     dated_topics,
     neighbour_records,
-    reaches,
     without_neighbours,
 )
 from twinlog.verify.flow_walk import FlowWalk, Key, key_of
@@ -163,8 +162,6 @@ class FlowTask:
     """Those whose records may go to the same topics."""
     finds_topics: bool = False
     """Whether this task compares the topics that are named by time, too."""
-    routed_at: int = 0
-    """Of such a topic: the timestamp of a record that goes there."""
     patience: float = PATIENCE_S
 
     @property
@@ -258,7 +255,6 @@ async def _found_topics(clusters: Sides[KafkaCluster], task: FlowTask) -> list[F
                 claim=claim,
                 is_absent=target.is_absent,
                 finds_topics=False,
-                routed_at=target.at,
             )
             result = await _checked(clusters, found)
         result.bounds = target.bounds
@@ -312,7 +308,7 @@ def _neighbours_there(task: FlowTask, settings: TransformSettings) -> list[Neigh
     return [
         neighbour
         for neighbour in task.neighbours
-        if reaches(transforms, neighbour.remote, topic, task.routed_at)
+        if transforms.is_dated or topic in transforms.topics_of(neighbour.remote)
     ]
 
 

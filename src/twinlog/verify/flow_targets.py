@@ -17,7 +17,7 @@ by a digest. A record that two topics have alike is *not seen* on the source's s
 tells whose copy is there. One that no topic has is foreign, unless a neighbour may have had it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -150,15 +150,15 @@ NOT_TOLD: Final = Omission(Kind.UNSEEN, AMBIGUOUS)
 
 async def dated_topics(
     reader: SpanSource, bounds: LogBounds, settings: TransformSettings, partition: int
-) -> dict[str, int]:
-    """The topics, named by time, that records go to, with a timestamp of such a record.
+) -> set[str]:
+    """The topics, named by time, that records go to.
 
     Those that follow from the settings alone are left out. One more than `MAX_TOPICS` at most.
     """
     transforms = ConnectTransforms(settings.values)
     known = transforms.topics_of(settings.topic) | {settings.topic}
     cursor = LogCursor(reader, bounds.start, bounds.last_stable)
-    topics: dict[str, int] = {}
+    topics: set[str] = set()
     while len(topics) <= MAX_TOPICS and (records := await cursor.scan()):
         for raw in records:
             try:
@@ -166,7 +166,7 @@ async def dated_topics(
             except (NotTransformable, CorruptBatch):
                 continue  # the comparison reports it
             if not result.dropped and result.topic not in known:
-                topics.setdefault(result.topic, raw.timestamp)
+                topics.add(result.topic)
     return topics
 
 
@@ -174,8 +174,6 @@ class DatedTarget(NamedTuple):
     """A topic that is named by time, as the target has it."""
 
     partition: TopicPartition
-    at: int
-    """A timestamp of a record that goes there."""
     topic_id: UUID
     bounds: Sides[LogBounds]
     is_absent: bool
@@ -184,7 +182,7 @@ class DatedTarget(NamedTuple):
 
 
 async def dated_targets(
-    clusters: Sides[KafkaCluster], source: TopicPartition, topics: dict[str, int]
+    clusters: Sides[KafkaCluster], source: TopicPartition, topics: Collection[str]
 ) -> list[DatedTarget]:
     """The topics that `dated_topics` has found.
 
@@ -212,13 +210,5 @@ async def dated_targets(
             trouble = TOO_MANY_TOPICS
         topic_id = known[name].topic_id if name in known else NO_TOPIC_ID
         bounds = Sides(source_bounds, of_log)
-        targets.append(DatedTarget(place, topics[name], topic_id, bounds, is_absent, trouble))
+        targets.append(DatedTarget(place, topic_id, bounds, is_absent, trouble))
     return targets
-
-
-def reaches(transforms: ConnectTransforms, remote: str, target: str, at: int) -> bool:
-    """Whether records of a remote topic may be routed to a topic, at this time."""
-    try:
-        return target in transforms.topics_of(remote, at)
-    except NotTransformable:
-        return False

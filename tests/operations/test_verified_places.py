@@ -1,0 +1,96 @@
+"""`verify` of flows with transforms on real brokers: which topics and partitions are compared."""
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+
+import librdkafka_tools
+import pytest
+from confluent_kafka import Producer
+from copied_topic import CopiedTopic
+
+from conftest import Pair
+from twinlog.engines.transactional.positions import position_group
+from twinlog.operations import verification
+from twinlog.operations.verification import VerifyConfig
+from twinlog.operations.verification_report import SAME, Verification
+from twinlog.runtime.job_progress import JobProgress
+from twinlog.verify.flow_job import FOREIGN, FlowCompared, FlowTask, run_task
+from twinlog.verify.job import Compared, VerifyTask
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+
+BEGAN_MS = int(time.time() * 1000)
+DAY = datetime.fromtimestamp(BEGAN_MS // 1000, UTC).strftime("%Y%m%d")
+ROUTER = "org.apache.kafka.connect.transforms."
+DATED = {"transforms": "day", "transforms.day.type": f"{ROUTER}TimestampRouter"}
+
+
+def merged(target: str) -> dict[str, str]:
+    """All topics of a flow are routed to one."""
+    return {
+        "transforms": "all",
+        "transforms.all.type": f"{ROUTER}RegexRouter",
+        "transforms.all.regex": ".*",
+        "transforms.all.replacement": target,
+    }
+
+
+@pytest.fixture(autouse=True)
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the tasks in this process."""
+
+    def compare(
+        _config: VerifyConfig,
+        tasks: Sequence[VerifyTask | FlowTask],
+        _progress: Callable[[JobProgress], None],
+    ) -> list[Compared | FlowCompared]:
+        return [each for task in tasks for each in run_task(task)]
+
+    monkeypatch.setattr(verification, "_compare", compare)
+
+
+def send(servers: str, topic: str, values: Sequence[str], partition: int = 0) -> None:
+    producer = Producer({"bootstrap.servers": servers})
+    for number, value in enumerate(values):
+        producer.produce(topic, value, None, partition, timestamp=BEGAN_MS + number)
+    assert producer.flush(30) == 0
+
+
+def set_positions(copied: CopiedTopic, ends: Mapping[str, Mapping[int, int]]) -> None:
+    """Set the flow's positions, by remote topic and partition."""
+    for remote, of_topic in ends.items():
+        librdkafka_tools.commit(
+            copied.target, position_group("twinlog", copied.flow), remote, dict(of_topic)
+        )
+
+
+def found(result: Verification) -> list[tuple[str, int, int, int, str]]:
+    return [(*one.partition, *one[1:]) for one in result.differences]
+
+
+def test_topics_that_one_year_has_in_common(pair: Pair) -> None:
+    """Goal: topics of a present year in one archive; those of 1970 would be two."""
+    archive = f"archive-{secrets.token_hex(4)}"
+    copied = CopiedTopic(
+        pair,
+        **{
+            **DATED,
+            "transforms": "day,archive",
+            "transforms.archive.type": f"{ROUTER}RegexRouter",
+            "transforms.archive.regex": "(.*)-20[0-9]{6}",
+            "transforms.archive.replacement": archive,
+        },
+    )
+    other, other_remote = copied.add_topic()
+    librdkafka_tools.make_topic(copied.target, archive)
+    send(copied.source, copied.topic, ["a0", "a1"])
+    send(copied.source, other, ["b0", "b1"])
+    send(copied.target, archive, ["a0", "a1"])
+    send(copied.target, archive, ["b0", "b1"])
+    set_positions(copied, {copied.remote: {0: 2}, other_remote: {0: 2}})
+    result = copied.verify()
+    assert (result.verdict, result.counts.compared) == (SAME, 4), result.differences
+    send(copied.target, archive, ["x"])
+    assert set(found(copied.verify())) == {(archive, 0, 4, 5, f"remote log: {FOREIGN}")}
