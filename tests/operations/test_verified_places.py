@@ -94,3 +94,27 @@ def test_topics_that_one_year_has_in_common(pair: Pair) -> None:
     assert (result.verdict, result.counts.compared) == (SAME, 4), result.differences
     send(copied.target, archive, ["x"])
     assert set(found(copied.verify())) == {(archive, 0, 4, 5, f"remote log: {FOREIGN}")}
+
+
+def test_a_partition_of_a_topic_named_by_time_that_nothing_goes_to(pair: Pair) -> None:
+    """Goal: a copy once more where no record of the source goes; with and without such a source."""
+    copied = CopiedTopic(pair, partitions=2, **DATED)
+    day = f"{copied.remote}-{DAY}"
+    librdkafka_tools.make_topic(copied.target, day, 4)
+    send(copied.source, copied.topic, ["a0", "a1"])
+    send(copied.target, day, ["a0", "a1"])
+    set_positions(copied, {copied.remote: {0: 2, 1: 0}})
+    result = copied.verify()
+    assert (result.verdict, result.counts.compared) == (SAME, 2), result.unseen
+    assert {log.remote.partition for log in result.logs if log.remote is not None} == {
+        (copied.remote, 0),
+        (copied.remote, 1),
+        (day, 0),
+    }
+    send(copied.target, day, ["a0"], 1)
+    assert found(copied.verify()) == [(day, 1, 0, 1, f"remote log: {FOREIGN}")]
+    send(copied.target, day, ["a1"], 3)
+    assert found(copied.verify()) == [
+        (day, 1, 0, 1, f"remote log: {FOREIGN}"),
+        (day, 3, 0, 1, f"remote log: {FOREIGN}"),
+    ]

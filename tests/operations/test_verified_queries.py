@@ -292,3 +292,21 @@ def test_a_query_that_cannot_be_decided_is_never_good(pair: Pair, tmp_path: Path
     command = librdkafka_tools.twinlog(*arguments)
     assert command.status == 0, command.errors
     assert command.output.splitlines()[-1].endswith(": the same"), command.output
+
+
+def test_a_partition_that_the_query_sends_nothing_to(pair: Pair) -> None:
+    """Goal: a copy once more in a partition of a topic where no record should be."""
+    flow, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
+    asyncio.run(made(pair, flow, topic, QUERY))
+    source, target = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
+    remote, vip = f"a.{topic}", f"vip-a.{topic}"
+    librdkafka_tools.make_topic(target, vip, 3)
+    send(source, topic, range(1, 9))
+    send(target, remote, [1, 2, 3, 4, 6, 8], secret="")
+    send(target, vip, [7], secret="")
+    librdkafka_tools.commit(target, position_group("twinlog", flow), remote, {0: 8, 1: 0, 2: 0})
+    result = verify(target, flow)
+    assert (result.verdict, result.counts.compared) == (SAME, 7), result.differences
+    assert {place for place in remote_logs(result) if place[0] == vip} == {(vip, 0)}
+    send(target, vip, [7], secret="", partition=1)
+    assert found(verify(target, flow)) == [(vip, 1, 0, 1, f"remote log: {FOREIGN}")]

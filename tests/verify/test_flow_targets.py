@@ -30,7 +30,9 @@ from twinlog.verify.flow_targets import (
     NeighbourRecords,
     TooManyRecords,
     dated_topics,
+    is_empty,
     neighbour_records,
+    unexpected,
 )
 from twinlog.verify.job import Sides
 from twinlog.verify.log_cursor import SpanSource
@@ -271,3 +273,12 @@ def test_no_more_topics_are_named_than_are_compared(monkeypatch: pytest.MonkeyPa
         dated_topics(log, log.bounds, TransformSettings(values=DATED, topic="A.t"), 0)
     )
     assert len(found) == 3
+
+
+def test_partitions_where_no_record_is_expected() -> None:
+    places = [TopicPartition("vip", 1), TopicPartition("gone", 0)]
+    found = unexpected(places, {"vip": [0, 1, 2], "other": [0]})
+    assert found == [TopicPartition("vip", 0), TopicPartition("vip", 2)]
+    assert is_empty(LogBounds(0, 3, 3, 3))
+    assert not is_empty(LogBounds(0, 3, 4, 3)), "an open transaction"
+    assert not is_empty(LogBounds(6, -1, -1, -1))

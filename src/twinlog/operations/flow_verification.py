@@ -66,6 +66,8 @@ class FlowPlan:
     """Why the recorded maps could not be read."""
     routes: Mapping[str, TopicRoute] = field(default_factory=dict)
     """Of all topics of the flow."""
+    neighbours: Mapping[str, Sequence[MirrorTopic]] = field(default_factory=dict)
+    """By topic: others of the flow whose records may go to the same topics."""
     writers: Mapping[str, Collection[Writer]] = field(default_factory=dict)
     """Whose records the target's topics may hold."""
 
@@ -174,15 +176,7 @@ async def plan_flow(
                     in_transactions=mirror.kind == TRANSACTIONAL,
                     transforms=route.transforms,
                     is_absent=is_absent,
-                    neighbours=tuple(
-                        Neighbour(
-                            source=TopicPartition(other.topic, pair.source.partition),
-                            topic_id=other.topic_id,
-                            remote=other.destination_name,
-                        )
-                        for other in neighbours[pair.source.topic]
-                        if pair.source.partition < other.partitions
-                    ),
+                    neighbours=neighbours_at(neighbours[pair.source.topic], pair.source.partition),
                     finds_topics=is_remote and route.is_dated,
                     patience=patience,
                 )
@@ -201,6 +195,7 @@ async def plan_flow(
         unmapped=frozenset(unmapped),
         trouble=claims.trouble,
         routes=routes,
+        neighbours=neighbours,
         writers=writers,
     )
 
@@ -212,11 +207,11 @@ def flow_logs(plan: FlowPlan, compared: Collection[FlowCompared]) -> list[LogRep
     each log.
     """
     results = {result.pair: result for result in (*plan.done, *compared)}
-    sources = {(pair.flow, pair.source) for pair in plan.pairs}
+    sources = {(pair.flow, pair.source.topic) for pair in plan.pairs}
     found: dict[FlowPair, Sides[LogBounds]] = {}
     for result in compared:
         pair, bounds = result.pair, result.bounds
-        if bounds is not None and (pair.flow, pair.source) in sources:
+        if bounds is not None and (pair.flow, pair.source.topic) in sources:
             found[pair] = bounds
             if why := _why_mixed(pair, plan.routes, plan.writers):
                 results[pair] = unseen(pair, bounds, why)
@@ -492,6 +487,19 @@ def _neighbours(
             and (route.is_dated or route.targets & routes[other.topic].targets)
         ]
     return neighbours
+
+
+def neighbours_at(topics: Iterable[MirrorTopic], partition: int) -> tuple[Neighbour, ...]:
+    """The partitions of neighbours whose records may go to the same partitions as this one's."""
+    return tuple(
+        Neighbour(
+            source=TopicPartition(topic.topic, partition),
+            topic_id=topic.topic_id,
+            remote=topic.destination_name,
+        )
+        for topic in topics
+        if partition < topic.partitions
+    )
 
 
 def _why_mixed(

@@ -12,6 +12,7 @@ from twinlog.kafka.errors import Refusal, TwinlogError, UserError
 from twinlog.kafka.requests import topics as admin
 from twinlog.lifecycle.creation import connected_source
 from twinlog.mirror.settings import FLOW_KINDS
+from twinlog.operations.dated_partitions import unexpected_tasks
 from twinlog.operations.flow_routes import Writer, writers_of
 from twinlog.operations.flow_verification import FlowPlan, flow_logs, plan_flow
 from twinlog.operations.verification_report import Counts, LogReport, Verification, sum_of
@@ -103,8 +104,12 @@ async def verify_mirrors(
     if not extents and not any(flow.pairs for flow in flows) and not unverified:
         raise UserError("no mirrored topic to compare", hint="see kafka-mirrors --list")
     results = await asyncio.to_thread(_compare, config, tasks, progress) if tasks else []
-    verified = verification(extents, [one for one in results if isinstance(one, Compared)])
     copied = [one for one in results if isinstance(one, FlowCompared)]
+    more = [task for flow in flows for task in await unexpected_tasks(cluster, flow, copied)]
+    if more:
+        results = [*results, *await asyncio.to_thread(_compare, config, more, progress)]
+        copied = [one for one in results if isinstance(one, FlowCompared)]
+    verified = verification(extents, [one for one in results if isinstance(one, Compared)])
     queries = [flow.query for flow in flows if flow.query is not None]
     answers = await asyncio.to_thread(_compare_queries, queries) if queries else ()
     for query, answer in zip(queries, answers, strict=True):

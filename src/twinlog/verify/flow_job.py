@@ -32,7 +32,7 @@ The job shares with the engine only the clients' connections, the batch format, 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -162,6 +162,10 @@ class FlowTask:
     """Those whose records may go to the same topics."""
     finds_topics: bool = False
     """Whether this task compares the topics that are named by time, too."""
+    only_topics: frozenset[str] = frozenset()
+    """If there are any: only these topics, named by time, are compared."""
+    has_source: bool = True
+    """Whether the source has the partition; else no record is expected of it."""
     patience: float = PATIENCE_S
 
     @property
@@ -211,6 +215,8 @@ async def _compared(task: FlowTask) -> list[FlowCompared]:
     configs = client_configs(task.source, task.destination)
     try:
         async with checked_clusters(configs, task.cluster_ids) as clusters:
+            if task.only_topics:
+                return await _dated(clusters, task, task.only_topics)
             results = await _found_topics(clusters, task) if task.finds_topics else []
             return [await _checked(clusters, task), *results]
     except TwinlogError as error:
@@ -238,8 +244,17 @@ async def _found_topics(clusters: Sides[KafkaCluster], task: FlowTask) -> list[F
         clusters.source, source, topic_id=task.topic_ids.source, patience=task.patience
     )
     topics = await dated_topics(reader, task.bounds.source, task.transforms, source.partition)
+    return await _dated(clusters, task, topics)
+
+
+async def _dated(
+    clusters: Sides[KafkaCluster], task: FlowTask, topics: Collection[str]
+) -> list[FlowCompared]:
+    """Compare these topics, which are named by time."""
     results = []
-    for target in await dated_targets(clusters, source, topics):
+    for target in await dated_targets(
+        clusters, task.pair.source, topics, has_source=task.has_source
+    ):
         pair = task.pair._replace(remote=target.partition)
         if target.trouble:
             result = unseen(pair, target.bounds, target.trouble)
@@ -255,6 +270,7 @@ async def _found_topics(clusters: Sides[KafkaCluster], task: FlowTask) -> list[F
                 claim=claim,
                 is_absent=target.is_absent,
                 finds_topics=False,
+                only_topics=frozenset(),
             )
             result = await _checked(clusters, found)
         result.bounds = target.bounds

@@ -2,7 +2,8 @@
 
 **Topics that are named by time.** Where `TimestampRouter` names topics, a plan cannot know them. So
 the task of the remote topic reads the source once to find them, and compares each of them then. A
-topic that no record of the source goes to is not found, and not read.
+topic that no record of the source goes to is not found, and not read. Of a topic that is found, the
+partitions where no record should be are compared afterwards (operations/dated_partitions.py).
 
 **Topics that several topics are routed to.** Their records are in such a log in an order that only
 the target knows:
@@ -17,7 +18,7 @@ by a digest. A record that two topics have alike is *not seen* on the source's s
 tells whose copy is there. One that no topic has is foreign, unless a neighbour may have had it.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -182,11 +183,16 @@ class DatedTarget(NamedTuple):
 
 
 async def dated_targets(
-    clusters: Sides[KafkaCluster], source: TopicPartition, topics: Collection[str]
+    clusters: Sides[KafkaCluster],
+    source: TopicPartition,
+    topics: Collection[str],
+    *,
+    has_source: bool = True,
 ) -> list[DatedTarget]:
     """The topics that `dated_topics` has found.
 
     Bounds are read here, those of the target first: a plan's bounds of the source are older.
+    Without `has_source` the source's partition does not exist.
 
     Raises:
         TwinlogError: a cluster is unreachable, or refuses.
@@ -196,7 +202,9 @@ async def dated_targets(
     places = {name: TopicPartition(name, source.partition) for name in sorted(topics)}
     known = (await clusters.destination.refresh(topics)).topics
     remote_bounds = await read_bounds(clusters.destination, places.values())
-    source_bounds = (await read_bounds(clusters.source, [source]))[source]
+    source_bounds = EMPTY
+    if has_source:
+        source_bounds = (await read_bounds(clusters.source, [source]))[source]
     targets = []
     for at, (name, place) in enumerate(places.items()):
         of_log, trouble = remote_bounds[place], ""
@@ -212,3 +220,22 @@ async def dated_targets(
         bounds = Sides(source_bounds, of_log)
         targets.append(DatedTarget(place, topic_id, bounds, is_absent, trouble))
     return targets
+
+
+def unexpected(
+    expected: Collection[TopicPartition], topics: Mapping[str, Collection[int]]
+) -> list[TopicPartition]:
+    """The partitions where no record is expected, of topics where some are.
+
+    Args:
+        expected: the partitions that records should be in.
+        topics: the partitions that these topics have.
+    """
+    names = {place.topic for place in expected}
+    places = {TopicPartition(name, index) for name in names for index in topics.get(name, ())}
+    return sorted(places.difference(expected))
+
+
+def is_empty(bounds: LogBounds) -> bool:
+    """Whether a log certainly holds no record."""
+    return not bounds.error and bounds.start == bounds.high_watermark

@@ -8,6 +8,8 @@ All partitions of the flow's topics are computed first, since a query may send a
 in a partition of the target, what other partitions of the source have there is passed over, as in
 flow_targets.py. Then each partition of the source is compared with each partition that its records
 go to, and with its remote partition, by their records (flow_job.py): each one once and in order.
+Further partitions of these topics, where no record is expected, have to be empty: one that is not
+is compared with one of the sources.
 
 Bounds are read in the order of all comparisons, those of the target before those of the source; so
 the source is read up to a first end, to find the targets, and from there to its end.
@@ -16,7 +18,7 @@ It runs in a process of its own (query_worker.py): a Spark that is neither a lan
 the other comparisons run on.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -47,6 +49,8 @@ from twinlog.verify.flow_targets import (
     OF_OTHERS,
     TOO_MANY_RECORDS,
     NeighbourRecords,
+    is_empty,
+    unexpected,
     without_neighbours,
 )
 from twinlog.verify.flow_walk import Key
@@ -141,6 +145,11 @@ async def compare_query(
     return await _QueryComparison(clusters, task, frames, folder).run()
 
 
+def goes_to(topic: str, targets: Iterable[TopicPartition]) -> bool:
+    """Whether one of these partitions is of a topic."""
+    return any(target.topic == topic for target in targets)
+
+
 class _QueryComparison:
     def __init__(
         self, clusters: Sides[KafkaCluster], task: QueryTask, frames: Frames, folder: Path
@@ -161,10 +170,15 @@ class _QueryComparison:
             one.pair.source: sorted(self._logs[one.pair.source].targets | {one.pair.remote})
             for one in compared
         }
-        places = sorted(set().union(*targets.values()))
-        names = {place.topic for place in places}
-        remote_bounds = await read_bounds(self._clusters.destination, places)
+        # The ids are read first, and checked at the end of each comparison (`check_topic`).
+        names = {place.topic for places in targets.values() for place in places}
         known = (await self._clusters.destination.refresh(names)).topics
+        expected = set().union(*targets.values())
+        others = unexpected(expected, {name: topic.partitions for name, topic in known.items()})
+        remote_bounds = await read_bounds(self._clusters.destination, sorted({*expected, *others}))
+        for place in others:
+            if not is_empty(remote_bounds[place]):
+                next(each for each in targets.values() if goes_to(place.topic, each)).append(place)
         await self._compute()
         results = []
         for one in compared:
