@@ -9,6 +9,7 @@ import librdkafka_tools
 import pytest
 from confluent_kafka import Producer
 from copied_topic import CopiedTopic
+from waiting import until
 
 from conftest import Pair
 from twinlog.engines.transactional.positions import position_group
@@ -18,6 +19,7 @@ from twinlog.operations.verification_report import SAME, Verification
 from twinlog.runtime.job_progress import JobProgress
 from twinlog.verify.flow_job import FOREIGN, FlowCompared, FlowTask, run_task
 from twinlog.verify.job import Compared, VerifyTask
+from twinlog.verify.verdict import DifferenceKind
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
@@ -51,9 +53,11 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verification, "_compare", compare)
 
 
-def send(servers: str, topic: str, values: Sequence[str], partition: int = 0) -> None:
+def send(
+    servers: str, topic: str, values: Sequence[str], partition: int = 0, *, first: int = 0
+) -> None:
     producer = Producer({"bootstrap.servers": servers})
-    for number, value in enumerate(values):
+    for number, value in enumerate(values, first):
         producer.produce(topic, value, None, partition, timestamp=BEGAN_MS + number)
     assert producer.flush(30) == 0
 
@@ -118,3 +122,15 @@ def test_a_partition_of_a_topic_named_by_time_that_nothing_goes_to(pair: Pair) -
         (day, 1, 0, 1, f"remote log: {FOREIGN}"),
         (day, 3, 0, 1, f"remote log: {FOREIGN}"),
     ]
+
+
+def test_a_lost_record_of_a_topic_named_by_time_whose_remote_topic_is_gone(pair: Pair) -> None:
+    """Goal: the remote topic, which no record goes to, does not excuse what another topic lacks."""
+    copied = CopiedTopic(pair, **DATED)
+    day = f"{copied.remote}-{DAY}"
+    librdkafka_tools.make_topic(copied.target, day)
+    send(copied.source, copied.topic, ["a0", "a1"])
+    send(copied.target, day, ["a1"], first=1)
+    librdkafka_tools.delete_topic(copied.target, copied.remote)
+    lost = [(copied.topic, 0, 0, 1, DifferenceKind.LOST)]
+    until(lambda: found(copied.verify()) == lost, 30.0, "a0 is lost")

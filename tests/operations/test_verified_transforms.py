@@ -22,11 +22,11 @@ from twinlog.kafka.errors import UserError
 from twinlog.kafka.requests.partitions import delete_records
 from twinlog.kafka.types import TopicPartition
 from twinlog.operations import verification
-from twinlog.operations.flow_verification import ABSENT
 from twinlog.operations.verification import VerifyConfig
 from twinlog.operations.verification_report import DIFFERS, NOT_SEEN, SAME, LogReport, Verification
 from twinlog.runtime.job_progress import JobProgress
 from twinlog.verify.flow_job import (
+    ABSENT,
     DELETED,
     FOREIGN,
     REPEATED,

@@ -27,7 +27,6 @@ from twinlog.store.config_records import Mirror, MirrorTopic, topic_id_text
 from twinlog.store.control_topics import LANES_GROUP
 from twinlog.store.recorded_maps import read_maps
 from twinlog.verify.flow_job import (
-    ABSENT,
     BEGIN_UNKNOWN,
     FlowClaim,
     FlowCompared,
@@ -132,10 +131,9 @@ async def plan_flow(
         side_ids = ids[pair.source.topic]
         claim = claims.of.get(pair.source, _nothing_recorded(topic, pair.source.partition))
         sides = Sides(source_bounds[pair.source], remote_bounds[pair.remote])
-        recorded, is_absent = claim, _is_absent(route, sides)
+        is_absent = _is_absent(route, sides)
         if is_absent:
             sides = sides._replace(destination=EMPTY)
-            claim = replace(claim, lacks=claim.lacks._replace(destination=ABSENT))
         if is_only_remote(topic, pair.source.partition, sides) or _is_unused(
             pair, route, sides, writers
         ):
@@ -162,7 +160,7 @@ async def plan_flow(
             done.append(unseen(pair, sides, why))
         elif route.query is not None:
             side_ids = side_ids._replace(destination=NO_TOPIC_ID)
-            queried.append(QuerySource(pair=pair, topic_ids=side_ids, claim=recorded))
+            queried.append(QuerySource(pair=pair, topic_ids=side_ids, claim=claim))
         else:
             tasks.append(
                 FlowTask(

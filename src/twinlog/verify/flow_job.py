@@ -157,7 +157,8 @@ class FlowTask:
     """Whether the flow writes in transactions: one that is open is of records to come."""
     transforms: TransformSettings | None = None
     is_absent: bool = False
-    """Whether the remote partition does not exist: it is created with the first record."""
+    """Whether the remote partition does not exist: it is created with the first record. What it
+    lacks may have been deleted."""
     neighbours: tuple[Neighbour, ...] = ()
     """Those whose records may go to the same topics."""
     finds_topics: bool = False
@@ -259,15 +260,11 @@ async def _dated(
         if target.trouble:
             result = unseen(pair, target.bounds, target.trouble)
         else:
-            claim = task.claim
-            if target.is_absent:
-                claim = replace(claim, lacks=claim.lacks._replace(destination=ABSENT))
             found = replace(
                 task,
                 pair=pair,
                 topic_ids=task.topic_ids._replace(destination=target.topic_id),
                 bounds=target.bounds,
-                claim=claim,
                 is_absent=target.is_absent,
                 finds_topics=False,
                 only_topics=frozenset(),
@@ -454,7 +451,8 @@ class FlowComparison:
             await self._walk(starts, begin, NO_LACKS, before=True)
         lacks = Sides(
             claim.lacks.source or (DELETED if source.start > begin.source else ""),
-            claim.lacks.destination or (DELETED if remote.start > begin.destination else ""),
+            (ABSENT if task.is_absent else claim.lacks.destination)
+            or (DELETED if remote.start > begin.destination else ""),
         )
         starts = Sides(*map(max, starts, begin))
         await self._walk(starts, ends, lacks, before=False)

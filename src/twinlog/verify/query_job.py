@@ -19,7 +19,7 @@ the other comparisons run on.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 from uuid import UUID
@@ -32,7 +32,6 @@ from twinlog.kafka.log.records import RawRecord, decode
 from twinlog.kafka.types import LogBounds, TopicPartition
 from twinlog.mirror.dataframe_transform import DataFrameTransform
 from twinlog.verify.flow_job import (
-    ABSENT,
     FlowClaim,
     FlowCompared,
     FlowComparison,
@@ -277,9 +276,6 @@ class _QueryComparison:
         if why or others is None:
             result = unseen(pair, bounds, why)
         else:
-            claim = one.claim
-            if is_absent:
-                claim = replace(claim, lacks=claim.lacks._replace(destination=ABSENT))
             walked = FlowTask(
                 source={},
                 destination={},
@@ -287,7 +283,7 @@ class _QueryComparison:
                 topic_ids=ids,
                 pair=pair,
                 bounds=bounds,
-                claim=claim,
+                claim=one.claim,
                 in_transactions=True,
                 is_absent=is_absent,
             )
