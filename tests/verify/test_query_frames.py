@@ -152,6 +152,8 @@ DECIDABLE = [
     "SELECT record, CAST(count(*) AS STRING) AS value FROM records GROUP BY record",
     "SELECT r.record, n.name AS value FROM records r LEFT JOIN names n ON n.id = r.offset - 99",
     "SELECT r.record FROM records r LEFT ANTI JOIN names n ON n.id = r.offset - 99",
+    "SELECT n AS record, o AS key FROM (SELECT record AS n, key AS o FROM records) ORDER BY n DESC",
+    "WITH r AS (SELECT record AS n, key FROM records) SELECT n AS record FROM r GROUP BY n",
     "SELECT record FROM names n RIGHT JOIN records r ON n.id = r.offset - 99",
     "SELECT record FROM records WHERE records.offset - 99 IN (SELECT max(id) FROM names)",
     "SELECT record FROM records r JOIN (SELECT DISTINCT id FROM names) n ON n.id = r.offset - 99",
@@ -177,6 +179,25 @@ UNDECIDABLE = {
     "SELECT record FROM records LIMIT 3": "Limit",
     "SELECT record FROM records EXCEPT SELECT id FROM names": "Except",
     "SELECT topic FROM records": "no column record",
+    "SELECT record, CAST(record % 3 AS INT) AS partition FROM records": "used as data",
+    "SELECT record FROM records WHERE record % 100 = 0": "used as data",
+    "SELECT record, record AS timestamp FROM records": "timestamp of the result: .* used as data",
+    "SELECT n AS record, CAST(n AS STRING) AS key FROM (SELECT record AS n FROM records)": (
+        "used as data"
+    ),
+    "WITH r AS (SELECT record AS n FROM records) SELECT n AS record FROM r WHERE n > 1": (
+        "used as data"
+    ),
+    "SELECT record FROM records r JOIN names n ON n.id = r.record": "used as data",
+    "SELECT record FROM records WHERE EXISTS (SELECT 1 FROM names WHERE id = record)": (
+        "used as data"
+    ),
+    "SELECT record, explode(array(record)) AS timestamp FROM records": "used as data",
+    "SELECT record FROM records ORDER BY record % 3": "used as data",
+    "SELECT offset - 100 AS record FROM records": "taken for `record`",
+    "SELECT record FROM records UNION ALL SELECT id FROM names": "taken for `record`",
+    "SELECT n AS record FROM (SELECT record AS n, offset AS o FROM records UNION ALL "
+    "SELECT offset, record FROM records) GROUP BY n": "taken for `record`",
     "SELECT nothing FROM records": "cannot be analysed here",
 }
 

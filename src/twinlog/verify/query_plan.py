@@ -11,10 +11,14 @@ records apart, and of expressions that always give the same:
     Aggregate by the column `record`             the parts of one record
     any of these and others over static tables   the same for all records
 
+The column `record` is the number of a record in its batch. It is only handed on, or grouped or
+ordered by: what is computed of it would differ.
+
 Everything else (other aggregates, windows, DISTINCT, LIMIT, functions over whole batches, a join of
 records with themselves) is refused by name: what is not known to keep records apart may not.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from twinlog.mirror.dataframe_transform import RECORD_NAMES
@@ -57,6 +61,12 @@ _VARYING: Final = frozenset(
 )
 """Expressions that Spark counts as deterministic, and that differ from one run to another."""
 
+_BARE: Final = frozenset({"Project", "Aggregate", "Sort"})
+"""Operators that may have the column `record` as it is: as an output, for groups or an order."""
+_NAMING: Final = frozenset({"Alias", "SortOrder"})
+NUMBER: Final = "the number `record` is used as data, and depends on the batch"
+NO_NUMBER: Final = "values that are not the records' own are taken for `record`"
+
 _PYTHON: Final = ("PythonUDF", "PythonUDAF", "PythonUDTF", "PolymorphicPythonUDTF")
 _ROW_BY_ROW: Final = frozenset({100, 101})
 """Evaluation types of Python functions that get one row at a time (`PythonEvalType`)."""
@@ -80,13 +90,15 @@ def check_plan(plan: Any) -> bool:
     """
     walk = _PlanWalk()
     walk.reads_records(plan)
+    walk.check_result(plan)
     return walk.reads_tables
 
 
 class _PlanWalk:
     def __init__(self) -> None:
         self._shared: dict[int, bool] = {}  # whether the parts of WITH read records
-        self._numbers: set[int] = set()  # the ids of the columns `record`
+        self._shared_numbers: dict[int, list[bool]] = {}  # which of their columns are `record`
+        self._numbers: set[int] = set()  # the ids of the columns that are `record`
         self.reads_tables = False
 
     def reads_records(self, plan: Any) -> bool:
@@ -99,7 +111,10 @@ class _PlanWalk:
             _check_expression(expression)
         kind, found = plan.nodeName(), any(parts)
         if kind == "CTERelationRef":
-            found = self._shared.get(plan.cteId(), True)
+            if plan.cteId() not in self._shared:
+                raise NotDecidable("a part of WITH is used before it is known")
+            found = self._shared[plan.cteId()]
+            self._number(plan, self._shared_numbers[plan.cteId()])
         elif not parts:
             output = _sequence(plan.output())
             found = [one.name() for one in output] == list(RECORD_NAMES)
@@ -108,9 +123,67 @@ class _PlanWalk:
             self.reads_tables |= not found and kind not in _CONSTANT
         if kind == "CTERelationDef":
             self._shared[plan.id()] = found
+            self._shared_numbers[plan.id()] = self._are_numbers(plan)
         if found:
             self._check_operator(kind, plan, parts)
+        if parts:
+            self._follow_numbers(kind, plan)
         return found
+
+    def check_result(self, plan: Any) -> None:
+        """Check the columns of a result: `record` is that of the records, and no other one is.
+
+        Raises:
+            NotDecidable: they are others.
+        """
+        for column, is_number in zip(
+            _sequence(plan.output()), self._are_numbers(plan), strict=True
+        ):
+            if (column.name().lower() == "record") != is_number:
+                raise NotDecidable(
+                    f"column {column.name()} of the result: {NUMBER if is_number else NO_NUMBER}"
+                )
+
+    def _follow_numbers(self, kind: str, plan: Any) -> None:
+        """Find the columns that are `record` behind an operator; refuse other uses of it.
+
+        An engine numbers the records of its own batches. So a number is no data.
+        """
+        if kind == "Union":
+            columns = zip(*map(self._are_numbers, _sequence(plan.children())), strict=True)
+            flags = [set(each) for each in columns]
+            if {True, False} in flags:
+                raise NotDecidable(f"a UNION: {NO_NUMBER}")
+            self._number(plan, [True in each for each in flags])
+            return
+        for expression in _sequence(plan.expressions()):
+            if kind in _BARE and self._is_number(expression):
+                continue
+            name, children = expression.nodeName(), _sequence(expression.children())
+            if kind in _BARE and name in _NAMING and all(map(self._is_number, children)):
+                if name == "Alias":
+                    self._numbers.add(expression.exprId().id())
+                continue
+            if self._mentions_number(expression):
+                raise NotDecidable(f"{NUMBER} in {kind}")
+
+    def _number(self, plan: Any, flags: Sequence[bool]) -> None:
+        for column, is_number in zip(_sequence(plan.output()), flags, strict=True):
+            if is_number:
+                self._numbers.add(column.exprId().id())
+
+    def _are_numbers(self, plan: Any) -> list[bool]:
+        """Which of the columns of a part are `record`."""
+        return [self._is_number(column) for column in _sequence(plan.output())]
+
+    def _is_number(self, expression: Any) -> bool:
+        name = expression.nodeName()
+        return name == "AttributeReference" and expression.exprId().id() in self._numbers
+
+    def _mentions_number(self, expression: Any) -> bool:
+        return self._is_number(expression) or any(
+            map(self._mentions_number, _sequence(expression.children()))
+        )
 
     def _check_operator(self, kind: str, plan: Any, parts: list[bool]) -> None:
         if kind in _EACH_ALONE or kind == "CTERelationRef":
@@ -127,10 +200,7 @@ class _PlanWalk:
         raise NotDecidable(f"rows may depend on more than one record: {kind}")
 
     def _groups_by_record(self, plan: Any) -> bool:
-        return any(
-            one.nodeName() == "AttributeReference" and one.exprId().id() in self._numbers
-            for one in _sequence(plan.groupingExpressions())
-        )
+        return any(map(self._is_number, _sequence(plan.groupingExpressions())))
 
 
 def _check_expression(expression: Any) -> None:
