@@ -178,6 +178,7 @@ UNDECIDABLE = {
     "SELECT record FROM names n LEFT JOIN records r ON n.id = offset": "LeftOuter",
     "SELECT record FROM records LIMIT 3": "Limit",
     "SELECT record FROM records EXCEPT SELECT id FROM names": "Except",
+    "SELECT id AS record FROM names": "does not read the records",
     "SELECT topic FROM records": "no column record",
     "SELECT record, CAST(record % 3 AS INT) AS partition FROM records": "used as data",
     "SELECT record FROM records WHERE record % 100 = 0": "used as data",
@@ -251,9 +252,29 @@ def random_values(records: DataFrame) -> DataFrame:
     return records.select("record", f.lit(str(random.random())).alias("value"))
 
 
+calls = [0]
+
+
 def random_columns(records: DataFrame) -> DataFrame:
-    first = records.isEmpty()
-    return records.select("record") if first else records.select("record", "topic")
+    calls[0] += 1
+    return records.select("record") if calls[0] == 1 else records.select("record", "topic")
+
+
+def checkpointed(records: DataFrame) -> DataFrame:
+    return records.dropDuplicates(["key"]).localCheckpoint()
+
+
+def created(records: DataFrame) -> DataFrame:
+    return records.sparkSession.createDataFrame([], records.schema)
+
+
+def created_and_joined(records: DataFrame) -> DataFrame:
+    return created(records).alias("c").join(records, "offset").select("c.record")
+
+
+def behind_the_first(records: DataFrame) -> DataFrame:
+    first = records.agg(f.min("offset")).first()
+    return records.where(f.col("offset") > (first[0] if first is not None else 0))
 
 
 def with_udf(records: DataFrame) -> DataFrame:
@@ -303,6 +324,14 @@ def test_a_function_is_applied_like_a_query(spark: SparkSession) -> None:
         frames("whole_batch")
     with pytest.raises(NotDecidable, match="cannot be analysed here"):
         frames("missing")
+    for name in ("checkpointed", "behind_the_first"):
+        with pytest.raises(NotDecidable, match="runs a Spark job"):
+            frames(name)
+    with pytest.raises(NotDecidable, match="does not read the records"):
+        frames("created")
+    with pytest.raises(NotDecidable, match="taken for `record`"):
+        frames("created_and_joined")
+    assert frames("kept").is_function
 
 
 LANE_QUERIES: list[tuple[dict[str, str], list[bytes | None]]] = [

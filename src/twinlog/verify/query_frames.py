@@ -91,8 +91,8 @@ class QueryFrames:
             if transform.function is not None:
                 module, _, name = transform.function.partition(":")
                 self._function = getattr(importlib.import_module(module), name)
-            result = self._result([])
-            self.has_tables = check_plan(result._jdf.queryExecution().analyzed())  # noqa: SLF001
+            result, plan = self._result([])
+            self.has_tables = check_plan(_analysed(result), plan)
             """Whether it reads tables, which may have been others when records were copied."""
             self._columns = result.schema
         except NotDecidable:
@@ -107,6 +107,11 @@ class QueryFrames:
             if field.name.lower() in _PARTS and isinstance(field.dataType, _AS_JSON)
         )
         """Which of key and value are written as JSON: their meaning is compared."""
+
+    @property
+    def is_function(self) -> bool:
+        """Whether it is a function: Python code may read what a plan does not show."""
+        return self._function is not None
 
     @property
     def routes(self) -> bool:
@@ -176,9 +181,9 @@ class QueryFrames:
         return outputs
 
     def _collected(self, rows: Sequence[tuple[object, ...]]) -> list[dict[str, Any]]:
-        result = self._result(rows)
+        result, plan = self._result(rows)
         if self._function is not None:  # a query has the same plan each time
-            check_plan(result._jdf.queryExecution().analyzed())  # noqa: SLF001 - no public way
+            check_plan(_analysed(result), plan)
             if result.schema != self._columns:
                 raise NotDecidable("the function gives other columns each time")
         result = _as_records(result)
@@ -205,24 +210,34 @@ class QueryFrames:
         except (UnicodeError, NotJson, _BadRow) as error:
             return Failed(f"it is not of the format: {type(error).__name__}")
 
-    def _result(self, rows: Sequence[tuple[object, ...]]) -> DataFrame:
+    def _result(self, rows: Sequence[tuple[object, ...]]) -> tuple[DataFrame, Any]:
+        """The result for these rows, and the plan of the table that they are read from."""
         parts = (("key", self._transform.key), ("value", self._transform.value))
         schema = self._spark.createDataFrame([], RECORD_COLUMNS).schema
         for name, part in parts:
             if part.format is not PartFormat.BYTES:
                 schema[name].dataType = t.StringType()
         records = self._spark.createDataFrame(list(rows), schema, verifySchema=False)
+        plan = _analysed(records)
         for name, part in parts:
             if part.schema is not None:
                 column = f.from_json(f.col(name), part.schema, {"mode": "FAILFAST"})
                 records = records.withColumn(name, column)
         records.createOrReplaceTempView(RECORDS)
         if self._function is None:
-            return self._spark.sql(self._transform.sql or "")
+            return self._spark.sql(self._transform.sql or ""), plan
+        before = self._jobs()
         result = self._function(records)
+        if self._jobs() != before:
+            raise NotDecidable("the function runs a Spark job, whose result may be in its plan")
         if not isinstance(result, DataFrame):
             raise NotDecidable("the function returns no DataFrame")
-        return result
+        return result, plan
+
+    def _jobs(self) -> int:
+        """How many jobs this Spark has begun; its status would come later, from another thread."""
+        context = self._spark.sparkContext._jsc.sc()  # noqa: SLF001 - no public way
+        return int(context.dagScheduler().numTotalJobs())
 
     def _output(self, source: InputRecord, row: Mapping[str, Any]) -> OutputRow:
         record = source.record
@@ -250,6 +265,10 @@ class QueryFrames:
             _bytes(row["value"]) if "value" in row else record.value,
             headers,
         )
+
+
+def _analysed(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way
 
 
 def _row(number: int, source: InputRecord, texts: object) -> tuple[object, ...]:

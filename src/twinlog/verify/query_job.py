@@ -63,6 +63,7 @@ from twinlog.verify.transformed_log import MappedReader, normal_record
 MAX_BATCH: Final = 5000
 """Records for which the query is computed at a time."""
 TABLES: Final = "static tables may have been others when it was copied"
+FUNCTION: Final = "a function may have read what verify does not see"
 TOO_MANY_TARGETS: Final = f"records go to more than {MAX_TOPICS} partitions of the target"
 
 
@@ -72,6 +73,11 @@ class Frames(Protocol):
     @property
     def has_tables(self) -> bool:
         """Whether there are static tables."""
+        ...
+
+    @property
+    def is_function(self) -> bool:
+        """Whether it is a function."""
         ...
 
     @property
@@ -296,7 +302,7 @@ class _QueryComparison:
             task,
             self._readers(task, others),
             foreign=others.lack,
-            doubt=TABLES if self._frames.has_tables else "",
+            doubt=TABLES if self._frames.has_tables else FUNCTION * self._frames.is_function,
         )
         result = await comparison.run()
         for cluster, topic_id, partition in zip(

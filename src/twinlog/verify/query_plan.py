@@ -76,11 +76,12 @@ class NotDecidable(Exception):
     """A check cannot tell what the result for a record should be; the text says why."""
 
 
-def check_plan(plan: Any) -> bool:
+def check_plan(plan: Any, records: Any) -> bool:
     """Check that the result for a record depends on that record and static tables alone.
 
     Args:
         plan: of Spark, analysed (`QueryExecution.analyzed`), by py4j.
+        records: that of the table `records`, as it was created.
 
     Returns:
         Whether it reads tables or files.
@@ -88,14 +89,16 @@ def check_plan(plan: Any) -> bool:
     Raises:
         NotDecidable: it may depend on more.
     """
-    walk = _PlanWalk()
-    walk.reads_records(plan)
+    walk = _PlanWalk(records.rdd().id())
+    if not walk.reads_records(plan):
+        raise NotDecidable("the result does not read the records it is computed for")
     walk.check_result(plan)
     return walk.reads_tables
 
 
 class _PlanWalk:
-    def __init__(self) -> None:
+    def __init__(self, records: int) -> None:
+        self._records = records  # the RDD of the table `records`
         self._shared: dict[int, bool] = {}  # whether the parts of WITH read records
         self._shared_numbers: dict[int, list[bool]] = {}  # which of their columns are `record`
         self._numbers: set[int] = set()  # the ids of the columns that are `record`
@@ -116,10 +119,9 @@ class _PlanWalk:
             found = self._shared[plan.cteId()]
             self._number(plan, self._shared_numbers[plan.cteId()])
         elif not parts:
-            output = _sequence(plan.output())
-            found = [one.name() for one in output] == list(RECORD_NAMES)
+            found = kind == "LogicalRDD" and plan.rdd().id() == self._records
             if found:
-                self._numbers.add(output[0].exprId().id())
+                self._number(plan, [name == "record" for name in RECORD_NAMES])
             self.reads_tables |= not found and kind not in _CONSTANT
         if kind == "CTERelationDef":
             self._shared[plan.id()] = found
