@@ -145,6 +145,8 @@ def test_texts_that_spark_would_guess_fail(spark: SparkSession, bad: bytes, good
 
 DECIDABLE = [
     "SELECT record FROM records WHERE length(value) > 1",
+    "SELECT record FROM records WHERE timestamp_millis(timestamp) > DATE '2020-01-01'",
+    "SELECT record FROM records WHERE timestamp_millis(timestamp) > CAST('2020-01-01' AS DATE)",
     "SELECT record, upper(CAST(value AS STRING)) AS value FROM records ORDER BY timestamp",
     "WITH r AS (SELECT * FROM records WHERE offset > 100) SELECT record, topic FROM r",
     "SELECT record, 'x' AS topic FROM records UNION ALL SELECT record, 'y' FROM records",
@@ -179,6 +181,11 @@ UNDECIDABLE = {
     "SELECT record FROM records LIMIT 3": "Limit",
     "SELECT record FROM records EXCEPT SELECT id FROM names": "Except",
     "SELECT id AS record FROM names": "does not read the records",
+    "SELECT DATE 'today' AS key, record FROM records": "when it is computed: 'today'",
+    'SELECT record FROM records WHERE timestamp < unix_millis(TIMESTAMP " Now ")': "when it is",
+    "SELECT record, CAST(CAST(concat('yester', 'day') AS DATE) AS STRING) AS key FROM records": (
+        "when it is"
+    ),
     "SELECT topic FROM records": "no column record",
     "SELECT record, CAST(record % 3 AS INT) AS partition FROM records": "used as data",
     "SELECT record FROM records WHERE record % 100 = 0": "used as data",
@@ -295,6 +302,10 @@ def with_table_function(records: DataFrame) -> DataFrame:
     )
 
 
+def until_yesterday(records: DataFrame) -> DataFrame:
+    return records.where(f.timestamp_millis("timestamp") < f.lit(" Yesterday").cast("date"))
+
+
 def whole_batch(records: DataFrame) -> DataFrame:
     return records.mapInPandas(lambda frames: frames, "record BIGINT")
 
@@ -332,6 +343,8 @@ def test_a_function_is_applied_like_a_query(spark: SparkSession) -> None:
     with pytest.raises(NotDecidable, match="taken for `record`"):
         frames("created_and_joined")
     assert frames("kept").is_function
+    with pytest.raises(NotDecidable, match="when it is computed: Cast"):
+        frames("until_yesterday")
 
 
 LANE_QUERIES: list[tuple[dict[str, str], list[bytes | None]]] = [

@@ -34,7 +34,7 @@ from twinlog.mirror.dataframe_transform import (
     StaticTable,
 )
 from twinlog.verify.json_meaning import JsonNumber, JsonValue, NotJson, read_unique_json
-from twinlog.verify.query_plan import NotDecidable, check_plan
+from twinlog.verify.query_plan import NotDecidable, check_plan, check_text
 from twinlog.verify.query_results import Failed, InputRecord, Output, OutputRow
 
 MAX_FAILURES: Final = 100
@@ -91,6 +91,7 @@ class QueryFrames:
             if transform.function is not None:
                 module, _, name = transform.function.partition(":")
                 self._function = getattr(importlib.import_module(module), name)
+            check_text(transform.sql or "")
             result, plan = self._result([])
             self.has_tables = check_plan(_analysed(result), plan)
             """Whether it reads tables, which may have been others when records were copied."""

@@ -18,6 +18,7 @@ Everything else (other aggregates, windows, DISTINCT, LIMIT, functions over whol
 records with themselves) is refused by name: what is not known to keep records apart may not.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -60,6 +61,12 @@ _VARYING: Final = frozenset(
     }
 )
 """Expressions that Spark counts as deterministic, and that differ from one run to another."""
+
+_DAYS: Final = ("now", "today", "tomorrow", "yesterday")
+"""Texts that Spark takes for times."""
+_QUOTED_DAYS: Final = re.compile(rf"""(['"])\s*({"|".join(_DAYS)})\s*\1""", re.IGNORECASE)
+_TIMES: Final = frozenset({"date", "time", "timestamp", "timestamp_ntz"})
+"""Types that such texts are cast to."""
 
 _BARE: Final = frozenset({"Project", "Aggregate", "Sort"})
 """Operators that may have the column `record` as it is: as an output, for groups or an order."""
@@ -205,10 +212,30 @@ class _PlanWalk:
         return any(map(self._is_number, _sequence(plan.groupingExpressions())))
 
 
+def check_text(sql: str) -> None:
+    """Refuse names of days in a query: Spark's parser replaces `DATE 'today'` by a constant.
+
+    Raises:
+        NotDecidable: there is one, in quotes. A text that is no date is refused as well.
+    """
+    if name := _QUOTED_DAYS.search(sql):
+        raise NotDecidable(f"an expression depends on when it is computed: {name[0]}")
+
+
+def _is_varying(expression: Any) -> bool:
+    if expression.nodeName() != "Cast" or expression.dataType().typeName() not in _TIMES:
+        return expression.nodeName() in _VARYING
+    text = expression.child()
+    if not text.foldable() or text.dataType().typeName() != "string":
+        return False
+    # The optimizer computes texts that are the same for all records: they may be such a name.
+    return text.nodeName() != "Literal" or text.toString().strip().lower() in _DAYS
+
+
 def _check_expression(expression: Any) -> None:
     if not expression.deterministic():
         raise NotDecidable(f"an expression is not deterministic: {expression.nodeName()}")
-    if expression.nodeName() in _VARYING:
+    if _is_varying(expression):
         raise NotDecidable(f"an expression depends on when it is computed: {expression.nodeName()}")
     if expression.nodeName() in _PYTHON and (
         expression.nodeName() != "PythonUDF" or expression.evalType() not in _ROW_BY_ROW
