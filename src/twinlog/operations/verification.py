@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from twinlog.engines.kinds import kind_named
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Refusal, TwinlogError, UserError
+from twinlog.kafka.errors import Refusal, Retriable, TwinlogError, UserError
 from twinlog.kafka.requests import topics as admin
 from twinlog.lifecycle.creation import connected_source
 from twinlog.mirror.settings import FLOW_KINDS
@@ -111,7 +111,7 @@ async def verify_mirrors(
         copied = [one for one in results if isinstance(one, FlowCompared)]
     verified = verification(extents, [one for one in results if isinstance(one, Compared)])
     queries = [flow.query for flow in flows if flow.query is not None]
-    answers = await asyncio.to_thread(_compare_queries, queries) if queries else ()
+    answers = await asyncio.to_thread(_answers, queries) if queries else ()
     for query, answer in zip(queries, answers, strict=True):
         copied += answer.results
         if answer.refusal and config.mirror is not None:
@@ -250,6 +250,14 @@ async def _compacted(
             name = resource.name if cluster is source else by_name[resource.name]
             compacted[name] = compacted[name] or "compact" in policy
     return compacted
+
+
+def _answers(tasks: Sequence[QueryTask]) -> Sequence[QueryAnswer]:
+    """The results of flows with queries; what the others have shown outlives their process."""
+    try:
+        return _compare_queries(tasks)
+    except Retriable as error:
+        return [QueryAnswer(refusal=error.message, hint=error.hint)] * len(tasks)
 
 
 def _compare_queries(tasks: Sequence[QueryTask]) -> Sequence[QueryAnswer]:

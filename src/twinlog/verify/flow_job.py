@@ -44,6 +44,7 @@ from twinlog.kafka.types import LogBounds, Offset, TopicPartition
 from twinlog.mirror.offset_runs import Ends, decode_runs
 from twinlog.verify.connect_transforms import ConnectTransforms
 from twinlog.verify.flow_targets import (
+    EMPTY,
     NO_NEIGHBOURS,
     NOT_TOLD,
     OF_OTHERS,
@@ -214,26 +215,50 @@ def flow_task(task: FlowTask) -> list[FlowCompared]:
 
 async def _compared(task: FlowTask) -> list[FlowCompared]:
     configs = client_configs(task.source, task.destination)
+    results: list[FlowCompared] = []
     try:
         async with checked_clusters(configs, task.cluster_ids) as clusters:
             if task.only_topics:
                 return await _dated(clusters, task, task.only_topics)
-            results = await _found_topics(clusters, task) if task.finds_topics else []
-            return [await _checked(clusters, task), *results]
+            results.append(await _checked(clusters, task))
+            if task.finds_topics:
+                results += await _found_topics(clusters, task)
     except TwinlogError as error:
-        return [unseen(task.pair, task.bounds, str(error))]
+        if results:
+            results[0].source.see_not(0, 0, f"topics that are named by time: {error}")
+            return results
+        return [
+            unseen(pair, task.bounds, str(error), found=bool(task.only_topics))
+            for pair in _pairs_of(task)
+        ]
+    return results
+
+
+def _pairs_of(task: FlowTask) -> list[FlowPair]:
+    """The pairs that a task is to compare, as far as they are known."""
+    if not task.only_topics:
+        return [task.pair]
+    index = task.pair.source.partition
+    return [
+        task.pair._replace(remote=TopicPartition(topic, index))
+        for topic in sorted(task.only_topics)
+    ]
 
 
 async def _checked(clusters: Sides[KafkaCluster], task: FlowTask) -> FlowCompared:
     """Compare both logs, whose topics have to be the same all the time.
 
-    Raises:
-        TwinlogError: they are not, or a cluster is unreachable.
+    An error is of this pair alone: what others have shown stays.
     """
-    result = await compare_flow(clusters, task)
-    for cluster, topic_id, partition in zip(clusters, task.topic_ids, task.pair.sides, strict=True):
-        if not (task.is_absent and partition is task.pair.remote):
-            await check_topic(cluster, partition.topic, topic_id)
+    try:
+        result = await compare_flow(clusters, task)
+        for cluster, topic_id, partition in zip(
+            clusters, task.topic_ids, task.pair.sides, strict=True
+        ):
+            if not (task.is_absent and partition is task.pair.remote):
+                await check_topic(cluster, partition.topic, topic_id)
+    except TwinlogError as error:
+        return unseen(task.pair, task.bounds, str(error))
     return result
 
 
@@ -275,9 +300,20 @@ async def _dated(
     return results
 
 
-def unseen(pair: FlowPair, bounds: Sides[LogBounds], reason: str) -> FlowCompared:
-    """The result for a partition of which nothing was compared."""
-    result = FlowCompared(pair=pair)
+def unseen(
+    pair: FlowPair, bounds: Sides[LogBounds], reason: str, *, found: bool = False
+) -> FlowCompared:
+    """The result for a partition of which nothing was compared.
+
+    Args:
+        pair: the partition.
+        bounds: of both logs.
+        reason: why.
+        found: whether the task has found the topic, whose bounds in the target are not known.
+    """
+    if found:
+        bounds = bounds._replace(destination=EMPTY)
+    result = FlowCompared(pair=pair, bounds=bounds if found else None)
     for tally, side in zip((result.source, result.remote), bounds, strict=True):
         start, end = (0, 0) if side.error else (side.start, side.last_stable)
         tally.see_not(start, end, reason)

@@ -27,7 +27,7 @@ from uuid import UUID
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import CorruptBatch, Refusal
+from twinlog.kafka.errors import CorruptBatch, Refusal, TwinlogError
 from twinlog.kafka.log.records import RawRecord, decode
 from twinlog.kafka.types import LogBounds, TopicPartition
 from twinlog.mirror.dataframe_transform import DataFrameTransform
@@ -293,7 +293,10 @@ class _QueryComparison:
                 in_transactions=True,
                 is_absent=is_absent,
             )
-            result = await self._walked(walked, others)
+            try:
+                result = await self._walked(walked, others)
+            except (TwinlogError, OSError) as error:  # of this pair alone
+                result = unseen(pair, bounds, str(error))
         result.bounds = bounds
         return result
 

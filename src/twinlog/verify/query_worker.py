@@ -39,6 +39,7 @@ have contents of records."""
 _LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """They print failed queries, with values."""
 _NO_QUERY_HINT: Final = "compare them with a program of your own; docs/operations/verifying.md"
+_AGAIN_HINT: Final = "see standard error for what Spark has printed, and start the command again"
 _MODULE: Final = "twinlog.verify.query_worker"
 
 
@@ -59,7 +60,7 @@ def run_queries(tasks: Sequence[QueryTask]) -> Sequence[QueryAnswer]:
     if done.returncode != 0:
         raise Retriable(
             f"the process that runs Spark has ended ({done.returncode})",
-            hint="start the command again",
+            hint=_AGAIN_HINT,
         )
     answers: Sequence[QueryAnswer] = pickle.loads(done.stdout)  # noqa: S301 - the own child process
     return answers
@@ -87,6 +88,14 @@ def answered(task: QueryTask, spark: SparkSession, folder: Path) -> QueryAnswer:
         return QueryAnswer(refusal=refusal, hint=_NO_QUERY_HINT)
     except TwinlogError as error:
         return QueryAnswer(refusal=error.message, hint=error.hint)
+    except Exception as error:  # a full disk, too little memory, a JVM that has ended
+        return QueryAnswer(refusal=f"the comparison has failed: {_named(error)}", hint=_AGAIN_HINT)
+
+
+def _named(error: Exception) -> str:
+    """An error of Python, Spark or the disk, without the contents of records."""
+    text = error.strerror if isinstance(error, OSError) else None
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 async def _compared(task: QueryTask, frames: QueryFrames, folder: Path) -> list[FlowCompared]:
