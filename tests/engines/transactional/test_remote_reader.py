@@ -62,7 +62,7 @@ def test_a_broker_that_does_not_show_what_it_has_is_no_evidence() -> None:
     ):
         with pytest.raises(Retriable, match="answers without records"):
             read(log)
-        assert log.reads > 3
+        assert log.reads > 2, "two are believed of a compacted log"
     with pytest.raises(Retriable, match=r"cannot read a\.orders-0 at 51"):
         read(RemoteLog(CONTENT, end=54, error=ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
