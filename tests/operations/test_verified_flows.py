@@ -1,7 +1,6 @@
 """`verify` of flows on real brokers: right ones, and faults that are planted in each part."""
 
 import asyncio
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from clients import client
 from confluent_kafka import Producer
 from copied_topic import CopiedTopic
 from lane_processes import lanes
+from tasks_here import run_tasks_here
 from waiting import until
 
 from conftest import Pair
@@ -20,16 +20,12 @@ from twinlog.kafka.requests.partitions import delete_records
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.offset_runs import Ends
 from twinlog.mirror.settings import FLOW_PREFIX
-from twinlog.operations import verification
 from twinlog.operations.flow_verification import NOTHING_RECORDED
-from twinlog.operations.verification import VerifyConfig
 from twinlog.operations.verification_report import DIFFERS, NOT_SEEN, SAME, Verification
-from twinlog.runtime.job_progress import JobProgress
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.offset_log import StoredOffsets
 from twinlog.store.offset_records import OffsetRecord
-from twinlog.verify.flow_job import BEFORE, FOREIGN, REPEATED, FlowCompared, FlowTask, run_task
-from twinlog.verify.job import Compared, VerifyTask
+from twinlog.verify.flow_job import BEFORE, FOREIGN, REPEATED
 from twinlog.verify.verdict import DifferenceKind
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
@@ -40,15 +36,7 @@ SECONDS = 90.0
 @pytest.fixture(autouse=True)
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the tasks in this process."""
-
-    def compare(
-        _config: VerifyConfig,
-        tasks: Sequence[VerifyTask | FlowTask],
-        _progress: Callable[[JobProgress], None],
-    ) -> list[Compared | FlowCompared]:
-        return [each for task in tasks for each in run_task(task)]
-
-    monkeypatch.setattr(verification, "_compare", compare)
+    run_tasks_here(monkeypatch)
 
 
 def found(result: Verification) -> list[tuple[str, int, int, str]]:

@@ -2,23 +2,20 @@
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import librdkafka_tools
 import pytest
 from confluent_kafka import Producer
 from copied_topic import CopiedTopic
+from tasks_here import run_tasks_here
 from waiting import until
 
 from conftest import Pair
 from twinlog.engines.transactional.positions import position_group
-from twinlog.operations import verification
-from twinlog.operations.verification import VerifyConfig
 from twinlog.operations.verification_report import SAME, Verification
-from twinlog.runtime.job_progress import JobProgress
-from twinlog.verify.flow_job import FOREIGN, FlowCompared, FlowTask, run_task
-from twinlog.verify.job import Compared, VerifyTask
+from twinlog.verify.flow_job import FOREIGN
 from twinlog.verify.verdict import DifferenceKind
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
@@ -42,15 +39,7 @@ def merged(target: str) -> dict[str, str]:
 @pytest.fixture(autouse=True)
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the tasks in this process."""
-
-    def compare(
-        _config: VerifyConfig,
-        tasks: Sequence[VerifyTask | FlowTask],
-        _progress: Callable[[JobProgress], None],
-    ) -> list[Compared | FlowCompared]:
-        return [each for task in tasks for each in run_task(task)]
-
-    monkeypatch.setattr(verification, "_compare", compare)
+    run_tasks_here(monkeypatch)
 
 
 def send(

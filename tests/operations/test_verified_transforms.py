@@ -4,7 +4,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from clients import client
 from confluent_kafka import KafkaException, Producer
 from copied_topic import CopiedTopic
 from lane_processes import lanes
+from tasks_here import run_tasks_here
 from waiting import until
 
 from conftest import Pair
@@ -21,21 +22,14 @@ from twinlog.engines.transactional.positions import position_group
 from twinlog.kafka.errors import UserError
 from twinlog.kafka.requests.partitions import delete_records
 from twinlog.kafka.types import TopicPartition
-from twinlog.operations import verification
-from twinlog.operations.verification import VerifyConfig
 from twinlog.operations.verification_report import DIFFERS, NOT_SEEN, SAME, LogReport, Verification
-from twinlog.runtime.job_progress import JobProgress
 from twinlog.verify.flow_job import (
     ABSENT,
     DELETED,
     FOREIGN,
     REPEATED,
     UNWANTED,
-    FlowCompared,
-    FlowTask,
-    run_task,
 )
-from twinlog.verify.job import Compared, VerifyTask
 from twinlog.verify.verdict import DifferenceKind
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
@@ -74,15 +68,7 @@ def all_routed() -> dict[str, str]:
 @pytest.fixture(autouse=True)
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the tasks in this process."""
-
-    def compare(
-        _config: VerifyConfig,
-        tasks: Sequence[VerifyTask | FlowTask],
-        _progress: Callable[[JobProgress], None],
-    ) -> list[Compared | FlowCompared]:
-        return [each for task in tasks for each in run_task(task)]
-
-    monkeypatch.setattr(verification, "_compare", compare)
+    run_tasks_here(monkeypatch)
 
 
 def headers_of(number: int) -> list[tuple[str, bytes]]:
