@@ -924,25 +924,6 @@ async def test_whether_a_partition_of_an_earlier_version_has_begun_is_not_known(
 
 
 @on_bench
-async def test_what_an_owner_of_an_earlier_version_has_copied_since_is_not_known(
-    bench: Bench,
-) -> None:
-    """Goal: that nothing has begun counts only while nothing can have been copied."""
-    bench = FlowBench(bench.loop)
-    owned = await bench.owner()
-    await owned.prepare([NAME])
-    await owned.enter({NAME: State.PREPARING})
-    earlier = await bench.owner("earlier")
-    assert earlier._beginnings.has_begun(NAME) is False
-    await earlier.enter({NAME: State.MIRRORING})  # it stores nothing else
-    later = await bench.owner("later")
-    assert bench.ends[NAME].begun is False
-    assert later._beginnings.has_begun(NAME) is None
-    await later.enter({NAME: State.FAILED})
-    assert later._beginnings.has_begun(NAME) is None
-
-
-@on_bench
 async def test_a_beginning_is_stored_before_anything_else_is_done(bench: Bench) -> None:
     """Goal: an owner that cannot store it, or does not know that it is stored, writes no data."""
     bench = FlowBench(bench.loop)

@@ -37,7 +37,6 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Final
 
 from twinlog.engines.base import (
     Assignment,
@@ -61,9 +60,6 @@ from twinlog.store.state_records import PartitionState
 log = logging.getLogger(__name__)
 
 
-_BEFORE_COPYING: Final = frozenset({State.UNKNOWN, State.PREPARING})
-
-
 class StoredBeginnings:
     """`Beginnings`, in an owned state partition that writes its reported states by `write`."""
 
@@ -72,15 +68,8 @@ class StoredBeginnings:
         self._write = write
 
     def has_begun(self, name: MirrorPartition) -> bool | None:
-        """See `Beginnings.has_begun`.
-
-        That it has not is stored with PREPARING, and counts only until then. A lane of an earlier
-        version may have copied since, which stores other states, and leaves this as it was.
-        """
-        begun = self._reported.last(name).begun
-        if begun is False and self._reported.state(name) not in _BEFORE_COPYING:
-            return None
-        return begun
+        """See `Beginnings.has_begun`."""
+        return self._reported.last(name).begun
 
     async def store(self, names: Collection[MirrorPartition]) -> None:
         """See `Beginnings.store`."""
