@@ -14,6 +14,7 @@ from twinlog.engines.exact.events import BatchAnswered, BatchLost, BatchNotSent,
 from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.plane import Plane
 from twinlog.engines.exact.ports import Appended, Batch
+from twinlog.engines.given_requests import GivenRequests
 from twinlog.kafka.errors import Disconnected, Fenced, Retriable
 from twinlog.kafka.log.batch import patched_header
 from twinlog.kafka.types import TopicPartition
@@ -34,7 +35,7 @@ class Sender:
         self._in_flight: defaultdict[int, int] = defaultdict(int)
         self._before_gaps: defaultdict[int, int] = defaultdict(int)  # those with such a batch
         self._answer_events: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
-        self._requests: set[asyncio.Future[Mapping[TopicPartition, Appended]]] = set()
+        self._requests = GivenRequests()
 
     def want(self, partition: ExactPartition) -> None:
         """Send its next batch when its broker's turn comes."""
@@ -54,20 +55,13 @@ class Sender:
                 return
             self._in_flight[node] += 1
             self._before_gaps[node] += before_gap
-            answers = asyncio.ensure_future(self._plane.destination.produce(node, batches))
-            self._requests.add(answers)
-            answers.add_done_callback(self._requests.discard)
+            answers = self._requests.add(self._plane.destination.produce(node, batches))
             answer = self._answer(node, owners, answers, before_gap=before_gap)
             self._plane.start(answer, about=owners)
 
     def withdraw(self) -> None:
-        """Send nothing of what still waits: the engine has ended.
-
-        To cancel the tasks that wait for the answers is not enough. One that has not begun yet does
-        not know its request.
-        """
-        for request in list(self._requests):
-            request.cancel()
+        """Send nothing of what still waits: the engine has ended."""
+        self._requests.withdraw()
 
     async def gather_gaps(self, node: int) -> None:
         """Wait until gaps are ready that wait for an answer of this broker, for a moment at most.

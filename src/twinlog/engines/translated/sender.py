@@ -1,11 +1,11 @@
 """Sends the planned batches of a flow: one request holds one batch of each of many partitions."""
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Final
 
 from twinlog.engines.exact.ports import Appended, Batch, DestinationPort
+from twinlog.engines.given_requests import GivenRequests
 from twinlog.engines.translated.partitions import TOO_LARGE, FlowPartition, FlowPartitions
 from twinlog.engines.translated.sequence import NumberedBatch, PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters
@@ -44,7 +44,7 @@ class FlowSender:
         self._start = start
         self._brokers_time_ms = brokers_time_ms
         self._in_flight: defaultdict[int, int] = defaultdict(int)
-        self._requests: set[asyncio.Future[Mapping[TopicPartition, Appended]]] = set()
+        self._requests = GivenRequests()
         self._first = 0  # the partition that comes first in the next request: each has its turn
 
     def send(self, node: int) -> None:
@@ -57,19 +57,12 @@ class FlowSender:
                 return
             self._in_flight[node] += 1
             # Called here, not in the task: requests arrive in the order of the calls.
-            answers = asyncio.ensure_future(self._destination.produce(node, batches))
-            self._requests.add(answers)
-            answers.add_done_callback(self._requests.discard)
+            answers = self._requests.add(self._destination.produce(node, batches))
             self._start(self._answer(node, answers, owners))
 
     def withdraw(self) -> None:
-        """Send nothing of what still waits: the engine has ended.
-
-        To cancel the tasks that wait for the answers is not enough. One that has not begun yet does
-        not know its request.
-        """
-        for request in list(self._requests):
-            request.cancel()
+        """Send nothing of what still waits: the engine has ended."""
+        self._requests.withdraw()
 
     def _next_request(self, node: int, fresh_after_ms: int) -> tuple[list[Batch], _Owners]:
         batches: list[Batch] = []
