@@ -131,6 +131,16 @@ def test_a_target_that_has_lost_committed_records_is_failed(
         copied(pair, topic, 0, "0", "1", *["foreign"] * 6, *again)
 
 
+def four_routed(pair: Pair, topic: str) -> None:
+    """Copy four records to the topic that they are routed to, and a fifth to the remote topic."""
+    source = pair.source.bootstrap_servers
+    for number in range(4):  # a transaction for each
+        write(source, topic, f"v{number}")
+        routed(pair, f"vip-a.{topic}", *(f"v{at}" for at in range(number + 1)))
+    write(source, topic, "4")
+    copied(pair, topic, 0, "4")
+
+
 @pytest.mark.parametrize("running", [True, False])
 def test_a_routed_topic_that_has_lost_committed_records_is_failed(
     fragile: LocalCluster, kafka: LocalCluster, tmp_path: Path, running: bool
@@ -146,11 +156,7 @@ def test_a_routed_topic_that_has_lost_committed_records_is_failed(
     vip = f"vip-a.{topic}"
     with lanes(target, tmp_path) as nodes:
         nodes.start("node")
-        for number in range(4):  # a transaction for each
-            write(source, topic, f"v{number}")
-            routed(pair, vip, *(f"v{at}" for at in range(number + 1)))
-        write(source, topic, "4")
-        copied(pair, topic, 0, "4")
+        four_routed(pair, topic)
         write(source, topic, "v", partition=1)
         until(lambda: routed_values(pair, vip, 1) == [b"v"], SECONDS, "the other partition")
         at = asyncio.run(positions(pair, mirror, topic))[0]
@@ -252,11 +258,7 @@ def test_a_flow_that_passes_losses_goes_on(
     vip = f"vip-a.{topic}"
     with lanes(target, tmp_path) as nodes:
         nodes.start("node")
-        for number in range(4):  # a transaction for each
-            write(source, topic, f"v{number}")
-            routed(pair, vip, *(f"v{at}" for at in range(number + 1)))
-        write(source, topic, "4")
-        copied(pair, topic, 0, "4")
+        four_routed(pair, topic)
         lose(fragile, TopicPartition(vip, 0), 2)
         write(source, topic, "5", "v6")
         routed(pair, vip, "v0", "v1", "v6")
