@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import javaproperties
 from py4j.java_gateway import GatewayParameters, JavaGateway, get_field, launch_gateway
+from py4j_errors import errors_of_py4j
 
 from twinlog.java import find_java
 from twinlog.local.artifacts import kafka_jars, mirror_maker_jars
@@ -180,6 +181,7 @@ def _java(jars: Path) -> Iterator[JavaGateway]:
     )
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
     try:
-        yield gateway
+        with errors_of_py4j():
+            yield gateway
     finally:
         gateway.shutdown()

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+from py4j_errors import errors_of_py4j
 
 from twinlog.java import find_java
 from twinlog.local.artifacts import mirror_maker_jars
@@ -110,7 +111,8 @@ def mirror_maker_java(folder: Path, version: str = DEFAULT_VERSION) -> Iterator[
         parameters = GatewayParameters(port=port, auth_token=token, auto_convert=True)
         gateway = JavaGateway(gateway_parameters=parameters, java_process=process)
         try:
-            yield MirrorMakerJava(gateway)
+            with errors_of_py4j():
+                yield MirrorMakerJava(gateway)
         finally:
             gateway.shutdown()
             process.stdin.close()  # with die_on_exit, this is what ends it

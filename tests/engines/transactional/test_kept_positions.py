@@ -10,6 +10,7 @@ import librdkafka_tools
 import pytest
 from clients import client
 from sole_owner import owned_for_good
+from stored_beginnings import MemoryBeginnings
 
 from twinlog.engines.base import LaneContext
 from twinlog.engines.exact.kafka_ports import KafkaDestination
@@ -72,6 +73,7 @@ def test_a_position_that_is_located_again_and_again_is_not_forgotten(
                 random=random.Random(1),
             )
             owner = TransactionalWriters(0, lane, KafkaDestination(cluster, lambda: True))
+            await owner.open(MemoryBeginnings())
             group = position_group("lanes", "A-to-B")
 
             async def located(*topics: str) -> Mapping[str, TransactionalQueue | NotLocated]:

@@ -157,7 +157,7 @@ def test_the_last_checkpoint_counts_and_a_tombstone_removes_it(
                 key, value = encode(checkpoint("g", "t", 99))
                 await writer._prepare(writer._id._producer, [Entry(topic, 0, key, value)])
                 with pytest.raises(Retriable, match="a transaction that begins there"):
-                    await mirror.remote_consumer_offsets("g", alias, timeout_s=0.5)
+                    await mirror.remote_consumer_offsets("g", alias, timeout_s=5)
                 await writer.fence()  # aborts it
                 assert await mirror.remote_consumer_offsets("g", alias) == found
                 await append(cluster, [Entry(topic, 0, key, None)], acks=ALL)
