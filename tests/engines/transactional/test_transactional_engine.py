@@ -133,6 +133,27 @@ def test_two_topics_that_are_copied_to_one_are_failed(monkeypatch: pytest.Monkey
     assert located == [other.name, ASSIGNMENT.name, other.name]
 
 
+def test_a_refused_write_does_not_take_the_routed_topics_from_another_one() -> None:
+    """Goal: two state partitions write at the same time; one is refused, the other one goes on."""
+
+    async def body() -> None:
+        engine, partition = _started()
+        engine._partitions_of["a.known"] = 1
+
+        async def refresh(_: object) -> Any:
+            engine._partitions_of = {}  # as a refused write does it
+            topic = SimpleNamespace(error=0, partitions=[0, 1])
+            return SimpleNamespace(topics={"a.new": topic})
+
+        engine._cluster = SimpleNamespace(refresh=refresh)  # type: ignore[assignment]
+        keys = [TopicPartition("a.known", 0), TopicPartition("a.new", 1)]
+        outputs: Any = {partition.name: SimpleNamespace(batches=keys)}
+        rules: Any = None
+        assert await engine._unroutable(outputs, rules) == {}
+
+    asyncio.run(body())
+
+
 def test_the_results_of_two_partitions_are_not_mixed() -> None:
     """Goal: whatever their remote partitions are, each gets what its own records give."""
     second = replace(ASSIGNMENT, name=MirrorPartition("flow", "x.orders", 0))

@@ -150,10 +150,13 @@ def test_a_flow_begins_at_the_last_stable_offset() -> None:
 
     async def body() -> None:
         partition = _copying(_engine())
+        partition.fresh = True
         source = cast("SourcePort", SimpleNamespace(bounds=bounds))
-        for at_end, begin in ((True, 5), (False, 2)):
+        for at_end, begin in ((False, 2), (True, 5)):
+            assert partition.begins
             assert await source_begins(source, [partition], at_end=at_end) == {
                 partition.name: begin
             }
+        assert not partition.begins  # what is deleted behind this end is lost
 
     asyncio.run(body())

@@ -347,6 +347,21 @@ def test_records_that_are_deleted_while_earlier_ones_are_in_flight_are_a_failure
     asyncio.run(body())
 
 
+def test_records_that_are_deleted_after_the_end_was_reached_are_a_failure() -> None:
+    """Goal: an empty source, or one without committed records, is no beginning for ever."""
+
+    async def body() -> None:
+        flow = Flow()
+        flow.partition.fresh = True
+        await flow.read(_fetched())
+        flow.partition.source_node = NODE
+        await flow.read(OUT_OF_RANGE)
+        assert flow.partition.stage is FlowStage.FAILED
+        assert "deleted records [10, 12)" in (flow.partition.reason or "")
+
+    asyncio.run(body())
+
+
 @pytest.mark.parametrize("begins", [True, False])
 def test_deleted_records_are_passed_over_and_counted_where_that_is_wanted(begins: bool) -> None:
     """Goal: retention may delete records while a flow begins; later only on request."""

@@ -288,7 +288,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
                     queue.tail, queue.routed = position.tail, position.routed
         except TransactionRefused as error:
             causes = {key: str(refusal) for key, refusal in error.refusals.items()}
-            self._partitions_of.clear()
+            self._partitions_of = {}  # not cleared: another write may be looking at it
             _note_too_large(taken, outputs, error.refusals, self._flow.now())
             self._refused(taken, outputs, causes)
         except QueryUnusable as error:
@@ -406,28 +406,30 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         Raises:
             Retriable: the target is unreachable, or does not show a topic yet.
         """
-        wanted: dict[str, int] = {}
+        known, wanted = self._partitions_of, dict[str, int]()
         for name, output in outputs.items():
             remote = self._flow.all[name].destination if name in self._flow.all else None
             for key in output.batches:
                 if key != remote:
                     wanted[key.topic] = max(wanted.get(key.topic, 0), key.partition + 1)
-        unknown = [topic for topic in wanted if self._partitions_of.get(topic, 0) < wanted[topic]]
-        refusals = await self._find(unknown, rules) if unknown else {}
+        unknown = [topic for topic in wanted if known.get(topic, 0) < wanted[topic]]
+        refusals = await self._find(unknown, rules, known) if unknown else {}
         refused: dict[TopicPartition, str] = {}
         for output in outputs.values():
             for topic, index in output.batches:
                 if topic in refusals:
                     refused[TopicPartition(topic, index)] = refusals[topic]
-                elif topic in wanted and index >= self._partitions_of[topic]:
+                elif topic in wanted and index >= known[topic]:
                     refused[TopicPartition(topic, index)] = (
-                        f"topic {topic} has {self._partitions_of[topic]} partitions: raise it to "
-                        f"at least {index + 1}"
+                        f"topic {topic} has {known[topic]} partitions: raise it to at least "
+                        f"{index + 1}"
                     )
         return refused
 
-    async def _find(self, names: Collection[str], rules: FlowRules) -> Mapping[str, str]:
-        """Learn how many partitions these topics have; those that do not exist are created.
+    async def _find(
+        self, names: Collection[str], rules: FlowRules, known: dict[str, int]
+    ) -> Mapping[str, str]:
+        """Add to `known` how many partitions these topics have; those that are missing are created.
 
         Returns:
             Why topics cannot be created.
@@ -461,7 +463,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
             topic = topics.get(name)
             if topic is None or topic.error or not topic.partitions:
                 raise Retriable("the target does not show the topic yet", topic=name)
-            self._partitions_of[name] = len(topic.partitions)
+            known[name] = len(topic.partitions)
         return refusals
 
     async def _remote_partitions(self) -> int:

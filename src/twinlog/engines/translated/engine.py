@@ -508,6 +508,7 @@ async def source_begins(
             if partition.followed_from is None:
                 partition.followed_from = end
             begin = min(partition.followed_from, end)
+            partition.fresh = False  # what is deleted behind this place is lost
         copied_to = partition.assignment.begin
         begins[partition.name] = begin if copied_to is None else Offset(copied_to)
     return begins

@@ -139,8 +139,9 @@ class FlowPartition(Generic[W, Q]):
     source had at its first location. Later ones may be further on, and what is between is not to be
     left out."""
     fresh: bool = False
-    """Whether it had no owner before this one, and no record of it was read. From then on a record
-    may land, answered or not, so a deleted one is no beginning any more."""
+    """Whether it had no owner before this one, and is still at its beginning. It is not any more
+    once a record was read, which may land, answered or not, once the end of the source's log was
+    reached, or if the flow begins at the end: what the source deletes from then on is lost."""
     passed: Counter[Absence] = field(default_factory=Counter)
     """Offsets of the source without a copy, by reason, since this owner has the partition."""
 
