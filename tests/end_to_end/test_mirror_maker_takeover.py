@@ -123,6 +123,7 @@ def test_a_flow_in_transactions_is_handed_back_and_taken_over_again(
         handover.await_copies(500)
         mirror_maker.kill()
         assert "delete the flow, then take over again" in handover.refused("--takeover")
+        assert "on since: it has recorded offset" in handover.refused("--hand-back")
         flow = ("--mirror", f"{handover.alias}-to-b")
         deleted = stage.mirrors("--delete", *flow)
         assert deleted.status == 0, deleted

@@ -22,6 +22,7 @@ from twinlog.kafka.requests.topics import KnownTopic
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle import flow_handback
 from twinlog.lifecycle.flow_handback import HandedBack, hand_back
+from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset, encode
 from twinlog.mirror.flow import flow_properties
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
@@ -30,6 +31,8 @@ from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, encode_key
 from twinlog.store.control_topics import States
 from twinlog.store.snapshot import Snapshot
 from twinlog.store.state_records import PartitionState
+from twinlog.store.topic_reader import ControlRecord
+from twinlog.store.topic_writer import Entry
 
 MIRROR = Mirror(
     name="a-to-b",
@@ -86,6 +89,8 @@ class Back:
         self.topics: list[str] = []
         self.alias = "a"
         self.group = "a-mm2"
+        self.recorded: dict[str, list[ControlRecord]] = {}
+        """The records of the topics of Connect; the others do not exist."""
         self.source: list[dict[str, SimpleNamespace]] = []
         """What each broker of the source knows; the first one answers first."""
         self.source_has(1)
@@ -138,8 +143,17 @@ class Back:
             assert group == self.group
             return []
 
+        async def partition_count(_: object, topic: str) -> int | None:
+            return 25 if topic in self.recorded else None
+
+        async def absent(_: object, topic: str) -> None:
+            assert topic not in self.recorded
+
+        async def read_whole(_: object, topic: str) -> list[ControlRecord]:
+            return self.recorded[topic]
+
         async def record(
-            _: object, topic: str, alias: str, upto: Mapping[TopicPartition, int]
+            _: object, topic: str, alias: str, __: object, upto: Mapping[TopicPartition, int]
         ) -> None:
             assert alias == self.alias
             self.topics.append(topic)
@@ -152,6 +166,9 @@ class Back:
         self._patch.setattr(flow_handback, "offsets_topic_id", offsets_id)
         self._patch.setattr(flow_handback, "read_ends", read)
         self._patch.setattr(flow_handback, "member_clients", members)
+        self._patch.setattr(flow_handback, "partition_count", partition_count)
+        self._patch.setattr(flow_handback, "confirm_absent", absent)
+        self._patch.setattr(flow_handback, "read_whole", read_whole)
         self._patch.setattr(flow_handback, "_record", record)
         properties = self.properties or Stored.mirror.source
         return asyncio.run(hand_back(cast("KafkaCluster", None), "a-to-b", properties))
@@ -369,3 +386,126 @@ def test_a_partition_that_was_never_located_is_handed_back_where_the_flow_follow
     monkeypatch.setattr(Stored, "topic", topic)
     back(ends, {})
     assert back.written == {FIRST: expected, SECOND: 0}
+
+
+WORKER, OWN = "mm2-offsets.a.internal", "own"
+"""Topics of Connect."""
+
+
+def stored(
+    partition: TopicPartition, *offsets: int | None, connector: str = CONNECTOR, place: int = 3
+) -> list[ControlRecord]:
+    """What a connector has recorded, one after the other; None: a tombstone."""
+    return [
+        ControlRecord(place, at, 0, *encode(ConnectOffset(connector, "a", partition, offset)))
+        for at, offset in enumerate(offsets)
+    ]
+
+
+def in_file(back: Back, **settings: str) -> None:
+    """Set lines of the file; `_` is written for `.`."""
+    values = {key.replace("_", "."): value for key, value in settings.items()}
+    back.properties = flow_properties({"enabled": "true", **values}, "a", "b")
+
+
+@pytest.mark.parametrize("topics", [[WORKER], [OWN], [WORKER, OWN]])
+@pytest.mark.parametrize("ends", [{FIRST: 1000, SECOND: 7}, {FIRST: 4999}, {}])
+def test_what_mirror_maker_has_copied_since_is_not_copied_again(
+    back: Back, topics: list[str], ends: dict[TopicPartition, int]
+) -> None:
+    """Goal: a hand-back that is repeated, after MirrorMaker 2 has run, changes nothing.
+
+    Nor does one of a topic that was removed from the flow long ago, or never begun by it.
+    """
+    in_file(back, connect_offsets_storage_topic=OWN)
+    back.recorded = {name: stored(FIRST, 999, 4999) for name in topics}
+    end = ends.get(FIRST, 60)
+    with pytest.raises(UserError) as error:
+        back(ends, {})
+    assert (
+        "MirrorMaker 2 has copied orders-0 on since: it has recorded offset 4999, and the flow has "
+        f"copied up to {end}"
+    ) in str(error.value)
+    assert "delete flow a-to-b without --hand-back" in error.value.hint
+    assert back.topics == []
+
+
+def test_nothing_that_the_flow_has_not_begun_is_removed(back: Back) -> None:
+    """Goal: MirrorMaker 2's own offset stays where the flow has none."""
+    back.recorded = {WORKER: stored(SECOND, 0)}
+    with pytest.raises(UserError, match=r"orders-1 on since: .* offset 0, .* copied up to 0"):
+        back({FIRST: 80}, {})
+    assert back.topics == []
+
+
+def test_each_offset_that_would_be_replaced_is_compared(back: Back) -> None:
+    """Goal: neither another connector's nor another topic's lower offset hides a higher one."""
+    in_file(back, connect_offsets_storage_topic=OWN)
+    back.recorded = {
+        WORKER: stored(FIRST, 10, connector="another") + stored(FIRST, 4999, place=5),
+        OWN: stored(FIRST, 10),
+    }
+    with pytest.raises(UserError, match="it has recorded offset 4999"):
+        back({FIRST: 80}, {})
+    assert back.topics == []
+
+
+def test_what_was_recorded_before_is_replaced(back: Back) -> None:
+    """Goal: a hand-back that is repeated is not ahead, nor what MirrorMaker 2 had copied first.
+
+    Nor is what was removed, or is of another source.
+    """
+    back.recorded = {
+        WORKER: [
+            *stored(FIRST, 4999, 79),
+            *stored(SECOND, 4999, None),
+            ControlRecord(0, 9, 0, *encode(ConnectOffset(CONNECTOR, "c", FIRST, 4999))),
+        ]
+    }
+    assert back({FIRST: 80, SECOND: 7}, {}) == [HandedBack(FIRST, 79), HandedBack(SECOND, 6)]
+    assert back.written == {FIRST: 80, SECOND: 7}
+
+
+def test_the_operator_says_what_becomes_of_an_offset_that_is_ahead(back: Back) -> None:
+    """Goal: what MirrorMaker 2 had recorded before the flow began holds up nobody; it is named."""
+    back.recorded = {WORKER: stored(FIRST, 4999) + stored(SECOND, 20)}
+    in_file(back, twinlog_takeover="recorded")
+    kept = back({FIRST: 1000, SECOND: 70}, {})
+    assert kept == [HandedBack(FIRST, 4999, 4999), HandedBack(SECOND, 69)]
+    assert str(kept[0]).endswith("goes on at offset 5000, as it has recorded itself")
+    assert back.written == {SECOND: 70}
+    in_file(back, twinlog_takeover="ignore")
+    replaced = back({FIRST: 1000}, {})
+    assert replaced == [HandedBack(FIRST, 999, 4999), HandedBack(SECOND, -1, 20)]
+    assert list(map(str, replaced)) == [
+        "orders-0: MirrorMaker 2 goes on at offset 1000; it had recorded offset 4999 itself",
+        "orders-1: MirrorMaker 2 begins as usual; it had recorded offset 20 itself",
+    ]
+    assert back.written == {FIRST: 1000, SECOND: 0}
+
+
+def test_an_offset_is_written_to_the_partition_that_has_its_key(
+    back: Back, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: Connect finds one record of a key, whoever has written it; no former one remains."""
+    record = flow_handback._record
+    entries: list[Entry] = []
+
+    async def append(_: object, new: list[Entry], **__: object) -> dict[TopicPartition, object]:
+        entries.extend(new)
+        return {}
+
+    monkeypatch.setattr(flow_handback, "append", append)
+    back.recorded = {WORKER: stored(FIRST, 70, place=3) + stored(FIRST, 5, connector="x", place=4)}
+    back({FIRST: 80}, {})
+    found = asyncio.run(flow_handback._recorded(cast("KafkaCluster", None), WORKER, "a"))
+    ends = {FIRST: 80, SECOND: 7, TopicPartition("gone", 0): 0}
+    asyncio.run(record(cast("KafkaCluster", None), WORKER, "a", found, ends))
+    assert [(one.partition, one.key, one.value) for one in entries[:2]] == [
+        (3, *encode(ConnectOffset(CONNECTOR, "a", FIRST, 79))),
+        (4, *encode(ConnectOffset("x", "a", FIRST, 79))),
+    ]
+    assert (entries[2].key, entries[2].value) == encode(ConnectOffset(CONNECTOR, "a", SECOND, 6))
+    assert len(entries) == 3
+    asyncio.run(record(cast("KafkaCluster", None), WORKER, "a", found, {FIRST: 0}))
+    assert [one.value for one in entries[3:]] == [None, None]

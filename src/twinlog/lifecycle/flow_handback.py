@@ -9,12 +9,18 @@ An offset is of one topic. If the source topic was deleted or recreated since th
 it, MirrorMaker 2 would skip as many records of the new one, so whatever is recorded of it is
 removed: MirrorMaker 2 begins as it does with a topic that it has never copied.
 
+A flow that was handed back remains until it is deleted, and so does a topic that was removed from
+it. MirrorMaker 2 may have copied on since: it has then recorded an offset that the flow has not
+reached. Such an offset is not replaced, as all behind the flow's end would be copied again. Only
+the operator knows whether it is from before the flow instead (`twinlog.takeover`).
+
 An offset is written to the partition that has its key already, or else to that which Connect's own
 producer would choose. Otherwise two records of one key would be in two partitions, and which of
 them Connect reads last is not defined.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -38,6 +44,7 @@ from twinlog.lifecycle.creation import connected_source
 from twinlog.lifecycle.destination_topics import existing_topics
 from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset, decode, encode
 from twinlog.mirror.flow import FlowRules, connect_worker_of, flow_of
+from twinlog.mirror.flow_settings import TAKEOVER
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.settings import TRANSLATED
 from twinlog.mirror.states import State
@@ -63,8 +70,11 @@ class HandedBack(NamedTuple):
 
     source: TopicPartition
     last: int | None
-    """The source's offset up to which all was copied, which is recorded for MirrorMaker 2; None:
-    what was copied is of a former topic."""
+    """The source's offset up to which all was copied, which is recorded for MirrorMaker 2; -1:
+    nothing was; None: what was copied is of a former topic."""
+    own: int | None = None
+    """An offset that the flow has not reached, and that MirrorMaker 2 has recorded itself: `last`,
+    or replaced by it."""
 
     def __str__(self) -> str:
         """A line for the operator."""
@@ -73,7 +83,29 @@ class HandedBack(NamedTuple):
                 f"{self.source}: MirrorMaker 2 begins as usual, since the source topic was deleted "
                 "or recreated after the flow had copied it"
             )
-        return f"{self.source}: MirrorMaker 2 goes on at offset {self.last + 1}"
+        where = f"goes on at offset {self.last + 1}" if self.last >= 0 else "begins as usual"
+        line = f"{self.source}: MirrorMaker 2 {where}"
+        if self.own is None:
+            return line
+        if self.own == self.last:
+            return f"{line}, as it has recorded itself"
+        return f"{line}; it had recorded offset {self.own} itself"
+
+
+class _Recorded(NamedTuple):
+    """What an offsets topic of Connect has of the partitions of a source."""
+
+    partitions: int | None
+    """Of the topic's partitions; None: there is no topic."""
+    places: Mapping[bytes, int]
+    """By key, the topic's partition that has it."""
+    offsets: Mapping[TopicPartition, Mapping[str, int | None]]
+    """By connector, the last offset that it has copied; None: that was removed."""
+
+    def last(self, partition: TopicPartition) -> int:
+        """The highest offset of a partition; -1 if there is none."""
+        found = self.offsets.get(partition, {}).values()
+        return max((offset for offset in found if offset is not None), default=-1)
 
 
 async def hand_back(
@@ -94,7 +126,8 @@ async def hand_back(
     Raises:
         UserError: there is no such flow, a partition is not STOPPED, it is not known what of it was
             copied, its remote topic or `__mirror_offsets` was recreated, MirrorMaker 2 is running,
-            or will go on in another remote topic,
+            or will go on in another remote topic, or has recorded an offset that the flow has not
+            reached (unless `twinlog.takeover` of `properties` decides that),
             the source is another cluster, or a right is missing.
         ProtocolError: the records of Connect or of the flow cannot be read.
         Retriable: not now, as the source is unreachable, for example; some offsets may be written.
@@ -144,10 +177,18 @@ async def hand_back(
         if topic.topic in former
         for partition in topic.mirror_partitions
     }
-    for offsets_topic in worker.offsets_topics:
-        alias = flow.settings.source_cluster_alias
-        await _record(destination, offsets_topic, alias, upto | anew)
-    handed_back = [HandedBack(source, end - 1) for source, end in upto.items() if end > 0]
+    alias = flow.settings.source_cluster_alias
+    recorded = {one: await _recorded(destination, one, alias) for one in worker.offsets_topics}
+    ahead = _ahead(name, flow, recorded.values(), upto)
+    kept = ahead if flow.settings.twinlog_takeover == "recorded" else {}
+    ends = {source: end for source, end in (upto | anew).items() if source not in kept}
+    for offsets_topic, found in recorded.items():
+        await _record(destination, offsets_topic, alias, found, ends)
+    handed_back = [
+        HandedBack(source, kept.get(source, end - 1), ahead.get(source))
+        for source, end in upto.items()
+        if end > 0 or source in ahead
+    ]
     return sorted((*handed_back, *(HandedBack(source, None) for source in anew)))
 
 
@@ -295,27 +336,90 @@ def _unknown(partition: MirrorPartition, why: str | None, hint: str) -> UserErro
     return UserError(text, hint=hint)
 
 
-async def _record(
-    destination: KafkaCluster, topic: str, alias: str, ends: Mapping[TopicPartition, int]
-) -> None:
+async def _recorded(destination: KafkaCluster, topic: str, alias: str) -> _Recorded:
+    """Read what an offsets topic has of the partitions of a source.
+
+    Raises:
+        UserError: it may not be read.
+        ProtocolError: a record cannot be read.
+        Retriable: not now; or only some brokers have the topic.
+    """
+    places: dict[bytes, int] = {}
+    offsets: defaultdict[TopicPartition, dict[str, int | None]] = defaultdict(dict)
     count = await partition_count(destination, topic)
     if count is None:
-        count = await _create(destination, topic)
-    places: dict[bytes, int] = {}
-    connectors: dict[TopicPartition, set[str]] = {}
+        await confirm_absent(destination, topic)
+        return _Recorded(None, places, offsets)
     for record in await read_whole(destination, topic):
         found = decode(record.key, record.value)
         if found is None or found.cluster != alias or record.key is None:
             continue
         places[record.key] = record.partition
-        connectors.setdefault(found.partition, set()).add(found.connector)
+        offsets[found.partition][found.connector] = found.offset
+    return _Recorded(count, places, offsets)
+
+
+def _ahead(
+    name: str,
+    flow: FlowRules,
+    recorded: Collection[_Recorded],
+    upto: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """The offsets of MirrorMaker 2 that a flow has not reached, by the source's partition.
+
+    Args:
+        name: the flow's.
+        flow: its rules by the file that MirrorMaker 2 will be started with.
+        recorded: what each offsets topic has.
+        upto: from where on each partition is to be copied.
+
+    Raises:
+        UserError: there are some, and the operator has not said what becomes of them.
+    """
+    last = {source: max(one.last(source) for one in recorded) for source in upto}
+    ahead = {source: last[source] for source, end in upto.items() if last[source] >= end}
+    if ahead and flow.settings.twinlog_takeover not in {"recorded", "ignore"}:
+        source, offset = min(ahead.items())
+        raise UserError(
+            f"MirrorMaker 2 has copied {source} on since: it has recorded offset {offset}, and the "
+            f"flow has copied up to {upto[source]}",
+            hint=f"delete flow {name} without --hand-back: MirrorMaker 2 goes on where it has "
+            f"stopped; or set {TAKEOVER}=recorded in the file to keep its offset and hand back the "
+            f"rest; {TAKEOVER}=ignore replaces an offset from before the flow",
+        )
+    return ahead
+
+
+async def _record(
+    destination: KafkaCluster,
+    topic: str,
+    alias: str,
+    recorded: _Recorded,
+    ends: Mapping[TopicPartition, int],
+) -> None:
+    """Write offsets to a topic of Connect, which is created if there is none.
+
+    Args:
+        destination: the target.
+        topic: the topic.
+        alias: the source's.
+        recorded: what the topic has.
+        ends: from where on each partition is to be copied; 0: nothing is recorded of it.
+
+    Raises:
+        UserError: a right is missing.
+        Retriable: not now; some may be written.
+    """
+    count = recorded.partitions
+    if count is None:
+        count = await _create(destination, topic)
     entries: list[Entry] = []
     for source, end in ends.items():
         # A former offset must not remain where nothing was copied.
-        for connector in connectors.get(source, {CONNECTOR} if end > 0 else set()):
+        for connector in recorded.offsets.get(source, {CONNECTOR} if end > 0 else ()):
             last = end - 1 if end > 0 else None
             key, value = encode(ConnectOffset(connector, alias, source, last))
-            place = places.get(key, (murmur2(key) & _POSITIVE) % count)
+            place = recorded.places.get(key, (murmur2(key) & _POSITIVE) % count)
             entries.append(Entry(topic, place, key, value))
     for partition, answer in (await append(destination, entries, acks=ALL)).items():
         if isinstance(answer, Refusal):
@@ -324,7 +428,6 @@ async def _record(
 
 
 async def _create(destination: KafkaCluster, topic: str) -> int:
-    await confirm_absent(destination, topic)
     new = NewTopic(
         name=topic,
         partitions=_PARTITIONS,
