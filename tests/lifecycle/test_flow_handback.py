@@ -12,14 +12,27 @@ from typing import cast
 from uuid import UUID
 
 import pytest
+from batch_builders import COMMIT, batch, marker, record
+from remote_logs import RemoteLog
 
 from twinlog.engines.base import NOTHING_COPIED
-from twinlog.engines.transactional.positions import PositionLost
+from twinlog.engines.transactional import settled
+from twinlog.engines.transactional.positions import (
+    PositionLost,
+    SettledPosition,
+    position_metadata,
+)
+from twinlog.engines.transactional.remote_tails import TailProblem, tail_of_batch
+from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Retriable, UserError
+from twinlog.kafka.groups.offsets import Committed
+from twinlog.kafka.log.batch import TRANSACTIONAL
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.records import build, whole
 from twinlog.kafka.requests.topics import KnownTopic
-from twinlog.kafka.types import TopicPartition
+from twinlog.kafka.types import Sequence, TopicPartition
 from twinlog.lifecycle import flow_handback
 from twinlog.lifecycle.flow_handback import HandedBack, hand_back
 from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset, encode
@@ -29,6 +42,7 @@ from twinlog.mirror.states import State
 from twinlog.runtime.steps import FORGONE
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, encode_key, key_of
 from twinlog.store.control_topics import States
+from twinlog.store.offset_records import Route
 from twinlog.store.snapshot import Snapshot
 from twinlog.store.state_records import PartitionState
 from twinlog.store.topic_reader import ControlRecord
@@ -51,6 +65,37 @@ TOPIC = MirrorTopic(
     offsets_topic_id=UUID(int=7),
 )
 FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
+ROUTE = Route(UUID(int=1), "a.orders", UUID(int=2))
+TAIL = tail_of_batch(50, 3, (7, 4), Sequence(10))
+"""The batch of the offsets 50 to 52."""
+
+
+def name(source: TopicPartition) -> MirrorPartition:
+    return MirrorPartition("a-to-b", *source)
+
+
+def position(offset: int, metadata: str = "") -> SettledPosition:
+    """Of the first partition, or whichever one `in_transactions` makes it."""
+    return SettledPosition(Committed(offset, metadata), TopicPartition("a.orders", 0))
+
+
+def in_transactions(
+    monkeypatch: pytest.MonkeyPatch, positions: Mapping[TopicPartition, SettledPosition]
+) -> None:
+    """Have the flow write in transactions, with these positions."""
+    properties = flow_properties({"enabled": "true", "transaction.producer": "true"}, "a", "b")
+    monkeypatch.setattr(Stored, "mirror", replace(MIRROR, source=properties))
+
+    async def settled_positions(
+        _: object, group: str, topics: object
+    ) -> Mapping[MirrorPartition, SettledPosition]:
+        assert (group, topics) == ("twinlog.flow.a-to-b", [TOPIC])
+        return {
+            name(source): one._replace(remote=TopicPartition("a.orders", source.partition))
+            for source, one in positions.items()
+        }
+
+    monkeypatch.setattr(flow_handback, "settled_positions", settled_positions)
 
 
 class Stored:
@@ -268,10 +313,10 @@ def test_what_was_recorded_in_a_topic_that_was_recreated_is_not_nothing(
     properties = flow_properties(settings, "a", "b")
     monkeypatch.setattr(Stored, "mirror", replace(MIRROR, source=properties))
 
-    async def settled(*_: object) -> Mapping[TopicPartition, int]:
-        return ends
+    async def settled_positions(*_: object) -> Mapping[MirrorPartition, SettledPosition]:
+        return {name(source): position(end) for source, end in ends.items()}
 
-    monkeypatch.setattr(flow_handback, "settled_positions", settled)
+    monkeypatch.setattr(flow_handback, "settled_positions", settled_positions)
     with pytest.raises(
         UserError, match=r"not known what of orders-\d was copied: __mirror_offsets"
     ):
@@ -298,23 +343,94 @@ def test_a_flow_in_transactions_is_handed_back_at_its_positions(
     back: Back, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: a position is known whatever was the matter with its partition; a lost one is not."""
-    properties = flow_properties({"enabled": "true", "transaction.producer": "true"}, "a", "b")
-    monkeypatch.setattr(Stored, "mirror", replace(MIRROR, source=properties))
-
-    async def settled(_: object, group: str, topics: object) -> Mapping[TopicPartition, int]:
-        assert (group, topics) == ("twinlog.flow.a-to-b", [TOPIC])
-        return {FIRST: 80, SECOND: 7}
-
-    monkeypatch.setattr(flow_handback, "settled_positions", settled)
+    in_transactions(monkeypatch, {FIRST: position(80), SECOND: position(7)})
     reasons = {0: "the record at offset 80 cannot be transformed"}
     assert back({}, reasons) == [HandedBack(FIRST, 79), HandedBack(SECOND, 6)]
 
-    async def lost(*_: object) -> Mapping[TopicPartition, int]:
+    async def lost(*_: object) -> Mapping[MirrorPartition, SettledPosition]:
         raise PositionLost("the position is lost: group g has no offset")
 
     monkeypatch.setattr(flow_handback, "settled_positions", lost)
     with pytest.raises(UserError, match="not known what flow a-to-b has copied: the position is"):
         back({}, {})
+
+
+def own(*, epoch: int = 4) -> bytes:
+    """The batch of `TAIL`, and the marker of its transaction."""
+    built = build([record(at) for at in range(50, 53)], Codec.NONE)
+    batch = whole(built, producer_id=7, epoch=epoch, sequence=10)
+    return (50).to_bytes(8, "big") + batch[8:] + marker(53, 7, COMMIT)
+
+
+LATER = batch([record(54), record(55)], attributes=TRANSACTIONAL, producer_id=7)
+
+
+@pytest.mark.parametrize(
+    ("log", "text"),
+    [
+        (RemoteLog(b"", 45), "has lost records: a.orders-0 ends at 45, and records were copied"),
+        (RemoteLog(own(epoch=5), 54), "has lost records, and others were written in their place"),
+        (RemoteLog(own() + LATER + marker(56, 7, COMMIT), 57), "older than the copy"),
+    ],
+)
+def test_a_position_that_the_target_s_log_contradicts_is_not_handed_back(
+    back: Back, monkeypatch: pytest.MonkeyPatch, log: RemoteLog, text: str
+) -> None:
+    """Goal: MirrorMaker 2 neither leaves out what the target has lost, nor copies it again.
+
+    The seal of such a partition compares nothing, so it is STOPPED without a reason.
+    """
+    metadata = position_metadata(ROUTE, None, TAIL)
+    at = position(80, metadata)._replace(own_ids=(7,))
+    in_transactions(monkeypatch, {FIRST: at, SECOND: position(7)})
+    monkeypatch.setattr(settled, "KafkaDestination", lambda *_: log)
+    with pytest.raises(UserError, match=text) as error:
+        back({}, {})
+    assert "orders-0: the " in str(error.value)
+    assert (
+        "position 80 of group twinlog.flow.a-to-b; commit the source's offset to go on at; "
+        "then hand it back"
+    ) in str(error.value)
+    assert back.written == {}
+    # The operator decides: what is committed then has no tail.
+    in_transactions(monkeypatch, {FIRST: position(70), SECOND: position(7)})
+    assert back({}, {}) == [HandedBack(FIRST, 69), HandedBack(SECOND, 6)]
+
+
+def test_what_cannot_be_compared_now_is_not_handed_back(
+    back: Back, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: silence of the target proves nothing, and hides no loss of another partition."""
+    at = position(80, position_metadata(ROUTE, None, TAIL))
+    in_transactions(monkeypatch, {FIRST: at, SECOND: position(7)})
+    unread = RemoteLog(own(), 54, error=ErrorCode.LEADER_NOT_AVAILABLE)
+    monkeypatch.setattr(settled, "KafkaDestination", lambda *_: unread)
+    with pytest.raises(Retriable, match=r"cannot read the log end of a\.orders-0"):
+        back({}, {})
+    problems = {name(FIRST): Retriable("not now"), name(SECOND): LostEnd("records are lost")}
+
+    async def compared(*_: object) -> Mapping[MirrorPartition, TailProblem]:
+        return problems
+
+    monkeypatch.setattr(flow_handback, "compare_settled", compared)
+    with pytest.raises(UserError, match="orders-1: records are lost; position 7 of"):
+        back({}, {})
+    assert back.written == {}
+    monkeypatch.setattr(flow_handback, "compare_settled", settled.compare_settled)
+    monkeypatch.setattr(settled, "KafkaDestination", lambda *_: RemoteLog(own(), 54))
+    assert back({}, {}) == [HandedBack(FIRST, 79), HandedBack(SECOND, 6)]
+
+
+def test_a_remote_topic_that_is_gone_is_no_log_to_wait_for(
+    back: Back, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: the line says what has happened, and not that a log cannot be read now."""
+    at = position(80, position_metadata(ROUTE, None, TAIL))
+    in_transactions(monkeypatch, {FIRST: at})
+    unread = RemoteLog(b"", 0, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    monkeypatch.setattr(settled, "KafkaDestination", lambda *_: unread)
+    with pytest.raises(UserError, match=r"the remote topic a\.orders is gone"):
+        back({}, {}, remote=None)
 
 
 @pytest.mark.parametrize("topic_id", [9, None])

@@ -12,7 +12,11 @@ from uuid import UUID
 
 import pytest
 
-from twinlog.engines.transactional.positions import found_position, position_group
+from twinlog.engines.transactional.positions import (
+    SettledPosition,
+    found_position,
+    position_group,
+)
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Topic
 from twinlog.kafka.errors import Retriable, UserError
@@ -21,6 +25,7 @@ from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.lifecycle import flow_positions
 from twinlog.lifecycle.flow_positions import GroupSide, import_positions
 from twinlog.mirror.flow import flow_properties
+from twinlog.mirror.placement import MirrorPartition
 from twinlog.store.config_records import Mirror, key_of
 from twinlog.store.offset_records import Route
 from twinlog.store.snapshot import Snapshot
@@ -117,7 +122,8 @@ class Imports:
 
     async def settled_positions(self, cluster: Memory, group: str, _: object) -> object:
         found = cluster.offsets[group]
-        return {ORDERS: found[REMOTE].offset} if REMOTE in found else {}
+        name = MirrorPartition("a-to-b", *ORDERS)
+        return {name: SettledPosition(found[REMOTE], REMOTE)} if REMOTE in found else {}
 
     def ClusterLogs(self, _: object) -> "Logs":  # noqa: N802 (the name of the class)
         return Logs()

@@ -3,6 +3,7 @@
 Only for partitions that are STOPPED (`kafka-mirrors --remove`): they were fenced, so it is known
 what was copied, and nothing more lands. What was copied is in the recorded map; of a flow that
 writes in transactions, it is the committed position: the fence has ended its last transaction.
+The seal has compared the end of the map with the target's logs. Of a position this is done here.
 MirrorMaker 2 has to be stopped, too: Connect reads its offsets when it starts.
 
 An offset is of one topic. If the source topic was deleted or recreated since the flow has copied
@@ -29,14 +30,17 @@ from kafka.partitioner.default import murmur2
 from twinlog.engines.base import NOTHING_COPIED
 from twinlog.engines.transactional.positions import (
     PositionLost,
+    SettledPosition,
+    loss,
     position_group,
     settled_positions,
 )
+from twinlog.engines.transactional.settled import compare_settled
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
 from twinlog.kafka.client.references import EVERYTHING
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Refusal, Retriable, UserError
+from twinlog.kafka.errors import Refusal, Retriable, TwinlogError, UserError
 from twinlog.kafka.groups.offsets import member_clients
 from twinlog.kafka.requests.topics import NewTopic, confirm_absent, create_topics, known_topics
 from twinlog.kafka.types import TopicPartition
@@ -60,6 +64,8 @@ from twinlog.store.topic_writer import ALL, Entry, append
 _PARTITIONS: Final = 25
 """Connect's default of `offset.storage.partitions`."""
 _POSITIVE: Final = 0x7FFFFFFF
+_THEN: Final = "then hand it back (docs/operations/transforms.md)"
+"""What follows on the offset that an operator has committed for a flow in transactions."""
 _UNBEGUN: Final = frozenset({NOTHING_COPIED, FORGONE})
 """The reasons of partitions of which nothing was copied, if no record says otherwise: a lane stores
 a record, and then a state, before it writes."""
@@ -108,6 +114,15 @@ class _Recorded(NamedTuple):
         return max((offset for offset in found if offset is not None), default=-1)
 
 
+class _Copied(NamedTuple):
+    """What a flow has copied."""
+
+    ends: Mapping[TopicPartition, int]
+    """The source's offsets up to which its partitions were copied."""
+    positions: Mapping[MirrorPartition, SettledPosition]
+    """Those of a flow in transactions, which no seal has compared with the target's logs."""
+
+
 async def hand_back(
     destination: KafkaCluster, name: str, properties: Mapping[str, str]
 ) -> list[HandedBack]:
@@ -125,7 +140,8 @@ async def hand_back(
 
     Raises:
         UserError: there is no such flow, a partition is not STOPPED, it is not known what of it was
-            copied, its remote topic or `__mirror_offsets` was recreated, MirrorMaker 2 is running,
+            copied, its remote topic or `__mirror_offsets` was recreated, the target has lost
+            records of a flow in transactions, or its position is older, MirrorMaker 2 is running,
             or will go on in another remote topic, or has recorded an offset that the flow has not
             reached (unless `twinlog.takeover` of `properties` decides that),
             the source is another cluster, or a right is missing.
@@ -154,10 +170,11 @@ async def hand_back(
     async with connected_source(replace(mirror, source=dict(properties)), EVERYTHING) as source:
         former = await _former_topics(source, topics)
     present = [topic for topic in topics if topic.topic not in former]
-    ends = await _copied_to(destination, mirror, present)
+    ends, positions = await _copied_to(destination, mirror, present)
     # A position is known whatever has become of its partition.
     reasons = states if mirror.kind == TRANSLATED else States({}, {})
     await _require_known(destination, name, present, reasons, ends)
+    await _require_copies(destination, name, positions)
     flow, worker = flow_of(properties), connect_worker_of(properties)
     _require_same_names(name, present, flow)
     if members := await member_clients(destination, worker.group):
@@ -181,9 +198,9 @@ async def hand_back(
     recorded = {one: await _recorded(destination, one, alias) for one in worker.offsets_topics}
     ahead = _ahead(name, flow, recorded.values(), upto)
     kept = ahead if flow.settings.twinlog_takeover == "recorded" else {}
-    ends = {source: end for source, end in (upto | anew).items() if source not in kept}
+    new = {source: end for source, end in (upto | anew).items() if source not in kept}
     for offsets_topic, found in recorded.items():
-        await _record(destination, offsets_topic, alias, found, ends)
+        await _record(destination, offsets_topic, alias, found, new)
     handed_back = [
         HandedBack(source, kept.get(source, end - 1), ahead.get(source))
         for source, end in upto.items()
@@ -268,23 +285,47 @@ async def _former_topics(source: KafkaCluster, topics: Sequence[MirrorTopic]) ->
 
 async def _copied_to(
     destination: KafkaCluster, mirror: Mirror, topics: Sequence[MirrorTopic]
-) -> Mapping[TopicPartition, int]:
-    """The source's offsets up to which a flow has copied its partitions, which are STOPPED.
+) -> _Copied:
+    """What a flow has copied of its partitions, which are STOPPED.
 
     Raises:
         UserError: a position is lost, or a right is missing.
         TwinlogError: not now.
     """
     if mirror.kind == TRANSLATED:
-        return await read_ends(destination, topics)
+        return _Copied(await read_ends(destination, topics), {})
     group = position_group(LANES_GROUP, mirror.name)
     try:
-        return await settled_positions(destination, group, topics)
+        positions = await settled_positions(destination, group, topics)
     except PositionLost as error:
         raise UserError(
-            f"it is not known what flow {mirror.name} has copied: {error}",
-            hint="then hand it back",
+            f"it is not known what flow {mirror.name} has copied: {error}", hint=_THEN
         ) from error
+    ends = {name.source: one.committed.offset for name, one in positions.items()}
+    return _Copied(ends, positions)
+
+
+async def _require_copies(
+    destination: KafkaCluster, name: str, positions: Mapping[MirrorPartition, SettledPosition]
+) -> None:
+    """Check that the target has the records up to these positions, and no later ones.
+
+    Raises:
+        UserError: it has lost some, or a position is older than the copy.
+        TwinlogError: a log cannot be compared now.
+    """
+    problems = await compare_settled(destination, positions)
+    if not problems:
+        return
+    # A log that cannot be compared now hides no loss of another one.
+    partition, problem = min(
+        problems.items(), key=lambda item: (isinstance(item[1], TwinlogError), item[0])
+    )
+    if isinstance(problem, TwinlogError):
+        raise problem
+    at = positions[partition].committed.offset
+    reason = loss(str(problem), at, position_group(LANES_GROUP, name))
+    raise UserError(f"{partition.source}: {reason}", hint=_THEN)
 
 
 async def _require_known(

@@ -339,7 +339,8 @@ async def _former(
     former: dict[TopicPartition, int] = {}
     for topic in candidates:
         try:
-            former |= await settled_positions(destination, group, [topic])
+            settled = await settled_positions(destination, group, [topic])
+            former |= {name.source: at.committed.offset for name, at in settled.items()}
         except PositionLost:
             former |= {name.source: -1 for name in topic.mirror_partitions}
     return former

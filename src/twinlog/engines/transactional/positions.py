@@ -33,8 +33,10 @@ is in the hash.
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
+from uuid import UUID
 
+from twinlog.engines.transactional.own_writes import own_ids
 from twinlog.engines.transactional.remote_tails import RemoteTail, parse_tail
 from twinlog.engines.transactional.routed_tails import RoutedTails, parse_routed, routed_text
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -45,7 +47,7 @@ from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.reported_positions import is_reported
 from twinlog.store.config_records import MirrorTopic, topic_id_of, topic_id_text
 from twinlog.store.control_topics import partition_count
-from twinlog.store.offset_log import OFFSETS_TOPIC, read_offsets
+from twinlog.store.offset_log import OFFSETS_TOPIC, StoredOffsets, offsets_topic_id, read_offsets
 from twinlog.store.offset_records import BegunPartition, Route
 from twinlog.store.snapshot import owners
 
@@ -54,6 +56,15 @@ _TOPIC_ID: Final = "source-topic-id="
 
 class PositionLost(Exception):
     """It is not known how far a partition was copied."""
+
+
+class SettledPosition(NamedTuple):
+    """The position of a partition that is STOPPED."""
+
+    committed: Committed
+    remote: TopicPartition
+    own_ids: Collection[int] = ()
+    """See `compare_tails`; none if nothing is known."""
 
 
 def position_group(prefix: str, mirror: str) -> str:
@@ -253,8 +264,8 @@ async def committed_positions(
 
 async def settled_positions(
     destination: KafkaCluster, group: str, topics: Collection[MirrorTopic]
-) -> dict[TopicPartition, int]:
-    """The positions of partitions that are STOPPED, by the source's partition.
+) -> dict[MirrorPartition, SettledPosition]:
+    """The positions of partitions that are STOPPED.
 
     They are fenced: what was not committed before is aborted.
 
@@ -276,17 +287,37 @@ async def settled_positions(
     count = await partition_count(destination, OFFSETS_TOPIC)
     if count is None:
         raise Retriable("a broker does not know the topic", topic=OFFSETS_TOPIC)
+    recorded_in = await offsets_topic_id(destination)
     stored = await read_offsets(destination)
+    if recorded_in != await offsets_topic_id(destination):
+        raise Retriable("the topic was recreated while it was read", topic=OFFSETS_TOPIC)
     all_begun = {name: one for each in stored.values() for name, one in each.begun.items()}
-    positions: dict[TopicPartition, int] = {}
+    positions: dict[MirrorPartition, SettledPosition] = {}
     for number, partitions in owners(topics, count).items():
-        own = stored[number].begun if number in stored else {}
+        own = stored.get(number, StoredOffsets())
+        found: dict[MirrorPartition, SettledPosition] = {}
         for name, topic in partitions:
-            begun = own.get(name) or all_begun.get(name)
+            begun = own.begun.get(name) or all_begun.get(name)
             at = _position_of(topic, name, group, committed, begun)
             if at is not None:
-                positions[name.source] = at.offset
+                found[name] = SettledPosition(at, topic.on_destination(name))
+        positions |= _with_own_ids(found, own, recorded_in)
     return positions
+
+
+def _with_own_ids(
+    positions: Mapping[MirrorPartition, SettledPosition],
+    stored: StoredOffsets,
+    recorded_in: UUID | None,
+) -> dict[MirrorPartition, SettledPosition]:
+    """Positions of a state partition, with what `__mirror_offsets` shows of who has written."""
+    tails = {
+        one.remote: tail
+        for one in positions.values()
+        if (tail := tail_of(one.committed)) is not None
+    }
+    ids = own_ids(tails, (), begun=stored.begun, shared=stored.shared, recorded_in=recorded_in)
+    return {name: one._replace(own_ids=ids.get(one.remote, ())) for name, one in positions.items()}
 
 
 async def _committed(

@@ -29,6 +29,7 @@ from twinlog.engines.base import Beginnings, LaneContext, Sealed, Sealing
 from twinlog.engines.exact.ports import DestinationPort
 from twinlog.engines.transactional.kept_positions import KeptPositions, to_keep
 from twinlog.engines.transactional.losses import SettledLosses, passed, proved, unsettled
+from twinlog.engines.transactional.own_writes import by_remote, own_ids
 from twinlog.engines.transactional.positions import (
     PositionLost,
     found_position,
@@ -43,7 +44,6 @@ from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.engines.transactional.remote_tails import (
     LandedBatches,
     OlderPosition,
-    RemoteTail,
     TailProblem,
     compare_tails,
 )
@@ -261,7 +261,14 @@ class TransactionalWriters:
     ) -> Mapping[MirrorPartition, RoutedTails | TailProblem]:
         """The routed tails of these positions as they are now, or what is wrong with a log."""
         tails = {one.remote: one.tail for one in positions.values() if one.tail is not None}
-        problems = await compare_tails(self._port, tails, self._own_ids(tails))
+        own = own_ids(
+            tails,
+            self._producer_ids,
+            begun=self._begun or {},
+            shared=self._shared,
+            recorded_in=self._begun_id,
+        )
+        problems = await compare_tails(self._port, tails, own)
         routed = await compare_routed(
             self._port,
             {name: one.routed for name, one in positions.items()},
@@ -359,28 +366,10 @@ class TransactionalWriters:
             raise Retriable("the topic was recreated while it was read", topic=OFFSETS_TOPIC)
         return fold_offsets(records), after
 
-    def _own_ids(
-        self, tails: Mapping[TopicPartition, RemoteTail]
-    ) -> Mapping[TopicPartition, Collection[int]]:
-        """See `compare_tails`: who else has written there is recorded where it was read just now.
-
-        An earlier version has not recorded it where two have begun. Of producer ids that the
-        transactional id has had between the tail's and the present one, nothing is known.
-        """
-        names = _by_remote(self._begun or {})
-        return {
-            remote: {tail.last.producer_id, *self._producer_ids}
-            for remote, tail in tails.items()
-            if tail.recorded_in is not None
-            and tail.recorded_in == self._begun_id
-            and remote not in self._shared
-            and len(names[remote]) == 1
-        }
-
     async def _begin(self, positions: Mapping[MirrorPartition, SourcePosition]) -> None:
         begun = {name: position.begun(name) for name, position in positions.items()}
         all_begun = {**(self._begun or {}), **begun}
-        names = _by_remote(all_begun)
+        names = by_remote(all_begun)
         shared = {one.remote for one in positions.values() if len(names[one.remote]) > 1}
         shared -= self._shared
         records: list[BegunPartition | SharedPartition] = [
@@ -464,7 +453,7 @@ class TransactionalWriters:
         """
         own = {one.remote for one in positions.values()}
         routed = {*batches} - own - self._shared
-        return routed.intersection(_by_remote(self._begun or {})) if routed else set()
+        return routed.intersection(by_remote(self._begun or {})) if routed else set()
 
     async def seal(
         self, partitions: Mapping[MirrorPartition, Sealing]
@@ -491,13 +480,3 @@ class TransactionalWriters:
         """Raise Fenced if the lane may not write any more."""
         if not self._lane.may_write():
             raise Fenced("not sent: the lease has ended", cluster=self._lane.destination.name)
-
-
-def _by_remote(
-    begun: Mapping[MirrorPartition, BegunPartition],
-) -> Mapping[TopicPartition, Collection[MirrorPartition]]:
-    """Which source partitions are copied to each of these partitions of the target."""
-    names: defaultdict[TopicPartition, set[MirrorPartition]] = defaultdict(set)
-    for name, one in begun.items():
-        names[TopicPartition(one.route.topic, name.partition)].add(name)
-    return names

@@ -1,0 +1,124 @@
+"""Flows that are handed back after a cluster has lost the end of a log: its files are changed.
+
+What is refused, and what is recorded then, with records in memory: test_flow_handback.py.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from clients import client
+from lane_processes import Lanes, lanes
+from lost_logs import SECONDS, copied, lose, write
+from stored_flows import states
+from transformed_flows import flow_properties, made
+from waiting import until
+
+from conftest import Pair
+from twinlog import MirrorAdmin
+from twinlog.engines.transactional.positions import position_group
+from twinlog.kafka.errors import UserError
+from twinlog.kafka.groups.offsets import Committed, commit_offsets
+from twinlog.kafka.types import TopicPartition
+from twinlog.lifecycle.flow_handback import HandedBack, hand_back
+from twinlog.mirror.connect_offsets import decode
+from twinlog.mirror.connect_worker import default_worker
+from twinlog.store.topic_reader import read_whole
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+
+TRANSACTIONS = {"transaction.producer": "true"}
+
+
+def stop(pair: Pair, mirror: str, topic: str, nodes: Lanes) -> None:
+    """Remove the topic from the flow, whose lane has been killed; all is STOPPED without a reason.
+
+    The lane that does it has never located the partitions.
+    """
+
+    async def remove() -> None:
+        async with MirrorAdmin({"bootstrap.servers": pair.destination.bootstrap_servers}) as admin:
+            await admin.remove_topics_from_mirror(mirror, [topic])
+
+    asyncio.run(remove())
+    nodes.start("last")
+    until(
+        lambda: {state for state, _ in states(pair, mirror).values()} == {"STOPPED"},
+        SECONDS,
+        "STOPPED",
+    )
+    assert states(pair, mirror)[0] == ("STOPPED", None)
+    nodes.end()
+
+
+def commit(pair: Pair, mirror: str, remote: str, offset: int) -> None:
+    """Commit a flow's offset for the partition 0, as an operator does."""
+
+    async def decide() -> None:
+        async with client(pair.destination) as cluster:
+            key, group = TopicPartition(remote, 0), position_group("twinlog", mirror)
+            assert (await commit_offsets(cluster, group, {key: Committed(offset)}))[key] is None
+
+    asyncio.run(decide())
+
+
+def handed_back(pair: Pair, mirror: str, settings: Mapping[str, str]) -> list[HandedBack]:
+    async def run() -> list[HandedBack]:
+        async with client(pair.destination) as cluster:
+            return await hand_back(cluster, mirror, flow_properties(pair, settings))
+
+    return asyncio.run(run())
+
+
+def recorded(pair: Pair, topic: str) -> dict[int, int | None]:
+    """What Connect's topic has of a topic's partitions."""
+
+    async def read() -> dict[int, int | None]:
+        async with client(pair.destination) as cluster:
+            name = default_worker("a").offsets_topic
+            if name not in (await cluster.refresh([name])).topics:
+                return {}
+            offsets = [decode(one.key, one.value) for one in await read_whole(cluster, name)]
+        return {
+            one.partition.partition: one.offset
+            for one in offsets
+            if one is not None and one.partition.topic == topic
+        }
+
+    return asyncio.run(read())
+
+
+def copy_four(pair: Pair, topic: str, nodes: Lanes) -> None:
+    """Copy four records, each in a transaction or batch of its own, and kill the lane."""
+    nodes.start("node")
+    for number in range(4):
+        write(pair.source.bootstrap_servers, topic, str(number))
+        copied(pair, topic, 0, *map(str, range(number + 1)))
+    nodes.kill("node")
+
+
+def test_a_flow_whose_target_has_lost_records_is_not_handed_back(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """Goal: what MirrorMaker 2 would never copy is refused, whoever fills the log again.
+
+    The operator commits an offset that is still copied, and it is handed back there.
+    """
+    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
+    asyncio.run(made(pair, mirror, topic, TRANSACTIONS))
+    target, remote = pair.destination.bootstrap_servers, f"a.{topic}"
+    with lanes(target, tmp_path) as nodes:
+        copy_four(pair, topic, nodes)
+        lose(pair.destination, TopicPartition(remote, 0), 2)
+        stop(pair, mirror, topic, nodes)
+    with pytest.raises(UserError, match=rf"has lost records: {remote}-0 ends at 4, and records"):
+        handed_back(pair, mirror, TRANSACTIONS)
+    write(target, remote, *("foreign" for _ in range(6)))
+    with pytest.raises(UserError, match="others were written in their place; position 4 of group"):
+        handed_back(pair, mirror, TRANSACTIONS)
+    assert recorded(pair, topic) == {}
+    commit(pair, mirror, remote, 2)
+    assert handed_back(pair, mirror, TRANSACTIONS) == [HandedBack(TopicPartition(topic, 0), 1)]
+    assert recorded(pair, topic) == {0: 1}
