@@ -26,13 +26,14 @@ from twinlog.engines.transactional.remote_tails import TailProblem, tail_of_batc
 from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Retriable, UserError
+from twinlog.kafka.errors import Refusal, Retriable, UserError
 from twinlog.kafka.groups.offsets import Committed
 from twinlog.kafka.log.batch import TRANSACTIONAL
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import build, whole
+from twinlog.kafka.requests.partitions import ListedOffset
 from twinlog.kafka.requests.topics import KnownTopic
-from twinlog.kafka.types import Sequence, TopicPartition
+from twinlog.kafka.types import EpochEnd, LeaderEpoch, Offset, Sequence, TopicPartition
 from twinlog.lifecycle import flow_handback
 from twinlog.lifecycle.flow_handback import HandedBack, hand_back
 from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset, encode
@@ -44,7 +45,7 @@ from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, encode_key
 from twinlog.store.control_topics import States
 from twinlog.store.offset_records import Route
 from twinlog.store.snapshot import Snapshot
-from twinlog.store.state_records import PartitionState
+from twinlog.store.state_records import LastMirrored, PartitionState
 from twinlog.store.topic_reader import ControlRecord
 from twinlog.store.topic_writer import Entry
 
@@ -70,13 +71,17 @@ TAIL = tail_of_batch(50, 3, (7, 4), Sequence(10))
 """The batch of the offsets 50 to 52."""
 
 
+EPOCH = LeaderEpoch(3)
+"""Of the source, of the last record that was copied."""
+
+
 def name(source: TopicPartition) -> MirrorPartition:
     return MirrorPartition("a-to-b", *source)
 
 
 def position(offset: int, metadata: str = "") -> SettledPosition:
     """Of the first partition, or whichever one `in_transactions` makes it."""
-    return SettledPosition(Committed(offset, metadata), TopicPartition("a.orders", 0))
+    return SettledPosition(Committed(offset, metadata, EPOCH), TopicPartition("a.orders", 0))
 
 
 def in_transactions(
@@ -134,6 +139,10 @@ class Back:
         self.topics: list[str] = []
         self.alias = "a"
         self.group = "a-mm2"
+        self.log_end: ListedOffset | Refusal = ListedOffset(100_000, -1, -1)
+        """The high watermark of each partition of the source."""
+        self.epoch_end: EpochEnd | Refusal | None = None
+        """Of each epoch there; None: it is the last one."""
         self.recorded: dict[str, list[ControlRecord]] = {}
         """The records of the topics of Connect; the others do not exist."""
         self.source: list[dict[str, SimpleNamespace]] = []
@@ -141,6 +150,8 @@ class Back:
         self.source_has(1)
         self._patch = monkeypatch
         monkeypatch.setattr(flow_handback, "MirrorStore", Stored)
+        monkeypatch.setattr(flow_handback, "list_offsets", self.list_offsets)
+        monkeypatch.setattr(flow_handback, "offset_for_leader_epoch", self.epoch_ends)
 
     def source_has(self, *topic_ids: int | None, error: int = 0) -> None:
         """The topic on the source, as its brokers know it; None: there is none."""
@@ -150,6 +161,15 @@ class Back:
             else {"orders": SimpleNamespace(topic_id=UUID(int=topic_id), error=error)}
             for topic_id in topic_ids
         ]
+
+    async def list_offsets(self, _: object, keys: list[TopicPartition]) -> object:
+        return dict.fromkeys(keys, self.log_end)
+
+    async def epoch_ends(self, _: object, epochs: Mapping[TopicPartition, int]) -> object:
+        return {
+            key: EpochEnd(epoch, 100_000) if self.epoch_end is None else self.epoch_end
+            for key, epoch in epochs.items()
+        }
 
     def __call__(
         self,
@@ -179,7 +199,8 @@ class Back:
             yield SimpleNamespace(refresh=refresh)
 
         async def read(_: object, topics: list[MirrorTopic]) -> object:
-            return ends if topics else {}
+            copied = {source: LastMirrored(EPOCH, Offset(end)) for source, end in ends.items()}
+            return copied if topics else {}
 
         async def offsets_id(*_: object) -> UUID | None:
             return None if recorded_in is None else UUID(int=recorded_in)
@@ -209,7 +230,7 @@ class Back:
         self._patch.setattr(flow_handback, "known_topics", known_topics)
         self._patch.setattr(flow_handback, "existing_topics", existing)
         self._patch.setattr(flow_handback, "offsets_topic_id", offsets_id)
-        self._patch.setattr(flow_handback, "read_ends", read)
+        self._patch.setattr(flow_handback, "read_last_copied", read)
         self._patch.setattr(flow_handback, "member_clients", members)
         self._patch.setattr(flow_handback, "partition_count", partition_count)
         self._patch.setattr(flow_handback, "confirm_absent", absent)
@@ -431,6 +452,81 @@ def test_a_remote_topic_that_is_gone_is_no_log_to_wait_for(
     monkeypatch.setattr(settled, "KafkaDestination", lambda *_: unread)
     with pytest.raises(UserError, match=r"the remote topic a\.orders is gone"):
         back({}, {}, remote=None)
+
+
+BOTH = {FIRST: 80, SECOND: 7}
+
+
+@pytest.mark.parametrize("transactions", [False, True])
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ((79, None), "up to offset 80; on the source, the log ends at 79"),
+        ((200, EpochEnd(3, 79)), "of leader epoch 3; on the source, epoch 3 ends at offset 79"),
+        ((200, EpochEnd(2, 60)), "of leader epoch 3; on the source, epoch 2 ends at offset 60"),
+        ((200, EpochEnd(2, 90)), "of leader epoch 3; on the source, epoch 2 ends at offset 90"),
+    ],
+)
+def test_what_the_source_has_lost_is_not_handed_back(
+    back: Back,
+    monkeypatch: pytest.MonkeyPatch,
+    transactions: bool,
+    source: tuple[int, EpochEnd | None],
+    text: str,
+) -> None:
+    """Goal: MirrorMaker 2 does not skip what producers have written in the place of lost records.
+
+    Nor does it begin by auto.offset.reset, since its offset is behind the end of the log.
+    """
+    hint = "delete flow a-to-b without --hand-back"
+    if transactions:
+        in_transactions(monkeypatch, {one: position(end) for one, end in BOTH.items()})
+        hint = "commit the source's offset to go on at for group twinlog.flow.a-to-b"
+    back.log_end, back.epoch_end = ListedOffset(source[0], -1, -1), source[1]
+    with pytest.raises(UserError) as error:
+        back(BOTH, {})
+    lost = "the source has lost records that were copied: orders-0 was copied up to offset 80"
+    assert lost in str(error.value)
+    assert text in str(error.value)
+    assert hint in error.value.hint
+    assert back.written == {}
+
+
+def test_where_another_program_has_copied_to_is_in_the_source_s_log(back: Back) -> None:
+    """Goal: also of a partition of which the flow has copied nothing."""
+    back.log_end = ListedOffset(59, -1, -1)
+    with pytest.raises(UserError, match=r"orders-0 was copied up to offset 60; .* ends at 59"):
+        back({SECOND: 7}, {})
+    back.log_end = ListedOffset(60, -1, -1)
+    assert back({SECOND: 7}, {}) == [HandedBack(FIRST, 59), HandedBack(SECOND, 6)]
+
+
+@pytest.mark.parametrize("epoch_end", [EpochEnd(3, 80), EpochEnd(3, 150)])
+def test_a_source_that_ends_where_the_copy_does_has_lost_nothing(
+    back: Back, monkeypatch: pytest.MonkeyPatch, epoch_end: EpochEnd
+) -> None:
+    """Goal: an election is no loss; without an epoch of the last record, only ends are compared."""
+    back.log_end, back.epoch_end = ListedOffset(80, -1, -1), epoch_end
+    assert back(BOTH, {}) == [HandedBack(FIRST, 79), HandedBack(SECOND, 6)]
+    back.epoch_end = EpochEnd(2, 10)
+    unknown = SettledPosition(Committed(80), TopicPartition("a.orders", 0))
+    in_transactions(monkeypatch, {FIRST: unknown, SECOND: unknown})
+    assert back({}, {}) == [HandedBack(FIRST, 79), HandedBack(SECOND, 79)]
+
+
+def test_a_source_that_does_not_answer_decides_nothing(back: Back) -> None:
+    """Goal: neither a broker's refusal nor an epoch that it does not know counts as equal."""
+    answered = back.log_end
+    back.log_end = Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    with pytest.raises(Retriable, match="cannot read the source's log end"):
+        back(BOTH, {})
+    back.log_end, back.epoch_end = answered, Refusal(ErrorCode.UNKNOWN_LEADER_EPOCH)
+    with pytest.raises(Retriable, match="cannot read the end of a leader epoch"):
+        back(BOTH, {})
+    back.epoch_end = EpochEnd(-1, -1)
+    with pytest.raises(Retriable, match="does not know leader epoch 3"):
+        back(BOTH, {})
+    assert back.written == {}
 
 
 @pytest.mark.parametrize("topic_id", [9, None])

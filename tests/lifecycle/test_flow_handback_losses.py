@@ -122,3 +122,28 @@ def test_a_flow_whose_target_has_lost_records_is_not_handed_back(
     commit(pair, mirror, remote, 2)
     assert handed_back(pair, mirror, TRANSACTIONS) == [HandedBack(TopicPartition(topic, 0), 1)]
     assert recorded(pair, topic) == {0: 1}
+
+
+@pytest.mark.parametrize("settings", [{}, TRANSACTIONS])
+def test_a_flow_whose_source_has_lost_records_is_not_handed_back(
+    pair: Pair, tmp_path: Path, settings: Mapping[str, str]
+) -> None:
+    """Goal: what MirrorMaker 2 would skip of a source that has grown again is refused."""
+    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
+    asyncio.run(made(pair, mirror, topic, settings))
+    source, target = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
+    with lanes(target, tmp_path) as nodes:
+        copy_four(pair, topic, nodes)
+        lose(pair.source, TopicPartition(topic, 0), 2)
+        stop(pair, mirror, topic, nodes)
+    lost = f"the source has lost records that were copied: {topic}-0 was copied up to offset 4"
+    with pytest.raises(UserError, match=f"{lost}; on the source, the log ends at 2"):
+        handed_back(pair, mirror, settings)
+    write(source, topic, *("other" for _ in range(6)))
+    with pytest.raises(UserError, match=rf"{lost} of leader epoch (\d+); .* ends at offset 2, "):
+        handed_back(pair, mirror, settings)
+    assert recorded(pair, topic) == {}
+    if settings:
+        commit(pair, mirror, f"a.{topic}", 2)
+        assert handed_back(pair, mirror, settings) == [HandedBack(TopicPartition(topic, 0), 1)]
+        assert recorded(pair, topic) == {0: 1}

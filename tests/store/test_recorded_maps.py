@@ -1,6 +1,7 @@
 """Twin of twinlog.store.recorded_maps: which plans are of the topics that are copied now."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import cast
 from uuid import UUID
 
@@ -8,7 +9,15 @@ import pytest
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Retriable
-from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition
+from twinlog.kafka.log.leader_epochs import EpochRun
+from twinlog.kafka.types import (
+    LeaderEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    Sequence,
+    TopicPartition,
+)
 from twinlog.mirror.offset_runs import Ends
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.sequence_plan import SequencePlan
@@ -16,7 +25,8 @@ from twinlog.store import recorded_maps
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.offset_log import StoredOffsets
 from twinlog.store.offset_records import MapChunk, Route, StoredPlan
-from twinlog.store.recorded_maps import read_ends, read_maps
+from twinlog.store.recorded_maps import read_ends, read_last_copied, read_maps
+from twinlog.store.state_records import LastMirrored
 
 TOPIC = MirrorTopic(
     mirror="flow",
@@ -31,7 +41,10 @@ ROUTE = Route(UUID(int=1), "a.orders", UUID(int=2))
 
 
 def ends(
-    monkeypatch: pytest.MonkeyPatch, route: Route, count: int | None = 1
+    monkeypatch: pytest.MonkeyPatch,
+    route: Route,
+    count: int | None = 1,
+    epochs: Iterable[EpochRun] = (),
 ) -> dict[TopicPartition, int]:
     """What is recorded as copied, with a plan of this route."""
     at = Ends(Offset(80), Offset(30))
@@ -41,7 +54,7 @@ def ends(
         return count
 
     async def stored(*_: object) -> dict[int, StoredOffsets]:
-        return {0: StoredOffsets(plans={NAME: StoredPlan(NAME, plan, route)})}
+        return {0: StoredOffsets(plans={NAME: StoredPlan(NAME, plan, route, tuple(epochs))})}
 
     monkeypatch.setattr(recorded_maps, "partition_count", partitions)
     monkeypatch.setattr(recorded_maps, "read_offsets", stored)
@@ -52,6 +65,26 @@ def test_what_was_copied_ends_with_the_map(monkeypatch: pytest.MonkeyPatch) -> N
     assert ends(monkeypatch, ROUTE) == {TopicPartition("orders", 0): 80}
     with pytest.raises(Retriable):
         ends(monkeypatch, ROUTE, None)
+
+
+@pytest.mark.parametrize(
+    ("runs", "epoch"),
+    [
+        ([(0, 40, 2), (40, 80, 3)], 3),
+        ([(0, 40, 2), (40, 90, 3)], 3),
+        ([(0, 40, 2), (40, 80, 3), (80, 95, 4)], 3),
+        ([(0, 40, 2)], -1),
+        ([], -1),
+    ],
+)
+def test_the_epoch_is_that_of_the_last_copied_record(
+    monkeypatch: pytest.MonkeyPatch, runs: list[tuple[int, int, int]], epoch: int
+) -> None:
+    """Goal: an epoch that was not seen is not guessed, nor is one of a record behind the copy."""
+    epochs = [EpochRun(Offset(s), Offset(e), LeaderEpoch(n)) for s, e, n in runs]
+    ends(monkeypatch, ROUTE, epochs=epochs)
+    last = asyncio.run(read_last_copied(cast("KafkaCluster", None), [TOPIC]))
+    assert last == {TopicPartition("orders", 0): LastMirrored(LeaderEpoch(epoch), Offset(80))}
 
 
 @pytest.mark.parametrize(

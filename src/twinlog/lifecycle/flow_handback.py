@@ -4,6 +4,8 @@ Only for partitions that are STOPPED (`kafka-mirrors --remove`): they were fence
 what was copied, and nothing more lands. What was copied is in the recorded map; of a flow that
 writes in transactions, it is the committed position: the fence has ended its last transaction.
 The seal has compared the end of the map with the target's logs. Of a position this is done here.
+So is the comparison with the source, for both: an engine asks whether the source's log still has
+the leader epoch before its position (KIP-320), but an offset of Connect has no epoch.
 MirrorMaker 2 has to be stopped, too: Connect reads its offsets when it starts.
 
 An offset is of one topic. If the source topic was deleted or recreated since the flow has copied
@@ -42,22 +44,24 @@ from twinlog.kafka.client.references import EVERYTHING
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError, UserError
 from twinlog.kafka.groups.offsets import member_clients
+from twinlog.kafka.requests.partitions import list_offsets, offset_for_leader_epoch
 from twinlog.kafka.requests.topics import NewTopic, confirm_absent, create_topics, known_topics
-from twinlog.kafka.types import TopicPartition
+from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
 from twinlog.lifecycle.creation import connected_source
 from twinlog.lifecycle.destination_topics import existing_topics
 from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset, decode, encode
 from twinlog.mirror.flow import FlowRules, connect_worker_of, flow_of
 from twinlog.mirror.flow_settings import TAKEOVER
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.settings import TRANSLATED
+from twinlog.mirror.settings import TRANSACTIONAL, TRANSLATED
 from twinlog.mirror.states import State
 from twinlog.runtime.steps import FORGONE
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.store.control_topics import LANES_GROUP, States, partition_count
 from twinlog.store.mirrors import MirrorStore, stored_flow
 from twinlog.store.offset_log import OFFSETS_TOPIC, offsets_topic_id
-from twinlog.store.recorded_maps import read_ends
+from twinlog.store.recorded_maps import read_last_copied
+from twinlog.store.state_records import LastMirrored
 from twinlog.store.topic_reader import read_whole
 from twinlog.store.topic_writer import ALL, Entry, append
 
@@ -117,8 +121,8 @@ class _Recorded(NamedTuple):
 class _Copied(NamedTuple):
     """What a flow has copied."""
 
-    ends: Mapping[TopicPartition, int]
-    """The source's offsets up to which its partitions were copied."""
+    ends: Mapping[TopicPartition, LastMirrored]
+    """By the source's partitions, up to where they were copied."""
     positions: Mapping[MirrorPartition, SettledPosition]
     """Those of a flow in transactions, which no seal has compared with the target's logs."""
 
@@ -141,7 +145,8 @@ async def hand_back(
     Raises:
         UserError: there is no such flow, a partition is not STOPPED, it is not known what of it was
             copied, its remote topic or `__mirror_offsets` was recreated, the target has lost
-            records of a flow in transactions, or its position is older, MirrorMaker 2 is running,
+            records of a flow in transactions, or its position is older, the source has lost records
+            that were copied, MirrorMaker 2 is running,
             or will go on in another remote topic, or has recorded an offset that the flow has not
             reached (unless `twinlog.takeover` of `properties` decides that),
             the source is another cluster, or a right is missing.
@@ -169,11 +174,17 @@ async def hand_back(
                 )
     async with connected_source(replace(mirror, source=dict(properties)), EVERYTHING) as source:
         former = await _former_topics(source, topics)
-    present = [topic for topic in topics if topic.topic not in former]
-    ends, positions = await _copied_to(destination, mirror, present)
-    # A position is known whatever has become of its partition.
-    reasons = states if mirror.kind == TRANSLATED else States({}, {})
-    await _require_known(destination, name, present, reasons, ends)
+        present = [topic for topic in topics if topic.topic not in former]
+        ends, positions = await _copied_to(destination, mirror, present)
+        # A position is known whatever has become of its partition.
+        reasons = states if mirror.kind == TRANSLATED else States({}, {})
+        await _require_known(destination, name, present, reasons, ends)
+        upto = {
+            partition.source: _upto(mirror, topic, partition, ends.get(partition.source))
+            for topic in present
+            for partition in topic.mirror_partitions
+        }
+        await _require_on_source(source, mirror, upto, ends)
     await _require_copies(destination, name, positions)
     flow, worker = flow_of(properties), connect_worker_of(properties)
     _require_same_names(name, present, flow)
@@ -183,11 +194,6 @@ async def hand_back(
             f"{', '.join(members)}",
             hint="stop it: it reads offsets when it starts",
         )
-    upto = {
-        partition.source: _upto(mirror, topic, partition, ends.get(partition.source))
-        for topic in present
-        for partition in topic.mirror_partitions
-    }
     anew = {
         partition.source: 0
         for topic in topics
@@ -210,7 +216,7 @@ async def hand_back(
 
 
 def _upto(
-    mirror: Mirror, topic: MirrorTopic, partition: MirrorPartition, copied_to: int | None
+    mirror: Mirror, topic: MirrorTopic, partition: MirrorPartition, copied: LastMirrored | None
 ) -> int:
     """The source's offset from which on a partition is to be copied; 0: from its log start on.
 
@@ -221,13 +227,13 @@ def _upto(
         mirror: the flow.
         topic: the partition's topic.
         partition: the partition.
-        copied_to: where its copy ends; None: it was never located. If it was, that is where the
+        copied: where its copy ends; None: it was never located. If it was, that is where the
             flow has begun or gone on: before where it follows the topic from, if the source has
             lost its end in between.
     """
     begin = topic.begin(partition.partition)
-    if copied_to is not None:
-        return max(copied_to, begin or 0)
+    if copied is not None:
+        return max(copied.end, begin or 0)
     if begin is None and flow_of(mirror.source).settings.consumer_auto_offset_reset == "latest":
         begin = topic.follows_from(partition.partition)
     return begin or 0
@@ -293,7 +299,7 @@ async def _copied_to(
         TwinlogError: not now.
     """
     if mirror.kind == TRANSLATED:
-        return _Copied(await read_ends(destination, topics), {})
+        return _Copied(await read_last_copied(destination, topics), {})
     group = position_group(LANES_GROUP, mirror.name)
     try:
         positions = await settled_positions(destination, group, topics)
@@ -301,8 +307,88 @@ async def _copied_to(
         raise UserError(
             f"it is not known what flow {mirror.name} has copied: {error}", hint=_THEN
         ) from error
-    ends = {name.source: one.committed.offset for name, one in positions.items()}
+    ends = {
+        name.source: LastMirrored(
+            LeaderEpoch(one.committed.leader_epoch), Offset(one.committed.offset)
+        )
+        for name, one in positions.items()
+    }
     return _Copied(ends, positions)
+
+
+async def _require_on_source(
+    source: KafkaCluster,
+    mirror: Mirror,
+    upto: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, LastMirrored],
+) -> None:
+    """Check that the source's logs still have what was copied.
+
+    After an unclean election a log may end earlier, and may have grown since with other records:
+    MirrorMaker 2 would skip those below its offset.
+
+    Args:
+        source: the source.
+        mirror: the flow.
+        upto: from where on each partition is to be copied.
+        ends: where the copies end; without a leader epoch, only the end of the log is compared.
+
+    Raises:
+        UserError: a log ends before such an offset, or has other records there.
+        Retriable: not now; or a broker does not know the epoch.
+    """
+    wanted = {partition: end for partition, end in upto.items() if end > 0}
+    epochs = {
+        partition: last.epoch
+        for partition, last in ends.items()
+        if last.end > 0 and last.epoch != UNKNOWN_EPOCH
+    }
+    high_watermarks = await list_offsets(source, list(wanted))
+    for partition, end in sorted(wanted.items()):
+        log_end = high_watermarks[partition]
+        if isinstance(log_end, Refusal):
+            raise log_end.error("read the source's log end", topic=partition.topic)
+        if end > log_end.offset:
+            reason = f"up to offset {end}; on the source, the log ends at {log_end.offset}"
+            raise _lost_on_source(mirror, partition, reason)
+    epoch_ends = await offset_for_leader_epoch(source, epochs)
+    for partition, epoch in sorted(epochs.items()):
+        found = epoch_ends[partition]
+        if isinstance(found, Refusal):
+            raise found.error("read the end of a leader epoch", topic=partition.topic)
+        if found.end_offset < 0:
+            raise Retriable(
+                f"a broker of the source does not know leader epoch {epoch}, of which records were "
+                "copied",
+                topic=partition.topic,
+                partition=partition.partition,
+            )
+        end = ends[partition].end
+        # An earlier epoch: the source has none of the records of this one.
+        if found.leader_epoch != epoch or found.end_offset < end:
+            reason = (
+                f"up to offset {end} of leader epoch {epoch}; on the source, epoch "
+                f"{found.leader_epoch} ends at offset {found.end_offset}, before later epochs"
+            )
+            raise _lost_on_source(mirror, partition, reason)
+
+
+def _lost_on_source(mirror: Mirror, partition: TopicPartition, reason: str) -> UserError:
+    hint = _without(mirror.name)
+    if mirror.kind == TRANSACTIONAL:
+        group = position_group(LANES_GROUP, mirror.name)
+        hint = f"commit the source's offset to go on at for group {group} on the target, {_THEN}"
+    return UserError(
+        f"the source has lost records that were copied: {partition} was copied {reason}", hint=hint
+    )
+
+
+def _without(name: str) -> str:
+    """What remains to be done where a flow cannot be handed back."""
+    return (
+        f"delete flow {name} without --hand-back: MirrorMaker 2 goes on where it had stopped "
+        "itself, and copies again what the flow has copied"
+    )
 
 
 async def _require_copies(
@@ -333,17 +419,14 @@ async def _require_known(
     name: str,
     topics: Sequence[MirrorTopic],
     states: States,
-    ends: Mapping[TopicPartition, int],
+    ends: Collection[TopicPartition],
 ) -> None:
     """Check that what was copied is known, and is still there.
 
     Raises:
         UserError: it is not.
     """
-    hint = (
-        f"delete flow {name} without --hand-back: MirrorMaker 2 goes on where it had stopped "
-        "itself, and copies again what the flow has copied"
-    )
+    hint = _without(name)
     existing = await existing_topics(destination, {topic.destination_name for topic in topics})
     recorded_in = await offsets_topic_id(destination) or NO_TOPIC_ID
     for topic in topics:

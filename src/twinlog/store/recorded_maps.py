@@ -9,6 +9,7 @@ from collections.abc import Collection
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
 from twinlog.kafka.errors import Retriable
+from twinlog.kafka.log.leader_epochs import SourceEpochs
 from twinlog.kafka.requests.topics import confirm_absent
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.recorded_map import RecordedMap
@@ -17,6 +18,7 @@ from twinlog.store.control_topics import partition_count
 from twinlog.store.offset_log import OFFSETS_TOPIC, read_offsets
 from twinlog.store.offset_records import StoredPlan
 from twinlog.store.snapshot import owners
+from twinlog.store.state_records import LastMirrored
 
 
 async def read_maps(
@@ -71,17 +73,31 @@ async def read_ends(
     Raises:
         TwinlogError: they cannot be read now.
     """
+    return {
+        source: last.end for source, last in (await read_last_copied(destination, topics)).items()
+    }
+
+
+async def read_last_copied(
+    destination: KafkaCluster, topics: Collection[MirrorTopic]
+) -> dict[TopicPartition, LastMirrored]:
+    """See `read_ends`: with the source's leader epoch of the last record, as it was copied."""
     count = await partition_count(destination, OFFSETS_TOPIC)
     if count is None:
         raise Retriable("a broker does not know the topic", topic=OFFSETS_TOPIC)
     stored = await read_offsets(destination)
     return {
-        name.source: plan.plan.recorded.source
+        name.source: _last(plan)
         for place, partitions in owners(topics, count).items()
         if place in stored
         for name, topic in partitions
         if (plan := stored[place].plans.get(name)) is not None and _is_of(plan, topic)
     }
+
+
+def _last(stored: StoredPlan) -> LastMirrored:
+    end = stored.plan.recorded.source
+    return LastMirrored(SourceEpochs(stored.epochs).before(end), end)
 
 
 def _is_of(stored: StoredPlan, topic: MirrorTopic) -> bool:
