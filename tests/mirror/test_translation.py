@@ -42,6 +42,12 @@ def test_offsets_that_another_program_has_copied_are_not_translated() -> None:
     assert SAME.untranslated(offsets) == frozenset()
 
 
+def test_offsets_are_not_translated_where_the_copy_is_lost() -> None:
+    """Goal: the map names places at which the destination may have other records now."""
+    lost = Translation({A: COPY}, {A: Behind(5)}, lost=frozenset({A}))
+    assert lost.untranslated({A: 6, COPY: 0}) == {A}
+
+
 def test_names_and_offsets_are_translated_in_both_directions() -> None:
     assert RENAMED.topic("a") == "s.a"
     assert RENAMED.offsets(A).to_destination(7) == 12

@@ -18,10 +18,12 @@ OTHER = TopicPartition("orders-2", 0)
 WHOLE = TargetLog(0, 100)
 
 
-def offset_map(source: int = 0, destination: int = 50, count: int = 10) -> RecordedMap:
+def offset_map(
+    source: int = 0, destination: int = 50, count: int = 10, *, lost: bool = False
+) -> RecordedMap:
     runs = OffsetRuns(Ends(Offset(0), Offset(40)))
     runs.append(Run(Offset(source), Offset(destination), count))
-    return RecordedMap(runs, runs.end.source, pending=False)
+    return RecordedMap(runs, runs.end.source, pending=False, lost=lost)
 
 
 def known(
@@ -29,10 +31,11 @@ def known(
     bounds: TargetLog | Refusal = WHOLE,
     gone: str = "",
     mapped: bool = True,
+    lost: bool = False,
 ) -> FlowOffsets:
     return FlowOffsets(
         names={SOURCE: REMOTE},
-        maps={SOURCE: offset_map()} if mapped else {},
+        maps={SOURCE: offset_map(lost=lost)} if mapped else {},
         bounds={} if gone else {REMOTE: bounds},
         gone={REMOTE.topic: gone} if gone else {},
     )
@@ -69,6 +72,16 @@ def test_an_answer_that_is_not_known_is_none(
     (back,) = offsets.to_source(REMOTE, 55)
     assert back.source_offset is None
     assert back.answer is answer
+
+
+@pytest.mark.parametrize("offset", [4, 10])
+def test_nothing_is_translated_where_copies_are_lost(offset: int) -> None:
+    """Goal: other producers have filled the log again; their records are not named as copies."""
+    found = known(lost=True).to_target(SOURCE, offset)
+    assert (found.target_offset, found.answer, found.known) == (None, MapAnswer.LOST, False)
+    assert "the target has lost records that were copied" in found.text
+    (back,) = known(lost=True).to_source(REMOTE, 50 + offset)
+    assert (back.source_offset, back.answer, back.known) == (None, MapAnswer.LOST, False)
 
 
 def test_behind_the_last_record_is_the_logs_end() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -794,6 +795,16 @@ def test_an_offset_is_committed_again_where_it_is(world: World) -> None:
     world.source.commit("g", 900)
     world.check(translation=grown)
     assert world.destination.commits[2:] == [{REMOTE: Committed(5001)}, {REMOTE: Committed(900)}]
+
+
+def test_nothing_is_committed_where_copies_are_lost(world: World) -> None:
+    """Goal: the map names places at which the target may have other records now."""
+    copied = flow((0, 0, 1000))
+    world.source.commit("g", 900)
+    world.check(translation=replace(copied, lost=frozenset({A})))
+    assert not world.destination.commits
+    world.check(translation=copied)
+    assert world.destination.commits == [{REMOTE: Committed(900)}]
 
 
 def test_a_flows_record_of_a_former_version_proves_nothing(world: World) -> None:

@@ -47,6 +47,8 @@ class MapAnswer(Enum):
     """There is no record with this timestamp or a later one."""
     BEHIND_LOG = auto()
     """It is behind the end of the target's log."""
+    LOST = auto()
+    """The target is known to have lost records: others may be where the map has these."""
     RECREATED = auto()
     """The topic was deleted or recreated on one side: its offsets are others now."""
     UNREADABLE = auto()

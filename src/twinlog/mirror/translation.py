@@ -83,10 +83,11 @@ class Translation:
 
     def untranslated(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """The partitions of which it is not known where these offsets are on the destination."""
+        nowhere = self.unknown | self.lost
         return frozenset(
             partition
             for partition, offset in offsets.items()
-            if partition in self.unknown or not self.translates(partition, offset)
+            if partition in nowhere or not self.translates(partition, offset)
         )
 
     def name(self, partition: TopicPartition) -> TopicPartition:

@@ -40,6 +40,10 @@ class NoAnswer(NamedTuple):
 Question = int | NoAnswer
 """An offset of a partition, or why there is none."""
 
+_LOST: Final = (
+    "the target has lost records that were copied (the partition is FAILED), and may have others "
+    "at their offsets"
+)
 _TEXTS: Final[Mapping[tuple[Direction, MapAnswer], str]] = {
     (Direction.TO_TARGET, MapAnswer.RECORD): "",
     (Direction.TO_TARGET, MapAnswer.NEXT): (
@@ -147,9 +151,11 @@ class FlowOffsets:
     def _map(self, source: TopicPartition, target: TopicPartition) -> RecordedMap | NoAnswer:
         if target.topic in self.gone:
             return NoAnswer(MapAnswer.RECREATED, self.gone[target.topic])
-        return self.maps.get(source) or NoAnswer(
-            MapAnswer.NO_MAP, "nothing of this partition was copied yet"
-        )
+        offset_map = self.maps.get(source)
+        if offset_map is None:
+            return NoAnswer(MapAnswer.NO_MAP, "nothing of this partition was copied yet")
+        # From which offset on is not recorded, and a log that has grown again does not show it.
+        return NoAnswer(MapAnswer.LOST, _LOST) if offset_map.lost else offset_map
 
 
 def _text(direction: Direction, found: OffsetAnswer, offset_map: RecordedMap) -> str:

@@ -181,6 +181,7 @@ def test_unknown_log_bounds_of_a_group_are_reported(world: World) -> None:
         (Translation(begins={A: 50}), "the flow began at a later offset"),
         (Translation(unknown=frozenset({A})), "no offset is translated there yet"),
         (Translation(unknown=frozenset({A, B})), "no offset is translated there yet"),
+        (Translation(lost=frozenset({A})), "the target has lost records that were copied"),
     ],
 )
 def test_offsets_that_cannot_be_translated_are_named(

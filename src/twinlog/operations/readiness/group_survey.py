@@ -54,6 +54,7 @@ AT_ONCE: Final = 20
 
 _BEGAN_LATER: Final = "not compared, as the flow began at a later offset"
 _NOTHING_COPIED: Final = "not compared, as no offset is translated there yet"
+_LOST: Final = "not compared, as the target has lost records that were copied"
 
 ByTopic = dict[str, tuple[GroupFacts, ...]]
 
@@ -166,11 +167,13 @@ def not_translated(
         translation: where the partitions and offsets are on the destination.
     """
     unmapped = translation.unknown.intersection(partitions)
+    lost = translation.lost.intersection(partitions) - unmapped
     return [
         f"offsets of {group}: {why}: {few(sorted(of_these))}"
         for why, of_these in (
             (_NOTHING_COPIED, unmapped),
-            (_BEGAN_LATER, {*partitions} - unmapped),
+            (_LOST, lost),
+            (_BEGAN_LATER, {*partitions} - unmapped - lost),
         )
         if of_these
     ]
