@@ -1,6 +1,7 @@
 """Twin of twinlog.mirror.translation."""
 
-from twinlog.kafka.types import TopicPartition
+from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run
 from twinlog.mirror.translation import SAME, Translation
 
 A, COPY = TopicPartition("a", 0), TopicPartition("s.a", 0)
@@ -40,6 +41,16 @@ def test_offsets_that_another_program_has_copied_are_not_translated() -> None:
     assert taken_over.untranslated(offsets) == {A}
     assert Translation(unknown=frozenset({COPY})).untranslated(offsets) == {COPY}
     assert SAME.untranslated(offsets) == frozenset()
+
+
+def test_a_group_behind_what_is_copied_is_at_another_place() -> None:
+    """Goal: what it has committed there besides does not describe the offset that it gets."""
+    runs = OffsetRuns(Ends(Offset(5), Offset(0)))
+    runs.append(Run(Offset(7), Offset(0), 3))
+    copied = Translation({A: COPY}, {A: runs}, positions={A: 12})  # 10 and 11 have no copy
+    places = {offset: copied.keeps_place(A, offset) for offset in (4, 5, 6, 9, 10, 12, 13)}
+    assert places == {4: False, 5: True, 6: True, 9: True, 10: True, 12: True, 13: False}
+    assert SAME.keeps_place(A, 13)
 
 
 def test_offsets_are_not_translated_where_the_copy_is_lost() -> None:

@@ -797,6 +797,27 @@ def test_an_offset_is_committed_again_where_it_is(world: World) -> None:
     assert world.destination.commits[2:] == [{REMOTE: Committed(5001)}, {REMOTE: Committed(900)}]
 
 
+def test_metadata_of_an_offset_that_is_not_copied_yet_is_left_out(world: World) -> None:
+    """Goal: a group does not get what describes a higher offset; what has no copy is no distance.
+
+    The source may die before the rest is copied, and the group goes on with what it has here.
+    """
+    copied = replace(flow((0, 0, 300)), positions={A: 301})  # 300 is a transaction marker
+    world.source.groups["g"] = {A: Committed(500, "of 500")}
+    world.check(translation=copied)
+    world.source.groups["g"] = {A: Committed(301, "of 301")}
+    world.check(translation=copied)
+    world.source.groups["g"] = {A: Committed(500, "of 500")}
+    world.check(translation=copied)
+    world.check(translation=replace(flow((0, 0, 300), (301, 300, 300)), positions={A: 601}))
+    assert world.destination.commits == [
+        {REMOTE: Committed(300)},
+        {REMOTE: Committed(300, "of 301")},
+        {REMOTE: Committed(300)},
+        {REMOTE: Committed(499, "of 500")},
+    ]
+
+
 def test_nothing_is_committed_where_copies_are_lost(world: World) -> None:
     """Goal: the map names places at which the target may have other records now."""
     copied = flow((0, 0, 1000))

@@ -76,6 +76,9 @@ class Translation:
     lost: frozenset[TopicPartition] = frozenset()
     """Partitions of the source whose copy is known to have lost records: the map names offsets at
     which others may be now."""
+    positions: Mapping[TopicPartition, int] = field(default_factory=lambda: MappingProxyType({}))
+    """By the source's partition, the offset below which everything was copied or has no copy. It
+    may be above the end of the map: behind a transaction marker, say."""
 
     def translates(self, partition: TopicPartition, offset: int) -> bool:
         """Whether it is known where this offset of a mapped partition is on the destination."""
@@ -89,6 +92,14 @@ class Translation:
             for partition, offset in offsets.items()
             if partition in nowhere or not self.translates(partition, offset)
         )
+
+    def keeps_place(self, partition: TopicPartition, offset: int) -> bool:
+        """Whether the lowest offset (`OffsetMap.lowest`) is the same place of a group.
+
+        It is another one behind what is copied, and in front of where the map begins.
+        """
+        lowest = self.offsets(partition).lowest(offset)
+        return lowest <= offset <= self.positions.get(partition, offset)
 
     def name(self, partition: TopicPartition) -> TopicPartition:
         """The destination's partition of a source's."""

@@ -33,7 +33,8 @@ An offset is copied only
 
 An offset beyond the log end is committed as the log end, and copied again by the next check. One
 below the log start is committed as the log start. Neither has the metadata of the original, which
-may describe that very offset. The leader epoch is -1.
+may describe that very offset. Where the destination has other offsets (a flow), that holds for the
+end and the beginning of what is copied, too. The leader epoch is -1.
 
 **Races.** Kafka has no conditional commit. A commit of a client that is no member is refused while
 the group has members (25 UNKNOWN_MEMBER_ID), so a group that becomes active after the check is not
@@ -398,7 +399,11 @@ async def read_offsets(
         {partition: at.offset for partition, at in committed.items()}
     )
     translated = {
-        partition: at._replace(offset=translation.offsets(partition).lowest(at.offset))
+        partition: Committed(
+            translation.offsets(partition).lowest(at.offset),
+            at.metadata if translation.keeps_place(partition, at.offset) else "",
+            at.leader_epoch,
+        )
         for partition, at in committed.items()
         if partition not in untranslated
     }

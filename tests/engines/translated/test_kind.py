@@ -28,7 +28,8 @@ def test_what_a_former_flow_has_not_mapped_is_not_translated(
 
     async def read(*_: object) -> dict[TopicPartition, RecordedMap]:
         runs = OffsetRuns(Ends(Offset(5000), Offset(900)))
-        return {TopicPartition("orders", at): RecordedMap(runs, 5000, False) for at in (0, 1)}
+        recorded = RecordedMap(runs, Offset(5010), pending=False)
+        return {TopicPartition("orders", at): recorded for at in (0, 1)}
 
     monkeypatch.setattr(kind, "read_maps", read)
     topic = MirrorTopic(
@@ -45,6 +46,7 @@ def test_what_a_former_flow_has_not_mapped_is_not_translated(
         1: 6000,
         2: 70,
     }
+    assert found.positions[A] == 5010
     assert not found.translates(A, 4200)
     assert found.translates(A, 5000)
 

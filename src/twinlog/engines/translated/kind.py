@@ -46,4 +46,5 @@ class TranslatedKind:
         lacking = {name: one.runs.start.source for name, one in recorded.items() if one.lacks_start}
         unknown = frozenset(names.keys() - maps.keys())
         lost = frozenset(name for name, one in recorded.items() if one.lost)
-        return Translation(names, maps, unknown, {**begins, **lacking}, lost)
+        positions = {name: one.position for name, one in recorded.items()}
+        return Translation(names, maps, unknown, {**begins, **lacking}, lost, positions)
