@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Mapping
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
@@ -15,18 +15,20 @@ from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.groups.offsets import Committed, Group
 from twinlog.kafka.requests.partitions import ListedOffset
-from twinlog.kafka.types import TopicPartition
+from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.mirror.mm2_records import Checkpoint, Heartbeat
 from twinlog.mirror.mm2_records import encode as encode_mm2
+from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run
+from twinlog.mirror.recorded_map import RecordedMap
 from twinlog.mirror.reported_positions import report_mark
 from twinlog.mirror.settings import TRANSACTIONAL, TRANSLATED
 from twinlog.mirror.translation import Translation
-from twinlog.operations.readiness import flow_survey, group_survey
-from twinlog.operations.readiness.facts import SourceLog
+from twinlog.operations.readiness import flow_survey, group_findings, group_survey
+from twinlog.operations.readiness.facts import GroupFacts, Skip, SourceLog
 from twinlog.operations.readiness.flow_survey import FlowSurvey
 from twinlog.operations.readiness.group_survey import ByTopic
-from twinlog.operations.readiness.reasons import Finding
+from twinlog.operations.readiness.reasons import Finding, Reason
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.offset_records import Route
 from twinlog.sync.group_rules import Bounds, Log
@@ -36,22 +38,31 @@ FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
 GROUP = "readers"
 
 
-def survey(**translation: Any) -> FlowSurvey:
+def survey(
+    recorded: Mapping[TopicPartition, RecordedMap] = MappingProxyType({}),
+    *,
+    syncs: bool = False,
+    **translation: Any,
+) -> FlowSurvey:
     """A flow of a topic with two partitions, of which 10 offsets each are copied."""
+    properties = {"enabled": "true", "sync.group.offsets.enabled": str(syncs).lower()}
     names = {one: TopicPartition("a.t", one.partition) for one in (FIRST, SECOND)}
     subject = SimpleNamespace(
         mirror=SimpleNamespace(
             name="a-to-b",
             kind=TRANSLATED,
-            source=stored_properties({"bootstrap.servers": "a:1"}, {"enabled": "true"}, "a", "b"),
+            source=stored_properties({"bootstrap.servers": "a:1"}, properties, "a", "b"),
         ),
         topics=[MirrorTopic(mirror="a-to-b", topic="t", topic_id=UUID(int=1), partitions=2)],
         described=SimpleNamespace(topics=[]),
+        settings=SimpleNamespace(groups_include=()),
         partitions=[FIRST, SECOND],
-        translation=Translation(names=names, **translation),
+        translation=Translation(
+            names, {partition: one.runs for partition, one in recorded.items()}, **translation
+        ),
     )
     ends = {FIRST: 10, SECOND: 10}
-    return FlowSurvey(cast(Any, None), cast(Any, subject), {}, ends, ends)
+    return FlowSurvey(cast(Any, None), cast(Any, subject), recorded, ends, ends)
 
 
 def groups(
@@ -60,10 +71,11 @@ def groups(
     *,
     refused: Mapping[TopicPartition, Refusal] | None = None,
     lists_all: bool = True,
-    **translation: Any,
+    log_start: int = 0,
+    **flow_settings: Any,
 ) -> tuple[ByTopic, tuple[Finding, ...]]:
     """What is found of one group, whose checkpoints are what it has committed."""
-    flow, refusals = survey(**translation), refused or {}
+    flow, refusals = survey(**flow_settings), refused or {}
 
     async def listed(_: object) -> dict[str, Group]:
         return {GROUP: Group(GROUP, "Empty", "classic")}
@@ -91,13 +103,18 @@ def groups(
         ]
         return SimpleNamespace(checkpoints=stored, unreadable=())
 
+    async def compared(*_: object, **__: object) -> tuple[ByTopic, tuple[Finding, ...]]:
+        return {"t": (GroupFacts(group=GROUP, unread=10),)}, ()
+
+    monkeypatch.setattr(flow_survey, "group_facts", compared)
+    monkeypatch.setattr(flow_survey, "group_offsets", offsets)
     monkeypatch.setattr(flow_survey, "list_groups", listed)
     monkeypatch.setattr(flow_survey, "committed_offsets", offsets)
     monkeypatch.setattr(flow_survey, "log_bounds", bounds)
     monkeypatch.setattr(group_survey, "lists_all_groups", complete)
     monkeypatch.setattr(FlowSurvey, "_read_checkpoints", checkpoints)
     source = SimpleNamespace(config=SimpleNamespace(security=SimpleNamespace(principal="User:n")))
-    logs = {one: SourceLog(0, 10, 10) for one in (FIRST, SECOND)}
+    logs = {one: SourceLog(log_start, 10, 10) for one in (FIRST, SECOND)}
     return asyncio.run(flow.groups(cast(Any, source), logs))
 
 
@@ -127,6 +144,45 @@ def test_offsets_that_cannot_be_compared_are_named(monkeypatch: pytest.MonkeyPat
     refused = {SECOND: Refusal(ErrorCode.LEADER_NOT_AVAILABLE)}
     _, findings = groups(monkeypatch, committed, refused=refused)
     assert [f"cannot read the log bounds of {SECOND}" in one.text for one in findings] == [True]
+
+
+@pytest.mark.parametrize("syncs", [False, True], ids=["checkpoints", "commits"])
+def test_a_group_in_front_of_where_the_flow_began_is_named(
+    monkeypatch: pytest.MonkeyPatch, *, syncs: bool
+) -> None:
+    """Goal: its offset is translated to the flow's beginning; what is in between would be skipped.
+
+    What the source has deleted since is lost to the group anyway, so an offset in front of that is
+    none in front of the flow.
+    """
+    runs = OffsetRuns(Ends(Offset(6), Offset(6)))
+    runs.append(Run(Offset(6), Offset(6), 4))
+    recorded = {SECOND: RecordedMap(runs, Offset(10), pending=False)}
+    committed = {FIRST: Committed(4), SECOND: Committed(3)}
+
+    def of_group(log_start: int, **translation: Any) -> GroupFacts:
+        by_topic, _ = groups(
+            monkeypatch,
+            committed,
+            log_start=log_start,
+            recorded=recorded,
+            syncs=syncs,
+            **translation,
+        )
+        ((found,),) = by_topic.values()
+        return found
+
+    found = of_group(2)
+    assert found.left_out == (Skip(SECOND, 3, 6, follows=False),)
+    assert found.unread == 10 + 3
+    [finding] = group_findings.of_group(found)
+    assert finding.reason is Reason.GROUP_SKIPS
+    assert "t-1 (source 3, destination 6)" in finding.text
+    assert of_group(5).left_out == (Skip(SECOND, 5, 6, follows=False),)
+    assert not of_group(6).left_out
+    assert not of_group(2, begins={SECOND: 6}).left_out, "not translated, and named for it"
+    committed[SECOND] = Committed(6)
+    assert not of_group(2).left_out
 
 
 def test_reported_positions_are_no_offsets_of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,11 +59,12 @@ class RecordedFlow(CopiedTopic):
         """The topic of its checkpoints."""
         return f"{self.alias}.checkpoints.internal"
 
-    def copy(self, count: int, *, recorded: int | None = None) -> None:
-        """Write copies, and a map of them, or of so many."""
+    def copy(self, count: int, *, recorded: int | None = None, begin: int = 0) -> None:
+        """Write copies, and a map of them, or of so many, which begins at an offset."""
         librdkafka_tools.write(self.target, self.remote, librdkafka_tools.simple(count + SHIFT))
         length = count if recorded is None else recorded
-        run = Run(Offset(0), Offset(SHIFT), length)
+        start = START._replace(source=Offset(begin))
+        run = Run(start.source, Offset(SHIFT), length)
 
         async def store(cluster: KafkaCluster) -> None:
             snapshot = await MirrorStore(cluster).snapshot()
@@ -74,7 +75,7 @@ class RecordedFlow(CopiedTopic):
             route = Route(topic.topic_id, self.remote, topic.destination_topic_id)
             count = len((await cluster.refresh([OFFSETS_TOPIC])).topics[OFFSETS_TOPIC].partitions)
             place = state_partition(self.flow, topic.topic_id, 0, count)
-            records = (MapChunk(name, 0, START, (run,)), StoredPlan(name, plan, route))
+            records = (MapChunk(name, 0, start, (run,)), StoredPlan(name, plan, route))
             entries = [Entry(OFFSETS_TOPIC, place, *encode(record)) for record in records]
             answers = await append(cluster, entries, acks=ALL)
             assert not [one for one in answers.values() if isinstance(one, Refusal)]
@@ -158,6 +159,25 @@ def test_groups_are_judged_by_their_checkpoints(flow: RecordedFlow) -> None:
     texts = [text.text for text in found.all_findings()]
     assert any(names["behind"] in text for text in texts)
     assert not any(names["right"] in text for text in texts)
+
+
+@pytest.mark.parametrize("commits", ["true", "false"])
+def test_a_group_in_front_of_where_the_flow_began_is_reported(pair: Pair, commits: str) -> None:
+    """Goal: it is at the flow's beginning on the target, and would skip what is in front of it."""
+    flow = RecordedFlow(pair, **{"sync.group.offsets.enabled": commits})
+    flow.copy(8, begin=12)
+    groups = {f"{name}-{flow.topic}": at for name, at in (("front", 7), ("at-begin", 12))}
+    for group, offset in groups.items():
+        librdkafka_tools.commit(flow.source, group, flow.topic, {0: offset})
+        librdkafka_tools.commit(flow.target, group, flow.remote, {0: SHIFT})
+        flow.checkpoint(group, offset, SHIFT)
+    readiness = flow.readiness()
+    skipped = reasons(readiness)[Reason.GROUP_SKIPS]
+    assert f"group front-{flow.topic} would skip records of {flow.topic}-0 (source 7" in skipped
+    assert "at-begin" not in skipped
+    assert Reason.GROUP_BEHIND not in reasons(readiness)
+    found = [group_of(readiness, group) for group in groups]
+    assert [one and one.unread for one in found] == [13, 8]
 
 
 def test_old_heartbeats_and_checkpoints_are_reported(flow: RecordedFlow) -> None:

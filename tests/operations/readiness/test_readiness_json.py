@@ -38,6 +38,7 @@ GROUP = GroupFacts(
     missing=3,
     ahead=4,
     skips=(Skip(PLACE, 3, 5, follows=True),),
+    left_out=(Skip(PLACE, 1, 2, follows=False),),
     deleted=(Standing(PLACE, 9),),
     unread=5,
     unread_from=(Standing(PLACE, 6),),
@@ -125,6 +126,7 @@ EXPECTED = {
                     "missing": 3,
                     "ahead": 4,
                     "skips": [{"partition": 0, "source": 3, "destination": 5, "follows": True}],
+                    "left_out": [{"partition": 0, "source": 1, "destination": 2, "follows": False}],
                     "deleted": [{"partition": 0, "destination": 9}],
                     "unread": 5,
                 }

@@ -141,6 +141,9 @@ class GroupFacts:
     skips: tuple[Skip, ...] = ()
     ahead: int = 0
     """Offsets that it has read on the source and that the destination does not have."""
+    left_out: tuple[Skip, ...] = ()
+    """Of a flow: where the source has records that the group has not read, and that are not copied,
+    as the flow began behind them; the destination's offset is that beginning, as the source's."""
     deleted: tuple[Standing, ...] = ()
     """Offsets that the mirror has copied to the destination, and the source does not have now."""
     unread: int = 0
@@ -166,6 +169,7 @@ class GroupFacts:
             "missing": self.missing,
             "ahead": self.ahead,
             "skips": self.skips,
+            "left_out": self.left_out,
             "deleted": [
                 {"partition": standing.partition.partition, "destination": standing.offset}
                 for standing in self.deleted

@@ -19,7 +19,7 @@ the clock of this machine.
 """
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -27,7 +27,7 @@ from typing import Final
 from twinlog.engines.transactional.positions import committed_positions, position_group
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import ProtocolError, Refusal, TwinlogError
-from twinlog.kafka.groups.offsets import Committed, committed_offsets, list_groups
+from twinlog.kafka.groups.offsets import Committed, Group, committed_offsets, list_groups
 from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.copied_topics import copied_topics
@@ -42,6 +42,7 @@ from twinlog.operations.readiness.facts import (
     GroupFacts,
     MirrorFacts,
     PartitionFacts,
+    Skip,
     SourceLog,
 )
 from twinlog.operations.readiness.group_survey import (
@@ -58,7 +59,7 @@ from twinlog.store.control_topics import LANES_GROUP
 from twinlog.store.recorded_maps import read_maps
 from twinlog.store.topic_reader import Tail
 from twinlog.sync.flow_records import ALL_S, KINDS
-from twinlog.sync.group_rules import in_source_offsets, log_bounds
+from twinlog.sync.group_rules import group_offsets, in_source_offsets, log_bounds
 from twinlog.sync.stored_checkpoints import StoredCheckpoints, read_checkpoints
 from twinlog.text import few
 
@@ -222,19 +223,19 @@ class FlowSurvey:
                 *(subject.settings.groups_include, mapped),
                 translation=subject.translation,
             )
-            names = {
-                group.group
+            kinds = {
+                group.group: group.kind
                 for groups in facts.values()
                 for group in groups
-                if group.followed and group.kind in KINDS
+                if group.followed
             }
-            ahead = {
-                name: self._ahead(_own(await committed_offsets(source, name)))
-                for name in sorted(names)
+            committed = {
+                name: _by_topic(await group_offsets(source, Group(name, "", kind)))
+                for name, kind in sorted(kinds.items())
             }
             followed = {
                 topic: tuple(
-                    replace(group, ahead=ahead.get(group.group, {}).get(topic, 0))
+                    self._beyond_map(group, committed[group.group].get(topic, {}), mapped)
                     for group in groups
                     if group.followed
                 )
@@ -285,15 +286,14 @@ class FlowSurvey:
             facts = offset_facts(
                 *(group.name, logs, bounds.logs, offsets, remote), own=frozenset(remote)
             )
-            ahead = self._ahead(committed)
+            by_source = _by_topic(committed)
             for topic, found in facts.items():
                 by_topic[topic].append(
                     replace(
-                        found,
+                        self._beyond_map(found, by_source.get(topic, {}), logs),
                         kind=group.kind,
                         idle_on_source=group.idle,
                         deleted=(),
-                        ahead=ahead.get(topic, 0),
                     )
                 )
         if stored.unreadable:
@@ -301,15 +301,36 @@ class FlowSurvey:
         findings = [Finding(Reason.GROUP_UNREADABLE, f"groups: {text}") for text in failed]
         return {topic: tuple(facts) for topic, facts in by_topic.items()}, (*incomplete, *findings)
 
-    def _ahead(self, committed: Mapping[TopicPartition, Committed]) -> Mapping[str, int]:
-        """How many offsets a group has read that are not copied, by topic.
+    def _beyond_map(
+        self,
+        group: GroupFacts,
+        offsets: Mapping[TopicPartition, int],
+        logs: Mapping[TopicPartition, SourceLog],
+    ) -> GroupFacts:
+        """The facts of a group with what translated offsets do not show.
 
-        Translated offsets do not show it: they end where the map does.
+        They begin and end where the map does. What is below the source's log start is no loss: a
+        flow that begins at the beginning has begun there, or below.
+
+        Args:
+            group: the facts by translated offsets.
+            offsets: what it has committed on the source for the topic.
+            logs: the source's logs, of the partitions that are mapped.
         """
-        ahead: Counter[str] = Counter()
-        for partition, at in committed.items():
-            ahead[partition.topic] += max(at.offset - self.ends.get(partition, at.offset), 0)
-        return ahead
+        known = self._maps.keys() & logs.keys() - self._subject.translation.untranslated(offsets)
+        left_out = tuple(
+            Skip(partition, unread_from, begin, follows=False)
+            for partition, offset in sorted(offsets.items())
+            if partition in known
+            for begin in [self._maps[partition].runs.start.source]
+            if (unread_from := max(offset, logs[partition].start or 0)) < begin
+        )
+        return replace(
+            group,
+            ahead=sum(max(at - self.ends.get(p, at), 0) for p, at in offsets.items()),
+            left_out=left_out,
+            unread=group.unread + sum(skip.destination - skip.source for skip in left_out),
+        )
 
     def _in_source_offsets(
         self,
@@ -442,6 +463,16 @@ class FlowSurvey:
 def _own(committed: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, Committed]:
     """A group's own offsets, without the positions that a flow reports in its name."""
     return {p: at for p, at in committed.items() if not is_reported(at.metadata)}
+
+
+def _by_topic(
+    committed: Mapping[TopicPartition, Committed],
+) -> Mapping[str, Mapping[TopicPartition, int]]:
+    """The offsets that a group has committed itself, by topic."""
+    by_topic: defaultdict[str, dict[TopicPartition, int]] = defaultdict(dict)
+    for partition, at in _own(committed).items():
+        by_topic[partition.topic][partition] = at.offset
+    return by_topic
 
 
 def _age_ms(times_ms: Collection[int]) -> int | None:

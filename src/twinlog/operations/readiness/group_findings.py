@@ -39,6 +39,12 @@ def of_group(group: GroupFacts) -> Iterator[Finding]:
             Reason.GROUP_AHEAD,
             f"{name} has read {group.ahead} offsets that are not mirrored yet",
         )
+    if group.left_out:
+        yield Finding(
+            Reason.GROUP_SKIPS,
+            f"{name} would skip records of {_places(group.left_out)}, which are not copied, as the "
+            "flow began behind them: let it read up to there on the source",
+        )
     if group.deleted:
         yield _deleted(group, name)
     if not group.followed and group.skips:
