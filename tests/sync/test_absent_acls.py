@@ -131,6 +131,24 @@ def test_a_takeover_restarts_the_check() -> None:
     assert looks.gone(OTHER, after=ABSENT_S) == ONE
 
 
+def test_a_mirror_that_has_moved_away_and_back_restarts_the_check() -> None:
+    """Goal: the sync of ACLs forgets, too; what it knows of other mirrors stays."""
+    nothing: Any = None
+    now = 0.0
+    sync = AclSync(nothing, nothing, nothing, lambda: now)
+
+    def gone(mirror: str) -> frozenset[Acl]:
+        source: Any = Source(OTHER)
+        return asyncio.run(sync._absent.gone(source, mirror, ONE, advice="trust it"))
+
+    assert gone("m") == gone("o") == NONE
+    sync.forget(lambda mirror: mirror == "m")
+    now += ABSENT_S
+    assert (gone("m"), gone("o")) == (NONE, ONE)
+    now += ABSENT_S
+    assert gone("m") == ONE
+
+
 def test_listed_acls_are_not_kept_in_memory(caplog: pytest.LogCaptureFixture) -> None:
     """Goal: a source that lists other ACLs at each check does not fill a node's memory."""
     nothing: Any = None

@@ -78,6 +78,10 @@ class Both:
         self.now += ABSENT_S
         return failed
 
+    def move(self) -> None:
+        """Move the mirror to another node, and back."""
+        self._sync.forget(lambda _: True)
+
     async def mirror_topic(self) -> None:
         """Give the mirror a topic, of the mirror's name."""
         topic = MirrorTopic(mirror=self.name, topic=self.name, topic_id=uuid4(), partitions=1)
@@ -139,6 +143,9 @@ def test_copied_acls_follow_the_source(secured_pair: tuple[Secured, Secured], to
             assert await clusters.look() == 0
             assert await clusters.here() == {first, second, foreign}, "one look proves nothing"
             assert await clusters.made() == {first}
+            clusters.move()
+            assert await clusters.look() == 0
+            assert await clusters.here() == {first, second, foreign}, "another node looked before"
             assert await clusters.sync() == 0
             assert await clusters.here() == {second, foreign}
             assert await clusters.made() == frozenset()

@@ -1,7 +1,10 @@
 """Source topics that a mirror covers and does not mirror; with brokers: test_refresh.py."""
 
+import asyncio
+from collections.abc import Collection
 from dataclasses import replace
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -9,7 +12,8 @@ import pytest
 from twinlog.kafka.client.metadata import Topic
 from twinlog.store.config_records import ConfigRecord, Mirror, MirrorTopic, Wanted, encode
 from twinlog.store.snapshot import Snapshot, StoredRecord
-from twinlog.sync.topics import not_mirrored
+from twinlog.sync import topics as topic_syncs
+from twinlog.sync.topics import DeletedTopics, not_mirrored
 
 MIRROR = Mirror(name="m", source={}, source_cluster_id="s", topic_patterns=("t.*",))
 OTHER = Mirror(name="o", source={}, source_cluster_id="s")
@@ -72,3 +76,25 @@ def test_a_topic_added_by_name_counts_as_unmirrored_once_deleted() -> None:
     assert missed(REMOVED, mirror=named, topic_id=2) == {}
     lost = replace(REMOVED, source_deleted=True)
     assert missed(lost, mirror=named, topic_id=2).keys() == {"t"}
+
+
+def test_a_takeover_restarts_the_check_for_deleted_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: the topic may have been there while another node looked."""
+
+    async def absent(_: object, topics: Collection[str]) -> Collection[str]:
+        return topics
+
+    monkeypatch.setattr(topic_syncs.admin, "absent_everywhere", absent)
+    sync = DeletedTopics()
+
+    def gone(mirror: str) -> bool:
+        topics = [replace(OURS, mirror=mirror)]
+        context: Any = SimpleNamespace(name=mirror, topics=topics, there={}, source=None)
+        return bool(asyncio.run(sync.compare(context)))
+
+    assert not gone("m")
+    assert not gone("o")
+    sync.forget(lambda mirror: mirror == "m")
+    assert not gone("m")
+    assert gone("m")
+    assert gone("o")

@@ -50,7 +50,7 @@ from twinlog.store.control_topics import STATE_TOPIC
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
 from twinlog.sync.absent_acls import AbsentAcls, MirrorTexts
-from twinlog.sync.base import Host, Remark, ReportedSync, SyncContext
+from twinlog.sync.base import Host, Moved, Remark, ReportedSync, SyncContext
 from twinlog.sync.created_acls import carry_out
 from twinlog.sync.group_rules import group_offsets, served
 from twinlog.sync.read_only import ReadOnly
@@ -204,6 +204,10 @@ class AclSync(ReportedSync[AclDifference | NoAuthorizer]):
     def create(cls, host: Host) -> "AclSync":
         """The sync of one node, with its guard of read-only topics."""
         return cls(host.destination, host.store, host.sync(ReadOnly))
+
+    def forget(self, moved: Moved) -> None:
+        """Begin anew to look for missing ACLs: another node may have seen them meanwhile."""
+        self._absent.forget(moved)
 
     def concerns(self, settings: MirrorSettings, topics: Collection[MirrorTopic]) -> bool:
         """Whether ACLs follow: without any rule nothing is read, and existing copies stay."""

@@ -49,7 +49,7 @@ from twinlog.store.config_records import (
 )
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
-from twinlog.sync.base import METADATA, Sync, SyncContext
+from twinlog.sync.base import METADATA, Moved, Sync, SyncContext, drop
 from twinlog.text import few
 
 log = logging.getLogger(__name__)
@@ -445,6 +445,10 @@ class DeletedTopics(Sync[Collection[MirrorTopic]]):
 
     def __init__(self) -> None:
         self._missing_topics: dict[str, set[MirrorTopic]] = {}
+
+    def forget(self, moved: Moved) -> None:
+        """Begin anew: another node may have seen the topics meanwhile."""
+        drop(moved, self._missing_topics)
 
     async def compare(self, context: SyncContext) -> Collection[MirrorTopic]:
         """Topics that were missing in two checks, and that no broker knows.
