@@ -153,6 +153,29 @@ def test_changed_configs_are_restored() -> None:
     assert config_changes(wanted, destination, EXCLUDE) == {"retention.ms": "5", "flush.ms": None}
 
 
+def test_retention_is_set_on_the_topic_where_the_default_is_equal() -> None:
+    """Goal: a default that is lowered later deletes nothing; other defaults are left alone.
+
+    What is set is not set again, and what is excluded, or not known for certain, is not set at all.
+    """
+    source = {
+        "cleanup.policy": SourceConfig("delete", False),
+        "retention.ms": SourceConfig("5", False),
+        "retention.bytes": SourceConfig("-1", False),
+        "min.insync.replicas": SourceConfig("2", True),
+    }
+    default = {name: DestinationConfig(one.value, False) for name, one in source.items()}
+    wanted = destination_configs(source, [], set())
+    changes = config_changes(wanted, default, [])
+    assert changes == {"retention.ms": "5", "retention.bytes": "-1"}
+    pinned = default | {name: DestinationConfig(value, True) for name, value in changes.items()}
+    assert config_changes(wanted, pinned, []) == {}
+    exclude = [re.compile(r"retention\..*")]
+    assert config_changes(destination_configs(source, exclude, set()), default, exclude) == {}
+    behind = source | {"retention.ms": SourceConfig("5", False, "a broker does not answer")}
+    assert settled_changes(changes, behind, default) == {"retention.bytes": "-1"}
+
+
 def test_excluded_and_unknown_configs_are_not_changed() -> None:
     """Settings of another cluster's storage, and unknown ones, are left alone, too."""
     destination = current(min_insync_replicas="2", remote_storage_enable="true")

@@ -3,17 +3,19 @@
 import asyncio
 
 import pytest
-from clients import make_topic
+from clients import client, make_topic
 from secured_clusters import PASSWORDS, Secured, sasl
 from sync_contexts import sync_context
 from waiting import until_async
 
+from conftest import Pair
 from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal, UserError
 from twinlog.kafka.requests.topics import (
     Alteration,
     AlterOperation,
+    ConfigSource,
     describe_configs,
     incremental_alter_configs,
     topic_resource,
@@ -25,7 +27,7 @@ from twinlog.operations.readiness.survey import survey
 from twinlog.operations.readiness.verdict import judge
 from twinlog.store.mirrors import MirrorStore
 from twinlog.sync.base import run_sync
-from twinlog.sync.configs import ConfigSync
+from twinlog.sync.configs import ConfigDifference, ConfigSync
 
 pytestmark = pytest.mark.broker
 
@@ -102,5 +104,49 @@ def test_a_topic_without_describe_configs_right_does_not_block_others(
                 await add_topics(destination, topic, more)
             there_now = (await destination.refresh(more)).topics.keys()
             assert not there_now & set(more), "nothing was created"
+
+    asyncio.run(run())
+
+
+def test_a_retention_that_was_unset_is_set_again_though_the_default_is_equal(
+    pair: Pair, topic: str
+) -> None:
+    """Goal: a default that is lowered later deletes nothing; what is set is not set again."""
+
+    async def run() -> None:
+        async with client(pair.source) as source, client(pair.destination) as destination:
+            await make_topic(source, topic)
+            servers = {"bootstrap.servers": pair.source.bootstrap_servers}
+            await create_mirror(destination, topic, servers)
+            await add_topics(destination, topic, [topic])
+            store, sync = MirrorStore(destination), ConfigSync()
+            topics = [one for one in (await store.snapshot()).topics if one.topic == topic]
+            context = sync_context(source, destination, store, topic, topics=topics)
+            resource = topic_resource(topic)
+
+            async def is_set() -> bool:
+                entries = (await describe_configs(destination, [resource], ["retention.ms"]))[
+                    resource
+                ]
+                assert not isinstance(entries, Refusal), entries
+                assert entries["retention.ms"].value == "604800000"
+                return entries["retention.ms"].source == ConfigSource.TOPIC
+
+            async def is_unset() -> bool:
+                return not await is_set()
+
+            async def differing() -> tuple[str, ...]:
+                difference = (await sync.compare(context))[topic]
+                assert isinstance(difference, ConfigDifference), difference
+                return difference.names
+
+            assert await is_set()
+            unset = {resource: [Alteration("retention.ms", AlterOperation.DELETE)]}
+            assert await incremental_alter_configs(destination, unset) == {resource: None}
+            await until_async(is_unset)
+            assert await differing() == ("retention.ms",)
+            assert await run_sync(sync, context) == 0
+            await until_async(is_set)
+            assert await differing() == ()
 
     asyncio.run(run())

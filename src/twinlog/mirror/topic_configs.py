@@ -306,7 +306,9 @@ def config_changes(
 ) -> ConfigChanges:
     """The changes of the destination's topic; None unsets a configuration.
 
-    `FIXED` is not changed: the owner of a partition relies on it.
+    `FIXED` is not changed: the owner of a partition relies on it. The rest of `CONTENT` is set on
+    the topic itself, also where the destination's default is equal: brokers may have another one,
+    or get it, and would delete by it until the next check, or for good if the source is dead.
 
     Args:
         desired_configs: see `destination_configs`.
@@ -317,7 +319,9 @@ def config_changes(
     changes: dict[str, str | None] = {
         name: value
         for name, value in desired_configs.items()
-        if name in current and current[name].value != value and name not in FIXED
+        if name in current
+        and name not in FIXED
+        and (current[name].value != value or (name in CONTENT and not current[name].explicit))
     }
     for name, config in current.items():
         if (
