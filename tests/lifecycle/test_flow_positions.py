@@ -6,7 +6,9 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
+import confluent_kafka
 import librdkafka_tools
+import lost_logs
 import pytest
 from clients import client
 from confluent_kafka import Consumer
@@ -21,6 +23,7 @@ from twinlog.kafka.groups.offsets import Committed, commit_offsets
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.flow_creation import create_flow, stored_properties
 from twinlog.lifecycle.flow_positions import GroupSide, ImportedPosition, import_positions
+from twinlog.local.cluster import LocalCluster
 from twinlog.local.load import delete_before
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.control_topics import ControlTopics
@@ -178,6 +181,26 @@ def test_what_cannot_be_imported_is_refused(pair: Pair, topic: str, transactions
     assert [(one.position, one.lost) for one in begun.imported()] == [(3, 2)]
     with pytest.raises(UserError, match=f"has the topic {topic} already, and its positions"):
         begun.imported()
+
+
+def test_an_offset_behind_records_that_the_source_has_lost_is_refused(
+    pair: Pair, fragile: LocalCluster, topic: str
+) -> None:
+    """Goal: what came in place of lost records is copied; a consumer's commit has its epoch."""
+    begun = Begun(Pair(fragile, pair.destination), topic, "false")
+    lost_logs.write(begun.source, topic, *map(str, range(5)))
+    with librdkafka_tools.consumer(begun.source, begun.group) as reader:
+        reader.assign([confluent_kafka.TopicPartition(topic, 0, COUNT)])
+        read = [reader.poll(60) for _ in range(5)]
+        assert read[-1] is not None
+        assert read[-1].offset() == COUNT + 4
+        reader.commit(message=read[-1], asynchronous=False)
+    assert begun.positions(dry_run=True) == {0: COUNT + 5}
+    lost_logs.lose(fragile, TopicPartition(topic, 0), 3)
+    lost_logs.write(begun.source, topic, *map(str, range(10)))
+    assert f"ends at offset {COUNT + 2}: it has lost records" in begun.refused()
+    begun.commit({0: COUNT + 2})
+    assert begun.positions() == {0: COUNT + 2}
 
 
 def test_positions_of_a_former_flow_are_replaced_only_on_request(

@@ -19,9 +19,10 @@ from twinlog.engines.transactional.positions import (
 )
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Topic
-from twinlog.kafka.errors import Retriable, UserError
+from twinlog.kafka.error_codes import ErrorCode
+from twinlog.kafka.errors import Refusal, Retriable, UserError
 from twinlog.kafka.groups.offsets import Committed, Group
-from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.kafka.types import EpochEnd, Offset, TopicPartition
 from twinlog.lifecycle import flow_positions
 from twinlog.lifecycle.flow_positions import GroupSide, import_positions
 from twinlog.mirror.flow import flow_properties
@@ -51,6 +52,7 @@ class Memory:
         self.topics = {topic.name: topic for topic in topics}
         self.offsets: dict[str, dict[TopicPartition, Committed]] = {GROUP: {}, FLOWS: {}}
         self.pending: set[TopicPartition] = set()
+        self.epoch_ends: dict[TopicPartition, EpochEnd | Refusal] = {}
         self.config = SimpleNamespace(grants=None)
 
     async def refresh(self, _: object) -> object:
@@ -70,6 +72,7 @@ class Imports:
             patch.setattr(flow_positions, name, getattr(self, name))
         for name in ("commit_offsets", "settled_positions", "ClusterLogs"):
             patch.setattr(flow_positions, name, getattr(self, name))
+        patch.setattr(flow_positions, "offset_for_leader_epoch", self.offset_for_leader_epoch)
         patch.setattr(flow_positions, "MirrorStore", lambda _: self)
         patch.setattr(flow_positions, "FlowClusters", lambda **_: self)
 
@@ -119,6 +122,12 @@ class Imports:
     ) -> dict[TopicPartition, None]:
         cluster.offsets[group].update(offsets)
         return dict.fromkeys(offsets)
+
+    async def offset_for_leader_epoch(
+        self, cluster: Memory, epochs: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, EpochEnd | Refusal]:
+        assert cluster is self.source
+        return {partition: cluster.epoch_ends[partition] for partition in epochs}
 
     async def settled_positions(self, cluster: Memory, group: str, _: object) -> object:
         found = cluster.offsets[group]
@@ -207,6 +216,38 @@ def test_offsets_of_topics_that_the_flow_does_not_copy_are_left_out(imports: Imp
     imports.target.offsets[GROUP] = {REMOTE: Committed(9), **others}
     imports(TARGET)
     assert imports.added == {ORDERS: 9}
+
+
+@pytest.mark.parametrize("side", [SOURCE, TARGET])
+@pytest.mark.parametrize(
+    ("end", "error", "text"),
+    [
+        (EpochEnd(5, 9), None, ""),
+        (EpochEnd(5, 20), None, ""),
+        (EpochEnd(5, 8), UserError, "epoch 5 ends at offset 8: it has lost records"),
+        (EpochEnd(3, 7), UserError, "epoch 3 ends at offset 7: it has lost records"),
+        (EpochEnd(-1, -1), UserError, "leader epoch 5, which the source's log does not have"),
+        (Refusal(ErrorCode.NETWORK_EXCEPTION), Retriable, "the end offset of a leader epoch"),
+    ],
+)
+def test_an_offset_behind_records_that_the_source_has_lost_is_refused(
+    imports: Imports,
+    side: GroupSide,
+    end: EpochEnd | Refusal,
+    error: type[Exception] | None,
+    text: str,
+) -> None:
+    """Goal: what came in place of the lost records is not passed over; silence proves nothing."""
+    cluster, key = (imports.source, ORDERS) if side is SOURCE else (imports.target, REMOTE)
+    cluster.offsets[GROUP] = {key: Committed(9, "", 5)}
+    imports.source.epoch_ends = {ORDERS: end}
+    if error is None:
+        imports(side)
+        assert imports.added == {ORDERS: 9}
+        return
+    with pytest.raises(error, match=text):
+        imports(side)
+    assert imports.added == {}
 
 
 @pytest.mark.parametrize("side", [SOURCE, TARGET])

@@ -28,6 +28,7 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Topic
 from twinlog.kafka.errors import Refusal, Retriable, UserError
 from twinlog.kafka.groups.offsets import (
+    NO_EPOCH,
     Committed,
     commit_offsets,
     committed_offsets,
@@ -35,6 +36,7 @@ from twinlog.kafka.groups.offsets import (
     list_groups,
 )
 from twinlog.kafka.log_reader import ClusterLogs
+from twinlog.kafka.requests.partitions import offset_for_leader_epoch
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.lifecycle.creation import connected_source
 from twinlog.lifecycle.destination_topics import existing_topics, known_id
@@ -98,7 +100,8 @@ async def import_positions(
         MirrorRefused: UNKNOWN_MIRROR; TOPIC_ALREADY_IN_MIRROR: a node has added a topic meanwhile.
         UserError: the flow has a topic or positions already; the group has members, or no offset of
             the flow's topics, or one that is not in the source's log, or of a partition that the
-            source does not show; a right is missing.
+            source does not show; the source has lost records that the group has read; a right is
+            missing.
         Retriable: a cluster is unreachable, or a transaction with offsets of the group is open.
     """
     store = MirrorStore(destination)
@@ -210,7 +213,7 @@ def _of_source(
     flow: FlowRules,
     topics: Mapping[str, Topic],
     side: GroupSide,
-) -> dict[TopicPartition, int]:
+) -> dict[TopicPartition, Committed]:
     """The offsets by the source's partition, of topics that the flow copies.
 
     Args:
@@ -224,7 +227,7 @@ def _of_source(
     """
     names = copied_topics({*topics, *_named(offsets, flow, side)}, *flow)
     sources = {remote: name for name, remote in names.items()}
-    found: dict[TopicPartition, int] = {}
+    found: dict[TopicPartition, Committed] = {}
     for key, at in sorted(offsets.items()):
         if side is GroupSide.TARGET and is_reported(at.metadata):
             continue  # of a flow from there
@@ -248,7 +251,7 @@ def _of_source(
                     hint="try again; grant DESCRIBE on the source's topic; or, if it was deleted, "
                     "delete the offset (kafka-consumer-groups --delete-offsets)",
                 )
-            found[partition] = at.offset
+            found[partition] = at
     return found
 
 
@@ -267,19 +270,20 @@ def _named(offsets: Collection[TopicPartition], flow: FlowRules, side: GroupSide
 
 
 async def _checked(
-    source: KafkaCluster, found: Mapping[TopicPartition, int], names: Mapping[str, str]
+    source: KafkaCluster, found: Mapping[TopicPartition, Committed], names: Mapping[str, str]
 ) -> list[ImportedPosition]:
     """The positions, if the source's logs have them.
 
     Raises:
-        UserError: one is behind the end of its log.
+        UserError: one is behind the end of its log, or the source has lost what was read there.
+        Retriable: a leader of the source does not answer.
     """
     logs = ClusterLogs(source)
     await logs.refresh(list({partition.topic for partition in found}))
     bounds = await logs.bounds(list(found))
     positions: list[ImportedPosition] = []
-    for partition, offset in sorted(found.items()):
-        bound = bounds[partition]
+    for partition, committed in sorted(found.items()):
+        bound, offset = bounds[partition], committed.offset
         if bound.error:
             Refusal(bound.error).fail("read the log's bounds", topic=partition.topic)
         if offset > bound.high_watermark:
@@ -298,7 +302,42 @@ async def _checked(
                 lost=max(0, bound.start - offset),
             )
         )
+    await _require_epochs(source, found)
     return positions
+
+
+async def _require_epochs(source: KafkaCluster, found: Mapping[TopicPartition, Committed]) -> None:
+    """Refuse positions at which the source has other records than those that were read.
+
+    A consumer commits the leader epoch of the record before its offset. If that epoch ends earlier
+    in the leader's log, an unclean election has taken records, and those that came in their place
+    would be passed over (KIP-320). The consumer itself would find that when it starts.
+
+    Raises:
+        UserError: such an epoch ends before the offset, or is not known.
+        Retriable: a leader does not answer.
+    """
+    epochs = {p: at.leader_epoch for p, at in found.items() if at.leader_epoch != NO_EPOCH}
+    ends = await offset_for_leader_epoch(source, epochs)
+    for partition, epoch in sorted(epochs.items()):
+        end, offset = ends[partition], found[partition].offset
+        if isinstance(end, Refusal):
+            end.fail("read the end offset of a leader epoch", topic=partition.topic)
+        known = f"the group has offset {offset} of {partition}, read in leader epoch {epoch}"
+        if end.end_offset < 0:
+            raise UserError(
+                f"{known}, which the source's log does not have",
+                hint="the source topic was recreated, or these are offsets of another cluster: "
+                "check --on; kafka-consumer-groups --reset-offsets commits an offset without epoch",
+            )
+        if end.end_offset < offset:
+            raise UserError(
+                f"{known}; on the source, epoch {end.leader_epoch} ends at offset "
+                f"{end.end_offset}: it has lost records that the group has read, and has others "
+                "there now",
+                hint=f"reset the group to offset {end.end_offset} or a lower one "
+                "(kafka-consumer-groups --reset-offsets), then import",
+            )
 
 
 async def _former(
