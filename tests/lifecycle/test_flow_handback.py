@@ -696,6 +696,19 @@ def test_the_operator_says_what_becomes_of_an_offset_that_is_ahead(back: Back) -
     assert back.written == {FIRST: 1000, SECOND: 0}
 
 
+def test_an_offset_is_kept_only_if_no_other_one_would_be_used(back: Back) -> None:
+    """Goal: a former connector's offset, or one in a topic without precedence, decides nothing."""
+    in_file(back, connect_offsets_storage_topic=OWN, twinlog_takeover="recorded")
+    for recorded in (
+        {WORKER: stored(FIRST, 500), OWN: stored(FIRST, 300)},
+        {WORKER: stored(FIRST, 500) + stored(FIRST, 300, connector="x")},
+    ):
+        back.recorded = recorded
+        with pytest.raises(UserError, match=r"offsets 300 and 500 of orders-0.* is not known"):
+            back({FIRST: 400}, {})
+        assert back.topics == []
+
+
 def test_an_offset_is_written_to_the_partition_that_has_its_key(
     back: Back, monkeypatch: pytest.MonkeyPatch
 ) -> None:

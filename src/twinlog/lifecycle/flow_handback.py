@@ -112,10 +112,9 @@ class _Recorded(NamedTuple):
     offsets: Mapping[TopicPartition, Mapping[str, int | None]]
     """By connector, the last offset that it has copied; None: that was removed."""
 
-    def last(self, partition: TopicPartition) -> int:
-        """The highest offset of a partition; -1 if there is none."""
-        found = self.offsets.get(partition, {}).values()
-        return max((offset for offset in found if offset is not None), default=-1)
+    def of(self, partition: TopicPartition) -> list[int]:
+        """The offsets of a partition, of all connectors."""
+        return [one for one in self.offsets.get(partition, {}).values() if one is not None]
 
 
 class _Copied(NamedTuple):
@@ -500,8 +499,22 @@ def _ahead(
     Raises:
         UserError: there are some, and the operator has not said what becomes of them.
     """
-    last = {source: max(one.last(source) for one in recorded) for source in upto}
-    ahead = {source: last[source] for source, end in upto.items() if last[source] >= end}
+    offsets = {source: [at for one in recorded for at in one.of(source)] for source in upto}
+    ahead = {
+        source: max(found)
+        for source, found in offsets.items()
+        if max(found, default=-1) >= upto[source]
+    }
+    keeps = flow.settings.twinlog_takeover == "recorded"
+    for source, offset in ahead.items() if keeps else ():
+        if (lowest := min(offsets[source])) < upto[source]:
+            raise UserError(
+                f"MirrorMaker 2 has recorded the offsets {lowest} and {offset} of {source}, by "
+                "several connectors or in several topics, and the flow has copied up to "
+                f"{upto[source]}: which of them it goes on at is not known",
+                hint=f"remove the offsets that it does not use, or set {TAKEOVER}=ignore in the "
+                "file to replace them all",
+            )
     if ahead and flow.settings.twinlog_takeover not in {"recorded", "ignore"}:
         source, offset = min(ahead.items())
         raise UserError(

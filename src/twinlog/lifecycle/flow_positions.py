@@ -330,13 +330,17 @@ async def _require_epochs(source: KafkaCluster, found: Mapping[TopicPartition, C
                 hint="the source topic was recreated, or these are offsets of another cluster: "
                 "check --on; kafka-consumer-groups --reset-offsets commits an offset without epoch",
             )
-        if end.end_offset < offset:
+        # At the offset itself, the epoch may have no record yet: a consumer that begins at the end
+        # commits the leader's epoch.
+        is_another = end.leader_epoch != epoch and end.end_offset > offset
+        if end.end_offset < offset or is_another:
             raise UserError(
                 f"{known}; on the source, epoch {end.leader_epoch} ends at offset "
                 f"{end.end_offset}: it has lost records that the group has read, and has others "
                 "there now",
-                hint=f"reset the group to offset {end.end_offset} or a lower one "
-                "(kafka-consumer-groups --reset-offsets), then import",
+                hint="reset the group to an offset in front of them, "
+                f"{min(end.end_offset, offset)} or a lower one (kafka-consumer-groups "
+                "--reset-offsets), then import",
             )
 
 

@@ -362,6 +362,18 @@ def test_records_that_are_deleted_after_the_end_was_reached_are_a_failure() -> N
     asyncio.run(body())
 
 
+def test_a_transaction_that_is_open_where_a_flow_begins_is_not_the_end_of_the_log() -> None:
+    """Goal: what retention deletes behind it was there when the flow began."""
+
+    async def body() -> None:
+        flow = Flow()
+        flow.partition.fresh = True
+        await flow.read(_fetched()._replace(high_watermark=20))
+        assert flow.partition.begins
+
+    asyncio.run(body())
+
+
 @pytest.mark.parametrize("begins", [True, False])
 def test_deleted_records_are_passed_over_and_counted_where_that_is_wanted(begins: bool) -> None:
     """Goal: retention may delete records while a flow begins; later only on request."""

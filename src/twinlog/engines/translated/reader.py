@@ -194,7 +194,7 @@ class FlowReader:
         else:
             partition.source_end = max(partition.source_end, fetched.high_watermark)
             partition.source_stable = max(partition.source_stable, fetched.last_stable)
-            if 0 <= fetched.last_stable <= offset:
+            if 0 <= fetched.high_watermark <= offset:
                 partition.fresh = False  # what comes from now on was not there when it began
             if len(fetched.records):
                 await self._queue(partition, sequence, offset, fetched, steps)
