@@ -4,9 +4,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
-from typing import cast
 
 import confluent_kafka
 import librdkafka_tools
@@ -20,11 +18,9 @@ from waiting import until
 
 from conftest import Pair
 from twinlog.engines.transactional.positions import position_group
-from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import TwinlogError, UserError
 from twinlog.kafka.groups.offsets import Committed, commit_offsets
-from twinlog.kafka.types import EpochEnd, LeaderEpoch, Offset, TopicPartition
-from twinlog.lifecycle import flow_positions
+from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.flow_creation import create_flow, stored_properties
 from twinlog.lifecycle.flow_positions import GroupSide, ImportedPosition, import_positions
 from twinlog.local.cluster import LocalCluster
@@ -205,28 +201,6 @@ def test_an_offset_behind_records_that_the_source_has_lost_is_refused(
     assert f"ends at offset {COUNT + 2}: it has lost records" in begun.refused()
     begun.commit({0: COUNT + 2})
     assert begun.positions() == {0: COUNT + 2}
-
-
-@pytest.mark.parametrize(
-    ("end", "refused"), [((5, 100), False), ((5, 99), True), ((4, 100), False), ((4, 120), True)]
-)
-def test_an_epoch_that_the_source_has_lost_is_found(
-    end: tuple[int, int], refused: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Goal: records of an earlier epoch at these offsets were not read.
-
-    At the offset itself, an epoch may have no record: a consumer that begins at the end commits it.
-    """
-    partition = TopicPartition("orders", 0)
-
-    async def ends(*_: object) -> dict[TopicPartition, EpochEnd]:
-        return {partition: EpochEnd(*end)}
-
-    monkeypatch.setattr(flow_positions, "offset_for_leader_epoch", ends)
-    source = cast("KafkaCluster", None)
-    found = {partition: Committed(Offset(100), "", LeaderEpoch(5))}
-    with pytest.raises(UserError, match="has lost records") if refused else nullcontext():
-        asyncio.run(flow_positions._require_epochs(source, found))
 
 
 def test_positions_of_a_former_flow_are_replaced_only_on_request(

@@ -226,6 +226,9 @@ def test_offsets_of_topics_that_the_flow_does_not_copy_are_left_out(imports: Imp
         (EpochEnd(5, 20), None, ""),
         (EpochEnd(5, 8), UserError, "epoch 5 ends at offset 8: it has lost records"),
         (EpochEnd(3, 7), UserError, "epoch 3 ends at offset 7: it has lost records"),
+        # An epoch without records yet is left out: a consumer that begins at the end commits it.
+        (EpochEnd(4, 9), None, ""),
+        (EpochEnd(4, 20), UserError, "epoch 4 ends at offset 20: it has lost records"),
         (EpochEnd(-1, -1), UserError, "leader epoch 5, which the source's log does not have"),
         (Refusal(ErrorCode.NETWORK_EXCEPTION), Retriable, "the end offset of a leader epoch"),
     ],
