@@ -217,6 +217,8 @@ class Torture:
         self.failed: Counter[str] = Counter()
         self.held: Counter[str] = Counter()
         self.removed: list[Removed] = []
+        self.source_hit = False
+        """Whether a broker of the source was killed or paused."""
         self._began = time.monotonic()
         self._verified = self._began
         remote = tiered(stage.directory / "remote", DEFAULT_VERSION)
@@ -322,14 +324,30 @@ class Torture:
                 )
         self.look(verify=True)
         self.oracle.look_at_the_end(EVERY)
-        checked = self.stage.check(TOPICS)
-        for problem in checked.problems:
-            self.oracle.problem(f"writers' numbers: {problem}")
+        self._check_numbers()
         log = ConsumerView(self.stage.source.bootstrap_servers)
         for one in self.removed:
             if one.ends:
                 one.write(self.stage.destination.bootstrap_servers)
                 one.check(self.oracle, log, self.stage.destination.bootstrap_servers)
+
+    def _check_numbers(self) -> None:
+        """Check the writers' numbers on the destination.
+
+        Once, a broker of the source was paused for longer than its session, and records of aborted
+        transactions were in both logs, those of committed ones in neither. Which of the source's
+        broker and its client did that is not known; a mirror writes nothing there. So if a broker
+        of the source was killed or paused, wrong numbers that its own log has too are reported, and
+        are no problem of the mirror.
+        """
+        checked = self.stage.check(TOPICS)
+        own = checked.in_source if self.source_hit else []
+        for problem in checked.problems:
+            if problem in own:
+                self.say(f"wrong on the source, too: {problem}")
+                self.verdicts["writers' numbers that are wrong on the source, too"] += 1
+            else:
+                self.oracle.problem(f"writers' numbers: {problem}")
 
     def summary(self) -> dict[str, Any]:
         """Return what was done, and the results."""
@@ -482,6 +500,7 @@ def _done(do: Callable[[], object]) -> bool:
 
 def _broker(torture: Torture) -> tuple[LocalCluster, int]:
     cluster = torture.random.choice((torture.stage.source, torture.stage.destination))
+    torture.source_hit |= cluster is torture.stage.source
     return cluster, torture.random.choice(cluster.brokers).node_id
 
 

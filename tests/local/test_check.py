@@ -72,7 +72,17 @@ def test_lost_and_repeated_record_numbers_are_reported(
     records: tuple[ConsumedRecord, ...], problem: str
 ) -> None:
     """Where both clusters have the same records, the numbers still show a loss."""
-    assert f"t-0: w: {problem}" in compare(records, records).problems
+    report = compare(records, records)
+    assert f"t-0: w: {problem}" in report.problems
+    assert report.in_source == report.problems
+
+
+def test_numbers_that_only_the_copies_have_wrong_are_not_the_source_s() -> None:
+    """A copy that lacks a record is no wrong number of the source, beside one that is."""
+    originals = (*ALL, consumed_record(7, 6))
+    report = compare(originals, (ALL[0], *originals[2:]))
+    assert {"t-0: w: number 3 follows 1", "t-0: w: number 6 follows 4"} <= set(report.problems)
+    assert report.in_source == ["t-0: w: number 6 follows 4"]
 
 
 @pytest.mark.parametrize(("told", "good"), [((4, 4), True), ((3, 4), True), ((5, 5), False)])

@@ -15,7 +15,7 @@ Both logs are read up to the source's last stable offset at the start of the che
 """
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -71,13 +71,19 @@ class LogExtent:
 
 @dataclass(slots=True)
 class Report:
-    """The result. `gaps`: offsets of the destination without a record in the compared range."""
+    """The result.
+
+    `gaps`: offsets of the destination without a record in the compared range. `in_source`: those of
+    the problems that the source's own records have as well: numbers that its clients or brokers got
+    wrong, and that a mirror copies as they are.
+    """
 
     partitions: int = 0
     records: int = 0
     gaps: int = 0
     writers: int = 0
     problems: list[str] = field(default_factory=list)
+    in_source: list[str] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
@@ -91,6 +97,7 @@ class Report:
         self.gaps += other.gaps
         self.writers += other.writers
         self.problems += other.problems
+        self.in_source += other.in_source
 
 
 class ConsumerView:
@@ -323,7 +330,7 @@ class _Comparison:
         else:
             self._compare(originals, copies)
         if self._numbered:
-            self._count(copies, from_zero=start == 0)
+            self._count(originals, copies, from_zero=start == 0)
         return self._report
 
     def _problem(self, text: str) -> None:
@@ -378,31 +385,48 @@ class _Comparison:
         ]
         self._problem(f"offset {offset} differs in {', '.join(fields)}")
 
-    def _count(self, records: Iterable[ConsumedRecord], *, from_zero: bool) -> None:
-        """Check each writer's numbers, in the order of the offsets."""
-        numbers: dict[str, list[int]] = {}
-        for record in records:
-            numbers.setdefault(record.writer, []).append(record.number)
-        for writer, sequence in numbers.items():
-            if from_zero and not self._compacted:
-                sequence.insert(0, 0)
-            for before, after in pairwise(sequence):
-                if after <= before or (after != before + 1 and not self._compacted):
-                    self._problem(f"{writer}: number {after} follows {before}")
+    def _count(
+        self,
+        originals: Iterable[ConsumedRecord],
+        copies: Iterable[ConsumedRecord],
+        *,
+        from_zero: bool,
+    ) -> None:
+        """Check the numbers of the copies; note which problems the originals have, too."""
+        before = len(self._report.problems)
+        numbers = _numbers(copies)
+        for problem in self._wrong_numbers(numbers, from_zero=from_zero):
+            self._problem(problem)
+        if found := self._report.problems[before:]:
+            wrong = self._wrong_numbers(_numbers(originals), from_zero=from_zero)
+            known = {f"{self._name}: {problem}" for problem in wrong}
+            self._report.in_source = [problem for problem in found if problem in known]
         self._report.writers = len(numbers)
-        if self._written is not None:
-            self._compare_written({writer: sequence[-1] for writer, sequence in numbers.items()})
 
-    def _compare_written(self, last_numbers: Mapping[str, int]) -> None:
-        assert self._written is not None
-        for (topic, partition, writer), span in self._written.items():
+    def _wrong_numbers(
+        self, numbers: Mapping[str, Sequence[int]], *, from_zero: bool
+    ) -> Iterator[str]:
+        """Return what is wrong with each writer's numbers, which are in the order of offsets."""
+        for writer, sequence in numbers.items():
+            whole = [0, *sequence] if from_zero and not self._compacted else sequence
+            for before, after in pairwise(whole):
+                if after <= before or (after != before + 1 and not self._compacted):
+                    yield f"{writer}: number {after} follows {before}"
+        for (topic, partition, writer), span in (self._written or {}).items():
             if (topic, partition) == self._partition:
-                number = last_numbers.get(writer, 0)
+                number = numbers[writer][-1] if writer in numbers else 0
                 if not span.least <= number <= span.most:
-                    self._problem(
+                    yield (
                         f"{writer}: the last number is {number}, expected {span.least} to "
                         f"{span.most}"
                     )
+
+
+def _numbers(records: Iterable[ConsumedRecord]) -> dict[str, list[int]]:
+    numbers: dict[str, list[int]] = {}
+    for record in records:
+        numbers.setdefault(record.writer, []).append(record.number)
+    return numbers
 
 
 def _by_offset(records: Iterable[ConsumedRecord]) -> dict[int, ConsumedRecord]:
