@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID
 
@@ -16,11 +17,13 @@ from twinlog.kafka.requests.topics import (
     describe_configs,
     topic_resource,
 )
+from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle import destination_topics
 from twinlog.lifecycle.creation import add_topics, create_mirror
-from twinlog.lifecycle.destination_topics import DestinationTopic, fitted
+from twinlog.lifecycle.destination_topics import DestinationTopic, fitted, still_here
 from twinlog.local.cluster import LocalCluster
 from twinlog.mirror.topic_configs import GENEROUS_BATCH, MAX_MESSAGE_BYTES
+from twinlog.store.state_records import LastMirrored
 
 DESTINATION = cast(KafkaCluster, None)
 MIB = 1 << 20
@@ -38,6 +41,14 @@ def topic(name: str, source_limit: int) -> DestinationTopic:
         set_back=(),
         source_batch_limit=source_limit,
     )
+
+
+def test_a_topic_that_is_made_anew_has_no_end_that_was_mirrored() -> None:
+    """All of its logs are a tail already: `--save-tail` writes a partition's records once."""
+    ends = {TopicPartition("t", at): LastMirrored(9, 1) for at in range(3)}
+    here = replace(topic("t", MIB), there=2)
+    assert still_here(ends, [here]).keys() == {TopicPartition("t", 0), TopicPartition("t", 1)}
+    assert not still_here(ends, [replace(here, anew=True)])
 
 
 class Service:

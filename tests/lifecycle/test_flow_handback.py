@@ -524,7 +524,7 @@ def test_a_source_that_does_not_answer_decides_nothing(back: Back) -> None:
     with pytest.raises(Retriable, match="cannot read the end of a leader epoch"):
         back(BOTH, {})
     back.epoch_end = EpochEnd(-1, -1)
-    with pytest.raises(Retriable, match="does not know leader epoch 3"):
+    with pytest.raises(UserError, match="leader epoch 3, which its leader on the source"):
         back(BOTH, {})
     assert back.written == {}
 

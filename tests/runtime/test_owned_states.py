@@ -1,6 +1,7 @@
 """What an owner writes after lost answers and takeovers, on a model of the state log."""
 
 import asyncio
+import dataclasses
 import random
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
@@ -125,6 +126,7 @@ class Heard:
         self.news: list[Mirrored] = []
         self.deaf = False
         self.begun: list[MirrorPartition] = []
+        self.topics: list[MirrorTopic] = []
         self.ways = Ways(
             {0: owned},
             targets=lambda: {0: self.wanted},
@@ -152,6 +154,7 @@ class Heard:
 
     async def _run(self, _: OwnedStatePartition, some: Sequence[Mirrored]) -> None:
         self.begun += [name for name, _ in some]
+        self.topics += [topic for _, topic in some]
 
 
 def with_desired_state(what: Wanted, name: MirrorPartition = NAME) -> list[Mirrored]:
@@ -461,6 +464,22 @@ async def test_a_topic_that_was_added_again_is_restarted(bench: Bench) -> None:
     await owned.stopping
     assert bench.end == 3  # the new beginning is fenced
     assert bench.written[-1] is State.STOPPED
+
+
+@on_bench
+async def test_a_topic_that_was_recreated_meanwhile_is_run_as_it_is_now(bench: Bench) -> None:
+    """Goal: no partition that begins again is FAILED for a topic that was replaced just then."""
+    owned = await bench.owner()
+    await removed(owned)
+    await owned.stop([NAME])
+    bench.user_writes()
+    owned.informed = True
+    heard = Heard(owned)
+    heard.wanted = with_desired_state(Wanted.MIRRORING)
+    ((name, topic),) = heard.wanted
+    heard.news = [(name, dataclasses.replace(topic, topic_id=uuid.UUID(int=2)))]
+    await heard.ways.go()
+    assert [topic.topic_id for topic in heard.topics] == [uuid.UUID(int=2)]
 
 
 @pytest.mark.parametrize("heard", [True, False])

@@ -156,8 +156,8 @@ def known_id(topic_id: UUID) -> UUID | None:
 
 
 def still_here(ends: Ends, topics: Iterable[DestinationTopic]) -> Ends:
-    """The ends of those partitions that the destination still has."""
-    partition_counts = {topic.name: topic.there for topic in topics}
+    """The ends of those partitions that the destination still has, and keeps."""
+    partition_counts = {topic.name: topic.there for topic in topics if not topic.anew}
     return {p: end for p, end in ends.items() if p.partition < partition_counts.get(p.topic, 0)}
 
 

@@ -333,8 +333,9 @@ async def _require_on_source(
         ends: where the copies end; without a leader epoch, only the end of the log is compared.
 
     Raises:
-        UserError: a log ends before such an offset, or has other records there.
-        Retriable: not now; or a broker does not know the epoch.
+        UserError: a log ends before such an offset, or has other records there; or its leader does
+            not know the epoch. A leader that is cut off does not, either.
+        Retriable: not now.
     """
     wanted = {partition: end for partition, end in upto.items() if end > 0}
     epochs = {
@@ -356,11 +357,10 @@ async def _require_on_source(
         if isinstance(found, Refusal):
             raise found.error("read the end of a leader epoch", topic=partition.topic)
         if found.end_offset < 0:
-            raise Retriable(
-                f"a broker of the source does not know leader epoch {epoch}, of which records were "
-                "copied",
-                topic=partition.topic,
-                partition=partition.partition,
+            raise UserError(
+                f"{partition} was copied in leader epoch {epoch}, which its leader on the source "
+                "does not know: the leader is cut off, or the source has lost records",
+                hint=f"try again in a minute; if this stays, {_after_loss(mirror)}",
             )
         end = ends[partition].end
         # An earlier epoch: the source has none of the records of this one.
@@ -373,13 +373,18 @@ async def _require_on_source(
 
 
 def _lost_on_source(mirror: Mirror, partition: TopicPartition, reason: str) -> UserError:
-    hint = _without(mirror.name)
-    if mirror.kind == TRANSACTIONAL:
-        group = position_group(LANES_GROUP, mirror.name)
-        hint = f"commit the source's offset to go on at for group {group} on the target, {_THEN}"
     return UserError(
-        f"the source has lost records that were copied: {partition} was copied {reason}", hint=hint
+        f"the source has lost records that were copied: {partition} was copied {reason}",
+        hint=_after_loss(mirror),
     )
+
+
+def _after_loss(mirror: Mirror) -> str:
+    """What remains to be done where the source has lost records."""
+    if mirror.kind != TRANSACTIONAL:
+        return _without(mirror.name)
+    group = position_group(LANES_GROUP, mirror.name)
+    return f"commit the source's offset to go on at for group {group} on the target, {_THEN}"
 
 
 def _without(name: str) -> str:

@@ -172,10 +172,18 @@ class Ways:
         if restarts := owned.reported.to_begin_again([name for name, _ in entries]):
             await owned.begin_again(restarts)
             await self._catch_up()
-            targets = self._targets().get(owned.number, ())
-            names = {name for name, topic in targets if topic.wanted is not Wanted.STOPPED}
-            await owned.begin(names.intersection(restarts))
-            entries = [entry for entry in entries if entry[0] not in owned.reported.unsure]
+            # Not the topics of before: meanwhile, one may have been removed, and added anew.
+            topics = {
+                name: topic
+                for name, topic in self._targets().get(owned.number, ())
+                if topic.wanted is not Wanted.STOPPED
+            }
+            await owned.begin(topics.keys() & restarts)
+            entries = [
+                (name, topics[name])
+                for name, _ in entries
+                if name in topics and name not in owned.reported.unsure
+            ]
         if entries:
             await self._run(owned, entries)
 
