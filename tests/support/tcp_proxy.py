@@ -462,6 +462,16 @@ class Proxies:
 
         self._each(names, strike)
 
+    def lead_to(self, target: int, *names: int) -> None:
+        """Reset all connections; new ones lead to this port: the address has gone to its owner."""
+
+        def strike(proxy: Proxy) -> None:
+            proxy.target = target
+            for link in list(proxy.links):
+                link.cut()
+
+        self._each(names, strike)
+
     def hold(
         self, *names: int, api: int | None = None, answers: bool = False, every: bool = False
     ) -> Hold:

@@ -4,7 +4,8 @@ import asyncio
 import random
 
 import pytest
-from fake_broker import FakeBroker
+from fake_broker import API_VERSIONS, FakeBroker, Request, framed
+from kafka.protocol.metadata import MetadataResponse
 
 from twinlog.kafka.client.configuration import Address, ClusterConfig
 from twinlog.kafka.client.connection import Counters
@@ -12,6 +13,7 @@ from twinlog.kafka.client.pool import Key, Pool
 from twinlog.kafka.errors import Disconnected, Retriable
 
 KEY = Key(1, "control")
+METADATA = 3
 
 
 def _pool(port: int, **options: float) -> Pool:
@@ -80,6 +82,37 @@ def test_close_cancels_a_hanging_connection_attempt() -> None:
             await pool.close()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("reported", "accepted"), [("mine", True), (None, True), ("other", False)])
+def test_an_address_that_leads_to_another_cluster_gets_no_request(
+    reported: str | None, accepted: bool
+) -> None:
+    """Goal: no request that writes reaches it; a broker that reports no id is believed."""
+
+    async def answer(request: Request) -> bytes:
+        response = MetadataResponse(
+            brokers=[], cluster_id=reported, controller_id=1, topics=[], error_code=0
+        )
+        body = bytes(response.encode(version=request.version))
+        return framed(request.correlation_id, body, flexible=True)
+
+    async def run() -> None:
+        async with FakeBroker(answer) as broker:
+            pool = _pool(broker.port)
+            pool.cluster_id = "mine"
+            address = Address("127.0.0.1", broker.port)
+            if accepted:
+                assert not (await pool.get(KEY, address)).closed
+            else:
+                with pytest.raises(Retriable, match="a broker of cluster other, expected mine"):
+                    await pool.get(KEY, address)
+                assert pool.peek(KEY) is None
+                assert pool.failures(KEY) == 1
+            assert [request.api_key for request in broker.requests] == [API_VERSIONS, METADATA]
+            await pool.close()
 
     asyncio.run(run())
 

@@ -5,6 +5,11 @@ of one connection in order, so what must not wait for a long Fetch or Produce ha
 Callers that want a connection that is being opened wait for the same attempt. After a failure the
 next attempt waits: exponentially longer, up to a bound, with jitter, so that not all lanes connect
 to a restarted broker in the same millisecond (`reconnect.backoff.ms`, KIP-144).
+
+Addresses are reused: that of a broker may lead to a broker of another cluster by now (KIP-1242),
+which may have topics of the same names, as the two sides of a mirror do. It would take what is
+written: a request for markers has neither a topic id nor a leader epoch. So each new connection
+asks for the cluster's id first.
 """
 
 import asyncio
@@ -12,10 +17,12 @@ import random
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from kafka.protocol.metadata import MetadataRequest
+
 from twinlog.kafka.backoff import Backoff
 from twinlog.kafka.client.configuration import Address, ClusterConfig
 from twinlog.kafka.client.connection import Connection, Counters
-from twinlog.kafka.errors import Disconnected, TwinlogError
+from twinlog.kafka.errors import Disconnected, Retriable, TwinlogError
 
 Lane = str | int
 CONTROL: Final = "control"
@@ -65,6 +72,8 @@ class Pool:
         self._backoff = Backoff(config.reconnect_backoff, config.reconnect_backoff_max)
         self._slots: dict[Key, _Slot] = {}
         self._closed = False
+        self.cluster_id: str | None = None
+        """What brokers have to report, once it is known."""
 
     def peek(self, key: Key) -> Connection | None:
         """The connection, if it is open."""
@@ -96,7 +105,8 @@ class Pool:
         """Return an open connection, after the backoff that earlier failures demand.
 
         Raises:
-            Retriable, UserError, ProtocolError: the attempt has failed (see `Connection.open`).
+            Retriable, UserError, ProtocolError: the attempt has failed (see `Connection.open`), or
+                the address leads to another cluster.
         """
         if self._closed:
             raise Disconnected("the cluster is closed")
@@ -152,7 +162,7 @@ class Pool:
     async def _dial(self, slot: _Slot, address: Address) -> Connection:
         try:
             await asyncio.sleep(max(slot.not_before - self._clock(), 0))
-            slot.connection = await self.open(address)
+            slot.connection = await self._open_to_broker(address)
         except TwinlogError:
             slot.failures += 1
             slot.not_before = self._clock() + self._backoff.delay(slot.failures, self._rng.random())
@@ -162,6 +172,27 @@ class Pool:
             return slot.connection
         finally:
             slot.dialing = None
+
+    async def _open_to_broker(self, address: Address) -> Connection:
+        connection = await self.open(address)
+        if self.cluster_id is not None:
+            try:
+                await self._check_cluster(connection, self.cluster_id)
+            except BaseException:
+                await connection.close()
+                raise
+        return connection
+
+    async def _check_cluster(self, connection: Connection, expected_id: str) -> None:
+        """Check that a broker is one of this cluster; one that reports no id counts as such."""
+        request = MetadataRequest(topics=[], allow_auto_topic_creation=False, min_version=4)
+        response = await connection.call(request, timeout=self._config.options().setup_timeout)
+        if response.cluster_id not in {None, expected_id}:
+            raise Retriable(
+                f"{connection.address} leads to a broker of cluster {response.cluster_id}, "
+                f"expected {expected_id}",
+                hint="check the brokers' advertised.listeners, if this stays",
+            )
 
 
 def _seen(task: asyncio.Task[Connection]) -> None:

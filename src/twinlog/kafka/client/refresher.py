@@ -179,6 +179,7 @@ class MetadataRefresher:
         check(response.error_code, "get metadata")
         last_metadata = self.metadata
         self.metadata = merge(last_metadata, response, all_topics=topics is None)
+        self._pool.cluster_id = self.metadata.cluster_id
         self._refreshed_at = self._clock()
         moved_nodes = {
             n for n, b in last_metadata.brokers.items() if self.metadata.brokers.get(n) != b
