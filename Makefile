@@ -15,7 +15,7 @@ help: ## list the recipes
 
 setup: $(READY) ## install everything that the project needs into .venv
 
-$(READY): requirements.lock requirements-java.lock pyproject.toml hatch_build.py src/twinlog/kafka/log/checksum.py src/twinlog/kafka/log/lone.py src/twinlog/kafka/log/rebase.py src/twinlog/kafka/log/record_parts.py
+$(READY): requirements.lock requirements-java.lock pyproject.toml hatch_build.py src/twinlog/kafka/log/checksum.py src/twinlog/kafka/log/lone.py src/twinlog/kafka/log/rebase.py src/twinlog/kafka/log/record_parts.py src/twinlog/kafka/log/small_transactions.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "twinlog needs Python 3.11 or newer; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r requirements-build.lock

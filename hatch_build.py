@@ -13,7 +13,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-COMPILED = ("checksum", "lone", "rebase", "record_parts")
+COMPILED = ("checksum", "lone", "rebase", "record_parts", "small_transactions")
 """Modules of src/twinlog/kafka/log.
 
 Compiled together they would share a library beside the package.

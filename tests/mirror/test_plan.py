@@ -34,6 +34,7 @@ from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.merge import MERGED_BYTES, MERGED_DECOMPRESSED
 from twinlog.kafka.log.records import decode, encode_tail, raw_records
 from twinlog.kafka.types import AbortedTransaction, Offset
+from twinlog.mirror.aborted import aborted_within
 from twinlog.mirror.absence import Absence, AbsentSpan
 from twinlog.mirror.plan import (
     MAX_PIECES,
@@ -47,7 +48,6 @@ from twinlog.mirror.plan import (
     Data,
     Gap,
     Piece,
-    aborted_within,
     finished,
     plan,
     plan_with_epoch,

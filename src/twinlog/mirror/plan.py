@@ -41,8 +41,10 @@ from twinlog.kafka.log.compression import MAX_DECOMPRESSED, Codec
 from twinlog.kafka.log.legacy import legacy_steps
 from twinlog.kafka.log.lone import merge_lone
 from twinlog.kafka.log.merge import MERGED_BYTES, alone, merge
-from twinlog.kafka.log.records import Encoded, RawRecord, build, decode, each_record, raw_records
+from twinlog.kafka.log.records import Encoded, RawRecord, build, each_record
+from twinlog.kafka.log.small_transactions import read_transaction
 from twinlog.kafka.types import UNKNOWN_EPOCH, AbortedTransaction, LeaderEpoch, Offset
+from twinlog.mirror.aborted import Aborted
 from twinlog.mirror.absence import Absence, AbsentSpan
 
 MERGE_MAX_COUNT: Final = 8
@@ -76,8 +78,6 @@ _BATCH_RECORDS: Final = 4
 _LONE: Final = LOG_APPEND_TIME
 """The attributes that a lone record's batch may have (`merge_lone`)."""
 _SEEN: Final = (Absence.MARKER, Absence.ABORTED)
-_ABORT: Final = 0
-_CONTROL_TYPE_AT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +243,7 @@ def planning(
 ) -> Planning:
     """`plan_with_epoch` in steps: a batch may hold millions of records to decode."""
     pieces = _Pieces(buffer, position, max_decoded, built_bytes)
-    transactions = _Aborted(aborted)
+    transactions = Aborted(aborted)
     at: _Place | None = _Place(0, 0)
     while at is not None and not pieces.full:
         try:
@@ -261,7 +261,7 @@ class _Place(NamedTuple):
 
 
 def _plan_modern(
-    pieces: "_Pieces", transactions: "_Aborted", buffer: memoryview, place: _Place
+    pieces: "_Pieces", transactions: "Aborted", buffer: memoryview, place: _Place
 ) -> Generator[None, None, _Place | None]:
     """Plan batches of format v2 up to the end of a run of lone records, or of the buffer."""
     next_try = 0
@@ -283,15 +283,10 @@ def _plan_modern(
             yield from pieces.flush()
             pieces.forward(header)
         else:
-            if header.num_records == 1 and not attributes & ~_LONE and header.position >= next_try:
-                lone, next_try = merge_lone(
-                    buffer[: header.position + pieces.lone_bytes], header.position
-                )
-                if lone is not None:
-                    yield from pieces.flush()
-                    pieces.append(lone)
-                    yield
-                    return _Place(next_try, lone.header.next_offset)
+            if header.position >= next_try and _has_loop(header):
+                run_end, next_try = yield from _plan_run(pieces, transactions, buffer, header)
+                if run_end is not None:
+                    return run_end
             if not pieces.fits(header):
                 yield from pieces.flush()
             pieces.collect(header)
@@ -304,6 +299,54 @@ def _plan_modern(
         pieces.leader_epoch = LeaderEpoch(header.leader_epoch)
     yield from pieces.flush()
     return None
+
+
+def _has_loop(header: Header) -> bool:
+    """Whether a run that begins with this small batch may have a loop of its own (`_plan_run`)."""
+    attributes = header.attributes
+    return attributes == TRANSACTIONAL or (header.num_records == 1 and not attributes & ~_LONE)
+
+
+def _plan_run(
+    pieces: "_Pieces", transactions: "Aborted", buffer: memoryview, first: Header
+) -> Generator[None, None, tuple[_Place | None, int]]:
+    """Plan a run that has a compiled loop; return its end, None if there is none.
+
+    The second number is the position before which there is no need to try again.
+    """
+    if first.attributes & TRANSACTIONAL:
+        if pieces.collects or transactions.any:
+            return None, first.position
+        return (yield from _plan_transactions(pieces, buffer, first))
+    lone, end = merge_lone(buffer[: first.position + pieces.lone_bytes], first.position)
+    if lone is None:
+        return None, end
+    yield from pieces.flush()
+    pieces.append(lone)
+    yield
+    return _Place(end, lone.header.next_offset), end
+
+
+def _plan_transactions(
+    pieces: "_Pieces", buffer: memoryview, first: Header
+) -> Generator[None, None, tuple[_Place | None, int]]:
+    """Plan small transactions that follow each other."""
+    limits = MERGE_MAX_TRANSACTIONAL, MERGE_MAX_BYTES, MAX_RUN, pieces.built_bytes
+    place, offset, end = None, first.base_offset, first.position
+    while not pieces.full:
+        transaction, end = read_transaction(buffer, end, offset, limits)
+        if transaction is None:
+            break
+        batch, markers, leader_epoch, read = transaction
+        pieces.append(batch)
+        pieces.gap(Offset(pieces.end + markers), Absence.MARKER)
+        pieces.leader_epoch = LeaderEpoch(leader_epoch)
+        place, offset = _Place(end, pieces.end), pieces.end
+        pieces.work += batch.header.num_records + _BATCH_RECORDS * read
+        if pieces.work >= STEP_RECORDS:
+            pieces.work = 0
+            yield
+    return place, end
 
 
 def _most_records(attributes: int) -> int:
@@ -360,7 +403,7 @@ class _Pieces:
     def __init__(self, buffer: memoryview, at: Offset, max_decoded: int, built_bytes: int) -> None:
         self._buffer = buffer
         self.max_decoded = max_decoded
-        self._built_bytes = built_bytes
+        self.built_bytes = built_bytes
         self.lone_bytes = built_bytes if built_bytes < MERGED_BYTES else len(buffer)
         self._pieces: list[Piece] = []
         self._small_batches: list[Header] = []  # the small batches at the end, not yet pieces
@@ -372,6 +415,11 @@ class _Pieces:
         self.end = at
         self.leader_epoch = UNKNOWN_EPOCH
         self.work = 0
+
+    @property
+    def collects(self) -> bool:
+        """Whether small batches wait."""
+        return bool(self._small_batches)
 
     @property
     def full(self) -> bool:
@@ -413,7 +461,7 @@ class _Pieces:
         return not waiting or (
             header.base_offset == self.end
             and waiting[-1].codec is header.codec
-            and self._small_bytes + header.length <= self._built_bytes
+            and self._small_bytes + header.length <= self.built_bytes
             and self._small_records <= MAX_RUN
         )
 
@@ -456,7 +504,7 @@ class _Pieces:
         Returns:
             Whether all were added, and the plan was not full before.
         """
-        max_bytes = max(size, self._built_bytes)
+        max_bytes = max(size, self.built_bytes)
         run: list[RawRecord] = []
         for record in records:
             self.work += 1
@@ -509,11 +557,11 @@ class _Pieces:
         """Add a batch of LogAppendTime; each record gets the timestamp that its readers see."""
         self.work += header.num_records
         batch = alone(header, self._buffer, self.max_decoded)
-        if batch.header.length <= max(header.length, self._built_bytes):
+        if batch.header.length <= max(header.length, self.built_bytes):
             self._append(batch)
         else:
             records = list(each_record(header, header.records(self._buffer), self.max_decoded))
-            self._build(records, header.codec, max(header.length, self._built_bytes))
+            self._build(records, header.codec, max(header.length, self.built_bytes))
 
     def _build(self, records: list[RawRecord], codec: Codec, max_bytes: int) -> None:
         """Append records as one batch, or as several if it compresses to more than `max_bytes`.
@@ -541,60 +589,3 @@ class _Pieces:
             spans, self._gap = tuple(self._gap), []
             seen = all(span.reason in _SEEN for span in spans)
             self._pieces.append(Gap(self._gap_start, spans[-1].end, seen, spans))
-
-
-class _Aborted:
-    """The producers whose transactional data is aborted, at the current batch of the walk."""
-
-    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        self._transactions = sorted(aborted, key=lambda txn: txn.first_offset, reverse=True)
-        self._open: set[int] = set()
-
-    def holds(self, header: Header) -> bool:
-        """Whether this transactional data batch is of an aborted transaction."""
-        self._begin(header)
-        return header.producer_id in self._open
-
-    def marker(self, header: Header, buffer: memoryview) -> None:
-        """End the transaction of the marker's producer.
-
-        An answer may begin at the marker itself, and list its transaction. That transaction has to
-        begin here, or it would include the producer's next one.
-        """
-        self._begin(header)
-        if header.producer_id in self._open and _control_type(header, buffer) == _ABORT:
-            self._open.discard(header.producer_id)
-
-    def _begin(self, header: Header) -> None:
-        """Begin the transactions that start up to this batch's last offset, as consumers do."""
-        while self._transactions and self._transactions[-1].first_offset < header.next_offset:
-            self._open.add(self._transactions.pop().producer_id)
-
-
-def aborted_within(buffer: memoryview) -> list[AbortedTransaction]:
-    """The transactions that markers in these batches abort, as read_committed answers list them.
-
-    Raises:
-        CorruptBatch: a batch is damaged.
-    """
-    aborted: list[AbortedTransaction] = []
-    first_offsets: dict[int, int] = {}
-    for header in batches(buffer):
-        if not header.is_control:
-            if header.is_transactional:
-                first_offsets.setdefault(header.producer_id, header.base_offset)
-            continue
-        first_offset = first_offsets.pop(header.producer_id, None)
-        if first_offset is not None and _control_type(header, buffer) == _ABORT:
-            aborted.append(AbortedTransaction(header.producer_id, first_offset))
-    return aborted
-
-
-def _control_type(header: Header, buffer: memoryview) -> int | None:
-    """0 abort, 1 commit; a control record's key is version int16, type int16."""
-    if header.num_records == 0:
-        return None
-    key = decode(raw_records(header, header.records(buffer))[0]).key
-    if key is None or len(key) < _CONTROL_TYPE_AT + 2:
-        raise CorruptBatch(f"the control record at offset {header.base_offset} has no type")
-    return int.from_bytes(key[_CONTROL_TYPE_AT : _CONTROL_TYPE_AT + 2], "big", signed=True)

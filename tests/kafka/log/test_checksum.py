@@ -12,7 +12,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog.kafka.log import checksum, lone, record_parts
+from twinlog.kafka.log import checksum, lone, record_parts, small_transactions
 from twinlog.kafka.log.batch import patched_header
 from twinlog.kafka.types import ProducerEpoch, ProducerId, Sequence
 
@@ -24,7 +24,7 @@ forty = st.binary(min_size=40, max_size=40)
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 @pytest.mark.parametrize(
-    "module", [checksum, lone, record_parts], ids=lambda module: module.__name__
+    "module", [checksum, lone, record_parts, small_transactions], ids=lambda module: module.__name__
 )
 def test_the_installed_modules_are_compiled(module: ModuleType) -> None:
     """Goal: no test or measurement uses a slower, or an older, form unnoticed."""

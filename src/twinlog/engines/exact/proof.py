@@ -34,7 +34,8 @@ from twinlog.kafka.log.leader_epochs import epoch_at
 from twinlog.kafka.log_reader import ReadAlone
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
-from twinlog.mirror.plan import Data, Piece, aborted_within, planning_sound
+from twinlog.mirror.aborted import aborted_within
+from twinlog.mirror.plan import Data, Piece, planning_sound
 
 TAIL_BYTES: Final = 64 * 1024
 """Bytes of each partition in an answer for many. A longer batch is read alone."""
