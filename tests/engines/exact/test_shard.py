@@ -482,17 +482,22 @@ async def two_shards(bench: Bench) -> tuple[Counting, Shard, Shard]:
     return destination, shards[0], shards[1]
 
 
-def fill_in_shared_request(first: Shard, second: Shard, start: int, end: int) -> Any:
+async def fill_in_shared_request(first: Shard, second: Shard, start: int, end: int) -> Any:
     """Fill this gap of partitions 0 and 1, each in a shard of its own, by one request."""
     gap = Gap(Offset(start), Offset(end), seen=True)
-    parts = {first.markers: {key(0): gap}, second.markers: {key(1): gap}}
-    return write_all(parts, first._destination)
+    parts = {
+        first.markers: await first.markers.prepare({key(0): gap}),
+        second.markers: await second.markers.prepare({key(1): gap}),
+    }
+    return await write_all(parts, first._destination)
 
 
 @scenario(markers_allowed=True)
 async def test_shards_write_markers_in_a_shared_request(bench: Bench) -> None:
     """Goal: each writes under its own producer id, one marker or several."""
     destination, first, second = await two_shards(bench)
+    gaps = {key(0): Gap(Offset(1), Offset(9), seen=True)}
+    assert first.markers.prepare_ready(gaps) == await first.markers.prepare(gaps)
     assert ends(await fill_in_shared_request(first, second, 1, 2)) == {0: 2, 1: 2}
     assert ends(await fill_in_shared_request(first, second, 2, 9)) == {0: 9, 1: 9}
     ids = [await first.markers.producer_id(), await second.markers.producer_id()]
@@ -534,9 +539,11 @@ async def test_the_shard_with_most_partitions_is_last(bench: Bench) -> None:
     """Goal: the entry that brokers have to answer is the one that is least likely to be gone."""
     destination, first, second = await two_shards(bench)
     gap = Gap(Offset(0), Offset(1), seen=True)
-    await write_all(
-        {first.markers: {key(2): gap, key(3): gap}, second.markers: {key(1): gap}}, destination
-    )
+    parts = {
+        first.markers: await first.markers.prepare({key(2): gap, key(3): gap}),
+        second.markers: await second.markers.prepare({key(1): gap}),
+    }
+    await write_all(parts, destination)
     ids = [await second.markers.producer_id(), await first.markers.producer_id()]
     assert destination.noted[-1] == ids
 

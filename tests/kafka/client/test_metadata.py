@@ -69,6 +69,16 @@ def test_metadata_gives_leader_and_epoch() -> None:
     assert metadata.topics["a"].partitions[0].isr == (0,)
 
 
+def test_only_the_leader_leads() -> None:
+    """Goal: the same as `leader` tells, for whatever reason there is none."""
+    metadata = _metadata_of(_topic(leader=2), _topic("b", leader=-1), _topic("c", error=29))
+    named = [TopicPartition(topic, index) for topic in "abcd" for index in (0, 1)]
+    for partition in named:
+        leader = metadata.leader(partition)
+        leads = [node for node in range(-1, 4) if metadata.leads(node, partition)]
+        assert leads == ([leader.node_id] if isinstance(leader, Leader) else [])
+
+
 def test_an_older_leader_epoch_is_ignored() -> None:
     """Brokers learn of a new leader one after the other (KIP-320)."""
     metadata = merge(

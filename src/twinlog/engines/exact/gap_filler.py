@@ -200,7 +200,7 @@ class GapFiller:
             by_shard[self._plane.shard(partition)][partition.key] = gap
         number, node = key
         if number == _ALL_SHARDS:
-            parts = {shard.markers: shard_gaps for shard, shard_gaps in by_shard.items()}
+            parts = {s.markers: s.markers.prepare_ready(its) for s, its in by_shard.items()}
             return await write_all(parts, self._plane.destination, node)
         ((shard, shard_gaps),) = by_shard.items()
         return await (shard.fence_data(shard_gaps) if fences else shard.fill_gaps(shard_gaps))

@@ -400,8 +400,7 @@ class KafkaDestination:
 
     def _leads(self, node: int, partition: TopicPartition) -> bool:
         """Whether this broker leads the partition, by the newest metadata."""
-        leader = self._cluster.metadata.leader(partition)
-        return isinstance(leader, Leader) and leader.node_id == node
+        return self._cluster.metadata.leads(node, partition)
 
     async def _write_markers(
         self, node: int, wanted: _Wanted, committed: bool
@@ -412,8 +411,8 @@ class KafkaDestination:
         sequence; a refused partition gets no more.
         """
         codes = dict.fromkeys(wanted, 0)
-        few = {p: plan for p, plan in wanted.items() if plan[1].number <= ANSWERED_EACH}
-        many = {p: plan for p, plan in wanted.items() if p not in few}
+        many = {p: plan for p, plan in wanted.items() if plan[1].number > ANSWERED_EACH}
+        few = {p: plan for p, plan in wanted.items() if p not in many} if many else wanted
         requests = _answered_each(few, committed)
         try:
             while requests or many:
@@ -512,14 +511,16 @@ def _without_one_each(wanted: _Wanted) -> _Wanted:
 
 def _one_marker_each(wanted: _Wanted, committed: bool) -> list[Marker]:
     """One control record for each partition, grouped by producer and coordinator epoch."""
-    groups: defaultdict[tuple[ProducerIdentity, int], list[TopicPartition]] = defaultdict(list)
-    for partition, (producer, markers) in wanted.items():
-        epoch = markers.before if markers.number > 1 else markers.last
-        groups[producer, epoch].append(partition)
+    groups: defaultdict[tuple[int, int, int], list[TopicPartition]] = defaultdict(list)
+    for partition, (producer, (number, before, last)) in wanted.items():
+        epoch = before if number > 1 else last
+        groups[producer.producer_id, producer.epoch, epoch].append(partition)
     # The last entry is the one whose partitions are least likely to be gone (`marker_writer.send`).
     return [
-        Marker(producer.producer_id, producer.epoch, group, committed, epoch)
-        for (producer, epoch), group in sorted(groups.items(), key=lambda item: len(item[1]))
+        Marker(producer_id, producer_epoch, group, committed, epoch)
+        for (producer_id, producer_epoch, epoch), group in sorted(
+            groups.items(), key=lambda item: len(item[1])
+        )
     ]
 
 

@@ -88,6 +88,7 @@ class Prepared(NamedTuple):
     """What is to be sent into gaps, log ends or errors of the others, and the settled ones."""
 
     request: MarkerRequest
+    gaps: Mapping[TopicPartition, Gap]
     found: dict[TopicPartition, LogEnd]
     own: Collection[TopicPartition]
 
@@ -145,7 +146,7 @@ class MarkerWriter:
         )
 
     async def prepare(self, gaps: Mapping[TopicPartition, Gap]) -> "Prepared":
-        """Decide what to send into these gaps; it does not wait if all of them are `ready`.
+        """Decide what to send into these gaps.
 
         Args:
             gaps: what to fill; each starts at its partition's log end offset, and the caller has
@@ -161,21 +162,33 @@ class MarkerWriter:
             grown = {p: e for p, e in ends.items() if e.error or e.log_end != gaps[p].start}
             lasts = {p: marker for p, marker in lasts.items() if p not in grown}
             answers |= grown
-        own = {p: marker for p, marker in lasts.items() if settled(marker, identity.epoch)}
-        before, end = common(own.values())
-        markers: dict[TopicPartition, Markers] = {}
+        own = {p: gaps[p] for p, marker in lasts.items() if settled(marker, identity.epoch)}
+        markers = self._settled_markers(own, lasts)
         for partition, marker in lasts.items():
-            if partition in own:
-                gap = gaps[partition]
-                markers[partition] = Markers(min(gap.end - gap.start, self._at_once), before, end)
-            else:
+            if partition not in own:
                 epoch = disputed(marker, identity.epoch)
                 markers[partition] = Markers(1, epoch, epoch)
-        return Prepared(MarkerRequest(identity, markers), answers, own)
+        return Prepared(MarkerRequest(identity, markers), gaps, answers, own)
+
+    def prepare_ready(self, gaps: Mapping[TopicPartition, Gap]) -> "Prepared":
+        """Decide as `prepare` does for gaps that are all `ready`."""
+        assert self._identity is not None
+        markers = self._settled_markers(gaps, self._lasts)
+        return Prepared(MarkerRequest(self._identity, markers), gaps, {}, gaps)
+
+    def _settled_markers(
+        self, gaps: Mapping[TopicPartition, Gap], lasts: Lasts
+    ) -> dict[TopicPartition, Markers]:
+        """As many markers as these gaps need, where the last marker is of the own epoch."""
+        before, end = common([lasts[p] for p in gaps])
+        return {
+            p: Markers(min(gap.end - gap.start, self._at_once), before, end)
+            for p, gap in gaps.items()
+        }
 
     async def write(self, gaps: Mapping[TopicPartition, Gap]) -> Mapping[TopicPartition, LogEnd]:
         """Write markers into these gaps alone (`write_all`)."""
-        return await write_all({self: gaps}, self._destination)
+        return await write_all({self: await self.prepare(gaps)}, self._destination)
 
     async def fence(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Fence markers of earlier requests on these partitions; return error codes.
@@ -323,10 +336,11 @@ class MarkerWriter:
     def answered(self, request: MarkerRequest, codes: Mapping[TopicPartition, int]) -> None:
         """Note the last markers after a request, as far as they are known."""
         identity, markers = request
-        if _FORBIDDEN.intersection(codes.values()):
-            self._forbid()
-        if _NEXT_EPOCH.intersection(codes.values()):
-            self._identity = None
+        if any(codes.values()):
+            if _FORBIDDEN.intersection(codes.values()):
+                self._forbid()
+            if _NEXT_EPOCH.intersection(codes.values()):
+                self._identity = None
         is_of_lasts = identity.producer_id == self._producer_id
         for partition, code in codes.items():
             if code or not is_of_lasts:
@@ -365,14 +379,14 @@ class MarkerWriter:
 
 
 async def write_all(
-    parts: Mapping[MarkerWriter, Mapping[TopicPartition, Gap]],
+    prepared: Mapping[MarkerWriter, Prepared],
     destination: DestinationPort,
     node: int | None = None,
 ) -> Mapping[TopicPartition, LogEnd]:
     """Write as many markers as the gaps need, up to a limit, of all these writers at once.
 
     Args:
-        parts: the gaps of each writer's state partition (`MarkerWriter.prepare`).
+        prepared: what each writer has decided (`MarkerWriter.prepare`).
         destination: where they are written.
         node: the broker that leads all of these partitions, if it is one.
 
@@ -383,13 +397,12 @@ async def write_all(
         Disconnected: whether markers were written, or will be, is unknown.
         Retriable: nothing was sent.
     """
-    prepared = [(writer, await writer.prepare(gaps)) for writer, gaps in parts.items()]
     codes = await send(
-        [(writer, part.request) for writer, part in prepared], destination, node=node
+        [(writer, part.request) for writer, part in prepared.items()], destination, node=node
     )
     results: dict[TopicPartition, LogEnd] = {}
     to_read: list[TopicPartition] = []
-    for writer, part in prepared:
+    for writer, part in prepared.items():
         if any(codes.get(p) in _FORBIDDEN for p in part.request.partitions):
             continue
         results |= part.found
@@ -397,7 +410,7 @@ async def write_all(
             code = codes.get(partition)
             if code is None:
                 continue
-            gap = parts[writer][partition]
+            gap = part.gaps[partition]
             results[partition] = LogEnd(code, -1 if code else gap.start + markers.number, -1)
             if writer.must_read(partition, code, part, seen=gap.seen):
                 to_read.append(partition)

@@ -87,6 +87,12 @@ class Metadata:
             return Refusal(state.error or ErrorCode.LEADER_NOT_AVAILABLE)
         return Leader(state.leader, state.leader_epoch)
 
+    def leads(self, node: int, partition: TopicPartition) -> bool:
+        """Whether this broker leads a partition."""
+        topic = self.topics.get(partition.topic)
+        state = None if topic is None or topic.error else topic.partitions.get(partition.partition)
+        return state is not None and 0 <= state.leader == node
+
 
 EMPTY = Metadata()
 

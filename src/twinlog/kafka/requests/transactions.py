@@ -331,7 +331,7 @@ async def write_txn_markers(
         Disconnected: the outcome is unknown.
         UserError: the broker does not have the API (35).
     """
-    connection = await cluster.connection(node, lane)
+    connection = cluster.connected(node, lane) or await cluster.connection(node, lane)
     answers: list[asyncio.Future[memoryview]] = []
     try:
         for markers in requests:
