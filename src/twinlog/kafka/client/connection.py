@@ -42,6 +42,7 @@ from kafka.protocol.broker_version_data import BrokerVersionData
 from kafka.protocol.metadata import ApiVersionsRequest
 
 from twinlog.kafka.client.authentication import authenticate
+from twinlog.kafka.client.deadlines import Deadlines
 from twinlog.kafka.client.dial import Options, dial, dial_error
 from twinlog.kafka.client.receiver import Receiver
 from twinlog.kafka.client.security import Security
@@ -96,7 +97,8 @@ class _Request:
     future: asyncio.Future[memoryview]
     start_time: float
     """When it was submitted; once it is in flight, when it was sent."""
-    timer: asyncio.TimerHandle | None = None
+    submitted_at: float
+    timeout: float
     correlation_id: int = -1
     size: int = 0
     """Bytes of the body, once it is sent."""
@@ -144,6 +146,7 @@ class Connection:
         refused only after the handshake."""
         self._loss: asyncio.Future[None] = self._loop.create_future()
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._deadlines = Deadlines(self._loop, self._end_late)
         self._throttled_until = 0.0
         self._renewal: asyncio.Task[None] | None = None
         self._broker_versions: Any = None
@@ -460,11 +463,10 @@ class Connection:
         if self.in_flight >= self._options.max_in_flight and not urgent:
             raise Retriable(f"{self.address}: cannot send, {self.in_flight} requests are in flight")
         future: asyncio.Future[memoryview] = self._loop.create_future()
-        request = _Request(api_key, api_version, flexible, future, self._loop.time(), parts=parts)
+        now = self._loop.time()
         timeout = self._options.request_timeout if timeout is None else timeout
-        request.timer = self._loop.call_later(
-            timeout, self._timed_out, request, request.start_time, timeout
-        )
+        request = _Request(api_key, api_version, flexible, future, now, now, timeout, parts=parts)
+        self._deadlines.watch(now + timeout)
         if urgent or not self._gates:
             self._transmit(request)
         else:
@@ -531,7 +533,6 @@ class Connection:
         self._answered_at = self._loop.time()
         self._count_in()
         self.counters.responses += 1
-        _stop_timer(request)
         if not request.future.done():
             request.future.set_result(frame[body_at:])
         self._make_room()
@@ -540,21 +541,21 @@ class Connection:
         """The time at which a wait that began at `start` is over."""
         return max(start, self._throttled_until) + timeout
 
-    def _timed_out(self, request: _Request, start: float, timeout: float) -> None:
-        limit = self._limit(start, timeout)
-        if limit > self._loop.time():  # the broker throttled meanwhile
-            request.timer = self._loop.call_at(limit, self._timed_out, request, start, timeout)
-            return
-        if request.correlation_id < 0:
-            self._outbox.remove(request)
-            if not request.future.done():
-                request.future.set_exception(
-                    Retriable(f"{self.address}: not sent within {timeout:g} s")
-                )
-            return
-        self._fail(
-            Disconnected(f"{self.address}: API {request.api_key}: no response within {timeout:g} s")
-        )
+    def _end_late(self) -> None:
+        """End requests whose time is over; one that is in flight ends the connection."""
+        for request in (*self._in_flight, *self._outbox):
+            limit = self._limit(request.submitted_at, request.timeout)
+            late = f"within {request.timeout:g} s"
+            if limit > self._loop.time():  # it was submitted later, or the broker has throttled
+                self._deadlines.watch(limit)
+            elif request.correlation_id >= 0:
+                api = f"{self.address}: API {request.api_key}"
+                self._fail(Disconnected(f"{api}: no response {late}"))
+                return
+            else:
+                self._outbox.remove(request)
+                if not request.future.done():
+                    request.future.set_exception(Retriable(f"{self.address}: not sent {late}"))
 
     # Gates, timers, the end
 
@@ -568,9 +569,7 @@ class Connection:
     def _make_room(self) -> None:
         while self._outbox and not self._gates:
             request = self._outbox.popleft()
-            if request.future.done():
-                _stop_timer(request)
-            else:
+            if not request.future.done():
                 self._transmit(request)
         if self.can_send:
             self._room.set()
@@ -610,6 +609,7 @@ class Connection:
         self._error = error
         self._receiver.stopped = True
         self._count_in()
+        self._deadlines.cancel()
         for timer in self._timers.values():
             timer.cancel()
         if self._renewal is not None and self._renewal is not asyncio.current_task():
@@ -620,15 +620,9 @@ class Connection:
         self._in_flight.clear()
         self._outbox.clear()
         for index, request in enumerate(requests):
-            _stop_timer(request)
             if not request.future.done():
                 request.future.set_exception(_for_request(error, first=index == 0))
         self._room.set()
-
-
-def _stop_timer(request: _Request) -> None:
-    if request.timer is not None:
-        request.timer.cancel()
 
 
 def _for_request(error: TwinlogError, *, first: bool) -> TwinlogError:
