@@ -149,6 +149,10 @@ def test_a_flag_that_is_refused(options: LegacyOptions, message: str) -> None:
     [
         ({}, "--consumer.config: bootstrap.servers is missing"),
         ({**CONSUMER, "auto.offset.reset": "x"}, "--consumer.config: auto.offset.reset is 'x'"),
+        (
+            {**CONSUMER, "auto.offset.reset": "none"},
+            "--consumer.config: auto.offset.reset is 'none': expected earliest or latest, since",
+        ),
         ({**CONSUMER, "interceptor.classes": "x.Y"}, "Java interceptors cannot be run"),
         ({**CONSUMER, "sasl.jaas.config": "${v:/p:k}"}, "sasl.jaas.config has ${v:/p:k}"),
         ({**CONSUMER, "config.providers": "v"}, "config.providers.v.class is ''"),

@@ -332,6 +332,17 @@ def test_all_errors_are_reported_with_their_lines() -> None:
     parse(HEADER).require_valid()
 
 
+@pytest.mark.parametrize("reset", ["none", "by_duration:PT1H"])
+def test_a_beginning_that_a_flow_does_not_have_is_an_error(reset: str) -> None:
+    """As the start refuses it. Where no topics are copied, nothing begins."""
+    (problem,) = problems(ONE_WAY + f"A.consumer.auto.offset.reset = {reset}\n")
+    assert problem == (
+        f"line 6: A.consumer.auto.offset.reset is '{reset}': expected earliest or latest, since a "
+        "flow knows its position from the first record on"
+    )
+    assert problems(HEADER + f"B.consumer.auto.offset.reset = {reset}\n") == []
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -89,6 +89,7 @@ UNKNOWN, ERROR = LineVerdict.UNKNOWN, LineVerdict.ERROR
         ("A->A.enabled = true", UNKNOWN, "did you mean"),
         ("zzz = 1", UNKNOWN, "unknown property, which MirrorMaker 2 ignores"),
         ("A->B.tasks.max = x", ERROR, "expected a whole number"),
+        ("A.consumer.auto.offset.reset = none", ERROR, "expected earliest or latest"),
         ("transforms = mask", ERROR, "transforms.mask.type is missing; write it for the flow"),
     ],
 )

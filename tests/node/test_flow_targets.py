@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from twinlog.kafka.errors import UserError
 from twinlog.mirror.flow import flow_of
 from twinlog.node.flow_targets import run_parts
 from twinlog.operations.mirror_maker import check_file
@@ -35,6 +36,31 @@ def test_a_takeover_is_asked_for_by_the_flag_or_the_file(
     [target], _ = run_parts(checked.flows, checked.clusters, takeover=takeover)
     [flow] = target.flows
     assert flow_of(flow.properties).settings.twinlog_takeover == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "A.consumer.auto.offset.reset = none",
+        "A->B.consumer.auto.offset.reset = by_duration:P1D",
+        "B.consumer.auto.offset.reset = none",
+        "A.consumer.auto.offset.reset = latest",
+        "transaction.producer = true\nsync.group.offsets.enabled = true",
+        "replication.policy.separator =",
+    ],
+)
+def test_the_check_reports_what_the_start_refuses(tmp_path: Path, line: str) -> None:
+    """Goal: a file without errors can be run, and a file that cannot be run has errors."""
+    file = tmp_path / "mm2.properties"
+    file.write_text(f"{FILE}{line}\n")
+    checked = check_file(file)
+    refused = False
+    try:
+        run_parts(checked.flows, checked.clusters)
+    except UserError:
+        refused = True
+    copied = [flow for flow in checked.flows if flow.settings.enabled]
+    assert bool(checked.report.errors) == (refused or not copied)
 
 
 def test_a_node_may_read_what_the_access_to_a_registry_refers_to(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from twinlog.mirror.flow import (
     may_route,
     reports_positions,
     transforms_of,
+    unsupported_offset_reset,
 )
 from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.mirror_maker_file import Flow
@@ -110,12 +111,10 @@ def stored_properties(
             f"sync.group.offsets.enabled of {source}->{target} is true: expected false, since "
             "offsets of groups are not translated for transforms or transaction.producer"
         )
-    reset = settings.consumer_auto_offset_reset
-    if reset not in {"earliest", "latest"}:
+    if expectation := unsupported_offset_reset(settings):
         raise UserError(
-            f"consumer.auto.offset.reset of {source}->{target} is {reset}: expected earliest or "
-            "latest",
-            hint="a flow knows its position from the first record on",
+            f"consumer.auto.offset.reset of {source}->{target} is "
+            f"{settings.consumer_auto_offset_reset}: expected {expectation}"
         )
     intervals: list[int] = []
     if settings.refreshes_topics:

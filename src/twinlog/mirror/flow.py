@@ -138,6 +138,19 @@ def flow_settings_of(properties: Mapping[str, str]) -> FlowSettings:
     return settings
 
 
+def unsupported_offset_reset(settings: FlowSettings) -> str | None:
+    """What is expected of the `auto.offset.reset` of a flow with these settings.
+
+    MirrorMaker 2 accepts more. A flow that copies no topics begins nowhere, and may have any.
+
+    Returns:
+        The expectation; None: the flow can begin so.
+    """
+    if not settings.enabled or settings.consumer_auto_offset_reset in {"earliest", "latest"}:
+        return None
+    return "earliest or latest, since a flow knows its position from the first record on"
+
+
 def connect_worker_of(properties: Mapping[str, str]) -> ConnectWorker:
     """The Connect worker of MirrorMaker 2 that has copied, or will copy, a flow's topics.
 

@@ -23,6 +23,7 @@ from typing import Final
 
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.config_providers import parse_providers, rewrite
+from twinlog.mirror.flow import unsupported_offset_reset
 from twinlog.mirror.flow_settings import (
     CONSUMER,
     ISOLATION,
@@ -139,6 +140,9 @@ def _settings(
     }
     parsed = parse_flow_settings(values, alias, TARGET)
     if isinstance(parsed, FlowSettings):
+        if expectation := unsupported_offset_reset(parsed):
+            text = values[CONSUMER + OFFSET_RESET]
+            errors.append(f"--consumer.config: {OFFSET_RESET} is {text!r}: expected {expectation}")
         return parsed, values
     for bad in parsed:
         name = f"--consumer.config: {bad.name.removeprefix(CONSUMER)}"

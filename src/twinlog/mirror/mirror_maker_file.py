@@ -46,7 +46,12 @@ from twinlog.mirror.dataframe_transform import (
     is_dataframe_property,
     keeps_references,
 )
-from twinlog.mirror.flow import belongs_to_transforms, has_any_transform, parse_any_transform
+from twinlog.mirror.flow import (
+    belongs_to_transforms,
+    has_any_transform,
+    parse_any_transform,
+    unsupported_offset_reset,
+)
 from twinlog.mirror.flow_settings import (
     CONSUMER,
     FORMER_NAMES,
@@ -499,6 +504,8 @@ class _FileReader:
                 return None
         parsed = parse_flow_settings(values, source, target)
         if isinstance(parsed, FlowSettings):
+            if expectation := unsupported_offset_reset(parsed):
+                self._bad(items[CONSUMER + OFFSET_RESET], expectation)
             return parsed, values
         for bad in parsed:
             self._bad(items[bad.name], bad.expectation)
