@@ -125,6 +125,8 @@ def test_each_flag_is_explained() -> None:
         "--consumer.rebalance.listener": LineVerdict.DIFFERS,
     }
     assert not any("hunter2" in line.text for line in result.lines)
+    (source,) = [line.text for line in result.lines if line.key == "--consumer.config"]
+    assert "only committed records are copied, whatever isolation.level is" in source
 
 
 @pytest.mark.parametrize(

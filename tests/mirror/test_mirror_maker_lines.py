@@ -34,7 +34,15 @@ UNKNOWN, ERROR = LineVerdict.UNKNOWN, LineVerdict.ERROR
     [
         ("A->B.topics = x", USED, "topics that are mirrored (A->B)"),
         ("replication.factor = 3", USED, "replication factor of remote topics"),
-        ("A.consumer.auto.offset.reset = latest", USED, "where a partition begins"),
+        ("A.consumer.auto.offset.reset = earliest", USED, "where a partition begins"),
+        ("A.consumer.auto.offset.reset = latest", DIFFERS, "that are added later are copied whole"),
+        ("A.consumer.isolation.level = read_committed", USED, "aborted and open transactions"),
+        (
+            "A.consumer.isolation.level = read_uncommitted",
+            DIFFERS,
+            "whether records of aborted and open transactions are copied, too (A->B): only "
+            "committed records are copied",
+        ),
         ("A.ssl.protocol = TLSv1.3", USED, "ssl.protocol of clients on A (A->B)"),
         ("ssl.protocol = TLSv1.3", USED, "on clusters that have no value of their own (A->B)"),
         ("B.producer.acks = all", USED, "acks of the producer on B (A->B)"),

@@ -12,8 +12,9 @@ two properties files become one flow that does what the script did and no more:
 | copies no configurations, ACLs, groups; writes no heartbeats | all off |
 | topics are created by the target's `auto.create.topics.enable` | `replication.factor` -1 |
 
-What cannot be the same is reported: a record's partition, the position of the group, and the copies
-of brokers' internal topics that `exclude.internal.topics=false` asks for.
+What cannot be the same is reported: a record's partition, the position of the group, records of
+aborted and open transactions, and the copies of brokers' internal topics that
+`exclude.internal.topics=false` asks for.
 """
 
 import re
@@ -218,7 +219,8 @@ def _lines(options: LegacyOptions, consumer: Mapping[str, str]) -> Iterable[File
         differs,
         "the source; the flow begins at auto.offset.reset, not at the offsets of the group "
         f"{consumer.get('group.id', '').strip()!r}, and keeps each record's partition, which the "
-        "script let the producer choose",
+        "script let the producer choose; only committed records are copied, whatever "
+        "isolation.level is",
     )
     if consumer.get(EXCLUDE_INTERNAL, "true").strip().lower() == "false":
         text = "the topics in which brokers keep their own state are never copied"

@@ -32,7 +32,14 @@ from twinlog.mirror.dataframe_transform import (
     is_dataframe_property,
 )
 from twinlog.mirror.flow import belongs_to_transforms
-from twinlog.mirror.flow_settings import FORMER_NAMES, POLICY_PREFIX, SETTINGS
+from twinlog.mirror.flow_settings import (
+    CONSUMER,
+    FORMER_NAMES,
+    ISOLATION,
+    OFFSET_RESET,
+    POLICY_PREFIX,
+    SETTINGS,
+)
 from twinlog.mirror.mirror_maker_file import (
     CLIENTS_OF_FLOW,
     CLUSTERS,
@@ -64,8 +71,9 @@ from twinlog.text import closest, few
 _SHOWN: Final = frozenset({BOOTSTRAP, "security.protocol", "sasl.mechanism", CLUSTERS, TRANSFORMS})
 _FORCED: Final = frozenset({"enable.auto.commit"})
 """Client properties that MirrorMaker 2 overwrites."""
-_READ: Final = frozenset({"auto.offset.reset", "isolation.level"})
-"""Properties of the source's consumer that are settings of the flow."""
+_READ: Final = {OFFSET_RESET: "earliest", ISOLATION: "read_committed"}
+"""Properties of the source's consumer that are settings of the flow, each with the value with which
+twinlog does what MirrorMaker 2 does."""
 
 
 class LineVerdict(Enum):
@@ -282,7 +290,10 @@ class _LineReader:
         if name in _FORCED:
             return LineVerdict.NO_EFFECT, f"{what}: MirrorMaker 2 sets it itself"
         if role == "consumer" and name in _READ:
-            return LineVerdict.USED, f"{SETTINGS[f'consumer.{name}'].meaning} ({flows})"
+            setting = SETTINGS[CONSUMER + name]
+            if item.value.strip() == _READ[name]:
+                return LineVerdict.USED, f"{setting.meaning} ({flows})"
+            return LineVerdict.DIFFERS, f"{setting.meaning} ({flows}): {setting.differs}"
         if name in self._unused:
             why = CLIENT_REASONS.get(name, "twinlog's client does not use it")
             return LineVerdict.DIFFERS, f"{what}: {why}"
