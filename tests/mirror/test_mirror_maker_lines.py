@@ -1,9 +1,14 @@
 """Twin of mirror_maker_lines.py."""
 
+import re
+
 import pytest
 
+from twinlog.mirror.config_providers import PROVIDERS
+from twinlog.mirror.flow_settings import SETTINGS
 from twinlog.mirror.mirror_maker_file import parse_mirror_maker_file
 from twinlog.mirror.mirror_maker_lines import FileLine, LineVerdict, explain_lines
+from twinlog.mirror.mirror_maker_names import CLIENT_NAMES, ROLE_NAMES
 
 HEADER = """\
 clusters = A, B
@@ -40,8 +45,7 @@ UNKNOWN, ERROR = LineVerdict.UNKNOWN, LineVerdict.ERROR
         (
             "A.consumer.isolation.level = read_uncommitted",
             DIFFERS,
-            "whether records of aborted and open transactions are copied, too (A->B): only "
-            "committed records are copied",
+            "transactions are copied, too (A->B): only committed records are copied",
         ),
         ("A.ssl.protocol = TLSv1.3", USED, "ssl.protocol of clients on A (A->B)"),
         ("ssl.protocol = TLSv1.3", USED, "on clusters that have no value of their own (A->B)"),
@@ -81,7 +85,18 @@ UNKNOWN, ERROR = LineVerdict.UNKNOWN, LineVerdict.ERROR
         ("source.consumer.client.id = 1", NO_EFFECT, "write A->B.source.consumer.client.id"),
         ("B.replication.factor = 3", NO_EFFECT, "write replication.factor for all flows"),
         ("A.request.timeout.ms = 1", NO_EFFECT, "write A.consumer.request.timeout.ms"),
-        ("A->B.auto.offset.reset = latest", NO_EFFECT, "A->B.source.consumer.auto.offset.reset"),
+        (
+            "A->B.auto.offset.reset = latest",
+            NO_EFFECT,
+            "write A->B.source.consumer.auto.offset.reset, or A.consumer.auto.offset.reset",
+        ),
+        (
+            "A->B.linger.ms = 5",
+            NO_EFFECT,
+            "write A->B.producer.override.linger.ms, or B.producer.linger.ms",
+        ),
+        ("A.linger.ms = 5", NO_EFFECT, "write A.producer.linger.ms"),
+        ("A.config.providers = x", NO_EFFECT, "without a prefix"),
         ("A.consumer.enable.auto.commit = true", NO_EFFECT, "MirrorMaker 2 sets it itself"),
         ("sync.topic.configs = false", NO_EFFECT, "it reads sync.topic.configs.enabled"),
         ("readahead.queue.capacity = 5", NO_EFFECT, "a name that no MirrorMaker 2 reads"),
@@ -106,6 +121,26 @@ def test_a_line(line: str, verdict: LineVerdict, text: str) -> None:
     assert text in found.text
     assert found.verdict is verdict
     assert found.number == 6
+
+
+@pytest.mark.parametrize("place", ["A->B.", "A."])
+def test_what_a_hint_names_has_an_effect(place: str) -> None:
+    """Goal: nobody is sent to a line that the next check refuses."""
+    names = {name for names in ROLE_NAMES.values() for name in names}
+    hinted = 0
+    for name in sorted((names | {*CLIENT_NAMES}) - SETTINGS.keys()):
+        found = last(f"{place}{name} = 1")
+        hint = found.text.partition(": write ")[2]
+        if found.verdict is not NO_EFFECT or name in {PROVIDERS, "enable.auto.commit"}:
+            continue
+        assert hint, name
+        first, *others = re.split(", or | or ", hint)
+        role = first.removeprefix(place).partition(".")[0]
+        keys = [other if name in other else first.replace(role, other[:-1]) for other in others]
+        for key in (first, *keys):
+            assert last(f"{key} = 1").verdict in {USED, DIFFERS, ERROR}, key
+            hinted += 1
+    assert hinted > 50
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ class _LineReader:
         if place.rest in CLIENT_NAMES or (of_role and place.rest != PROVIDERS):
             return LineVerdict.NO_EFFECT, (
                 "MirrorMaker 2 does not read a client property here: write "
-                f"{place.prefix}source.consumer.{place.rest}, or {place.source}.{place.rest}"
+                f"{_with_role_of_flow(place)}"
             )
         return self._other(item, place)
 
@@ -219,10 +219,12 @@ class _LineReader:
                 f"MirrorMaker 2 does not read it of a cluster: write {place.rest} for all flows, "
                 f"or SOURCE->TARGET.{place.rest} for one"
             )
-        if any(place.rest in names for names in ROLE_NAMES.values()) and not reason(place.rest):
+        roles = [role for role in ROLES if place.rest in ROLE_NAMES[role]]
+        if roles and place.rest != PROVIDERS and not reason(place.rest):
+            others = " or ".join(f"{role}." for role in roles[1:])
             return LineVerdict.NO_EFFECT, (
-                f"MirrorMaker 2 does not give it to clients: write {place.prefix}consumer."
-                f"{place.rest}, or producer. or admin."
+                f"MirrorMaker 2 does not give it to clients: write {place.prefix}{roles[0]}."
+                f"{place.rest}" + (others and f", or {others}")
             )
         return self._other(item, place)
 
@@ -442,6 +444,17 @@ class _LineReader:
         if place.target:
             return [pair for pair in pairs if pair == (place.source, place.target)]
         return [pair for pair in pairs if not place.source or place.source in pair]
+
+
+def _with_role_of_flow(place: _LinePlace) -> str:
+    """How a client property of a flow is written so that a client of the flow has it."""
+    name = place.rest
+    if name in CLIENT_NAMES:
+        return f"{place.prefix}source.consumer.{name}, or {place.source}.{name}"
+    if name not in ROLE_NAMES["consumer"] and name in ROLE_NAMES["producer"]:
+        return f"{place.prefix}producer.{OVERRIDE}{name}, or {place.target}.producer.{name}"
+    role = "consumer" if name in ROLE_NAMES["consumer"] else "admin"
+    return f"{place.prefix}source.{role}.{name}, or {place.source}.{role}.{name}"
 
 
 def _client_of_flow(rest: str) -> tuple[str, str, str] | None:
