@@ -99,6 +99,13 @@ UNKNOWN, ERROR = LineVerdict.UNKNOWN, LineVerdict.ERROR
         ("A.config.providers = x", NO_EFFECT, "without a prefix"),
         ("A.consumer.enable.auto.commit = true", NO_EFFECT, "MirrorMaker 2 sets it itself"),
         ("sync.topic.configs = false", NO_EFFECT, "it reads sync.topic.configs.enabled"),
+        ("remote.admin.retries = 5", NO_EFFECT, "write A.admin.retries or B.admin.retries"),
+        ("A->B.remote.admin.retries = 5", NO_EFFECT, "write A.admin.retries or B.admin.retries"),
+        (
+            "replication.policy.class = LegacyReplicationPolicy",
+            DIFFERS,
+            "LegacyReplicationPolicy is KIP-382's name of IdentityReplicationPolicy",
+        ),
         ("readahead.queue.capacity = 5", NO_EFFECT, "a name that no MirrorMaker 2 reads"),
         ("predicates = p", NOT_NEEDED, "where a transform applies"),
         ("transforms.x.type = y", NO_EFFECT, "write SOURCE->TARGET.transforms.x.type"),
@@ -181,6 +188,7 @@ def test_what_enabled_does() -> None:
         "A->B.secret",
         "config.providers.v.param.token",
         "replication.policy.password",
+        "remote.admin.sasl.jaas.config",
     ],
 )
 def test_a_value_that_may_be_a_secret_is_not_shown(key: str) -> None:

@@ -1,13 +1,16 @@
 """Twin of mirror_maker_report.py; test_mirror_maker_java.py compares remote names with Java's."""
 
+from importlib.metadata import EntryPoint
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog.mirror.flow_settings import DEFAULT_POLICY, IDENTITY_POLICY
+from twinlog.mirror.flow_settings import DEFAULT_POLICY, IDENTITY_POLICY, PACKAGE
 from twinlog.mirror.mirror_maker_file import Problem, parse_mirror_maker_file
 from twinlog.mirror.mirror_maker_lines import LineVerdict
 from twinlog.mirror.mirror_maker_report import FlowRow, MirrorMakerReport, report
+from twinlog.mirror.replication_policy import ENTRY_POINTS
 
 HEADER = """\
 clusters = A, B
@@ -49,6 +52,9 @@ def test_flows_are_rows() -> None:
         ("replication.policy.separator = _", "A_orders"),
         ("replication.policy.separator = _\nA->B.source.cluster.alias = eu", "eu_orders"),
         (f"replication.policy.class = {IDENTITY_POLICY}", "orders"),
+        ("replication.policy.class = IdentityReplicationPolicy", "orders"),
+        ("replication.policy.class = LegacyReplicationPolicy", "orders"),
+        (f"replication.policy.class = {PACKAGE}LegacyReplicationPolicy", "orders"),
         ("replication.policy.class = x.Mine", None),
     ],
 )
@@ -66,9 +72,23 @@ def test_what_a_policy_of_kafka_refuses_is_an_error(policy: str) -> None:
     ]
 
 
-def test_an_unknown_policy_is_a_warning() -> None:
-    warning = reported(HEADER + "A->B.replication.policy.class = x.Mine\n").warnings[0]
-    assert "replication.policy.class is 'x.Mine': remote names are unknown" in warning
+def test_a_policy_that_is_not_installed_is_an_error() -> None:
+    """As a start refuses it; of one that is installed, only the names are unknown."""
+    text = HEADER + "A->B.replication.policy.class = x.Mine\n"
+    result = reported(text)
+    (error,) = result.errors
+    assert error == (
+        "line 5: A->B.replication.policy.class is 'x.Mine', which 0 installed packages register: "
+        "expected one of DefaultReplicationPolicy, IdentityReplicationPolicy, or a policy of your "
+        "own (docs/api.md), since Java classes cannot be loaded"
+    )
+    assert result.lines[4].verdict is LineVerdict.ERROR
+    assert result.warnings == ()
+    point = EntryPoint("x.Mine", "mine:Policy", ENTRY_POINTS)
+    file = parse_mirror_maker_file(text, lambda _, value: value)
+    result = report(file, registered=lambda: [point])
+    assert result.errors == ()
+    assert "which is not loaded now: remote names are unknown" in result.warnings[0]
 
 
 def test_a_circle_of_flows_with_unchanged_names_is_a_warning() -> None:

@@ -20,8 +20,10 @@ from twinlog.mirror.replication_policy import (
     ReplicationPolicy,
     all_sources,
     count_hops,
+    has_properties_of_its_own,
     policy_named,
     policy_of,
+    refused_policy,
 )
 
 DEFAULT = DefaultReplicationPolicy()
@@ -204,12 +206,23 @@ def test_kafkas_policies_by_name(package: str) -> None:
     assert policy_named(
         f"{package}DefaultReplicationPolicy", properties
     ) == DefaultReplicationPolicy(separator="_", internal_topic_separator_enabled=False)
-    identity = policy_of(
-        {**properties, "replication.policy.class": f"{package}IdentityReplicationPolicy"}
-    )
-    assert isinstance(identity, IdentityReplicationPolicy)
-    assert vars(identity) == {**separators, "source_cluster_alias": "us"}
+    for name in ("IdentityReplicationPolicy", "LegacyReplicationPolicy"):
+        named = {**properties, "replication.policy.class": f"{package}{name}"}
+        identity = policy_of(named)
+        assert isinstance(identity, IdentityReplicationPolicy)
+        assert vars(identity) == {**separators, "source_cluster_alias": "us"}
+        assert not has_properties_of_its_own(named)
     assert policy_of({}) == DEFAULT
+
+
+def test_a_name_without_a_policy_is_refused_before_anything_is_loaded() -> None:
+    gone = _registered("no_such_module:Policy")
+    assert refused_policy("Policy", gone) is None
+    assert refused_policy("org.apache.kafka.connect.mirror.DefaultReplicationPolicy") is None
+    assert refused_policy("Mine", gone) == (
+        "which 0 installed packages register: expected one of DefaultReplicationPolicy, "
+        "IdentityReplicationPolicy, Policy"
+    )
 
 
 def test_a_policy_of_an_installed_package() -> None:

@@ -47,6 +47,9 @@ def test_a_takeover_is_asked_for_by_the_flag_or_the_file(
         "A.consumer.auto.offset.reset = latest",
         "transaction.producer = true\nsync.group.offsets.enabled = true",
         "replication.policy.separator =",
+        "replication.policy.class = x.Mine",
+        "replication.policy.class = LegacyReplicationPolicy",
+        "replication.policy.class = IdentityReplicationPolicy",
     ],
 )
 def test_the_check_reports_what_the_start_refuses(tmp_path: Path, line: str) -> None:

@@ -57,6 +57,7 @@ from twinlog.mirror.mirror_maker_names import (
     CLIENT_REASONS,
     CONNECTOR_NAMES,
     DRAFT_NAMES,
+    REMOTE_ADMIN,
     ROLE_NAMES,
     ROLES,
     SIDES,
@@ -65,6 +66,7 @@ from twinlog.mirror.mirror_maker_names import (
     reason,
 )
 from twinlog.mirror.properties_text import Property, last_values
+from twinlog.mirror.replication_policy import IDENTITY, LEGACY, POLICY_CLASS, policy_class
 from twinlog.mirror.transform_chain import CONVERTER_NAMES
 from twinlog.text import closest, few
 
@@ -265,6 +267,11 @@ class _LineReader:
                 f"{setting.meaning} ({flows}); MirrorMaker 2 ignores this name since 4.0 and reads "
                 f"{present}, twinlog obeys it"
             )
+        if present == POLICY_CLASS and policy_class(item.value) == LEGACY:
+            return LineVerdict.DIFFERS, (
+                f"{setting.meaning} ({flows}); {LEGACY} is KIP-382's name of {IDENTITY}, and no "
+                "MirrorMaker 2 knows it"
+            )
         if setting.differs:
             return LineVerdict.DIFFERS, f"{setting.meaning}: {setting.differs}"
         if setting.origin == "draft":
@@ -317,11 +324,16 @@ class _LineReader:
             return explain(item, place)
         if name.startswith(POLICY_PREFIX):
             return LineVerdict.USED, "a property of the replication policy, if its class reads it"
-        if name in DRAFT_NAMES:
-            instead = DRAFT_NAMES[name]
-            hint = f"; it reads {instead}" if instead else ""
-            return LineVerdict.NO_EFFECT, f"a name that no MirrorMaker 2 reads{hint}"
+        if name in DRAFT_NAMES or name.startswith(REMOTE_ADMIN):
+            return LineVerdict.NO_EFFECT, f"a name that no MirrorMaker 2 reads{self._instead(name)}"
         return self._of_connect(item, place)
+
+    def _instead(self, name: str) -> str:
+        """What is read instead of a name of KIP-382, as the end of a sentence."""
+        if name.startswith(REMOTE_ADMIN):
+            of_clusters = [f"{a}.{name.removeprefix('remote.')}" for a in self._file.aliases[:2]]
+            return f"; write {' or '.join(of_clusters)}"
+        return f"; it reads {DRAFT_NAMES[name]}" if DRAFT_NAMES[name] else ""
 
     def _of_transforms(self, item: Property, place: _LinePlace) -> Explanation:
         name, flows = place.rest, self._flows(item)

@@ -5,7 +5,7 @@
 - `CONNECTOR_NAMES`: what MirrorMaker 2 reads without a prefix, for all flows.
 - `REASONS`: properties of Kafka Connect that have no meaning here, each with the reason.
 - `CLIENT_REASONS`: properties of clients that twinlog does not need, each with the reason.
-- `DRAFT_NAMES`: names of KIP-382's table that no MirrorMaker 2 has ever read.
+- `DRAFT_NAMES`, `REMOTE_ADMIN`: names of KIP-382's table that no MirrorMaker 2 has ever read.
 
 tests/mirror/test_mirror_maker_java.py compares the first three with Kafka 4.3's own.
 """
@@ -325,6 +325,8 @@ DRAFT_NAMES: Final[Mapping[str, str]] = {
     "offset-syncs.replication.factor": "offset-syncs.topic.replication.factor",
 }
 """Names of KIP-382 and of old examples, with what is read instead (empty: nothing)."""
+REMOTE_ADMIN: Final = "remote.admin."
+"""KIP-382's prefix of what its connectors give the admin client of the other cluster."""
 
 
 def reason(name: str) -> str | None:

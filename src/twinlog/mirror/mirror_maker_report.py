@@ -1,14 +1,32 @@
 """What a MirrorMaker 2 file does: its flows as rows, its lines explained, warnings and errors."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 from typing import Final
 
 from twinlog.kafka.errors import UserError
-from twinlog.mirror.flow_settings import DEFAULT_POLICY, IDENTITY_POLICY, FlowSettings
-from twinlog.mirror.mirror_maker_file import Flow, MirrorMakerFile, Problem, targeting
+from twinlog.mirror.flow_settings import FlowSettings
+from twinlog.mirror.mirror_maker_file import (
+    Flow,
+    MirrorMakerFile,
+    Problem,
+    connector_properties,
+    targeting,
+)
 from twinlog.mirror.mirror_maker_lines import FileLine, explain_lines
-from twinlog.mirror.replication_policy import SAME_NAMES, policy_of
+from twinlog.mirror.properties_text import last_values
+from twinlog.mirror.replication_policy import (
+    DEFAULT,
+    IDENTITY,
+    LEGACY,
+    POLICY_CLASS,
+    SAME_NAMES,
+    installed,
+    policy_class,
+    policy_of,
+    refused_policy,
+)
 from twinlog.mirror.setting_values import Names
 
 EXAMPLE_TOPIC: Final = "orders"
@@ -51,11 +69,11 @@ def remote_topic(settings: FlowSettings, topic: str) -> str | None:
     Returns:
         The name; None: the policy is another class.
     """
-    match settings.replication_policy_class:
-        case policy if policy == DEFAULT_POLICY:
+    match policy_class(settings.replication_policy_class):
+        case policy if policy == DEFAULT:
             separator = settings.replication_policy_separator
             return f"{settings.source_cluster_alias}{separator}{topic}"
-        case policy if policy in {IDENTITY_POLICY, SAME_NAMES}:
+        case policy if policy in {IDENTITY, LEGACY, SAME_NAMES}:
             return topic
         case _:
             return None
@@ -66,6 +84,7 @@ def report(
     targets: Collection[str] = (),
     unused: Collection[str] = (),
     client_problems: Collection[Problem] = (),
+    registered: Callable[[], Iterable[EntryPoint]] = installed,
 ) -> MirrorMakerReport:
     """Explain a file.
 
@@ -74,9 +93,17 @@ def report(
         targets: only flows to these clusters (`--clusters`); empty: all.
         unused: names of client properties that twinlog's client does not use.
         client_problems: errors in client properties.
+        registered: the entry points of policies, for tests.
     """
     flows = targeting(file.flows, targets)
-    problems = sorted({*file.problems, *client_problems})
+    refused = {
+        flow.name: text
+        for flow in flows
+        if (text := refused_policy(flow.settings.replication_policy_class, registered))
+    }
+    named = [flow for flow in flows if flow.name not in refused]
+    unknown = _unknown_policies(file, flows, refused)
+    problems = sorted({*file.problems, *client_problems, *unknown})
     errors = [str(problem) for problem in problems]
     errors += [
         f"--clusters has {alias!r}: expected one of {', '.join(file.aliases)}"
@@ -89,7 +116,7 @@ def report(
     return MirrorMakerReport(
         flows=tuple(map(flow_row, flows)),
         lines=explain_lines(file, unused, problems),
-        warnings=(*flow_warnings(flows), *_encoding_warnings(file)),
+        warnings=(*flow_warnings(named), *_encoding_warnings(file)),
         errors=tuple(errors),
     )
 
@@ -127,8 +154,8 @@ def flow_warnings(flows: Collection[Flow]) -> Iterable[str]:
         if remote_topic(flow.settings, EXAMPLE_TOPIC) is None:
             yield (
                 f"flow {flow.name}: replication.policy.class is "
-                f"{flow.settings.replication_policy_class!r}: remote names are unknown, as twinlog "
-                f"runs no Java; this version knows {DEFAULT_POLICY} and {IDENTITY_POLICY}"
+                f"{flow.settings.replication_policy_class!r}, a policy of your own, which is not "
+                "loaded now: remote names are unknown"
             )
         if flow.settings.sync_group_offsets_enabled and not flow.settings.syncs_group_offsets:
             yield (
@@ -143,6 +170,22 @@ def flow_warnings(flows: Collection[Flow]) -> Iterable[str]:
             f"flows {', '.join(circle)} leave topic names unchanged and form a circle: the same "
             "records would be mirrored again and again; give them different topics"
         )
+
+
+def _unknown_policies(
+    file: MirrorMakerFile, flows: Collection[Flow], refused: Mapping[str, str]
+) -> Iterable[Problem]:
+    """The lines that name a policy which is not installed here: a start is refused."""
+    last = last_values(file.properties)
+    for flow in flows:
+        if flow.name in refused:
+            name = flow.settings.replication_policy_class
+            line = connector_properties(last, flow.source_alias, flow.target_alias)[POLICY_CLASS]
+            yield Problem(
+                line.line,
+                f"{line.key} is {name!r}, {refused[flow.name]}, or a policy of your own "
+                "(docs/api.md), since Java classes cannot be loaded",
+            )
 
 
 def _policy_errors(flows: Collection[Flow]) -> Iterable[str]:

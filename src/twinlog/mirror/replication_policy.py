@@ -12,6 +12,8 @@ remote topic by its source, hop by hop, so that cycles end and clusters are told
     original_topic   orders               its name where it was written
 
 The identity policy keeps names, except for heartbeats: a chain of clusters is counted by them.
+KIP-382's table calls it LegacyReplicationPolicy, "to mimic legacy MirrorMaker": the name of a class
+that no MirrorMaker 2 has.
 
 Names follow Kafka 4.3, bit by bit, since MirrorMaker 2 and its tools may work on the same topics.
 `tests/interfaces/test_mirror_maker_java.py` compares each answer with Kafka's own classes. Some
@@ -55,10 +57,13 @@ HEARTBEATS: Final = "heartbeats"
 DEFAULT_SEPARATOR: Final = "."
 
 _PACKAGE: Final = "org.apache.kafka.connect.mirror."
-_DEFAULT: Final = "DefaultReplicationPolicy"
-_IDENTITY: Final = "IdentityReplicationPolicy"
+DEFAULT: Final = "DefaultReplicationPolicy"
+IDENTITY: Final = "IdentityReplicationPolicy"
+LEGACY: Final = "LegacyReplicationPolicy"
+"""The name of the identity policy in KIP-382."""
 SAME_NAMES: Final = "SameNamesPolicy"
 """The policy of flows of the former `kafka-mirror-maker.sh`, which has no name in Kafka."""
+_OF_KAFKA: Final = frozenset({DEFAULT, IDENTITY, LEGACY, SAME_NAMES})
 _KAFKA_INTERNAL: Final = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 _CONTROL_TOPICS: Final = "__mirror_"
 _IN_NAMES: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
@@ -283,6 +288,30 @@ class SameNamesPolicy(ReplicationPolicy):
         return topic in _KAFKA_INTERNAL or topic.startswith(_CONTROL_TOPICS)
 
 
+def policy_class(name: str) -> str:
+    """The name of a policy as policies are told apart by it: without the package of Kafka's own."""
+    return name.strip().removeprefix(_PACKAGE)
+
+
+def refused_policy(
+    name: str, registered: Callable[[], Iterable[EntryPoint]] = installed
+) -> str | None:
+    """Why there is no policy of this name; nothing is loaded.
+
+    Returns:
+        What is expected, as the end of a sentence; None: there is one, and it may be loaded.
+    """
+    known = policy_class(name)
+    if known in _OF_KAFKA:
+        return None
+    points = list(registered())
+    count = sum(point.name == known for point in points)
+    names = few(sorted({DEFAULT, IDENTITY, *(point.name for point in points)}))
+    if count == 1:
+        return None
+    return f"which {count} installed packages register: expected one of {names}"
+
+
 def policy_of(
     properties: Mapping[str, str],
     registered: Callable[[], Iterable[EntryPoint]] = installed,
@@ -292,13 +321,12 @@ def policy_of(
     Raises:
         UserError: see `policy_named`.
     """
-    return policy_named(properties.get(POLICY_CLASS, _DEFAULT), properties, registered)
+    return policy_named(properties.get(POLICY_CLASS, DEFAULT), properties, registered)
 
 
 def has_properties_of_its_own(properties: Mapping[str, str]) -> bool:
     """Whether the policy of these properties is none of Kafka's: it may read more of them."""
-    name = properties.get(POLICY_CLASS, _DEFAULT).strip().removeprefix(_PACKAGE)
-    return name not in {_DEFAULT, _IDENTITY, SAME_NAMES}
+    return policy_class(properties.get(POLICY_CLASS, DEFAULT)) not in _OF_KAFKA
 
 
 def policy_named(
@@ -318,15 +346,23 @@ def policy_named(
     Raises:
         UserError: there is no such policy, it cannot be loaded, or a property is malformed.
     """
-    known = name.strip().removeprefix(_PACKAGE)
-    if known == _DEFAULT:
+    known = policy_class(name)
+    if known == DEFAULT:
         return DefaultReplicationPolicy(**_separators(properties))
-    if known == _IDENTITY:
+    if known in {IDENTITY, LEGACY}:
         alias = properties.get(SOURCE_ALIAS)
         return IdentityReplicationPolicy(source_cluster_alias=alias, **_separators(properties))
     if known == SAME_NAMES:
         return SameNamesPolicy()
-    return _registered(known, properties, list(registered()))
+    points = list(registered())
+    if refused := refused_policy(known, lambda: points):
+        raise UserError(
+            f"{POLICY_CLASS} is {known!r}, {refused}",
+            hint=f"install one Python package with an entry point of this name in the group "
+            f"{ENTRY_POINTS}; Java classes cannot be loaded",
+        )
+    (point,) = (point for point in points if point.name == known)
+    return _loaded(point, properties)
 
 
 def _separators(properties: Mapping[str, str]) -> dict[str, Any]:
@@ -339,39 +375,27 @@ def _separators(properties: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _registered(
-    name: str, properties: Mapping[str, str], points: list[EntryPoint]
-) -> ReplicationPolicy:
-    matches = [point for point in points if point.name == name]
-    if len(matches) != 1:
-        names = few(sorted({_DEFAULT, _IDENTITY, *(point.name for point in points)}))
-        raise UserError(
-            f"{POLICY_CLASS} is {name!r}, which {len(matches)} installed packages register: "
-            f"expected one of {names}",
-            hint=f"install one Python package with an entry point of this name in the group "
-            f"{ENTRY_POINTS}; Java classes cannot be loaded",
-        )
-    (point,) = matches
+def _loaded(point: EntryPoint, properties: Mapping[str, str]) -> ReplicationPolicy:
     try:
         policy: Any = point.load()(properties)
     except UserError:
         raise
     except Exception as error:
         raise UserError(
-            f"{POLICY_CLASS} is {name!r}: cannot load {point.value}: "
+            f"{POLICY_CLASS} is {point.name!r}: cannot load {point.value}: "
             f"{type(error).__name__}: {error}",
             hint="correct the package that registers it, or reinstall it",
         ) from error
-    return _checked(name, point, policy)
+    return _checked(point, policy)
 
 
-def _checked(name: str, point: EntryPoint, policy: Any) -> ReplicationPolicy:
+def _checked(point: EntryPoint, policy: Any) -> ReplicationPolicy:
     """The policy, if it has all methods."""
     methods = [method for method in vars(ReplicationPolicy) if not method.startswith("_")]
     missing = [method for method in methods if not callable(getattr(policy, method, None))]
     if missing:
         raise UserError(
-            f"{POLICY_CLASS} is {name!r}: {point.value} has no method {few(missing)}",
+            f"{POLICY_CLASS} is {point.name!r}: {point.value} has no method {few(missing)}",
             hint="make it a subclass of twinlog.ReplicationPolicy",
         )
     result: ReplicationPolicy = policy
