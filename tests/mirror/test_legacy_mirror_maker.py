@@ -130,6 +130,32 @@ def test_each_flag_is_explained() -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "flag", "text"),
+    [
+        (
+            {"rebalance_listener": "x.Y", "rebalance_listener_args": "a"},
+            "--rebalance.listener.args",
+            "the listener that it is for is not called",
+        ),
+        ({"rebalance_listener_args": "a"}, "--rebalance.listener.args", "the script reads it only"),
+        (
+            {"message_handler": "x.Y", "message_handler_args": "a"},
+            "--message.handler.args",
+            "it is for --message.handler: Java handlers cannot be run",
+        ),
+        ({"message_handler_args": "a"}, "--message.handler.args", "the script reads it only with"),
+    ],
+)
+def test_arguments_of_classes_are_explained(options: dict[str, str], flag: str, text: str) -> None:
+    """Goal: no flag is passed over; without its class, the script ignores it, too."""
+    result = mapped(LegacyOptions(include="a", **options))
+    (line,) = [line for line in result.lines if line.key == flag]
+    assert (line.verdict, line.value) == (LineVerdict.NO_EFFECT, "a")
+    assert line.text.startswith(text)
+    assert (result.flow is None) == ("message_handler" in options)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         (LegacyOptions(), "--include is missing: expected a regular expression of topics"),

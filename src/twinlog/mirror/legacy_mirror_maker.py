@@ -244,9 +244,26 @@ def _lines(options: LegacyOptions, consumer: Mapping[str, str]) -> Iterable[File
         text = "a flow has no consumer group, so nothing rebalances; the class is not called"
         name = options.rebalance_listener
         yield _line("--consumer.rebalance.listener", name, differs, text)
+    if options.rebalance_listener_args is not None:
+        text = "the listener that it is for is not called"
+        if options.rebalance_listener is None:
+            text = "the script reads it only with --consumer.rebalance.listener"
+        yield _line(
+            "--rebalance.listener.args",
+            options.rebalance_listener_args,
+            LineVerdict.NO_EFFECT,
+            text,
+        )
     if options.message_handler is not None:
         text = "Java handlers cannot be run"
         yield _line("--message.handler", options.message_handler, LineVerdict.ERROR, text)
+    if options.message_handler_args is not None:
+        text = "it is for --message.handler: Java handlers cannot be run"
+        if options.message_handler is None:
+            text = "the script reads it only with --message.handler"
+        yield _line(
+            "--message.handler.args", options.message_handler_args, LineVerdict.NO_EFFECT, text
+        )
 
 
 def _line(flag: str, value: str | None, verdict: LineVerdict, text: str) -> FileLine:

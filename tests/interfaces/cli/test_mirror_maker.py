@@ -11,6 +11,7 @@ import pytest
 from checkout import ROOT
 from click.testing import CliRunner, Result
 
+import twinlog
 from twinlog.interfaces.cli.main import main
 from twinlog.local import commands
 from twinlog.node import mirror_maker
@@ -232,6 +233,12 @@ def test_the_former_script(tmp_path: Path) -> None:
     assert refused.exit_code == 1
     assert "Error: --message.handler is 'x.Y'" in refused.stderr
     assert json.loads(run(*words, "--whitelist", "x", "--json").stdout)["errors"] == []
+
+
+def test_the_former_script_has_a_version() -> None:
+    """As each of Kafka's scripts: without the flags that are required otherwise."""
+    result = run("kafka-mirror-maker", "--version")
+    assert (result.exit_code, result.stdout) == (0, f"{twinlog.__version__} (twinlog)\n")
 
 
 def test_each_node_gets_the_options_of_the_command(

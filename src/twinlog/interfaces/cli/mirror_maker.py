@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+import twinlog
 from twinlog.interfaces.cli.options import ListenAddress, lane_options, spark_options
 from twinlog.interfaces.cli.output import say
 
@@ -114,6 +115,9 @@ def mirror_maker(
 @click.option("--message.handler.args", "message_handler_args")
 @click.option("--consumer.rebalance.listener", "--rebalance.listener", "rebalance_listener")
 @click.option("--rebalance.listener.args", "rebalance_listener_args")
+@click.version_option(
+    twinlog.__version__, message="%(version)s (twinlog)", help="Display twinlog's version."
+)
 @click.option("--check", is_flag=True, help="Explain the flags; connect to nothing.")
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 @running_options
