@@ -332,6 +332,28 @@ def test_all_errors_are_reported_with_their_lines() -> None:
     parse(HEADER).require_valid()
 
 
+def test_all_errors_of_transforms_are_reported_with_their_lines() -> None:
+    """Goal: none hides another one, also of another transform, or of a setting."""
+    found = problems(
+        ONE_WAY
+        + "A->B.transforms = route, insert, gone\n"
+        + "A->B.transforms.route.type = TimestampRouter\n"
+        + "A->B.transforms.route.timestamp.format = MMM\n"
+        + "A->B.transforms.insert.type = InsertField$Value\n"
+        + "A->B.transforms.insert.offset.field = o\n"
+        + "A->B.transforms.insert.topic.field = t\n"
+        + "value.converter = AvroConverter\n"
+        + "A->B.tasks.max = many\n"
+    )
+    assert [line.partition(" is ")[0] for line in found] == [
+        "line 6: A->B: transforms.gone.type",
+        "line 8: A->B: transforms.route.timestamp.format",
+        "line 10: A->B: transforms.insert.offset.field",
+        "line 12: A->B: value.converter",
+        "line 13: A->B.tasks.max",
+    ]
+
+
 @pytest.mark.parametrize("reset", ["none", "by_duration:PT1H"])
 def test_a_beginning_that_a_flow_does_not_have_is_an_error(reset: str) -> None:
     """As the start refuses it. Where no topics are copied, nothing begins."""
@@ -356,7 +378,7 @@ def test_a_beginning_that_a_flow_does_not_have_is_an_error(reset: str) -> None:
         (
             HEADER + "A->B.transforms = mask\nA->B.transforms.mask.type = x\n",
             (
-                "line 5: A->B: transforms.mask.type is 'x': expected one of RegexRouter, "
+                "line 6: A->B: transforms.mask.type is 'x': expected one of RegexRouter, "
                 "TimestampRouter, InsertHeader, DropHeaders, ValueToKey, Filter, InsertField$Key, "
                 "InsertField$Value, ReplaceField$Key, ReplaceField$Value, MaskField$Key, "
                 "MaskField$Value, ExtractField$Key, ExtractField$Value, HeaderFrom$Key, "

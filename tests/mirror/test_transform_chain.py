@@ -11,6 +11,7 @@ from twinlog.mirror.transform_chain import (
     has_transforms,
     is_transform_property,
     parse_transforms,
+    wrong_transforms,
 )
 
 PACKAGE = "org.apache.kafka.connect.transforms."
@@ -98,6 +99,52 @@ def test_a_record_is_not_routed_to_what_is_no_topic(topic: str) -> None:
 def test_wrong_properties_are_refused(change: dict[str, str], error: str) -> None:
     with pytest.raises(UserError, match=error):
         parse_transforms({**MASK, **change})
+
+
+MISTAKES = {
+    "transforms": "route, insert, head, gone",
+    "transforms.route.type": "TimestampRouter",
+    "transforms.route.timestamp.format": "MMM",
+    "transforms.insert.type": "InsertField$Value",
+    "transforms.insert.offset.field": "o",
+    "transforms.insert.static.field": "s",
+    "transforms.insert.predicate": "marked",
+    "transforms.head.type": "HeaderFrom$Key",
+    "transforms.head.fields": "a,,b",
+    "transforms.head.headers": "x",
+    "transforms.head.operation": "cut",
+    "transforms.more.type": "Filter",
+    "transforms.more.predicate": "marked",
+    "predicates": "marked",
+    "predicates.marked.type": "HasHeaderKey",
+    "predicates.marked.nam": "h",
+    "key.converter": "AvroConverter",
+    "value.converter": "JsonConverter",
+}
+WRONG = [
+    "predicates.marked.name",
+    "predicates.marked.nam",
+    "transforms.route.timestamp.format",
+    "transforms.insert.offset.field",
+    "transforms.insert.static.value",
+    "transforms.head.fields",
+    "transforms.head.operation",
+    "transforms.gone.type",
+    "transforms.more.predicate",
+    "key.converter",
+    "value.converter.schemas.enable",
+]
+
+
+def test_all_mistakes_are_found_at_once() -> None:
+    """Goal: none hides another one, and none is reported that follows from another one only."""
+    wrong = wrong_transforms(MISTAKES)
+    assert [one.name for one in wrong] == WRONG
+    with pytest.raises(UserError) as raised:
+        parse_transforms(MISTAKES)
+    assert str(raised.value) == "; ".join(str(one.error) for one in wrong)
+    assert wrong_transforms(MASK) == ()
+    assert wrong_transforms({"topics": "x"}) == ()
 
 
 def test_a_filter_without_a_predicate_is_refused() -> None:

@@ -9,7 +9,7 @@ flow itself calls its clusters are `source.cluster.alias` and `target.cluster.al
 unless the file sets them. MirrorMaker 2's Connect worker goes by the pair (connect_worker.py).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from twinlog.kafka.errors import UserError
@@ -47,7 +47,9 @@ from twinlog.mirror.transform_chain import (
     has_transforms,
     is_transform_property,
     parse_transforms,
+    wrong_transforms,
 )
+from twinlog.mirror.transform_options import WrongProperty
 
 _ALIASES: Final = ("source.cluster.alias", "target.cluster.alias")
 
@@ -211,6 +213,17 @@ def parse_any_transform(values: Mapping[str, str]) -> TransformChain | DataFrame
     transform = parse_dataframe_transform(values)
     assert transform is not None
     return transform
+
+
+def wrong_any_transform(values: Mapping[str, str]) -> Sequence[WrongProperty]:
+    """All that `parse_any_transform` refuses these properties for."""
+    if not has_dataframe_transform(values):
+        return wrong_transforms(values)
+    try:
+        parse_any_transform(values)
+    except UserError as error:
+        return (WrongProperty(TRANSFORMS, error),)
+    return ()
 
 
 def settings_texts(properties: Mapping[str, str]) -> dict[str, str]:

@@ -49,8 +49,8 @@ from twinlog.mirror.dataframe_transform import (
 from twinlog.mirror.flow import (
     belongs_to_transforms,
     has_any_transform,
-    parse_any_transform,
     unsupported_offset_reset,
+    wrong_any_transform,
 )
 from twinlog.mirror.flow_settings import (
     CONSUMER,
@@ -461,10 +461,8 @@ class _FileReader:
         if transformed and blamed is not None:
             for item in items.values():
                 self.uses[item.line].add(flow)
-            try:
-                parse_any_transform(values)
-            except UserError as error:
-                self._problem(blamed, f"{flow}: {error}")
+            for name, error in wrong_any_transform(values):
+                self._problem(items.get(name, blamed), f"{flow}: {error}")
         in_transactions = settings is not None and (transformed or settings.transaction_producer)
         if settings is not None and in_transactions and settings.syncs_group_offsets:
             self._problem(

@@ -15,11 +15,10 @@ In MirrorMaker 2 a transform sees the remote topic's name (`A.orders`), and the 
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Final, NamedTuple
 
-from twinlog.kafka.errors import UserError
 from twinlog.mirror.date_patterns import date_format
 from twinlog.mirror.pattern_lists import compile_list
 from twinlog.mirror.record_converters import (
@@ -30,8 +29,7 @@ from twinlog.mirror.record_converters import (
     kind_of,
     plain_text,
 )
-from twinlog.mirror.setting_values import parse_flag, split_list
-from twinlog.text import closest
+from twinlog.mirror.transform_options import TransformOptions
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -103,80 +101,6 @@ Transform = Callable[[FlowRecord], FlowRecord | None]
 Predicate = Callable[[FlowRecord], bool]
 
 
-@dataclass(slots=True)
-class TransformOptions:
-    """The properties of one transform or predicate, without their prefix.
-
-    `prefix` is theirs, for messages. What is read is noted, so that `finish` finds the others.
-    """
-
-    prefix: str
-    values: Mapping[str, str]
-    known: set[str] = field(default_factory=set)
-
-    def text(self, name: str, default: str | None = None) -> str | None:
-        """A property as written."""
-        self.known.add(name)
-        return self.values.get(name, default)
-
-    def required(self, name: str) -> str:
-        """A property that has to be there.
-
-        Raises:
-            UserError: it is missing, or empty.
-        """
-        value = self.text(name)
-        if not value:
-            raise UserError(f"{self.prefix}{name} is missing")
-        return value
-
-    def names(self, name: str, *, required: bool = False) -> tuple[str, ...]:
-        """A list, comma-separated.
-
-        Raises:
-            UserError: it is no list, or is missing.
-        """
-        text = self.text(name) or ""
-        try:
-            items = split_list(text)
-        except ValueError as error:
-            raise self.bad(name, str(error)) from error
-        if required and not items:
-            raise UserError(f"{self.prefix}{name} is missing: expected names, comma-separated")
-        return items
-
-    def flag(self, name: str, *, default: bool) -> bool:
-        """A boolean.
-
-        Raises:
-            UserError: it is none.
-        """
-        text = self.text(name)
-        try:
-            return default if text is None else parse_flag(text)
-        except ValueError as error:
-            raise self.bad(name, str(error)) from error
-
-    def bad(self, name: str, expectation: str) -> UserError:
-        """The error for a malformed property."""
-        return UserError(
-            f"{self.prefix}{name} is {self.values.get(name, '')!r}: expected {expectation}"
-        )
-
-    def finish(self) -> None:
-        """Refuse properties that nothing has read.
-
-        Kafka ignores them; a mistyped `replacement` would be one.
-
-        Raises:
-            UserError: there is one.
-        """
-        for name in sorted(self.values.keys() - self.known):
-            guess = closest(name, self.known)
-            hint = f"did you mean {self.prefix}{guess}?" if guess else ""
-            raise UserError(f"unknown property {self.prefix}{name}", hint=hint)
-
-
 @dataclass(frozen=True, slots=True)
 class _Side:
     """The key or the value of a record."""
@@ -216,7 +140,8 @@ VALUE: Final = _Side("value")
 def _regex_router(options: TransformOptions) -> Transform:
     pattern = _pattern(options, "regex")
     options.required("replacement")
-    pieces = _replacement(options, pattern)
+    # Which groups there are is known only of a valid expression.
+    pieces = [] if options.wrong else _replacement(options, pattern)
 
     def route(record: FlowRecord) -> FlowRecord:
         if pattern.fullmatch(record.topic) is None:
@@ -236,7 +161,8 @@ def _pattern(options: TransformOptions, name: str) -> re.Pattern[str]:
     try:
         pattern = compile_list([text])
     except ValueError as error:
-        raise options.bad(name, f"a regular expression ({error})") from error
+        options.refuse(name, f"a regular expression ({error})")
+        return re.compile("")
     assert pattern is not None
     return pattern
 
@@ -250,13 +176,15 @@ def _replacement(options: TransformOptions, pattern: re.Pattern[str]) -> Sequenc
         at += 1
         if character == "\\":
             if at == len(text):
-                raise options.bad(name, "a character behind each backslash")
+                options.refuse(name, "a character behind each backslash")
+                break
             pieces.append(text[at])
             at += 1
         elif character == "$":
             match = re.compile("[0-9]+").match(text, at)
             if match is None or int(match[0][0]) > pattern.groups:
-                raise options.bad(name, f"$N with a group of the regex, 0 to {pattern.groups}")
+                options.refuse(name, f"$N with a group of the regex, 0 to {pattern.groups}")
+                break
             digits = match[0][:1]
             for digit in match[0][1:]:  # Java reads on as long as there is such a group
                 if int(digits + digit) > pattern.groups:
@@ -271,10 +199,11 @@ def _replacement(options: TransformOptions, pattern: re.Pattern[str]) -> Sequenc
 
 def _timestamp_router(options: TransformOptions) -> Transform:
     topic_format = options.text("topic.format", "${topic}-${timestamp}") or ""
+    format_ms: Callable[[int], str] = str
     try:
         format_ms = date_format(options.text("timestamp.format", "yyyyMMdd") or "")
     except ValueError as error:
-        raise options.bad("timestamp.format", str(error)) from error
+        options.refuse("timestamp.format", str(error))
 
     def route(record: FlowRecord) -> FlowRecord:
         try:
@@ -297,14 +226,14 @@ def _insert_field(options: TransformOptions, side: _Side) -> Transform:
     )
     value = options.text("static.value")
     if options.text("offset.field"):
-        raise options.bad("offset.field", "nothing: Kafka inserts offsets in sink connectors only")
+        options.refuse("offset.field", "nothing: Kafka inserts offsets in sink connectors only")
     options.flag("replace.null.with.default", default=True)
     if static and value is None:
-        raise UserError(f"{options.prefix}static.value is missing: static.field needs it")
+        options.missing("static.value", "static.field needs it")
     if not (topic or partition or timestamp or static):
-        raise UserError(
-            f"{options.prefix}topic.field is missing: expected it, partition.field, "
-            "timestamp.field, or static.field with static.value"
+        options.missing(
+            "topic.field",
+            "expected it, partition.field, timestamp.field, or static.field with static.value",
         )
 
     def insert(record: FlowRecord) -> FlowRecord:
@@ -333,10 +262,11 @@ def _replace_field(options: TransformOptions, side: _Side) -> Transform:
     for item in options.names("renames"):
         parts = item.split(":")
         if len(parts) != 2 or not all(parts):
-            raise options.bad("renames", "OLD:NEW, comma-separated")
+            options.refuse("renames", "OLD:NEW, comma-separated")
+            break
         renames[parts[0]] = parts[1]
     if len(set(renames.values())) < len(renames):
-        raise options.bad("renames", "different new names: one field would replace another")
+        options.refuse("renames", "different new names: one field would replace another")
 
     def change(record: FlowRecord) -> FlowRecord:
         if side.part(record).is_null:
@@ -360,7 +290,7 @@ def _mask_field(options: TransformOptions, side: _Side) -> Transform:
     replacement = options.text("replacement")
     options.flag("replace.null.with.default", default=True)
     if replacement == "":
-        raise options.bad("replacement", "a text that is not empty")
+        options.refuse("replacement", "a text that is not empty")
 
     def mask(record: FlowRecord) -> FlowRecord:
         if side.part(record).is_null:
@@ -411,7 +341,7 @@ def _extract_field(options: TransformOptions, side: _Side) -> Transform:
     name = options.required("field")
     syntax = options.text("field.syntax.version", "V1")
     if syntax != "V1":
-        raise options.bad("field.syntax.version", "V1: paths to nested fields are not supported")
+        options.refuse("field.syntax.version", "V1: paths to nested fields are not supported")
     options.flag("replace.null.with.default", default=True)
 
     def extract(record: FlowRecord) -> FlowRecord:
@@ -445,10 +375,10 @@ def _header_from(options: TransformOptions, side: _Side) -> Transform:
     headers = options.names("headers", required=True)
     operation = options.required("operation")
     options.flag("replace.null.with.default", default=True)
-    if len(fields) != len(headers):
-        raise options.bad("headers", "as many headers as fields")
-    if operation not in {"move", "copy"}:
-        raise options.bad("operation", "move or copy")
+    if fields and headers and len(fields) != len(headers):
+        options.refuse("headers", "as many headers as fields")
+    if operation and operation not in {"move", "copy"}:
+        options.refuse("operation", "move or copy")
 
     def change(record: FlowRecord) -> FlowRecord:
         data = side.fields(record, "HeaderFrom")
@@ -534,7 +464,7 @@ def transform_named(class_name: str, options: TransformOptions) -> Transform:
     elif base in _OF_SIDES and side in _SIDE_NAMES:
         transform = _OF_SIDES[base](options, _SIDE_NAMES[side])
     else:
-        raise _unknown(options, class_name, TRANSFORM_NAMES)
+        raise options.unknown_class(class_name, TRANSFORM_NAMES)
     options.finish()
     return transform
 
@@ -547,7 +477,7 @@ def predicate_named(class_name: str, options: TransformOptions) -> Predicate:
     """
     name = class_name.strip().removeprefix(PREDICATES_PACKAGE)
     if name not in _PREDICATES:
-        raise _unknown(options, class_name, PREDICATE_NAMES)
+        raise options.unknown_class(class_name, PREDICATE_NAMES)
     predicate = _PREDICATES[name](options)
     options.finish()
     return predicate
@@ -566,13 +496,6 @@ def is_router(class_name: str) -> bool:
 def is_uniform_predicate(class_name: str) -> bool:
     """Whether a predicate depends on nothing of a record but its topic and partition."""
     return class_name.strip().removeprefix(PREDICATES_PACKAGE) in _UNIFORM_PREDICATES
-
-
-def _unknown(options: TransformOptions, class_name: str, known: Sequence[str]) -> UserError:
-    return UserError(
-        f"{options.prefix}type is {class_name.strip()!r}: expected one of {', '.join(known)}",
-        hint="twinlog runs no Java and cannot load other classes",
-    )
 
 
 def applied(transform: Transform, predicate: Predicate | None, *, negate: bool) -> Transform:

@@ -17,9 +17,10 @@ of fields fail there; here the converters say what the bytes are, before and aft
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from twinlog.kafka.errors import UserError
 from twinlog.kafka.log.records import Record
@@ -31,7 +32,6 @@ from twinlog.mirror.record_transforms import (
     Part,
     Predicate,
     Transform,
-    TransformOptions,
     applied,
     is_router,
     is_uniform_predicate,
@@ -40,10 +40,12 @@ from twinlog.mirror.record_transforms import (
     transform_named,
 )
 from twinlog.mirror.setting_values import parse_flag, split_list
+from twinlog.mirror.transform_options import TransformOptions, WrongProperty, joined
 
 PREDICATES: Final = "predicates"
 CONVERTER_NAMES: Final = ("key.converter", "value.converter")
 
+T = TypeVar("T")
 _IGNORED: Final = ("plugin.version",)
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _CONVERTER_PACKAGES: Final = (
@@ -164,24 +166,156 @@ def parse_transforms(values: Mapping[str, str]) -> TransformChain:
     """The transforms of a flow with these properties, as written; others are ignored.
 
     Raises:
-        UserError: a transform is not known, or a property is missing, malformed or unknown.
+        UserError: a transform is not known, or a property is missing, malformed or unknown; all
+            such mistakes in one message.
     """
-    if not has_transforms(values):
-        return TransformChain()
-    names, predicate_names = _list(values, TRANSFORMS), _list(values, PREDICATES)
-    predicates: dict[str, Predicate] = {}
-    for name in predicate_names:
-        options = _options(values, f"{PREDICATES}.{name}.", {"type", *_IGNORED})
-        predicates[name] = predicate_named(_class_name(values, options.prefix), options)
-    _check_declared(values, TRANSFORMS, names)
-    _check_declared(values, PREDICATES, predicate_names)
-    return TransformChain(
-        [
-            ChainStep(name, _transform(values, name, predicates), _is_uniform(values, name))
-            for name in names
-        ],
-        *(_converter(values, name) for name in CONVERTER_NAMES),
-    )
+    reader = _ChainReader(values)
+    chain = reader.chain()
+    if reader.wrong:
+        raise joined(reader.wrong)
+    return chain
+
+
+def wrong_transforms(values: Mapping[str, str]) -> Sequence[WrongProperty]:
+    """All that `parse_transforms` refuses these properties for."""
+    reader = _ChainReader(values)
+    reader.chain()
+    return tuple(reader.wrong)
+
+
+class _ChainReader:
+    """Reads the transforms of a flow, and collects what is wrong; then the chain is of no use."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+        self.wrong: list[WrongProperty] = []
+
+    def chain(self) -> TransformChain:
+        if not has_transforms(self._values):
+            return TransformChain()
+        names, predicate_names = self._list(TRANSFORMS), self._list(PREDICATES)
+        predicates = {name: self._predicate(name) for name in predicate_names or ()}
+        transforms = {name: self._transform(name, predicates) for name in names or ()}
+        self._check_declared(TRANSFORMS, names)
+        self._check_declared(PREDICATES, predicate_names)
+        converters = [self._converter(name) for name in CONVERTER_NAMES]
+        if self.wrong:
+            return TransformChain()
+        return TransformChain(
+            [
+                ChainStep(name, transform, _is_uniform(self._values, name))
+                for name, transform in transforms.items()
+                if transform is not None
+            ],
+            *converters,
+        )
+
+    def _predicate(self, name: str) -> Predicate | None:
+        options = self._options(f"{PREDICATES}.{name}.", {"type", *_IGNORED})
+        return self._built(predicate_named, options)
+
+    def _transform(self, name: str, predicates: Mapping[str, Predicate | None]) -> Transform | None:
+        prefix = f"{TRANSFORMS}.{name}."
+        own = {"type", "predicate", "negate", *_IGNORED}
+        transform = self._built(transform_named, self._options(prefix, own))
+        common = self._options(prefix, set())
+        wanted, negate = common.text("predicate"), common.flag("negate", default=False)
+        if wanted is None:
+            if "negate" in common.values:
+                common.missing("predicate", "negate needs one")
+            if common.values.get("type", "").strip().rpartition(".")[2] == "Filter":
+                common.missing("predicate", "this Filter would drop every record of the flow")
+        elif wanted.strip() not in predicates:
+            common.refuse("predicate", f"one of {PREDICATES}: {', '.join(predicates) or 'none'}")
+        self.wrong += common.wrong
+        predicate = None if wanted is None else predicates.get(wanted.strip())
+        return transform and applied(transform, predicate, negate=negate)
+
+    def _built(
+        self, build: Callable[[str, TransformOptions], T], options: TransformOptions
+    ) -> T | None:
+        """A transform or predicate; None: it is wrong."""
+        class_name = self._values.get(f"{options.prefix}type", "").strip()
+        result = None
+        if class_name:
+            with suppress(UserError):
+                result = build(class_name, options)
+        else:
+            options.missing(
+                "type",
+                hint=f"write it for the flow: SOURCE->TARGET.{options.prefix}type; MirrorMaker 2 "
+                "does not read it without a prefix",
+            )
+        self.wrong += options.wrong
+        return result
+
+    def _options(self, prefix: str, without: set[str]) -> TransformOptions:
+        own = {k.removeprefix(prefix): v for k, v in self._values.items() if k.startswith(prefix)}
+        return TransformOptions(
+            prefix, {name: value for name, value in own.items() if name not in without}
+        )
+
+    def _list(self, name: str) -> tuple[str, ...] | None:
+        """The items of a list; None: it is none."""
+        try:
+            return split_list(self._values.get(name, ""))
+        except ValueError as error:
+            self._note(name, f"{name} is {self._values[name]!r}: expected {error}")
+            return None
+
+    def _check_declared(self, kind: str, names: Sequence[str] | None) -> None:
+        """Refuse properties of a transform that is not in the list: it would not be applied."""
+        if names is None:
+            return
+        others = set[str]()
+        for key in sorted(self._values):
+            if not key.startswith(f"{kind}.") or any(
+                key.startswith(f"{kind}.{name}.") for name in names
+            ):
+                continue
+            other = key.removeprefix(f"{kind}.").partition(".")[0]
+            if other not in others:  # its first property speaks for the others
+                others.add(other)
+                self._note(
+                    key, f"{key} is set, and {kind} does not name it: expected it in the list"
+                )
+
+    def _converter(self, name: str) -> Converter:
+        text = self._values.get(name, BYTES.name).strip()
+        short = text
+        for package in _CONVERTER_PACKAGES:
+            short = short.removeprefix(package)
+        if short not in CONVERTERS:
+            self._note(
+                name,
+                f"{name} is {text!r}: expected one of {', '.join(CONVERTERS)}",
+                "twinlog runs no Java and cannot load other classes",
+            )
+            return BYTES
+        if CONVERTERS[short] is JSON:
+            self._check_schemas(f"{name}.schemas.enable")
+        return CONVERTERS[short]
+
+    def _check_schemas(self, name: str) -> None:
+        try:
+            enabled = parse_flag(self._values.get(name, "true"))
+        except ValueError as error:
+            self._note(name, f"{name} is {self._values[name]!r}: expected {error}")
+            return
+        if enabled:
+            self._note(
+                name,
+                f"{name} is true, the converter's default: expected false, since JSON with an "
+                "embedded schema is not supported",
+            )
+
+    def _note(self, name: str, message: str, hint: str = "") -> None:
+        self.wrong.append(WrongProperty(name, UserError(message, hint=hint)))
+
+
+def _list(values: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """The items of a list that can be read."""
+    return split_list(values.get(name, ""))
 
 
 def _is_uniform(values: Mapping[str, str], name: str) -> bool:
@@ -191,83 +325,3 @@ def _is_uniform(values: Mapping[str, str], name: str) -> bool:
     return is_uniform_transform(values[f"{prefix}type"]) and (
         predicate is None or is_uniform_predicate(values[f"{PREDICATES}.{predicate.strip()}.type"])
     )
-
-
-def _transform(
-    values: Mapping[str, str], name: str, predicates: Mapping[str, Predicate]
-) -> Transform:
-    prefix = f"{TRANSFORMS}.{name}."
-    own = {"type", "predicate", "negate", *_IGNORED}
-    transform = transform_named(_class_name(values, prefix), _options(values, prefix, own))
-    common = _options(values, prefix, set())
-    wanted, negate = common.text("predicate"), common.flag("negate", default=False)
-    if wanted is None:
-        if "negate" in common.values:
-            raise UserError(f"{prefix}predicate is missing: negate needs one")
-        if common.values["type"].strip().rpartition(".")[2] == "Filter":
-            raise UserError(
-                f"{prefix}predicate is missing: this Filter would drop every record of the flow"
-            )
-        return transform
-    if wanted.strip() not in predicates:
-        raise common.bad("predicate", f"one of {PREDICATES}: {', '.join(predicates) or 'none'}")
-    return applied(transform, predicates[wanted.strip()], negate=negate)
-
-
-def _class_name(values: Mapping[str, str], prefix: str) -> str:
-    name = values.get(f"{prefix}type", "").strip()
-    if not name:
-        raise UserError(
-            f"{prefix}type is missing",
-            hint=f"write it for the flow: SOURCE->TARGET.{prefix}type; MirrorMaker 2 does not read "
-            "it without a prefix",
-        )
-    return name
-
-
-def _options(values: Mapping[str, str], prefix: str, without: set[str]) -> TransformOptions:
-    own = {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
-    return TransformOptions(
-        prefix, {name: value for name, value in own.items() if name not in without}
-    )
-
-
-def _list(values: Mapping[str, str], name: str) -> tuple[str, ...]:
-    try:
-        return split_list(values.get(name, ""))
-    except ValueError as error:
-        raise UserError(f"{name} is {values[name]!r}: expected {error}") from error
-
-
-def _check_declared(values: Mapping[str, str], kind: str, names: Sequence[str]) -> None:
-    """Refuse properties of a transform that is not in the list: it would not be applied."""
-    for key in sorted(values):
-        if key.startswith(f"{kind}.") and not any(
-            key.startswith(f"{kind}.{name}.") for name in names
-        ):
-            raise UserError(f"{key} is set, and {kind} does not name it: expected it in the list")
-
-
-def _converter(values: Mapping[str, str], name: str) -> Converter:
-    text = values.get(name, BYTES.name).strip()
-    short = text
-    for package in _CONVERTER_PACKAGES:
-        short = short.removeprefix(package)
-    if short not in CONVERTERS:
-        raise UserError(
-            f"{name} is {text!r}: expected one of {', '.join(CONVERTERS)}",
-            hint="twinlog runs no Java and cannot load other classes",
-        )
-    converter = CONVERTERS[short]
-    if converter is JSON:
-        schemas = f"{name}.schemas.enable"
-        try:
-            enabled = parse_flag(values.get(schemas, "true"))
-        except ValueError as error:
-            raise UserError(f"{schemas} is {values[schemas]!r}: expected {error}") from error
-        if enabled:
-            raise UserError(
-                f"{schemas} is true, the converter's default: expected false, since JSON with an "
-                "embedded schema is not supported"
-            )
-    return converter
