@@ -53,6 +53,7 @@ UNKNOWN, ERROR = LineVerdict.UNKNOWN, LineVerdict.ERROR
         ("A->B.source.cluster.ssl.protocol = x", USED, "ssl.protocol of clients on A (A->B)"),
         ("config.providers =", USED, "references"),
         ("replication.policy.mine = 1", USED, "a property of the replication policy"),
+        ("refresh.groups.enabled = false", DIFFERS, "no effect, as groups are listed"),
         ("tasks.max = 4", DIFFERS, "twinlog distributes partitions over lanes"),
         ("topics.blacklist = x", DIFFERS, "MirrorMaker 2 ignores this name since 4.0"),
         (

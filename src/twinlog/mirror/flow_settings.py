@@ -79,7 +79,7 @@ _FLAG: Final = "true, false"
 _REGEX: Final = "regular expressions, comma-separated"
 _LANES: Final = "twinlog distributes partitions over lanes by their load"
 _NO_JMX: Final = "twinlog has no JMX metrics: see docs/metrics.md"
-_ALL_GROUPS: Final = "twinlog lists the groups whenever it translates their offsets"
+_ALL_GROUPS: Final = "no effect, as groups are listed whenever their offsets are translated"
 _CLIENT_TIMEOUT: Final = "twinlog has the timeouts of its clients: default.api.timeout.ms"
 _OFFSET_MAP: Final = "twinlog stores where each batch landed, so no offset is approximate"
 
