@@ -201,7 +201,7 @@ def test_each_offset_of_a_transactional_log_is_translated_exactly(
         assert {one["answer"] for one in found} == {"RECORD", "NEXT", "END"}
 
 
-def test_a_group_and_a_time_are_translated(stage: Stage, copied: str, topic: str) -> None:
+def test_a_group_is_translated(stage: Stage, copied: str, topic: str) -> None:
     """Goal: all committed offsets at once, also those that the flow does not copy; both ways."""
     here, there = stage.source.bootstrap_servers, stage.destination.bootstrap_servers
     other, group = f"other-{topic}", f"g-{topic}"
@@ -219,24 +219,51 @@ def test_a_group_and_a_time_are_translated(stage: Stage, copied: str, topic: str
     back = done(stage, "translate", "--flow", FLOW, "--group", group, "--to-source")
     assert [one["source"]["offset"] for one in back["offsets"]] == [source[200][0]]
 
-    with librdkafka_tools.consumer(here, "times") as client:
-        client.assign([TopicPartition(copied, 0, source[150][0])])
-        message = client.poll(30)
-        assert message is not None
-        time_ms = message.timestamp()[1]
-        (at,) = client.offsets_for_times([TopicPartition(copied, 0, time_ms)], timeout=30)
-    number = next(index for index, (offset, _) in enumerate(source) if offset >= at.offset)
-    asked = ("--flow", FLOW, "--topic", copied, "--timestamp", str(time_ms))
-    (found,) = done(stage, "translate", *asked)["offsets"]
-    assert (found["source"]["offset"], found["target"]["offset"]) == (at.offset, target[number][0])
-    later = ("--flow", FLOW, "--topic", copied, "--timestamp", "2999-01-01T00:00:00Z")
-    ran = flows(stage, "translate", *later, "--json")
-    assert ran.status == UNKNOWN, ran
-    (found,) = json.loads(ran.output)["offsets"]
-    assert (found["source"]["offset"], found["answer"]) == (None, "NO_RECORD")
     nobody = flows(stage, "translate", "--flow", FLOW, "--group", f"{group}-x")
     assert nobody.status == 1
     assert f"group {group}-x has committed no offset on the source" in nobody.errors
+
+
+@pytest.mark.parametrize("to_source", [False, True])
+def test_a_time_is_translated(stage: Stage, copied: str, to_source: bool) -> None:
+    """Goal: the first record from a time on, and the same record on the other cluster.
+
+    The offsets of both sides are compared with the records themselves, and the time is looked up in
+    the log of the side that is asked for.
+    """
+    sides = (
+        (stage.source, copied, records(stage.source, copied)),
+        (stage.destination, f"a.{copied}", records(stage.destination, f"a.{copied}")),
+    )
+    (cluster, topic, log), (_, _, other) = reversed(sides) if to_source else sides
+    asked = ("--flow", FLOW, "--topic", topic, *(["--to-source"] if to_source else []))
+    here, there = ("target", "source") if to_source else ("source", "target")
+    time_ms, offset = first_from(cluster.bootstrap_servers, topic, log[150][0])
+    # A broker's answer may be a marker: of an aborted transaction, or the flow's fence, which is
+    # newer than the records that were written while it was paused.
+    number = next(index for index, (at, _) in enumerate(log) if at >= offset)
+    assert log[number][1] == other[number][1]
+    (found,) = done(stage, "translate", *asked, "--timestamp", str(time_ms))["offsets"]
+    assert (found[here]["offset"], found[there]["offset"]) == (offset, other[number][0])
+    assert found["answer"] == ("RECORD" if log[number][0] == offset else "NEXT")
+    ran = flows(stage, "translate", *asked, "--timestamp", "2999-01-01T00:00:00Z", "--json")
+    assert ran.status == UNKNOWN, ran
+    (found,) = json.loads(ran.output)["offsets"]
+    assert (found[here]["offset"], found["answer"]) == (None, "NO_RECORD")
+
+
+def first_from(servers: str, topic: str, offset: int) -> tuple[int, int]:
+    """The time of the record at an offset, and the first offset of the log from that time on.
+
+    Both are those of librdkafka.
+    """
+    with librdkafka_tools.consumer(servers, "times") as client:
+        client.assign([TopicPartition(topic, 0, offset)])
+        message = client.poll(30)
+        assert message is not None
+        time_ms = int(message.timestamp()[1])
+        (at,) = client.offsets_for_times([TopicPartition(topic, 0, time_ms)], timeout=30)
+        return time_ms, int(at.offset)
 
 
 def test_what_is_not_copied_yet_and_what_is_lost_is_said(stage: Stage, topic: str) -> None:
