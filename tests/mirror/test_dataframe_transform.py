@@ -13,6 +13,7 @@ from twinlog.mirror.dataframe_transform import (
     has_dataframe_transform,
     keeps_references,
     parse_dataframe_transform,
+    wrong_dataframe_transform,
 )
 
 SQL = {"twinlog.transform.sql": "SELECT * FROM records"}
@@ -189,3 +190,39 @@ def test_mistakes_are_named(values: dict[str, str], text: str) -> None:
     """Goal: no property is passed over: records would go unchanged."""
     with pytest.raises(UserError, match=text.replace(".", r"\.").replace(r"\.*", ".*")):
         parse_dataframe_transform(values)
+
+
+def test_all_mistakes_are_found_at_once() -> None:
+    """Goal: none hides another one, and none is reported that follows from another one only."""
+    prefix = "twinlog.transform."
+    names = {
+        "function": "masked",
+        "key.format": "xml",
+        "value.format": "json",
+        "registry.url": "registry:8081",
+        "target.registry.url": "http://b:1",
+        "target.registry.ssl.truststore.location": "/ca.pem",
+        "tables.records": "/a.txt",
+        "spark.memory": "1",
+        "a": "x",
+        "b": "y",
+    }
+    values = {f"{prefix}{name}": text for name, text in names.items()}
+    wrong = wrong_dataframe_transform(values)
+    assert [one.name.removeprefix(prefix) for one in wrong] == [
+        "key.format",
+        "value.format",
+        "registry.url",
+        "target.registry.ssl.truststore.location",
+        "tables.records",
+        "tables.records",
+        "spark.memory",
+        "a",
+        "b",
+        "function",
+    ]
+    with pytest.raises(UserError) as raised:
+        parse_dataframe_transform(values)
+    assert str(raised.value) == "; ".join(str(one.error) for one in wrong)
+    assert wrong_dataframe_transform(SQL) == ()
+    assert wrong_dataframe_transform({"topics": "x"}) == ()

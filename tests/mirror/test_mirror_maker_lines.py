@@ -242,7 +242,7 @@ def test_the_lines_of_a_transform_by_spark() -> None:
 @pytest.mark.parametrize(
     ("lines", "number", "text"),
     [
-        ("A->B.twinlog.transform.sql = x\nA->B.twinlog.transform.qsl = y\n", 0, "qsl is not known"),
+        ("A->B.twinlog.transform.sql = x\nA->B.twinlog.transform.qsl = y\n", 1, "qsl is not known"),
         ("A->B.twinlog.transform.value.format = string\n", 0, "neither is set"),
         (
             (
@@ -255,7 +255,7 @@ def test_the_lines_of_a_transform_by_spark() -> None:
     ],
 )
 def test_mistakes_in_a_transform_by_spark(lines: str, number: int, text: str) -> None:
-    """Goal: an error, at the line of the transform."""
+    """Goal: an error, at the line of the property."""
     found = explained(lines)[len(HEADER.splitlines()) :]
     assert [line.verdict is ERROR for line in found].index(True) == number
     assert text in found[number].text

@@ -16,13 +16,14 @@ no row names is dropped.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import PurePosixPath
 from typing import Final
 
 from twinlog.kafka.errors import UserError
+from twinlog.mirror.transform_options import WrongProperty, joined
 
 PREFIX: Final = "twinlog.transform."
 SQL: Final = f"{PREFIX}sql"
@@ -182,145 +183,214 @@ def parse_dataframe_transform(values: Mapping[str, str]) -> DataFrameTransform |
     The query itself is checked by Spark, where it runs.
 
     Raises:
-        UserError: a property is missing, malformed or unknown.
+        UserError: a property is missing, malformed or unknown; all such mistakes in one message.
     """
     if not has_dataframe_transform(values):
         return None
-    left = {name: text.strip() for name, text in values.items() if is_dataframe_property(name)}
-    sql, function = left.pop(SQL, ""), left.pop(FUNCTION, "")
-    key, value = (_part(left, part) for part in _PARTS)
-    registries = _registries(left, uses_avro=PartFormat.AVRO in {key.format, value.format})
-    tables, memory = _tables(left), _memory(left.pop(MEMORY, "1g"))
-    time_zone = left.pop(TIME_ZONE, "") or "UTC"
-    if left:
-        raise UserError(
-            f"{min(left)} is not known",
-            hint=f"expected {SQL}, {FUNCTION}, {TABLES}NAME, {TABLES}NAME.schema, "
+    reader = _QueryReader(values)
+    transform = reader.transform()
+    if reader.wrong:
+        raise joined(reader.wrong)
+    return transform
+
+
+def wrong_dataframe_transform(values: Mapping[str, str]) -> Sequence[WrongProperty]:
+    """All that `parse_dataframe_transform` refuses these properties for."""
+    if not has_dataframe_transform(values):
+        return ()
+    reader = _QueryReader(values)
+    reader.transform()
+    return tuple(reader.wrong)
+
+
+class _QueryReader:
+    """Takes the properties of a transform one by one, and collects what is wrong.
+
+    Behind a mistake it goes on with something harmless; then the transform is of no use.
+    """
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._left = {
+            name: text.strip() for name, text in values.items() if is_dataframe_property(name)
+        }
+        self.wrong: list[WrongProperty] = []
+
+    def transform(self) -> DataFrameTransform:
+        sql, function = self._take(SQL), self._take(FUNCTION)
+        key, value = (self._part(part) for part in _PARTS)
+        # Whether a registry is needed is known only of valid formats.
+        uses_avro = None if self.wrong else PartFormat.AVRO in {key.format, value.format}
+        registries = self._registries(uses_avro)
+        tables, memory = self._tables(), self._memory()
+        time_zone = self._take(TIME_ZONE) or "UTC"
+        self._refuse_left()
+        if bool(sql) == bool(function):
+            which = "both are set" if sql else "neither is set"
+            self._refuse(SQL, f"{SQL} and {FUNCTION}: {which}, expected one of them")
+        elif function and not _FUNCTION.fullmatch(function):
+            self._refuse(FUNCTION, f"{FUNCTION} is {function!r}: expected MODULE:FUNCTION")
+        return DataFrameTransform(
+            sql=sql or None,
+            function=function or None,
+            tables=tables,
+            key=key,
+            value=value,
+            registries=registries,
+            memory_mib=memory,
+            time_zone=time_zone,
+        )
+
+    def _refuse_left(self) -> None:
+        """Refuse what nothing has taken."""
+        hint = (
+            f"expected {SQL}, {FUNCTION}, {TABLES}NAME, {TABLES}NAME.schema, "
             f"{PREFIX}value.format, {PREFIX}value.schema, {PREFIX}value.subject, or those of key; "
             f"{MEMORY}, {TIME_ZONE}; "
             f"{REGISTRY}NAME or {TARGET_REGISTRY}NAME with the name {URL}, {USER_INFO}, "
-            f"{_USER_SOURCE}, {', '.join(_TLS_NAMES)}",
+            f"{_USER_SOURCE}, {', '.join(_TLS_NAMES)}"
         )
-    if bool(sql) == bool(function):
-        which = "both are set" if sql else "neither is set"
-        raise UserError(f"{SQL} and {FUNCTION}: {which}, expected one of them")
-    if function and not _FUNCTION.fullmatch(function):
-        raise UserError(f"{FUNCTION} is {function!r}: expected MODULE:FUNCTION")
-    return DataFrameTransform(
-        sql=sql or None,
-        function=function or None,
-        tables=tables,
-        key=key,
-        value=value,
-        registries=registries,
-        memory_mib=memory,
-        time_zone=time_zone,
-    )
+        *others, last = sorted(self._left) or [""]
+        for name in others:
+            self._refuse(name, f"{name} is not known")
+        if last:
+            self._refuse(last, f"{last} is not known", hint)
 
-
-def _memory(text: str) -> int:
-    """MiB of a size as Spark writes it."""
-    found = _MEMORY.fullmatch(text)
-    size = 0 if found is None else int(found[1]) * (1024 if found[2] in "gG" else 1)
-    if not LEAST_MIB <= size <= MOST_MIB:
-        raise UserError(f"{MEMORY} is {text!r}: expected 512m to 1024g, such as 1500m or 4g")
-    return size
-
-
-def _registries(left: dict[str, str], *, uses_avro: bool) -> Registries | None:
-    """Take the properties of schema registries."""
-    source, target = _registry(left, REGISTRY), _registry(left, TARGET_REGISTRY)
-    if (source is not None) != uses_avro or (target and not source):
-        raise UserError(
-            f"{REGISTRY}{URL} is missing: format=avro needs it"
-            if not source
-            else f"{REGISTRY}{URL} is set: expected a key or value with format=avro"
-        )
-    return None if source is None else Registries(source, target or source)
-
-
-def _registry(left: dict[str, str], prefix: str) -> RegistryAccess | None:
-    """Take the properties of one registry."""
-    url, user_source = left.pop(f"{prefix}{URL}", ""), left.pop(f"{prefix}{_USER_SOURCE}", None)
-    user_info = left.pop(f"{prefix}{USER_INFO}", None)
-    tls = {name: left.pop(f"{prefix}{name}") for name in _TLS_NAMES if f"{prefix}{name}" in left}
-    if not url:
-        extra = [USER_INFO] * (user_info is not None) + [_USER_SOURCE] * (user_source is not None)
-        if extra := [*extra, *tls]:
-            raise UserError(f"{prefix}{extra[0]} is set: expected {prefix}{URL} with it")
-        return None
-    if not _URL.fullmatch(url):
-        raise UserError(
-            f"{prefix}{URL} is not a URL: expected http:// or https://, a host, a port and a path, "
-            f"without a user",
-            hint=f"{prefix}{USER_INFO} has name and password",
-        )
-    if user_source is not None and user_source.upper() != "USER_INFO":
-        raise UserError(
-            f"{prefix}{_USER_SOURCE} is {user_source!r}: expected USER_INFO, with {prefix}"
-            f"{USER_INFO}"
-        )
-    if user_source is not None and user_info is None:
-        raise UserError(f"{prefix}{USER_INFO} is missing: {prefix}{_USER_SOURCE} needs it")
-    if user_info is not None and ":" not in user_info:  # a reference has one, too
-        raise UserError(
-            f"{prefix}{USER_INFO} has no colon: expected NAME:PASSWORD, or a reference to it"
-        )
-    if tls and not url.startswith("https://"):
-        raise UserError(f"{prefix}{min(tls)} is set: expected a {prefix}{URL} with https://")
-    return RegistryAccess(url, user_info, tuple(sorted(tls.items())))
-
-
-def _part(left: dict[str, str], part: str) -> PartColumn:
-    """Take the properties of keys or values."""
-    name, schema_name = f"{PREFIX}{part}.format", f"{PREFIX}{part}.schema"
-    text, schema = left.pop(name, PartFormat.BYTES.value).lower(), left.pop(schema_name, "")
-    subject_name = f"{PREFIX}{part}.subject"
-    subject = left.pop(subject_name, "")
-    known = [each.value for each in PartFormat]
-    if text not in known:
-        raise UserError(f"{name} is {text!r}: expected one of {', '.join(known)}")
-    form = PartFormat(text)
-    if (form is PartFormat.JSON) != bool(schema):
-        raise UserError(
-            f"{schema_name} is missing: {name}=json needs the fields, such as id BIGINT, card "
-            "STRING"
-            if not schema
-            else f"{schema_name} is set: expected {name}=json with it"
-        )
-    if (form is PartFormat.AVRO) != bool(subject):
-        raise UserError(
-            f"{subject_name} is missing: {name}=avro needs a subject of the schema registry"
-            if not subject
-            else f"{subject_name} is set: expected {name}=avro with it"
-        )
-    if subject.startswith(_CONTEXT):
-        raise UserError(
-            f"{subject_name} is {subject!r}: expected a subject without a context",
-            hint=f"write the context into {REGISTRY}{URL}: http://HOST:PORT/contexts/.NAME",
-        )
-    return PartColumn(form, schema or None, subject or None)
-
-
-def _tables(left: dict[str, str]) -> tuple[StaticTable, ...]:
-    """Take the properties of static tables."""
-    found = []
-    for property_name in sorted(name for name in left if name.startswith(TABLES)):
-        name, dot, _ = property_name.removeprefix(TABLES).partition(".")
-        if dot:
-            continue
-        path, schema = left.pop(property_name), left.pop(f"{property_name}.schema", "")
-        if not _TABLE.fullmatch(name) or name.lower() == RECORDS:
-            raise UserError(
-                f"{property_name}: expected a name of letters, digits and _, other than {RECORDS}"
+    def _memory(self) -> int:
+        """MiB of a size as Spark writes it."""
+        text = self._left.pop(MEMORY, "1g")
+        found = _MEMORY.fullmatch(text)
+        size = 0 if found is None else int(found[1]) * (1024 if found[2] in "gG" else 1)
+        if not LEAST_MIB <= size <= MOST_MIB:
+            self._refuse(
+                MEMORY, f"{MEMORY} is {text!r}: expected 512m to 1024g, such as 1500m or 4g"
             )
-        suffix = PurePosixPath(path).suffix.removeprefix(".").lower()
-        if suffix not in _TABLE_FORMATS:
-            raise UserError(
-                f"{property_name} is {path!r}: expected a path that ends in "
-                f"{', '.join(f'.{each}' for each in _TABLE_FORMATS)}"
+        return size
+
+    def _registries(self, uses_avro: bool | None) -> Registries | None:
+        """Take the properties of schema registries; `uses_avro` is None: it is not known."""
+        before = len(self.wrong)
+        source, target = self._registry(REGISTRY), self._registry(TARGET_REGISTRY)
+        if len(self.wrong) > before or uses_avro is None:
+            return None
+        if (source is not None) != uses_avro or (target and not source):
+            self._refuse(
+                f"{REGISTRY}{URL}",
+                f"{REGISTRY}{URL} is missing: format=avro needs it"
+                if not source
+                else f"{REGISTRY}{URL} is set: expected a key or value with format=avro",
             )
-        found.append(StaticTable(name, path, suffix, schema or None))
-    if len({table.name.lower() for table in found}) < len(found):
-        raise UserError(f"{TABLES}NAME: two names differ in case only, which SQL does not tell")
-    return tuple(found)
+        return None if source is None else Registries(source, target or source)
+
+    def _registry(self, prefix: str) -> RegistryAccess | None:
+        """Take the properties of one registry."""
+        url, user_source = (
+            self._take(f"{prefix}{URL}"),
+            self._left.pop(f"{prefix}{_USER_SOURCE}", None),
+        )
+        user_info = self._left.pop(f"{prefix}{USER_INFO}", None)
+        tls = {
+            name: self._left.pop(f"{prefix}{name}")
+            for name in _TLS_NAMES
+            if f"{prefix}{name}" in self._left
+        }
+        if not url:
+            extra = [USER_INFO] * (user_info is not None) + [_USER_SOURCE] * (
+                user_source is not None
+            )
+            if extra := [*extra, *tls]:
+                name = f"{prefix}{extra[0]}"
+                self._refuse(name, f"{name} is set: expected {prefix}{URL} with it")
+            return None
+        if not _URL.fullmatch(url):
+            self._refuse(
+                f"{prefix}{URL}",
+                f"{prefix}{URL} is not a URL: expected http:// or https://, a host, a port and a "
+                "path, without a user",
+                f"{prefix}{USER_INFO} has name and password",
+            )
+        elif tls and not url.startswith("https://"):
+            name = f"{prefix}{min(tls)}"
+            self._refuse(name, f"{name} is set: expected a {prefix}{URL} with https://")
+        self._check_user(prefix, user_source, user_info)
+        return RegistryAccess(url, user_info, tuple(sorted(tls.items())))
+
+    def _check_user(self, prefix: str, source: str | None, info: str | None) -> None:
+        source_name, name = f"{prefix}{_USER_SOURCE}", f"{prefix}{USER_INFO}"
+        if source is not None and source.upper() != "USER_INFO":
+            self._refuse(
+                source_name, f"{source_name} is {source!r}: expected USER_INFO, with {name}"
+            )
+        elif source is not None and info is None:
+            self._refuse(source_name, f"{name} is missing: {source_name} needs it")
+        if info is not None and ":" not in info:  # a reference has one, too
+            self._refuse(name, f"{name} has no colon: expected NAME:PASSWORD, or a reference to it")
+
+    def _part(self, part: str) -> PartColumn:
+        """Take the properties of keys or values."""
+        name, schema_name = f"{PREFIX}{part}.format", f"{PREFIX}{part}.schema"
+        text = self._left.pop(name, PartFormat.BYTES.value).lower()
+        subject_name = f"{PREFIX}{part}.subject"
+        schema, subject = self._take(schema_name), self._take(subject_name)
+        known = [each.value for each in PartFormat]
+        if text not in known:
+            self._refuse(name, f"{name} is {text!r}: expected one of {', '.join(known)}")
+            return PartColumn()
+        form = PartFormat(text)
+        if (form is PartFormat.JSON) != bool(schema):
+            self._refuse(
+                schema_name if schema else name,
+                f"{schema_name} is missing: {name}=json needs the fields, such as id BIGINT, card "
+                "STRING"
+                if not schema
+                else f"{schema_name} is set: expected {name}=json with it",
+            )
+        if (form is PartFormat.AVRO) != bool(subject):
+            self._refuse(
+                subject_name if subject else name,
+                f"{subject_name} is missing: {name}=avro needs a subject of the schema registry"
+                if not subject
+                else f"{subject_name} is set: expected {name}=avro with it",
+            )
+        if subject.startswith(_CONTEXT):
+            self._refuse(
+                subject_name,
+                f"{subject_name} is {subject!r}: expected a subject without a context",
+                f"write the context into {REGISTRY}{URL}: http://HOST:PORT/contexts/.NAME",
+            )
+        return PartColumn(form, schema or None, subject or None)
+
+    def _tables(self) -> tuple[StaticTable, ...]:
+        """Take the properties of static tables."""
+        tables: list[StaticTable] = []
+        for property_name in sorted(name for name in self._left if name.startswith(TABLES)):
+            name, dot, _ = property_name.removeprefix(TABLES).partition(".")
+            if dot:
+                continue
+            path, schema = self._take(property_name), self._take(f"{property_name}.schema")
+            if not _TABLE.fullmatch(name) or name.lower() == RECORDS:
+                self._refuse(
+                    property_name,
+                    f"{property_name}: expected a name of letters, digits and _, other than "
+                    f"{RECORDS}",
+                )
+            suffix = PurePosixPath(path).suffix.removeprefix(".").lower()
+            if suffix not in _TABLE_FORMATS:
+                self._refuse(
+                    property_name,
+                    f"{property_name} is {path!r}: expected a path that ends in "
+                    f"{', '.join(f'.{each}' for each in _TABLE_FORMATS)}",
+                )
+            if any(name.lower() == table.name.lower() for table in tables):
+                self._refuse(
+                    property_name,
+                    f"{TABLES}NAME: two names differ in case only, which SQL does not tell",
+                )
+            tables.append(StaticTable(name, path, suffix, schema or None))
+        return tuple(tables)
+
+    def _take(self, name: str) -> str:
+        """A property, or nothing."""
+        return self._left.pop(name, "")
+
+    def _refuse(self, name: str, message: str, hint: str = "") -> None:
+        self.wrong.append(WrongProperty(name, UserError(message, hint=hint)))

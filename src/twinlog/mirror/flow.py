@@ -25,6 +25,7 @@ from twinlog.mirror.dataframe_transform import (
     has_dataframe_transform,
     is_dataframe_property,
     parse_dataframe_transform,
+    wrong_dataframe_transform,
 )
 from twinlog.mirror.flow_settings import (
     POLICY_PREFIX,
@@ -206,10 +207,7 @@ def parse_any_transform(values: Mapping[str, str]) -> TransformChain | DataFrame
     if not has_dataframe_transform(values):
         return parse_transforms(values)
     if has_transforms(values):
-        raise UserError(
-            f"{TRANSFORMS} and twinlog.transform.* are both set: expected one of them",
-            hint="a query can do what single-message transforms do",
-        )
+        raise _both_kinds()
     transform = parse_dataframe_transform(values)
     assert transform is not None
     return transform
@@ -219,11 +217,15 @@ def wrong_any_transform(values: Mapping[str, str]) -> Sequence[WrongProperty]:
     """All that `parse_any_transform` refuses these properties for."""
     if not has_dataframe_transform(values):
         return wrong_transforms(values)
-    try:
-        parse_any_transform(values)
-    except UserError as error:
-        return (WrongProperty(TRANSFORMS, error),)
-    return ()
+    wrong = wrong_dataframe_transform(values)
+    return (WrongProperty(TRANSFORMS, _both_kinds()), *wrong) if has_transforms(values) else wrong
+
+
+def _both_kinds() -> UserError:
+    return UserError(
+        f"{TRANSFORMS} and twinlog.transform.* are both set: expected one of them",
+        hint="a query can do what single-message transforms do",
+    )
 
 
 def settings_texts(properties: Mapping[str, str]) -> dict[str, str]:
