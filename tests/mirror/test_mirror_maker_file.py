@@ -370,6 +370,13 @@ def test_a_beginning_that_a_flow_does_not_have_is_an_error(reset: str) -> None:
     [
         ("a=1\n", "clusters is missing: expected cluster aliases, comma-separated"),
         ("clusters=\n", "line 1: clusters is '': expected cluster aliases, comma-separated"),
+        (
+            ONE_WAY.replace("clusters = A, B", "clusters = A, B, x y"),
+            (
+                "line 1: clusters is 'A, B, x y': expected cluster aliases, comma-separated, of "
+                "ASCII letters, digits, '.', '_' and '-'"
+            ),
+        ),
         ("clusters=A,A\n", "line 1: clusters is 'A,A': expected a list without duplicates"),
         (
             HEADER.replace("B.boot", "#"),

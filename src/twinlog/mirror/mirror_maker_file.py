@@ -32,6 +32,7 @@ of a flow. MirrorMaker 2 uses the former for offset syncs and the latter for rec
 Nothing is raised for the content of a file: `problems` has all errors, each with its line.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
@@ -81,6 +82,8 @@ ENABLED: Final = "enabled"
 HEARTBEATS: Final = "emit.heartbeats.enabled"
 OFFSET_SYNCS: Final = "emit.offset-syncs.enabled"
 OVERRIDE: Final = "override."
+ALIAS: Final = re.compile(r"[a-zA-Z0-9._-]+")
+"""An alias of a cluster: it is part of a flow's name, and of names of topics."""
 
 
 _OWN_SETTINGS: Final = frozenset(
@@ -368,6 +371,8 @@ class _FileReader:
             return ()
         if not aliases:
             self._bad(item, expected)
+        if not all(map(ALIAS.fullmatch, aliases)):
+            self._bad(item, f"{expected}, of ASCII letters, digits, '.', '_' and '-'")
         return aliases
 
     def _exists(self, source: str, target: str) -> bool:

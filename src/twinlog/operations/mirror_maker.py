@@ -6,7 +6,6 @@ which asks the schema registry if they read Avro.
 """
 
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from twinlog.kafka.errors import UserError
 from twinlog.mirror.config_providers import OWN_PROVIDERS
 from twinlog.mirror.legacy_mirror_maker import READ_NAMES, LegacyOptions, legacy_flow
 from twinlog.mirror.mirror_maker_file import (
+    ALIAS,
     CLIENTS_OF_FLOW,
     Flow,
     FlowClients,
@@ -38,7 +38,6 @@ from twinlog.operations.query_analysis import QueryFinding, analyse_queries
 
 _SELECTORS: Final = ("security.protocol", "sasl.mechanism")
 """Properties that decide which others are read."""
-_ALIAS: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _GIVEN: Final = frozenset({"enabled", "source.cluster.alias", "target.cluster.alias"})
 """Settings of a flow that follow from its creation."""
 _USELESS: Final = frozenset({LineVerdict.UNKNOWN, LineVerdict.NO_EFFECT})
@@ -84,7 +83,7 @@ def check_flow(request: FlowRequest) -> CheckedFlow:
     """
     source, target = request.source_alias, request.target_alias
     for alias in (source, target):
-        if not _ALIAS.fullmatch(alias):
+        if not ALIAS.fullmatch(alias):
             raise UserError(
                 f"the alias {alias!r} is not valid: expected ASCII letters, digits, '.', '_', '-'"
             )
