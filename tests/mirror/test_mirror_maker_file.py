@@ -462,6 +462,34 @@ def test_a_reference_that_cannot_be_resolved_is_an_error_with_its_line() -> None
     assert [str(problem) for problem in file.problems] == ["line 7: topics: cannot read it"]
 
 
+def test_a_reference_that_cannot_be_resolved_hides_no_other_error() -> None:
+    def fail(key: str, value: str) -> str:
+        if "$" in value:
+            raise UserError(f"{key}: cannot read it")
+        return value
+
+    text = (
+        ONE_WAY
+        + PROVIDER
+        + (
+            "topics = ${f:/a:t}\n"
+            "groups = ${f:/a:g}\n"
+            "tasks.max = many\n"
+            "A->B.transforms = h\n"
+            "A->B.transforms.h.type = ${f:/a:c}\n"
+            "A->B.transforms.h.header = ${f:/a:h}\n"
+        )
+    )
+    file = parse_mirror_maker_file(text, fail)
+    assert [str(problem).partition(": expected")[0] for problem in file.problems] == [
+        "line 8: topics: cannot read it",
+        "line 9: groups: cannot read it",
+        "line 10: tasks.max is 'many'",
+        "line 12: A->B.transforms.h.type: cannot read it",
+        "line 13: A->B.transforms.h.header: cannot read it",
+    ]
+
+
 def test_secrets_are_not_part_of_a_representation() -> None:
     file = parse(HEADER + "A.sasl.jaas.config = hunter2\n")
     assert "hunter2" not in repr(file)

@@ -454,12 +454,12 @@ class _FileReader:
             items = {n: i for n, i in items.items() if is_dataframe_property(n) or n == TRANSFORMS}
         values: dict[str, str] = {}
         for name, item in items.items():
-            try:
-                # What refers to a secret is stored as it is written, as in client properties.
-                of = self._rewritten if keeps_references(name) else self._setting
+            # What refers to a secret is stored as it is written, as in client properties.
+            of = self._rewritten if keeps_references(name) else self._setting
+            with suppress(UserError):
                 values[name] = of(item)
-            except UserError:
-                return {}
+        if len(values) < len(items):
+            return {}  # what the others lack is not known
         transformed = has_any_transform(values)
         first = min(items.values(), key=lambda item: item.line, default=None)
         blamed = items.get(TRANSFORMS, first)
@@ -501,15 +501,13 @@ class _FileReader:
                 items[CONSUMER + name] = consumer[name]
         values: dict[str, str] = {}
         for name, item in items.items():
-            try:
+            with suppress(UserError):
                 values[name] = self._setting(item)
-            except UserError:
-                return None
         parsed = parse_flow_settings(values, source, target)
         if isinstance(parsed, FlowSettings):
             if expectation := unsupported_offset_reset(parsed):
                 self._bad(items[CONSUMER + OFFSET_RESET], expectation)
-            return parsed, values
+            return (parsed, values) if len(values) == len(items) else None
         for bad in parsed:
             self._bad(items[bad.name], bad.expectation)
         return None
