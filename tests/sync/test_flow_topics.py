@@ -275,6 +275,26 @@ def test_partitions_of_a_recreated_topic_are_none_of_the_former_one(
     assert [(topic.partitions, topic.followed_from) for topic in flow.topics] == [(1, ())]
 
 
+def test_topics_that_share_a_copy_grow_in_one_refresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: the second one does not ask for fewer partitions than the copy has got by the first."""
+    flow = Growing(monkeypatch, **REFRESHED)
+    flow.ids = {"t1": UUID(int=1), "t2": UUID(int=2), "t3": UUID(int=3)}
+    flow.topics = [
+        MirrorTopic(mirror="m", topic=name, topic_id=one, partitions=1, destination_topic="common")
+        for name, one in flow.ids.items()
+    ]
+    flow.counts = {"t1": 12, "t2": 10, "t3": 14}
+    asked: list[Mapping[str, int]] = []
+
+    async def grow(_: FlowClusters, counts: Mapping[str, int]) -> None:
+        asked.append(counts)
+
+    monkeypatch.setattr(FlowClusters, "grow", grow)
+    flow.run()
+    assert asked == [{"common": 12}, {"common": 14}]
+    assert [topic.partitions for topic in flow.topics] == [12, 10, 14]
+
+
 @pytest.mark.parametrize(
     ("settings", "asked"),
     [

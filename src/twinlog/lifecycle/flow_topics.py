@@ -133,14 +133,7 @@ class FlowClusters:
             ids = created | {name: topic.topic_id for name, topic in existing.items()}
             if lacking := sorted({*names.values()} - ids.keys()):
                 raise Retriable("the destination does not show the topic yet", topic=lacking[0])
-            await self.grow(
-                {
-                    names[name]: len(topic.partitions)
-                    for name, topic in usable.items()
-                    if names[name] in existing
-                    and len(existing[names[name]].partitions) < len(topic.partitions)
-                }
-            )
+            await self.grow(lacking_partitions(usable, names, existing))
             taken_over = [
                 one
                 for name, topic in usable.items()
@@ -239,6 +232,26 @@ class FlowClusters:
         for name, refusal in (await create_partitions(self.destination, counts)).items():
             if isinstance(refusal, Refusal):
                 refusal.fail(f"raise the remote topic to {counts[name]} partitions", topic=name)
+
+
+def lacking_partitions(
+    topics: Mapping[str, Topic], names: Mapping[str, str], existing: Mapping[str, Topic]
+) -> dict[str, int]:
+    """How many partitions remote topics need that exist and have too few, by their names.
+
+    Several source topics may have one remote topic: it needs as many as the largest of them.
+
+    Args:
+        topics: the source's topics, by name.
+        names: the remote names, by the source's.
+        existing: the remote topics that exist, by name.
+    """
+    counts: dict[str, int] = {}
+    for name, topic in topics.items():
+        remote, count = names[name], len(topic.partitions)
+        if remote in existing and len(existing[remote].partitions) < count:
+            counts[remote] = max(count, counts.get(remote, 0))
+    return counts
 
 
 def _begins(topic: str, begins: Mapping[TopicPartition, int]) -> tuple[int, ...]:

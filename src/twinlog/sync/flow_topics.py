@@ -213,18 +213,20 @@ class FlowTopics(Sync[FlowChanges]):
     ) -> int:
         failures = 0
         counts: dict[tuple[str, str, object, object], int] = {}
+        sizes = {name: len(remote.partitions) for name, remote in context.here.items()}
         for topic in context.same:
             count = difference.grown.get(topic.topic, 0)
             if count <= topic.partitions:
                 continue
-            remote = context.here.get(topic.destination_name)
             try:
                 if why := room.refuses(count - topic.partitions):
                     log.warning("flow %s: %s cannot grow: %s", context.name, topic.topic, why)
                     failures += 1
                     continue
-                if remote is None or len(remote.partitions) < count:
+                if sizes.get(topic.destination_name, 0) < count:
                     await clusters.grow({topic.destination_name: count})
+                    # Another source topic may have the same remote topic, and fewer partitions.
+                    sizes[topic.destination_name] = count
             except TwinlogError as error:
                 log.warning("flow %s: %s cannot grow: %s", context.name, topic.topic, error)
                 failures += 1
