@@ -2,7 +2,12 @@
 
 import re
 
-from twinlog.mirror.copied_configs import left_out, remote_changes, remote_configs
+from twinlog.mirror.copied_configs import (
+    agreed_changes,
+    left_out,
+    remote_changes,
+    remote_configs,
+)
 from twinlog.mirror.topic_configs import TIERED_STORAGE, DestinationConfig, SourceConfig
 
 EXCLUDE = [re.compile(r"min\.insync\.replicas")]
@@ -62,3 +67,19 @@ def test_what_is_left_out_is_named_unless_it_is_excluded() -> None:
     }
     assert left_out(source, []) == ["remote.storage.enable", "local.retention.ms"]
     assert left_out(source, [re.compile(r"(remote|local)\..*")]) == []
+
+
+def test_topics_that_share_a_copy_change_what_they_agree_on() -> None:
+    """Goal: no topic undoes what another one sets; unsetting is a change like others."""
+    one = {"retention.ms": "5", "max.message.bytes": "9", "cleanup.policy": None}
+    other = {
+        "retention.ms": "7",
+        "max.message.bytes": "9",
+        "cleanup.policy": None,
+        "segment.ms": "1",
+    }
+    both = {"max.message.bytes": "9", "cleanup.policy": None}
+    assert agreed_changes([one, other]) == agreed_changes([other, one]) == both
+    assert agreed_changes([one]) == one
+    assert agreed_changes([one, {}, other]) == {}
+    assert agreed_changes([{"retention.ms": None}, {"segment.ms": "1"}]) == {}

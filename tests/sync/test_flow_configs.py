@@ -161,6 +161,36 @@ def test_tiered_storage_of_a_remote_topic_stays(
     asyncio.run(body())
 
 
+def test_topics_with_one_copy_do_not_undo_each_others_configurations(
+    clusters: Pair, fresh_name: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: the copy does not have the shortest retention of all at every second check."""
+
+    async def body() -> None:
+        names = [fresh_name("topic") for _ in range(2)]
+        common = fresh_name("common")
+        async with flow(clusters, fresh_name("a")) as (ours, store):
+            for name, milliseconds in zip(names, ("86400000", "3600000"), strict=True):
+                own = {"retention.ms": milliseconds, "max.message.bytes": "70000"}
+                await make_topic(ours.source, name, configs=own)
+                topics = (await ours.source.refresh(None)).topics
+                await ours.add(topics, {name: common})
+            first = {"retention.ms": "86400000", "max.message.bytes": "70000"}
+            assert await set_configs(ours.destination, common) == first
+            for name in names:
+                await alter(ours.source, name, max_message_bytes="80000", segment_bytes="1048576")
+            sync = FlowConfigs()
+            both = {**first, "max.message.bytes": "80000", "segment.bytes": "1048576"}
+            for _ in range(3):
+                assert await run_sync(sync, await refresh_context(ours, store)) == 0
+                assert await set_configs(ours.destination, common) == both
+            differ = f"{common} has the records of {', '.join(sorted(names))}, whose configurations"
+            text = f"{differ} differ: retention.ms of {common} is left as it is"
+            assert caplog.text.count(text) == 1, "it is logged once"
+
+    asyncio.run(body())
+
+
 def test_what_the_target_refuses_is_named_with_the_setting_that_excludes_it(
     clusters: Pair, fresh_name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ storage refuses a topic with them, and the topic would not be copied at all. Whe
 it, its operator decides which remote topics use it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from re import Pattern
 
 from twinlog.mirror.topic_configs import (
@@ -90,3 +90,20 @@ def remote_changes(
         if name in current and (current[name].value != value or not current[name].explicit)
     }
     return {**different, **unset}
+
+
+def agreed_changes(changes: Sequence[ConfigChanges]) -> ConfigChanges:
+    """The changes of a remote topic that all topics which are copied to it have in common.
+
+    Where they differ, each of them would undo what another one has set, check by check, and
+    records would be deleted by the shortest retention of all.
+
+    Args:
+        changes: by each of the topics, at least one.
+    """
+    first, *others = changes
+    return {
+        name: value
+        for name, value in first.items()
+        if all(name in other and other[name] == value for other in others)
+    }

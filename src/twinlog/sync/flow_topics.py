@@ -9,7 +9,8 @@ a configuration is set on the topic    it is set there, too, unless it is exclud
 
 import logging
 import time
-from collections.abc import Callable, Collection, Container, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -29,7 +30,7 @@ from twinlog.lifecycle.flow_topics import (
     wanted_configs,
 )
 from twinlog.lifecycle.source_configs import broker_reports, source_configs
-from twinlog.mirror.copied_configs import remote_changes
+from twinlog.mirror.copied_configs import agreed_changes, remote_changes
 from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.flow import FlowRules, flow_of
 from twinlog.mirror.settings import FLOW_KINDS
@@ -40,6 +41,7 @@ from twinlog.mirror.topic_configs import (
     unsettled,
 )
 from twinlog.store.config_records import MirrorTopic, Wanted
+from twinlog.store.snapshot import shared_topics
 from twinlog.sync.absent_acls import MirrorTexts
 from twinlog.sync.base import METADATA, Moved, Sync, SyncContext, drop
 from twinlog.sync.configs import ConfigSync, change_configs, recreated_topics
@@ -295,11 +297,11 @@ class FlowConfigs(Sync[RemoteConfigs]):
             Retriable: a cluster is unreachable.
         """
         flow = flow_of(context.mirror.source)
-        changes: dict[str, ConfigChanges] = {}
+        changes: defaultdict[str, list[ConfigChanges]] = defaultdict(list)
         unread: dict[str, Refusal] = {}
         reasons: dict[str, Collection[str]] = {}
         if not flow.settings.syncs_topic_configs or not context.same:
-            return RemoteConfigs(changes, unread, reasons)
+            return RemoteConfigs({}, unread, reasons)
         known_names = dict.fromkeys(await known_configs(context.destination))
         reports = await broker_reports(context.source, [topic.topic for topic in context.same])
         for topics in chunks(list(context.same)):
@@ -322,12 +324,34 @@ class FlowConfigs(Sync[RemoteConfigs]):
                     wanted = wanted_configs(theirs, flow.settings, known_names)
                     exclude = excluded_configs(flow.settings)
                     changed = remote_changes(wanted, current, exclude)
-                    if changed := settled_changes(changed, theirs, current):
-                        changes[topic.destination_name] = changed
+                    changes[topic.destination_name].append(
+                        settled_changes(changed, theirs, current)
+                    )
                     if texts := unsettled(theirs, exclude):
                         reasons[topic.destination_name] = texts
                     self._tell_left_out(context.name, topic, left_out_text(theirs, flow.settings))
-        return RemoteConfigs(changes, unread, reasons)
+        return RemoteConfigs(self._agreed(context, changes), unread, reasons)
+
+    def _agreed(
+        self, context: SyncContext, changes: Mapping[str, Sequence[ConfigChanges]]
+    ) -> dict[str, ConfigChanges]:
+        """The changes by remote topic; of one that several topics share, those of all of them."""
+        copied = context.snapshot.topics_of(context.name)
+        shared = shared_topics(topic for topic in copied if topic.wanted is not Wanted.STOPPED)
+        agreed: dict[str, ConfigChanges] = {}
+        for remote, several in changes.items():
+            sources = shared.get(remote, [remote])
+            if len(several) < len(sources):
+                continue  # one is paused, or could not be read
+            if changed := agreed_changes(several):
+                agreed[remote] = changed
+            if disputed := sorted({name for one in several for name in one} - changed.keys()):
+                text = (
+                    f"{remote} has the records of {few(sources)}, whose configurations differ: "
+                    f"{few(disputed)} of {remote} is left as it is"
+                )
+                self._texts.tell(context.name, f"{remote} is shared", text)
+        return agreed
 
     async def apply(self, context: SyncContext, difference: RemoteConfigs) -> int:
         """Change the remote topics; return how many could not be compared or changed.
