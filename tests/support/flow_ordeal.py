@@ -99,6 +99,8 @@ class FlowOrdeal:
         self.partitions: list[Partition] = [
             (name, index) for name, count in counts.items() for index in range(count)
         ]
+        self.remotes: list[Partition] = [(f"a.{topic}", index) for topic, index in self.partitions]
+        """Where records have to arrive after a kill."""
         self.rest = 0.0
         self.recoveries: list[float] = []
         self._began = time.monotonic()
@@ -149,7 +151,7 @@ class FlowOrdeal:
     def _ends(self) -> dict[Partition, int]:
         view = ConsumerView(self.stage.destination.bootstrap_servers, _LOOK_SECONDS)
         try:
-            found = view.ends([(f"a.{topic}", index) for topic, index in self.partitions])
+            found = view.ends(self.remotes)
         except (KafkaException, TimeoutError, LocalError):
             return {}
         return found if all(end >= 0 for end in found.values()) else {}
@@ -168,11 +170,11 @@ class FlowOrdeal:
                 return time.monotonic() - since
             assert time.monotonic() < deadline, (
                 f"not resumed after {RESUME_SECONDS:g} s: {late or 'no ends of the target'}; "
-                f"{self._circumstances()}"
+                f"{self.circumstances()}"
             )
             time.sleep(_POLL_SECONDS)
 
-    def _circumstances(self) -> str:
+    def circumstances(self) -> str:
         """What explains that nothing arrives: the load, the nodes' logs, the states."""
         load = self.stage.load
         assert load is not None
@@ -272,12 +274,22 @@ def check_numbers(
     assert numbers.keys() <= known.keys(), (partition, numbers.keys() - known.keys())
     for writer, span in known.items():
         found = numbers.get(writer, [])
-        assert found == list(range(1, len(found) + 1)), f"{partition}: numbers of {writer}"
+        at = next((at for at, number in enumerate(found) if number != at + 1), None)
+        assert at is None, (
+            f"{partition}: numbers of {writer} around {at}: {found[max(0, at - 3) : at + 30]}"
+        )
         assert span.least <= len(found) <= span.most, (partition, writer, len(found), span)
 
 
 def records_of(servers: str, topic: str, index: int, isolation: str) -> list[Copied]:
     """All records of a partition for readers of an isolation level."""
+    return [record for _, record in placed_records_of(servers, topic, index, isolation)]
+
+
+def placed_records_of(
+    servers: str, topic: str, index: int, isolation: str
+) -> list[tuple[int, Copied]]:
+    """The same, each with its offset."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -289,7 +301,7 @@ def records_of(servers: str, topic: str, index: int, isolation: str) -> list[Cop
             "log_level": 2,
         }
     )
-    found: list[Copied] = []
+    found: list[tuple[int, Copied]] = []
     try:
         consumer.assign([TopicPartition(topic, index, 0)])
         deadline = time.monotonic() + _READ_SECONDS
@@ -299,7 +311,8 @@ def records_of(servers: str, topic: str, index: int, isolation: str) -> list[Cop
                 error = message.error()
                 if error is None:
                     value = _kept(message.value())
-                    found.append((message.key(), value, message.timestamp(), message.headers()))
+                    record = message.key(), value, message.timestamp(), message.headers()
+                    found.append((message.offset(), record))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     return found
                 else:
