@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -14,6 +15,7 @@ from uuid import UUID
 import pytest
 
 from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.configuration import ClusterConfig
 from twinlog.kafka.errors import UserError
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.lifecycle import flow_creation, worker_records
@@ -115,6 +117,23 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
+
+
+def test_the_first_flow_waits_for_brokers_that_do_not_know_the_topics_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: where the target has several brokers, no error is shown."""
+    answers = iter([None, None, 50])
+
+    async def count(*_: object) -> int | None:
+        return next(answers)
+
+    async def run() -> int:
+        cluster = KafkaCluster(ClusterConfig(bootstrap_servers=()))
+        return await cluster.persist(partial(flow_creation._state_partitions, cluster))
+
+    monkeypatch.setattr(flow_creation, "partition_count", count)
+    assert asyncio.run(run()) == 50
 
 
 def test_all_topics_are_taken_over_in_one_step(world: World) -> None:

@@ -6,6 +6,7 @@ them (flow_takeover.py): `take_over_topics`, right after `create_flow`.
 
 import logging
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Final
 
 from twinlog.engines.transactional.positions import committed_positions, position_group
@@ -145,6 +146,19 @@ def _groups(settings: FlowSettings) -> str:
     return rf"(?!(?:{excluded})\Z)(?:{included})"
 
 
+async def _state_partitions(destination: KafkaCluster) -> int:
+    """The partition count of a `__mirror_state` that may have just been created.
+
+    Raises:
+        UserError: no right to see it.
+        Retriable: the broker that was asked does not know the topic yet.
+    """
+    count = await partition_count(destination)
+    if count is None:
+        raise Retriable("a broker does not know the topic yet", topic=STATE_TOPIC)
+    return count
+
+
 async def create_flow(
     destination: KafkaCluster,
     source: str,
@@ -180,9 +194,7 @@ async def create_flow(
         if not any(mirror.kind in FLOW_KINDS for mirror in mirrors.values()):
             # Only for the first one: where flows exist, a topic that is missing was lost.
             await create_control_topics(destination, topics)
-            count = await partition_count(destination)
-            if count is None:
-                raise Retriable("a broker does not know the topic yet", topic=STATE_TOPIC)
+            count = await destination.persist(partial(_state_partitions, destination))
             await create_offsets_topic(destination, count, topics.replication_factor)
         await create_mirror(destination, name, properties, topics=topics)
     elif stored.kind in FLOW_KINDS and stored.kind != properties[KIND]:
