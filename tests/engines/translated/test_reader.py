@@ -94,6 +94,7 @@ class Flow:
         )
         self.partition.sequence, self.partition.stage = self.sequence, FlowStage.COPYING
         self.partition.source_node, self.partition.source_leader_epoch = NODE, 5
+        self.partition.destination_node = NODE
         self.partitions.all[ASSIGNMENT.name] = self.partition
 
     def relocate(self, position: int) -> None:
@@ -421,5 +422,41 @@ def test_throttled_partitions_are_read_by_themselves(
         flow.partitions.throttle = Throttle(1 << 30, topics)
         reader = FlowReader(flow.partitions, cast("SourcePort", None))
         assert reader.loops() == {(NODE, throttled)}
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("by", ["replicas", "leader"])
+@pytest.mark.parametrize("room", [True, False])
+def test_blocked_partitions_are_read_only_within_their_share(by: str, room: bool) -> None:
+    """Goal: what no destination takes does not fill the buffer, and nobody polls for it."""
+
+    async def body() -> None:
+        flow = Flow()
+        other = Flow()
+        name = MirrorPartition("flow", KEY.topic, 1)
+        key = TopicPartition(KEY.topic, 1)
+        other.partition.assignment = replace(ASSIGNMENT, name=name, source=key)
+        flow.partitions.all[name] = other.partition
+        if by == "replicas":
+            other.partition.refusals = 1
+        else:
+            other.partition.destination_node = -1
+        settings = LaneSettings(partition_queue_bytes=LaneSettings().buffer_bytes)
+        flow.partitions.settings = settings
+        share = settings.buffer_bytes // 8
+        other.sequence.queued_bytes = share - 1 if room else share
+        source = Answering(flow.partition, _fetched())
+        reader = FlowReader(flow.partitions, cast("SourcePort", source))
+        reading = asyncio.create_task(reader.read((NODE, False)))
+        while not source.positions:
+            await asyncio.sleep(0)
+        other.partition.source_node = -1
+        await reading
+        assert [set(one) for one in source.positions] == [{KEY, key} if room else {KEY}]
+        assert source.waits_ms == [settings.fetch_max_wait_ms]
+        other.partition.source_node = NODE
+        other.partition.read_at = flow.partitions.now() + 60
+        assert reader._due((NODE, False)).asked == {}
 
     asyncio.run(body())

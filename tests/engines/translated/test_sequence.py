@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from twinlog.engines.translated.sequence import MAX_IN_FLIGHT, NumberedBatch, PartitionSequence
 from twinlog.kafka.log.batch import batches
-from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId
+from twinlog.kafka.types import LeaderEpoch, Offset, ProducerEpoch, ProducerId
 from twinlog.kafka.types import Sequence as SequenceNumber
 from twinlog.mirror.offset_runs import Ends, OffsetRuns
 from twinlog.mirror.plan import Data, Gap, Piece
@@ -57,6 +57,9 @@ class Log:
         return [one for of, one in self.batches if of == epoch and one.offset >= start]
 
 
+_ACTIONS = ("read", "plan", "stored", "send", "land", "record", "other", "drop")
+
+
 class Life:
     """A partition that is copied by one owner after the other; each dies at any moment."""
 
@@ -73,11 +76,10 @@ class Life:
         recorded, position = self._locate()
         self.epoch += 1
         sequence = _sequence(self.epoch, recorded, position)
-        at = next((i for i, p in enumerate(self.pieces) if p.end > position), len(self.pieces))
-        rest = [_rest(piece, position) for piece in self.pieces[at:]]
+        rest = self._from(position)
         planning: SequencePlan | None = None
         for _ in range(steps):
-            action = self.rng.choice(("read", "plan", "stored", "send", "land", "record", "other"))
+            action = self.rng.choice(_ACTIONS)
             if action == "read" and rest:
                 count = self.rng.randint(1, 4)
                 sequence.offer(rest[:count])
@@ -99,11 +101,26 @@ class Life:
                     sequence.answered(out, end)
             elif action == "record" and sequence.landed and planning is None:
                 self._record(sequence)
+            elif action == "drop" and sequence.drop():
+                rest = self._from(sequence.position)
             elif action == "other":
                 self.log.records += [None] * self.rng.randint(1, 3)
         if planning is not None and self.rng.random() < 0.5:
             self.plan = planning  # it was stored, and its answer was lost
         return sequence
+
+    def _from(self, position: int) -> list[Piece]:
+        """What the source has from this offset on, in batches that may be cut otherwise."""
+        pieces: list[Piece] = []
+        for piece in self.pieces:
+            if piece.end <= position:
+                continue
+            rest = _rest(piece, position)
+            middle = self.rng.randint(rest.start, rest.end)
+            for start, end in ((rest.start, middle), (middle, rest.end)):
+                if start < end:
+                    pieces.append((_data if isinstance(rest, Data) else _gap)(start, end))
+        return pieces
 
     def _record(self, sequence: PartitionSequence) -> None:
         for run in sequence.landed:
@@ -287,6 +304,56 @@ def test_refused_batches_are_sent_again_with_their_numbers_and_the_gaps_between_
         ends.append(sequence.mirrored_end)
     assert ends == [6, 9]
     assert sequence.idle
+
+
+def _refused_sequence(epoch: int = -1) -> PartitionSequence:
+    """A sequence that has copied up to 3, whose next batch, 5 to 8, was refused.
+
+    The source was read up to 10, with this leader epoch in the end.
+    """
+    sequence = _sequence()
+    sequence.offer([_data(0, 3)])
+    sequence.plan()
+    sequence.stored()
+    first = sequence.take(FRESH)
+    assert first is not None
+    sequence.answered(first, Offset(0))
+    sequence.epochs.learn(Offset(3), LeaderEpoch(4))
+    sequence.offer([_gap(3, 5), _data(5, 8), _data(8, 10)])
+    sequence.epochs.learn(Offset(10), LeaderEpoch(epoch))
+    sequence.plan()
+    sequence.stored()
+    second = sequence.take(FRESH)
+    assert second is not None
+    assert sequence.drop() == 0, "it is in flight, and may land"
+    sequence.refused(second)
+    return sequence
+
+
+def test_what_was_dropped_is_read_and_planned_again_with_the_numbers_that_were_not_sent() -> None:
+    """Goal: memory is free for other partitions, and no record is left out or sent twice."""
+    sequence = _refused_sequence()
+    held = sequence.queued_bytes
+    assert held > 0
+    assert sequence.drop() == held
+    assert (sequence.position, sequence.mirrored_end, sequence.queued_bytes) == (5, 5, 0)
+    assert sequence.idle
+    sequence.offer([_data(5, 6), _gap(6, 7), _data(7, 9)])  # it was compacted meanwhile
+    assert sequence.take(FRESH) is None, "the stored plan names other records"
+    assert sequence.plan().runs == ((0, 3), (5, 6), (7, 9))
+    assert sequence.drop() == 0, "the plan may be stored"
+    sequence.stored()
+    sent = sequence.take(FRESH)
+    assert sent == NumberedBatch(_data(5, 6), SequenceNumber(3))
+
+
+def test_nothing_is_dropped_whose_leader_epoch_would_not_be_known_any_more() -> None:
+    """Goal: a source that loses its end while nothing is read is noticed (KIP-320)."""
+    unknown, same = _refused_sequence(epoch=5), _refused_sequence(epoch=4)
+    assert unknown.drop() == 0
+    assert (unknown.position, unknown.epochs.before(Offset(10))) == (10, 5)
+    assert same.drop() > 0
+    assert same.epochs.before(same.position) == 4
 
 
 def test_a_batch_is_not_refused_before_an_earlier_one_is_answered() -> None:

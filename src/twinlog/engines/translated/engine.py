@@ -409,6 +409,7 @@ class FlowEngine(BaseFlowEngine[FlowWriters, PartitionSequence]):
     def _deliver(
         self, copying: Collection[tuple[_Partition, PartitionSequence]], now: float
     ) -> None:
+        self._sender.make_room()
         self._plan_due(copying, now)
         for node in {p.destination_node for p, _ in copying} - {-1}:
             self._sender.send(node)
@@ -437,6 +438,7 @@ class FlowEngine(BaseFlowEngine[FlowWriters, PartitionSequence]):
                 partition.fresh &= not result.has_begun
             partition.owned_before = True  # from now on it has to be fenced
             partition.sequence, partition.reason = result, None
+            partition.refusals, partition.held_back = 0, None  # until it is refused again
             partition.stage, partition.recorded_at = FlowStage.COPYING, self._flow.now()
             partition.note_lag(partition.recorded_at)
             self._flow.note(partition)

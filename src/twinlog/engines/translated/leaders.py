@@ -12,7 +12,13 @@ from twinlog.engines.exact.ports import (
     LeaderReport,
     SourcePort,
 )
-from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions, Q, W
+from twinlog.engines.translated.partitions import (
+    LACKS_REPLICAS,
+    FlowPartition,
+    FlowPartitions,
+    Q,
+    W,
+)
 from twinlog.kafka.client.metadata import is_another
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable, code_of
@@ -89,7 +95,7 @@ class FlowLeaders(Generic[W, Q]):
         else:
             partition.source_node, partition.source_leader_epoch = source.node, source.epoch
             partition.destination_node = destination.node
-            partition.held_back = None
+            partition.held_back = LACKS_REPLICAS if partition.refusals else None
             former, newest = partition.destination_epoch, destination.epoch
             if UNKNOWN_EPOCH < former < newest:
                 # The new leader may have lost records, and the producer that would have told.

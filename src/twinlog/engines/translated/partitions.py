@@ -43,6 +43,10 @@ TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST
 """How a broker refuses a batch: by `max.message.bytes`, or by `segment.bytes`."""
 _LEAST_BUILT: Final = 2048
 """Bytes; with less, hardly any batches would be merged."""
+LACKS_REPLICAS: Final = "the destination has fewer in-sync replicas than min.insync.replicas"
+"""Why a partition is held back whose appends are refused with NOT_ENOUGH_REPLICAS."""
+_BLOCKED_SHARE: Final = 8
+"""Blocked partitions hold at most about an eighth of the buffer, and the others have the rest."""
 _SMALLER_S: Final = 600.0
 """How long smaller batches are built before ones of twice the size are tried again: the limit may
 have been raised, or a batch of the source may have been refused. If not, one is refused again."""
@@ -118,6 +122,8 @@ class FlowPartition(Generic[W, Q]):
     """Appends that were refused since one has landed, as too few replicas were in sync."""
     held_back: str | None = None
     """Why nothing is read or written just now."""
+    read_at: float = 0.0
+    """When it may be read again if it is `blocked`: what it held was dropped."""
     built_bytes: int | None = None
     """The most bytes of a batch that is not the source's own, as several that are merged; None: the
     usual number. Less once the destination has refused a larger one (`note_too_large`)."""
@@ -185,6 +191,11 @@ class FlowPartition(Generic[W, Q]):
     def destination(self) -> TopicPartition:
         """What is written."""
         return self.assignment.destination
+
+    @property
+    def blocked(self) -> bool:
+        """Whether its destination takes nothing now: it lacks replicas, or a leader."""
+        return self.refusals > 0 or self.destination_node < 0
 
     @property
     def state(self) -> State:
@@ -271,6 +282,15 @@ class FlowPartitions(Generic[W, Q]):
     def copying(self) -> list[tuple[FlowPartition[W, Q], Q]]:
         """The partitions that are copied, with their sequences."""
         return [(p, p.sequence) for p in self.all.values() if p.sequence is not None]
+
+    @property
+    def blocked_room(self) -> int:
+        """The bytes that blocked partitions may hold more; negative: they hold more than that.
+
+        Without such a share they would hold the whole buffer, and no other one would be read.
+        """
+        held = sum(queue.queued_bytes for partition, queue in self.copying if partition.blocked)
+        return self.settings.buffer_bytes // _BLOCKED_SHARE - held
 
     def trouble(self, partition: FlowPartition[W, Q], reason: str) -> None:
         """Locate a partition again, after a backoff; FAILED if that has not helped for long."""

@@ -49,7 +49,7 @@ _Asked = dict[TopicPartition, tuple[_Partition, SourceQueue, Offset]]
 
 
 class _NextFetch(NamedTuple):
-    """What a loop reads now, and whether it leaves out partitions that have no room."""
+    """What a loop reads now, and whether it leaves out partitions that may have room soon."""
 
     asked: _Asked
     left_out: bool
@@ -164,13 +164,20 @@ class FlowReader:
         held = sum(sequence.queued_bytes for _, sequence in copying)
         if held + settings.fetch_max_bytes > settings.buffer_bytes:
             return _NextFetch({}, left_out=False)
-        own = [one for one in copying if self._loop_of(one[0]) == loop]
-        asked = {
-            partition.source: (partition, sequence, sequence.position)
-            for partition, sequence in own
-            if sequence.queued_bytes < settings.partition_queue_bytes
-        }
-        return _NextFetch(asked, left_out=len(asked) < len(own))
+        now, asks_blocked = self._flow.now(), self._flow.blocked_room > 0
+        asked: _Asked = {}
+        left_out = False
+        for partition, sequence in copying:
+            if self._loop_of(partition) != loop:
+                continue
+            has_room = sequence.queued_bytes < settings.partition_queue_bytes
+            if partition.blocked:
+                has_room = has_room and asks_blocked and now >= partition.read_at
+            else:
+                left_out = left_out or not has_room
+            if has_room:
+                asked[partition.source] = partition, sequence, sequence.position
+        return _NextFetch(asked, left_out)
 
     async def _take(
         self,

@@ -6,7 +6,12 @@ from typing import Final
 
 from twinlog.engines.exact.ports import Appended, Batch, DestinationPort
 from twinlog.engines.given_requests import GivenRequests
-from twinlog.engines.translated.partitions import TOO_LARGE, FlowPartition, FlowPartitions
+from twinlog.engines.translated.partitions import (
+    LACKS_REPLICAS,
+    TOO_LARGE,
+    FlowPartition,
+    FlowPartitions,
+)
 from twinlog.engines.translated.sequence import NumberedBatch, PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters
 from twinlog.kafka.error_codes import ErrorCode
@@ -15,6 +20,8 @@ from twinlog.kafka.log.batch import patched_header
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.sequence_plan import Contradiction
 
+_READ_AGAIN_S: Final = 10.0
+"""When dropped data of a blocked partition is read again, to try whether it is accepted."""
 _MAX_REFUSALS: Final = 5
 """The refusals after which the pause, 1 to 2 s, does not grow any more: a request is one batch."""
 
@@ -63,6 +70,22 @@ class FlowSender:
     def withdraw(self) -> None:
         """Send nothing of what still waits: the engine has ended."""
         self._requests.withdraw()
+
+    def make_room(self) -> None:
+        """Drop what blocked partitions hold beyond their share of the buffer.
+
+        Of those that lack replicas, only what was refused just now: each one that is read again is
+        tried once before it may be dropped again.
+        """
+        now, room = self._flow.now(), self._flow.blocked_room
+        for partition, sequence in self._flow.copying:
+            if room > 0:
+                return
+            if partition.destination_node < 0 or (partition.refusals and now < partition.send_at):
+                dropped = sequence.drop()
+                if dropped:
+                    room += dropped
+                    partition.doubted, partition.read_at = (), now + _READ_AGAIN_S
 
     def _next_request(self, node: int, fresh_after_ms: int) -> tuple[list[Batch], _Owners]:
         batches: list[Batch] = []
@@ -154,7 +177,7 @@ class FlowSender:
         partition.refusals += 1
         pause = self._flow.pause(min(partition.refusals, _MAX_REFUSALS))
         partition.send_at = self._flow.now() + pause
-        partition.held_back = "the destination has fewer in-sync replicas than min.insync.replicas"
+        partition.held_back = LACKS_REPLICAS
         self._flow.news.add(partition.assignment.state_partition)
 
     def _landed(

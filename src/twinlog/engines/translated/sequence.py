@@ -1,8 +1,11 @@
 """The sequence of one partition: which records its next sequence numbers stand for.
 
     queued ──plan(), stored()──► ready ──take()──► in flight ──answered()──► landed ──record()──►
-                                   ▲                   │
-                                   └───── refused() ───┘
+      │                     │      ▲                   │
+      └───── drop() ────────┘      └───── refused() ───┘
+                │
+                ▼
+            read again
 
 Invariants:
 
@@ -255,6 +258,34 @@ class PartitionSequence:
             self._pieces.appendleft(batch.data)
             self._ready += 1
         self._next, self._refused = first.sequence, []
+
+    def drop(self) -> int:
+        """Forget what is queued: it is read, and planned, again; return the bytes that it held.
+
+        The numbers that a stored plan gives it were not sent, or were refused. The next plan
+        replaces that one before they are. Nothing is dropped
+
+        - while some of it is in flight, or is being planned;
+        - if the leader epoch before it would not be known any more: a source that has lost its end
+          would be read on as if nothing had happened (KIP-320).
+        """
+        if self._in_flight or self._refused or self._storing or not self._pieces:
+            return 0
+        position = self._pieces[0].start
+        epochs = SourceEpochs(self.epochs.runs)
+        epochs.place(position, UNKNOWN_EPOCH)
+        is_known = self.epochs.before(self.position) != UNKNOWN_EPOCH
+        if is_known and epochs.before(position) == UNKNOWN_EPOCH:
+            return 0
+        self.position, self.epochs = position, epochs
+        while self._unrecorded and self._unrecorded[-1][1] > position:
+            start, _ = self._unrecorded.pop()
+            if start < position:
+                self._unrecorded.append((start, position))
+        dropped, self.queued_bytes = self.queued_bytes, 0
+        self._pieces.clear()
+        self._ready = self._unplanned = 0
+        return dropped
 
     def record(self, recorded: Ends) -> None:
         """Note that the map is recorded up to here, where one of the runs in `landed` ends."""

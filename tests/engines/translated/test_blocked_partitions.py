@@ -1,0 +1,266 @@
+"""Partitions whose destination takes nothing, and what they leave of the buffer to the others."""
+
+import asyncio
+import random
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, Final, cast
+from uuid import UUID
+
+import pytest
+from batch_builders import THEN, batch, record
+from flow_assignment import ASSIGNMENT
+
+from twinlog.engines.exact.ports import Appended, Batch, FetchResult, LeaderReport
+from twinlog.engines.settings import LaneSettings
+from twinlog.engines.translated import sender
+from twinlog.engines.translated.engine import FlowEngine
+from twinlog.engines.translated.partitions import LACKS_REPLICAS, FlowPartition, FlowStage
+from twinlog.engines.translated.sequence import PartitionSequence
+from twinlog.engines.translated.writers import FlowWriters
+from twinlog.kafka.error_codes import ErrorCode
+from twinlog.kafka.log.batch import batches
+from twinlog.kafka.protocol.fetch import Fetched
+from twinlog.kafka.types import FetchPosition, Offset, ProducerEpoch, ProducerId, TopicPartition
+from twinlog.mirror.offset_runs import Ends
+from twinlog.mirror.placement import MirrorPartition
+
+NODE: Final = 1
+COUNT: Final = 12
+RECORDS: Final = 40
+"""Of each partition; a batch has one, of 1,000 bytes."""
+SETTINGS: Final = LaneSettings(
+    buffer_bytes=32_000,
+    fetch_max_bytes=8_000,
+    partition_fetch_bytes=2_500,
+    partition_queue_bytes=4_000,
+    fetch_max_wait_ms=5,
+    fetch_pace_s=0.002,
+    backoff_s=0.002,
+    backoff_max_s=0.01,
+)
+_Partition = FlowPartition[FlowWriters, PartitionSequence]
+
+
+class Source:
+    """A source (`SourcePort`) in which each partition has `RECORDS` batches of one record."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, LeaderReport]:
+        return {
+            TopicPartition(topic, index): LeaderReport(NODE, 0, UUID(int=1))
+            for topic in topics
+            for index in range(COUNT)
+        }
+
+    async def compacts(self, topics: Collection[str]) -> Mapping[str, bool | None]:
+        return dict.fromkeys(topics, False)
+
+    async def fetch(
+        self,
+        node: int,
+        positions: Mapping[TopicPartition, FetchPosition],
+        *,
+        max_bytes: int,
+        partition_max_bytes: int,
+        **_: int,
+    ) -> FetchResult:
+        """Read, beginning with another partition each time."""
+        assert node == NODE
+        await asyncio.sleep(0.001)
+        self.reads += 1
+        keys = sorted(positions)
+        first = self.reads % len(keys)
+        found: dict[TopicPartition, Fetched] = {}
+        size = 0
+        for key in (*keys[first:], *keys[:first]):
+            records = b""
+            for at in range(positions[key].offset, RECORDS):
+                one = batch([record(at, THEN + at, b"v" * 1000)])
+                if len(records) + len(one) > partition_max_bytes or size + len(one) > max_bytes:
+                    break
+                records += one
+                size += len(one)
+            found[key] = Fetched(0, RECORDS, RECORDS, 0, (), memoryview(records))
+        return FetchResult(found, size)
+
+
+class Destination:
+    """A destination (`DestinationPort`) whose logs have the source's offset of each record.
+
+    Like a broker it takes numbers in their order only.
+    """
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.lacking: set[int] = set()
+        self.leaderless: set[int] = set()
+        self.logs: dict[int, list[int]] = {index: [] for index in range(COUNT)}
+
+    async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, LeaderReport]:
+        self.asked += 1
+        return {
+            TopicPartition(topic, index): LeaderReport(
+                -1 if index in self.leaderless else NODE,
+                -1,
+                UUID(int=2),
+                int(ErrorCode.LEADER_NOT_AVAILABLE) if index in self.leaderless else 0,
+            )
+            for topic in topics
+            for index in range(COUNT)
+        }
+
+    async def produce(
+        self, node: int, requested: Sequence[Batch]
+    ) -> Mapping[TopicPartition, Appended]:
+        assert node == NODE
+        await asyncio.sleep(0.001)
+        return {one.partition: self._append(one) for one in requested}
+
+    def _append(self, one: Batch) -> Appended:
+        index = one.partition.partition
+        log = self.logs[index]
+        if index in self.lacking:
+            return Appended(ErrorCode.NOT_ENOUGH_REPLICAS, -1, -1)
+        whole = memoryview(bytes(one.header) + bytes(one.records))
+        (header,) = batches(whole)
+        if header.base_sequence != len(log):
+            return Appended(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1, -1)
+        offset, last = len(log), header.max_timestamp - THEN
+        log += range(last + 1 - header.num_records, last + 1)
+        return Appended(0, offset, -1)
+
+
+class Writers:
+    """Plans that are stored at once (`FlowWriters`)."""
+
+    async def record(self, sequences: Mapping[MirrorPartition, PartitionSequence]) -> None:
+        await asyncio.sleep(0)
+        for sequence in sequences.values():
+            if sequence.landed:
+                last = sequence.landed[-1]
+                sequence.record(Ends(last.source_end, last.destination_end))
+            sequence.plan()
+
+
+class Flow:
+    """A flow of `COUNT` partitions that are being copied."""
+
+    def __init__(self) -> None:
+        self.source, self.destination = Source(), Destination()
+        cluster = SimpleNamespace(brokers_time=SimpleNamespace(now_ms=lambda: 0))
+        lane: Any = SimpleNamespace(
+            settings=SETTINGS, random=random.Random(1), destination=cluster, id_prefix="lanes"
+        )
+        self.engine = FlowEngine(
+            lane, cast("Any", self.source), cast("Any", self.destination), lambda *_: None
+        )
+        writers = cast("FlowWriters", Writers())
+        self.partitions = [self._partition(index, writers) for index in range(COUNT)]
+
+    def _partition(self, index: int, writers: FlowWriters) -> _Partition:
+        topic = ASSIGNMENT.source.topic
+        assignment = replace(
+            ASSIGNMENT,
+            name=MirrorPartition("flow", topic, index),
+            source=TopicPartition(topic, index),
+            destination=TopicPartition(f"a.{topic}", index),
+        )
+        partition = _Partition(
+            assignment, writers, owned_before=True, locate_at=0.0, unguarded_until=0.0
+        )
+        producer = ProducerId(7), ProducerEpoch(0)
+        partition.sequence = PartitionSequence(producer, Ends(Offset(0), Offset(0)), Offset(0))
+        partition.stage = FlowStage.COPYING
+        partition.source_node = partition.destination_node = NODE
+        self.engine.flow.all[assignment.name] = partition
+        return partition
+
+    def copied(self, index: int) -> bool:
+        """Whether the destination has all of this partition."""
+        return len(self.destination.logs[index]) == RECORDS
+
+    async def until(self, holds: Callable[[], bool]) -> bool:
+        """Run for as long as it takes, up to some seconds; return whether it holds."""
+        for _ in range(2000):
+            if holds():
+                return True
+            await asyncio.sleep(0.002)
+        return False
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender, "_READ_AGAIN_S", 0.05)
+
+
+@pytest.mark.parametrize("blocked_by", ["replicas", "leader"])
+def test_partitions_whose_destination_takes_nothing_do_not_stop_the_others(
+    blocked_by: str,
+) -> None:
+    """Goal: the one healthy partition of twelve is copied; the others later, each record once.
+
+    Their queues hold more than the whole buffer allows.
+    """
+
+    async def body() -> None:
+        flow = Flow()
+        blocked = range(COUNT - 1)
+        healthy = COUNT - 1
+        target = flow.destination
+        if blocked_by == "replicas":
+            target.lacking |= {*blocked}
+        else:
+            target.leaderless |= {*blocked}
+            for index in blocked:
+                flow.partitions[index].destination_node = -1
+        running = asyncio.create_task(flow.engine.run())
+        try:
+            assert await flow.until(lambda: flow.copied(healthy))
+            assert await flow.until(
+                lambda: all(flow.partitions[index].blocked for index in blocked)
+            )
+            asked = target.asked
+            flow.engine.flow.ask_leaders()
+            assert await flow.until(lambda: target.asked > asked)
+            await asyncio.sleep(0.01)  # its answer keeps the reasons
+            reasons = {flow.partitions[index].row(0.0).held_back for index in blocked}
+            assert reasons == {
+                LACKS_REPLICAS
+                if blocked_by == "replicas"
+                else "the destination has no leader for this partition"
+            }
+            target.lacking.clear()
+            target.leaderless.clear()
+            flow.engine.flow.ask_leaders()
+            assert await flow.until(lambda: all(map(flow.copied, range(COUNT))))
+            assert all(partition.failures == 0 for partition in flow.partitions)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        assert target.logs == {index: [*range(RECORDS)] for index in range(COUNT)}
+
+    asyncio.run(body())
+
+
+def test_each_blocked_partition_is_tried_in_its_turn() -> None:
+    """Goal: one that has its replicas again goes on, while the others still lack theirs."""
+
+    async def body() -> None:
+        flow = Flow()
+        flow.destination.lacking |= {*range(COUNT)}
+        running = asyncio.create_task(flow.engine.run())
+        try:
+            assert await flow.until(lambda: all(one.refusals for one in flow.partitions))
+            for index in (COUNT - 1, 0, COUNT // 2):
+                flow.destination.lacking.discard(index)
+                assert await flow.until(lambda index=index: flow.copied(index)), index
+                flow.destination.lacking.add(index)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(body())
