@@ -41,13 +41,13 @@ log = logging.getLogger(__name__)
 
 SUSPECT_S: Final = 1.0
 """Seconds without records before a partition is read alone: other partitions may come first."""
-_UNPROVEN_S: Final = 5.0
+UNPROVEN_S: Final = 5.0
 """Seconds between readings that prove nothing."""
-_AT_ONCE: Final = 4
+AT_ONCE: Final = 4
 """Partitions that are read at the same time, each by a request of its own."""
 
 
-_LATER_COMPACTED: Final = Unproven(
+LATER_COMPACTED: Final = Unproven(
     "the source has no batch up to its last stable offset, and cleanup.policy contains compact on "
     "the source only: if compaction has removed these records, add compact to the cleanup.policy "
     "of the destination's topic, then pause and resume the topic"
@@ -101,7 +101,7 @@ class Absences:
             candidates = [(s.due, p) for p, s in self._suspects.items() if not s.reading]
             for _, partition in sorted(
                 ((due, p) for due, p in candidates if due <= now), key=lambda pair: pair[0]
-            )[: _AT_ONCE - reading]:
+            )[: AT_ONCE - reading]:
                 self._suspects[partition].reading = True
                 self._plane.start(
                     self._read(partition, self._suspects[partition]), about=[partition]
@@ -135,7 +135,7 @@ class Absences:
             if self._suspects.get(partition) is suspect:
                 self._clear(partition)
             return
-        suspect.due = self._plane.now() + _UNPROVEN_S
+        suspect.due = self._plane.now() + UNPROVEN_S
         if not self._fetcher.may_read_alone(partition):
             return
         clock, asked_at = self._fetcher.clock, self._plane.now()
@@ -160,7 +160,7 @@ class Absences:
             if self._is_current(partition, suspect):
                 self._explain(partition, Unproven("the source answers with less than one batch"))
         else:
-            self._judge(partition, suspect, _reading(answer, suspect.position, asked_at))
+            self._judge(partition, suspect, reading_of(answer, suspect.position, asked_at))
 
     def _judge(self, partition: ExactPartition, suspect: _Suspect, second: Reading) -> None:
         first, suspect.first = suspect.first, second
@@ -170,7 +170,7 @@ class Absences:
         verdict = judge(first, second)
         if isinstance(verdict, Absent) and not partition.spec.compacted:
             # The policy may have been set after records were lost: an operator decides.
-            self._explain(partition, _LATER_COMPACTED)
+            self._explain(partition, LATER_COMPACTED)
         elif isinstance(verdict, Absent):
             gap = Gap(
                 second.offset,
@@ -191,7 +191,8 @@ class Absences:
         self._plane.emit(partition, HeldBack(verdict.reason))
 
 
-def _reading(answer: ReadAlone, offset: Offset, asked_at: float) -> Reading:
+def reading_of(answer: ReadAlone, offset: Offset, asked_at: float) -> Reading:
+    """The evidence in an answer to a request for one partition alone (read_committed)."""
     return Reading(
         at=asked_at,
         offset=offset,

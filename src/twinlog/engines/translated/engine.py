@@ -325,6 +325,8 @@ class BaseFlowEngine(ABC, Generic[W, Q]):
             for loop in self._reader.loops():
                 if loop not in self._reading or self._reading[loop].done():
                     self._reading[loop] = self._start(self._reader.read(loop))
+            for partition in self._reader.absences.due():
+                self._start(self._reader.absences.read(partition))
             self._deliver(copying, now)
 
     # ---- locating ------------------------------------------------------------------------------

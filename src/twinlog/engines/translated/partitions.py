@@ -121,7 +121,9 @@ class FlowPartition(Generic[W, Q]):
     refusals: int = 0
     """Appends that were refused since one has landed, as too few replicas were in sync."""
     held_back: str | None = None
-    """Why nothing is read or written just now."""
+    """Why nothing is written just now, or nothing is read as the source has no leader."""
+    silence: str | None = None
+    """Why the source answers without records, although it has offsets (absences.py)."""
     read_at: float = 0.0
     """When it may be read again if it is `blocked`: what it held was dropped."""
     built_bytes: int | None = None
@@ -223,7 +225,7 @@ class FlowPartition(Generic[W, Q]):
             state_partition=self.assignment.state_partition,
             state=self.state,
             reason=self.reason,
-            held_back=self.held_back,
+            held_back=self.held_back or self.silence,
             source_end=self.source_end,
             source_last_stable=self.source_stable,
             mirrored_end=mirrored,

@@ -5,7 +5,7 @@ Throttled partitions have a session of their own, which waits for the rate (mirr
 An answer belongs to the sequence that it was asked for: if the partition is located again in the
 meantime, the answer is dropped. So is a plan of it, during which other tasks run (loop_steps.py): a
 partition may be revoked then, or have another leader, whose answer is planned first. An answer
-without records proves nothing.
+without records proves nothing (absences.py).
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from twinlog.engines.exact.jumps import believe, skips
 from twinlog.engines.exact.ports import SourcePort
 from twinlog.engines.exact.source_policies import SourcePolicies
 from twinlog.engines.loop_steps import Steps
+from twinlog.engines.translated.absences import FlowAbsences
 from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions, SourceQueue
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
@@ -64,6 +65,8 @@ class FlowReader:
         self._counts: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
         self.policies = SourcePolicies(flow.all, flow.pause)
         """Which topics of the source compact."""
+        self.absences = FlowAbsences(flow, source)
+        """The partitions whose source has offsets, and answers without records."""
         self._bucket: TokenBucket | None = None
         self._throttled_bytes = 0
         self._held_back = False
@@ -201,10 +204,17 @@ class FlowReader:
         else:
             partition.source_end = max(partition.source_end, fetched.high_watermark)
             partition.source_stable = max(partition.source_stable, fetched.last_stable)
+            lags = fetched.last_stable > offset
             if 0 <= fetched.high_watermark <= offset:
                 partition.fresh = False  # what comes from now on was not there when it began
             if len(fetched.records):
                 await self._queue(partition, sequence, offset, fetched, steps)
+                # Less than one whole batch; skipped offsets are read twice.
+                lags = lags and _belongs(partition, sequence, offset) and not partition.doubted
+            if lags:
+                self.absences.suspect(partition, sequence)
+            else:
+                self.absences.forget(partition)
             partition.note_lag(self._flow.now())
 
     async def _queue(
