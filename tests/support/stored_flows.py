@@ -20,6 +20,8 @@ async def store_flow(
     properties: Mapping[str, str],
     names: tuple[str, str],
     partitions: int,
+    *,
+    source_replicas: int = 1,
 ) -> None:
     """Create a flow, and its topic by the names of the source and the target."""
     topic, remote = names
@@ -29,8 +31,8 @@ async def store_flow(
         )
         await create_offsets_topic(destination, await partition_count(destination) or 0)
         ids = []
-        for cluster, name in zip((source, destination), names, strict=True):
-            await make_topic(cluster, name, partitions)
+        for cluster, name, replicas in ((source, topic, source_replicas), (destination, remote, 1)):
+            await make_topic(cluster, name, partitions, replication_factor=replicas)
             ids.append((await cluster.refresh([name])).topics[name].topic_id)
         record = MirrorTopic(
             mirror=mirror,

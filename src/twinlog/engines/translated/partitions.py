@@ -107,6 +107,10 @@ class FlowPartition(Generic[W, Q]):
     """None unless it is COPYING."""
     source_node: int = -1
     source_leader_epoch: int = UNKNOWN_EPOCH
+    source_replica: int = -1
+    """Read instead of the leader, as the leader asks (KIP-392)."""
+    redirect_at: float = 0.0
+    """No change to another replica, or back to the leader, before this."""
     destination_node: int = -1
     destination_epoch: LeaderEpoch = UNKNOWN_EPOCH
     """The leader epoch of the destination, when leaders were last asked for."""
@@ -157,6 +161,12 @@ class FlowPartition(Generic[W, Q]):
     def begins(self) -> bool:
         """Whether nothing of it was copied yet, by no program."""
         return self.fresh and self.assignment.begin is None
+
+    @property
+    def read_node(self) -> int:
+        """The source's broker that it is read from; -1 while the leader is not known."""
+        follows = self.source_node >= 0 and self.source_replica >= 0
+        return self.source_replica if follows else self.source_node
 
     def may_build(self, usual: int, now: float) -> int:
         """The most bytes of a batch that is not the source's own; usually, `usual` ones."""

@@ -1,5 +1,7 @@
 """Reads the source of a flow: one fetch session for each of its brokers.
 
+A partition is read from its leader, or from the replica that the leader names (KIP-392).
+
 Throttled partitions have a session of their own, which waits for the rate (mirror/throttle.py).
 
 An answer belongs to the sequence that it was asked for: if the partition is located again in the
@@ -75,9 +77,9 @@ class FlowReader:
         """What is to be read: brokers, and whether their throttled partitions."""
         throttle = self._flow.throttle
         return {
-            (partition.source_node, throttle.covers(partition.source))
+            (partition.read_node, throttle.covers(partition.source))
             for partition, _ in self._flow.copying
-            if partition.source_node >= 0
+            if partition.read_node >= 0
         }
 
     def set_rate(self, rate: float) -> None:
@@ -117,6 +119,7 @@ class FlowReader:
             # One that has no room now may have it soon: the broker must not wait for the others.
             wait_ms = settings.fetch_busy_wait_ms if left_out else settings.fetch_max_wait_ms
             counts[0] += 1
+            followers = {key for key, (p, _, _) in asked.items() if p.source_replica >= 0}
             try:
                 result = await self._source.fetch(
                     node,
@@ -135,7 +138,7 @@ class FlowReader:
                 counts[2] += 1
                 failures += 1
                 log.info("source broker %d: %s", node, error)
-                flow.ask_leaders()
+                self._leaders_may_have_moved(asked)
                 await asyncio.sleep(flow.pause(failures + 1))
                 continue
             failures = 0
@@ -148,7 +151,7 @@ class FlowReader:
                 await steps.pause()
                 if key in asked:
                     counts[1] += len(fetched.records)
-                    await self._take(*asked[key], fetched, steps)
+                    await self._take(*asked[key], fetched, steps, follower=key in followers)
             if not result.throttle_ms:  # otherwise partitions with news may be left out
                 # One without news is left out of an answer; a refused one is not heard of.
                 refused = {key for key, one in result.partitions.items() if one.error}
@@ -159,8 +162,13 @@ class FlowReader:
             if result.size < settings.fetch_small_bytes:
                 await asyncio.sleep(settings.fetch_pace_s - (flow.now() - asked_at))
 
+    def _leaders_may_have_moved(self, asked: _Asked) -> None:
+        for partition, _, _ in asked.values():
+            partition.source_replica = -1
+        self._flow.ask_leaders()
+
     def _loop_of(self, partition: _Partition) -> Loop:
-        return partition.source_node, self._flow.throttle.covers(partition.source)
+        return partition.read_node, self._flow.throttle.covers(partition.source)
 
     def _due(self, loop: Loop) -> _NextFetch:
         settings, copying = self._flow.settings, self._flow.copying
@@ -171,6 +179,8 @@ class FlowReader:
         asked: _Asked = {}
         left_out = False
         for partition, sequence in copying:
+            if partition.source_replica >= 0 and now >= partition.redirect_at:
+                partition.source_replica = -1  # the leader may name another one
             if self._loop_of(partition) != loop:
                 continue
             has_room = sequence.queued_bytes < settings.partition_queue_bytes
@@ -189,10 +199,16 @@ class FlowReader:
         offset: int,
         fetched: Fetched,
         steps: Steps,
+        *,
+        follower: bool,
     ) -> None:
+        """Take an answer; a follower's does not prove where the source's log starts and ends."""
         if not _belongs(partition, sequence, offset):
             return
-        if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+        if follower and (fetched.error or fetched.diverging is not None):
+            # A lagging follower gives the same answers for records that it does not have yet.
+            partition.source_replica = -1
+        elif fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             await self._passed(partition, sequence, offset)
         elif fetched.error and code_of(fetched.error).reaction is Reaction.METADATA:
             partition.source_node = -1
@@ -211,11 +227,21 @@ class FlowReader:
                 await self._queue(partition, sequence, offset, fetched, steps)
                 # Less than one whole batch; skipped offsets are read twice.
                 lags = lags and _belongs(partition, sequence, offset) and not partition.doubted
+            elif lags:
+                self._redirect(partition, fetched.preferred_replica)
             if lags:
                 self.absences.suspect(partition, sequence)
             else:
                 self.absences.forget(partition)
             partition.note_lag(self._flow.now())
+
+    def _redirect(self, partition: _Partition, replica: int) -> None:
+        """Read from the replica that the leader names (KIP-392); the leader returns no records."""
+        now = self._flow.now()
+        if replica < 0 or replica == partition.read_node or now < partition.redirect_at:
+            return
+        partition.source_replica = replica
+        partition.redirect_at = now + self._flow.settings.leaders_max_age_s
 
     async def _queue(
         self,

@@ -1,0 +1,257 @@
+"""Flows whose source wants to be read from another replica than the leader (KIP-392)."""
+
+import asyncio
+import random
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from batch_builders import batch, record
+from confluent_kafka import Producer
+from flow_assignment import ASSIGNMENT
+from lane_processes import lanes
+from stored_flows import store_flow
+from transformed_flows import PARTITIONS, consumed, count, flow_properties
+from unusual_sources import compile_selector
+from waiting import until
+
+from conftest import Pair
+from twinlog.engines.exact.ports import FetchResult, SourcePort
+from twinlog.engines.settings import LaneSettings
+from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions, FlowStage
+from twinlog.engines.translated.reader import FlowReader
+from twinlog.engines.translated.sequence import PartitionSequence
+from twinlog.engines.translated.writers import FlowWriters
+from twinlog.kafka.error_codes import ErrorCode
+from twinlog.kafka.errors import Retriable
+from twinlog.kafka.protocol.fetch import Fetched
+from twinlog.kafka.types import (
+    EpochEnd,
+    FetchPosition,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TopicPartition,
+)
+from twinlog.local.cluster import DEFAULT_VERSION
+from twinlog.local.stage import Stage
+from twinlog.mirror.offset_runs import Ends
+
+KEY = ASSIGNMENT.source
+LEADER, REPLICA = 3, 2
+END = 13
+SECONDS = 90.0
+_Partition = FlowPartition[FlowWriters, PartitionSequence]
+
+
+def fetched(records: bytes = b"", **more: object) -> Fetched:
+    """An answer of a source whose last stable offset is `END`."""
+    return Fetched(0, END, END, 0, (), memoryview(records))._replace(**cast("Any", more))
+
+
+NAMED = fetched(preferred_replica=REPLICA)
+RECORDS = fetched(batch([record(at) for at in range(10, END)]))
+
+
+class Source:
+    """A source (`SourcePort`) with one answer for each broker."""
+
+    def __init__(self, answers: Mapping[int, Fetched | Retriable]) -> None:
+        self.answers = dict(answers)
+
+    async def fetch(
+        self, node: int, positions: Mapping[TopicPartition, FetchPosition], **_: int
+    ) -> FetchResult:
+        assert KEY in positions
+        answer = self.answers.pop(node)
+        if isinstance(answer, Retriable):
+            raise answer
+        return FetchResult({KEY: answer}, len(answer.records))
+
+
+class Flow:
+    """A flow of one partition that has copied up to offset 10, and a clock that is set."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.flow = FlowPartitions[FlowWriters, PartitionSequence](
+            LaneSettings(fetch_pace_s=0.0, backoff_s=0.0), random.Random(1), lambda _: None
+        )
+        self.flow.now = lambda: self.now  # type: ignore[method-assign]
+        self.partition = _Partition(
+            ASSIGNMENT,
+            cast("FlowWriters", None),
+            owned_before=True,
+            locate_at=0.0,
+            unguarded_until=0.0,
+        )
+        producer = ProducerId(7), ProducerEpoch(1)
+        ends = Ends(Offset(10), Offset(50))
+        self.sequence = PartitionSequence(producer, ends, Offset(10))
+        self.partition.sequence, self.partition.stage = self.sequence, FlowStage.COPYING
+        self.partition.source_node = self.partition.destination_node = LEADER
+        self.flow.all[ASSIGNMENT.name] = self.partition
+
+    async def fetch(self, **answers: Fetched | Retriable) -> None:
+        """Fetch from the broker that is read now, once; `leader` and `replica` answer so."""
+        nodes = {"leader": LEADER, "replica": REPLICA}
+        source = Source({nodes[name]: answer for name, answer in answers.items()})
+        reader = FlowReader(self.flow, cast("SourcePort", source))
+        ((node, throttled),) = reader.loops()
+        assert node in source.answers, f"broker {node} is read"
+
+        class Once(Exception):
+            """The loop goes on with the next fetch."""
+
+        fetch = source.fetch
+
+        async def fetch_once(*positional: Any, **named: Any) -> FetchResult:
+            if not source.answers:
+                raise Once
+            return await fetch(*positional, **named)
+
+        source.fetch = fetch_once  # type: ignore[method-assign]
+        with suppress(Once):
+            await reader.read((node, throttled))
+
+    @property
+    def read_node(self) -> int:
+        return self.partition.read_node
+
+
+def test_a_partition_is_read_from_the_replica_that_the_leader_names() -> None:
+    async def body() -> None:
+        flow = Flow()
+        await flow.fetch(leader=NAMED)
+        assert flow.read_node == REPLICA
+        await flow.fetch(replica=RECORDS)
+        assert flow.sequence.position == END
+        assert flow.read_node == REPLICA
+
+    asyncio.run(body())
+
+
+def test_the_leader_is_asked_again_after_a_while() -> None:
+    """Goal: it may name another one, or return records itself."""
+
+    async def body() -> None:
+        flow = Flow()
+        await flow.fetch(leader=NAMED)
+        flow.now += LaneSettings().leaders_max_age_s - 1
+        await flow.fetch(replica=fetched())
+        assert flow.read_node == REPLICA
+        flow.now += 1
+        await flow.fetch(replica=fetched())
+        assert flow.read_node == LEADER
+        await flow.fetch(leader=NAMED._replace(preferred_replica=7))
+        assert flow.read_node == 7
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        fetched(error=ErrorCode.OFFSET_OUT_OF_RANGE),
+        fetched(error=ErrorCode.UNKNOWN_LEADER_EPOCH),
+        fetched(error=ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        fetched(error=ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        fetched(diverging=EpochEnd(3, 8)),
+        Retriable("unreachable"),
+    ],
+)
+def test_a_replica_that_does_not_answer_with_records_proves_nothing(
+    answer: Fetched | Retriable,
+) -> None:
+    """Goal: a lagging replica is no source that has lost records; the leader is read again.
+
+    It is not left for the replica at once: both would be asked in turn.
+    """
+
+    async def body() -> None:
+        flow = Flow()
+        await flow.fetch(leader=NAMED)
+        await flow.fetch(replica=answer)
+        assert flow.read_node == LEADER
+        assert flow.partition.sequence is flow.sequence
+        assert (flow.partition.stage, flow.partition.failures) == (FlowStage.COPYING, 0)
+        await flow.fetch(leader=NAMED)
+        assert flow.read_node == LEADER
+        await flow.fetch(leader=RECORDS)
+        assert flow.sequence.position == END
+
+    asyncio.run(body())
+
+
+def test_no_replica_is_read_whose_leader_has_no_more_records() -> None:
+    async def body() -> None:
+        flow = Flow()
+        await flow.fetch(leader=NAMED._replace(last_stable=10))
+        assert flow.read_node == LEADER
+
+    asyncio.run(body())
+
+
+def test_a_partition_whose_leader_is_not_known_is_not_read() -> None:
+    async def body() -> None:
+        flow = Flow()
+        await flow.fetch(leader=NAMED)
+        flow.partition.source_node = -1
+        assert flow.read_node == -1
+        assert FlowReader(flow.flow, cast("SourcePort", None)).loops() == set()
+
+    asyncio.run(body())
+
+
+@pytest.mark.broker
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_flow_is_copied_once_from_replicas_that_are_killed(
+    tmp_path: Path, transactional: bool
+) -> None:
+    """Goal: all records, once and in order, though a lane and a replica that is read are killed."""
+    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
+    remote = f"a.{topic}"
+    wanted: dict[int, list[bytes]] = {index: [] for index in range(PARTITIONS)}
+    with Stage(tmp_path / "stage") as stage:
+        classpath = [str(compile_selector(tmp_path, DEFAULT_VERSION))]
+        config = {"replica.selector.class": "FollowerSelector"}
+        source = stage.start_source(2, config=config, classpath=classpath)
+        destination = stage.start_destination().bootstrap_servers
+        pair = Pair(stage.source, stage.destination)
+        properties = flow_properties(
+            pair, {"transaction.producer": "true"} if transactional else {}
+        )
+        names = topic, remote
+        asyncio.run(store_flow(pair, mirror, properties, names, PARTITIONS, source_replicas=2))
+        producer = Producer(
+            {"bootstrap.servers": source.bootstrap_servers, "enable.idempotence": True}
+        )
+
+        def write(first: int, end: int) -> None:
+            for number in range(first, end):
+                value = b"%d" % number
+                producer.produce(topic, value, partition=number % PARTITIONS)
+                wanted[number % PARTITIONS].append(value)
+            assert producer.flush(60) == 0
+
+        def await_copied() -> None:
+            records = sum(map(len, wanted.values()))
+            until(lambda: count(destination, remote) >= records, SECONDS, f"{records} records")
+
+        write(0, 3000)
+        with lanes(destination, tmp_path) as running:
+            running.start("one")
+            await_copied()
+            running.kill("one")
+            write(3000, 6000)
+            running.start("two")
+            await_copied()
+            source.kill(2)
+            write(6000, 9000)
+            await_copied()
+        copied = consumed(destination, remote)
+        assert {index: [value for value, _ in copied[index]] for index in copied} == wanted
