@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from uuid import UUID
 
 import pytest
-from batch_builders import THEN, batch, record
+from batch_builders import THEN, altered, batch, record
 from flow_assignment import ASSIGNMENT
 
 from twinlog.engines.exact.ports import Appended, Batch, FetchResult, LeaderReport
@@ -23,13 +23,16 @@ from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.log.batch import batches
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import FetchPosition, Offset, ProducerEpoch, ProducerId, TopicPartition
+from twinlog.mirror.absence import Absence, AbsentSpan
 from twinlog.mirror.offset_runs import Ends
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.plan import Gap
 
 NODE: Final = 1
 COUNT: Final = 12
 RECORDS: Final = 40
 """Of each partition; a batch has one, of 1,000 bytes."""
+LEADER_EPOCH: Final = 4
 SETTINGS: Final = LaneSettings(
     buffer_bytes=32_000,
     fetch_max_bytes=8_000,
@@ -79,7 +82,9 @@ class Source:
         for key in (*keys[first:], *keys[:first]):
             records = b""
             for at in range(positions[key].offset, RECORDS):
-                one = batch([record(at, THEN + at, b"v" * 1000)])
+                one = altered(
+                    batch([record(at, THEN + at, b"v" * 1000)]), leader_epoch=LEADER_EPOCH
+                )
                 if len(records) + len(one) > partition_max_bytes or size + len(one) > max_bytes:
                     break
                 records += one
@@ -135,7 +140,11 @@ class Destination:
 
 
 class Writers:
-    """Plans that are stored at once (`FlowWriters`)."""
+    """Plans that are stored at once (`FlowWriters`), or are being stored for long."""
+
+    def __init__(self) -> None:
+        self.may_store = asyncio.Event()
+        self.may_store.set()
 
     async def record(self, sequences: Mapping[MirrorPartition, PartitionSequence]) -> None:
         await asyncio.sleep(0)
@@ -144,6 +153,7 @@ class Writers:
                 last = sequence.landed[-1]
                 sequence.record(Ends(last.source_end, last.destination_end))
             sequence.plan()
+        await self.may_store.wait()
 
 
 class Flow:
@@ -158,10 +168,10 @@ class Flow:
         self.engine = FlowEngine(
             lane, cast("Any", self.source), cast("Any", self.destination), lambda *_: None
         )
-        writers = cast("FlowWriters", Writers())
-        self.partitions = [self._partition(index, writers) for index in range(COUNT)]
+        self.writers = Writers()
+        self.partitions = [self._partition(index, self.writers) for index in range(COUNT)]
 
-    def _partition(self, index: int, writers: FlowWriters) -> _Partition:
+    def _partition(self, index: int, writers: Writers) -> _Partition:
         topic = ASSIGNMENT.source.topic
         assignment = replace(
             ASSIGNMENT,
@@ -170,7 +180,11 @@ class Flow:
             destination=TopicPartition(f"a.{topic}", index),
         )
         partition = _Partition(
-            assignment, writers, owned_before=True, locate_at=0.0, unguarded_until=0.0
+            assignment,
+            cast("FlowWriters", writers),
+            owned_before=True,
+            locate_at=0.0,
+            unguarded_until=0.0,
         )
         producer = ProducerId(7), ProducerEpoch(0)
         partition.sequence = PartitionSequence(producer, Ends(Offset(0), Offset(0)), Offset(0))
@@ -262,5 +276,73 @@ def test_each_blocked_partition_is_tried_in_its_turn() -> None:
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(body())
+
+
+def test_a_blocked_partition_is_tried_while_others_hold_all_that_blocked_ones_may() -> None:
+    """Goal: it goes on once it has its replicas, whatever keeps the others from dropping data.
+
+    Their plans are being stored for long, as by a state partition that lacks replicas too.
+    """
+
+    async def body() -> None:
+        flow = Flow()
+        holding, last = range(3), COUNT - 1
+        slow = Writers()
+        for index in holding:
+            flow.partitions[index].writers = cast("FlowWriters", slow)
+        flow.destination.lacking |= {*range(COUNT)}
+        running = asyncio.create_task(flow.engine.run())
+
+        def is_starved() -> bool:
+            sequence = flow.partitions[last].sequence
+            return sequence is not None and sequence.idle and flow.engine.flow.blocked_room <= 0
+
+        try:
+            assert await flow.until(lambda: all(one.refusals for one in flow.partitions))
+            slow.may_store.clear()
+            assert await flow.until(is_starved)
+            flow.destination.lacking.discard(last)
+            assert await flow.until(lambda: flow.copied(last))
+            assert not any(flow.copied(index) for index in range(COUNT - 1))
+            flow.destination.lacking.clear()
+            slow.may_store.set()
+            assert await flow.until(lambda: all(map(flow.copied, range(COUNT))))
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        assert flow.destination.logs == {index: [*range(RECORDS)] for index in range(COUNT)}
+
+    asyncio.run(body())
+
+
+def test_a_partition_whose_refused_records_are_compacted_away_is_not_blocked() -> None:
+    """Goal: no reason is reported where nothing is left to be appended."""
+
+    async def body() -> None:
+        partition = Flow().partitions[0]
+        sequence = partition.sequence
+        assert sequence is not None
+        partition.refusals, partition.held_back = 3, LACKS_REPLICAS
+        partition.note_ends(2, 2, 0.0)
+        assert partition.blocked
+        sequence.offer([Gap(Offset(0), Offset(2), seen=False)])
+        partition.note_ends(2, 2, 0.0)
+        assert not partition.blocked
+        assert partition.row(0.0).held_back is None
+
+    asyncio.run(body())
+
+
+def test_offsets_without_a_copy_that_are_read_again_are_counted_once() -> None:
+    """Goal: what is dropped, and read again, is no second loss."""
+
+    async def body() -> None:
+        partition = Flow().partitions[0]
+        for end in (4, 6, 5):
+            span = AbsentSpan(Absence.COMPACTED, Offset(end))
+            partition.pass_over(Gap(Offset(2), Offset(end), seen=False, spans=(span,)))
+        assert partition.row(0.0).filled[Absence.COMPACTED] == 4
 
     asyncio.run(body())

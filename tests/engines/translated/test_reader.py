@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from batch_builders import altered, batch, record
@@ -35,7 +35,7 @@ from twinlog.kafka.types import (
 from twinlog.mirror.absence import Absence
 from twinlog.mirror.offset_runs import Ends
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.plan import STEP_RECORDS
+from twinlog.mirror.plan import STEP_RECORDS, Gap
 from twinlog.mirror.throttle import Throttle
 
 KEY = ASSIGNMENT.source
@@ -375,6 +375,19 @@ def test_a_transaction_that_is_open_where_a_flow_begins_is_not_the_end_of_the_lo
     asyncio.run(body())
 
 
+def test_the_end_of_a_follower_is_not_the_end_of_the_log() -> None:
+    """Goal: a follower that lags, where a flow begins, does not make it FAILED for good."""
+
+    async def body() -> None:
+        flow = Flow()
+        flow.partition.fresh, flow.partition.source_replica = True, NODE
+        flow.partition.redirect_at = flow.partitions.now() + 30
+        await flow.read(_fetched())
+        assert flow.partition.begins
+
+    asyncio.run(body())
+
+
 @pytest.mark.parametrize("begins", [True, False])
 def test_deleted_records_are_passed_over_and_counted_where_that_is_wanted(begins: bool) -> None:
     """Goal: retention may delete records while a flow begins; later only on request."""
@@ -410,6 +423,27 @@ def test_a_broker_that_refuses_a_partition_is_no_contact_with_its_source(error: 
         row = flow.partition.row(flow.partitions.now())
         assert (row.lag_ms, row.source_time_ms is None) == ((None, True) if error else (0, False))
 
+    asyncio.run(body())
+
+
+def test_an_answer_whose_records_come_too_late_tells_how_far_the_source_reaches() -> None:
+    """Goal: the source is heard of, so its end is known as well; otherwise the lag would be 0."""
+
+    class Late(Answering):
+        async def fetch(self, *asked: Any, **how: Any) -> FetchResult:
+            flow.sequence.offer([Gap(Offset(10), Offset(11), seen=True)])
+            return await super().fetch(*asked, **how)
+
+    async def body() -> None:
+        answer = _fetched()._replace(high_watermark=20, last_stable=20)
+        reader = FlowReader(flow.partitions, cast("SourcePort", Late(flow.partition, answer)))
+        await reader.read((NODE, False))
+        assert flow.partition.heard_at is not None
+        row = flow.partition.row(flow.partitions.now())
+        assert (row.source_end, row.source_last_stable) == (20, 20)
+        assert flow.partition.behind_since is not None
+
+    flow = Flow()
     asyncio.run(body())
 
 

@@ -20,9 +20,11 @@ FRESH = 0
 BEGIN = Ends(Offset(0), Offset(0))
 
 
-def _data(start: int, end: int) -> Data:
+def _data(start: int, end: int, epoch: int | None = None) -> Data:
     whole = memoryview(batch([record(at) for at in range(start, end)]))
     (header,) = batches(whole)
+    if epoch is not None:
+        header = header._replace(leader_epoch=epoch)
     return Data(Offset(start), Offset(end), header, header.records(whole))
 
 
@@ -306,23 +308,19 @@ def test_refused_batches_are_sent_again_with_their_numbers_and_the_gaps_between_
     assert sequence.idle
 
 
-def _refused_sequence(epoch: int = -1) -> PartitionSequence:
-    """A sequence that has copied up to 3, whose next batch, 5 to 8, was refused.
+def _refused_sequence() -> PartitionSequence:
+    """A sequence that has copied up to 3, in epoch 4, whose next batch, 5 to 8, was refused.
 
-    The source was read up to 10, with this leader epoch in the end.
+    All of it was read in one answer, up to 10 in epoch 5.
     """
     sequence = _sequence()
-    sequence.offer([_data(0, 3)])
+    sequence.offer([_data(0, 3, 4), _gap(3, 5), _data(5, 8, 4), _data(8, 10, 5)])
+    sequence.epochs.learn(Offset(10), LeaderEpoch(5))
     sequence.plan()
     sequence.stored()
     first = sequence.take(FRESH)
     assert first is not None
     sequence.answered(first, Offset(0))
-    sequence.epochs.learn(Offset(3), LeaderEpoch(4))
-    sequence.offer([_gap(3, 5), _data(5, 8), _data(8, 10)])
-    sequence.epochs.learn(Offset(10), LeaderEpoch(epoch))
-    sequence.plan()
-    sequence.stored()
     second = sequence.take(FRESH)
     assert second is not None
     assert sequence.drop() == 0, "it is in flight, and may land"
@@ -336,9 +334,10 @@ def test_what_was_dropped_is_read_and_planned_again_with_the_numbers_that_were_n
     held = sequence.queued_bytes
     assert held > 0
     assert sequence.drop() == held
-    assert (sequence.position, sequence.mirrored_end, sequence.queued_bytes) == (5, 5, 0)
+    assert (sequence.position, sequence.mirrored_end, sequence.queued_bytes) == (3, 3, 0)
     assert sequence.idle
-    sequence.offer([_data(5, 6), _gap(6, 7), _data(7, 9)])  # it was compacted meanwhile
+    # It was compacted meanwhile.
+    sequence.offer([_gap(3, 5), _data(5, 6), _gap(6, 7), _data(7, 9)])
     assert sequence.take(FRESH) is None, "the stored plan names other records"
     assert sequence.plan().runs == ((0, 3), (5, 6), (7, 9))
     assert sequence.drop() == 0, "the plan may be stored"
@@ -347,13 +346,52 @@ def test_what_was_dropped_is_read_and_planned_again_with_the_numbers_that_were_n
     assert sent == NumberedBatch(_data(5, 6), SequenceNumber(3))
 
 
-def test_nothing_is_dropped_whose_leader_epoch_would_not_be_known_any_more() -> None:
+def test_the_leader_epoch_before_what_was_dropped_is_known() -> None:
     """Goal: a source that loses its end while nothing is read is noticed (KIP-320)."""
-    unknown, same = _refused_sequence(epoch=5), _refused_sequence(epoch=4)
-    assert unknown.drop() == 0
-    assert (unknown.position, unknown.epochs.before(Offset(10))) == (10, 5)
-    assert same.drop() > 0
-    assert same.epochs.before(same.position) == 4
+    sequence = _refused_sequence()
+    assert sequence.epochs.before(Offset(3)) == -1, "it was read in the midst of an answer"
+    assert sequence.drop() > 0
+    assert (sequence.position, sequence.epochs.before(sequence.position)) == (3, 4)
+    assert sequence.epochs.runs[-1].end == 3
+
+
+@pytest.mark.parametrize("position", [0, 500])
+@pytest.mark.parametrize("begins_with_a_gap", [False, True])
+def test_a_partition_that_has_copied_nothing_drops_what_it_holds(
+    position: int, begins_with_a_gap: bool
+) -> None:
+    """Goal: partitions of a new flow, or that were just located, do not keep the buffer.
+
+    It is read again from where it was located, where the same was known.
+    """
+    sequence = _sequence(recorded=Ends(Offset(position), Offset(7)), position=position)
+    begin = position + 2 * begins_with_a_gap
+    if begins_with_a_gap:
+        sequence.offer([_gap(position, begin)])
+    sequence.offer([_data(begin, begin + 3, 4), _data(begin + 3, begin + 9, 4)])
+    sequence.epochs.learn(sequence.position, LeaderEpoch(4))
+    sequence.plan()
+    sequence.stored()
+    out = sequence.take(FRESH)
+    assert out is not None
+    sequence.refused(out)
+    assert sequence.drop() > 0
+    assert (sequence.position, sequence.mirrored_end) == (position, position)
+    assert sequence.epochs.before(sequence.position) == -1
+    assert sequence.idle
+
+
+def test_recorded_offsets_without_a_copy_are_not_read_again() -> None:
+    """Goal: the map ends behind them, and never moves backwards."""
+    sequence = _sequence()
+    sequence.offer([_gap(0, 4)])
+    sequence.epochs.learn(Offset(4), LeaderEpoch(6))
+    assert sequence.plan().recorded == (4, 0)
+    sequence.stored()
+    sequence.offer([_gap(4, 5), _data(5, 8, 6)])
+    sequence.epochs.learn(Offset(8), LeaderEpoch(6))
+    assert sequence.drop() > 0
+    assert (sequence.position, sequence.epochs.before(sequence.position)) == (4, 6)
 
 
 def test_a_batch_is_not_refused_before_an_earlier_one_is_answered() -> None:

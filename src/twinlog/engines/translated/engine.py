@@ -327,6 +327,8 @@ class BaseFlowEngine(ABC, Generic[W, Q]):
                     self._reading[loop] = self._start(self._reader.read(loop))
             for partition in self._reader.absences.due():
                 self._start(self._reader.absences.read(partition))
+            for leader in self._reader.leader_bounds.due():
+                self._start(self._reader.leader_bounds.ask(leader))
             self._deliver(copying, now)
 
     # ---- locating ------------------------------------------------------------------------------

@@ -142,6 +142,8 @@ class FlowPartition(Generic[W, Q]):
     source_end: int = UNKNOWN_OFFSET
     source_stable: int = UNKNOWN_OFFSET
     heard_at: float | None = None
+    """When the leader of the source was asked that has answered last. A follower's answers do not
+    count: it may be cut off from the leader."""
     behind_since: float | None = None
     recorded_at: float = 0.0
     records: int = 0
@@ -156,6 +158,8 @@ class FlowPartition(Generic[W, Q]):
     reached, or if the flow begins at the end: what the source deletes from then on is lost."""
     passed: Counter[Absence] = field(default_factory=Counter)
     """Offsets of the source without a copy, by reason, since this owner has the partition."""
+    passed_end: Offset = UNKNOWN_OFFSET
+    """Up to here they are counted: what was dropped, or located again, is read again."""
 
     @property
     def begins(self) -> bool:
@@ -165,8 +169,12 @@ class FlowPartition(Generic[W, Q]):
     @property
     def read_node(self) -> int:
         """The source's broker that it is read from; -1 while the leader is not known."""
-        follows = self.source_node >= 0 and self.source_replica >= 0
-        return self.source_replica if follows else self.source_node
+        return self.source_replica if self.follows else self.source_node
+
+    @property
+    def follows(self) -> bool:
+        """Whether it is read from a follower."""
+        return self.source_node >= 0 and self.source_replica >= 0
 
     def may_build(self, usual: int, now: float) -> int:
         """The most bytes of a batch that is not the source's own; usually, `usual` ones."""
@@ -185,9 +193,12 @@ class FlowPartition(Generic[W, Q]):
         self.grow_at = now + _SMALLER_S
 
     def pass_over(self, gap: Gap) -> None:
-        """Count offsets that have no copy."""
-        for reason, count in gap.reasons(gap.end):
-            self.passed[reason] += count
+        """Count offsets that have no copy, each one once."""
+        if gap.end > self.passed_end:
+            rest = gap.after(max(gap.start, self.passed_end))
+            for reason, count in rest.reasons(gap.end):
+                self.passed[reason] += count
+            self.passed_end = gap.end
 
     @property
     def name(self) -> MirrorPartition:
@@ -216,10 +227,20 @@ class FlowPartition(Generic[W, Q]):
             return State.FAILED
         return State.MIRRORING if self.owned_before else State.PREPARING
 
+    def note_ends(self, high_watermark: int, last_stable: int, now: float) -> None:
+        """Note how far the source reaches, as one of its brokers says."""
+        self.source_end = max(self.source_end, high_watermark)
+        self.source_stable = max(self.source_stable, last_stable)
+        self.note_lag(now)
+
     def note_lag(self, now: float) -> None:
         """Note whether everything has landed that the source has."""
-        if self.sequence is None or self.sequence.mirrored_end >= self.source_stable:
+        if self.sequence is None:
             self.behind_since = None
+        elif self.sequence.mirrored_end >= self.source_stable:
+            self.behind_since = None
+            if self.held_back == LACKS_REPLICAS:  # the source has compacted what was refused
+                self.refusals, self.held_back = 0, None
         elif self.behind_since is None:
             self.behind_since = now
 
@@ -301,8 +322,12 @@ class FlowPartitions(Generic[W, Q]):
 
         Without such a share they would hold the whole buffer, and no other one would be read.
         """
-        held = sum(queue.queued_bytes for partition, queue in self.copying if partition.blocked)
-        return self.settings.buffer_bytes // _BLOCKED_SHARE - held
+        return self.settings.buffer_bytes // _BLOCKED_SHARE - self.blocked_bytes
+
+    @property
+    def blocked_bytes(self) -> int:
+        """The bytes that blocked partitions hold."""
+        return sum(queue.queued_bytes for partition, queue in self.copying if partition.blocked)
 
     def trouble(self, partition: FlowPartition[W, Q], reason: str) -> None:
         """Locate a partition again, after a backoff; FAILED if that has not helped for long."""

@@ -1,6 +1,8 @@
 """Reads the source of a flow: one fetch session for each of its brokers.
 
-A partition is read from its leader, or from the replica that the leader names (KIP-392).
+A partition is read from its leader, or from the replica that the leader names (KIP-392). What such
+a follower answers without records proves nothing: it may lag, or be cut off from the leader, which
+is asked itself how far the source reaches (leader_bounds.py).
 
 Throttled partitions have a session of their own, which waits for the rate (mirror/throttle.py).
 
@@ -13,6 +15,7 @@ without records proves nothing (absences.py).
 import asyncio
 import logging
 from collections import defaultdict
+from collections.abc import Collection
 from typing import Any, Final, NamedTuple
 
 from twinlog.engines.base import BrokerTraffic, ThrottledReads
@@ -21,6 +24,7 @@ from twinlog.engines.exact.ports import SourcePort
 from twinlog.engines.exact.source_policies import SourcePolicies
 from twinlog.engines.loop_steps import Steps
 from twinlog.engines.translated.absences import FlowAbsences
+from twinlog.engines.translated.leader_bounds import LeaderBounds
 from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions, SourceQueue
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
@@ -47,14 +51,14 @@ _THROTTLE_LOOK_S: Final = 0.5
 Loop = tuple[int, bool]
 """A broker, and whether its throttled partitions are read."""
 _Partition = FlowPartition[Any, Any]
-_Asked = dict[TopicPartition, tuple[_Partition, SourceQueue, Offset]]
+Asked = dict[TopicPartition, tuple[_Partition, SourceQueue, Offset]]
 """The partitions of a fetch, their sequences then, and the offsets that were asked for."""
 
 
 class _NextFetch(NamedTuple):
     """What a loop reads now, and whether it leaves out partitions that may have room soon."""
 
-    asked: _Asked
+    asked: Asked
     left_out: bool
 
 
@@ -69,6 +73,8 @@ class FlowReader:
         """Which topics of the source compact."""
         self.absences = FlowAbsences(flow, source)
         """The partitions whose source has offsets, and answers without records."""
+        self.leader_bounds = LeaderBounds(flow, source)
+        """How far partitions reach that are read from followers."""
         self._bucket: TokenBucket | None = None
         self._throttled_bytes = 0
         self._held_back = False
@@ -119,7 +125,7 @@ class FlowReader:
             # One that has no room now may have it soon: the broker must not wait for the others.
             wait_ms = settings.fetch_busy_wait_ms if left_out else settings.fetch_max_wait_ms
             counts[0] += 1
-            followers = {key for key, (p, _, _) in asked.items() if p.source_replica >= 0}
+            followers = {key for key, (partition, _, _) in asked.items() if partition.follows}
             try:
                 result = await self._source.fetch(
                     node,
@@ -154,15 +160,19 @@ class FlowReader:
                     await self._take(*asked[key], fetched, steps, follower=key in followers)
             if not result.throttle_ms:  # otherwise partitions with news may be left out
                 # One without news is left out of an answer; a refused one is not heard of.
-                refused = {key for key, one in result.partitions.items() if one.error}
-                for key, (partition, sequence, _) in asked.items():
-                    if partition.sequence is sequence and key not in refused:
-                        partition.heard_at = asked_at
+                silent = {key for key, one in result.partitions.items() if one.error}
+                self._heard(asked, silent | followers, asked_at)
             flow.changed.set()
             if result.size < settings.fetch_small_bytes:
                 await asyncio.sleep(settings.fetch_pace_s - (flow.now() - asked_at))
 
-    def _leaders_may_have_moved(self, asked: _Asked) -> None:
+    def _heard(self, asked: Asked, others: Collection[TopicPartition], asked_at: float) -> None:
+        """Note when the source's leader was last heard of, except for these other partitions."""
+        for key, (partition, sequence, _) in asked.items():
+            if partition.sequence is sequence and key not in others:
+                partition.heard_at = asked_at
+
+    def _leaders_may_have_moved(self, asked: Asked) -> None:
         for partition, _, _ in asked.values():
             partition.source_replica = -1
         self._flow.ask_leaders()
@@ -176,7 +186,8 @@ class FlowReader:
         if held + settings.fetch_max_bytes > settings.buffer_bytes:
             return _NextFetch({}, left_out=False)
         now, asks_blocked = self._flow.now(), self._flow.blocked_room > 0
-        asked: _Asked = {}
+        asked: Asked = {}
+        starved: list[tuple[_Partition, SourceQueue]] = []
         left_out = False
         for partition, sequence in copying:
             if partition.source_replica >= 0 and now >= partition.redirect_at:
@@ -185,11 +196,20 @@ class FlowReader:
                 continue
             has_room = sequence.queued_bytes < settings.partition_queue_bytes
             if partition.blocked:
-                has_room = has_room and asks_blocked and now >= partition.read_at
+                has_room = has_room and now >= partition.read_at
+                if has_room and not asks_blocked:
+                    starved.append((partition, sequence))
+                    continue
             else:
                 left_out = left_out or not has_room
             if has_room:
                 asked[partition.source] = partition, sequence, sequence.position
+        # What others cannot drop now is in flight, or in a plan that is being stored: it ends.
+        may_starve = starved and 2 * self._flow.blocked_bytes >= settings.buffer_bytes
+        if not may_starve and (longest := _longest_starved(starved)):
+            partition, sequence = longest
+            partition.read_at = now  # another one's turn is next
+            asked[partition.source] = partition, sequence, sequence.position
         return _NextFetch(asked, left_out)
 
     async def _take(
@@ -203,6 +223,7 @@ class FlowReader:
         follower: bool,
     ) -> None:
         """Take an answer; a follower's does not prove where the source's log starts and ends."""
+        self._note_ends(partition, sequence, fetched)
         if not _belongs(partition, sequence, offset):
             return
         if follower and (fetched.error or fetched.diverging is not None):
@@ -218,10 +239,8 @@ class FlowReader:
         elif fetched.diverging is not None:
             self._diverged(partition, sequence, fetched.diverging)
         else:
-            partition.source_end = max(partition.source_end, fetched.high_watermark)
-            partition.source_stable = max(partition.source_stable, fetched.last_stable)
             lags = fetched.last_stable > offset
-            if 0 <= fetched.high_watermark <= offset:
+            if not follower and 0 <= fetched.high_watermark <= offset:
                 partition.fresh = False  # what comes from now on was not there when it began
             if len(fetched.records):
                 await self._queue(partition, sequence, offset, fetched, steps)
@@ -234,6 +253,11 @@ class FlowReader:
             else:
                 self.absences.forget(partition)
             partition.note_lag(self._flow.now())
+
+    def _note_ends(self, partition: _Partition, sequence: SourceQueue, fetched: Fetched) -> None:
+        """Note how far the source reaches, also if the records come too late: it is heard of."""
+        if partition.sequence is sequence and not fetched.error:
+            partition.note_ends(fetched.high_watermark, fetched.last_stable, self._flow.now())
 
     def _redirect(self, partition: _Partition, replica: int) -> None:
         """Read from the replica that the leader names (KIP-392); the leader returns no records."""
@@ -338,6 +362,19 @@ class FlowReader:
         log.error("%s: %s; going on behind them", partition.name, reason)
         sequence.offer([lost])
         partition.pass_over(lost)
+
+
+def _longest_starved(
+    blocked: Collection[tuple[_Partition, SourceQueue]],
+) -> tuple[_Partition, SourceQueue] | None:
+    """Which blocked partition is read although others hold all that they may.
+
+    Only an append shows that its destination has its replicas again, and it has nothing to send.
+    """
+    idle = [
+        (p, queue) for p, queue in blocked if not queue.queued_bytes and p.destination_node >= 0
+    ]
+    return min(idle, key=lambda one: one[0].read_at, default=None)
 
 
 def _belongs(partition: _Partition, sequence: SourceQueue, offset: int) -> bool:

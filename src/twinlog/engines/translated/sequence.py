@@ -20,7 +20,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from twinlog.kafka.log.leader_epochs import EpochRun, SourceEpochs
-from twinlog.kafka.types import UNKNOWN_EPOCH, Offset, ProducerEpoch, ProducerId, advance
+from twinlog.kafka.types import (
+    UNKNOWN_EPOCH,
+    LeaderEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    advance,
+)
 from twinlog.kafka.types import Sequence as SequenceNumber
 from twinlog.mirror.offset_runs import Ends, Run
 from twinlog.mirror.plan import Data, Gap, Piece
@@ -79,6 +86,7 @@ class PartitionSequence:
         self._landed: list[Run] = []
         self._gap_end = position  # of the last gap that was dropped while batches were in flight
         self._last_ms: int | None = None  # timestamp of the last batch that has landed
+        self._last = position, self.epochs.before(position)  # its end, and its leader epoch
         self._unplanned = 0  # queued batches that no plan names
         self._storing = False
         self._planning = 0  # queued batches that only the plan names that is being stored
@@ -224,6 +232,7 @@ class PartitionSequence:
             )
         self.queued_bytes -= data.held
         self._last_ms = data.header.max_timestamp
+        self._last = data.end, LeaderEpoch(data.header.leader_epoch)
         self.mirrored_end = data.end if self._in_flight else max(data.end, self._gap_end)
         last = self._landed[-1] if self._landed else None
         if last is not None and (last.source_end, last.destination_end) == run[:2]:
@@ -263,21 +272,19 @@ class PartitionSequence:
         """Forget what is queued: it is read, and planned, again; return the bytes that it held.
 
         The numbers that a stored plan gives it were not sent, or were refused. The next plan
-        replaces that one before they are. Nothing is dropped
+        replaces that one before they are. Nothing is dropped while some of it is in flight, or is
+        being planned.
 
-        - while some of it is in flight, or is being planned;
-        - if the leader epoch before it would not be known any more: a source that has lost its end
-          would be read on as if nothing had happened (KIP-320).
+        It is read again from where the last batch has landed, or a location would go on: the gaps
+        behind that, too. Its leader epoch is known there, so that a source is noticed that loses
+        its end while nothing is read (KIP-320); or as little as right behind a location.
         """
         if self._in_flight or self._refused or self._storing or not self._pieces:
             return 0
-        position = self._pieces[0].start
-        epochs = SourceEpochs(self.epochs.runs)
-        epochs.place(position, UNKNOWN_EPOCH)
-        is_known = self.epochs.before(self.position) != UNKNOWN_EPOCH
-        if is_known and epochs.before(position) == UNKNOWN_EPOCH:
-            return 0
-        self.position, self.epochs = position, epochs
+        end, epoch = self._last
+        position = max(end, self.recorded.source)
+        self.epochs.place(position, epoch if position == end else UNKNOWN_EPOCH)
+        self.position = self.mirrored_end = self._gap_end = position
         while self._unrecorded and self._unrecorded[-1][1] > position:
             start, _ = self._unrecorded.pop()
             if start < position:

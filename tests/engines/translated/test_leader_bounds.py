@@ -1,0 +1,168 @@
+"""Twin of twinlog.engines.translated.leader_bounds: partitions that are read from a follower."""
+
+import asyncio
+import random
+from collections.abc import Collection, Mapping
+from typing import cast
+
+import pytest
+from flow_assignment import ASSIGNMENT
+
+from twinlog.engines.base import PartitionProgress
+from twinlog.engines.exact.ports import FetchResult, SourcePort
+from twinlog.engines.settings import LaneSettings
+from twinlog.engines.translated.leader_bounds import BOUNDS_S
+from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions, FlowStage
+from twinlog.engines.translated.reader import FlowReader
+from twinlog.engines.translated.sequence import PartitionSequence
+from twinlog.engines.translated.writers import FlowWriters
+from twinlog.kafka.errors import Retriable
+from twinlog.kafka.protocol.fetch import Fetched
+from twinlog.kafka.types import LogBounds, Offset, ProducerEpoch, ProducerId, TopicPartition
+from twinlog.mirror.offset_runs import Ends
+
+KEY = ASSIGNMENT.source
+LEADER, FOLLOWER = 3, 2
+END = 10
+"""What the follower holds, and the flow has copied."""
+
+
+class Source:
+    """A source (`SourcePort`): a follower without news, and a leader that answers, or not."""
+
+    def __init__(self, partition: FlowPartition[FlowWriters, PartitionSequence]) -> None:
+        self.partition = partition
+        self.bounds_are: LogBounds | Retriable = LogBounds(0, 0, END, END)
+        self.asked = 0
+
+    async def fetch(self, node: int, positions: object, **_: int) -> FetchResult:
+        """Answer, and take the partition away from the loop, which ends."""
+        del positions
+        assert node == FOLLOWER
+        self.partition.source_node = -1
+        return FetchResult({KEY: Fetched(0, END, END, 0, (), memoryview(b""))}, 0)
+
+    async def bounds(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, LogBounds]:
+        assert list(partitions) == [KEY]
+        self.asked += 1
+        if isinstance(self.bounds_are, Retriable):
+            raise self.bounds_are
+        return {KEY: self.bounds_are}
+
+
+class Flow:
+    """A flow of one partition, whose leader has just named a follower, and a clock that is set."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.flow = FlowPartitions[FlowWriters, PartitionSequence](
+            LaneSettings(fetch_pace_s=0.0), random.Random(1), lambda _: None
+        )
+        self.flow.now = lambda: self.now  # type: ignore[method-assign]
+        self.partition = partition = FlowPartition[FlowWriters, PartitionSequence](
+            ASSIGNMENT,
+            cast("FlowWriters", None),
+            owned_before=True,
+            locate_at=0.0,
+            unguarded_until=0.0,
+        )
+        producer = ProducerId(7), ProducerEpoch(1)
+        partition.sequence = PartitionSequence(producer, Ends(Offset(END), Offset(50)), Offset(END))
+        partition.stage = FlowStage.COPYING
+        partition.source_node, partition.source_replica = LEADER, FOLLOWER
+        partition.redirect_at = self.now + 1000
+        partition.heard_at = self.now
+        partition.note_ends(END, END, self.now)
+        self.flow.all[ASSIGNMENT.name] = partition
+        self.source = Source(partition)
+        self.reader = FlowReader(self.flow, cast("SourcePort", self.source))
+
+    async def follow(self, seconds: int) -> PartitionProgress:
+        """Read from the follower for so long, once a second, and ask the leader when it is due."""
+        for _ in range(seconds):
+            self.now += 1
+            for leader in self.reader.leader_bounds.due():
+                await self.reader.leader_bounds.ask(leader)
+            await self.reader.read((FOLLOWER, False))
+            self.partition.source_node = LEADER
+        return self.partition.row(self.now)
+
+
+@pytest.mark.parametrize("unreachable", [True, False])
+def test_a_follower_without_news_is_no_contact_with_the_source(unreachable: bool) -> None:
+    """Goal: while it is cut off, lag 0 and a recent time of contact are not reported.
+
+    The leader, which may have taken records since, is unreachable or refuses.
+    """
+
+    async def body() -> None:
+        flow = Flow()
+        refused = Retriable("unreachable") if unreachable else LogBounds(6, -1, -1, -1)
+        flow.source.bounds_are = refused
+        before = flow.partition.row(flow.now)
+        assert before.lag_ms == 0
+        row = await flow.follow(15)
+        assert flow.source.asked >= 15 / BOUNDS_S - 1
+        assert row.lag_ms is None
+        assert row.source_time_ms is not None
+        assert flow.partition.heard_at == 100.0
+        assert row.source_end == END
+
+    asyncio.run(body())
+
+
+def test_the_leader_tells_how_far_the_source_reaches() -> None:
+    """Goal: what the follower does not have yet is a lag."""
+
+    async def body() -> None:
+        flow = Flow()
+        row = await flow.follow(15)
+        assert row.lag_ms == 0
+        assert flow.partition.heard_at is not None
+        assert flow.partition.heard_at >= flow.now - BOUNDS_S
+        flow.source.bounds_are = LogBounds(0, 0, 30, 25)
+        row = await flow.follow(6)
+        assert (row.source_end, row.source_last_stable) == (30, 25)
+        assert row.lag_ms is not None
+        assert row.lag_ms >= 2000
+
+    asyncio.run(body())
+
+
+def test_only_leaders_of_followed_partitions_are_asked() -> None:
+    """Goal: no request where each answer comes from the leader."""
+
+    async def body() -> None:
+        flow = Flow()
+        flow.partition.source_replica = -1
+        flow.now += 100
+        assert flow.reader.leader_bounds.due() == []
+        flow.partition.source_replica = FOLLOWER
+        flow.now += 1
+        assert flow.reader.leader_bounds.due() == [], "it has just named the follower"
+        flow.now += BOUNDS_S
+        assert flow.reader.leader_bounds.due() == [LEADER]
+        flow.now += BOUNDS_S
+        assert flow.reader.leader_bounds.due() == [], "it is being asked"
+        flow.partition.source_replica = -1
+        await flow.reader.leader_bounds.ask(LEADER)
+        assert flow.source.asked == 0
+
+    asyncio.run(body())
+
+
+def test_an_answer_about_a_partition_that_is_located_again_does_not_count() -> None:
+    async def body() -> None:
+        flow = Flow()
+        flow.now += BOUNDS_S
+        assert flow.reader.leader_bounds.due() == []
+        flow.now += BOUNDS_S
+        (leader,) = flow.reader.leader_bounds.due()
+        asking = asyncio.ensure_future(flow.reader.leader_bounds.ask(leader))
+        flow.flow.locate_again(flow.partition, "a test")
+        await asking
+        assert flow.partition.heard_at == 100.0
+
+    asyncio.run(body())
