@@ -27,6 +27,8 @@ class Limits(NamedTuple):
     max_wait_ms: int
     max_bytes: int
     partition_max_bytes: int
+    rack: str = ""
+    """The client's rack; with it, a leader may name another replica to read from (KIP-392)."""
 
 
 class FetchRequests:
@@ -89,6 +91,7 @@ class FetchRequests:
             min_bytes=1,
             max_bytes=limits.max_bytes,
             partition_max_bytes=limits.partition_max_bytes,
+            rack=limits.rack,
         )
         timeout = self.cluster.config.request_timeout + limits.max_wait_ms / 1000
         try:
