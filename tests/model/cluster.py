@@ -146,8 +146,10 @@ class Cluster:
         )
         self.changed: list[asyncio.Future[None]] = []
         self.unusual = Unusual(loop, random.Random(0))
-        self.round_trip_s = 0.0  # what mirrors measure, whatever the network does
         """Legal answers that are inconvenient for a reader; none unless a test asks for them."""
+        self.followers_answer = False
+        """Whether other replicas than the leader answer consumers (KIP-392)."""
+        self.round_trip_s = 0.0  # what mirrors measure, whatever the network does
         self._check_producers()
 
     @property
@@ -429,18 +431,25 @@ class Cluster:
         """Answer one partition's part of a Fetch."""
         if self._is_another(key.topic, topic_id):
             return _fetch_error(UNKNOWN_TOPIC_ID)
-        partition = self._led(key, node)
+        follower = self.is_follower(key, node)
+        partition = self._led(key, None if follower else node)
         if isinstance(partition, int):
             return _fetch_error(partition)
         log = partition.log
         offset = position.offset
-        limit = log.stable_end if committed else log.high_watermark
-        checked = _check_position(log, position)
+        high_watermark = self.unusual.follower_end(key, log) if follower else log.high_watermark
+        limit = log.stable_below(high_watermark) if committed else high_watermark
+        checked = _check_position(log, position, high_watermark)
         if checked.error or checked.diverging:
             return checked
         records = b"".join(log.read(offset, limit, max_bytes))
         aborted = log.aborted(offset, limit) if committed else ()
         return checked._replace(aborted=aborted, records=memoryview(records))
+
+    def is_follower(self, key: TopicPartition, node: int | None) -> bool:
+        """Return whether this broker answers consumers of the partition, and does not lead it."""
+        exists = key.topic in self.topics
+        return self.followers_answer and exists and node not in {None, self.partition(key).leader}
 
     def delete_records(self, key: TopicPartition, before: int) -> int:
         """Answer DeleteRecords."""
@@ -583,20 +592,24 @@ def batches_span(data: bytes) -> int:
     return next(batches(memoryview(data))).last_offset_delta + 1
 
 
-def _check_position(log: Log, position: FetchPosition) -> Fetched:
-    """Answer without records: an error, the diverging epoch's end, or the partition's bounds."""
+def _check_position(log: Log, position: FetchPosition, high_watermark: int) -> Fetched:
+    """Answer without records: an error, the diverging epoch's end, or the partition's bounds.
+
+    `high_watermark` is that of the replica, which has no records above it.
+    """
     offset, last_epoch, leader_epoch = position
     if leader_epoch >= 0 and leader_epoch != log.leader_epoch:
         older = leader_epoch < log.leader_epoch
         return _fetch_error(FENCED_LEADER_EPOCH if older else UNKNOWN_LEADER_EPOCH)
-    nothing = Fetched(0, log.high_watermark, log.stable_end, log.start, (), memoryview(b""))
+    stable_end = log.stable_below(high_watermark)
+    nothing = Fetched(0, high_watermark, stable_end, log.start, (), memoryview(b""))
     if last_epoch >= 0:
         found = log.epoch_end(last_epoch)
         if found is None:
             return nothing._replace(error=OFFSET_OUT_OF_RANGE)
         if found.leader_epoch < last_epoch or found.end_offset < offset:
             return nothing._replace(diverging=found)
-    if not log.start <= offset <= log.high_watermark:
+    if not log.start <= offset <= high_watermark:
         return nothing._replace(error=OFFSET_OUT_OF_RANGE)
     return nothing
 

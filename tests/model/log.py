@@ -88,8 +88,12 @@ class Log:
     @property
     def stable_end(self) -> int:
         """The last stable offset: every transaction below it is decided and replicated."""
-        unreplicated = (e.first for e in self._ended if e.last >= self.high_watermark)
-        return min(self.high_watermark, *self._open.values(), *unreplicated, self.high_watermark)
+        return self.stable_below(self.high_watermark)
+
+    def stable_below(self, high_watermark: int) -> int:
+        """The last stable offset as a replica knows it that has this high watermark."""
+        unreplicated = (e.first for e in self._ended if e.last >= high_watermark)
+        return min(high_watermark, *self._open.values(), *unreplicated, high_watermark)
 
     def append(self, data: bytes) -> int:
         """Append a client's batch; return its base offset (of the first copy, for a duplicate).

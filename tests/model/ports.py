@@ -238,7 +238,7 @@ class ModelSource(_Client):
             )
             if left <= 0 and not found.error:
                 found = found._replace(records=memoryview(b""))
-            if not found.error:
+            if not found.error and not self.cluster.is_follower(key, node):
                 log = self.cluster.log(key)
                 found = self.cluster.unusual.alter(key, position.offset, log, found)
             left -= len(found.records)

@@ -6,6 +6,7 @@ Brokers of 4.3.1 do all of this (KAFKA_FACTS):
 * an answer has no records because other partitions have used up its size, because the records are
   in slow or limited remote storage, or because another replica is preferred
 * an answer is cut at any byte
+* a follower that is read (KIP-392) is cut off from the leader, and has no news
 
 A mood lasts for seconds, so that two reads in a row meet the same mood.
 """
@@ -21,6 +22,7 @@ from twinlog.kafka.types import TopicPartition
 
 NOTHING: Final = memoryview(b"")
 PREFERRED: Final = 2
+_CUT_OFF_SHARE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,11 @@ class _Mood:
     local_start: float = 0.0
     """The share of the log's offsets that is in remote storage."""
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether followers get nothing from the leader."""
+        return self.local_start < _CUT_OFF_SHARE
+
 
 class Unusual:
     """The moods of a cluster's partitions; none while `quiet`."""
@@ -40,6 +47,7 @@ class Unusual:
         self._loop = loop
         self._rng = rng
         self._moods: dict[TopicPartition | None, _Mood] = {}
+        self._followers: dict[TopicPartition, tuple[float, int]] = {}
         self.quiet = True
 
     def _mood(self, key: TopicPartition | None, kinds: tuple[str, ...]) -> _Mood:
@@ -65,6 +73,17 @@ class Unusual:
         if mood is None or mood.kind != "remote":
             return log.start
         return log.start + int((log.end - log.start) * mood.local_start)
+
+    def follower_end(self, key: TopicPartition, log: Log) -> int:
+        """Return the high watermark of a follower; one that is cut off keeps it."""
+        mood = None if self.quiet else self._kind(key)
+        if mood is None or not mood.cut_off:
+            return log.high_watermark
+        since, end = self._followers.get(key, (0.0, 0))
+        if since != mood.until:
+            end = log.high_watermark
+            self._followers[key] = mood.until, end
+        return min(end, log.high_watermark)
 
     def cannot_describe(self) -> bool:
         """Return whether a broker cannot tell a topic's configuration now."""

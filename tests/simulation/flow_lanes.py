@@ -10,14 +10,18 @@ from model.offset_topic import ModelOffsetLog, client_of
 from model.ports import ModelDestination, ModelSource
 from simulation.lanes import DestinationMaker, Lane, SourceMaker, World
 from twinlog.engines.base import Engine, LaneContext
-from twinlog.engines.exact.ports import DestinationPort
+from twinlog.engines.exact.ports import DestinationPort, SourcePort
 from twinlog.engines.translated.engine import FlowEngine
+from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions
+from twinlog.engines.translated.reader import FlowReader
+from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters
 from twinlog.mirror.flow import flow_properties
 from twinlog.mirror.settings import TRANSLATED
 from twinlog.runtime.ownership import OwnedStatePartition
 
 WritersMaker = Callable[[int, LaneContext, DestinationPort], FlowWriters]
+ReaderMaker = Callable[[FlowPartitions[FlowWriters, PartitionSequence], SourcePort], FlowReader]
 
 
 class FlowVariant(NamedTuple):
@@ -26,6 +30,7 @@ class FlowVariant(NamedTuple):
     destination: DestinationMaker = ModelDestination
     source: SourceMaker = ModelSource
     writers: WritersMaker = FlowWriters
+    reader: ReaderMaker = FlowReader
     waits: bool = True
     """Whether a takeover waits for writes under a former producer id."""
 
@@ -73,4 +78,10 @@ class FlowLane(Lane):
         engine = FlowEngine(self._context, self._source, self._destination, self._observe)
         engine.configure(flow_properties({"enabled": "true", "topics": "x"}, "A", "B"))
         engine.flow.passes_lost = self._passes_lost
+        engine._reader = self._variant.reader(engine.flow, self._source)
         return engine
+
+    def partitions(self) -> list[FlowPartition[FlowWriters, PartitionSequence]]:
+        """The partitions that this lane copies."""
+        engine = self._engine
+        return [*engine.flow.all.values()] if isinstance(engine, FlowEngine) else []

@@ -1,7 +1,7 @@
 """Parts of a flow's lane, each with a planted bug that the simulation has to find."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -17,6 +17,7 @@ from twinlog.engines.exact.ports import (
 )
 from twinlog.engines.translated.last_numbers import LastNumbers, ask_last_numbers
 from twinlog.engines.translated.location import ToLocate
+from twinlog.engines.translated.reader import Asked, FlowReader
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters
 from twinlog.kafka.types import FetchPosition, Offset, TopicPartition
@@ -121,6 +122,15 @@ class Aborted(ModelSource):
         return found._replace(partitions=parts)
 
 
+class Trustful(FlowReader):
+    """Takes what a follower answers for what the leader says."""
+
+    def _heard(self, asked: Asked, others: Collection[TopicPartition], asked_at: float) -> None:
+        """Count answers of followers too."""
+        followers = {key for key, (partition, _, _) in asked.items() if partition.follows}
+        super()._heard(asked, set(others) - followers, asked_at)
+
+
 FLOW_VARIANTS: Final[Mapping[str, FlowVariant]] = {
     "none": FlowVariant(),
     "resending": FlowVariant(Resending),
@@ -134,4 +144,5 @@ FLOW_VARIANTS: Final[Mapping[str, FlowVariant]] = {
     "misplaced": FlowVariant(Misplaced),
     "credulous": FlowVariant(writers=Credulous),
     "hurried": FlowVariant(waits=False),
+    "trustful": FlowVariant(reader=Trustful),
 }

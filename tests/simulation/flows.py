@@ -6,10 +6,13 @@ What is different from the exact engine's simulation:
     foreign     producers write to the remote topics, some in transactions that are aborted
     cleaning    remote topics are compacted or lose their start, as the source's topics do
     replicas    a partition of the destination has fewer in-sync replicas than it needs, for a while
+    followers   partitions are read from followers, which may be cut off; a lane that reports no lag
+                has copied what the leader had when the lane last heard of the source
     oracle      records are known by numbers (flow_checker.py): offsets differ
 """
 
 import random
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -18,6 +21,7 @@ from typing import Final
 from model.cluster import Cluster
 from model.log import Marker
 from model.loop import VirtualLoop
+from simulation.checker import Violation
 from simulation.flow_checker import NUMBER, FlowChecker, Origin
 from simulation.flow_lanes import FlowLane, FlowVariant
 from simulation.history import Profile, Writer, cleaned, records_of
@@ -29,7 +33,7 @@ from simulation.scenario import (
     Simulation,
     play,
 )
-from twinlog.engines.base import Assignment
+from twinlog.engines.base import Assignment, PartitionProgress
 from twinlog.kafka.log.batch import TRANSACTIONAL
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import RawRecord, build, decode, encode_tail, whole
@@ -42,6 +46,12 @@ SHARED_TOPIC: Final = "A.shared"
 """A remote topic that several source topics are copied to."""
 FOREIGN_PRODUCER: Final = 1_000_000
 """The lowest producer id of foreign producers on the destination."""
+SMALL_BUFFER: Final = {"buffer_bytes": 4_000, "fetch_max_bytes": 1_000}
+"""Limits of some seeds' lanes, for which many partitions lack replicas at a time: they have to drop
+what they hold."""
+SMALL_SHARE: Final = 0.3
+LAG_SECONDS: Final = 0.5
+"""The interval of the checks of what lanes report."""
 UNCLEANED_SECONDS: Final = 5.0
 """The age from which records are compacted: a cleaner leaves the active segment alone."""
 
@@ -211,8 +221,18 @@ class FlowSimulation(Simulation):
         self._flow_variant = variant
         self._passes_lost = draw.random() < 0.7
         self._foreign: list[Foreign] = []
+        self.source.followers_answer = True
+        self._stable_ends: defaultdict[TopicPartition, list[tuple[float, int]]] = defaultdict(list)
+        # A separate generator: other draws of the seed stay the same.
+        buffers = random.Random(f"buffers {seed}")
+        self.settings = replace(self.settings, leaders_max_age_s=buffers.choice((3.0, 30.0)))
+        small = buffers.random() < SMALL_SHARE
+        if small:
+            self.settings = replace(self.settings, **SMALL_BUFFER)
+        self._lacks_many = small
         self._world = replace(
             self._world,
+            settings=self.settings,
             make_source=variant.source,
             make_destination=self._make_flow_destination,
         )
@@ -293,11 +313,38 @@ class FlowSimulation(Simulation):
         variant = self._flow_variant
         return FlowLane(name, self._world, seed, variant, passes_lost=self._passes_lost)
 
+    # ---- what lanes report ---------------------------------------------------------------------
+
+    def _check_lags(self) -> None:
+        now = self.loop.time()
+        for key in self.checker.truth:
+            self._stable_ends[key].append((now, self.source.log(key).stable_end))
+        for lane in self.lanes:
+            assert isinstance(lane, FlowLane)
+            if not lane.process.killed:
+                for partition in lane.partitions():
+                    self._check_lag(lane, partition.source, partition.heard_at, partition.row(now))
+        self.loop.later(LAG_SECONDS, self._check_lags)
+
+    def _check_lag(
+        self, lane: Lane, key: TopicPartition, heard_at: float | None, row: PartitionProgress
+    ) -> None:
+        if row.lag_ms != 0 or heard_at is None:
+            return
+        ends = self._stable_ends[key]
+        stable_end = max((end for at, end in ends if at <= heard_at), default=0)
+        if row.mirrored_end < stable_end:
+            self.loop.broken = Violation(
+                f"{lane.name} reports no lag of {key}, and has copied up to {row.mirrored_end}: at "
+                f"{heard_at:.3f} the source reached to {stable_end}"
+            )
+
     # ---- faults --------------------------------------------------------------------------------
 
     def trouble(self) -> None:
         """Schedule each danger; some seeds omit some."""
         super().trouble()
+        self._check_lags()
         for mean, action in (
             (self._draw.choice((0.0, 8.0)), self._lack_replicas),
             (6.0 if self._flow_hazards.unclean else 0.0, self._lose_replicated),
@@ -322,7 +369,10 @@ class FlowSimulation(Simulation):
             self.destination.lag(self._some_remote(), self._draw.uniform(0.1, 4.0))
 
     def _lack_replicas(self) -> None:
-        self.destination.lack_replicas(self._some_remote(), self._draw.choice((0.5, 4.0, 15.0)))
+        key, seconds = self._some_remote(), self._draw.choice((0.5, 4.0, 15.0))
+        many = sorted(set(self.checker.remote.values())) if self._lacks_many else []
+        for each in sorted({key, *many}):
+            self.destination.lack_replicas(each, seconds)
 
     def _lose_replicated(self) -> None:
         """Lose the end of a remote log; foreign producers fill it again."""

@@ -53,6 +53,7 @@ def test_flows_pass_under_hazards(hazard: str, seeds: str) -> None:
         ("aborted", "0:4"),
         ("misplaced", "0:4"),
         ("fenceless", "29:30"),
+        ("trustful", "0:4"),
     ],
 )
 def test_planted_bugs_of_flows_are_found(variant: str, seeds: str) -> None:
@@ -63,6 +64,7 @@ def test_planted_bugs_of_flows_are_found(variant: str, seeds: str) -> None:
     * records of aborted transactions are copied
     * the map is one offset off now and then
     * a partition is located without a fence
+    * a follower that is cut off counts as contact with the source: lag 0 is reported
     """
     done = run_simulation("--flows", "--seeds", seeds, "--variant", variant, "--until-failed")
     assert "FAILED: Violation" in done.stdout, done.stdout + done.stderr

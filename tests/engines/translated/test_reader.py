@@ -460,6 +460,30 @@ def test_throttled_partitions_are_read_by_themselves(
     asyncio.run(body())
 
 
+def test_blocked_partitions_without_room_are_tried_in_turn() -> None:
+    """Goal: one of which the source has nothing does not keep the others from being tried."""
+
+    async def body() -> None:
+        flow = Flow()
+        flow.partitions.settings = LaneSettings(partition_queue_bytes=LaneSettings().buffer_bytes)
+        for index in (0, 1, 2):
+            other = Flow().partition
+            name, key = MirrorPartition("flow", KEY.topic, index), TopicPartition(KEY.topic, index)
+            other.assignment = replace(ASSIGNMENT, name=name, source=key)
+            other.refusals = 1
+            flow.partitions.all[name] = other
+        assert other.sequence is not None
+        other.sequence.queued_bytes = flow.partitions.settings.buffer_bytes // 8
+        reader = FlowReader(flow.partitions, cast("SourcePort", None))
+        asked = [set(reader._due((NODE, False)).asked) for _ in range(4)]
+        first, second = TopicPartition(KEY.topic, 0), TopicPartition(KEY.topic, 1)
+        assert asked == [{first}, {second}] * 2
+        other.sequence.queued_bytes = flow.partitions.settings.buffer_bytes // 2
+        assert reader._due((NODE, False)).asked == {}, "the rest of the buffer is for others"
+
+    asyncio.run(body())
+
+
 @pytest.mark.parametrize("by", ["replicas", "leader"])
 @pytest.mark.parametrize("room", [True, False])
 def test_blocked_partitions_are_read_only_within_their_share(by: str, room: bool) -> None:
