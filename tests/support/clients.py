@@ -1,6 +1,6 @@
 """twinlog's own client on the tests' clusters: topics, controllers, states, markers."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -37,15 +37,23 @@ async def make_topic(
     partitions: int = 1,
     *,
     replication_factor: int = 1,
+    replicas: Sequence[Sequence[int]] = (),
     configs: Mapping[str, str] | None = None,
 ) -> None:
-    """Create a topic, and wait until each partition has a leader."""
+    """Create a topic, and wait until each partition has a leader.
+
+    `replicas` are the brokers of each partition; by default the cluster chooses them.
+    """
     topic = CreateTopicsRequest.CreatableTopic
+    brokers = topic.CreatableReplicaAssignment
     item = topic(
         name=name,
-        num_partitions=partitions,
-        replication_factor=replication_factor,
-        assignments=[],
+        num_partitions=-1 if replicas else partitions,
+        replication_factor=-1 if replicas else replication_factor,
+        assignments=[
+            brokers(partition_index=index, broker_ids=list(ids))
+            for index, ids in enumerate(replicas)
+        ],
         configs=[
             topic.CreatableTopicConfig(name=key, value=value)
             for key, value in (configs or {}).items()

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,8 +12,9 @@ SUPPORT = Path(__file__).parent
 class Lanes:
     """Processes with a lane each."""
 
-    def __init__(self, servers: str, folder: Path) -> None:
+    def __init__(self, servers: str, folder: Path, settings: Mapping[str, str]) -> None:
         self._servers = servers
+        self._settings = [f"{name}={value}" for name, value in settings.items()]
         self._folder = folder
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -21,7 +22,7 @@ class Lanes:
         """Start a lane; return its process id."""
         with (self._folder / f"{node}.log").open("ab") as log:
             self._processes[node] = subprocess.Popen(
-                [sys.executable, "-m", "flow_lane", node, self._servers],
+                [sys.executable, "-m", "flow_lane", node, self._servers, *self._settings],
                 cwd=SUPPORT,
                 stdout=log,
                 stderr=log,
@@ -39,8 +40,8 @@ class Lanes:
 
 
 @contextmanager
-def lanes(servers: str, folder: Path) -> Iterator[Lanes]:
-    running = Lanes(servers, folder)
+def lanes(servers: str, folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Lanes]:
+    running = Lanes(servers, folder, settings or {})
     try:
         yield running
     finally:

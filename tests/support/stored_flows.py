@@ -1,17 +1,30 @@
 """Flows that are stored as the sync of a node would store them: one topic, on empty clusters."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from uuid import UUID
 
 from clients import client, make_topic
+from waiting import until_async
 
 from conftest import Pair
 from twinlog import MirrorAdmin
+from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.lifecycle.creation import create_mirror
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.control_topics import ControlTopics, partition_count
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.offset_log import create_offsets_topic, offsets_topic_id
+
+
+async def topic_id(cluster: KafkaCluster, topic: str) -> UUID:
+    """The id of a new topic, once the broker that is asked knows it."""
+
+    async def known() -> bool:
+        return topic in (await cluster.refresh([topic])).topics
+
+    await until_async(known, what=f"metadata of {topic}")
+    return cluster.metadata.topics[topic].topic_id
 
 
 async def store_flow(
@@ -21,19 +34,25 @@ async def store_flow(
     names: tuple[str, str],
     partitions: int,
     *,
-    source_replicas: int = 1,
+    source_replicas: Sequence[Sequence[int]] = (),
+    remote_replicas: Sequence[Sequence[int]] = (),
+    remote_configs: Mapping[str, str] | None = None,
 ) -> None:
-    """Create a flow, and its topic by the names of the source and the target."""
+    """Create a flow, and its topic by the names of the source and the target.
+
+    Replicas are the brokers of each partition; without them it has one.
+    """
     topic, remote = names
     async with client(pair.source) as source, client(pair.destination) as destination:
         await create_mirror(
             destination, mirror, properties, topics=ControlTopics(state_partitions=5)
         )
         await create_offsets_topic(destination, await partition_count(destination) or 0)
-        ids = []
-        for cluster, name, replicas in ((source, topic, source_replicas), (destination, remote, 1)):
-            await make_topic(cluster, name, partitions, replication_factor=replicas)
-            ids.append((await cluster.refresh([name])).topics[name].topic_id)
+        await make_topic(source, topic, partitions, replicas=source_replicas)
+        await make_topic(
+            destination, remote, partitions, replicas=remote_replicas, configs=remote_configs
+        )
+        ids = [await topic_id(source, topic), await topic_id(destination, remote)]
         record = MirrorTopic(
             mirror=mirror,
             topic=topic,

@@ -51,7 +51,9 @@ def numbers_written_to(servers: str, topic: str) -> NumberProducer:
     return NumberProducer(servers, topic, PARTITIONS, record, {"compression.type": "lz4"})
 
 
-def consumed(servers: str, topic: str) -> dict[int, list[tuple[bytes, object]]]:
+def consumed(
+    servers: str, topic: str, partitions: int = PARTITIONS
+) -> dict[int, list[tuple[bytes, object]]]:
     """Value and headers of all committed records of a topic, by partition."""
     consumer = Consumer(
         {
@@ -66,9 +68,9 @@ def consumed(servers: str, topic: str) -> dict[int, list[tuple[bytes, object]]]:
     try:
         if topic not in consumer.list_topics(timeout=30).topics:
             return found
-        consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
+        consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
         ended: set[int] = set()
-        while len(ended) < PARTITIONS:
+        while len(ended) < partitions:
             message = consumer.poll(30)
             assert message is not None
             if message.error() is not None:

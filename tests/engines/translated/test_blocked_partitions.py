@@ -2,16 +2,26 @@
 
 import asyncio
 import random
+import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
 from uuid import UUID
 
 import pytest
 from batch_builders import THEN, altered, batch, record
+from clients import client
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
 from flow_assignment import ASSIGNMENT
+from lane_processes import lanes
+from stored_flows import states, store_flow
+from transformed_flows import consumed, flow_properties
+from waiting import until
 
+from conftest import Pair
 from twinlog.engines.exact.ports import Appended, Batch, FetchResult, LeaderReport
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.translated import sender
@@ -19,10 +29,13 @@ from twinlog.engines.translated.engine import FlowEngine
 from twinlog.engines.translated.partitions import LACKS_REPLICAS, FlowPartition, FlowStage
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters
+from twinlog.kafka.client.coordinators import Coordinator
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.log.batch import batches
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import FetchPosition, Offset, ProducerEpoch, ProducerId, TopicPartition
+from twinlog.local.cluster import LocalCluster
+from twinlog.local.stage import Stage
 from twinlog.mirror.absence import Absence, AbsentSpan
 from twinlog.mirror.offset_runs import Ends
 from twinlog.mirror.placement import MirrorPartition
@@ -295,9 +308,14 @@ def test_a_blocked_partition_is_tried_while_others_hold_all_that_blocked_ones_ma
         flow.destination.lacking |= {*range(COUNT)}
         running = asyncio.create_task(flow.engine.run())
 
+        def held(index: int) -> int:
+            sequence = flow.partitions[index].sequence
+            assert sequence is not None
+            return sequence.queued_bytes
+
         def is_starved() -> bool:
-            sequence = flow.partitions[last].sequence
-            return sequence is not None and sequence.idle and flow.engine.flow.blocked_room <= 0
+            share = SETTINGS.buffer_bytes // 8
+            return sum(map(held, holding)) >= share and not held(last)
 
         try:
             assert await flow.until(lambda: all(one.refusals for one in flow.partitions))
@@ -346,3 +364,98 @@ def test_offsets_without_a_copy_that_are_read_again_are_counted_once() -> None:
         assert partition.row(0.0).filled[Absence.COMPACTED] == 4
 
     asyncio.run(body())
+
+
+MEGABYTE: Final = 1 << 20
+SMALL_LANE: Final = {
+    "lane.buffer.bytes": str(16 * MEGABYTE),
+    "replica.fetch.response.max.bytes": str(4 * MEGABYTE),
+}
+POOR, WELL = range(8), range(8, 10)
+SECONDS: Final = 90.0
+
+
+async def coordinator_of(cluster: LocalCluster, group: str) -> int:
+    async with client(cluster) as kafka:
+        return await kafka.coordinators.find(Coordinator.GROUP, group)
+
+
+@pytest.mark.broker
+@pytest.mark.timeout(300)
+def test_a_target_that_lacks_a_broker_does_not_stop_what_has_its_replicas(
+    tmp_path: Path,
+) -> None:
+    """Goal: partitions below min.insync.replicas wait, others go on; all arrives in the end.
+
+    Each of ten partitions has 3 MB to copy, and the lane holds 16 MB. The broker that is killed
+    leads none of them, and comes back.
+    """
+    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
+    remote, count = f"a.{topic}", len(POOR) + len(WELL)
+    wanted: dict[int, list[bytes]] = {index: [] for index in range(count)}
+    with Stage(tmp_path / "stage") as stage:
+        source, target = stage.start_source(), stage.start_destination(3)
+        pair = Pair(source, target)
+        servers = target.bootstrap_servers
+        ends = Consumer({"bootstrap.servers": servers, "group.id": secrets.token_hex(4)})
+        producer = Producer({"bootstrap.servers": source.bootstrap_servers})
+
+        def write(records: int, size: int) -> None:
+            for number in range(records * count):
+                value = b"%d " % number + b"v" * size
+                producer.produce(topic, value, partition=number % count)
+                producer.poll(0)
+                wanted[number % count].append(value)
+            assert producer.flush(60) == 0
+
+        def end(index: int) -> int:
+            return ends.get_watermark_offsets(KafkaPartition(remote, index), timeout=30)[1]
+
+        def copied(partitions: Collection[int]) -> bool:
+            return all(
+                values[: len(wanted[index])] == wanted[index]
+                for index, values in copies().items()
+                if index in partitions
+            )
+
+        def copies() -> dict[int, list[bytes]]:
+            found = consumed(servers, remote, count)
+            return {index: [value for value, _ in found[index]] for index in range(count)}
+
+        def in_sync() -> int:
+            found = ends.list_topics(remote, timeout=30).topics[remote]
+            return min(len(found.partitions[index].isrs) for index in POOR)
+
+        with lanes(servers, tmp_path, SMALL_LANE) as running:
+            coordinator = asyncio.run(coordinator_of(target, "twinlog"))
+            gone, other = (node for node in (1, 2, 3) if node != coordinator)
+            replicas = [[(coordinator, other)[index % 2], gone] for index in POOR]
+            replicas += [[coordinator, other], [other, coordinator]]
+            asyncio.run(
+                store_flow(
+                    *(pair, mirror, flow_properties(pair, {}), (topic, remote), count),
+                    remote_replicas=replicas,
+                    remote_configs={"min.insync.replicas": "2"},
+                )
+            )
+            write(10, 100)
+            running.start("node")
+            until(lambda: copied(range(count)), SECONDS, "the first records")
+            target.kill(gone)
+            until(lambda: in_sync() == 1, SECONDS, "the replicas to be out of sync")
+            before = {index: end(index) for index in POOR}
+            write(300, 10_000)
+            until(lambda: copied(WELL), SECONDS, "the records whose replicas are there")
+            until(
+                lambda: (
+                    {states(pair, mirror)[index] for index in POOR}
+                    == {("MIRRORING", LACKS_REPLICAS)}
+                ),
+                SECONDS,
+                "the reason",
+            )
+            assert {index: end(index) for index in POOR} == before
+            target.start_broker(gone)
+            until(lambda: copied(POOR), SECONDS, "the records whose replicas are back")
+        assert copies() == wanted
+        ends.close()

@@ -3,19 +3,24 @@
 import asyncio
 import random
 from collections.abc import Collection, Mapping
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from flow_assignment import ASSIGNMENT
+from waiting import until_async
 
 from twinlog.engines.base import PartitionProgress
-from twinlog.engines.exact.ports import FetchResult, SourcePort
+from twinlog.engines.exact.ports import FetchResult, LeaderReport, SourcePort
 from twinlog.engines.settings import LaneSettings
+from twinlog.engines.translated import leader_bounds
+from twinlog.engines.translated.engine import FlowEngine
 from twinlog.engines.translated.leader_bounds import BOUNDS_S
 from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions, FlowStage
 from twinlog.engines.translated.reader import FlowReader
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters
+from twinlog.kafka.client.metadata import NO_TOPIC_ID
 from twinlog.kafka.errors import Retriable
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import LogBounds, Offset, ProducerEpoch, ProducerId, TopicPartition
@@ -166,3 +171,55 @@ def test_an_answer_about_a_partition_that_is_located_again_does_not_count() -> N
         assert flow.partition.heard_at == 100.0
 
     asyncio.run(body())
+
+
+def test_an_engine_asks_leaders_while_it_reads_from_followers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: its rows show the lag to what the leader has."""
+    for name in ("BOUNDS_S", "_LOOK_S"):
+        monkeypatch.setattr(leader_bounds, name, 0.01)
+
+    class Waiting(Source):
+        async def leaders(self, _: object) -> Mapping[TopicPartition, LeaderReport]:
+            return {KEY: LeaderReport(LEADER, 0, ASSIGNMENT.source_topic_id or NO_TOPIC_ID)}
+
+        async def compacts(self, _: object) -> Mapping[str, bool | None]:
+            return {}
+
+        async def fetch(self, node: int, positions: object, **_: int) -> FetchResult:
+            await asyncio.sleep(0.01)
+            del positions
+            assert node == FOLLOWER
+            return FetchResult({}, 0)
+
+    class Destination:
+        async def leaders(self, _: object) -> Mapping[TopicPartition, LeaderReport]:
+            return {ASSIGNMENT.destination: LeaderReport(1, -1, NO_TOPIC_ID)}
+
+    async def body() -> None:
+        partition = Flow().partition
+        partition.destination_node = 1
+        partition.redirect_at = asyncio.get_running_loop().time() + 1000
+        source = Waiting(partition)
+        source.bounds_are = LogBounds(0, 0, 30, 25)
+        lane: Any = SimpleNamespace(
+            settings=LaneSettings(),
+            random=random.Random(1),
+            destination=SimpleNamespace(brokers_time=SimpleNamespace(now_ms=lambda: 0)),
+        )
+        ports = cast("Any", source), cast("Any", Destination())
+        engine = FlowEngine(lane, *ports, lambda *_: None)
+        engine.flow.all[ASSIGNMENT.name] = partition
+        running = asyncio.create_task(engine.run())
+        try:
+            await until_async(lambda: _has_lag(partition), 10, "the leader's end")
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(body())
+
+
+async def _has_lag(partition: FlowPartition[FlowWriters, PartitionSequence]) -> bool:
+    return partition.source_stable == 25 and partition.behind_since is not None

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import secrets
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -208,50 +209,92 @@ def test_a_partition_whose_leader_is_not_known_is_not_read() -> None:
 
 @pytest.mark.broker
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("transactional", [False, True])
-def test_a_flow_is_copied_once_from_replicas_that_are_killed(
-    tmp_path: Path, transactional: bool
-) -> None:
-    """Goal: all records, once and in order, though a lane and a replica that is read are killed."""
+@pytest.mark.parametrize("kind", ["plain", "transactional", "rack aware"])
+def test_a_flow_is_copied_once_from_replicas_that_are_killed(tmp_path: Path, kind: str) -> None:
+    """Goal: all records, once and in order, though a lane and a replica are killed under load.
+
+    While there are two replicas, leaders return no records: all are read from followers, or, with
+    Kafka's rack-aware selector, from broker 2. That one is killed; otherwise it leads some, too.
+    """
     mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
     remote = f"a.{topic}"
-    wanted: dict[int, list[bytes]] = {index: [] for index in range(PARTITIONS)}
     with Stage(tmp_path / "stage") as stage:
-        classpath = [str(compile_selector(tmp_path, DEFAULT_VERSION))]
-        config = {"replica.selector.class": "FollowerSelector"}
+        aware = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+        config, classpath = {"broker.rack": "rack-{node}", "replica.selector.class": aware}, []
+        if kind != "rack aware":
+            config["replica.selector.class"] = "FollowerSelector"
+            classpath = [str(compile_selector(tmp_path, DEFAULT_VERSION))]
         source = stage.start_source(2, config=config, classpath=classpath)
         destination = stage.start_destination().bootstrap_servers
         pair = Pair(stage.source, stage.destination)
         properties = flow_properties(
-            pair, {"transaction.producer": "true"} if transactional else {}
+            pair, {"transaction.producer": "true"} if kind == "transactional" else {}
         )
+        if kind == "rack aware":
+            properties["client.rack"] = "rack-2"
         names = topic, remote
-        asyncio.run(store_flow(pair, mirror, properties, names, PARTITIONS, source_replicas=2))
-        producer = Producer(
-            {"bootstrap.servers": source.bootstrap_servers, "enable.idempotence": True}
+        replicas = [[1, 2]] * PARTITIONS
+        if kind != "rack aware":
+            replicas[1] = [2, 1]
+        asyncio.run(
+            store_flow(pair, mirror, properties, names, PARTITIONS, source_replicas=replicas)
         )
+        load = Load(source.bootstrap_servers, topic)
 
-        def write(first: int, end: int) -> None:
-            for number in range(first, end):
-                value = b"%d" % number
-                producer.produce(topic, value, partition=number % PARTITIONS)
-                wanted[number % PARTITIONS].append(value)
-            assert producer.flush(60) == 0
+        def await_more(records: int = 1000) -> None:
+            wanted = count(destination, remote) + records
+            until(lambda: count(destination, remote) >= wanted, SECONDS, f"{wanted} records")
 
-        def await_copied() -> None:
-            records = sum(map(len, wanted.values()))
-            until(lambda: count(destination, remote) >= records, SECONDS, f"{records} records")
-
-        write(0, 3000)
-        with lanes(destination, tmp_path) as running:
-            running.start("one")
-            await_copied()
-            running.kill("one")
-            write(3000, 6000)
-            running.start("two")
-            await_copied()
-            source.kill(2)
-            write(6000, 9000)
-            await_copied()
+        try:
+            with lanes(destination, tmp_path) as running:
+                running.start("one")
+                await_more()
+                running.kill("one")
+                running.start("two")
+                await_more()
+                source.kill(2)
+                await_more()
+                assert "source broker 2: " in (tmp_path / "two.log").read_text()
+                source.start_broker(2)
+                await_more()
+                wanted = load.end()
+                until(
+                    lambda: count(destination, remote) >= sum(map(len, wanted.values())),
+                    SECONDS,
+                    "all records",
+                )
+        finally:
+            load.end()
         copied = consumed(destination, remote)
         assert {index: [value for value, _ in copied[index]] for index in copied} == wanted
+
+
+class Load:
+    """Writes numbers to all partitions of a topic until it is ended, each once and in order."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self._producer = Producer(
+            {"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5}
+        )
+        self._topic = topic
+        self._written: dict[int, list[bytes]] = {index: [] for index in range(PARTITIONS)}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write)
+        self._thread.start()
+
+    def _write(self) -> None:
+        number = 0
+        while not self._stop.wait(0.01):
+            for _ in range(10):
+                value = b"%d" % number
+                self._producer.produce(self._topic, value, partition=number % PARTITIONS)
+                self._written[number % PARTITIONS].append(value)
+                number += 1
+            self._producer.poll(0)
+
+    def end(self) -> dict[int, list[bytes]]:
+        """End it; return what was written, by partition."""
+        self._stop.set()
+        self._thread.join()
+        assert self._producer.flush(60) == 0
+        return self._written
