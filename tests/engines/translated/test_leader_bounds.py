@@ -136,6 +136,17 @@ def test_the_leader_tells_how_far_the_source_reaches() -> None:
     asyncio.run(body())
 
 
+def test_a_partition_that_has_just_fallen_behind_has_a_lag() -> None:
+    """Goal: lag 0 is reported only where nothing is missing."""
+
+    async def body() -> None:
+        flow = Flow()
+        flow.partition.note_ends(30, 25, flow.now)
+        assert flow.partition.row(flow.now).lag_ms == 1
+
+    asyncio.run(body())
+
+
 def test_only_leaders_of_followed_partitions_are_asked() -> None:
     """Goal: no request where each answer comes from the leader."""
 

@@ -274,7 +274,7 @@ class FlowPartition(Generic[W, Q]):
         if self.sequence is None:
             return None
         if self.behind_since is not None:
-            return int((now - self.behind_since) * 1000)
+            return max(int((now - self.behind_since) * 1000), 1)  # 0: nothing is missing
         heard = self.heard_at is not None and now < self.heard_at + _SOURCE_SILENT_S
         return 0 if heard else None
 
