@@ -5,6 +5,7 @@ import random
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
@@ -59,6 +60,12 @@ SETTINGS: Final = LaneSettings(
 _Partition = FlowPartition[FlowWriters, PartitionSequence]
 
 
+@cache
+def stored(at: int) -> bytes:
+    """The batch at an offset of each partition of the source."""
+    return altered(batch([record(at, THEN + at, b"v" * 1000)]), leader_epoch=LEADER_EPOCH)
+
+
 class Source:
     """A source (`SourcePort`) in which each partition has `RECORDS` batches of one record."""
 
@@ -95,9 +102,7 @@ class Source:
         for key in (*keys[first:], *keys[:first]):
             records = b""
             for at in range(positions[key].offset, RECORDS):
-                one = altered(
-                    batch([record(at, THEN + at, b"v" * 1000)]), leader_epoch=LEADER_EPOCH
-                )
+                one = stored(at)
                 if len(records) + len(one) > partition_max_bytes or size + len(one) > max_bytes:
                     break
                 records += one
@@ -212,11 +217,10 @@ class Flow:
 
     async def until(self, holds: Callable[[], bool]) -> bool:
         """Run for as long as it takes, up to some seconds; return whether it holds."""
-        for _ in range(2000):
-            if holds():
-                return True
+        deadline = asyncio.get_running_loop().time() + 30
+        while not (found := holds()) and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.002)
-        return False
+        return found
 
 
 @pytest.fixture(autouse=True)
