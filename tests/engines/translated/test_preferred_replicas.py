@@ -209,33 +209,26 @@ def test_a_partition_whose_leader_is_not_known_is_not_read() -> None:
 
 @pytest.mark.broker
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", ["plain", "transactional", "rack aware"])
+@pytest.mark.parametrize("kind", ["plain", "transactional"])
 def test_a_flow_is_copied_once_from_replicas_that_are_killed(tmp_path: Path, kind: str) -> None:
     """Goal: all records, once and in order, though a lane and a replica are killed under load.
 
-    While there are two replicas, leaders return no records: all are read from followers, or, with
-    Kafka's rack-aware selector, from broker 2. That one is killed; otherwise it leads some, too.
+    While there are two replicas, leaders return no records: all are read from followers. The one
+    that is killed leads some, too.
     """
     mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
     remote = f"a.{topic}"
     with Stage(tmp_path / "stage") as stage:
-        aware = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-        config, classpath = {"broker.rack": "rack-{node}", "replica.selector.class": aware}, []
-        if kind != "rack aware":
-            config["replica.selector.class"] = "FollowerSelector"
-            classpath = [str(compile_selector(tmp_path, DEFAULT_VERSION))]
+        config = {"replica.selector.class": "FollowerSelector"}
+        classpath = [str(compile_selector(tmp_path, DEFAULT_VERSION))]
         source = stage.start_source(2, config=config, classpath=classpath)
         destination = stage.start_destination().bootstrap_servers
         pair = Pair(stage.source, stage.destination)
         properties = flow_properties(
             pair, {"transaction.producer": "true"} if kind == "transactional" else {}
         )
-        if kind == "rack aware":
-            properties["client.rack"] = "rack-2"
         names = topic, remote
-        replicas = [[1, 2]] * PARTITIONS
-        if kind != "rack aware":
-            replicas[1] = [2, 1]
+        replicas = [[1, 2], [2, 1], *[[1, 2]] * (PARTITIONS - 2)]
         asyncio.run(
             store_flow(pair, mirror, properties, names, PARTITIONS, source_replicas=replicas)
         )

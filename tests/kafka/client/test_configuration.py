@@ -43,7 +43,6 @@ def test_numeric_settings_are_converted_to_seconds_and_bytes() -> None:
         socket_receive_buffer_bytes="65536",
         send_buffer_bytes="-1",
         client_id="me",
-        client_rack="zone 1",
         tcp_user_timeout_ms="500",
     )
     assert parsed.request_timeout == 1.5
@@ -51,7 +50,6 @@ def test_numeric_settings_are_converted_to_seconds_and_bytes() -> None:
     assert parsed.receive_buffer == 65536
     assert parsed.options().user_timeout == 0.5
     assert parsed.options().client_id == "me"
-    assert parsed.client_rack == "zone 1"
 
 
 def test_unused_settings_are_named() -> None:

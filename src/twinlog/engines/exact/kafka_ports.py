@@ -114,11 +114,7 @@ class KafkaSource:
         if not positions:
             await asyncio.sleep(max_wait_ms / 1000)
             return FetchResult(topic_errors, 0)
-        # Reads of one partition alone have no rack: they are to be answered by the leader.
-        limits = Limits(
-            *(READ_COMMITTED, max_wait_ms, max_bytes, partition_max_bytes),
-            rack=self._cluster.config.client_rack,
-        )
+        limits = Limits(READ_COMMITTED, max_wait_ms, max_bytes, partition_max_bytes)
         for _ in range(_TRIES):
             response, size = await self._fetch(node, fetcher, positions, limits)
             if response.error not in SESSION_ERRORS:

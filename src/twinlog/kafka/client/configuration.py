@@ -66,8 +66,6 @@ class ClusterConfig:
 
     bootstrap_servers: tuple[Address, ...]
     client_id: str = "twinlog"
-    client_rack: str = ""
-    """Where this client is; leaders may name replicas in this rack to read from (KIP-392)."""
     security: Security = PLAINTEXT
     """The credentials as resolved at parsing; a connection uses `security_now`."""
     client_properties: ClientProperties | None = field(default=None, hash=False)
@@ -213,13 +211,13 @@ def _parse(client_properties: ClientProperties) -> Parsed:
     sizes: dict[str, int | None] = {}
     for key, name in _BYTES.items():
         sizes[name] = reader.size(key) if key in properties else sizes.get(name)
-    names = {"client_id": reader.text("client.id"), "client_rack": reader.text("client.rack")}
+    client_id = reader.text("client.id")
     config = ClusterConfig(
         bootstrap_servers=_bootstrap(reader),
         security=_security(reader),
         client_properties=client_properties,
         grants=reader.granted(),
-        **_given(names),
+        **_given({"client_id": client_id}),
         **_given(times),
         **_given(sizes),
     )

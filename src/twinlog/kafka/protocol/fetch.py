@@ -29,8 +29,8 @@ from typing import Final, NamedTuple
 
 from twinlog.kafka.errors import ProtocolError
 from twinlog.kafka.protocol.compact import (
+    EMPTY,
     NO_TAGS,
-    compact_string,
     read_count,
     read_topic_key,
     read_unsigned_varint,
@@ -120,7 +120,6 @@ def encode_fetch(
     min_bytes: int,
     max_bytes: int,
     partition_max_bytes: int,
-    rack: str = "",
 ) -> bytes:
     """The body of a request.
 
@@ -136,7 +135,6 @@ def encode_fetch(
         min_bytes: how many bytes make the broker answer at once.
         max_bytes: how many bytes of records it may answer with, its first batch aside.
         partition_max_bytes: the same for each partition.
-        rack: the client's, in which a leader may name a replica to read from instead (KIP-392).
     """
     topics: dict[str, list[bytes]] = {}
     pack = _ASKED.pack
@@ -152,7 +150,7 @@ def encode_fetch(
             _HEAD.pack(max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch),
             _encode_topics(topic_keys, topics),
             _encode_topics(topic_keys, forgotten_topics),
-            compact_string(rack),
+            EMPTY,  # the rack
             NO_TAGS,
         )
     )

@@ -27,8 +27,6 @@ class Limits(NamedTuple):
     max_wait_ms: int
     max_bytes: int
     partition_max_bytes: int
-    rack: str = ""
-    """The client's rack; with it, a leader may name another replica to read from (KIP-392)."""
 
 
 class FetchRequests:
@@ -91,7 +89,6 @@ class FetchRequests:
             min_bytes=1,
             max_bytes=limits.max_bytes,
             partition_max_bytes=limits.partition_max_bytes,
-            rack=limits.rack,
         )
         timeout = self.cluster.config.request_timeout + limits.max_wait_ms / 1000
         try:
