@@ -26,7 +26,7 @@ from twinlog.engines.exact.ports import LeaderReport
 from twinlog.kafka.errors import Fenced, Retriable
 from twinlog.kafka.log.batch import batches
 from twinlog.kafka.protocol.fetch import Fetched
-from twinlog.kafka.types import EpochEnd, FetchPosition, TopicPartition
+from twinlog.kafka.types import EpochEnd, FetchPosition, LeaderEpoch, TopicPartition
 from twinlog.local.cluster import LocalCluster
 
 
@@ -145,6 +145,16 @@ async def lost_end_is_reported(bench: Bench, key: TopicPartition, before: Leader
     await until(replicated, "the log to grow past what was lost")
     found = await told(6, before.epoch, leader.epoch)
     assert (found.error, found.diverging, len(found.records)) == (0, EpochEnd(before.epoch, 4), 0)
+
+    async def alone(last_epoch: LeaderEpoch) -> Fetched:
+        how = {"max_wait_ms": 0, "partition_max_bytes": 1 << 20}
+        return (await bench.source.read_alone(key, 6, **how, last_epoch=last_epoch)).fetched
+
+    found = await alone(before.epoch)
+    assert (found.error, found.diverging, len(found.records)) == (0, EpochEnd(before.epoch, 4), 0)
+    found = await alone(leader.epoch)
+    assert found.diverging is None
+    assert len(found.records) > 0
     found = await told(6)
     assert [h.next_offset for h in batches(found.records)] == [8]  # the loss is not reported
     assert {h.leader_epoch for h in batches(found.records)} == {leader.epoch}

@@ -37,7 +37,14 @@ from twinlog.engines.exact.ports import (
 from twinlog.kafka.errors import Disconnected, Fenced, Refusal, Retriable
 from twinlog.kafka.log_reader import ReadAlone
 from twinlog.kafka.protocol.fetch import Fetched
-from twinlog.kafka.types import FetchPosition, LogBounds, TopicPartition
+from twinlog.kafka.types import (
+    UNKNOWN_EPOCH,
+    FetchPosition,
+    LeaderEpoch,
+    LogBounds,
+    Offset,
+    TopicPartition,
+)
 
 T = TypeVar("T")
 
@@ -116,6 +123,7 @@ class _Client:
         partition_max_bytes: int,
         *,
         committed: bool,
+        last_epoch: LeaderEpoch = UNKNOWN_EPOCH,
     ) -> Mapping[TopicPartition, Fetched]:
         cluster = self.cluster
         asked = dict(partitions)  # the request is sent: the caller may change its mapping
@@ -124,7 +132,7 @@ class _Client:
             asked,
             lambda key: cluster.fetch(
                 key,
-                FetchPosition(asked[key]),
+                FetchPosition(Offset(asked[key]), last_epoch),
                 partition_max_bytes,
                 committed=committed,
                 topic_id=known.get(key.topic),
@@ -259,11 +267,19 @@ class ModelSource(_Client):
         }
 
     async def read_alone(
-        self, partition: TopicPartition, offset: int, *, max_wait_ms: int, partition_max_bytes: int
+        self,
+        partition: TopicPartition,
+        offset: int,
+        *,
+        max_wait_ms: int,
+        partition_max_bytes: int,
+        last_epoch: LeaderEpoch = UNKNOWN_EPOCH,
     ) -> ReadAlone:
         """Fetch one partition without a session, without waiting for data."""
         del max_wait_ms
-        found = await self._read({partition: offset}, partition_max_bytes, committed=True)
+        found = await self._read(
+            {partition: offset}, partition_max_bytes, committed=True, last_epoch=last_epoch
+        )
         fetched = found[partition]
         unusual = self.cluster.unusual
         if fetched.error:

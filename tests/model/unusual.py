@@ -23,6 +23,7 @@ from twinlog.kafka.types import TopicPartition
 NOTHING: Final = memoryview(b"")
 PREFERRED: Final = 2
 _CUT_OFF_SHARE: Final = 0.5
+_ALONE_SHARE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,11 @@ class _Mood:
     def cut_off(self) -> bool:
         """Whether followers get nothing from the leader."""
         return self.local_start < _CUT_OFF_SHARE
+
+    @property
+    def answers_alone(self) -> bool:
+        """Whether a leader that names a replica answers requests for one partition alone."""
+        return self.local_start < _ALONE_SHARE
 
 
 class Unusual:
@@ -95,16 +101,22 @@ class Unusual:
     def alter(
         self, key: TopicPartition, offset: int, log: Log, fetched: Fetched, *, alone: bool = False
     ) -> Fetched:
-        """Change an answer according to the partition's mood."""
-        if self.quiet or fetched.error or fetched.diverging:
+        """Change an answer according to the partition's mood.
+
+        A selector may depend on the client, so that a leader that names a replica to a session
+        may answer a request for one partition alone itself. Where it names one, it reads nothing,
+        and compares no leader epochs.
+        """
+        if self.quiet or fetched.error:
             return fetched
         mood = self._kind(key)
-        if mood.kind == "crowded" and not alone:
+        if mood.kind == "preferred" and not (alone and mood.answers_alone):
+            return fetched._replace(records=NOTHING, diverging=None, preferred_replica=PREFERRED)
+        if fetched.diverging:
+            return fetched
+        crowded = mood.kind == "crowded" and not alone
+        if crowded or (mood.kind == "remote" and offset < self.local_start(key, log)):
             return fetched._replace(records=NOTHING)
-        if mood.kind == "remote" and offset < self.local_start(key, log):
-            return fetched._replace(records=NOTHING)
-        if mood.kind == "preferred":
-            return fetched._replace(records=NOTHING, preferred_replica=PREFERRED)
         if mood.kind == "cut" and not alone:
             cut = self._rng.randint(0, len(fetched.records))
             return fetched._replace(records=fetched.records[:cut])

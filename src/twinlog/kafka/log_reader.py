@@ -34,7 +34,14 @@ from twinlog.kafka.requests.partitions import (
     by_leader,
     list_offsets,
 )
-from twinlog.kafka.types import UNKNOWN_EPOCH, FetchPosition, LogBounds, Offset, TopicPartition
+from twinlog.kafka.types import (
+    UNKNOWN_EPOCH,
+    FetchPosition,
+    LeaderEpoch,
+    LogBounds,
+    Offset,
+    TopicPartition,
+)
 
 MAX_READ: Final = 64 << 20
 """Bytes of one answer."""
@@ -53,8 +60,8 @@ _CLEANUP_POLICY: Final = "cleanup.policy"
 class ReadAlone(NamedTuple):
     """The answer to a request for one partition alone, and what may explain an empty one.
 
-    `local_start` and `compacts` are read only if there is neither an error nor a record
-    (`mirror/absence.py`, `Reading`).
+    `local_start` and `compacts` are read only if there is neither an error nor a record, nor a
+    diverging epoch (`mirror/absence.py`, `Reading`).
     """
 
     fetched: Fetched
@@ -145,15 +152,26 @@ class ClusterLogs:
         *,
         max_wait_ms: int,
         partition_max_bytes: int,
+        last_epoch: LeaderEpoch = UNKNOWN_EPOCH,
     ) -> ReadAlone:
         """Read this partition by a request of its own, from the leader.
+
+        Args:
+            partition: what is read.
+            offset: where.
+            max_wait_ms: how long the leader may wait for records.
+            partition_max_bytes: the size of the answer; a broker returns at least one batch.
+            last_epoch: the leader epoch of what was read before `offset`. With it, a leader whose
+                log has lost the end of that epoch answers with `diverging`, without records
+                (KIP-320); otherwise it returns what its log has there instead.
 
         Raises:
             Retriable: no answer arrived.
         """
         limits = Limits(self._isolation, max_wait_ms, MAX_READ, partition_max_bytes)
-        result = await self._alone(partition, offset, limits)
-        if result.fetched.error or len(result.fetched.records):
+        result = await self._alone(partition, (Offset(offset), last_epoch), limits)
+        fetched = result.fetched
+        if fetched.error or fetched.diverging is not None or len(fetched.records):
             return result
         topic = partition.topic
         local_start, compacts = await asyncio.gather(
@@ -161,7 +179,9 @@ class ClusterLogs:
         )
         return result._replace(local_start=local_start, compacts=compacts[topic])
 
-    async def _alone(self, partition: TopicPartition, offset: int, limits: Limits) -> ReadAlone:
+    async def _alone(
+        self, partition: TopicPartition, place: tuple[Offset, LeaderEpoch], limits: Limits
+    ) -> ReadAlone:
         leader = (await self._cluster.leaders([partition]))[partition]
         if isinstance(leader, Refusal):
             return ReadAlone(failed(leader.code), 0, UNKNOWN_EPOCH)
@@ -171,7 +191,7 @@ class ClusterLogs:
         if partition.topic not in self._requests:
             failure = failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return ReadAlone(failure, 0, UNKNOWN_EPOCH)
-        positions = {partition: FetchPosition(Offset(offset), leader_epoch=leader.epoch)}
+        positions = {partition: FetchPosition(*place, leader.epoch)}
         response, _ = await self._requests.exchange(
             connection, positions, (), (0, NO_SESSION), limits
         )

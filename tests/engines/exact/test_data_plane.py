@@ -13,6 +13,7 @@ from sole_owner import owned_for_good
 
 from model.world import World, scenario
 from twinlog.engines import loop_steps
+from twinlog.engines.exact import absence_reader
 from twinlog.engines.exact.append import Position
 from twinlog.engines.exact.bulk import empty_records
 from twinlog.engines.exact.data_plane import DataPlane
@@ -48,9 +49,12 @@ from twinlog.engines.loop_steps import Steps
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
 from twinlog.kafka.log.batch import LOG_APPEND_TIME
+from twinlog.kafka.log_reader import ReadAlone
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import (
     EpochEnd,
+    FetchPosition,
+    LeaderEpoch,
     Offset,
     ProducerEpoch,
     ProducerId,
@@ -611,6 +615,71 @@ def test_the_preferred_replica_is_read_until_an_error() -> None:
         assert partition.append.phase.name == "APPENDING"
         await plane.fetcher._take(partition, empty, plane.fetcher.clock, Steps(), follower=False)
         assert partition.read_node == 1, "not again at once"
+        await plane.close()
+
+    asyncio.run(body())
+
+
+class Redirecting(Silent):
+    """A source that has lost its end: 9 records of epoch 6, and 3 of epoch 4 before them.
+
+    Its leader, broker 1, names broker 2 to each session; that is noted before it reads, and so it
+    compares no epochs. It answers a request for one partition alone itself.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alone: list[tuple[int, int]] = []
+
+    async def fetch(
+        self, node: int, positions: Mapping[TopicPartition, FetchPosition], **_: int
+    ) -> FetchResult:
+        """Name broker 2, or say as broker 2 where the log diverges."""
+        await asyncio.sleep(0.01)
+        answer = Fetched(0, 9, 9, 0, (), memoryview(b""))
+        if node == 1:
+            answer = answer._replace(preferred_replica=2)
+        elif positions[KEY].last_epoch == 5:
+            answer = answer._replace(diverging=EpochEnd(4, 3))
+        return FetchResult({KEY: answer}, 0)
+
+    def round_trip_s(self, node: int) -> float:
+        """A broker that is near."""
+        del node
+        return 0.0
+
+    async def read_alone(
+        self, partition: TopicPartition, offset: int, *, last_epoch: int = -1, **_: int
+    ) -> ReadAlone:
+        """The records from this offset on, if it is not told what was read before it."""
+        assert partition == KEY
+        self.alone.append((offset, last_epoch))
+        answer = Fetched(0, 9, 9, 0, (), memoryview(b""), EpochEnd(4, 3))
+        if last_epoch != 5:
+            records = batch([record(at) for at in range(offset, 9)])
+            answer = answer._replace(diverging=None, records=memoryview(records))
+        return ReadAlone(answer, 0, 6)
+
+
+def test_a_source_that_has_lost_its_end_is_noticed_though_its_leader_names_a_replica(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: no records are appended behind ones that the source has lost (KIP-320, KIP-392)."""
+    monkeypatch.setattr(absence_reader, "SUSPECT_S", 0.05)
+
+    async def body() -> None:
+        source = Redirecting()
+        plane = engine(source)
+        partition = appending(plane)
+        partition.source_epochs.learn(Offset(5), LeaderEpoch(5))
+        partition.source_node, partition.source_leader_epoch = 1, LeaderEpoch(6)
+        plane.emit(partition, LOOK)
+        async with asyncio.timeout(10):
+            while not source.alone or partition.append.phase.name == "APPENDING":
+                assert partition.append.planned_end == 5, "records of the other history"
+                await asyncio.sleep(0.01)
+        assert source.alone == [(5, 5)]
+        assert partition.append.planned_end <= 5
         await plane.close()
 
     asyncio.run(body())

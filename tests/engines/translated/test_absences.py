@@ -22,7 +22,15 @@ from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Retriable
 from twinlog.kafka.log_reader import ReadAlone
 from twinlog.kafka.protocol.fetch import Fetched
-from twinlog.kafka.types import FetchPosition, Offset, ProducerEpoch, ProducerId, TopicPartition
+from twinlog.kafka.types import (
+    EpochEnd,
+    FetchPosition,
+    LeaderEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TopicPartition,
+)
 from twinlog.mirror.absence import LOOK_INTERVAL_S, Absence
 from twinlog.mirror.offset_runs import Ends
 
@@ -32,7 +40,7 @@ END = 20
 _Partition = FlowPartition[FlowWriters, PartitionSequence]
 
 
-def fetched(records: bytes = b"", **more: int) -> Fetched:
+def fetched(records: bytes = b"", **more: object) -> Fetched:
     """An answer of a source whose last stable offset is `END`."""
     return Fetched(0, END, END, 0, (), memoryview(records))._replace(**cast("Any", more))
 
@@ -49,6 +57,7 @@ class Source:
         self.answer = fetched()
         self.alone: ReadAlone | Retriable = SILENT
         self.asked = 0
+        self.last_epoch = -2
 
     async def fetch(
         self, node: int, positions: Mapping[TopicPartition, FetchPosition], **_: int
@@ -59,9 +68,12 @@ class Source:
         self.partition.source_node = -1
         return FetchResult({KEY: self.answer}, len(self.answer.records))
 
-    async def read_alone(self, partition: TopicPartition, offset: int, **_: int) -> ReadAlone:
+    async def read_alone(
+        self, partition: TopicPartition, offset: int, *, last_epoch: int, **_: int
+    ) -> ReadAlone:
         assert (partition, offset) == (KEY, 10)
         self.asked += 1
+        self.last_epoch = last_epoch
         if isinstance(self.alone, Retriable):
             raise self.alone
         return self.alone
@@ -239,6 +251,27 @@ def test_records_that_are_missing_fail_the_partition() -> None:
         )
         assert partition.silence is None
         assert flow.rows[-1].reason == partition.reason
+
+    run(body())
+
+
+def test_a_source_that_has_lost_its_end_is_noticed_though_its_leader_names_a_replica() -> None:
+    """Goal: no records are copied behind ones that the source has lost (KIP-320, KIP-392).
+
+    A leader that names a replica to a session compares no epochs there.
+    """
+
+    async def body() -> None:
+        flow = Flow()
+        flow.sequence.epochs.place(Offset(10), LeaderEpoch(5))
+        flow.source.answer = fetched(preferred_replica=2)
+        lost = fetched(diverging=EpochEnd(4, 8))
+        await flow.suspect(SILENT._replace(fetched=lost), readings=1)
+        assert flow.source.last_epoch == 5
+        partition = flow.partition
+        assert (partition.stage, partition.transient) == (FlowStage.FAILED, False)
+        assert "epoch 4 ends at offset 8, before later epochs" in str(partition.reason)
+        assert flow.sequence.position == 10
 
     run(body())
 

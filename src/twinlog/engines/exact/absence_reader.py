@@ -6,6 +6,7 @@ quota may delay it, a remote read may be slow. A partition that stays without re
 
     records    they are taken like those of any answer, so a partition that never comes first in a
                broker's answers makes progress
+    diverging  the source has lost the end of its log: as in an answer of the leader to a session
     none       it is read again after `LOOK_INTERVAL_S`; the two readings are judged
                Absent      the rest of a compacted log: its offsets are a gap
                Unproven    the lag stays, and the partition's status has the reason
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from twinlog.engines.exact.append import Phase
-from twinlog.engines.exact.events import Failure, HeldBack, LeadersDoubted, Queued
+from twinlog.engines.exact.events import Diverged, Failure, HeldBack, LeadersDoubted, Queued
 from twinlog.engines.exact.fetcher import Fetcher
 from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.plane import Plane
@@ -145,6 +146,8 @@ class Absences:
                 suspect.position,
                 max_wait_ms=self._plane.settings.fetch_max_wait_ms,
                 partition_max_bytes=self._plane.settings.partition_fetch_bytes,
+                # A leader that names a replica to a session does not compare epochs there.
+                last_epoch=partition.source_epochs.before(suspect.position),
             )
         except TwinlogError as error:
             log.info("%s: a read of this partition alone failed: %s", partition, error)
@@ -155,6 +158,8 @@ class Absences:
         if fetched.error:
             if code_of(fetched.error).reaction is Reaction.METADATA:
                 self._plane.emit(partition, LeadersDoubted())
+        elif fetched.diverging is not None:
+            self._plane.emit(partition, Diverged(fetched.diverging))
         elif len(fetched.records):
             await self._fetcher.take_alone(partition, fetched, clock)
             if self._is_current(partition, suspect):

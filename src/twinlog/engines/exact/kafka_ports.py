@@ -59,7 +59,13 @@ from twinlog.kafka.requests.partitions import (
 )
 from twinlog.kafka.requests.topic_keys import TopicKeys
 from twinlog.kafka.requests.topics import absent_everywhere
-from twinlog.kafka.types import FetchPosition, LogBounds, TopicPartition
+from twinlog.kafka.types import (
+    UNKNOWN_EPOCH,
+    FetchPosition,
+    LeaderEpoch,
+    LogBounds,
+    TopicPartition,
+)
 
 log = logging.getLogger(__name__)
 
@@ -171,10 +177,15 @@ class KafkaSource:
         *,
         max_wait_ms: int,
         partition_max_bytes: int,
+        last_epoch: LeaderEpoch = UNKNOWN_EPOCH,
     ) -> ReadAlone:
         """Read this partition by a request of its own, from the leader (read_committed)."""
         return await self._logs.read_alone(
-            partition, offset, max_wait_ms=max_wait_ms, partition_max_bytes=partition_max_bytes
+            partition,
+            offset,
+            max_wait_ms=max_wait_ms,
+            partition_max_bytes=partition_max_bytes,
+            last_epoch=last_epoch,
         )
 
     async def compacts(self, topics: Collection[str]) -> Mapping[str, bool | None]:

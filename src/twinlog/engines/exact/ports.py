@@ -19,7 +19,14 @@ from uuid import UUID
 from twinlog.kafka.log_reader import ReadAlone
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.protocol.produce import ProducedPartition
-from twinlog.kafka.types import FetchPosition, LogBounds, ProducerState, TopicPartition
+from twinlog.kafka.types import (
+    UNKNOWN_EPOCH,
+    FetchPosition,
+    LeaderEpoch,
+    LogBounds,
+    ProducerState,
+    TopicPartition,
+)
 
 WHOLE_TOPIC: Final = -1
 """The index that stands for the whole topic if it is refused and its partitions are unknown."""
@@ -150,8 +157,12 @@ class SourcePort(Protocol):
         *,
         max_wait_ms: int,
         partition_max_bytes: int,
+        last_epoch: LeaderEpoch = UNKNOWN_EPOCH,
     ) -> ReadAlone:
         """Read this partition by a request of its own, from the leader (read_committed).
+
+        With the leader epoch of what was read before `offset`, a leader whose log has lost the end
+        of that epoch answers with `diverging`, as to `fetch`.
 
         Raises:
             Retriable: no answer arrived.

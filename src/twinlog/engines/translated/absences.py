@@ -5,6 +5,7 @@ partition that stays without records for `SUSPECT_S` is asked for by requests of
 records are not taken: the session's next answer has them.
 
     records    the source is only slow
+    diverging  the source has lost the end of its log: as in an answer of the leader to a session
     none       it is asked again after `LOOK_INTERVAL_S`; the two answers are judged
                Absent      the rest of a compacted log: nothing is copied, and the lag ends
                Unproven    the lag stays, and the partition's row has the reason
@@ -118,6 +119,8 @@ class FlowAbsences:
                 suspect.position,
                 max_wait_ms=self._flow.settings.fetch_max_wait_ms,
                 partition_max_bytes=_ONE_BATCH,
+                # A leader that names a replica to a session does not compare epochs there.
+                last_epoch=suspect.queue.epochs.before(suspect.position),
             )
         except TwinlogError as error:
             log.info("%s: a read of this partition alone failed: %s", partition.name, error)
@@ -128,6 +131,9 @@ class FlowAbsences:
         if fetched.error:
             if code_of(fetched.error).reaction is Reaction.METADATA:
                 self._flow.ask_leaders()
+        elif fetched.diverging is not None:
+            self.forget(partition)
+            self._flow.diverged(partition, suspect.queue, fetched.diverging)
         elif len(fetched.records):
             suspect.first = None
             self._report(partition, None)

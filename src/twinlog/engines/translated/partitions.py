@@ -23,6 +23,7 @@ from twinlog.kafka.log.leader_epochs import SourceEpochs
 from twinlog.kafka.types import (
     UNKNOWN_EPOCH,
     UNKNOWN_OFFSET,
+    EpochEnd,
     LeaderEpoch,
     Offset,
     TopicPartition,
@@ -367,6 +368,21 @@ class FlowPartitions(Generic[W, Q]):
             partition.stage, partition.reason = FlowStage.FAILED, reason
             log.error("%s is FAILED: %s", partition.name, reason)
             self.note(partition)
+
+    def diverged(self, partition: FlowPartition[W, Q], sequence: Q, source: EpochEnd) -> None:
+        """Handle a source that has lost the end of its log since it was read."""
+        if not sequence.idle and sequence.mirrored_end <= source.end_offset:
+            reason = f"the source has lost records from offset {source.end_offset} on"
+            self.trouble(partition, reason)
+            return
+        epoch = sequence.epochs.before(sequence.position)
+        self.fail(
+            partition,
+            f"the source has lost records that were copied: copied up to offset "
+            f"{sequence.mirrored_end} of leader epoch {epoch}; on the source, epoch "
+            f"{source.leader_epoch} ends at offset {source.end_offset}, before later epochs",
+            transient=False,
+        )
 
     def note(self, partition: FlowPartition[W, Q]) -> None:
         """Report a change of state or reason."""

@@ -38,7 +38,7 @@ from twinlog.kafka.errors import (
 )
 from twinlog.kafka.log.merge import MERGED_BYTES
 from twinlog.kafka.protocol.fetch import Fetched
-from twinlog.kafka.types import EpochEnd, FetchPosition, Offset, TopicPartition
+from twinlog.kafka.types import FetchPosition, Offset, TopicPartition
 from twinlog.mirror.absence import Absence, AbsentSpan
 from twinlog.mirror.plan import Gap, planning_sound
 from twinlog.mirror.throttle import TokenBucket, whole_bytes
@@ -237,7 +237,7 @@ class FlowReader:
         elif fetched.error:
             self._flow.trouble(partition, f"the source refuses: {Refusal(fetched.error)}")
         elif fetched.diverging is not None:
-            self._diverged(partition, sequence, fetched.diverging)
+            self._flow.diverged(partition, sequence, fetched.diverging)
         else:
             lags = fetched.last_stable > offset
             if not follower and 0 <= fetched.high_watermark <= offset:
@@ -308,21 +308,6 @@ class FlowReader:
                 partition.fresh = False
         if pieces and pieces[-1].end == planned.pieces[-1].end:
             sequence.epochs.learn(sequence.position, planned.leader_epoch)
-
-    def _diverged(self, partition: _Partition, sequence: SourceQueue, source: EpochEnd) -> None:
-        """Handle a source that has lost the end of its log since it was read."""
-        if not sequence.idle and sequence.mirrored_end <= source.end_offset:
-            reason = f"the source has lost records from offset {source.end_offset} on"
-            self._flow.trouble(partition, reason)
-            return
-        epoch = sequence.epochs.before(sequence.position)
-        self._flow.fail(
-            partition,
-            f"the source has lost records that were copied: copied up to offset "
-            f"{sequence.mirrored_end} of leader epoch {epoch}; on the source, epoch "
-            f"{source.leader_epoch} ends at offset {source.end_offset}, before later epochs",
-            transient=False,
-        )
 
     async def _passed(self, partition: _Partition, sequence: SourceQueue, offset: int) -> None:
         """Find out which end of the source's log was passed."""
