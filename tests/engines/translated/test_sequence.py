@@ -12,6 +12,7 @@ from twinlog.engines.translated.sequence import MAX_IN_FLIGHT, NumberedBatch, Pa
 from twinlog.kafka.log.batch import batches
 from twinlog.kafka.types import LeaderEpoch, Offset, ProducerEpoch, ProducerId
 from twinlog.kafka.types import Sequence as SequenceNumber
+from twinlog.mirror.absence import Absence, AbsentSpan
 from twinlog.mirror.offset_runs import Ends, OffsetRuns
 from twinlog.mirror.plan import Data, Gap, Piece
 from twinlog.mirror.sequence_plan import Contradiction, Landed, SequencePlan, resolve
@@ -379,6 +380,64 @@ def test_a_partition_that_has_copied_nothing_drops_what_it_holds(
     assert (sequence.position, sequence.mirrored_end) == (position, position)
     assert sequence.epochs.before(sequence.position) == -1
     assert sequence.idle
+
+
+def _deleted(start: int, end: int) -> Gap:
+    """Records that the source has deleted."""
+    spans = (AbsentSpan(Absence.LOG_START, Offset(end)),)
+    return Gap(Offset(start), Offset(end), seen=False, spans=spans)
+
+
+def _drop_refused(sequence: PartitionSequence) -> None:
+    out = sequence.take(FRESH)
+    assert out is not None
+    sequence.refused(out)
+    assert sequence.drop() > 0
+
+
+def test_deleted_records_are_not_read_again_that_were_passed_while_a_flow_began() -> None:
+    """Goal: retention may delete records while a flow begins; it has not lost them.
+
+    Data is queued before a plan records the gap, so that the map ends before it.
+    """
+    sequence = _sequence()
+    sequence.offer([_deleted(0, 100)])
+    sequence.offer([_data(100, 105, 4), _data(105, 107, 4)])
+    assert sequence.plan().recorded == (0, 0)
+    sequence.stored()
+    _drop_refused(sequence)
+    assert (sequence.position, sequence.mirrored_end) == (100, 100)
+    assert sequence.epochs.before(sequence.position) == -1
+    sequence.offer([_data(100, 102, 4)])
+    assert sequence.plan().runs == ((100, 102),)
+
+
+def test_deleted_records_behind_what_has_landed_are_not_read_again() -> None:
+    sequence = _sequence()
+    sequence.offer([_data(0, 3, 4), _deleted(3, 100), _data(100, 105, 4)])
+    sequence.plan()
+    sequence.stored()
+    first = sequence.take(FRESH)
+    assert first is not None
+    assert sequence.take(FRESH) is None, "the gap is to pass with the batch in flight"
+    sequence.answered(first, Offset(0))
+    _drop_refused(sequence)
+    assert (sequence.position, sequence.mirrored_end) == (100, 100)
+    assert sequence.plan().runs == ((0, 3),)
+
+
+def test_what_was_refused_before_deleted_records_is_read_again() -> None:
+    """Goal: no record is left out that the source still has, or that it has lost unnoticed."""
+    sequence = _sequence()
+    sequence.offer([_data(0, 3, 4), _deleted(3, 100), _data(100, 105, 4)])
+    sequence.plan()
+    sequence.stored()
+    first = sequence.take(FRESH)
+    assert first is not None
+    assert sequence.take(FRESH) is None, "the gap is to pass with the batch in flight"
+    sequence.refused(first)
+    assert sequence.drop() > 0
+    assert (sequence.position, sequence.mirrored_end) == (0, 0)
 
 
 def test_recorded_offsets_without_a_copy_are_not_read_again() -> None:

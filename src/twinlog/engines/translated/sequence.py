@@ -29,6 +29,7 @@ from twinlog.kafka.types import (
     advance,
 )
 from twinlog.kafka.types import Sequence as SequenceNumber
+from twinlog.mirror.absence import Absence
 from twinlog.mirror.offset_runs import Ends, Run
 from twinlog.mirror.plan import Data, Gap, Piece
 from twinlog.mirror.sequence_plan import Contradiction, SequencePlan, SourceRun
@@ -87,6 +88,7 @@ class PartitionSequence:
         self._gap_end = position  # of the last gap that was dropped while batches were in flight
         self._last_ms: int | None = None  # timestamp of the last batch that has landed
         self._last = position, self.epochs.before(position)  # its end, and its leader epoch
+        self._deleted_end = Offset(0)  # of the last gap before which the source has deleted all
         self._unplanned = 0  # queued batches that no plan names
         self._storing = False
         self._planning = 0  # queued batches that only the plan names that is being stored
@@ -148,6 +150,8 @@ class PartitionSequence:
         """Drop the gaps before the next batch; one behind batches in flight passes with these."""
         while self._pieces and not isinstance(self._pieces[0], Data):
             gap = self._pieces.popleft()
+            if isinstance(gap, Gap) and gap.spans and gap.spans[-1].reason is Absence.LOG_START:
+                self._deleted_end = gap.end
             if not self._in_flight and not self._refused:
                 self.mirrored_end = gap.end
             else:
@@ -278,11 +282,16 @@ class PartitionSequence:
         It is read again from where the last batch has landed, or a location would go on: the gaps
         behind that, too. Its leader epoch is known there, so that a source is noticed that loses
         its end while nothing is read (KIP-320); or as little as right behind a location.
+
+        Not from below the source's log start, behind which the partition has already gone on: there
+        is nothing to read, and it would look as if records had been lost.
         """
         if self._in_flight or self._refused or self._storing or not self._pieces:
             return 0
         end, epoch = self._last
-        position = max(end, self.recorded.source)
+        # What was to pass with a batch that was refused has not been passed.
+        deleted = self._deleted_end if self._deleted_end <= self.mirrored_end else end
+        position = max(end, self.recorded.source, deleted)
         self.epochs.place(position, epoch if position == end else UNKNOWN_EPOCH)
         self.position = self.mirrored_end = self._gap_end = position
         while self._unrecorded and self._unrecorded[-1][1] > position:
