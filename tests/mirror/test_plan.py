@@ -243,6 +243,22 @@ def test_holes_are_gaps_without_evidence() -> None:
     assert [r.timestamp for r in records_of(pieces)] == [THEN + 2, THEN, -1, THEN]
 
 
+def test_a_batch_that_is_built_has_the_leader_epoch_of_its_records() -> None:
+    """Goal: a reader that goes on behind any piece notices a source that loses its end (KIP-320).
+
+    One batch has holes, and one is stamped and split, as it compresses worse.
+    """
+    first = altered(holed(10, 19, [(12, THEN), (13, THEN), (17, THEN)]), leader_epoch=4)
+    noise = random.Random(1).randbytes(5000)
+    plain = batch([record(at, value=noise) for at in range(20, 40)], Codec.GZIP)
+    second = altered(plain, attributes=LOG_APPEND_TIME | Codec.GZIP, leader_epoch=5)
+    pieces = finished(planning(memoryview(first + second), Offset(10), built_bytes=1000)).pieces
+    epochs = [(p.end, p.header.leader_epoch) for p in pieces if isinstance(p, Data)]
+    assert epochs[:2] == [(14, 4), (18, 4)]
+    assert {epoch for _, epoch in epochs[2:]} == {5}
+    assert epochs[-1][0] == 40
+
+
 def test_an_empty_batch_is_a_gap() -> None:
     """Goal: the empty rest of a producer's last batch, after compaction, uses up its offsets."""
     assert planned(batch([record(0)]), holed(1, 7, [])) == [

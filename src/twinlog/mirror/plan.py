@@ -381,12 +381,20 @@ def _plan_legacy(
         if run is None:
             yield
             continue
-        yield from pieces.rebuild_records(run.records, run.codec, run.size)
+        yield from pieces.rebuild_records(run.records, _Form(run.codec, run.size))
         position, lowest = run.next_position, run.records[-1].offset + 1
         pieces.leader_epoch = UNKNOWN_EPOCH
         if pieces.full:
             return None  # the rest of it is fetched again; a later batch would make it a gap
     return _Place(position, lowest) if position > place.position else None
+
+
+class _Form(NamedTuple):
+    """How batches are built of records whose own batch cannot be forwarded."""
+
+    codec: Codec
+    max_bytes: int  # of a batch; the source's broker has accepted one that is so long
+    leader_epoch: int = UNKNOWN_EPOCH  # of the records; the formats v0 and v1 have none
 
 
 class _Pieces:
@@ -488,23 +496,23 @@ class _Pieces:
         if header.next_offset > self.end:
             records = each_record(header, header.records(self._buffer), self.max_decoded)
             # If the plan is full, the rest of the batch is fetched again, so it is no gap.
-            if (yield from self.rebuild_records(records, header.codec, header.length)):
+            form = _Form(header.codec, header.length, header.leader_epoch)
+            if (yield from self.rebuild_records(records, form)):
                 self.gap(header.next_offset)
 
     def rebuild_records(
-        self, records: Iterable[RawRecord], codec: Codec, size: int
+        self, records: Iterable[RawRecord], form: "_Form"
     ) -> Generator[None, None, bool]:
         """Add records whose batch cannot be forwarded: a batch for each dense run.
 
         Args:
             records: the records in order of offset.
-            codec: how to compress them.
-            size: bytes of their batch, which the source's broker has accepted.
+            form: their batch's.
 
         Returns:
             Whether all were added, and the plan was not full before.
         """
-        max_bytes = max(size, self.built_bytes)
+        form = form._replace(max_bytes=max(form.max_bytes, self.built_bytes))
         run: list[RawRecord] = []
         for record in records:
             self.work += 1
@@ -514,18 +522,18 @@ class _Pieces:
             if record.offset < self.end:
                 continue
             if run and (record.offset != run[-1].offset + 1 or len(run) >= MAX_RUN):
-                self._append_run(run, codec, max_bytes)
+                self._append_run(run, form)
                 run = []
                 if self.full:
                     return False
             run.append(record)
         if run:
-            self._append_run(run, codec, max_bytes)
+            self._append_run(run, form)
         return True
 
-    def _append_run(self, run: list[RawRecord], codec: Codec, max_bytes: int) -> None:
+    def _append_run(self, run: list[RawRecord], form: "_Form") -> None:
         self.gap(Offset(run[0].offset))
-        self._build(run, codec, max_bytes)
+        self._build(run, form)
         self.work += _RUN_RECORDS
         self.end = Offset(run[-1].offset + 1)
 
@@ -561,19 +569,20 @@ class _Pieces:
             self._append(batch)
         else:
             records = list(each_record(header, header.records(self._buffer), self.max_decoded))
-            self._build(records, header.codec, max(header.length, self.built_bytes))
+            max_bytes = max(header.length, self.built_bytes)
+            self._build(records, _Form(header.codec, max_bytes, header.leader_epoch))
 
-    def _build(self, records: list[RawRecord], codec: Codec, max_bytes: int) -> None:
+    def _build(self, records: list[RawRecord], form: "_Form") -> None:
         """Append records as one batch, or as several if it compresses to more than `max_bytes`.
 
         A producer may compress better than twinlog, and the destination accepts no longer batches
         than the source did.
         """
-        batch = build(records, codec)
-        if batch.header.length > max_bytes and len(records) > 1:
+        batch = build(records, form.codec, form.leader_epoch)
+        if batch.header.length > form.max_bytes and len(records) > 1:
             middle = len(records) // 2
-            self._build(records[:middle], codec, max_bytes)
-            self._build(records[middle:], codec, max_bytes)
+            self._build(records[:middle], form)
+            self._build(records[middle:], form)
         else:
             self._append(batch)
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
-from batch_builders import batch, record
+from batch_builders import THEN, altered, batch, holed, record
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +14,7 @@ from twinlog.kafka.types import LeaderEpoch, Offset, ProducerEpoch, ProducerId
 from twinlog.kafka.types import Sequence as SequenceNumber
 from twinlog.mirror.absence import Absence, AbsentSpan
 from twinlog.mirror.offset_runs import Ends, OffsetRuns
-from twinlog.mirror.plan import Data, Gap, Piece
+from twinlog.mirror.plan import Data, Gap, Piece, plan_with_epoch
 from twinlog.mirror.sequence_plan import Contradiction, Landed, SequencePlan, resolve
 
 FRESH = 0
@@ -354,6 +354,22 @@ def test_the_leader_epoch_before_what_was_dropped_is_known() -> None:
     assert sequence.drop() > 0
     assert (sequence.position, sequence.epochs.before(sequence.position)) == (3, 4)
     assert sequence.epochs.runs[-1].end == 3
+
+
+def test_the_leader_epoch_is_known_behind_a_batch_that_was_built() -> None:
+    """Goal: compaction, which leaves holes in batches, hides no source that loses its end."""
+    kept = [(at, THEN) for at in (0, 1, 2, 5, 6)]
+    found = plan_with_epoch(memoryview(altered(holed(0, 9, kept), leader_epoch=4)), Offset(0))
+    sequence = _sequence()
+    sequence.offer(found.pieces)
+    sequence.epochs.learn(sequence.position, found.leader_epoch)
+    sequence.plan()
+    sequence.stored()
+    first = sequence.take(FRESH)
+    assert first is not None
+    sequence.answered(first, Offset(0))
+    _drop_refused(sequence)
+    assert (sequence.position, sequence.epochs.before(sequence.position)) == (3, 4)
 
 
 @pytest.mark.parametrize("position", [0, 500])

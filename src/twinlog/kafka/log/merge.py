@@ -191,5 +191,4 @@ def merge_by_records(run: Sequence[Header], buffer: memoryview) -> Encoded:
     records: list[RawRecord] = []
     for header in run:
         records += raw_records(header, header.records(buffer))
-    header, data = build(records, run[0].codec)
-    return Encoded(header._replace(leader_epoch=run[-1].leader_epoch), data)
+    return build(records, run[0].codec, run[-1].leader_epoch)

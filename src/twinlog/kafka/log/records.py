@@ -223,10 +223,11 @@ class Encoded(NamedTuple):
     records: memoryview
 
 
-def build(records: Sequence[RawRecord], codec: Codec) -> Encoded:
+def build(records: Sequence[RawRecord], codec: Codec, leader_epoch: int = UNKNOWN_EPOCH) -> Encoded:
     """Build a batch of these records, which must have consecutive offsets.
 
-    It has no producer yet; `batch.patched_header` sets one.
+    It has no producer yet; `batch.patched_header` sets one. The leader epoch is the source's in
+    which the records were written; a broker sets its own.
     """
     first = records[0]
     base, base_timestamp = first.offset, first.timestamp
@@ -242,6 +243,7 @@ def build(records: Sequence[RawRecord], codec: Codec) -> Encoded:
         count=len(records),
         base_timestamp=base_timestamp,
         max_timestamp=max(record.timestamp for record in records),
+        leader_epoch=leader_epoch,
     )
 
 
