@@ -28,6 +28,7 @@ from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Retriable
+from twinlog.kafka.log_reader import ReadAlone
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import (
     EpochEnd,
@@ -183,6 +184,75 @@ def test_a_replica_that_does_not_answer_with_records_proves_nothing(
         assert flow.read_node == LEADER
         await flow.fetch(leader=RECORDS)
         assert flow.sequence.position == END
+
+    asyncio.run(body())
+
+
+class Redirecting:
+    """A source whose leader names a replica to each session, which cannot be read."""
+
+    def __init__(self, flow: Flow, alone: Fetched) -> None:
+        self.flow = flow
+        self.answers: dict[int, Fetched | Retriable] = {LEADER: NAMED}
+        self.alone = alone
+
+    async def fetch(
+        self, node: int, positions: Mapping[TopicPartition, FetchPosition], **_: int
+    ) -> FetchResult:
+        assert KEY in positions
+        self.flow.now += 0.5
+        answer = self.answers[node]
+        if isinstance(answer, Retriable):
+            raise answer
+        return FetchResult({KEY: answer}, 0)
+
+    async def read_alone(self, *_: object, **__: object) -> ReadAlone:
+        return ReadAlone(self.alone, 0, 5, local_start=0, compacts=False)
+
+
+@pytest.mark.parametrize("alone", [RECORDS, NAMED], ids=["records", "named"])
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (Retriable("no connection"), "no connection"),
+        (fetched(error=ErrorCode.UNKNOWN_LEADER_EPOCH), "UNKNOWN_LEADER_EPOCH"),
+        (fetched(diverging=EpochEnd(3, 8)), "its log ends at offset 8"),
+    ],
+    ids=["unreachable", "refused", "diverging"],
+)
+def test_a_replica_that_cannot_be_read_is_reported(
+    answer: Fetched | Retriable, why: str, alone: Fetched
+) -> None:
+    """Goal: a flow that copies nothing says why, whatever the leader answers to other requests."""
+
+    async def body() -> None:
+        flow = Flow()
+        source = Redirecting(flow, alone)
+        source.answers[REPLICA] = answer
+        reader = FlowReader(flow.flow, cast("SourcePort", source))
+
+        async def pass_time(seconds: float) -> list[str | None]:
+            end, reasons = flow.now + seconds, []
+            while flow.now < end:
+                (loop,) = reader.loops()
+                task = asyncio.ensure_future(reader.read(loop))
+                for _ in range(6):
+                    await asyncio.sleep(0)
+                task.cancel()
+                for partition in reader.absences.due():
+                    await reader.absences.read(partition)
+                reasons.append(flow.partition.row(flow.now).held_back)
+            return reasons
+
+        await pass_time(20)
+        for reason in await pass_time(100):
+            assert f"redirects fetches to broker {REPLICA} " in str(reason)
+            assert f"which cannot be read: {why}" in str(reason).replace("(3) ", "")
+        source.answers[LEADER] = source.answers[REPLICA] = RECORDS
+        await pass_time(1)
+        assert flow.sequence.position == END
+        assert flow.partition.row(flow.now).held_back is None
+        assert flow.partition.unreadable is None
 
     asyncio.run(body())
 

@@ -4,7 +4,7 @@ The evidence and its rules are those of the exact engine (mirror/absence.py, abs
 partition that stays without records for `SUSPECT_S` is asked for by requests of its own, whose
 records are not taken: the session's next answer has them.
 
-    records    the source is only slow
+    records    the source is only slow, or names a replica to sessions that cannot be read
     diverging  the source has lost the end of its log: as in an answer of the leader to a session
     none       it is asked again after `LOOK_INTERVAL_S`; the two answers are judged
                Absent      the rest of a compacted log: nothing is copied, and the lag ends
@@ -83,6 +83,7 @@ class FlowAbsences:
 
     def forget(self, partition: _Partition) -> None:
         """Note that a partition has records, has all of the source, or is not read any more."""
+        partition.unreadable = None
         if self._suspects.pop(partition, None) is not None:
             self._report(partition, None)
 
@@ -136,7 +137,7 @@ class FlowAbsences:
             self._flow.diverged(partition, suspect.queue, fetched.diverging)
         elif len(fetched.records):
             suspect.first = None
-            self._report(partition, None)
+            self._report(partition, partition.unreadable)
         else:
             self._judge(partition, suspect, reading_of(answer, suspect.position, asked_at))
 
@@ -155,7 +156,8 @@ class FlowAbsences:
             self.forget(partition)
             self._flow.fail(partition, verdict.reason)
         else:
-            self._report(partition, verdict.reason)
+            known = partition.unreadable if second.preferred_replica >= 0 else None
+            self._report(partition, known or verdict.reason)
 
     def _pass(self, partition: _Partition, suspect: _SilentPosition, end: Offset) -> None:
         """Pass over the rest of a compacted log."""

@@ -110,6 +110,8 @@ class FlowPartition(Generic[W, Q]):
     source_leader_epoch: int = UNKNOWN_EPOCH
     source_replica: int = -1
     """Read instead of the leader, as the leader asks (KIP-392)."""
+    unreadable: str | None = None
+    """Why the replica cannot be read that the leader names, until there are records again."""
     redirect_at: float = 0.0
     """No change to another replica, or back to the leader, before this."""
     destination_node: int = -1
@@ -176,6 +178,15 @@ class FlowPartition(Generic[W, Q]):
     def follows(self) -> bool:
         """Whether it is read from a follower."""
         return self.source_node >= 0 and self.source_replica >= 0
+
+    def return_to_leader(self, why: str) -> None:
+        """Read from the source's leader again, if it was read from a replica that fails so."""
+        if self.source_replica >= 0:
+            self.unreadable = (
+                f"the source's leader redirects fetches to broker {self.source_replica} "
+                f"(replica.selector.class), which cannot be read: {why}"
+            )
+            self.source_replica = -1
 
     def may_build(self, usual: int, now: float) -> int:
         """The most bytes of a batch that is not the source's own; usually, `usual` ones."""

@@ -144,7 +144,7 @@ class FlowReader:
                 counts[2] += 1
                 failures += 1
                 log.info("source broker %d: %s", node, error)
-                self._leaders_may_have_moved(asked)
+                self._leaders_may_have_moved(asked, str(error))
                 await asyncio.sleep(flow.pause(failures + 1))
                 continue
             failures = 0
@@ -172,9 +172,9 @@ class FlowReader:
             if partition.sequence is sequence and key not in others:
                 partition.heard_at = asked_at
 
-    def _leaders_may_have_moved(self, asked: Asked) -> None:
+    def _leaders_may_have_moved(self, asked: Asked, why: str) -> None:
         for partition, _, _ in asked.values():
-            partition.source_replica = -1
+            partition.return_to_leader(why)
         self._flow.ask_leaders()
 
     def _loop_of(self, partition: _Partition) -> Loop:
@@ -226,9 +226,9 @@ class FlowReader:
         self._note_ends(partition, sequence, fetched)
         if not _belongs(partition, sequence, offset):
             return
-        if follower and (fetched.error or fetched.diverging is not None):
+        if follower and (why := _refusal(fetched)):
             # A lagging follower gives the same answers for records that it does not have yet.
-            partition.source_replica = -1
+            partition.return_to_leader(why)
         elif fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             await self._passed(partition, sequence, offset)
         elif fetched.error and code_of(fetched.error).reaction is Reaction.METADATA:
@@ -360,6 +360,15 @@ def _longest_starved(
         (p, queue) for p, queue in blocked if not queue.queued_bytes and p.destination_node >= 0
     ]
     return min(idle, key=lambda one: one[0].read_at, default=None)
+
+
+def _refusal(fetched: Fetched) -> str | None:
+    """Why an answer has no news of a follower's log; None: it has."""
+    if fetched.error:
+        return str(Refusal(fetched.error))
+    if fetched.diverging is not None:
+        return f"its log ends at offset {fetched.diverging.end_offset}"
+    return None
 
 
 def _belongs(partition: _Partition, sequence: SourceQueue, offset: int) -> bool:
