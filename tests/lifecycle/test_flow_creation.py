@@ -26,6 +26,7 @@ from twinlog.lifecycle.worker_records import WorkerRecords
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.flow import flow_properties
 from twinlog.mirror.settings import KIND, TRANSACTIONAL, TRANSLATED
+from twinlog.store import mirrors
 from twinlog.store.config_records import Mirror, MirrorTopic, key_of
 from twinlog.store.snapshot import Snapshot
 
@@ -130,9 +131,9 @@ def test_the_first_flow_waits_for_brokers_that_do_not_know_the_topics_yet(
 
     async def run() -> int:
         cluster = KafkaCluster(ClusterConfig(bootstrap_servers=()))
-        return await cluster.persist(partial(flow_creation._state_partitions, cluster))
+        return await cluster.persist(partial(mirrors.state_partition_count, cluster))
 
-    monkeypatch.setattr(flow_creation, "partition_count", count)
+    monkeypatch.setattr(mirrors, "partition_count", count)
     assert asyncio.run(run()) == 50
 
 

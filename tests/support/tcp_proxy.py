@@ -465,12 +465,11 @@ class Proxies:
     def lead_to(self, target: int, *names: int) -> None:
         """Reset all connections; new ones lead to this port: the address has gone to its owner."""
 
-        def strike(proxy: Proxy) -> None:
+        def lead(proxy: Proxy) -> None:
             proxy.target = target
-            for link in list(proxy.links):
-                link.cut()
 
-        self._each(names, strike)
+        self._each(names, lead)
+        self.cut(*names)
 
     def hold(
         self, *names: int, api: int | None = None, answers: bool = False, every: bool = False

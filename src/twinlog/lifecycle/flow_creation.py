@@ -13,7 +13,7 @@ from twinlog.engines.transactional.positions import committed_positions, positio
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_config
 from twinlog.kafka.client.references import EVERYTHING
-from twinlog.kafka.errors import Retriable, UserError
+from twinlog.kafka.errors import UserError
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.changes import alter_mirror
 from twinlog.lifecycle.creation import (
@@ -44,12 +44,10 @@ from twinlog.mirror.settings import FLOW_KINDS, GROUPS, KIND, REFRESH, TRANSACTI
 from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.control_topics import (
     LANES_GROUP,
-    STATE_TOPIC,
     ControlTopics,
     create_control_topics,
-    partition_count,
 )
-from twinlog.store.mirrors import MirrorStore
+from twinlog.store.mirrors import MirrorStore, state_partition_count
 from twinlog.store.offset_log import create_offsets_topic
 from twinlog.store.recorded_maps import read_ends
 
@@ -146,19 +144,6 @@ def _groups(settings: FlowSettings) -> str:
     return rf"(?!(?:{excluded})\Z)(?:{included})"
 
 
-async def _state_partitions(destination: KafkaCluster) -> int:
-    """The partition count of a `__mirror_state` that may have just been created.
-
-    Raises:
-        UserError: no right to see it.
-        Retriable: the broker that was asked does not know the topic yet.
-    """
-    count = await partition_count(destination)
-    if count is None:
-        raise Retriable("a broker does not know the topic yet", topic=STATE_TOPIC)
-    return count
-
-
 async def create_flow(
     destination: KafkaCluster,
     source: str,
@@ -194,7 +179,7 @@ async def create_flow(
         if not any(mirror.kind in FLOW_KINDS for mirror in mirrors.values()):
             # Only for the first one: where flows exist, a topic that is missing was lost.
             await create_control_topics(destination, topics)
-            count = await destination.persist(partial(_state_partitions, destination))
+            count = await destination.persist(partial(state_partition_count, destination))
             await create_offsets_topic(destination, count, topics.replication_factor)
         await create_mirror(destination, name, properties, topics=topics)
     elif stored.kind in FLOW_KINDS and stored.kind != properties[KIND]:

@@ -106,6 +106,19 @@ _LOOK_S: Final = 0.2
 STOPPED_HINT: Final = "wait until --describe shows STOPPED; a node (twinlog run) must be running"
 
 
+async def state_partition_count(cluster: KafkaCluster) -> int:
+    """How many partitions `__mirror_state` has.
+
+    Raises:
+        UserError: no right to see it.
+        Retriable: the broker that was asked does not know the topic, or not yet.
+    """
+    count = await partition_count(cluster)
+    if count is None:
+        raise Retriable("a broker does not know the topic yet", topic=STATE_TOPIC)
+    return count
+
+
 class MirrorStore:
     """Mirrors, their topics and their states in one destination cluster.
 
@@ -351,9 +364,8 @@ class MirrorStore:
         """
         if not topics:
             return []
-        count = await partition_count(self._cluster)
-        if count is None:  # in another one, the tombstones would hide nothing
-            raise Retriable("a broker does not know the topic yet", topic=STATE_TOPIC)
+        # Not a guessed one: in another state partition, the tombstones would hide nothing.
+        count = await state_partition_count(self._cluster)
         tombstones = [
             forget_entry(key(partition), place)
             for place, owned_partitions in owners(topics, count).items()
