@@ -253,7 +253,7 @@ class Torture:
             self.stage.create_mirror(MIRROR, [refresh])
             self.stage.add("|".join(EVERY))
             self.start_node()
-            self._await_mirroring()
+            librdkafka_tools.await_all_mirroring(self.stage, 180)
             end = time.monotonic() + self.seconds
             while time.monotonic() < end and len(self.oracle.counts.problems) < 10:
                 self._round(end)
@@ -263,13 +263,6 @@ class Torture:
     def start_node(self) -> None:
         """Start the node, or restart it after its death."""
         self.stage.start_node("node", "--lanes", "2")
-
-    def _await_mirroring(self) -> None:
-        def there() -> bool:
-            rows = librdkafka_tools.all_described(self.stage)
-            return bool(rows) and all(row["state"] == "MIRRORING" for row in rows)
-
-        until(there, 180, "all partitions MIRRORING")
 
     def _round(self, end: float) -> None:
         """Run one or two faults at once, with a check during them and one after."""

@@ -6,7 +6,6 @@ from pathlib import Path
 import librdkafka_tools
 import pytest
 from tcp_proxy import PROXIED, Proxies
-from waiting import until
 
 from twinlog.local.stage import MIRROR, Stage
 
@@ -32,12 +31,7 @@ def test_a_mirror_writes_nothing_to_the_cluster_that_has_got_an_address(tmp_path
             stage.create_mirror(MIRROR)
             stage.add(TOPIC)
             stage.start_node("node", "--lanes", "2")
-
-            def mirroring() -> bool:
-                rows = librdkafka_tools.all_described(stage)
-                return bool(rows) and all(row["state"] == "MIRRORING" for row in rows)
-
-            until(mirroring, 120, "all partitions MIRRORING")
+            librdkafka_tools.await_all_mirroring(stage, 120)
             for _ in range(6):
                 proxies.lead_to(other, name)
                 time.sleep(2)

@@ -171,6 +171,16 @@ def all_described(stage: Stage) -> list[dict[str, Any]]:
     return rows
 
 
+def await_all_mirroring(stage: Stage, seconds: float) -> None:
+    """Wait until there are partitions, and all of them are MIRRORING."""
+
+    def there() -> bool:
+        rows = all_described(stage)
+        return bool(rows) and all(row["state"] == "MIRRORING" for row in rows)
+
+    until(there, seconds, "all partitions MIRRORING")
+
+
 def described(stage: Stage, topic: str) -> dict[int, dict[str, Any]]:
     """Return the rows of a topic's partitions."""
     return {row["partition"]: row for row in all_described(stage) if row["topic"] == topic}
