@@ -194,7 +194,12 @@ def test_records_that_a_flow_has_skipped_are_found(pair: Pair, tmp_path: Path) -
 
         copied.change_offsets(ahead)
         running.start("second")
-        until(lambda: copied.verify().counts.compared == 40, SECONDS, "20 more records")
+        until(
+            copied.verify,
+            SECONDS,
+            "20 more records",
+            good=lambda result: result.counts.compared == 40,
+        )
         running.kill("second")
     result = copied.verify()
     assert result.verdict == DIFFERS

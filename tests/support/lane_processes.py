@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SUPPORT = Path(__file__).parent
+_LINES = 60
 
 
 class Lanes:
@@ -34,6 +35,14 @@ class Lanes:
         process.kill()
         process.wait(10)
 
+    def logs(self) -> str:
+        """The end of each lane's log, for the report of a test that fails."""
+        texts = [
+            "\n".join([f"-- {log.name}", *log.read_text(errors="replace").splitlines()[-_LINES:]])
+            for log in sorted(self._folder.glob("*.log"))
+        ]
+        return "\n".join(texts)
+
     def end(self) -> None:
         for node in list(self._processes):
             self.kill(node)
@@ -44,5 +53,8 @@ def lanes(servers: str, folder: Path, settings: Mapping[str, str] | None = None)
     running = Lanes(servers, folder, settings or {})
     try:
         yield running
+    except BaseException as error:
+        error.add_note(running.logs())
+        raise
     finally:
         running.end()
