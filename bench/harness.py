@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from documents import order
 from twinlog.engines.exact.kafka_ports import KafkaDestination
-from twinlog.engines.exact.ports import Batch
+from twinlog.engines.ports import Batch
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_config
 from twinlog.kafka.client.metadata import Topic

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol, TypeVar
 
-from twinlog.engines.exact.ports import Appended, Batch, DestinationPort, LogEnd, SourcePort
+from twinlog.engines.ports import Appended, Batch, DestinationPort, LogEnd, SourcePort
 from twinlog.kafka.log.batch import CONTROL, Header, batches, new_header, patched_header
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import RawRecord, build, encode_tail

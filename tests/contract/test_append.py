@@ -16,7 +16,7 @@ from contract.bench import (
     spoiled,
     values,
 )
-from twinlog.engines.exact.ports import Batch
+from twinlog.engines.ports import Batch
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.types import SEQUENCE_MODULUS, TopicPartition
 

@@ -21,7 +21,7 @@ from contract.bench import (
 )
 from contract.kafka_bench import run_on_kafka
 from contract.model_bench import run_on_model
-from twinlog.engines.exact.ports import Batch
+from twinlog.engines.ports import Batch
 from twinlog.kafka.log.batch import HEADER_SIZE, batches, patched_header
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import encoded

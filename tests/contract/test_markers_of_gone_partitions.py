@@ -15,7 +15,7 @@ from contract.bench import Bench
 from contract.kafka_bench import KafkaBench, run_on_kafka
 from contract.model_bench import run_on_model
 from twinlog.engines.exact.kafka_ports import MAX_MARKERS
-from twinlog.engines.exact.ports import MarkerRequest, Markers
+from twinlog.engines.ports import MarkerRequest, Markers
 from twinlog.kafka.protocol.markers import Marker
 from twinlog.kafka.requests import transactions
 from twinlog.kafka.requests.transactions import write_txn_markers

@@ -22,7 +22,7 @@ from contract.bench import (
 )
 from contract.kafka_bench import KafkaBench, run_on_kafka
 from contract.model_bench import ModelBench, run_on_model
-from twinlog.engines.exact.ports import LeaderReport
+from twinlog.engines.ports import LeaderReport
 from twinlog.kafka.errors import Fenced, Retriable
 from twinlog.kafka.log.batch import batches
 from twinlog.kafka.protocol.fetch import Fetched

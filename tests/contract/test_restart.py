@@ -2,7 +2,7 @@
 
 from contract.bench import Bench, batch, last_sequence, leader_of, log_end, send, values
 from contract.kafka_bench import run_on_kafka
-from twinlog.engines.exact.ports import Batch
+from twinlog.engines.ports import Batch
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
 

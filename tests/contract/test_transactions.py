@@ -16,7 +16,7 @@ from contract.bench import (
     values,
 )
 from contract.kafka_bench import KafkaBench, run_on_kafka
-from twinlog.engines.exact.ports import MarkerRequest, Markers
+from twinlog.engines.ports import MarkerRequest, Markers
 from twinlog.kafka.errors import Fenced
 from twinlog.kafka.requests.transactions import ProducerId, add_partitions_to_txn
 from twinlog.kafka.types import TopicPartition

@@ -37,7 +37,7 @@ from switchover_process import Switching
 from waiting import until
 
 from twinlog.engines.exact.kafka_ports import KafkaSource
-from twinlog.engines.exact.ports import WHOLE_TOPIC
+from twinlog.engines.ports import WHOLE_TOPIC
 from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.references import ALLOWED_PATHS

@@ -6,7 +6,7 @@
     coordinator.py    the transaction coordinator
     cluster.py        topics, leaders and replication
     network.py        the connections between clients and brokers
-    ports.py          the two ports of `twinlog.engines.exact.ports` on this model
+    ports.py          the two ports of `twinlog.engines.ports` on this model
     world.py          two clusters and an engine
 
 The model is only useful as far as it equals a broker: `tests/contract` runs one suite on both.

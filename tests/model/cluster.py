@@ -27,7 +27,7 @@ from model.log import OFFSET_OUT_OF_RANGE, Log, Marker, stored_batch
 from model.loop import VirtualLoop
 from model.producers import Refused
 from model.unusual import Unusual
-from twinlog.engines.exact.ports import (
+from twinlog.engines.ports import (
     ActiveProducers,
     Appended,
     Batch,

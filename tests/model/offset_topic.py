@@ -13,7 +13,7 @@ from uuid import UUID
 
 from model.cluster import Cluster
 from model.ports import ModelDestination
-from twinlog.engines.exact.ports import Batch
+from twinlog.engines.ports import Batch
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Disconnected, Reaction, Refusal, Retriable

@@ -1,4 +1,4 @@
-"""The two ports of `twinlog.engines.exact.ports` on the model, over its network.
+"""The two ports of `twinlog.engines.ports` on the model, over its network.
 
 A port belongs to one client (a process); its connections die with the client. This port does what
 the real port does by itself, such as retrying while a coordinator is busy. What the real port
@@ -23,7 +23,7 @@ from model.cluster import (
 from model.coordinator import CONCURRENT_TRANSACTIONS
 from model.log import Marker
 from model.network import Network
-from twinlog.engines.exact.ports import (
+from twinlog.engines.ports import (
     ANSWERED_EACH,
     ActiveProducers,
     Appended,

@@ -15,7 +15,7 @@ from model.cluster import control_records
 from model.log import Marker
 from model.ports import ModelDestination
 from model.world import KEY, World, scenario
-from twinlog.engines.exact.ports import MarkerRequest
+from twinlog.engines.ports import MarkerRequest
 from twinlog.kafka.errors import Disconnected
 from twinlog.kafka.types import TopicPartition
 

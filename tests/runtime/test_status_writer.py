@@ -12,8 +12,8 @@ from sole_owner import owned_for_good
 from twinlog.engines.base import Assignment
 from twinlog.engines.exact.engine import ExactEngine, ExactWriters
 from twinlog.engines.exact.events import LOOK, Failure
-from twinlog.engines.exact.ports import DestinationPort, SourcePort
 from twinlog.engines.exact.shard import Shard
+from twinlog.engines.ports import DestinationPort, SourcePort
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.types import TopicPartition

@@ -10,7 +10,7 @@ from model.offset_topic import ModelOffsetLog, client_of
 from model.ports import ModelDestination, ModelSource
 from simulation.lanes import DestinationMaker, Lane, SourceMaker, World
 from twinlog.engines.base import Engine, LaneContext
-from twinlog.engines.exact.ports import DestinationPort, SourcePort
+from twinlog.engines.ports import DestinationPort, SourcePort
 from twinlog.engines.translated.engine import FlowEngine
 from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions
 from twinlog.engines.translated.reader import FlowReader

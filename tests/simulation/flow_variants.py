@@ -9,7 +9,7 @@ from model.ports import ModelDestination, ModelSource
 from simulation.flow_lanes import FlowVariant
 from simulation.variants import Resending, Unleased
 from twinlog.engines.base import Beginnings
-from twinlog.engines.exact.ports import (
+from twinlog.engines.ports import (
     Appended,
     Batch,
     FetchResult,

@@ -25,8 +25,8 @@ from model.states import ModelStates, StateTopic
 from twinlog.engines.base import Assignment, Engine, PartitionProgress
 from twinlog.engines.exact.engine import ExactEngine, ExactWriters
 from twinlog.engines.exact.partition import ExactPartition
-from twinlog.engines.exact.ports import LogEnd
 from twinlog.engines.exact.shard import Shard
+from twinlog.engines.ports import LogEnd
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import Fenced, TwinlogError
 from twinlog.kafka.types import TopicPartition

@@ -16,7 +16,7 @@ from twinlog.engines.exact.engine import ExactWriters
 from twinlog.engines.exact.foreign import Foreign
 from twinlog.engines.exact.marker_epochs import LastMarker
 from twinlog.engines.exact.marker_writer import MarkerWriter, Prepared
-from twinlog.engines.exact.ports import (
+from twinlog.engines.ports import (
     Appended,
     Batch,
     FetchResult,

@@ -8,7 +8,7 @@ from kafka.protocol.admin import CreateTopicsRequest, DescribeQuorumRequest
 from waiting import until_async
 
 from twinlog.engines.exact.kafka_ports import KafkaDestination
-from twinlog.engines.exact.ports import MarkerRequest, Markers, ProducerIdentity
+from twinlog.engines.ports import MarkerRequest, Markers, ProducerIdentity
 from twinlog.kafka.client.brokers import CONTROLLER
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import Address, ClusterConfig

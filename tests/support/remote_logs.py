@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from twinlog.engines.exact.ports import LogEnd
+from twinlog.engines.ports import LogEnd
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.log.batch import batches
 from twinlog.kafka.log_reader import ReadAlone

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Mapping
 from typing import TypeAlias
 
-from twinlog.engines.exact.ports import Appended
+from twinlog.engines.ports import Appended
 from twinlog.kafka.types import TopicPartition
 
 Answers: TypeAlias = Mapping[TopicPartition, Appended]

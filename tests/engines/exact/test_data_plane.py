@@ -33,7 +33,10 @@ from twinlog.engines.exact.filler_ids import FillerIds
 from twinlog.engines.exact.marker_epochs import LastMarker
 from twinlog.engines.exact.marker_writer import MarkerWriter
 from twinlog.engines.exact.partition import ExactPartition
-from twinlog.engines.exact.ports import (
+from twinlog.engines.exact.shard import Shard
+from twinlog.engines.exact.spec import PartitionSpec, PartitionStage
+from twinlog.engines.loop_steps import Steps
+from twinlog.engines.ports import (
     WHOLE_TOPIC,
     Appended,
     DestinationPort,
@@ -43,9 +46,6 @@ from twinlog.engines.exact.ports import (
     ProducerIdentity,
     SourcePort,
 )
-from twinlog.engines.exact.shard import Shard
-from twinlog.engines.exact.spec import PartitionSpec, PartitionStage
-from twinlog.engines.loop_steps import Steps
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
 from twinlog.kafka.log.batch import LOG_APPEND_TIME

@@ -13,9 +13,9 @@ from sole_owner import owned_for_good
 from twinlog.engines.exact import fetch_loops
 from twinlog.engines.exact.data_plane import DataPlane
 from twinlog.engines.exact.fetch_loops import DISTANT_FETCHERS, DISTANT_S, FetchLoops
-from twinlog.engines.exact.ports import DestinationPort, FetchResult, SourcePort
 from twinlog.engines.exact.shard import Shard
 from twinlog.engines.exact.spec import PartitionSpec
+from twinlog.engines.ports import DestinationPort, FetchResult, SourcePort
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.types import FetchPosition, TopicPartition
 

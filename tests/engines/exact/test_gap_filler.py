@@ -14,9 +14,9 @@ from twinlog.engines.exact.events import LOOK, Queued
 from twinlog.engines.exact.filler_ids import FillerIds
 from twinlog.engines.exact.marker_writer import MarkerWriter
 from twinlog.engines.exact.partition import ExactPartition
-from twinlog.engines.exact.ports import DestinationPort, LogEnd, SourcePort
 from twinlog.engines.exact.shard import Shard
 from twinlog.engines.exact.spec import PartitionSpec
+from twinlog.engines.ports import DestinationPort, LogEnd, SourcePort
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import Retriable
 from twinlog.kafka.types import Offset, TopicPartition

@@ -13,7 +13,8 @@ from kafka.protocol.admin import AlterClientQuotasRequest, DeleteTopicsRequest
 from waiting import until_async
 
 from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
-from twinlog.engines.exact.ports import (
+from twinlog.engines.exact.proof import TAIL_BYTES, Claim, Differs, Proven, prove
+from twinlog.engines.ports import (
     Appended,
     Batch,
     FetchResult,
@@ -21,7 +22,6 @@ from twinlog.engines.exact.ports import (
     MarkerRequest,
     Markers,
 )
-from twinlog.engines.exact.proof import TAIL_BYTES, Claim, Differs, Proven, prove
 from twinlog.kafka.client.brokers import CONTROLLER
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Disconnected, Fenced, Retriable

@@ -13,8 +13,8 @@ from sole_owner import owned_for_good
 
 from model.ports import ModelDestination
 from model.world import KEY, World, scenario
-from twinlog.engines.exact.ports import Appended, Batch
 from twinlog.engines.exact.spec import PartitionStage
+from twinlog.engines.ports import Appended, Batch
 from twinlog.kafka.errors import Disconnected
 from twinlog.kafka.types import TopicPartition
 

@@ -46,8 +46,8 @@ from twinlog.engines.exact.events import (
 )
 from twinlog.engines.exact.machine import step
 from twinlog.engines.exact.partition import Condition, ExactPartition
-from twinlog.engines.exact.ports import Appended, LeaderReport, LogEnd
 from twinlog.engines.exact.spec import PartitionSpec, PartitionStage
+from twinlog.engines.ports import Appended, LeaderReport, LogEnd
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.types import (
     EpochEnd,

@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 from batch_builders import ABORT, COMMIT, altered, batch, holed, marker, record
 
-from twinlog.engines.exact.ports import DestinationPort, SourcePort
 from twinlog.engines.exact.proof import Claim, Differs, Proven, Result, Unread, prove
+from twinlog.engines.ports import DestinationPort, SourcePort
 from twinlog.kafka.log.batch import LOG_APPEND_TIME, TRANSACTIONAL, batches
 from twinlog.kafka.log.compression import MAX_DECOMPRESSED, Codec
 from twinlog.kafka.log_reader import ReadAlone

@@ -35,8 +35,8 @@ from twinlog.engines.exact.marker_epochs import (
     LastMarker,
 )
 from twinlog.engines.exact.marker_writer import SHARED_GAP, MarkerWriter, write_all
-from twinlog.engines.exact.ports import Batch, LogEnd, MarkerRequest, ProducerIdentity
 from twinlog.engines.exact.shard import Shard
+from twinlog.engines.ports import Batch, LogEnd, MarkerRequest, ProducerIdentity
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import Disconnected, Fenced, Refusal, Retriable
 from twinlog.kafka.log.batch import HEADER_SIZE, batches

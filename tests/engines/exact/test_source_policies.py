@@ -12,8 +12,8 @@ import pytest
 from model.world import KEY, World, scenario
 from twinlog.engines.exact import source_policies
 from twinlog.engines.exact.partition import ExactPartition
-from twinlog.engines.exact.ports import SourcePort
 from twinlog.engines.exact.source_policies import SourcePolicies
+from twinlog.engines.ports import SourcePort
 from twinlog.kafka.errors import Retriable
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.absence import LOOK_INTERVAL_S, Absence

@@ -7,7 +7,7 @@ import pytest
 from batch_builders import batch, record
 from remote_logs import RemoteLog
 
-from twinlog.engines.exact.ports import DestinationPort
+from twinlog.engines.ports import DestinationPort
 from twinlog.engines.transactional import remote_reader
 from twinlog.engines.transactional.remote_reader import RemoteBatches, read_batches
 from twinlog.kafka.error_codes import ErrorCode

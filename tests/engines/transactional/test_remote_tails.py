@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from remote_logs import RemoteLog
 
-from twinlog.engines.exact.ports import DestinationPort
+from twinlog.engines.ports import DestinationPort
 from twinlog.engines.transactional import remote_reader
 from twinlog.engines.transactional.remote_tails import (
     OlderPosition,

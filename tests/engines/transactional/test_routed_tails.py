@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from remote_logs import RemoteLog
 
-from twinlog.engines.exact.ports import WHOLE_TOPIC, DestinationPort, LeaderReport, LogEnd
+from twinlog.engines.ports import WHOLE_TOPIC, DestinationPort, LeaderReport, LogEnd
 from twinlog.engines.transactional.remote_tails import (
     LandedBatches,
     RemoteTail,

@@ -10,7 +10,7 @@ import pytest
 from batch_builders import COMMIT, batch, marker, record
 from remote_logs import RemoteLog
 
-from twinlog.engines.exact.ports import LeaderReport, LogEnd
+from twinlog.engines.ports import LeaderReport, LogEnd
 from twinlog.engines.transactional import positions, settled
 from twinlog.engines.transactional.positions import (
     SettledPosition,

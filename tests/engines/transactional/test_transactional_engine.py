@@ -12,7 +12,7 @@ import pytest
 from batch_builders import record
 from flow_assignment import ASSIGNMENT
 
-from twinlog.engines.exact.ports import LeaderReport
+from twinlog.engines.ports import LeaderReport
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.transactional.engine import TransactionalEngine
 from twinlog.engines.transactional.outputs import Outputs

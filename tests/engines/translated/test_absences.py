@@ -12,7 +12,7 @@ from flow_assignment import ASSIGNMENT
 
 from twinlog.engines.base import PartitionProgress
 from twinlog.engines.exact.absence_reader import LATER_COMPACTED, SUSPECT_S, UNPROVEN_S
-from twinlog.engines.exact.ports import FetchResult, SourcePort
+from twinlog.engines.ports import FetchResult, SourcePort
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions, FlowStage
 from twinlog.engines.translated.reader import FlowReader

@@ -23,7 +23,7 @@ from transformed_flows import consumed, flow_properties
 from waiting import until
 
 from conftest import Pair
-from twinlog.engines.exact.ports import Appended, Batch, FetchResult, LeaderReport
+from twinlog.engines.ports import Appended, Batch, FetchResult, LeaderReport
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.translated import sender
 from twinlog.engines.translated.engine import FlowEngine

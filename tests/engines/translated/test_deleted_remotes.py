@@ -18,7 +18,7 @@ from waiting import until
 from conftest import Pair
 from twinlog import MirrorAdmin
 from twinlog.engines.base import Sealed, Sealing
-from twinlog.engines.exact.ports import DestinationPort, LogEnd
+from twinlog.engines.ports import DestinationPort, LogEnd
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.transactional.positions import position_group
 from twinlog.engines.transactional.writers import TransactionalWriters

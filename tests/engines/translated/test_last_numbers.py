@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from twinlog.engines.exact.ports import ActiveProducers, DestinationPort, LogEnd
+from twinlog.engines.ports import ActiveProducers, DestinationPort, LogEnd
 from twinlog.engines.translated.last_numbers import LastNumbers, ask_last_numbers, last_number
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.types import (

@@ -11,7 +11,7 @@ from flow_assignment import ASSIGNMENT
 from waiting import until_async
 
 from twinlog.engines.base import PartitionProgress
-from twinlog.engines.exact.ports import FetchResult, LeaderReport, SourcePort
+from twinlog.engines.ports import FetchResult, LeaderReport, SourcePort
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.translated import leader_bounds
 from twinlog.engines.translated.engine import FlowEngine

@@ -10,7 +10,7 @@ import pytest
 from sole_owner import owned_for_good
 
 from twinlog.engines.base import Assignment, LaneContext
-from twinlog.engines.exact.ports import DestinationPort, LeaderReport, SourcePort
+from twinlog.engines.ports import DestinationPort, LeaderReport, SourcePort
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.translated.engine import FlowEngine, source_begins
 from twinlog.engines.translated.partitions import FlowPartition, FlowStage

@@ -20,7 +20,7 @@ from unusual_sources import compile_selector
 from waiting import until
 
 from conftest import Pair
-from twinlog.engines.exact.ports import FetchResult, SourcePort
+from twinlog.engines.ports import FetchResult, SourcePort
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions, FlowStage
 from twinlog.engines.translated.reader import FlowReader

@@ -13,7 +13,7 @@ from loop_beats import beating
 
 from twinlog.engines import loop_steps
 from twinlog.engines.base import PartitionProgress
-from twinlog.engines.exact.ports import FetchResult, SourcePort
+from twinlog.engines.ports import FetchResult, SourcePort
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions, FlowStage
 from twinlog.engines.translated.reader import FlowReader

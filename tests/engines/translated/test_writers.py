@@ -14,7 +14,7 @@ from stored_beginnings import MemoryBeginnings
 
 from twinlog.engines.base import LaneContext, Sealed, Sealing
 from twinlog.engines.exact.data_id import DataId
-from twinlog.engines.exact.ports import ActiveProducers, DestinationPort, LogEnd, ProducerIdentity
+from twinlog.engines.ports import ActiveProducers, DestinationPort, LogEnd, ProducerIdentity
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.translated import writers as writers_module
 from twinlog.engines.translated.location import NotLocated, ToLocate

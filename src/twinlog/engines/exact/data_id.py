@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 
 from twinlog.engines.exact.marker_polls import MarkerPolls
-from twinlog.engines.exact.ports import DestinationPort, ProducerIdentity
+from twinlog.engines.ports import DestinationPort, ProducerIdentity
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.log.batch import Header, batches
 from twinlog.kafka.types import Offset, ProducerId, TopicPartition

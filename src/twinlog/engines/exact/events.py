@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
 from twinlog.engines.exact.append import Plan, Position
-from twinlog.engines.exact.ports import Appended, LeaderReport, LogEnd
+from twinlog.engines.ports import Appended, LeaderReport, LogEnd
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.types import EpochEnd, LeaderEpoch, LogBounds, Offset
 from twinlog.mirror.plan import Piece

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from itertools import takewhile
 from typing import NamedTuple
 
-from twinlog.engines.exact.ports import DestinationPort
+from twinlog.engines.ports import DestinationPort
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.log.batch import Header, batches
 from twinlog.kafka.log.markers import commits

@@ -26,7 +26,7 @@ from collections.abc import Collection, Mapping
 from itertools import chain
 
 from twinlog.engines.exact.marker_polls import MarkerPolls
-from twinlog.engines.exact.ports import DestinationPort, LogEnd, ProducerIdentity
+from twinlog.engines.ports import DestinationPort, LogEnd, ProducerIdentity
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import TwinlogError
 from twinlog.kafka.types import Offset, TopicPartition

@@ -28,8 +28,8 @@ from twinlog.engines.exact.events import (
 from twinlog.engines.exact.marker_writer import write_all
 from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.plane import Plane
-from twinlog.engines.exact.ports import LogEnd
 from twinlog.engines.exact.shard import Shard
+from twinlog.engines.ports import LogEnd
 from twinlog.kafka.errors import Disconnected, Retriable, UserError
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.plan import Gap

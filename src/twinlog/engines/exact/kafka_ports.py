@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from twinlog.engines.exact.node_writer import Answers, NodeWriter
-from twinlog.engines.exact.ports import (
+from twinlog.engines.ports import (
     ANSWERED_EACH,
     WHOLE_TOPIC,
     ActiveProducers,

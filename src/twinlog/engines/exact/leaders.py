@@ -10,7 +10,7 @@ from collections.abc import Callable
 from twinlog.engines.exact.events import DestinationLed, Event, SourceLed
 from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.plane import Plane
-from twinlog.engines.exact.ports import WHOLE_TOPIC, DestinationPort, LeaderReport, SourcePort
+from twinlog.engines.ports import WHOLE_TOPIC, DestinationPort, LeaderReport, SourcePort
 from twinlog.kafka.errors import Retriable
 from twinlog.kafka.types import TopicPartition
 

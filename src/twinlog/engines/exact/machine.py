@@ -74,8 +74,8 @@ from twinlog.engines.exact.events import (
     Unsettled,
 )
 from twinlog.engines.exact.partition import ExactPartition
-from twinlog.engines.exact.ports import Appended, LeaderReport, LogEnd
 from twinlog.engines.exact.spec import PartitionStage
+from twinlog.engines.ports import Appended, LeaderReport, LogEnd
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Reaction, Refusal, code_of
 from twinlog.kafka.types import EpochEnd, LeaderEpoch, Offset

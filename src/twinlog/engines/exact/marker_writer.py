@@ -44,7 +44,7 @@ from twinlog.engines.exact.marker_epochs import (
     settled,
     used_up,
 )
-from twinlog.engines.exact.ports import (
+from twinlog.engines.ports import (
     ANSWERED_EACH,
     ActiveProducers,
     DestinationPort,

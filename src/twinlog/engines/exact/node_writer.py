@@ -32,7 +32,7 @@ from copy import copy
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
-from twinlog.engines.exact.ports import Appended, Batch
+from twinlog.engines.ports import Appended, Batch
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.connection import Connection
 from twinlog.kafka.errors import Disconnected, ProtocolError, Retriable, TwinlogError

@@ -6,8 +6,8 @@ from typing import Protocol
 
 from twinlog.engines.exact.events import Event
 from twinlog.engines.exact.partition import ExactPartition
-from twinlog.engines.exact.ports import DestinationPort, SourcePort
 from twinlog.engines.exact.shard import Shard
+from twinlog.engines.ports import DestinationPort, SourcePort
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.types import TopicPartition
 

@@ -26,8 +26,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from twinlog.engines.exact.bulk import is_bulk
 from twinlog.engines.exact.compare import Mismatch, comparing
-from twinlog.engines.exact.ports import DestinationPort, SourcePort
 from twinlog.engines.loop_steps import Steps
+from twinlog.engines.ports import DestinationPort, SourcePort
 from twinlog.kafka.errors import CorruptBatch, Refusal
 from twinlog.kafka.log.batch import HEADER_SIZE, Header, LegacyBatch, batches
 from twinlog.kafka.log.leader_epochs import epoch_at

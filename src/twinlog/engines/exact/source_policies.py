@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Final
 
-from twinlog.engines.exact.ports import SourcePort
+from twinlog.engines.ports import SourcePort
 from twinlog.kafka.errors import TwinlogError
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.placement import MirrorPartition

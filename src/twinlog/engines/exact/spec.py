@@ -4,7 +4,7 @@ import enum
 from dataclasses import dataclass
 from uuid import UUID
 
-from twinlog.engines.exact.ports import LeaderReport
+from twinlog.engines.ports import LeaderReport
 from twinlog.kafka.client.metadata import is_another
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.types import TopicPartition

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, TypeVar
 from twinlog.engines.base import LaneContext, Observer
 from twinlog.engines.dataframes import DataFrames, QueryUnusable
 from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
-from twinlog.engines.exact.ports import DestinationPort, SourcePort
+from twinlog.engines.ports import DestinationPort, SourcePort
 from twinlog.engines.transactional.kept_positions import KEEP_S
 from twinlog.engines.transactional.micro_batch import frame_outputs
 from twinlog.engines.transactional.outputs import BATCH_BYTES, Outputs, RecordFailure, transformed

@@ -33,7 +33,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from twinlog.engines.exact.ports import DestinationPort, LogEnd
+from twinlog.engines.ports import DestinationPort, LogEnd
 from twinlog.engines.transactional.remote_reader import RemoteBatches, read_batches
 from twinlog.engines.translated.remote_log import LostEnd, check_tail
 from twinlog.kafka.error_codes import ErrorCode

@@ -31,7 +31,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from twinlog.engines.exact.ports import DestinationPort, LeaderReport
+from twinlog.engines.ports import DestinationPort, LeaderReport
 from twinlog.engines.transactional.remote_tails import (
     LandedBatches,
     RemoteTail,

@@ -26,7 +26,7 @@ from typing import Final
 from uuid import UUID
 
 from twinlog.engines.base import Beginnings, LaneContext, Sealed, Sealing
-from twinlog.engines.exact.ports import DestinationPort
+from twinlog.engines.ports import DestinationPort
 from twinlog.engines.transactional.kept_positions import KeptPositions, to_keep
 from twinlog.engines.transactional.losses import SettledLosses, passed, proved, unsettled
 from twinlog.engines.transactional.own_writes import by_remote, own_ids

@@ -23,7 +23,7 @@ from twinlog.engines.exact.absence_reader import (
     UNPROVEN_S,
     reading_of,
 )
-from twinlog.engines.exact.ports import SourcePort
+from twinlog.engines.ports import SourcePort
 from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions, SourceQueue
 from twinlog.kafka.errors import Reaction, TwinlogError, code_of
 from twinlog.kafka.types import Offset

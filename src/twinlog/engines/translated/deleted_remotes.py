@@ -11,8 +11,8 @@ import logging
 from collections.abc import Mapping
 
 from twinlog.engines.base import Sealed
-from twinlog.engines.exact.ports import DestinationPort
 from twinlog.engines.exact.sightings import Sightings
+from twinlog.engines.ports import DestinationPort
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import Retriable
 from twinlog.kafka.types import UNKNOWN_OFFSET, Offset, TopicPartition

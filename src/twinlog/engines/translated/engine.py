@@ -29,7 +29,7 @@ from twinlog.engines.base import (
     ThrottledReads,
 )
 from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
-from twinlog.engines.exact.ports import (
+from twinlog.engines.ports import (
     DestinationPort,
     SourcePort,
 )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from twinlog.engines.exact.marker_polls import MarkerPolls
-from twinlog.engines.exact.ports import ActiveProducers, DestinationPort
+from twinlog.engines.ports import ActiveProducers, DestinationPort
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.types import Offset, Sequence, TopicPartition
 from twinlog.mirror.sequence_plan import NOTHING, SequencePlan, Taken

@@ -9,7 +9,7 @@ source: the time of last contact, and lag 0, are what the leader says (KIP-392).
 import logging
 from typing import Any, Final
 
-from twinlog.engines.exact.ports import SourcePort
+from twinlog.engines.ports import SourcePort
 from twinlog.engines.translated.partitions import FlowPartitions
 from twinlog.kafka.errors import TwinlogError
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Generic
 
 from twinlog.engines.base import Assignment
-from twinlog.engines.exact.ports import (
+from twinlog.engines.ports import (
     WHOLE_TOPIC,
     DestinationPort,
     LeaderReport,

@@ -12,7 +12,7 @@ start; one that lacks none holds all that was ever appended to it.
 import asyncio
 from typing import Final, NamedTuple
 
-from twinlog.engines.exact.ports import DestinationPort
+from twinlog.engines.ports import DestinationPort
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable
 from twinlog.kafka.log.batch import Header, batches
