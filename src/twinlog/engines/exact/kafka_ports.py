@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from twinlog.engines.exact.node_writer import Answers, NodeWriter
+from twinlog.engines.destination.node_writer import Answers, NodeWriter
 from twinlog.engines.ports import (
     ANSWERED_EACH,
     WHOLE_TOPIC,

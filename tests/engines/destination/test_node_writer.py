@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from twinlog.engines.exact import node_writer
-from twinlog.engines.exact.node_writer import NodeWriter
+from twinlog.engines.destination import node_writer
+from twinlog.engines.destination.node_writer import NodeWriter
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Fenced, Retriable
 from twinlog.kafka.requests.topic_keys import TopicKeys

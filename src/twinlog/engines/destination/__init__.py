@@ -1,0 +1,1 @@
+"""How every engine writes to the destination."""
