@@ -32,7 +32,7 @@ from pathlib import Path
 
 from kafka.protocol.admin import CreateTopicsRequest
 
-from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
+from twinlog.engines.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.ports import Batch, ProducerIdentity
 from twinlog.kafka import types
 from twinlog.kafka.client.brokers import CONTROLLER

@@ -51,7 +51,7 @@ from harness import (
     twinlog,
     undisturbed,
 )
-from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
+from twinlog.engines.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.requests.topics import delete_topics
 from twinlog.kafka.types import TopicPartition

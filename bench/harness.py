@@ -25,7 +25,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from documents import order
-from twinlog.engines.exact.kafka_ports import KafkaDestination
+from twinlog.engines.kafka_ports import KafkaDestination
 from twinlog.engines.ports import Batch
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_config

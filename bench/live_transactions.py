@@ -39,7 +39,7 @@ from harness import (
     twinlog,
 )
 from transactions import PRODUCERS, RECORDS, VALUE_BYTES
-from twinlog.engines.exact.kafka_ports import KafkaDestination
+from twinlog.engines.kafka_ports import KafkaDestination
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.requests.topics import delete_topics
 from twinlog.kafka.types import TopicPartition

@@ -26,7 +26,7 @@ from multiprocessing import get_context
 import results
 from harness import Properties, client, connect, make_topic, plain, start_cluster
 from transactions import RECORDS, VALUE_BYTES
-from twinlog.engines.exact.kafka_ports import KafkaDestination
+from twinlog.engines.kafka_ports import KafkaDestination
 from twinlog.engines.ports import Batch, MarkerRequest, Markers, ProducerIdentity
 from twinlog.kafka import types
 from twinlog.kafka.log.batch import patched_header

@@ -31,7 +31,7 @@ from harness import (
     start_cluster,
     twinlog,
 )
-from twinlog.engines.exact.kafka_ports import KafkaDestination
+from twinlog.engines.kafka_ports import KafkaDestination
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.types import TopicPartition

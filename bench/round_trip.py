@@ -26,9 +26,9 @@ from pathlib import Path
 from harness import Load, client, make_topic, preload
 from relay import relaying
 from twinlog.engines.exact.data_plane import DataPlane
-from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.exact.shard import Shard
 from twinlog.engines.exact.spec import PartitionSpec
+from twinlog.engines.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.requests.topics import delete_topics

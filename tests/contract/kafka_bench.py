@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from contract.bench import Behaviour, until
-from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
+from twinlog.engines.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import Address, ClusterConfig
 from twinlog.kafka.types import TopicPartition

@@ -14,7 +14,7 @@ import pytest
 from contract.bench import Bench
 from contract.kafka_bench import KafkaBench, run_on_kafka
 from contract.model_bench import run_on_model
-from twinlog.engines.exact.kafka_ports import MAX_MARKERS
+from twinlog.engines.kafka_ports import MAX_MARKERS
 from twinlog.engines.ports import MarkerRequest, Markers
 from twinlog.kafka.protocol.markers import Marker
 from twinlog.kafka.requests import transactions

@@ -29,7 +29,7 @@ from clients import client
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from twinlog.engines.exact.kafka_ports import KafkaSource
+from twinlog.engines.kafka_ports import KafkaSource
 from twinlog.kafka.log.batch import DELETE_HORIZON, Header, batches
 from twinlog.kafka.types import AbortedTransaction
 from twinlog.kafka.types import TopicPartition as Key

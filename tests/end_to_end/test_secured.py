@@ -36,7 +36,7 @@ from secured_clusters import (
 from switchover_process import Switching
 from waiting import until
 
-from twinlog.engines.exact.kafka_ports import KafkaSource
+from twinlog.engines.kafka_ports import KafkaSource
 from twinlog.engines.ports import WHOLE_TOPIC
 from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
 from twinlog.kafka.client.cluster import KafkaCluster

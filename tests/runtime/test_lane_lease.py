@@ -7,7 +7,7 @@ from small_cluster import INIT_PRODUCER_ID, SmallCluster, small_cluster
 from waiting import until_async
 
 from twinlog.engines.exact.engine import ExactEngines
-from twinlog.engines.exact.kafka_ports import KafkaDestination
+from twinlog.engines.kafka_ports import KafkaDestination
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import Fenced
 from twinlog.mirror.settings import EXACT

@@ -20,9 +20,9 @@ from tcp_proxy import PROXIED, PROXIED_LISTENER, WRITE_TXN_MARKERS, Proxies
 from waiting import until_async
 
 from twinlog.engines.exact.data_plane import DataPlane
-from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.exact.shard import Shard
 from twinlog.engines.exact.spec import PartitionSpec, PartitionStage
+from twinlog.engines.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import Address, ClusterConfig

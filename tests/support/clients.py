@@ -7,7 +7,7 @@ from typing import NamedTuple
 from kafka.protocol.admin import CreateTopicsRequest, DescribeQuorumRequest
 from waiting import until_async
 
-from twinlog.engines.exact.kafka_ports import KafkaDestination
+from twinlog.engines.kafka_ports import KafkaDestination
 from twinlog.engines.ports import MarkerRequest, Markers, ProducerIdentity
 from twinlog.kafka.client.brokers import CONTROLLER
 from twinlog.kafka.client.cluster import KafkaCluster

@@ -28,7 +28,7 @@ from twinlog.engines.base import (
     SharedWriters,
     ThrottledReads,
 )
-from twinlog.engines.exact.kafka_ports import KafkaSource
+from twinlog.engines.kafka_ports import KafkaSource
 from twinlog.engines.kinds import KINDS
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal, Retriable

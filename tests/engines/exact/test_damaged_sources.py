@@ -21,10 +21,10 @@ from waiting import until_async
 
 from twinlog.engines.exact import sender
 from twinlog.engines.exact.data_plane import DataPlane
-from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.shard import Shard
 from twinlog.engines.exact.spec import PartitionSpec, PartitionStage
+from twinlog.engines.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.log.batch import Header, batches, patched_header
 from twinlog.kafka.types import TopicPartition

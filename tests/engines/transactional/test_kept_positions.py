@@ -13,7 +13,7 @@ from sole_owner import owned_for_good
 from stored_beginnings import MemoryBeginnings
 
 from twinlog.engines.base import LaneContext
-from twinlog.engines.exact.kafka_ports import KafkaDestination
+from twinlog.engines.kafka_ports import KafkaDestination
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.transactional import kept_positions
 from twinlog.engines.transactional.positions import position_group

@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Producer
 from secured_clusters import PASSWORDS, Secured, sasl
 
-from twinlog.engines.exact.kafka_ports import KafkaDestination
+from twinlog.engines.kafka_ports import KafkaDestination
 from twinlog.engines.transactional.remote_tails import tail_of_batch
 from twinlog.engines.transactional.routed_tails import RoutedLoss, RoutedTail, compare_routed
 from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType

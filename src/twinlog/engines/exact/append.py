@@ -292,7 +292,7 @@ class PartitionAppend:
 
         If the batch before it is refused (too large, too few in-sync replicas, the leader changed),
         a broker that does not know the producer appends this one in its place, whatever its
-        sequence: 3.9.1 and 4.3.1 do (tests/engines/exact/test_kafka_ports.py). So a batch is in
+        sequence: 3.9.1 and 4.3.1 do (tests/engines/test_kafka_ports.py). So a batch is in
         flight alone until one is acknowledged, and while acknowledged ones are so old that the
         broker may forget the producer.
         """

@@ -29,10 +29,10 @@ from twinlog.engines.base import (
 from twinlog.engines.exact.append import Phase
 from twinlog.engines.exact.data_plane import DataPlane
 from twinlog.engines.exact.foreign import Foreign, Searched
-from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.shard import Shard
 from twinlog.engines.exact.spec import PartitionSpec, PartitionStage
+from twinlog.engines.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.ports import DestinationPort, SourcePort
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.cluster import KafkaCluster

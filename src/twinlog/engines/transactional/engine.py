@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from twinlog.engines.base import LaneContext, Observer
 from twinlog.engines.dataframes import DataFrames, QueryUnusable
-from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
+from twinlog.engines.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.ports import DestinationPort, SourcePort
 from twinlog.engines.transactional.kept_positions import KEEP_S
 from twinlog.engines.transactional.micro_batch import frame_outputs

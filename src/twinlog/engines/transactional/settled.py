@@ -11,7 +11,7 @@ takes the position does not compare it later.
 
 from collections.abc import Mapping
 
-from twinlog.engines.exact.kafka_ports import KafkaDestination
+from twinlog.engines.kafka_ports import KafkaDestination
 from twinlog.engines.transactional.positions import SettledPosition, routed_of, tail_of
 from twinlog.engines.transactional.remote_tails import TailProblem, compare_tails
 from twinlog.engines.transactional.routed_tails import (

@@ -28,7 +28,7 @@ from twinlog.engines.base import (
     SharedWriters,
     ThrottledReads,
 )
-from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
+from twinlog.engines.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.ports import (
     DestinationPort,
     SourcePort,

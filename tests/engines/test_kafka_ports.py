@@ -12,8 +12,8 @@ from clients import client, make_topic
 from kafka.protocol.admin import AlterClientQuotasRequest, DeleteTopicsRequest
 from waiting import until_async
 
-from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.exact.proof import TAIL_BYTES, Claim, Differs, Proven, prove
+from twinlog.engines.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.ports import (
     Appended,
     Batch,
