@@ -11,7 +11,7 @@ endless attempts would use up the id's epochs.
 import asyncio
 from collections.abc import Collection, Mapping
 
-from twinlog.engines.exact.marker_polls import MarkerPolls
+from twinlog.engines.destination.marker_polls import MarkerPolls
 from twinlog.engines.ports import DestinationPort, ProducerIdentity
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.log.batch import Header, batches

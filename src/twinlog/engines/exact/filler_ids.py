@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from itertools import chain
 
-from twinlog.engines.exact.marker_polls import MarkerPolls
+from twinlog.engines.destination.marker_polls import MarkerPolls
 from twinlog.engines.ports import DestinationPort, LogEnd, ProducerIdentity
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import TwinlogError

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from twinlog.engines.exact.marker_polls import MarkerPolls
+from twinlog.engines.destination.marker_polls import MarkerPolls
 from twinlog.engines.ports import ActiveProducers, DestinationPort
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.types import Offset, Sequence, TopicPartition
