@@ -25,8 +25,8 @@ from model.log import Marker
 from model.loop import VirtualLoop, run
 from model.network import Faults, Network
 from model.ports import ModelDestination
+from twinlog.engines.destination.data_id import DataId
 from twinlog.engines.exact import marker_writer
-from twinlog.engines.exact.data_id import DataId
 from twinlog.engines.exact.fence_search import _stored
 from twinlog.engines.exact.marker_epochs import (
     LAST_COORDINATOR_EPOCH,

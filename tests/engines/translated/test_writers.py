@@ -13,7 +13,7 @@ from sole_owner import owned_for_good
 from stored_beginnings import MemoryBeginnings
 
 from twinlog.engines.base import LaneContext, Sealed, Sealing
-from twinlog.engines.exact.data_id import DataId
+from twinlog.engines.destination.data_id import DataId
 from twinlog.engines.ports import ActiveProducers, DestinationPort, LogEnd, ProducerIdentity
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.translated import writers as writers_module

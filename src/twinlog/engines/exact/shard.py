@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from uuid import UUID
 
-from twinlog.engines.exact.data_id import DataId
+from twinlog.engines.destination.data_id import DataId
 from twinlog.engines.exact.fence_search import FenceSearch, refusals
 from twinlog.engines.exact.filler_ids import FillerIds
 from twinlog.engines.exact.foreign import Foreign, Searched, find_foreign

@@ -30,7 +30,7 @@ from typing import Final
 from uuid import UUID
 
 from twinlog.engines.base import NOTHING_COPIED, Beginnings, LaneContext, Sealed, Sealing
-from twinlog.engines.exact.data_id import DataId
+from twinlog.engines.destination.data_id import DataId
 from twinlog.engines.ports import DestinationPort
 from twinlog.engines.translated.deleted_remotes import DeletedRemotes
 from twinlog.engines.translated.last_numbers import LastNumbers, ask_last_numbers
