@@ -19,11 +19,11 @@ from types import MappingProxyType
 from uuid import UUID
 
 from twinlog.engines.destination.data_id import DataId
+from twinlog.engines.destination.sightings import Sightings
 from twinlog.engines.exact.fence_search import FenceSearch, refusals
 from twinlog.engines.exact.filler_ids import FillerIds
 from twinlog.engines.exact.foreign import Foreign, Searched, find_foreign
 from twinlog.engines.exact.marker_writer import MarkerWriter
-from twinlog.engines.exact.sightings import Sightings
 from twinlog.engines.ports import DestinationPort, LogEnd
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.metadata import is_another

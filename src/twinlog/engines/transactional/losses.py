@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from twinlog.engines.exact.sightings import Sightings
+from twinlog.engines.destination.sightings import Sightings
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.transactional.remote_tails import ShorterLog, TailProblem
 from twinlog.engines.transactional.routed_tails import RoutedLoss, RoutedTails

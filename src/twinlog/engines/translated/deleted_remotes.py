@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 
 from twinlog.engines.base import Sealed
-from twinlog.engines.exact.sightings import Sightings
+from twinlog.engines.destination.sightings import Sightings
 from twinlog.engines.ports import DestinationPort
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import Retriable
