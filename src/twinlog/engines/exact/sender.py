@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from typing import Final
 
+from twinlog.engines.destination.given_requests import GivenRequests
 from twinlog.engines.exact.events import BatchAnswered, BatchLost, BatchNotSent, LeadersDoubted
 from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.plane import Plane
-from twinlog.engines.given_requests import GivenRequests
 from twinlog.engines.ports import Appended, Batch
 from twinlog.kafka.errors import Disconnected, Fenced, Retriable
 from twinlog.kafka.log.batch import patched_header

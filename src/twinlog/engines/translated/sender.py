@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Final
 
-from twinlog.engines.given_requests import GivenRequests
+from twinlog.engines.destination.given_requests import GivenRequests
 from twinlog.engines.ports import Appended, Batch, DestinationPort
 from twinlog.engines.translated.partitions import (
     LACKS_REPLICAS,
