@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from twinlog.engines.exact.append import PartitionAppend, Phase
-from twinlog.engines.exact.jumps import Jump
 from twinlog.engines.exact.log_starts import LogStarts
 from twinlog.engines.exact.spec import PartitionSpec, PartitionStage
+from twinlog.engines.source.jumps import Jump
 from twinlog.kafka.log.leader_epochs import SourceEpochs
 from twinlog.kafka.types import (
     UNKNOWN_EPOCH,

@@ -16,8 +16,8 @@ from random import Random
 from typing import Final, Generic, Protocol, TypeVar
 
 from twinlog.engines.base import Assignment, PartitionProgress, SharedWriters
-from twinlog.engines.exact.jumps import Jump
 from twinlog.engines.settings import LaneSettings
+from twinlog.engines.source.jumps import Jump
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.log.leader_epochs import SourceEpochs
 from twinlog.kafka.types import (

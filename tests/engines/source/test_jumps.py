@@ -1,10 +1,10 @@
-"""Twin of twinlog.engines.exact.jumps: skipped offsets are accepted if two answers skip them."""
+"""Twin of twinlog.engines.source.jumps: skipped offsets are accepted if two answers skip them."""
 
 from batch_builders import batch, holed, record
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog.engines.exact.jumps import Jump, believe
+from twinlog.engines.source.jumps import Jump, believe
 from twinlog.kafka.log.batch import CONTROL, TRANSACTIONAL
 from twinlog.kafka.types import Offset
 from twinlog.mirror.absence import Absence

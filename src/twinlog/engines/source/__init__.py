@@ -1,0 +1,1 @@
+"""How every engine reads the source, and what its answers prove."""
