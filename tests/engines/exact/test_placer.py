@@ -10,7 +10,7 @@ from twinlog.engines.exact.leaders import Leaders
 from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.placer import Placer
 from twinlog.engines.exact.plane import Plane
-from twinlog.engines.exact.source_policies import SourcePolicies
+from twinlog.engines.source.policies import SourcePolicies
 
 
 class Slow(Placer):

@@ -56,10 +56,10 @@ from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.placer import Placer
 from twinlog.engines.exact.sender import Sender
 from twinlog.engines.exact.shard import Shard
-from twinlog.engines.exact.source_policies import SourcePolicies
 from twinlog.engines.exact.spec import PartitionSpec
 from twinlog.engines.ports import DestinationPort, SourcePort
 from twinlog.engines.settings import LaneSettings
+from twinlog.engines.source.policies import SourcePolicies
 from twinlog.kafka.errors import Retriable, TwinlogError
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.throttle import Throttle

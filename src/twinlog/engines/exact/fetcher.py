@@ -40,10 +40,10 @@ from twinlog.engines.exact.events import (
 from twinlog.engines.exact.fetch_loops import FetchLoops, LoopKey, is_throttled
 from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.plane import Plane
-from twinlog.engines.exact.source_policies import SourcePolicies
 from twinlog.engines.loop_steps import Steps
 from twinlog.engines.ports import FetchResult
 from twinlog.engines.source.jumps import believe
+from twinlog.engines.source.policies import SourcePolicies
 from twinlog.kafka.errors import CorruptBatch, ProtocolError, Retriable
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import FetchPosition, Offset, TopicPartition

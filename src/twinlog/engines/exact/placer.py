@@ -33,7 +33,7 @@ from twinlog.engines.exact.leaders import Leaders
 from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.plane import Plane
 from twinlog.engines.exact.proof import Claim, Differs, Proven, prove
-from twinlog.engines.exact.source_policies import SourcePolicies
+from twinlog.engines.source.policies import SourcePolicies
 from twinlog.kafka.errors import Retriable, UserError
 from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, LogBounds, Offset
 

@@ -19,10 +19,10 @@ from collections.abc import Collection
 from typing import Any, Final, NamedTuple
 
 from twinlog.engines.base import BrokerTraffic, ThrottledReads
-from twinlog.engines.exact.source_policies import SourcePolicies
 from twinlog.engines.loop_steps import Steps
 from twinlog.engines.ports import SourcePort
 from twinlog.engines.source.jumps import believe, skips
+from twinlog.engines.source.policies import SourcePolicies
 from twinlog.engines.translated.absences import FlowAbsences
 from twinlog.engines.translated.leader_bounds import LeaderBounds
 from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions, SourceQueue

@@ -1,4 +1,4 @@
-"""Twin of twinlog.engines.exact.source_policies: what compaction explains, and where.
+"""Twin of twinlog.engines.source.policies: what compaction explains, and where.
 
 The source's policy and the destination's may differ: it is not copied when it changes.
 """
@@ -10,10 +10,9 @@ from typing import cast
 import pytest
 
 from model.world import KEY, World, scenario
-from twinlog.engines.exact import source_policies
 from twinlog.engines.exact.partition import ExactPartition
-from twinlog.engines.exact.source_policies import SourcePolicies
 from twinlog.engines.ports import SourcePort
+from twinlog.engines.source.policies import SourcePolicies
 from twinlog.kafka.errors import Retriable
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.absence import LOOK_INTERVAL_S, Absence
@@ -97,7 +96,7 @@ class Answering:
 
 def test_policies_are_refreshed_after_failures_and_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: after a failure, for a new topic, and by age; topics that have left are not named."""
-    monkeypatch.setattr(source_policies, "MAX_AGE_S", 0.01)
+    monkeypatch.setattr("twinlog.engines.source.policies.MAX_AGE_S", 0.01)
 
     async def body() -> None:
         owned = dict.fromkeys([TopicPartition("t", 0), TopicPartition("u", 0)])
@@ -185,7 +184,7 @@ def test_a_policy_answer_in_flight_during_recreation_is_dropped() -> None:
 
 def test_a_policy_expires_when_the_source_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: a source that does not answer any more explains nothing, as one that never did."""
-    monkeypatch.setattr(source_policies, "MAX_AGE_S", 0.01)
+    monkeypatch.setattr("twinlog.engines.source.policies.MAX_AGE_S", 0.01)
 
     async def body() -> None:
         partitions = cast("dict[TopicPartition, ExactPartition]", {TopicPartition("t", 0): None})
