@@ -13,7 +13,6 @@ from sole_owner import owned_for_good
 
 from model.world import World, scenario
 from twinlog.engines import loop_steps
-from twinlog.engines.exact import absence_reader
 from twinlog.engines.exact.append import Position
 from twinlog.engines.exact.bulk import empty_records
 from twinlog.engines.exact.data_plane import DataPlane
@@ -665,7 +664,7 @@ def test_a_source_that_has_lost_its_end_is_noticed_though_its_leader_names_a_rep
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Goal: no records are appended behind ones that the source has lost (KIP-320, KIP-392)."""
-    monkeypatch.setattr(absence_reader, "SUSPECT_S", 0.05)
+    monkeypatch.setattr("twinlog.engines.source.absences.SUSPECT_S", 0.05)
 
     async def body() -> None:
         source = Redirecting()

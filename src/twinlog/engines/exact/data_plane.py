@@ -30,7 +30,6 @@ from contextlib import contextmanager
 from functools import partial
 from random import Random
 
-from twinlog.engines.exact.absence_reader import Absences
 from twinlog.engines.exact.append import PartitionAppend
 from twinlog.engines.exact.confirmations import Confirmations
 from twinlog.engines.exact.events import (
@@ -57,6 +56,7 @@ from twinlog.engines.exact.placer import Placer
 from twinlog.engines.exact.sender import Sender
 from twinlog.engines.exact.shard import Shard
 from twinlog.engines.exact.spec import PartitionSpec
+from twinlog.engines.exact.suspects import AbsenceReader
 from twinlog.engines.ports import DestinationPort, SourcePort
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.source.policies import SourcePolicies
@@ -117,7 +117,7 @@ class DataPlane:
         self.gap_filler = GapFiller(self)
         self.confirmations = Confirmations(self)
         self.fetcher = Fetcher(self, self.policies)
-        self.absences = Absences(self, self.fetcher)
+        self.absences = AbsenceReader(self, self.fetcher)
         self.placer = Placer(self, self.leaders, self.policies)
         self._carry_out: dict[Do, Callable[[ExactPartition], object]] = {
             Do.FETCH: self.fetcher.update,

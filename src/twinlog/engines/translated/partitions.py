@@ -130,7 +130,7 @@ class FlowPartition(Generic[W, Q]):
     held_back: str | None = None
     """Why nothing is written just now, or nothing is read as the source has no leader."""
     silence: str | None = None
-    """Why the source answers without records, although it has offsets (absences.py)."""
+    """Why the source answers without records, although it has offsets (suspects.py)."""
     read_at: float = 0.0
     """When it may be read again if it is `blocked`: what it held was dropped."""
     built_bytes: int | None = None
@@ -238,6 +238,9 @@ class FlowPartition(Generic[W, Q]):
         if self.stage is FlowStage.FAILED:
             return State.FAILED
         return State.MIRRORING if self.owned_before else State.PREPARING
+
+    def __str__(self) -> str:
+        return str(self.name)
 
     def note_ends(self, high_watermark: int, last_stable: int, now: float) -> None:
         """Note how far the source reaches, as one of its brokers says."""

@@ -9,7 +9,7 @@ Throttled partitions have a session of their own, which waits for the rate (mirr
 An answer belongs to the sequence that it was asked for: if the partition is located again in the
 meantime, the answer is dropped. So is a plan of it, during which other tasks run (loop_steps.py): a
 partition may be revoked then, or have another leader, whose answer is planned first. An answer
-without records proves nothing (absences.py).
+without records proves nothing (source/absences.py).
 """
 
 import asyncio
@@ -21,11 +21,12 @@ from typing import Any, Final, NamedTuple
 from twinlog.engines.base import BrokerTraffic, ThrottledReads
 from twinlog.engines.loop_steps import Steps
 from twinlog.engines.ports import SourcePort
+from twinlog.engines.source.absences import Absences
 from twinlog.engines.source.jumps import believe, skips
 from twinlog.engines.source.policies import SourcePolicies
-from twinlog.engines.translated.absences import FlowAbsences
 from twinlog.engines.translated.leader_bounds import LeaderBounds
 from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions, SourceQueue
+from twinlog.engines.translated.suspects import FlowSuspects
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
     CorruptBatch,
@@ -71,7 +72,7 @@ class FlowReader:
         self._counts: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
         self.policies = SourcePolicies(flow.all, flow.pause)
         """Which topics of the source compact."""
-        self.absences = FlowAbsences(flow, source)
+        self.absences = Absences[_Partition](FlowSuspects(flow, source))
         """The partitions whose source has offsets, and answers without records."""
         self.leader_bounds = LeaderBounds(flow, source)
         """How far partitions reach that are read from followers."""
@@ -249,8 +250,9 @@ class FlowReader:
             elif lags:
                 self._redirect(partition, fetched.preferred_replica)
             if lags:
-                self.absences.suspect(partition, sequence)
+                self.absences.suspect(partition)
             else:
+                partition.unreadable = None
                 self.absences.forget(partition)
             partition.note_lag(self._flow.now())
 

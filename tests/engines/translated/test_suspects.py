@@ -1,4 +1,4 @@
-"""Twin of twinlog.engines.translated.absences, with a source whose answers are given."""
+"""Twin of twinlog.engines.translated.suspects, with a source whose answers are given."""
 
 import asyncio
 import random
@@ -11,9 +11,9 @@ from batch_builders import batch, record
 from flow_assignment import ASSIGNMENT
 
 from twinlog.engines.base import PartitionProgress
-from twinlog.engines.exact.absence_reader import LATER_COMPACTED, SUSPECT_S, UNPROVEN_S
 from twinlog.engines.ports import FetchResult, SourcePort
 from twinlog.engines.settings import LaneSettings
+from twinlog.engines.source.absences import LATER_COMPACTED, SUSPECT_S, UNPROVEN_S
 from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions, FlowStage
 from twinlog.engines.translated.reader import FlowReader
 from twinlog.engines.translated.sequence import PartitionSequence
@@ -292,11 +292,12 @@ def test_a_partition_that_is_not_read_any_more_is_forgotten(located_again: bool)
             sequence = PartitionSequence(
                 (ProducerId(7), ProducerEpoch(2)), Ends(Offset(10), Offset(50)), Offset(10)
             )
-        flow.partition.sequence = sequence
+        flow.partition.sequence, flow.partition.unreadable = sequence, "broker 2 is unreachable"
         await flow.reader.absences.read(due)
         assert flow.sequence.position == 10
         assert flow.reader.absences.due() == []
         assert flow.reason is None
+        assert flow.partition.unreadable is None
 
     run(body())
 
