@@ -26,7 +26,7 @@ from twinlog.lifecycle.worker_records import WorkerRecords
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.flow import flow_properties
 from twinlog.mirror.settings import KIND, TRANSACTIONAL, TRANSLATED
-from twinlog.store import mirrors
+from twinlog.store import partition_counts
 from twinlog.store.config_records import Mirror, MirrorTopic, key_of
 from twinlog.store.snapshot import Snapshot
 
@@ -129,11 +129,16 @@ def test_the_first_flow_waits_for_brokers_that_do_not_know_the_topics_yet(
     async def count(*_: object) -> int | None:
         return next(answers)
 
+    async def known(*_: object) -> set[str]:
+        return set()
+
     async def run() -> int:
         cluster = KafkaCluster(ClusterConfig(bootstrap_servers=()))
-        return await cluster.persist(partial(mirrors.state_partition_count, cluster))
+        known_count = partition_counts.known_partition_count
+        return await cluster.persist(partial(known_count, cluster, "__mirror_state"))
 
-    monkeypatch.setattr(mirrors, "partition_count", count)
+    monkeypatch.setattr(partition_counts, "partition_count", count)
+    monkeypatch.setattr(partition_counts, "absent_everywhere", known)
     assert asyncio.run(run()) == 50
 
 

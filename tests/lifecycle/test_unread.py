@@ -78,10 +78,10 @@ class Store(MirrorStore):
 
 @pytest.fixture(autouse=True)
 def count(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def partition_count(_: object) -> int:
+    async def partition_count(*_: object) -> int:
         return COUNT
 
-    monkeypatch.setattr(store_module, "partition_count", partition_count)
+    monkeypatch.setattr(store_module, "known_partition_count", partition_count)
 
 
 @pytest.mark.parametrize("topics", ["t.*", ["t"]])

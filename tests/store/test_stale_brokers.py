@@ -91,9 +91,8 @@ def test_an_unknown_partition_count_is_not_guessed(monkeypatch: pytest.MonkeyPat
     async def unknown(*_: object) -> None:
         return None
 
-    monkeypatch.setattr(mirrors, "partition_count", unknown)
     monkeypatch.setattr(refresh, "partition_count", unknown)
-    cluster = cast("KafkaCluster", StaleOnce(()))
+    cluster = cast("KafkaCluster", StaleOnce(CONTROL_TOPICS))
     store = MirrorStore(cluster)
     topic = MirrorTopic(mirror="m", topic="t", topic_id=uuid4(), partitions=1)
     with pytest.raises(Retriable, match="does not know the topic yet"):

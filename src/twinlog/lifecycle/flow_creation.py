@@ -44,11 +44,13 @@ from twinlog.mirror.settings import FLOW_KINDS, GROUPS, KIND, REFRESH, TRANSACTI
 from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.control_topics import (
     LANES_GROUP,
+    STATE_TOPIC,
     ControlTopics,
     create_control_topics,
 )
-from twinlog.store.mirrors import MirrorStore, state_partition_count
+from twinlog.store.mirrors import MirrorStore
 from twinlog.store.offset_log import create_offsets_topic
+from twinlog.store.partition_counts import known_partition_count
 from twinlog.store.recorded_maps import read_ends
 
 log = logging.getLogger(__name__)
@@ -179,7 +181,9 @@ async def create_flow(
         if not any(mirror.kind in FLOW_KINDS for mirror in mirrors.values()):
             # Only for the first one: where flows exist, a topic that is missing was lost.
             await create_control_topics(destination, topics)
-            count = await destination.persist(partial(state_partition_count, destination))
+            count = await destination.persist(
+                partial(known_partition_count, destination, STATE_TOPIC)
+            )
             await create_offsets_topic(destination, count, topics.replication_factor)
         await create_mirror(destination, name, properties, topics=topics)
     elif stored.kind in FLOW_KINDS and stored.kind != properties[KIND]:

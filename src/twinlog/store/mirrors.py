@@ -71,6 +71,7 @@ from twinlog.store.control_topics import (
     statuses_of,
 )
 from twinlog.store.group_log import GROUPS_TOPIC, create_groups_topic
+from twinlog.store.partition_counts import known_partition_count
 from twinlog.store.shared_remotes import check_positions
 from twinlog.store.snapshot import LEVEL, Snapshot, owners
 from twinlog.store.state_records import epochs_key, state_key
@@ -104,19 +105,6 @@ SETTLED_S: Final = 10.0
 """Seconds that a command waits for the actions that a node takes by itself after a failover."""
 _LOOK_S: Final = 0.2
 STOPPED_HINT: Final = "wait until --describe shows STOPPED; a node (twinlog run) must be running"
-
-
-async def state_partition_count(cluster: KafkaCluster) -> int:
-    """How many partitions `__mirror_state` has.
-
-    Raises:
-        UserError: no right to see it.
-        Retriable: the broker that was asked does not know the topic, or not yet.
-    """
-    count = await partition_count(cluster)
-    if count is None:
-        raise Retriable("a broker does not know the topic yet", topic=STATE_TOPIC)
-    return count
 
 
 class MirrorStore:
@@ -365,7 +353,7 @@ class MirrorStore:
         if not topics:
             return []
         # Not a guessed one: in another state partition, the tombstones would hide nothing.
-        count = await state_partition_count(self._cluster)
+        count = await known_partition_count(self._cluster, STATE_TOPIC)
         tombstones = [
             forget_entry(key(partition), place)
             for place, owned_partitions in owners(topics, count).items()

@@ -8,7 +8,6 @@ from collections.abc import Collection
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
-from twinlog.kafka.errors import Retriable
 from twinlog.kafka.log.leader_epochs import SourceEpochs
 from twinlog.kafka.requests.topics import confirm_absent
 from twinlog.kafka.types import TopicPartition
@@ -17,6 +16,7 @@ from twinlog.store.config_records import MirrorTopic
 from twinlog.store.control_topics import partition_count
 from twinlog.store.offset_log import OFFSETS_TOPIC, read_offsets
 from twinlog.store.offset_records import StoredPlan
+from twinlog.store.partition_counts import known_partition_count
 from twinlog.store.snapshot import owners
 from twinlog.store.state_records import LastMirrored
 
@@ -71,6 +71,7 @@ async def read_ends(
         Where the map ends. A partition of which nothing was copied is missing.
 
     Raises:
+        UserError: a right is missing, or `__mirror_offsets` was deleted.
         TwinlogError: they cannot be read now.
     """
     return {
@@ -82,9 +83,7 @@ async def read_last_copied(
     destination: KafkaCluster, topics: Collection[MirrorTopic]
 ) -> dict[TopicPartition, LastMirrored]:
     """See `read_ends`: with the source's leader epoch of the last record, as it was copied."""
-    count = await partition_count(destination, OFFSETS_TOPIC)
-    if count is None:
-        raise Retriable("a broker does not know the topic", topic=OFFSETS_TOPIC)
+    count = await known_partition_count(destination, OFFSETS_TOPIC)
     stored = await read_offsets(destination)
     return {
         name.source: _last(plan)

@@ -191,7 +191,7 @@ def test_own_ids_are_known_where_nobody_else_has_written(
     stored = {0: StoredOffsets(begun=begun, shared=shared)}
     for name, answer in (
         ("committed_offsets", {REMOTE: committed}),
-        ("partition_count", 1),
+        ("known_partition_count", 1),
         ("read_offsets", stored),
     ):
         monkeypatch.setattr(positions, name, lambda *_, answer=answer, **__: answered(answer))

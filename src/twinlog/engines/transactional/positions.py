@@ -46,9 +46,9 @@ from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.reported_positions import is_reported
 from twinlog.store.config_records import MirrorTopic, topic_id_of, topic_id_text
-from twinlog.store.control_topics import partition_count
 from twinlog.store.offset_log import OFFSETS_TOPIC, StoredOffsets, offsets_topic_id, read_offsets
 from twinlog.store.offset_records import BegunPartition, Route
+from twinlog.store.partition_counts import known_partition_count
 from twinlog.store.snapshot import owners
 
 _TOPIC_ID: Final = "source-topic-id="
@@ -280,13 +280,11 @@ async def settled_positions(
     Raises:
         PositionLost: it is not known how far a partition was copied.
         Retriable: not now.
-        UserError: a right is missing.
+        UserError: a right is missing, or `__mirror_offsets` was deleted.
         ProtocolError, ControlTopicLost: `__mirror_offsets` cannot be read.
     """
     committed = await _committed(destination, group, topics, stable=True)
-    count = await partition_count(destination, OFFSETS_TOPIC)
-    if count is None:
-        raise Retriable("a broker does not know the topic", topic=OFFSETS_TOPIC)
+    count = await known_partition_count(destination, OFFSETS_TOPIC)
     recorded_in = await offsets_topic_id(destination)
     stored = await read_offsets(destination)
     if recorded_in != await offsets_topic_id(destination):
