@@ -19,6 +19,7 @@ from types import MappingProxyType
 from uuid import UUID
 
 from twinlog.engines.destination.data_id import DataId
+from twinlog.engines.destination.kept_ids import keep_ids
 from twinlog.engines.destination.sightings import Sightings
 from twinlog.engines.exact.fence_search import FenceSearch, refusals
 from twinlog.engines.exact.filler_ids import FillerIds
@@ -28,16 +29,12 @@ from twinlog.engines.ports import DestinationPort, LogEnd
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.metadata import is_another
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
+from twinlog.kafka.errors import Refusal, Retriable
 from twinlog.kafka.types import LogBounds, Offset, ProducerId, TopicPartition
 from twinlog.mirror.plan import Gap
 
 log = logging.getLogger(__name__)
 
-_KEPT = 4
-"""How often the ids are used within the time after which their coordinator forgets them."""
-_LOOK_S = 60.0
-"""The longest wait before that time is checked again."""
 _SEARCHES = 16
 """Partitions that are searched for foreign records at the same time: an answer may have 1 MiB."""
 
@@ -86,7 +83,9 @@ class Shard:
         """
         await self._data.open()
         self.fillers.open()
-        self._keeping = asyncio.create_task(self._keep_ids())
+        self._keeping = asyncio.create_task(
+            keep_ids(f"shard {self.number}", lambda: self.settings.ids_expiration_ms, self._use_ids)
+        )
 
     async def close(self) -> None:
         """End the background tasks."""
@@ -96,23 +95,10 @@ class Shard:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
 
-    async def _keep_ids(self) -> None:
-        """Use the data id and the marker id before their coordinator forgets them.
-
-        Neither data nor a written marker counts as a use of its transactional id.
-        """
-        now = asyncio.get_running_loop().time
-        used_at = now()
-        while True:
-            while (wait := used_at + self.settings.ids_expiration_ms / 1000 / _KEPT - now()) > 0:
-                await asyncio.sleep(min(wait, _LOOK_S))  # brokers may report a shorter time later
-            used_at = now()
-            try:
-                async with self._data.turns:
-                    await self._data.renew()
-                await self.markers.keep_id()
-            except TwinlogError as error:
-                log.warning("shard %d: its ids cannot be kept just now: %s", self.number, error)
+    async def _use_ids(self) -> None:
+        async with self._data.turns:
+            await self._data.renew()
+        await self.markers.keep_id()
 
     def ready(self, partition: TopicPartition, gap: Gap) -> bool:
         """Whether its gap can share a request with other state partitions (`write_all`)."""

@@ -31,6 +31,7 @@ from uuid import UUID
 
 from twinlog.engines.base import NOTHING_COPIED, Beginnings, LaneContext, Sealed, Sealing
 from twinlog.engines.destination.data_id import DataId
+from twinlog.engines.destination.kept_ids import keep_ids
 from twinlog.engines.ports import DestinationPort
 from twinlog.engines.translated.deleted_remotes import DeletedRemotes
 from twinlog.engines.translated.last_numbers import LastNumbers, ask_last_numbers
@@ -64,11 +65,8 @@ from twinlog.store.offset_records import (
 
 log = logging.getLogger(__name__)
 
-_LOOK_S: Final = 60.0
 _TRACE_S: Final = 5.0
 """How long `open` waits for the first takeover of the log: other mirrors wait for it."""
-_KEPT: Final = 4
-"""How often ids are used in the time after which their coordinator forgets them."""
 
 
 class FlowWriters:
@@ -130,7 +128,9 @@ class FlowWriters:
             raise
         except (TwinlogError, TimeoutError) as error:
             log.warning("%s: what is recorded cannot be read yet: %s", self._id, error)
-        self._keeping = asyncio.create_task(self._keep_ids())
+        self._keeping = asyncio.create_task(
+            keep_ids(self._id, lambda: self.settings.ids_expiration_ms, self._use_ids)
+        )
 
     async def close(self) -> None:
         """End the background task."""
@@ -143,25 +143,12 @@ class FlowWriters:
         if topics and (not self._log_known or any(name[:2] in topics for name in self._plans)):
             self._outdated = True
 
-    async def _keep_ids(self) -> None:
-        """Use the transactional ids before their coordinator forgets them; data is no use of one.
-
-        With another producer id, a fence would not exclude what was sent under the former one.
-        """
-        now = asyncio.get_running_loop().time
-        used_at = now()
-        while True:
-            while (wait := used_at + self.settings.ids_expiration_ms / 1000 / _KEPT - now()) > 0:
-                await asyncio.sleep(min(wait, _LOOK_S))  # brokers may report a shorter time later
-            used_at = now()
-            try:
-                async with self._fencing:
-                    for data in self._data.values():
-                        await data.renew()
-                async with self._storing:
-                    await self._log.keep_id()
-            except TwinlogError as error:
-                log.warning("%s: its ids cannot be kept just now: %s", self._id, error)
+    async def _use_ids(self) -> None:
+        async with self._fencing:
+            for data in self._data.values():
+                await data.renew()
+        async with self._storing:
+            await self._log.keep_id()
 
     async def locate(
         self, partitions: Mapping[MirrorPartition, ToLocate]
