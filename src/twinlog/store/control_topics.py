@@ -26,7 +26,7 @@ from twinlog.kafka.errors import (
     UnsupportedVersion,
     UserError,
 )
-from twinlog.kafka.requests.topics import NewTopic, confirm_absent, create_topics
+from twinlog.kafka.requests.topics import confirm_absent
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.placement import MirrorPartition, config_partition
 from twinlog.mirror.settings import OF_CONTROL_TOPICS
@@ -45,6 +45,7 @@ from twinlog.store.state_records import (
     StateRecord,
 )
 from twinlog.store.status_records import Status
+from twinlog.store.topic_creation import StoredTopic, create_stored
 from twinlog.store.topic_reader import (
     ControlRecord,
     Tail,
@@ -67,7 +68,6 @@ LANES_GROUP: Final = "twinlog"
 
 CONFIG_PARTITIONS: Final = 8
 STATE_PARTITIONS: Final = 50
-MAX_REPLICATION: Final = 3
 MAX_PARTITIONS: Final = 10_000
 
 NUM_PARTITIONS, REPLICATION_FACTOR = OF_CONTROL_TOPICS
@@ -144,34 +144,14 @@ async def create_control_topics(cluster: KafkaCluster, topic_settings: ControlTo
     if not missing:
         return
     await refuse_lost(cluster)
-    replication = topic_settings.replication_factor
-    if replication is None:
-        replication = min(MAX_REPLICATION, len(cluster.metadata.brokers))
-    durable_configs = dict(_DURABLE)
-    if replication >= MAX_REPLICATION:
-        durable_configs["min.insync.replicas"] = "2"
-    topics = {
-        CONFIG_TOPIC: (CONFIG_PARTITIONS, durable_configs),
-        STATE_TOPIC: (topic_settings.state_partitions, durable_configs),
-        STATUS_TOPIC: (topic_settings.state_partitions, _STATUS),
-    }
-    answers = await create_topics(
-        cluster,
-        [
-            NewTopic(
-                name=name,
-                partitions=topics[name][0],
-                replication_factor=replication,
-                configs=topics[name][1],
-            )
-            for name in missing
-        ],
-    )
-    for name, answer in answers.items():
-        if isinstance(answer, Refusal) and answer.code != ErrorCode.TOPIC_ALREADY_EXISTS:
-            with cluster.needing("CREATE", f"the topic {name}"):
-                answer.fail(f"create the control topic {name}")
-    await _led(cluster, {name: topics[name][0] for name in missing})
+    topics = [
+        StoredTopic(CONFIG_TOPIC, CONFIG_PARTITIONS, _DURABLE),
+        StoredTopic(STATE_TOPIC, topic_settings.state_partitions, _DURABLE),
+        StoredTopic(STATUS_TOPIC, topic_settings.state_partitions, _STATUS, durable=False),
+    ]
+    new_topics = [topic for topic in topics if topic.name in missing]
+    await create_stored(cluster, new_topics, topic_settings.replication_factor)
+    await _led(cluster, {topic.name: topic.partitions for topic in new_topics})
 
 
 async def refuse_lost(cluster: KafkaCluster) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import ProtocolError, Refusal, UserError
-from twinlog.kafka.requests.topics import NewTopic, confirm_absent, create_topics
+from twinlog.kafka.requests.topics import confirm_absent
 from twinlog.mirror.placement import config_partition
 from twinlog.store.control_topics import partition_count
 from twinlog.store.group_records import (
@@ -27,12 +27,12 @@ from twinlog.store.group_records import (
     encode,
     encode_key,
 )
+from twinlog.store.topic_creation import StoredTopic, create_stored
 from twinlog.store.topic_reader import latest, read_whole
 from twinlog.store.topic_writer import ALL, Entry, append
 
 GROUPS_TOPIC: Final = "__mirror_groups"
 PARTITIONS: Final = 8
-MAX_REPLICATION: Final = 3
 MAX_BATCH: Final = 512 * 1024
 """Bytes of one write; the topic accepts 1 MiB."""
 
@@ -74,17 +74,8 @@ async def create_groups_topic(cluster: KafkaCluster, replication_factor: int | N
     with suppress(UserError):  # a principal with CREATE may lack DESCRIBE
         if await partition_count(cluster, GROUPS_TOPIC) is not None:
             return
-    factor = replication_factor or min(MAX_REPLICATION, len(cluster.metadata.brokers))
-    configs = dict(_CONFIGS)
-    if factor >= MAX_REPLICATION:
-        configs["min.insync.replicas"] = "2"
-    topic = NewTopic(
-        name=GROUPS_TOPIC, partitions=PARTITIONS, replication_factor=factor, configs=configs
-    )
-    answer = (await create_topics(cluster, [topic]))[GROUPS_TOPIC]
-    if isinstance(answer, Refusal) and answer.code != ErrorCode.TOPIC_ALREADY_EXISTS:
-        with cluster.needing("CREATE", f"the topic {GROUPS_TOPIC}"):
-            answer.fail(f"create the control topic {GROUPS_TOPIC}")
+    topic = StoredTopic(GROUPS_TOPIC, PARTITIONS, _CONFIGS)
+    await create_stored(cluster, [topic], replication_factor)
 
 
 async def read_groups(cluster: KafkaCluster, mirror: str) -> Remembered:

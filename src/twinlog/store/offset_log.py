@@ -10,14 +10,13 @@ from uuid import UUID
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID
-from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import ControlTopicLost, Fenced, Refusal, Retriable
-from twinlog.kafka.requests.topics import NewTopic, confirm_absent, create_topics
+from twinlog.kafka.errors import ControlTopicLost, Fenced, Retriable
+from twinlog.kafka.requests.topics import confirm_absent
 from twinlog.kafka.requests.transactions import ProducerId
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.offset_runs import Ends, OffsetRuns
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.store.control_topics import MAX_REPLICATION, partition_count
+from twinlog.store.control_topics import partition_count
 from twinlog.store.offset_records import (
     BegunPartition,
     DroppedChunk,
@@ -33,6 +32,7 @@ from twinlog.store.offset_records import (
     is_of_transactions,
     mirror_of,
 )
+from twinlog.store.topic_creation import StoredTopic, create_stored
 from twinlog.store.topic_reader import ControlRecord, latest, read_whole
 from twinlog.store.topic_writer import Entry, EpochWriter
 
@@ -96,17 +96,8 @@ async def create_offsets_topic(
     """
     if await partition_count(cluster, OFFSETS_TOPIC) is not None:
         return
-    factor = replication_factor or min(MAX_REPLICATION, len(cluster.metadata.brokers))
-    configs = dict(_CONFIGS)
-    if factor >= MAX_REPLICATION:
-        configs["min.insync.replicas"] = "2"
-    topic = NewTopic(
-        name=OFFSETS_TOPIC, partitions=partitions, replication_factor=factor, configs=configs
-    )
-    answer = (await create_topics(cluster, [topic]))[OFFSETS_TOPIC]
-    if isinstance(answer, Refusal) and answer.code != ErrorCode.TOPIC_ALREADY_EXISTS:
-        with cluster.needing("CREATE", f"the topic {OFFSETS_TOPIC}"):
-            answer.fail(f"create the control topic {OFFSETS_TOPIC}")
+    topic = StoredTopic(OFFSETS_TOPIC, partitions, _CONFIGS)
+    await create_stored(cluster, [topic], replication_factor)
 
 
 async def offsets_topic_id(cluster: KafkaCluster) -> UUID | None:
