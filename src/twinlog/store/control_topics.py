@@ -10,11 +10,11 @@ Kafka's own internal topics. The third is overwritten each second.
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
@@ -72,6 +72,7 @@ MAX_PARTITIONS: Final = 10_000
 
 NUM_PARTITIONS, REPLICATION_FACTOR = OF_CONTROL_TOPICS
 
+T = TypeVar("T")
 Places: TypeAlias = Mapping[bytes | None, Place]
 NO_PLACES: Final[Places] = MappingProxyType({})
 
@@ -345,7 +346,7 @@ def config_reader(cluster: KafkaCluster) -> ControlReader[ConfigLog]:
     )
 
 
-async def follow_config(
+def follow_config(
     cluster: KafkaCluster, partitions: Collection[int] | None = None
 ) -> AsyncGenerator[Snapshot, None]:
     """The snapshot now, and again within milliseconds of each change; never ends by itself.
@@ -356,15 +357,21 @@ async def follow_config(
         UnsupportedVersion: the topic is written in an unknown format, now or later.
         Retriable, UserError: see `topic_reader.Tail`.
     """
-    tail = Tail(cluster, CONFIG_TOPIC, partitions)
-    snapshot = fold_config(await tail.catch_up())
-    yield snapshot
+    return _follow(Tail(cluster, CONFIG_TOPIC, partitions), fold_config)
+
+
+async def _follow(
+    tail: Tail, fold: Callable[[Iterable[ControlRecord], T | None], T]
+) -> AsyncGenerator[T, None]:
+    """What the records of a topic amount to, now and again after each change."""
+    content = fold(await tail.catch_up(), None)
+    yield content
     restarts = tail.restarts
     async with aclosing(tail.follow()) as changes:
         async for records in changes:
             _refuse_restart(tail, restarts)
-            snapshot = fold_config(records, snapshot)
-            yield snapshot
+            content = fold(records, content)
+            yield content
 
 
 def _refuse_restart(tail: Tail, restarts: int) -> None:
@@ -432,7 +439,7 @@ async def read_states(
     return fold_states(await read_whole(cluster, STATE_TOPIC, partitions, patience=patience))
 
 
-async def follow_states(cluster: KafkaCluster) -> AsyncGenerator[States, None]:
+def follow_states(cluster: KafkaCluster) -> AsyncGenerator[States, None]:
     """States and last mirrored epochs, again after each change; never ends by itself.
 
     Close the generator (`contextlib.aclosing`) to stop.
@@ -440,15 +447,7 @@ async def follow_states(cluster: KafkaCluster) -> AsyncGenerator[States, None]:
     Raises:
         Retriable, UserError: see `topic_reader.Tail`.
     """
-    tail = Tail(cluster, STATE_TOPIC)
-    states = fold_states(await tail.catch_up())
-    yield states
-    restarts = tail.restarts
-    async with aclosing(tail.follow()) as changes:
-        async for records in changes:
-            _refuse_restart(tail, restarts)
-            states = fold_states(records, states)
-            yield states
+    return _follow(Tail(cluster, STATE_TOPIC), fold_states)
 
 
 def fold_states(records: Iterable[ControlRecord], base: States | None = None) -> States:
