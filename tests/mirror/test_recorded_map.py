@@ -117,3 +117,30 @@ def test_a_map_without_records_is_a_position() -> None:
     assert empty.to_destination(7) == (MapAnswer.END, 3, 7)
     assert empty.to_destination(8) == (MapAnswer.NOT_COPIED, None, 7)
     assert empty.to_source(3) == (MapAnswer.END, 7, 3)
+
+
+def test_where_copies_are_lost_the_next_one_follows_and_nothing_is_translated_back() -> None:
+    """Goal: no record that is there is passed over, on either side.
+
+    A reader at such an offset of the target may have read the copies before they were lost, or
+    what others have written there since.
+    """
+    runs = OffsetRuns(Ends(Offset(0), Offset(0)))
+    for run in (Run(Offset(0), Offset(0), 5), Run(Offset(9), Offset(8), 2)):
+        runs.append(run)
+    # Copies of 5..8 were at 5..8; new ones are at 8 and 9.
+    lost_sources, lost_places = ((Offset(5), Offset(9)),), ((Offset(5), Offset(8)),)
+    found = RecordedMap(
+        runs, Offset(11), pending=False, lost_sources=lost_sources, lost_places=lost_places
+    )
+    forward = [found.to_destination(offset) for offset in range(12)]
+    assert [one.offset for one in forward] == [0, 1, 2, 3, 4, 8, 8, 8, 8, 8, 9, 10]
+    assert [one.answer for one in forward[4:10]] == [
+        MapAnswer.RECORD,
+        *[MapAnswer.NEXT] * 4,
+        MapAnswer.RECORD,
+    ]
+    assert [found.has_lost(offset) for offset in (4, 5, 8, 9)] == [False, True, True, False]
+    back = [found.to_source(offset) for offset in range(10)]
+    assert [one.offset for one in back] == [0, 1, 2, 3, 4, None, None, None, 9, 10]
+    assert {one.answer for one in back[5:8]} == {MapAnswer.LOST}

@@ -5,13 +5,19 @@ The text's content is tested with a node (tests/end_to_end/test_metrics.py, test
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.settings import EXACT, TRANSLATED
+from twinlog.mirror.states import State
+from twinlog.mirror.target_losses import TargetLosses
 from twinlog.node import metrics
 from twinlog.node.metrics import Exposition
-from twinlog.node.observation import Observed
+from twinlog.node.observation import Observed, ObservedPartition
+from twinlog.store.status_records import PartitionStatus
 
 
 def test_disconnected_scrapers_occupy_at_most_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,3 +54,38 @@ def test_disconnected_scrapers_occupy_at_most_one_thread(monkeypatch: pytest.Mon
 class _Nothing:
     def collect(self) -> list[Any]:
         return []
+
+
+def test_losses_of_the_destination_are_counted_of_flows() -> None:
+    """Goal: a series is there before the first loss, so that an increase shows it."""
+    name, other = MirrorPartition("flow", "orders", 1), MirrorPartition("exact", "orders", 1)
+    losses = TargetLosses(2, 7, "a.orders-1, offsets [3, 10)")
+    partitions = [
+        ObservedPartition(each, State.MIRRORING, row)
+        for each, row in [
+            (name, PartitionStatus(partition=name, state=State.FAILED, losses=losses)),
+            (name._replace(partition=0), PartitionStatus(partition=name, state=State.MIRRORING)),
+            (name._replace(partition=2), None),
+            (other, PartitionStatus(partition=other, state=State.MIRRORING)),
+        ]
+    ]
+    observed = SimpleNamespace(
+        snapshot=SimpleNamespace(
+            mirrors={
+                "flow": SimpleNamespace(kind=TRANSLATED),
+                "exact": SimpleNamespace(kind=EXACT),
+            }
+        )
+    )
+    collector = metrics.MirrorCollector(cast("Observed", observed))
+    found = {
+        (metric.name, sample.labels["mirror"], sample.labels["partition"]): sample.value
+        for metric in collector._losses(partitions)
+        for sample in metric.samples
+    }
+    assert found == {
+        ("twinlog_destination_losses", "flow", "0"): 0,
+        ("twinlog_destination_losses", "flow", "1"): 2,
+        ("twinlog_destination_lost_offsets", "flow", "0"): 0,
+        ("twinlog_destination_lost_offsets", "flow", "1"): 7,
+    }

@@ -1,6 +1,7 @@
 """Offsets of flows, put together from maps, names and bounds of logs; no cluster."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -82,6 +83,24 @@ def test_nothing_is_translated_where_copies_are_lost(offset: int) -> None:
     assert "the target has lost records that were copied" in found.text
     (back,) = known(lost=True).to_source(REMOTE, 50 + offset)
     assert (back.source_offset, back.answer, back.known) == (None, MapAnswer.LOST, False)
+
+
+def test_what_is_lost_has_a_reason_where_the_flow_has_gone_on() -> None:
+    """Goal: copies of source offsets 10 to 14, at 60 to 64, are lost; nothing follows them yet."""
+    offset_map = replace(
+        known().maps[SOURCE],
+        position=Offset(15),
+        lost_sources=((Offset(10), Offset(15)),),
+        lost_places=((Offset(60), Offset(63)),),
+    )
+    offsets = replace(known(), maps={SOURCE: offset_map})
+    forward = offsets.to_target(SOURCE, 12)
+    assert (forward.target_offset, forward.answer) == (60, MapAnswer.END)
+    assert forward.text.startswith("the target has lost the copy of this offset; ")
+    (back,) = offsets.to_source(REMOTE, 62)
+    assert (back.source_offset, back.answer) == (None, MapAnswer.LOST)
+    assert "what a reader of this offset has read is not known" in back.text
+    assert offsets.to_target(SOURCE, 4).answer is MapAnswer.RECORD
 
 
 def test_behind_the_last_record_is_the_logs_end() -> None:

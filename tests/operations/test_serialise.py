@@ -172,7 +172,9 @@ LISTING = MirrorListing(
                 '"last_mirrored_end": -1, "source_topic_id": "AAAAAAAAAAAAAAAAAAAAAQ", '
                 '"records": 6, "bytes": 99, "filled_offsets": {"marker": 1, "aborted": 2, '
                 '"compacted": 3, "log_start": 4, "unexplained": 5}, "lane": "l", "node": "n", '
-                '"status_time_ms": 2000, "fresh": true, "source_time_ms": 1000}]'
+                '"status_time_ms": 2000, "fresh": true, "source_time_ms": 1000, '
+                '"destination_losses": 0, "destination_lost_offsets": 0, '
+                '"destination_last_loss": null}]'
             ),
         ),
     ],

@@ -14,7 +14,9 @@ between those of the copied records around it.
 
 A destination may lose appends that were not replicated; a log that is appended to at an offset that
 it had before has lost what was there. With `unclean` elections it loses records that were: then the
-partition is complete, or it is FAILED.
+partition is complete, or it is FAILED. A flow that passes losses may go on without what was lost,
+and nothing else: the map names none of it, and a lost record is translated as any other without a
+copy.
 """
 
 from bisect import bisect_left
@@ -76,6 +78,10 @@ class FlowChecker:
         self._folded_ends: list[tuple[int, int]] = []  # of `_offset_records`, then
         self.lost: set[TopicPartition] = set()
         """Remote partitions that have lost what was replicated: copies, or only a fence."""
+        self.passes_lost = False
+        """Whether the flow goes on without what the destination has lost."""
+        self._lost_copies: dict[TopicPartition, set[int]] = defaultdict(set)
+        # By source partition: replicated copies that were lost. Those that were not are sent again.
         self.failed: set[TopicPartition] = set()
         """Source partitions that are FAILED, as they should be: they need not be complete."""
         self.forgotten = False
@@ -134,9 +140,12 @@ class FlowChecker:
 
     def note_lost(self, key: TopicPartition, end: int, high_watermark: int) -> None:
         """Note an unclean election: the log ends at `end`, and was replicated further than that."""
-        self.lost_from(key, end)
         if end < high_watermark:
             self.lost.add(key)
+            for copy in self._copies[key]:
+                if end <= copy.offset < high_watermark:
+                    self._lost_copies[copy.origin.source].add(copy.origin.offset)
+        self.lost_from(key, end)
 
     def lost_from(self, key: TopicPartition, offset: int) -> None:
         """Note that a remote partition has lost its records from this offset on."""
@@ -212,7 +221,8 @@ class FlowChecker:
         maps = self._maps()
         waits: dict[TopicPartition, object] = {}
         for key in self.truth:
-            last = next(self._visible(key), None)
+            without = self._lost_copies[key] if self.passes_lost else ()
+            last = next((offset for offset in self._visible(key) if offset not in without), None)
             if key in self.failed or last is None:
                 continue
             copied = self._last.get(key, -1)
@@ -243,10 +253,15 @@ class FlowChecker:
                 copy.origin.offset for copy in self._copies[remote] if copy.origin.source == key
             }
             missing = [offset for offset in self._visible(key) if offset not in ever]
-            if missing:
-                raise Violation(f"{key}: records are missing at {missing[:10]}")
+            without = self._lost_copies[key] if self.passes_lost else set()
+            if not without.issuperset(missing):
+                unexplained = [offset for offset in missing if offset not in without]
+                raise Violation(f"{key}: records are missing at {unexplained[:10]}")
             if key in maps:
-                start = maps[key][0].start.source if self.forgotten else 0
+                if not self._destination.topics[remote.topic].compact:
+                    start_there = self._destination.log(remote).start
+                    self._check_lost(key, maps[key][0], without - ever, start_there)
+                start = maps[key][0].start.source if self.forgotten or without else 0
                 known = {o: at for o, at in copies[key].items() if o >= start}
                 self._check_map(key, maps[key][0], known)
 
@@ -269,6 +284,20 @@ class FlowChecker:
                 if record.offset >= log.start and (number := _number(record))
             )
         return found
+
+    @staticmethod
+    def _check_lost(
+        key: TopicPartition, runs: OffsetRuns, lost: Iterable[int], log_start: int
+    ) -> None:
+        """Check that the map names no copy that is lost.
+
+        Below the log's start no other record is taken for it: there, retention may have removed
+        what shows the loss. So may compaction, whose logs are not checked.
+        """
+        for offset in lost:
+            is_mapped = any(run.source <= offset < run.source_end for run in runs.runs)
+            if is_mapped and runs.to_destination(offset) >= log_start:
+                raise Violation(f"{key}: the copy of {offset} is lost, and the map has it")
 
     @staticmethod
     def _check_map(key: TopicPartition, runs: OffsetRuns, copies: Mapping[int, int]) -> None:

@@ -61,7 +61,8 @@ class FlowHazards:
     """Conditions that run only on request.
 
     * `unclean`: the destination loses replicated records of a partition, and foreign producers
-      write on. The partition is FAILED then, or no copy was lost.
+      write on. The partition is FAILED then, or no copy was lost; or it goes on without those that
+      were, if the flow passes losses.
     * `renamed`: epochs of transactional ids end, so that they get other producer ids.
     * `forgotten`: `__mirror_offsets` is deleted and created again while lanes run. A partition is
       FAILED then, or it is complete, and its map is right as far as it is there.
@@ -219,7 +220,7 @@ class FlowSimulation(Simulation):
                 network.faults = replace(network.faults, held_share=0.0)
         self.checker = FlowChecker(self.source, self.destination)
         self._flow_variant = variant
-        self._passes_lost = draw.random() < 0.7
+        self._passes_lost = self.checker.passes_lost = draw.random() < 0.7
         self._foreign: list[Foreign] = []
         self.source.followers_answer = True
         self._stable_ends: defaultdict[TopicPartition, list[tuple[float, int]]] = defaultdict(list)

@@ -24,7 +24,7 @@ from twinlog.mirror.sequence_plan import SequencePlan
 from twinlog.store import recorded_maps
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.offset_log import StoredOffsets
-from twinlog.store.offset_records import MapChunk, Route, StoredPlan
+from twinlog.store.offset_records import LostCopies, MapChunk, Route, StoredPlan
 from twinlog.store.recorded_maps import read_ends, read_last_copied, read_maps
 from twinlog.store.state_records import LastMirrored
 
@@ -113,8 +113,12 @@ def test_a_map_tells_that_more_was_copied_below_it(
     """
     at = Ends(Offset(80), Offset(30))
     plan = SequencePlan(ProducerId(7), ProducerEpoch(1), Sequence(0), (), at)
+    losses = (LostCopies(Offset(60), Offset(70), Offset(20), Offset(25)),)
+    stored_plan = StoredPlan(
+        NAME, plan, ROUTE, behind_another=behind_another, lost=lost, losses=losses
+    )
     offsets = StoredOffsets(
-        plans={NAME: StoredPlan(NAME, plan, ROUTE, behind_another=behind_another, lost=lost)},
+        plans={NAME: stored_plan},
         chunks={NAME: [MapChunk(NAME, first, at, ())]},
     )
 
@@ -129,6 +133,7 @@ def test_a_map_tells_that_more_was_copied_below_it(
     (found,) = asyncio.run(read_maps(cast("KafkaCluster", None), [TOPIC])).values()
     assert found.lacks_start is lacks_start
     assert found.lost is (lost is not None)
+    assert (found.lost_sources, found.lost_places) == (((60, 70),), ((20, 25),))
 
 
 def test_only_what_no_broker_knows_is_no_map(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from twinlog.kafka.log.compression import Codec, compress
 from twinlog.mirror.absence import Absence
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
+from twinlog.mirror.target_losses import NO_LOSSES, TargetLosses
 from twinlog.store.json_fields import encode_json
 from twinlog.store.state_records import MAX_REASON
 from twinlog.store.status_records import (
@@ -42,6 +43,7 @@ rows = st.builds(
     filled=st.tuples(*[numbers] * len(Absence)),
     mirrored_end=st.none() | offsets,
     gap_ms=st.just(0) | numbers,
+    losses=st.just(NO_LOSSES) | st.builds(TargetLosses, numbers, numbers, st.none() | text),
 )
 statuses = st.builds(
     Status,
@@ -82,13 +84,14 @@ def test_the_time_of_last_contact_does_not_make_a_status_different() -> None:
     (found,) = status.partitions
     assert (found.lag_ms, found.source_time_ms) == (7, None)
     assert found.filled == (0,) * len(Absence)
-    assert (found.mirrored_end, found.gap_ms) == (None, 0)
+    assert (found.mirrored_end, found.gap_ms, found.losses) == (None, 0, NO_LOSSES)
 
 
 @pytest.mark.parametrize("counts", [[], [3], [3, 0, 0, 0, 0, 9]])
 def test_filled_counts_of_other_versions_are_padded_or_cut(counts: list[int]) -> None:
     """Fewer reasons are padded with 0, reasons of a later version are left out."""
-    row = ["m", "t", 0, 2, 5, 5, 4, 1, 100, None, 7, None, counts, None, 0, "later"]
+    added = [None, 0, 0, 0, None, "later"]
+    row = ["m", "t", 0, 2, 5, 5, 4, 1, 100, None, 7, None, counts, *added]
     body = {"version": 1, "lane": "l", "node": "n", "time_ms": 1, "partitions": [row]}
     status = decode(b"1", bytes(compress(Codec.ZSTD, encode_json(body))))
     assert status is not None
@@ -176,7 +179,7 @@ def test_a_status_without_lane_fields_is_read() -> None:
 
 
 def test_columns_of_later_versions_are_ignored() -> None:
-    row = ["m", "t", 0, 2, 1, 1, 1, 0, 0, None, None, None, [], None, 0, "new"]
+    row = ["m", "t", 0, 2, 1, 1, 1, 0, 0, None, None, None, [], None, 0, 0, 0, None, "new"]
     status = decode(b"1", packed({**HEAD, "partitions": [row]}))
     assert status is not None
     assert status.partitions[0].partition == MirrorPartition("m", "t", 0)

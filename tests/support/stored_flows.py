@@ -11,6 +11,7 @@ from conftest import Pair
 from twinlog import MirrorAdmin
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.lifecycle.creation import create_mirror
+from twinlog.mirror.target_losses import TargetLosses
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.control_topics import ControlTopics, partition_count
 from twinlog.store.mirrors import MirrorStore
@@ -75,5 +76,17 @@ def states(pair: Pair, mirror: str) -> dict[int, tuple[str, str | None]]:
         return {
             row.one.partition: (row.one.state.name, row.one.reason) for row in described.partitions
         }
+
+    return asyncio.run(read())
+
+
+def losses(pair: Pair, mirror: str) -> dict[int, TargetLosses]:
+    """What the target has lost of the partitions of a flow, as their owner has counted it."""
+
+    async def read() -> dict[int, TargetLosses]:
+        servers = {"bootstrap.servers": pair.destination.bootstrap_servers}
+        async with MirrorAdmin(servers) as admin:
+            described = await admin.describe_mirrors([mirror])
+        return {row.one.partition: row.one.losses for row in described.partitions}
 
     return asyncio.run(read())

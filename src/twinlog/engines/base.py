@@ -41,6 +41,7 @@ from twinlog.kafka.types import (
 )
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
+from twinlog.mirror.target_losses import NO_LOSSES, TargetLosses
 from twinlog.mirror.throttle import Throttle
 from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import MirrorTopic
@@ -108,6 +109,8 @@ class PartitionProgress(NamedTuple):
     """The destination's offset up to which this owner knows that the log is the mirror's."""
     differs: bool = False
     """Whether the log is known to differ from the source's behind `proved_end`."""
+    losses: TargetLosses = NO_LOSSES
+    """What the destination has lost of a flow's records."""
 
 
 class Sealing(NamedTuple):

@@ -423,7 +423,7 @@ _ROWS: Final = (
         choice("fail", "continue"),
         "fail, continue",
         "what happens if records are deleted on the source before they were copied, a source topic "
-        "is recreated, or the target loses records of a flow in transactions: the partition is "
+        "is recreated, or the target loses copied records: the partition is "
         "FAILED, or the flow reports it and goes on",
         origin="twinlog",
     ),

@@ -78,6 +78,15 @@ class RecordedMap:
     another program has copied it."""
     lost: bool = False
     """Whether the destination is known to have lost records: others may be at their offsets."""
+    lost_sources: tuple[tuple[Offset, Offset], ...] = ()
+    """Offsets `[start, end)` of the source whose copies are lost; the map goes on behind them."""
+    lost_places: tuple[tuple[Offset, Offset], ...] = ()
+    """Where these copies were, up to where new ones follow. A position there may be of before the
+    loss, or of after it."""
+
+    def has_lost(self, offset: int) -> bool:
+        """Whether the destination has lost the copy of this offset of the source."""
+        return any(start <= offset < end for start, end in self.lost_sources)
 
     def to_destination(self, offset: int) -> OffsetAnswer:
         """Where the destination has this offset of the source.
@@ -106,16 +115,23 @@ class RecordedMap:
             offset: on the destination, 0 or more, and not behind the log's end when the map was
                 read.
         """
-        runs, start, end = self.runs.runs, self.runs.start, self.runs.end
+        runs, start = self.runs.runs, self.runs.start
         if offset < start.destination:
             return OffsetAnswer(MapAnswer.BEFORE_START, None, start.destination)
         index = bisect_right(runs, offset, key=lambda run: run.destination) - 1
         if index >= 0 and offset < runs[index].destination_end:
             place = Offset(runs[index].source + offset - runs[index].destination)
             return OffsetAnswer(MapAnswer.RECORD, place, Offset(offset))
+        if any(first <= offset < last for first, last in self.lost_places):
+            return OffsetAnswer(MapAnswer.LOST, None, Offset(offset))
         if index + 1 < len(runs):
             following = runs[index + 1]
             return OffsetAnswer(MapAnswer.NEXT, following.source, following.destination)
+        return self._source_end(offset)
+
+    def _source_end(self, offset: int) -> OffsetAnswer:
+        """See `to_source`: behind the last run."""
+        end = self.runs.end
         if not self.pending:
             place = max(self.position, end.source)
             return OffsetAnswer(MapAnswer.END, place, end.destination)

@@ -35,6 +35,10 @@ class Contradiction(Exception):
     """The destination's log holds what no plan explains: the next position is not known."""
 
 
+class LostBatches(Contradiction):
+    """The log is whole, and lacks batches of the plan that the broker had taken."""
+
+
 NOTHING: Final = Sequence(-1)
 """No number: the one before an epoch's first."""
 
@@ -102,6 +106,7 @@ def resolve(
             the producer.
 
     Raises:
+        LostBatches: the broker had taken batches that are not in the log.
         Contradiction: the batches are not the plan's, or what is left of the log does not show
             whether any batch has landed.
     """
@@ -127,7 +132,7 @@ def resolve(
     missing = 0 if taken is None else _missing(plan, expected, taken.last)
     if shown_to >= whole_from:
         if missing and taken is not None:
-            raise Contradiction(
+            raise LostBatches(
                 f"the broker has taken numbers up to {taken.last}, and the log ends with "
                 f"{expected - 1}"
             )

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.absence import Absence
-from twinlog.mirror.settings import parse_settings
+from twinlog.mirror.settings import FLOW_KINDS, parse_settings
 from twinlog.mirror.states import State
 from twinlog.node.observation import Observed, ObservedPartition
 from twinlog.store.config_records import Wanted
@@ -48,6 +48,7 @@ class MirrorCollector(Collector):
         partitions = list(self._observed.partitions())
         yield from self._lags(partitions)
         yield self._filled(partitions)
+        yield from self._losses(partitions)
         yield from self._states(partitions)
         yield from self._fetchers()
         yield from self._throttles()
@@ -103,6 +104,28 @@ class MirrorCollector(Collector):
                     labels = (name.mirror, name.topic, str(name.partition), reason.name.lower())
                     metric.add_metric(labels, count)
         return metric
+
+    def _losses(self, partitions: Iterable[ObservedPartition]) -> Iterator[Metric]:
+        losses = _counter(
+            "twinlog_destination_losses",
+            "Times that the destination has lost records of a flow, since the current owner took "
+            "over.",
+            _PARTITION,
+        )
+        offsets = _counter(
+            "twinlog_destination_lost_offsets",
+            "Offsets that the destination has lost with records of a flow, as far as their number "
+            "is known, since the current owner took over.",
+            _PARTITION,
+        )
+        mirrors = self._observed.snapshot.mirrors
+        flows = {name for name, mirror in mirrors.items() if mirror.kind in FLOW_KINDS}
+        for name, _, row in partitions:
+            if row is not None and name.mirror in flows:
+                labels = (name.mirror, name.topic, str(name.partition))
+                losses.add_metric(labels, row.losses.times)
+                offsets.add_metric(labels, row.losses.offsets)
+        yield from (losses, offsets)
 
     def _largest(self, partitions: Collection[ObservedPartition]) -> dict[str, int]:
         """The largest lag of each mirror: absent if unknown, 0 if the mirror has no partitions."""

@@ -21,6 +21,7 @@ from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.absence import Absence
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
+from twinlog.mirror.target_losses import NO_LOSSES, TargetLosses
 from twinlog.store.config_records import Mirror, MirrorTopic, NotMirrored, Wanted
 from twinlog.store.control_topics import States
 from twinlog.store.snapshot import Snapshot
@@ -72,6 +73,8 @@ class PartitionDescription:
     """Bytes of the batches that were appended since its owner took it over."""
     filled: tuple[int, ...] = NOTHING_FILLED
     """Offsets without a record for readers, filled since its owner took it over, by `Absence`."""
+    losses: TargetLosses = NO_LOSSES
+    """What the destination has lost of a flow's records since its owner took it over."""
     lane: str | None = None
     node: str | None = None
     status_time_ms: int | None = None
@@ -144,6 +147,9 @@ class DescribedPartition(NamedTuple):
             "status_time_ms": partition.status_time_ms,
             "fresh": partition.fresh,
             "source_time_ms": partition.source_time_ms,
+            "destination_losses": partition.losses.times,
+            "destination_lost_offsets": partition.losses.offsets,
+            "destination_last_loss": partition.losses.last,
         }
 
 
@@ -279,6 +285,7 @@ def _partition(
         records=row.records,
         bytes=row.bytes,
         filled=row.filled,
+        losses=row.losses,
         lane=report.status.lane if report else None,
         node=report.status.node if report else None,
         status_time_ms=report.status.time_ms if report else None,

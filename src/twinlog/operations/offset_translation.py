@@ -69,6 +69,10 @@ _TEXTS: Final[Mapping[tuple[Direction, MapAnswer], str]] = {
     (Direction.TO_SOURCE, MapAnswer.NOT_COPIED): (
         "not recorded yet: the map ends at target offset {limit}"
     ),
+    (Direction.TO_SOURCE, MapAnswer.LOST): (
+        "the target has lost the copies that were here, and the flow went on behind them: what a "
+        "reader of this offset has read is not known"
+    ),
     (Direction.TO_SOURCE, MapAnswer.BEFORE_START): (
         "what the flow has copied begins at target offset {limit}"
     ),
@@ -101,6 +105,8 @@ class FlowOffsets:
             return _translated(source, question, target, offset_map)
         found = offset_map.to_destination(question)
         text = _text(Direction.TO_TARGET, found, offset_map)
+        if offset_map.has_lost(question) and found.answer in {MapAnswer.NEXT, MapAnswer.END}:
+            text = f"the target has lost the copy of this offset; {text}"
         if found.offset is None:
             return _translated(source, question, target, NoAnswer(found.answer, text))
         bounds = self.bounds[target]

@@ -228,4 +228,5 @@ def _row(progress: PartitionProgress) -> PartitionStatus:
         source_time_ms=progress.source_time_ms,
         filled=progress.filled,
         gap_ms=progress.gap_ms,
+        losses=progress.losses,
     )

@@ -15,7 +15,10 @@
                                                 recorded end, absent if there is none; lost: why the
                                                 destination is known to have lost records;
                                                 behind_another: true if another program has copied
-                                                what is below the map
+                                                what is below the map; losses: [source start, source
+                                                end, destination start, destination end, ...] of
+                                                copies that the destination has lost, and that the
+                                                flow went on without, absent if there are none
     ["begun", mirror, topic, partition]         route: of a flow that writes in transactions; begin:
                                                 where another program had copied to when it began,
                                                 absent if nothing, or if an earlier version wrote it
@@ -99,6 +102,15 @@ class MapTail(NamedTuple):
     sequence: Sequence
 
 
+class LostCopies(NamedTuple):
+    """A range of both sides whose copies the destination has lost: the flow went on behind it."""
+
+    source_start: Offset
+    source_end: Offset
+    destination_start: Offset
+    destination_end: Offset
+
+
 @dataclass(frozen=True, slots=True)
 class StoredPlan:
     """The last plan of a partition."""
@@ -115,7 +127,10 @@ class StoredPlan:
     lost: str | None = None
     """Why the destination is known to have lost records. Compaction may remove what shows it."""
     behind_another: bool = False
-    """Whether another program has copied what is below the map: where to is not known."""
+    """Whether the map has lost its beginning: where what is below was copied to is not known, as
+    another program has copied it, or as the destination has lost it."""
+    losses: tuple[LostCopies, ...] = ()
+    """In order. Versions that do not know it store the plan without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +199,7 @@ def encode(record: OffsetRecord) -> tuple[bytes, bytes | None]:
             key, body = ["producer"], {"producer_id": producer_id}
         case DroppedChunk(name, number):
             return encode_json(["map", *name, number]), None
-        case StoredPlan(name, plan, route, epochs, taken, tail, lost, behind_another):
+        case StoredPlan(name, plan, route, epochs, taken, tail, lost, behind_another, losses):
             key = ["plan", *name]
             body = {
                 "producer_id": plan.producer_id,
@@ -198,6 +213,7 @@ def encode(record: OffsetRecord) -> tuple[bytes, bytes | None]:
                 **({} if tail is None else {"tail": list(tail)}),
                 **({} if lost is None else {"lost": lost}),
                 **({"behind_another": True} if behind_another else {}),
+                **({"losses": [at for one in losses for at in one]} if losses else {}),
             }
         case BegunPartition(name, route, copied_to):
             key, body = ["begun", *name], {"route": _route_fields(route)}
@@ -249,7 +265,14 @@ def _of_partition(kind: str, name: MirrorPartition, body: JsonObject) -> OffsetR
     stored = StoredPlan(name, _plan(body), _route(body), _epochs(body))
     lost = body.text("lost") if body.has("lost") else None
     behind = body.has("behind_another") and body.flag("behind_another")
-    return replace(stored, taken=_taken(body), tail=_tail(body), lost=lost, behind_another=behind)
+    return replace(
+        stored,
+        taken=_taken(body),
+        tail=_tail(body),
+        lost=lost,
+        behind_another=behind,
+        losses=_losses(body),
+    )
 
 
 def mirror_of(key: bytes | None) -> str | None:
@@ -340,6 +363,14 @@ def _tail(body: JsonObject) -> MapTail | None:
     if numbers is None:
         return None
     return MapTail(ProducerId(numbers[0]), ProducerEpoch(numbers[1]), Sequence(numbers[2]))
+
+
+def _losses(body: JsonObject) -> tuple[LostCopies, ...]:
+    numbers = body.list("losses") if body.has("losses") else []
+    if len(numbers) % 4 or not all(type(number) is int for number in numbers):
+        raise body.error("losses", "whole numbers, four for each loss")
+    offsets = [Offset(number) for number in numbers]
+    return tuple(LostCopies(*offsets[at : at + 4]) for at in range(0, len(offsets), 4))
 
 
 def _numbers(body: JsonObject, name: str, expectation: str, count: int) -> list[int] | None:

@@ -53,8 +53,17 @@ async def read_maps(
                 parts = offsets.chunks.get(name, ())
                 lacks_start = plan.behind_another or (bool(parts) and parts[0].number > 0)
                 pending = bool(plan.plan.runs)
-                lost = plan.lost is not None
-                maps[name.source] = RecordedMap(runs, position, pending, lacks_start, lost)
+                maps[name.source] = RecordedMap(
+                    runs,
+                    position,
+                    pending,
+                    lacks_start,
+                    lost=plan.lost is not None,
+                    lost_sources=tuple((one.source_start, one.source_end) for one in plan.losses),
+                    lost_places=tuple(
+                        (one.destination_start, one.destination_end) for one in plan.losses
+                    ),
+                )
     return maps
 
 

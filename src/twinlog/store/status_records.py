@@ -23,6 +23,7 @@ from twinlog.kafka.types import UNKNOWN_OFFSET
 from twinlog.mirror.absence import Absence
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State, state_of
+from twinlog.mirror.target_losses import NO_LOSSES, TargetLosses
 from twinlog.store.json_fields import JsonObject, decode_json, encode_json
 from twinlog.store.state_records import MAX_REASON
 
@@ -74,6 +75,8 @@ class PartitionStatus:
     """Offsets filled since this owner has the partition, by `Absence`."""
     gap_ms: int = 0
     """Milliseconds for which this owner has waited for an answer that a gap needs."""
+    losses: TargetLosses = NO_LOSSES
+    """What the destination has lost of a flow's records since this owner has the partition."""
 
     @property
     def lag(self) -> int:
@@ -166,8 +169,10 @@ def _row(partition_status: PartitionStatus) -> list[Any]:
     ]
 
 
-def _later_fields(partition_status: PartitionStatus) -> list[int | None]:
+def _later_fields(partition_status: PartitionStatus) -> list[int | str | None]:
     """What later versions have added, as far as the row has it."""
+    if partition_status.losses != NO_LOSSES:
+        return [partition_status.mirrored_end, partition_status.gap_ms, *partition_status.losses]
     if partition_status.gap_ms:
         return [partition_status.mirrored_end, partition_status.gap_ms]
     return [] if partition_status.mirrored_end is None else [partition_status.mirrored_end]
@@ -228,14 +233,15 @@ def _partition(row: Any, body: JsonObject) -> PartitionStatus:
     if not isinstance(row, list) or len(row) < len(_ROW) + 2:
         raise body.error("partitions", "a list of rows")
     tail = row[len(_ROW) :]
-    reason, lag_ms, source_time_ms, filled, mirrored, gap_ms = _filled_up(tail)
+    reason, lag_ms, source_time_ms, filled, mirrored, gap_ms, *losses = _filled_up(tail)
     if (
         not all(type(cell) is kind for cell, kind in zip(row, _ROW, strict=False))
         or not (reason is None or isinstance(reason, str))
         or not (lag_ms is None or type(lag_ms) is int)
         or not (source_time_ms is None or type(source_time_ms) is int)
         or not (mirrored is None or type(mirrored) is int)
-        or type(gap_ms) is not int
+        or not all(type(number) is int for number in (gap_ms, *losses[:2]))
+        or not (losses[2] is None or isinstance(losses[2], str))
     ):
         raise body.error("partitions", "rows of names and numbers")
     mirror, topic, partition, state, source, stable, destination, records, size = row[: len(_ROW)]
@@ -253,12 +259,13 @@ def _partition(row: Any, body: JsonObject) -> PartitionStatus:
         filled=_filled(filled, body),
         mirrored_end=mirrored,
         gap_ms=gap_ms,
+        losses=TargetLosses(*losses),
     )
 
 
 def _filled_up(tail: list[Any]) -> list[Any]:
     """The fields that later versions have added; those of an older row are absent."""
-    defaults = (None, None, None, (), None, 0)
+    defaults = (None, None, None, (), None, 0, *NO_LOSSES)
     return [*tail, *defaults[len(tail) :]][: len(defaults)]
 
 

@@ -9,6 +9,7 @@ from clients import client
 from confluent_kafka.admin import AdminClient, NewTopic
 from lane_processes import lanes
 from lost_logs import SECONDS, copied, failed, lose, routed, routed_values, values, write
+from stored_flows import losses
 from transformed_flows import made, positions
 from waiting import until
 
@@ -116,6 +117,10 @@ def test_a_target_that_has_lost_committed_records_is_failed(
         else:
             write(source, topic, "4")  # the next write is what shows it
         failed(pair, mirror, "the destination has lost records")
+        until(lambda: losses(pair, mirror)[0].times == 1, SECONDS, "the count")
+        counted = losses(pair, mirror)[0]
+        assert counted.offsets > 0
+        assert f"{remote}-0, offsets [" in str(counted.last)
         write(source, topic, "a", partition=1)
         copied(pair, topic, 1, "a")
         assert values(pair, topic, 0) == [b"0", b"1"]
@@ -124,6 +129,7 @@ def test_a_target_that_has_lost_committed_records_is_failed(
         nodes.end()
         nodes.start("last")
         failed(pair, mirror, "commit the source's offset to go on at")
+        until(lambda: losses(pair, mirror)[0].times == 1, SECONDS, "the count of the last owner")
         assert f"lost={remote}-0" in asyncio.run(positions(pair, mirror, topic))[0].metadata
         commit(pair, mirror, remote, 2)
         write(source, topic, "5")
@@ -267,6 +273,8 @@ def test_a_flow_that_passes_losses_goes_on(
         write(source, topic, "7", "v8")
         copied(pair, topic, 0, "4", "5", "7")
         routed(pair, vip, "v8")
+        until(lambda: losses(pair, mirror)[0].times == 2, SECONDS, "the count")
+        assert f"{vip}-0, offsets up to " in str(losses(pair, mirror)[0].last)
         nodes.end()
     lines = (tmp_path / "node.log").read_text()
     assert f"{vip}-0, to which records were routed: " in lines

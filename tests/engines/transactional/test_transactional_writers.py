@@ -522,7 +522,7 @@ def test_a_loss_that_one_broker_may_claim_is_passed_after_a_lease(
 
     async def story() -> None:
         owner, fake = located.owner()
-        owner._losses = SettledLosses(LaneSettings(lease_s=0.2))
+        owner._settled = SettledLosses(LaneSettings(lease_s=0.2))
         to_begin = {NAME: ToBegin(ROUTE, Offset(0), None)}
 
         async def compared(*, shorter: bool) -> TransactionalQueue | NotLocated:

@@ -13,6 +13,7 @@ from twinlog.engines.base import Assignment, LaneContext
 from twinlog.engines.ports import DestinationPort, LeaderReport, SourcePort
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.translated.engine import FlowEngine, source_begins
+from twinlog.engines.translated.found_losses import FoundLosses
 from twinlog.engines.translated.partitions import FlowPartition, FlowStage
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters
@@ -51,7 +52,7 @@ def _copying(engine: FlowEngine) -> FlowPartition[FlowWriters, PartitionSequence
     )
     partition = FlowPartition[FlowWriters, PartitionSequence](
         assignment,
-        cast("FlowWriters", None),
+        cast("FlowWriters", SimpleNamespace(losses=FoundLosses())),
         owned_before=True,
         locate_at=0.0,
         unguarded_until=0.0,
@@ -137,6 +138,7 @@ def test_a_recreated_topic_is_known_though_the_other_cluster_does_not_answer(
         assert partition.sequence is None
         assert (partition.stage, partition.transient) == (FlowStage.FAILED, False)
         assert "was deleted and recreated" in str(partition.reason)
+        assert partition.losses.times == (recreated == "destination")
         asking.cancel()
 
     asyncio.run(body())

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 from clients import client
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Position
 from lane_processes import lanes
 from lost_logs import SECONDS, copied, failed, lose, write
+from stored_flows import losses
 from transformed_flows import made
 from waiting import until
 
@@ -29,18 +32,10 @@ def test_records_in_place_of_lost_copies_are_not_named_as_copies(
     pair = Pair(kafka, fragile)
     mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
     asyncio.run(made(pair, mirror, topic, {}))
-    source, remote = TopicPartition(topic, 0), TopicPartition(f"a.{topic}", 0)
-
-    async def translated(direction: Direction) -> TranslatedOffset:
-        async with client(fragile) as target:
-            topics = (await MirrorStore(target).snapshot()).topics_of(mirror)
-            known = await read_flow_offsets(target, topics, direction)
-            if direction is Direction.TO_TARGET:
-                return known.to_target(source, 2)
-            return known.to_source(remote, 2)[0]
+    remote = TopicPartition(f"a.{topic}", 0)
 
     def are(answer: MapAnswer) -> bool:
-        answers = [asyncio.run(translated(direction)) for direction in Direction]
+        answers = [translated(pair, mirror, topic, direction, 2)[0] for direction in Direction]
         return [one.answer for one in answers] == [answer, answer]
 
     with lanes(fragile.bootstrap_servers, tmp_path) as nodes:
@@ -54,3 +49,118 @@ def test_records_in_place_of_lost_copies_are_not_named_as_copies(
         nodes.start("second")
         failed(pair, mirror, "lost records")
         until(lambda: are(MapAnswer.LOST), SECONDS, "the loss")
+        until(lambda: losses(pair, mirror)[0].times == 1, SECONDS, "the count")
+        nodes.end()
+        nodes.start("third")
+        failed(pair, mirror, "lost records")
+        until(lambda: losses(pair, mirror)[0].times == 1, SECONDS, "the third owner's count")
+
+
+def offsets_of(pair: Pair, remote: str) -> dict[bytes, int]:
+    """Where each value is in a remote partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": pair.destination.bootstrap_servers,
+            "group.id": secrets.token_hex(4),
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([Position(remote, 0, 0)])
+    found: dict[bytes, int] = {}
+    try:
+        while True:
+            message = consumer.poll(30)
+            assert message is not None
+            if message.error() is not None:
+                return found
+            assert message.value() not in found, "it is there twice"
+            found[message.value()] = message.offset()
+    finally:
+        consumer.close()
+
+
+def translated(
+    pair: Pair, mirror: str, topic: str, direction: Direction, *offsets: int
+) -> list[TranslatedOffset]:
+    async def read() -> list[TranslatedOffset]:
+        async with client(pair.destination) as target:
+            topics = (await MirrorStore(target).snapshot()).topics_of(mirror)
+            known = await read_flow_offsets(target, topics, direction)
+        if direction is Direction.TO_TARGET:
+            return [known.to_target(TopicPartition(topic, 0), at) for at in offsets]
+        return [known.to_source(TopicPartition(f"a.{topic}", 0), at)[0] for at in offsets]
+
+    return asyncio.run(read())
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["running", "killed"])
+@pytest.mark.parametrize("foreign", [(), ("x", "y", "z")], ids=["shorter", "refilled"])
+def test_a_flow_that_passes_losses_goes_on(
+    fragile: LocalCluster,
+    kafka: LocalCluster,
+    tmp_path: Path,
+    running: bool,
+    foreign: tuple[str, ...],
+) -> None:
+    """Goal: with `continue` nothing is missing or twice besides what the target has lost.
+
+    Offsets before the loss are translated as before. Those of lost copies are translated to the
+    next copied record, and no place of a lost copy is translated back. Another owner goes on, too.
+    """
+    pair = Pair(kafka, fragile)
+    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
+    asyncio.run(made(pair, mirror, topic, {"twinlog.data.loss": "continue"}))
+    source, remote = kafka.bootstrap_servers, f"a.{topic}"
+
+    def places(*values: str) -> list[int | None]:
+        return [offsets_of(pair, remote).get(value.encode()) for value in values]
+
+    def targets(*offsets: int) -> list[int | None]:
+        return [
+            one.target_offset
+            for one in translated(pair, mirror, topic, Direction.TO_TARGET, *offsets)
+        ]
+
+    with lanes(fragile.bootstrap_servers, tmp_path) as nodes:
+        nodes.start("first")
+        for number in range(4):  # a batch for each
+            write(source, topic, str(number))
+            copied(pair, topic, 0, *map(str, range(number + 1)))
+        before = places("0", "1", "2", "3")
+        until(lambda: targets(0, 1, 2, 3) == before, SECONDS, "the map")
+        if not running:
+            nodes.kill("first")
+        lose(fragile, TopicPartition(remote, 0), 2)
+        if foreign:
+            write(fragile.bootstrap_servers, remote, *foreign)
+        if not running:
+            nodes.start("second")
+        until(lambda: losses(pair, mirror)[0].times == 1, SECONDS, "the count")
+        write(source, topic, "4", "5")
+        copied(pair, topic, 0, "0", "1", *foreign, "4", "5")
+        after = places("0", "1", "4", "5")
+        assert after[:2] == before[:2]
+        until(
+            lambda: targets(0, 1, 2, 3, 4, 5) == [*after[:2], *[after[2]] * 2, *after[2:]],
+            SECONDS,
+            "offsets before, in, and behind the loss",
+        )
+        back = translated(
+            pair, mirror, topic, Direction.TO_SOURCE, *[at for at in before + after if at]
+        )
+        answers = {one.target_offset: (one.answer, one.source_offset) for one in back}
+        assert {one for one in answers.values() if one[0] is MapAnswer.RECORD} == {
+            (MapAnswer.RECORD, at) for at in (0, 1, 4, 5) if at or before[0]
+        }
+        for lost in set(before[2:]) - set(after):
+            assert answers[lost] == (MapAnswer.LOST, None)
+        found = losses(pair, mirror)[0]
+        assert found.times == 1
+        assert f"{remote}-0, offsets [{before[2]}, " in str(found.last)
+        nodes.end()
+        nodes.start("last")
+        write(source, topic, "6")
+        copied(pair, topic, 0, "0", "1", *foreign, "4", "5", "6")
+        assert losses(pair, mirror)[0].times == 0
+    lines = "".join(log.read_text() for log in tmp_path.glob("*.log"))
+    assert "going on at source offset 4 without the copies of [2, 4)" in lines

@@ -17,6 +17,7 @@ from twinlog.engines.destination.data_id import DataId
 from twinlog.engines.ports import ActiveProducers, DestinationPort, LogEnd, ProducerIdentity
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.translated import writers as writers_module
+from twinlog.engines.translated.found_losses import ShorterLogs
 from twinlog.engines.translated.location import NotLocated, ToLocate
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters
@@ -31,6 +32,7 @@ from twinlog.kafka.types import LeaderEpoch, LogBounds, Offset, ProducerState, T
 from twinlog.mirror.offset_runs import Ends, Run
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Data
+from twinlog.mirror.target_losses import TargetLoss
 from twinlog.store.offset_log import StoredOffsets, fold_offsets
 from twinlog.store.offset_records import (
     CHUNK_RUNS,
@@ -156,9 +158,12 @@ def _run(body: Coroutine[Any, Any, None]) -> None:
 
 
 async def _located(
-    writers: FlowWriters, wanted: Mapping[MirrorPartition, ToLocate] = NEW
+    writers: FlowWriters,
+    wanted: Mapping[MirrorPartition, ToLocate] = NEW,
+    *,
+    passes_lost: bool = False,
 ) -> PartitionSequence:
-    result = (await writers.locate(wanted))[NAME]
+    result = (await writers.locate(wanted, passes_lost=passes_lost))[NAME]
     assert isinstance(result, PartitionSequence)
     return result
 
@@ -732,7 +737,7 @@ def test_an_owner_that_is_killed_behind_its_fence_leaves_what_the_broker_had_tak
         log, port = MemoryLog(), OnePartition(50)
         await _killed_before_a_fence(log, port)
 
-        async def killed(*_: object) -> None:
+        async def killed(*_: object, **__: object) -> None:
             raise Retriable("killed")
 
         with monkeypatch.context() as context:
@@ -763,7 +768,7 @@ def test_a_plan_that_was_taken_whole_is_known_whatever_was_removed_since(
         (known,) = port.remembered
         port.remembered = (known._replace(last_sequence=2),)
 
-        async def killed(*_: object) -> None:
+        async def killed(*_: object, **__: object) -> None:
             raise Retriable("killed")
 
         with monkeypatch.context() as context:
@@ -957,5 +962,175 @@ def test_what_a_log_lacks_before_the_epoch_began_does_not_matter() -> None:
         await writers.record({NAME: sequence})
         port.end, port.batches = 73, batch([record(71), record(72)])
         assert (await _located(_writers(log, port), OWNED)).position == 100
+
+    _run(body())
+
+
+def _batch_at(offset: int, count: int, sequence: PartitionSequence, number: int) -> bytes:
+    """A batch of an epoch as the destination's log holds it."""
+    built = build([record(at) for at in range(count)], Codec.NONE)
+    data = whole(built, producer_id=7, epoch=sequence.epoch, sequence=number)
+    return Offset(offset).to_bytes(8, "big") + data[8:]
+
+
+async def _recorded_twice(log: MemoryLog, port: OnePartition) -> tuple[bytes, bytes]:
+    """Copy records to 50..52 and 53..54; return these two batches."""
+    port.end = 49
+    writers = _writers(log, port)
+    sequence = await _located(writers)
+    for start, end, place in ((100, 103, 50), (103, 105, 53)):
+        sequence.offer([_data(start, end)])
+        await writers.record({NAME: sequence})
+        sequence.stored()
+        out = sequence.take(0)
+        assert out is not None
+        sequence.answered(out, Offset(place))
+        await writers.record({NAME: sequence})
+        sequence.stored()
+    port.end = 55
+    return _batch_at(50, 3, sequence, 0), _batch_at(53, 2, sequence, 3)
+
+
+def _impatient(log: MemoryLog, port: OnePartition) -> FlowWriters:
+    """Writers for which one comparison is enough."""
+    writers = _writers(log, port)
+    writers._shorter = ShorterLogs(LaneSettings(lease_s=0.0), writers.losses)
+    return writers
+
+
+@pytest.mark.parametrize("refilled", [False, True])
+def test_a_flow_that_passes_losses_goes_on_behind_what_is_left(refilled: bool) -> None:
+    """Goal: the map keeps what is left, the source's position stays, and the loss counts once."""
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        first, _ = await _recorded_twice(log, port)
+        before = list(log.records)
+        port.batches = first + (batch([record(53), record(54), record(55)]) if refilled else b"")
+        port.end = 56 if refilled else 53
+        writers = _writers(log, port)
+        if not refilled:
+            for _ in range(2):
+                found = (await writers.locate(OWNED, passes_lost=True))[NAME]
+                assert isinstance(found, NotLocated)
+                assert "it is compared again" in found.reason
+            assert log.records == before
+            assert not writers.losses.take(NAME, located=False)
+            writers = _impatient(log, port)
+        port.batches += marker(port.end, 7, COMMIT)
+        sequence = await _located(writers, OWNED, passes_lost=True)
+        assert (sequence.position, sequence.recorded) == (105, (105, 53))
+        assert sequence.has_begun
+        assert writers.losses.take(NAME, located=True) == [TargetLoss(KEY, Offset(53), Offset(55))]
+        stored = await log.take_over()
+        assert stored.map(NAME).runs == [(100, 50, 3)]
+        plan = stored.plans[NAME]
+        assert (plan.lost, plan.behind_another) == (None, False)
+        assert plan.losses == ((103, 105, 53, port.end + 1),)
+        # What follows is recorded behind it, by this owner and the next one.
+        sequence.offer([_data(105, 107)])
+        await writers.record({NAME: sequence})
+        sequence.stored()
+        out = sequence.take(0)
+        assert out is not None
+        sequence.answered(out, Offset(60))
+        await writers.record({NAME: sequence})
+        assert (await log.take_over()).map(NAME).runs == [(100, 50, 3), (105, 60, 2)]
+        port.batches, port.end = _batch_at(60, 2, sequence, 0), 62
+        later = await _located(_writers(log, port), OWNED)
+        assert (later.position, later.recorded) == (107, (107, 62))
+        assert (await log.take_over()).plans[NAME].losses == plan.losses
+
+    _run(body())
+
+
+def test_a_flow_that_passes_losses_goes_on_where_a_former_owner_has_failed() -> None:
+    """Goal: the loss is stored, and what showed it may be gone; the setting is changed later."""
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        first, _ = await _recorded_twice(log, port)
+        foreign = batch([record(53), record(54)])
+        port.batches, port.end = first + foreign, 55
+        writers = _writers(log, port)
+        for _ in range(2):
+            assert isinstance((await writers.locate(OWNED))[NAME], NotLocated)
+        assert writers.losses.take(NAME, located=False) == [TargetLoss(KEY, None, Offset(55))]
+        assert (await log.take_over()).plans[NAME].lost
+        port.end = 56
+        port.batches = first + foreign + marker(55, 7, COMMIT)
+        sequence = await _located(_writers(log, port), OWNED, passes_lost=True)
+        assert (sequence.position, sequence.recorded) == (105, (105, 53))
+        assert (await log.take_over()).plans[NAME].lost is None
+
+    _run(body())
+
+
+def test_a_log_that_is_longer_after_all_has_lost_nothing() -> None:
+    """Goal: a broker that was cut off for a lease has said so; the fence is in the real log."""
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        first, second = await _recorded_twice(log, port)
+
+        async def put(_: object, identity: ProducerIdentity, ends: Mapping[TopicPartition, int]):  # type: ignore[no-untyped-def]
+            return {key: Offset(55) for key in ends}, {}, identity
+
+        port.end = 50
+        port.batches = first + second + marker(55, 7, COMMIT)
+        with pytest.MonkeyPatch.context() as context:
+            context.setattr(DataId, "put_fences", put)
+            sequence = await _located(_impatient(log, port), OWNED, passes_lost=True)
+        assert (sequence.position, sequence.recorded) == (105, (105, 55))
+        assert (await log.take_over()).map(NAME).runs == [(100, 50, 5)]
+
+    _run(body())
+
+
+def test_a_flow_that_passes_losses_fails_where_the_plan_is_not_explained() -> None:
+    """Goal: a batch of the plan is there, and an earlier one is not: it may never have landed."""
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        first, second = await _recorded_twice(log, port)
+        port.batches = first + second + marker(55, 7, COMMIT)
+        writers = _writers(log, port)
+        sequence = await _located(writers, OWNED)
+        sequence.offer([_data(105, 108), _data(108, 110)])
+        await writers.record({NAME: sequence})
+        port.batches = first + _batch_at(53, 2, sequence, 3) + marker(55, 7, COMMIT)
+        port.end = 55
+        writers = _writers(log, port)
+        found = (await writers.locate(OWNED, passes_lost=True))[NAME]
+        assert isinstance(found, NotLocated)
+        assert not found.transient
+        assert "has sequence 3, expected 0" in found.reason
+        assert (await log.take_over()).plans[NAME].lost == found.reason
+        again = (await _writers(log, port).locate(OWNED, passes_lost=True))[NAME]
+        assert again == found
+
+    _run(body())
+
+
+def test_planned_batches_that_were_taken_and_are_gone_are_copied_again() -> None:
+    """Goal: they are not in the log, nor in the map; with `fail` the partition stays FAILED."""
+
+    async def body() -> None:
+        for passes_lost in (False, True):
+            log, port = MemoryLog(), OnePartition(50)
+            writers = _writers(log, port)
+            sequence = await _located(writers)
+            sequence.offer([_data(100, 103)])
+            await writers.record({NAME: sequence})
+            port.remembered = (ProducerState(7, sequence.epoch, 2),)
+            port.end, port.batches = 51, batch([record(50)])
+            writers = _writers(log, port)
+            found = (await writers.locate(OWNED, passes_lost=passes_lost))[NAME]
+            assert isinstance(found, PartitionSequence) is passes_lost
+            assert writers.losses.take(NAME, located=True) == [TargetLoss(KEY, None, None)]
+            if isinstance(found, PartitionSequence):
+                assert found.position == 100
+            else:
+                assert "the broker has taken numbers up to 2" in found.reason
 
     _run(body())

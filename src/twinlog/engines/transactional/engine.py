@@ -201,6 +201,9 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         }
 
     def _located(self, partition: _Partition, result: TransactionalQueue | NotLocated) -> None:
+        located = isinstance(result, TransactionalQueue)
+        found = partition.writers.losses.take(partition.name, located=located)
+        self._flow.note_losses(partition, found)
         if isinstance(result, TransactionalQueue):
             if not partition.owned_before:  # later, it is the position that it has committed itself
                 partition.fresh &= not result.has_begun

@@ -20,6 +20,7 @@ from twinlog.engines.transactional.source_position import SourcePosition
 from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.target_losses import TargetLoss
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +56,19 @@ def passed(
     return position
 
 
+def as_target_loss(loss: LostEnd, remote: TopicPartition) -> TargetLoss:
+    """A loss as it is counted.
+
+    Args:
+        loss: of a position.
+        remote: the position's remote partition.
+    """
+    log = loss.log if isinstance(loss, RoutedLoss) else remote
+    return TargetLoss(log, loss.start, loss.end)
+
+
 class SettledLosses:
-    """Which losses count where a flow goes on without what the target has lost."""
+    """Which losses count: a flow goes on without them, or stays FAILED."""
 
     def __init__(self, settings: LaneSettings) -> None:
         recent_s = settings.lease_s + 2 * settings.backoff_max_s

@@ -183,7 +183,9 @@ async def _compare(
     if end.log_end < tail.end:
         raise ShorterLog(
             f"the destination has lost records: {key} ends at {end.log_end}, and records were "
-            f"copied up to {tail.end}"
+            f"copied up to {tail.end}",
+            start=Offset(end.log_end),
+            end=tail.end,
         )
     if end.log_end == tail.end:
         # A later transaction that is aborted would abort these records, too.

@@ -45,7 +45,7 @@ from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, Metadata, is_another
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import ProtocolError, Refusal, Retriable, TwinlogError
-from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, TopicPartition
+from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.store.config_records import topic_id_of, topic_id_text
 
@@ -92,8 +92,17 @@ class RoutedLoss(LostEnd):
             shorter, may be what a broker answers that is cut off.
     """
 
-    def __init__(self, log: TopicPartition, reason: object, *, proved: bool) -> None:
-        super().__init__(f"{log}, to which records were routed: {reason}")
+    def __init__(
+        self,
+        log: TopicPartition,
+        reason: object,
+        *,
+        proved: bool,
+        start: Offset | None = None,
+        end: Offset | None = None,
+    ) -> None:
+        text = f"{log}, to which records were routed: {reason}"
+        super().__init__(text, start=start, end=end)
         self.log = log
         self.proved = proved
         self.others: tuple[RoutedLoss, ...] = ()
@@ -252,7 +261,9 @@ def _result(
             log.warning("%s; nothing is written there before it was compared", one.doubt.reason)
         elif isinstance(problem, LostEnd):
             proved = not isinstance(problem, ShorterLog)
-            losses.append(RoutedLoss(one.log, problem, proved=proved))
+            losses.append(
+                RoutedLoss(one.log, problem, proved=proved, start=problem.start, end=problem.end)
+            )
         elif _is_denied(problem):
             log.warning("losses in the middle of %s are not detected: %s", one.log, problem)
         elif problem is not None:
@@ -285,7 +296,7 @@ def _seen(
             f"to {one.tail.end}"
         )
         # All brokers were asked whether it was deleted; one has answered with another id.
-        return RoutedLoss(one.log, reason, proved=not recreated)
+        return RoutedLoss(one.log, reason, proved=not recreated, end=one.tail.end)
     epoch = LeaderEpoch(UNKNOWN_EPOCH if report is None else report.epoch)
     return one._replace(leader_epoch=epoch, doubt=_doubt(one, report))
 

@@ -28,7 +28,13 @@ from uuid import UUID
 from twinlog.engines.base import Beginnings, LaneContext, Sealed, Sealing
 from twinlog.engines.ports import DestinationPort
 from twinlog.engines.transactional.kept_positions import KeptPositions, to_keep
-from twinlog.engines.transactional.losses import SettledLosses, passed, proved, unsettled
+from twinlog.engines.transactional.losses import (
+    SettledLosses,
+    as_target_loss,
+    passed,
+    proved,
+    unsettled,
+)
 from twinlog.engines.transactional.own_writes import by_remote, own_ids
 from twinlog.engines.transactional.positions import (
     PositionLost,
@@ -60,6 +66,7 @@ from twinlog.engines.transactional.transactions import (
     TransactionContent,
 )
 from twinlog.engines.translated.deleted_remotes import DeletedRemotes
+from twinlog.engines.translated.found_losses import FoundLosses
 from twinlog.engines.translated.location import NotLocated
 from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.kafka.errors import Fenced, Refusal, Retriable, TwinlogError
@@ -69,6 +76,7 @@ from twinlog.kafka.log.records import Encoded, RawRecord, build, encode_tail
 from twinlog.kafka.requests.transactions import TransactionOffset
 from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.target_losses import TargetLoss
 from twinlog.store.offset_log import (
     OFFSETS_TOPIC,
     StoredOffsets,
@@ -109,7 +117,9 @@ class TransactionalWriters:
         self._fences = 0
         self._deleted = DeletedRemotes(port, lane.settings)
         self._kept = KeptPositions()
-        self._losses = SettledLosses(lane.settings)
+        self._settled = SettledLosses(lane.settings)
+        self.losses = FoundLosses()
+        """What the target has lost; the engines count it."""
         self._turns = asyncio.Lock()
         """Guards the id: one transaction at a time."""
 
@@ -168,25 +178,15 @@ class TransactionalWriters:
             former = await self._former(
                 committed[key] for n, key in remotes.items() if n not in begun and key in committed
             )
-            found: dict[MirrorPartition, Committed | None] = {}
-            results: dict[MirrorPartition, TransactionalQueue | NotLocated] = {}
-            for name, one in partitions.items():
-                try:
-                    found[name] = found_position(
-                        committed.get(remotes[name]),
-                        begun.get(name) or former.get(name),
-                        one.route,
-                        group,
-                        name.partition,
-                        copied_to=one.copied_to,
-                        begun_before=self._begun_before(name, one),
-                        passes_lost=passes_lost,
-                    )
-                except PositionLost as error:
-                    results[name] = NotLocated(str(error), transient=False)
+            found, refused = self._found(
+                group, partitions, committed, {**former, **begun}, passes_lost=passes_lost
+            )
+            results: dict[MirrorPartition, TransactionalQueue | NotLocated] = {**refused}
             at = {n: self._start(remotes[n], partitions[n], here) for n, here in found.items()}
             compared = await self._compared(at, passes_lost=passes_lost)
-            settled = self._losses.settled(at, compared) if passes_lost else {}
+            settled = self._settled.settled(at, compared)
+            for name, one_loss in ((n, one) for n, losses in settled.items() for one in losses):
+                self.losses.note(name, as_target_loss(one_loss, remotes[name]))
             new: dict[MirrorPartition, SourcePosition] = {}
             for name, position in at.items():
                 result, here = compared[name], found[name]
@@ -225,6 +225,38 @@ class TransactionalWriters:
         located = [n for n, one in results.items() if isinstance(one, TransactionalQueue)]
         await self._beginnings.store(located)  # before anything is sent
         return results
+
+    def _found(
+        self,
+        group: str,
+        partitions: Mapping[MirrorPartition, ToBegin],
+        committed: Mapping[TopicPartition, Committed],
+        begun: Mapping[MirrorPartition, BegunPartition],
+        *,
+        passes_lost: bool,
+    ) -> tuple[dict[MirrorPartition, Committed | None], dict[MirrorPartition, NotLocated]]:
+        """The positions of partitions, None if they begin; and those that have lost it."""
+        found: dict[MirrorPartition, Committed | None] = {}
+        lost: dict[MirrorPartition, NotLocated] = {}
+        for name, one in partitions.items():
+            remote = TopicPartition(one.route.topic, name.partition)
+            at = committed.get(remote)
+            try:
+                found[name] = found_position(
+                    at,
+                    begun.get(name),
+                    one.route,
+                    group,
+                    name.partition,
+                    copied_to=one.copied_to,
+                    begun_before=self._begun_before(name, one),
+                    passes_lost=passes_lost,
+                )
+            except PositionLost as error:
+                lost[name] = NotLocated(str(error), transient=False)
+                if at is not None and lost_of(at):  # a former owner has found it, perhaps
+                    self.losses.note_former(name, TargetLoss(remote, None, None))
+        return found, lost
 
     async def _keep(
         self,

@@ -433,10 +433,14 @@ class FlowEngine(BaseFlowEngine[FlowWriters, PartitionSequence]):
                     offsets_topic_id=p.assignment.offsets_topic_id,
                 )
                 for p, begin in begins.items()
-            }
+            },
+            passes_lost=self._flow.passes_lost,
         )
 
     def _located(self, partition: _Partition, result: PartitionSequence | NotLocated) -> None:
+        located = isinstance(result, PartitionSequence)
+        found = partition.writers.losses.take(partition.name, located=located)
+        self._flow.note_losses(partition, found)
         if isinstance(result, PartitionSequence):
             if not partition.owned_before:  # what was stored is of a former flow of this name
                 partition.fresh &= not result.has_begun

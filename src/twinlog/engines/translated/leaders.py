@@ -16,13 +16,15 @@ from twinlog.engines.translated.partitions import (
     LACKS_REPLICAS,
     FlowPartition,
     FlowPartitions,
+    FlowStage,
     Q,
     W,
 )
 from twinlog.kafka.client.metadata import is_another
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable, code_of
-from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, TopicPartition
+from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
+from twinlog.mirror.target_losses import TargetLoss
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +72,18 @@ class FlowLeaders(Generic[W, Q]):
         reports = {partition: leader_of(leaders, key) for partition, key in keys.items()}
         for partition, report in reports.items():
             if reason := recreated(partition.assignment, report):
-                self._flow.fail(partition, reason, transient=False)
+                self._recreated(partition, reason, is_loss=recreated is _destination_recreated)
         return reports
+
+    def _recreated(self, partition: FlowPartition[W, Q], reason: str, *, is_loss: bool) -> None:
+        """Stop a partition whose topic is another one now; the destination's lacks all copies."""
+        failed_before = partition.stage is FlowStage.FAILED and not partition.transient
+        if is_loss and not failed_before and not partition.begins:
+            sequence = partition.sequence
+            end = None if sequence is None else Offset(sequence.destination_end)
+            loss = TargetLoss(partition.destination, None, end)
+            self._flow.note_losses(partition, [loss])
+        self._flow.fail(partition, reason, transient=False)
 
     def led(
         self,
@@ -88,7 +100,7 @@ class FlowLeaders(Generic[W, Q]):
         elif destination is None or destination.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             fail(partition, "the destination does not have this partition")
         elif reason := _destination_recreated(partition.assignment, destination):
-            fail(partition, reason, transient=False)
+            self._recreated(partition, reason, is_loss=True)
         elif refused := _refused(source, destination):
             partition.source_node = -1  # it is located once the refusal has ended
             fail(partition, refused)

@@ -1,13 +1,18 @@
 """What is asked when partitions of a flow are located, and what is answered (writers.py)."""
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from twinlog.engines.base import Sealing
 from twinlog.engines.translated.last_numbers import LastNumbers
+from twinlog.engines.translated.surviving_copies import MapWithoutLoss
 from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, TopicPartition
-from twinlog.store.offset_records import Route
+from twinlog.mirror.offset_runs import Ends
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.store.offset_records import MapChunk, MapTail, Route, StoredPlan
 
 _NOTHING_COPIED: Final = Offset(0)
 
@@ -36,6 +41,70 @@ class ToLocate:
         ids_known = self.source_topic_id in {None, route.source_topic_id}
         same = self.topic_id is None or route.topic_id in {None, self.topic_id}
         return ids_known and same and route.topic == self.destination.topic
+
+
+class Landing(NamedTuple):
+    """What is stored of a partition that was located, and where it goes on."""
+
+    chunks: list[MapChunk]
+    """The last parts of its map."""
+    position: Offset
+    """The next source offset."""
+    tail: MapTail | None = None
+    passed: MapWithoutLoss | None = None
+    """Where it goes on without copies that are lost."""
+
+
+def begun_anew(name: MirrorPartition, start: Offset, fence: Offset) -> Landing:
+    """A partition whose map begins behind its fence, at an offset of the source."""
+    return Landing([MapChunk(name, 0, Ends(start, Offset(fence + 1)), ())], start)
+
+
+def slot_of(
+    name: MirrorPartition,
+    key: TopicPartition,
+    plans: Mapping[MirrorPartition, StoredPlan],
+    used: Collection[int],
+) -> int:
+    """Which producer id a partition is written under: one for each that shares a partition.
+
+    Of two with the same sequence numbers the broker would take one.
+
+    Args:
+        name: the partition.
+        key: the destination's partition.
+        plans: all that are stored.
+        used: the slots of others with the same destination that have none stored.
+    """
+    stored = plans.get(name)
+    if stored is not None and stored.route.topic == key.topic:
+        return stored.route.slot
+    taken = {
+        one.route.slot
+        for other, one in plans.items()
+        if (one.route.topic, other.partition) == key and other != name
+    }
+    return next(slot for slot in itertools.count() if slot not in {*taken, *used})
+
+
+def to_seal(name: MirrorPartition, sealing: Sealing, stored: StoredPlan | None) -> ToLocate:
+    """A partition that is only fenced.
+
+    Args:
+        name: the partition.
+        sealing: what the lane knows of it.
+        stored: its plan.
+    """
+    key = sealing.destination
+    if sealing.topic_id is None and stored is not None:  # the topic's record may be gone
+        key = TopicPartition(stored.route.topic, name.partition)
+    return ToLocate(
+        key,
+        None,
+        owned_before=True,
+        topic_id=sealing.topic_id,
+        offsets_topic_id=sealing.offsets_topic_id,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from twinlog.mirror.absence import Absence
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Gap, Piece
 from twinlog.mirror.states import State
+from twinlog.mirror.target_losses import NO_LOSSES, TargetLoss, TargetLosses
 from twinlog.mirror.throttle import Throttle
 
 log = logging.getLogger(__name__)
@@ -163,6 +164,8 @@ class FlowPartition(Generic[W, Q]):
     """Offsets of the source without a copy, by reason, since this owner has the partition."""
     passed_end: Offset = UNKNOWN_OFFSET
     """Up to here they are counted: what was dropped, or located again, is read again."""
+    losses: TargetLosses = NO_LOSSES
+    """What the target has lost of its records, since this owner has the partition."""
 
     @property
     def begins(self) -> bool:
@@ -283,6 +286,7 @@ class FlowPartition(Generic[W, Q]):
             filled=tuple(self.passed[reason] for reason in Absence),
             proved_end=Offset(landed),
             differs=self.stage is FlowStage.FAILED and not self.transient,
+            losses=self.losses,
         )
 
     def _lag_ms(self, now: float) -> int | None:
@@ -397,6 +401,13 @@ class FlowPartitions(Generic[W, Q]):
             f"{source.leader_epoch} ends at offset {source.end_offset}, before later epochs",
             transient=False,
         )
+
+    def note_losses(self, partition: FlowPartition[W, Q], losses: Iterable[TargetLoss]) -> None:
+        """Count what the target has lost."""
+        for loss in losses:
+            log.error("%s: the target has lost records: %s", partition.name, loss.text)
+            partition.losses = partition.losses.with_loss(loss)
+            self.news.add(partition.assignment.state_partition)
 
     def note(self, partition: FlowPartition[W, Q]) -> None:
         """Report a change of state or reason."""

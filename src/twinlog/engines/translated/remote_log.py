@@ -25,7 +25,20 @@ _PAUSE_S: Final = 0.02
 
 
 class LostEnd(Contradiction):
-    """The log has lost records that were copied."""
+    """The log has lost records that were copied.
+
+    Args:
+        reason: what shows it.
+        start: where the loss begins; None: not known.
+        end: up to where records were copied; None: not known.
+    """
+
+    def __init__(
+        self, reason: object, *, start: Offset | None = None, end: Offset | None = None
+    ) -> None:
+        super().__init__(str(reason))
+        self.start = start
+        self.end = end
 
 
 class RemoteEnd(NamedTuple):
@@ -59,7 +72,9 @@ async def read_end(
     if fence < stored.plan.recorded.destination:
         raise LostEnd(
             f"the destination has lost records: it ends at {fence}, and records were copied up to "
-            f"{stored.plan.recorded.destination}"
+            f"{stored.plan.recorded.destination}",
+            start=fence,
+            end=stored.plan.recorded.destination,
         )
     end = _End(stored)
     now = asyncio.get_running_loop().time
@@ -70,7 +85,7 @@ async def read_end(
             raise Retriable(f"cannot read {key} up to its fence at {fence}: read to {position}")
         fetched = (await port.read({key: position}, partition_max_bytes=_READ_BYTES))[key]
         if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
-            start = await _log_start(port, key)
+            start = await log_start_of(port, key)
             if start > position:
                 end.skip_to(start)
                 continue
@@ -86,7 +101,12 @@ async def read_end(
     return RemoteEnd(end.landed, end.whole_from)
 
 
-async def _log_start(port: DestinationPort, key: TopicPartition) -> Offset:
+async def log_start_of(port: DestinationPort, key: TopicPartition) -> Offset:
+    """Where a log starts.
+
+    Raises:
+        Retriable: it cannot be read now.
+    """
     bounds = (await port.bounds([key]))[key]
     if bounds.error:
         raise Retriable(f"cannot read the log start of {key}: {Refusal(bounds.error)}")
@@ -147,5 +167,6 @@ def check_tail(tail: MapTail, header: Header, end: Offset) -> None:
     if header.is_control or header.next_offset != end or found != tail:
         raise LostEnd(
             f"the record at offset {end - 1} is not the one that was copied there: the destination "
-            "has lost records, and others were written in their place"
+            "has lost records, and others were written in their place",
+            end=end,
         )

@@ -12,6 +12,8 @@ or unexpected (docs/decisions/0014-recorded-offset-map.md):
 
 Plans of other partitions are stored meanwhile: a fence may wait for replicas of one partition.
 
+A log that has lost copies ends that, or is passed (`twinlog.data.loss`, surviving_copies.py).
+
 Where the log lacks offsets, because it was compacted or has lost its start, the last number tells
 what is missing in it. Whether it lacks any is seen in the log: `cleanup.policy` may have changed.
 
@@ -22,7 +24,6 @@ stored, and before anything of that was sent. For a partition of an earlier vers
 """
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -34,11 +35,21 @@ from twinlog.engines.destination.data_id import DataId
 from twinlog.engines.destination.kept_ids import keep_ids
 from twinlog.engines.ports import DestinationPort
 from twinlog.engines.translated.deleted_remotes import DeletedRemotes
+from twinlog.engines.translated.found_losses import FoundLosses, ShorterLogs
 from twinlog.engines.translated.last_numbers import LastNumbers, ask_last_numbers
-from twinlog.engines.translated.location import FencedPartitions, NotLocated, ToLocate
+from twinlog.engines.translated.located_partition import located_partition
+from twinlog.engines.translated.location import (
+    FencedPartitions,
+    Landing,
+    NotLocated,
+    ToLocate,
+    begun_anew,
+    slot_of,
+    to_seal,
+)
 from twinlog.engines.translated.remote_log import LostEnd, read_end
 from twinlog.engines.translated.sequence import PartitionSequence
-from twinlog.kafka.client.metadata import NO_TOPIC_ID
+from twinlog.engines.translated.surviving_copies import DamagedLog, without_loss
 from twinlog.kafka.errors import Fenced, Refusal, Retriable, TwinlogError
 from twinlog.kafka.types import (
     SEQUENCE_MODULUS,
@@ -49,16 +60,14 @@ from twinlog.kafka.types import (
     advance,
 )
 from twinlog.kafka.types import Sequence as SequenceNumber
-from twinlog.mirror.offset_runs import Ends
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.sequence_plan import NOTHING, Contradiction, SequencePlan, Taken, resolve
+from twinlog.mirror.sequence_plan import Contradiction, LostBatches, Taken, resolve
+from twinlog.mirror.target_losses import TargetLoss
 from twinlog.store.offset_log import OffsetLog
 from twinlog.store.offset_records import (
-    DroppedChunk,
     MapChunk,
     MapTail,
     OffsetRecord,
-    Route,
     StoredPlan,
     extended,
 )
@@ -96,6 +105,9 @@ class FlowWriters:
         # The sequence that may be planned; a former one's plan would hide what has landed since.
         self._current: dict[MirrorPartition, PartitionSequence] = {}
         self._deleted = DeletedRemotes(port, lane.settings)
+        self.losses = FoundLosses()
+        """What the target has lost; the engines count it."""
+        self._shorter = ShorterLogs(lane.settings, self.losses)
         self._keeping: asyncio.Task[None] | None = None
         self._fencing = asyncio.Lock()  # guards the data's ids; taken before `_storing`
         self._storing = asyncio.Lock()  # guards the log, and what is known of it
@@ -151,23 +163,29 @@ class FlowWriters:
             await self._log.keep_id()
 
     async def locate(
-        self, partitions: Mapping[MirrorPartition, ToLocate]
+        self, partitions: Mapping[MirrorPartition, ToLocate], *, passes_lost: bool = False
     ) -> Mapping[MirrorPartition, PartitionSequence | NotLocated]:
         """Find out what of these has landed, and exclude that more of it lands.
 
-        The caller sends nothing for these partitions any more.
+        The caller sends nothing for these partitions any more. `passes_lost`: a partition goes on
+        without copies that its log is proved to have lost.
 
         Raises:
             Fenced: another owner has taken over.
             Retriable: not now; call it again.
         """
-        located = await self._find(partitions)
+        located = await self._find(partitions, passes_lost=passes_lost)
         if not self.must_be_taken_over:
             # Before anything is sent, and not before the plans are stored: so a plan that is
             # missing later was lost. Those that are FAILED for good have had one, or may have:
             # later owners must not take the log, which has a trace of this one, for complete.
-            begun = [n for n, one in located.items() if _has_begun(one)]
-            await self._beginnings.store(begun)
+            await self._beginnings.store(
+                [
+                    name
+                    for name, one in located.items()
+                    if isinstance(one, PartitionSequence) or not one.transient
+                ]
+            )
             return located
         # No fence of the new producer id is in a log: its broker would not know whether it has
         # taken anything. The next owner begins with one.
@@ -178,26 +196,28 @@ class FlowWriters:
         }
 
     async def _find(
-        self, partitions: Mapping[MirrorPartition, ToLocate]
+        self, partitions: Mapping[MirrorPartition, ToLocate], *, passes_lost: bool = False
     ) -> Mapping[MirrorPartition, PartitionSequence | NotLocated]:
         async with self._fencing:
             async with self._storing:
                 for name in partitions:
                     self._current.pop(name, None)
                 await self._take_over()
-            return await self._locate(partitions)
+            return await self._locate(partitions, passes_lost=passes_lost)
 
     async def _locate(
-        self, partitions: Mapping[MirrorPartition, ToLocate]
+        self, partitions: Mapping[MirrorPartition, ToLocate], *, passes_lost: bool
     ) -> Mapping[MirrorPartition, PartitionSequence | NotLocated]:
         results: dict[MirrorPartition, PartitionSequence | NotLocated] = {}
         records: list[OffsetRecord] = []
         slots: dict[MirrorPartition, int] = {}
         for name, wanted in partitions.items():
-            slots[name] = self._slot(name, wanted.destination, slots, partitions)
+            key = wanted.destination
+            used = {slot for n, slot in slots.items() if partitions[n].destination == key}
+            slots[name] = slot_of(name, key, self._plans, used)
         for slot in set(slots.values()):
             keys = {one.destination: n for n, one in partitions.items() if slots[n] == slot}
-            fenced = await self._fence(slot, keys, partitions)
+            fenced = await self._fence(slot, keys, partitions, passes_lost=passes_lost)
             for key, reason in fenced.troubles.items():
                 results[keys[key]] = NotLocated(reason)
             for key, reason in fenced.shorter.items():
@@ -205,41 +225,34 @@ class FlowWriters:
             for key, end in fenced.ends.items():
                 name, wanted, fence = keys[key], partitions[keys[key]], fenced.fences.get(key)
                 try:
-                    chunks, position, tail = await self._landed(
-                        name, wanted, end, fence, fenced.numbers
+                    landing = await self._landed(
+                        name, wanted, end, fence, fenced.numbers, passes_lost=passes_lost
                     )
                 except Contradiction as error:
                     results[name] = NotLocated(str(error), transient=False, fence=fence)
+                    if isinstance(error, LostBatches):
+                        self.losses.note(name, TargetLoss(wanted.destination, None, None))
                     if isinstance(error, LostEnd):
-                        records += self._with_loss(name, str(error))
+                        loss = TargetLoss(wanted.destination, error.start, error.end)
+                        self.losses.note(name, loss)
+                        known = self._plans.get(name)
+                        if known is not None and known.lost is None:
+                            records.append(replace(known, lost=str(error)))
                     continue
                 except Retriable as error:  # the others go on
                     results[name] = NotLocated(str(error), fence=fence)
                     continue
-                # What has landed and is gone again is in no map, and is not to be copied again.
-                recorded = Ends(position, chunks[-1].end.destination)
-                epoch = fenced.epoch
-                plan = SequencePlan(*epoch, SequenceNumber(0), (), recorded)
-                stored, former = self._plans.get(name), self._last.get(name)
-                goes_on = former is not None and chunks[0].start == former.start
-                behind_another = wanted.copied_to > 0
-                if stored is not None and wanted.follows(stored.route):
-                    behind_another = stored.behind_another or (behind_another and not goes_on)
-                if stored is not None and wanted.follows(stored.route) and goes_on:
-                    route, epochs = stored.route, stored.epochs
-                else:
-                    # Also the parts that `chunks` begin anew: a tombstone goes before each.
-                    count = 0 if former is None else former.number
-                    records += [DroppedChunk(name, number) for number in range(1, count + 1)]
-                    source_id = wanted.source_topic_id or NO_TOPIC_ID
-                    route, epochs = Route(source_id, key.topic, wanted.topic_id, slot), ()
-                has_begun = stored is not None and wanted.follows(stored.route)
-                sequence = PartitionSequence(epoch, recorded, position, epochs, has_begun=has_begun)
-                runs = sequence.epochs.runs
-                taken = Taken(NOTHING, Offset(end if fence is None else fence + 1))
-                begun = StoredPlan(name, plan, route, runs, taken, tail)
-                records += [*chunks, replace(begun, behind_another=behind_another)]
-                results[name] = sequence
+                located = located_partition(
+                    name,
+                    wanted,
+                    landing,
+                    (self._plans.get(name), self._last.get(name)),
+                    fenced.epoch,
+                    slot=slot,
+                    log_end=Offset(end if fence is None else fence + 1),
+                )
+                records += located.records
+                results[name] = located.sequence
         async with self._storing:
             await self._store(records)
             self._current |= {
@@ -247,38 +260,13 @@ class FlowWriters:
             }
         return results
 
-    def _with_loss(self, name: MirrorPartition, reason: str) -> list[OffsetRecord]:
-        """The plan with the reason why records are known to be lost, if it is not stored yet."""
-        stored = self._plans.get(name)
-        return [] if stored is None or stored.lost else [replace(stored, lost=reason)]
-
-    def _slot(
-        self,
-        name: MirrorPartition,
-        key: TopicPartition,
-        slots: Mapping[MirrorPartition, int],
-        partitions: Mapping[MirrorPartition, ToLocate],
-    ) -> int:
-        """Which producer id a partition is written under: one for each that shares a partition.
-
-        Of two with the same sequence numbers the broker would take one.
-        """
-        stored = self._plans.get(name)
-        if stored is not None and stored.route.topic == key.topic:
-            return stored.route.slot
-        used = {
-            one.route.slot
-            for other, one in self._plans.items()
-            if (one.route.topic, other.partition) == key and other != name
-        }
-        used |= {slot for other, slot in slots.items() if partitions[other].destination == key}
-        return next(slot for slot in itertools.count() if slot not in used)
-
     async def _fence(
         self,
         slot: int,
         keys: Mapping[TopicPartition, MirrorPartition],
         partitions: Mapping[MirrorPartition, ToLocate],
+        *,
+        passes_lost: bool,
     ) -> FencedPartitions:
         """Exclude that more data of a slot's earlier epochs lands in these partitions."""
         if slot not in self._data:
@@ -307,10 +295,9 @@ class FlowWriters:
             if partitions[keys[key]].begin is not None
         }
         ends = {key: answer.log_end for key, answer in answers.items() if key not in troubles}
-        # Not fenced: with the fence, the log would be as long as before.
+        # Not fenced: with the fence, the log would be as long as before. Then the tail shows it.
         shorter = {
-            key: f"the destination's log ends at {ends[key]}, and records up to "
-            f"{one.plan.recorded.destination} were copied: it has lost records"
+            key: TargetLoss(key, Offset(ends[key]), one.plan.recorded.destination)
             for key, one in stored.items()
             if key in ends
             and (wanted := partitions[keys[key]]).begin is not None
@@ -318,7 +305,13 @@ class FlowWriters:
             and ends[key] < one.plan.recorded.destination
             and not self._is_blank(one)
         }
-        ends = {key: end for key, end in ends.items() if key not in shorter}
+        passing = [
+            key
+            for key in shorter
+            if passes_lost and (stored[key].tail is not None or self._is_unmapped(keys[key]))
+        ]
+        waiting = self._shorter.waiting(keys, shorter, passing)
+        ends = {key: end for key, end in ends.items() if key not in waiting}
         to_fence = {
             key: end
             for key, end in ends.items()
@@ -343,7 +336,7 @@ class FlowWriters:
             data.note_fences(identity, to_fence, [key for key in to_fence if codes.get(key)])
         epoch = ProducerId(identity.producer_id), ProducerEpoch(identity.epoch)
         ends = {key: end for key, end in ends.items() if key not in troubles}
-        return FencedPartitions(epoch, ends, fences, numbers, troubles, shorter)
+        return FencedPartitions(epoch, ends, fences, numbers, troubles, waiting)
 
     async def _last_numbers(self, stored: Mapping[TopicPartition, StoredPlan]) -> LastNumbers:
         """What the brokers have taken before a fence, which makes them forget it.
@@ -363,8 +356,13 @@ class FlowWriters:
                 await self._store(records)
         return numbers
 
-    async def _take_over(self) -> None:
-        """Read what is stored, under an epoch that fences former owners' writes."""
+    async def _take_over(self, wanted: MirrorPartition | None = None) -> Sequence[MapChunk]:
+        """Read what is stored, under an epoch that fences former owners' writes.
+
+        Returns:
+            The map of the partition that is wanted, if it was read now.
+        """
+        chunks: Sequence[MapChunk] = ()
         while self._outdated or not self._log_known:
             self._outdated = self._log_known = False
             stored = await self._log.take_over()
@@ -373,7 +371,9 @@ class FlowWriters:
             if self._log_has_past is None:  # later, its own records are there, too
                 self._log_has_past = stored.has_past
             self._plans = dict(stored.plans)
-            self._last = {name: chunks[-1] for name, chunks in stored.chunks.items()}
+            self._last = {name: parts[-1] for name, parts in stored.chunks.items()}
+            chunks = () if wanted is None else stored.chunks.get(wanted, ())
+        return chunks
 
     async def _landed(
         self,
@@ -382,8 +382,10 @@ class FlowWriters:
         end: int,
         fence: Offset | None,
         numbers: LastNumbers,
-    ) -> tuple[list[MapChunk], Offset, MapTail | None]:
-        """The parts of the map that are to be stored, the next source offset, and the map's tail.
+        *,
+        passes_lost: bool,
+    ) -> Landing:
+        """The parts of the map that are to be stored, and where to go on.
 
         Raises:
             Contradiction: it is not known what has landed.
@@ -401,10 +403,9 @@ class FlowWriters:
             if wanted.begin is None:
                 raise Contradiction(NOTHING_COPIED)
             # Data of former routes is not looked for: it ends before the fence.
-            start = Offset(end if fence is None else fence + 1)
-            return [MapChunk(name, 0, Ends(wanted.begin, start), ())], wanted.begin, None
-        if stored.lost is not None:
-            raise LostEnd(stored.lost)
+            return begun_anew(name, wanted.begin, Offset(end - 1 if fence is None else fence))
+        if stored.lost is not None and not passes_lost:
+            raise LostEnd(stored.lost, end=stored.plan.recorded.destination)
         plan = stored.plan
         if fence is None:
             raise Contradiction("its plan is stored, and it has not been fenced")
@@ -412,18 +413,48 @@ class FlowWriters:
         if wanted.copied_to > max(planned, plan.recorded.source, chunk.end.source):
             # Another program has copied on from where a former flow of this name had ended. Where
             # to is not known, so the map begins anew, whatever of the plan has landed.
-            return [_anew(name, wanted, fence)], wanted.copied_to, None
+            return begun_anew(name, wanted.copied_to, fence)
         if refusal := numbers.refusals.get(wanted.destination):
             raise Retriable(f"cannot read the producers of {wanted.destination}: {refusal}")
         if fence < plan.recorded.destination and self._is_blank(stored):
-            blank = MapChunk(name, 0, Ends(plan.recorded.source, Offset(fence + 1)), ())
-            return [blank], blank.start.source, None
-        deadline_s = self.settings.marker_deadline_s
-        landed, whole_from = await read_end(
-            self._port, wanted.destination, stored, fence, deadline_s
-        )
+            return begun_anew(name, plan.recorded.source, fence)
+        if stored.lost is not None:
+            loss = LostEnd(stored.lost, end=plan.recorded.destination)
+            return await self._without_loss(wanted.destination, stored, fence, loss)
         taken = numbers.taken.get(wanted.destination, stored.taken)
-        found = resolve(plan, landed, whole_from=whole_from, taken=taken)
+        return await self._resolved(wanted, stored, chunk, fence, taken, passes_lost=passes_lost)
+
+    async def _resolved(
+        self,
+        wanted: ToLocate,
+        stored: StoredPlan,
+        chunk: MapChunk,
+        fence: Offset,
+        taken: Taken | None,
+        *,
+        passes_lost: bool,
+    ) -> Landing:
+        """What of a plan has landed, by the log up to the fence, and what was taken of it.
+
+        Raises:
+            Contradiction: it is not known.
+        """
+        plan, key, deadline_s = stored.plan, wanted.destination, self.settings.marker_deadline_s
+        try:
+            landed, whole_from = await read_end(self._port, key, stored, fence, deadline_s)
+        except LostEnd as loss:
+            if not passes_lost:
+                raise
+            return await self._without_loss(key, stored, fence, loss)
+        try:
+            found = resolve(plan, landed, whole_from=whole_from, taken=taken)
+        except LostBatches as loss:
+            if not passes_lost:
+                raise
+            # They are not in the map, and not in the log.
+            self.losses.note(stored.name, TargetLoss(key, None, None))
+            log.warning("%s: %s; these are copied again", stored.name, loss)
+            found = resolve(plan, landed, whole_from=whole_from, taken=None)
         runs = [run for run in found.runs if run.source >= chunk.end.source]
         tail = stored.tail
         if landed:
@@ -431,8 +462,28 @@ class FlowWriters:
             tail = MapTail(plan.producer_id, plan.epoch, number)
         position = max(found.position, chunk.end.source)
         if position < wanted.copied_to:
-            return [_anew(name, wanted, fence)], wanted.copied_to, None
-        return extended(chunk, runs), position, tail
+            return begun_anew(stored.name, wanted.copied_to, fence)
+        return Landing(extended(chunk, runs), position, tail)
+
+    async def _without_loss(
+        self, key: TopicPartition, stored: StoredPlan, fence: Offset, loss: LostEnd
+    ) -> Landing:
+        """How a partition goes on without copies that its log has lost.
+
+        Raises:
+            Retriable: not now.
+            LostEnd: it is not known what of the plan has landed.
+        """
+        name = stored.name
+        async with self._storing:
+            self._outdated = True  # only the last part of each map is kept
+            chunks = await self._take_over(name)
+        if not chunks or (now := self._plans.get(name)) is None or now.plan != stored.plan:
+            raise Retriable(f"what was stored of {name} is not there any more")
+        damaged = DamagedLog(self._port, key, fence, self.settings.marker_deadline_s)
+        passed = await without_loss(damaged, stored, chunks, loss)
+        self.losses.note(name, passed.loss)
+        return Landing([*passed.chunks], passed.position, passed.tail, passed)
 
     def _is_lost(self, name: MirrorPartition, wanted: ToLocate) -> bool:
         """Whether a partition without a plan has had one; if not, nothing of it was sent.
@@ -448,9 +499,12 @@ class FlowWriters:
 
     def _is_blank(self, stored: StoredPlan) -> bool:
         """Whether nothing of a partition was sent: a log that is shorter has lost no copy."""
-        last = self._last.get(stored.name)
-        unmapped = last is not None and last.number == 0 and not last.runs
-        return unmapped and stored.tail is None and not stored.plan.runs and stored.lost is None
+        unsent = stored.tail is None and not stored.plan.runs and stored.lost is None
+        return unsent and self._is_unmapped(stored.name)
+
+    def _is_unmapped(self, name: MirrorPartition) -> bool:
+        last = self._last.get(name)
+        return last is not None and last.number == 0 and not last.runs
 
     async def record(self, sequences: Mapping[MirrorPartition, PartitionSequence]) -> None:
         """Store what has landed of these partitions, and what is to be sent next.
@@ -515,7 +569,8 @@ class FlowWriters:
         """
         async with self._fencing, self._storing:
             await self._take_over()
-        located = await self._find({n: self._to_seal(n, one) for n, one in partitions.items()})
+        wanted = {n: to_seal(n, one, self._plans.get(n)) for n, one in partitions.items()}
+        located = await self._find(wanted)
         sealed: dict[MirrorPartition, Sealed | Refusal] = {}
         for name, one in located.items():
             if isinstance(one, PartitionSequence):
@@ -523,30 +578,10 @@ class FlowWriters:
             elif one.fence is not None:
                 # No data of this flow can land any more, although it is not known what has.
                 sealed[name] = Sealed(one.fence, one.reason)
+        plans = self._plans
         unfenced = {
-            n: self._to_seal(n, partitions[n]).destination for n in located if n not in sealed
+            n: to_seal(n, partitions[n], plans.get(n)).destination
+            for n in located
+            if n not in sealed
         }
         return {**sealed, **await self._deleted.sealed(unfenced)}
-
-    def _to_seal(self, name: MirrorPartition, sealing: Sealing) -> ToLocate:
-        stored = self._plans.get(name)
-        key = sealing.destination
-        if sealing.topic_id is None and stored is not None:  # the topic's record may be gone
-            key = TopicPartition(stored.route.topic, name.partition)
-        return ToLocate(
-            key,
-            None,
-            owned_before=True,
-            topic_id=sealing.topic_id,
-            offsets_topic_id=sealing.offsets_topic_id,
-        )
-
-
-def _has_begun(one: PartitionSequence | NotLocated) -> bool:
-    """Whether a partition that was located has begun, or is taken for one that has."""
-    return isinstance(one, PartitionSequence) or not one.transient
-
-
-def _anew(name: MirrorPartition, wanted: ToLocate, fence: Offset) -> MapChunk:
-    """The beginning of a map behind what another program has copied."""
-    return MapChunk(name, 0, Ends(wanted.copied_to, Offset(fence + 1)), ())

@@ -1,0 +1,54 @@
+"""Records of a flow that its target has lost, as they are counted and reported.
+
+A target loses records by an unclean election, a lost disk, or if a topic is recreated. How many is
+known if the log shows where it ends, or up to where the copies still are. Otherwise only the loss
+itself is counted.
+"""
+
+from typing import Final, NamedTuple
+
+from twinlog.kafka.types import Offset, TopicPartition
+
+
+class TargetLoss(NamedTuple):
+    """One loss: records of the target's offsets `[start, end)`."""
+
+    log: TopicPartition
+    """On the target."""
+    start: Offset | None
+    """Where the loss begins; None: not known."""
+    end: Offset | None
+    """Up to where records were copied; None: not known."""
+
+    @property
+    def offsets(self) -> int | None:
+        """How many offsets are lost; None: not known."""
+        if self.start is None or self.end is None:
+            return None
+        return max(self.end - self.start, 0)
+
+    @property
+    def text(self) -> str:
+        """The log, and the range as far as it is known."""
+        if self.end is None:
+            return f"{self.log}, an unknown number of offsets"
+        if self.start is None:
+            return f"{self.log}, offsets up to {self.end}, from an unknown one on"
+        return f"{self.log}, offsets [{self.start}, {self.end})"
+
+
+class TargetLosses(NamedTuple):
+    """The losses of a partition, since its owner has it."""
+
+    times: int = 0
+    offsets: int = 0
+    """Of those losses whose number is known."""
+    last: str | None = None
+    """The last one: `TargetLoss.text`."""
+
+    def with_loss(self, loss: TargetLoss) -> "TargetLosses":
+        """These, and one more."""
+        return TargetLosses(self.times + 1, self.offsets + (loss.offsets or 0), loss.text)
+
+
+NO_LOSSES: Final = TargetLosses()

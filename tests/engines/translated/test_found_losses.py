@@ -1,0 +1,45 @@
+"""Twin of twinlog.engines.translated.found_losses."""
+
+from twinlog.engines.translated.found_losses import FoundLosses
+from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.target_losses import TargetLoss
+
+A, B = MirrorPartition("flow", "a", 0), MirrorPartition("flow", "b", 0)
+LOG = TopicPartition("x.a", 0)
+
+
+def _loss(start: int | None, end: int) -> TargetLoss:
+    return TargetLoss(LOG, None if start is None else Offset(start), Offset(end))
+
+
+def test_a_loss_counts_once_also_if_the_log_grows_meanwhile() -> None:
+    """Goal: a partition that stays FAILED is located for ever, and loses nothing more."""
+    losses = FoundLosses()
+    losses.note(A, _loss(3, 8))
+    losses.note(A, _loss(5, 8))
+    losses.note(A, _loss(None, 8))
+    losses.note(B, _loss(3, 8))
+    assert losses.take(A, located=False) == [_loss(3, 8)]
+    losses.note(A, _loss(3, 8))
+    assert losses.take(A, located=False) == []
+    losses.note(A, _loss(3, 9))
+    assert losses.take(A, located=False) == [_loss(3, 9)]
+    assert losses.take(B, located=False) == [_loss(3, 8)]
+
+
+def test_what_is_found_after_a_location_is_another_loss() -> None:
+    losses = FoundLosses()
+    losses.note(A, _loss(3, 8))
+    assert losses.take(A, located=True) == [_loss(3, 8)]
+    losses.note(A, _loss(3, 8))
+    assert losses.take(A, located=False) == [_loss(3, 8)]
+
+
+def test_a_stored_loss_counts_only_if_a_former_owner_has_found_it() -> None:
+    losses, stored = FoundLosses(), TargetLoss(LOG, None, None)
+    losses.note(A, _loss(3, 8))
+    losses.note_former(A, stored)
+    losses.note_former(B, stored)
+    assert losses.take(A, located=False) == [_loss(3, 8)]
+    assert losses.take(B, located=False) == [stored]

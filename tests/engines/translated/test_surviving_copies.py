@@ -1,0 +1,263 @@
+"""Twin of twinlog.engines.translated.surviving_copies, with a log in memory."""
+
+import asyncio
+import struct
+from collections.abc import Mapping, Sequence
+from typing import cast
+from uuid import UUID
+
+import pytest
+from batch_builders import COMMIT, marker, record
+
+from twinlog.engines.exact.ports import DestinationPort
+from twinlog.engines.translated.remote_log import LostEnd
+from twinlog.engines.translated.surviving_copies import (
+    DamagedLog,
+    MapWithoutLoss,
+    with_loss,
+    without_loss,
+)
+from twinlog.kafka.error_codes import ErrorCode
+from twinlog.kafka.errors import Retriable
+from twinlog.kafka.log.batch import batches
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.records import build, whole
+from twinlog.kafka.protocol.fetch import Fetched
+from twinlog.kafka.types import (
+    LogBounds,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TopicPartition,
+)
+from twinlog.kafka.types import Sequence as SequenceNumber
+from twinlog.mirror.offset_runs import Ends, Run
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.sequence_plan import SequencePlan, SourceRun
+from twinlog.store.offset_records import (
+    CHUNK_RUNS,
+    LostCopies,
+    MapChunk,
+    MapTail,
+    Route,
+    StoredPlan,
+)
+
+NAME = MirrorPartition("flow", "orders", 0)
+KEY = TopicPartition("a.orders", 0)
+OWN, FORMER, FOREIGN = 7, 6, 99
+LOSS = LostEnd("found")
+_BASE = struct.Struct(">q")
+
+
+def own(at: int, count: int, sequence: int, *, epoch: int = 2, producer: int = OWN) -> bytes:
+    """A batch that the flow has written, at an offset."""
+    made = whole(
+        build([record(index) for index in range(count)], Codec.NONE),
+        producer_id=producer,
+        epoch=epoch,
+        sequence=sequence,
+    )
+    return _BASE.pack(at) + made[8:]
+
+
+def foreign(at: int, count: int = 1) -> bytes:
+    return own(at, count, 0, epoch=0, producer=FOREIGN)
+
+
+class MemoryPort:
+    """`DestinationPort` of one log; an answer has a batch or two."""
+
+    def __init__(self, *log: bytes, start: int = 0) -> None:
+        self.log = list(log)
+        self.start = start
+        self.read_from: list[int] = []
+
+    async def bounds(self, keys: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogBounds]:
+        return {key: LogBounds(0, self.start, 1 << 40, 1 << 40) for key in keys}
+
+    async def read(
+        self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
+    ) -> Mapping[TopicPartition, Fetched]:
+        assert partition_max_bytes > 0
+        [(key, at)] = partitions.items()
+        self.read_from.append(at)
+        if at < self.start:
+            return {key: Fetched(ErrorCode.OFFSET_OUT_OF_RANGE, -1, -1, -1, (), memoryview(b""))}
+        ends = [next(iter(batches(memoryview(one)))).next_offset for one in self.log]
+        found = [one for one, end in zip(self.log, ends, strict=True) if end > at][:2]
+        return {key: Fetched(0, 1 << 40, 1 << 40, 0, (), memoryview(b"".join(found)))}
+
+
+# Source 100..109 is at 50..59: batches of 2. Of the plan, 110..113 was to follow.
+RUNS = (Run(Offset(100), Offset(50), 10),)
+CHUNKS = [MapChunk(NAME, 0, Ends(Offset(100), Offset(50)), RUNS)]
+PLANNED: tuple[SourceRun, ...] = ((Offset(110), Offset(114)),)
+
+
+def stored(
+    runs: tuple[SourceRun, ...] = PLANNED, *, end: int = 60, source: int = 110, tail: int = OWN
+) -> StoredPlan:
+    plan = SequencePlan(
+        ProducerId(OWN),
+        ProducerEpoch(2),
+        SequenceNumber(10),
+        runs,
+        Ends(Offset(source), Offset(end)),
+    )
+    last = MapTail(ProducerId(tail), ProducerEpoch(2), SequenceNumber(9))
+    return StoredPlan(NAME, plan, Route(UUID(int=1), KEY.topic, None), tail=last)
+
+
+def copies(up_to: int) -> list[bytes]:
+    return [own(at, 2, at - 50) for at in range(50, up_to, 2)]
+
+
+def found(
+    port: MemoryPort,
+    fence: int,
+    plan: StoredPlan | None = None,
+    chunks: Sequence[MapChunk] = CHUNKS,
+) -> MapWithoutLoss:
+    damaged = DamagedLog(cast("DestinationPort", port), KEY, Offset(fence), 5.0)
+    return asyncio.run(without_loss(damaged, plan or stored(), chunks, LOSS))
+
+
+def fence(at: int) -> bytes:
+    return marker(at, OWN, COMMIT)
+
+
+def test_a_log_that_is_shorter_keeps_what_is_left_of_the_map() -> None:
+    passed = found(MemoryPort(foreign(0, 50), *copies(54), fence(54)), 54)
+    assert passed.chunks == [MapChunk(NAME, 0, CHUNKS[0].start, (Run(*RUNS[0][:2], 4),))]
+    assert passed.position == 110
+    assert passed.tail == MapTail(ProducerId(OWN), ProducerEpoch(2), SequenceNumber(3))
+    assert passed.lost == LostCopies(Offset(104), Offset(110), Offset(54), Offset(55))
+    assert (passed.loss.start, passed.loss.end) == (54, 60)
+    assert not passed.dropped
+    assert not passed.is_lost
+
+
+def test_records_of_others_in_place_of_copies_are_not_in_the_map() -> None:
+    passed = found(MemoryPort(*copies(56), foreign(56, 9), fence(65)), 65)
+    assert passed.chunks[-1].end == (106, 56)
+    assert passed.lost == LostCopies(Offset(106), Offset(110), Offset(56), Offset(66))
+
+
+def test_a_log_that_was_cut_off_where_nothing_is_lost_loses_nothing() -> None:
+    """Goal: an earlier version has stored a loss, or a broker that was cut off has told one."""
+    passed = found(MemoryPort(*copies(60), fence(60)), 60)
+    assert passed.chunks == CHUNKS
+    assert (passed.lost.source_start, passed.lost.source_end) == (110, 110)
+    assert passed.loss.offsets == 0
+
+
+def test_batches_of_the_plan_that_have_landed_since_are_not_copied_again() -> None:
+    log = [*copies(54), foreign(54), own(55, 2, 10), foreign(57), fence(58)]
+    passed = found(MemoryPort(*log), 58)
+    assert passed.chunks[-1].runs == (Run(*RUNS[0][:2], 4), Run(Offset(110), Offset(55), 2))
+    assert passed.position == 112
+    assert passed.tail == MapTail(ProducerId(OWN), ProducerEpoch(2), SequenceNumber(11))
+    assert passed.lost == LostCopies(Offset(104), Offset(110), Offset(54), Offset(55))
+
+
+@pytest.mark.parametrize(
+    ("log", "text"),
+    [
+        ([*copies(54), own(54, 2, 12), fence(56)], "has sequence 12, expected 10"),
+        ([own(40, 2, 10), *copies(52), fence(52)], "a batch of the plan is before it, at 40"),
+        ([own(52, 2, 4), own(54, 2, 10), own(56, 2, 6), fence(58)], "a batch of the plan is"),
+        ([own(52, 2, 2, epoch=3), fence(54)], "is of epoch 3, the stored plan of 2"),
+        ([own(59, 2, 4, epoch=1), fence(61)], "neither in the map nor in the plan"),
+        ([own(50, 2, 0), foreign(55), fence(56)], "is not known"),  # compacted between
+    ],
+)
+def test_what_no_plan_explains_is_not_passed(log: list[bytes], text: str) -> None:
+    """Goal: nothing is copied twice where the log does not show what has landed."""
+    with pytest.raises(LostEnd, match=f"^found; .*{text}"):
+        found(MemoryPort(*log), next(reversed(list(batches(memoryview(log[-1]))))).base_offset)
+
+
+def test_holes_below_the_last_copy_prove_nothing_about_the_plan() -> None:
+    passed = found(MemoryPort(own(50, 2, 0), own(54, 2, 4), fence(56)), 56)
+    assert (passed.position, passed.chunks[-1].end) == (110, (106, 56))
+
+
+def test_an_empty_log_keeps_the_beginning_of_the_map() -> None:
+    passed = found(MemoryPort(fence(0)), 0)
+    assert passed.chunks == [MapChunk(NAME, 0, Ends(Offset(100), Offset(0)), ())]
+    assert (passed.position, passed.tail, passed.is_lost) == (110, None, False)
+    assert passed.lost == LostCopies(Offset(100), Offset(110), Offset(0), Offset(1))
+
+
+def test_where_others_have_written_and_no_copy_is_left_the_map_begins_anew() -> None:
+    """Goal: copies of a former producer id may be left, and nothing tells them from others'."""
+    passed = found(MemoryPort(foreign(0, 58), own(58, 1, 3, producer=FORMER), fence(59)), 59)
+    assert passed.chunks == [MapChunk(NAME, 0, Ends(Offset(110), Offset(60)), ())]
+    assert passed.is_lost
+    assert passed.loss.start is None
+
+
+def test_copies_of_the_producer_of_the_last_one_are_known() -> None:
+    log = [own(at, 2, at, producer=FORMER) for at in range(50, 54, 2)]
+    passed = found(MemoryPort(*log, fence(54)), 54, stored(tail=FORMER))
+    assert passed.chunks[-1].end == (104, 54)
+
+
+def test_batches_of_the_plan_are_looked_for_below_the_map() -> None:
+    """Goal: the log was cut below the map's start; what has landed there is not copied again."""
+    log = [foreign(0, 20), own(20, 2, 10), foreign(22, 40), fence(62)]
+    passed = found(MemoryPort(*log), 62)
+    assert passed.position == 112
+    assert passed.chunks[-1].end == (112, 22)
+    with pytest.raises(LostEnd, match="is not known"):  # it may have been deleted
+        found(MemoryPort(foreign(30, 32), fence(62), start=30), 62)
+    # Nothing was planned, so nothing of it can be there.
+    port = MemoryPort(foreign(0, 20), foreign(20, 42), fence(62))
+    assert found(port, 62, stored(())).position == 110
+    assert min(port.read_from) == 50
+
+
+def test_the_search_goes_back_until_it_finds_a_copy() -> None:
+    """Goal: a log with much of others behind the last copy, and a map of many parts."""
+    runs = [Run(Offset(2 * at), Offset(3 * at), 1) for at in range(2 * CHUNK_RUNS + 10)]
+    parts = [
+        MapChunk(NAME, 0, Ends(Offset(0), Offset(0)), tuple(runs[:CHUNK_RUNS])),
+        MapChunk(NAME, 1, Ends(*_end(runs[CHUNK_RUNS - 1])), tuple(runs[CHUNK_RUNS:-10])),
+        MapChunk(NAME, 2, Ends(*_end(runs[-11])), tuple(runs[-10:])),
+    ]
+    last = 3 * (CHUNK_RUNS - 5)
+    log = [own(3 * at, 1, 2 * at, epoch=1) for at in range(CHUNK_RUNS - 4)]
+    port = MemoryPort(*log, foreign(last + 1, 3 * CHUNK_RUNS + 80), fence(last + 3081))
+    plan = stored((), end=runs[-1].destination_end, source=9_000)
+    passed = found(port, last + 3081, plan, parts)
+    assert passed.dropped == [1, 2]
+    assert passed.chunks == [MapChunk(NAME, 0, parts[0].start, tuple(runs[: CHUNK_RUNS - 4]))]
+    assert passed.position == 9_000
+
+
+def _end(run: Run) -> tuple[Offset, Offset]:
+    return run.source_end, run.destination_end
+
+
+def test_a_log_that_cannot_be_read_is_read_again() -> None:
+    class Refusing(MemoryPort):
+        async def read(
+            self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
+        ) -> Mapping[TopicPartition, Fetched]:
+            del partition_max_bytes
+            refused = Fetched(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, -1, (), memoryview(b""))
+            return dict.fromkeys(partitions, refused)
+
+    with pytest.raises(Retriable, match=r"cannot read .* at 0: NOT_LEADER"):
+        found(Refusing(), 54)
+
+
+def test_many_losses_become_one() -> None:
+    losses: tuple[LostCopies, ...] = ()
+    for at in range(0, 300, 10):
+        one = LostCopies(Offset(at), Offset(at + 2), Offset(at + 5), Offset(at + 6))
+        losses = with_loss(losses, one)
+    assert len(losses) == 20
+    assert losses[0] == (0, 102, 5, 106)
+    assert losses[-1] == (290, 292, 295, 296)
