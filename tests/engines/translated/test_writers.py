@@ -1123,7 +1123,8 @@ def test_planned_batches_that_were_taken_and_are_gone_are_copied_again() -> None
             sequence.offer([_data(100, 103)])
             await writers.record({NAME: sequence})
             port.remembered = (ProducerState(7, sequence.epoch, 2),)
-            port.end, port.batches = 51, batch([record(50)])
+            port.end = 51
+            port.batches = batch([record(at) for at in range(50)]) + batch([record(50)])
             writers = _writers(log, port)
             found = (await writers.locate(OWNED, passes_lost=passes_lost))[NAME]
             assert isinstance(found, PartitionSequence) is passes_lost
@@ -1132,5 +1133,36 @@ def test_planned_batches_that_were_taken_and_are_gone_are_copied_again() -> None
                 assert found.position == 100
             else:
                 assert "the broker has taken numbers up to 2" in found.reason
+
+    _run(body())
+
+
+@pytest.mark.parametrize(("at", "end"), [(40, 50), (45, 55)])
+def test_planned_batches_in_front_of_a_lost_end_are_not_copied_again(at: int, end: int) -> None:
+    """Goal: an election has cut the log below the fence, before anything was copied.
+
+    The batch lands in front of the recorded end then, and the log is as long as before.
+    """
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(49)
+        writers = _writers(log, port)
+        sequence = await _located(writers)
+        sequence.offer([_data(100, 110)])
+        await writers.record({NAME: sequence})
+        sequence.stored()
+        foreign = batch([record(number) for number in range(at)])
+        port.batches = foreign + _batch_at(at, 10, sequence, 0) + marker(end, 7, COMMIT)
+        port.end = end
+        port.remembered = (ProducerState(7, sequence.epoch, 9),)
+        refused = (await _writers(log, port).locate(OWNED))[NAME]
+        assert isinstance(refused, NotLocated)
+        assert not refused.transient
+        writers = _writers(log, port)
+        found = await _located(writers, OWNED, passes_lost=True)
+        assert found.position == 110
+        assert (await log.take_over()).map(NAME).runs == [(100, at, 10)]
+        [loss] = writers.losses.take(NAME, located=True)
+        assert loss.start is None
 
     _run(body())

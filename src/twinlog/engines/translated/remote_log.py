@@ -139,6 +139,12 @@ class _End:
         if header.base_offset < self._begin:
             if self._tail is not None:
                 check_tail(self._tail, header, self._begin)
+            elif self._is_planned(header):
+                raise LostEnd(
+                    f"the batch at offset {header.base_offset} is of the stored plan, and the log "
+                    f"had ended at {self._begin} before: the destination has lost records",
+                    end=self._begin,
+                )
             return
         if header.is_control or header.producer_id != self._plan.producer_id:
             return
@@ -151,6 +157,11 @@ class _End:
         self.landed.append(
             Landed(Sequence(header.base_sequence), count, Offset(header.base_offset))
         )
+
+    def _is_planned(self, header: Header) -> bool:
+        """Whether a batch may be of the plan's epoch."""
+        of_plan = (self._plan.producer_id, self._plan.epoch)
+        return not header.is_control and (header.producer_id, header.producer_epoch) == of_plan
 
 
 def check_tail(tail: MapTail, header: Header, end: Offset) -> None:

@@ -41,7 +41,7 @@ from twinlog.kafka.types import (
 )
 from twinlog.kafka.types import Sequence as SequenceNumber
 from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run
-from twinlog.mirror.sequence_plan import Contradiction, Landed, resolve
+from twinlog.mirror.sequence_plan import Contradiction, Landed, LostBatches, resolve
 from twinlog.mirror.target_losses import TargetLoss
 from twinlog.store.offset_records import LostCopies, MapChunk, MapTail, StoredPlan, extended
 
@@ -162,7 +162,7 @@ class DamagedLog(NamedTuple):
 
 
 async def without_loss(
-    damaged: DamagedLog, stored: StoredPlan, chunks: Sequence[MapChunk], loss: LostEnd
+    damaged: DamagedLog, stored: StoredPlan, chunks: Sequence[MapChunk], loss: LostEnd | LostBatches
 ) -> MapWithoutLoss:
     """Find out what of a map is left, and where the partition goes on.
 
@@ -170,7 +170,9 @@ async def without_loss(
         damaged: the log.
         stored: the partition's last plan.
         chunks: its whole map.
-        loss: how the loss was found.
+        loss: how the loss was found. Batches of the plan that are not behind the recorded end may
+            be in front of it: that may be lost with all behind it, such as the fence of a partition
+            of which nothing was copied.
 
     Raises:
         Retriable: the log cannot be read now.
@@ -180,7 +182,11 @@ async def without_loss(
         passed = await _without_loss(damaged, stored, chunks)
     except Contradiction as error:
         reason = str(loss) if str(error) in str(loss) else f"{loss}; {error}"
-        raise LostEnd(reason, start=loss.start, end=loss.end) from error
+        start, end = (loss.start, loss.end) if isinstance(loss, LostEnd) else (None, None)
+        raise LostEnd(reason, start=start, end=end) from error
+    if isinstance(loss, LostBatches) and not passed.loss.offsets:
+        # All that the map names is there. How much of the plan had landed is not known.
+        passed = passed._replace(loss=TargetLoss(damaged.key, None, None))
     log.error(
         "%s: %s: %s; going on at source offset %d without the copies of [%d, %d)",
         stored.name,

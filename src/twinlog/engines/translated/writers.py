@@ -420,7 +420,7 @@ class FlowWriters:
             return begun_anew(name, plan.recorded.source, fence)
         if stored.lost is not None:
             loss = LostEnd(stored.lost, end=plan.recorded.destination)
-            return await self._without_loss(wanted.destination, stored, fence, loss)
+            return await self._without_loss(wanted, stored, fence, loss)
         taken = numbers.taken.get(wanted.destination, stored.taken)
         return await self._resolved(wanted, stored, chunk, fence, taken, passes_lost=passes_lost)
 
@@ -442,19 +442,12 @@ class FlowWriters:
         plan, key, deadline_s = stored.plan, wanted.destination, self.settings.marker_deadline_s
         try:
             landed, whole_from = await read_end(self._port, key, stored, fence, deadline_s)
-        except LostEnd as loss:
-            if not passes_lost:
-                raise
-            return await self._without_loss(key, stored, fence, loss)
-        try:
             found = resolve(plan, landed, whole_from=whole_from, taken=taken)
-        except LostBatches as loss:
+        except (LostEnd, LostBatches) as loss:
             if not passes_lost:
                 raise
-            # They are not in the map, and not in the log.
-            self.losses.note(stored.name, TargetLoss(key, None, None))
-            log.warning("%s: %s; these are copied again", stored.name, loss)
-            found = resolve(plan, landed, whole_from=whole_from, taken=None)
+            # Batches that are not behind the recorded end may be in front of it, if that was lost.
+            return await self._without_loss(wanted, stored, fence, loss)
         runs = [run for run in found.runs if run.source >= chunk.end.source]
         tail = stored.tail
         if landed:
@@ -466,7 +459,7 @@ class FlowWriters:
         return Landing(extended(chunk, runs), position, tail)
 
     async def _without_loss(
-        self, key: TopicPartition, stored: StoredPlan, fence: Offset, loss: LostEnd
+        self, wanted: ToLocate, stored: StoredPlan, fence: Offset, loss: LostEnd | LostBatches
     ) -> Landing:
         """How a partition goes on without copies that its log has lost.
 
@@ -480,7 +473,8 @@ class FlowWriters:
             chunks = await self._take_over(name)
         if not chunks or (now := self._plans.get(name)) is None or now.plan != stored.plan:
             raise Retriable(f"what was stored of {name} is not there any more")
-        damaged = DamagedLog(self._port, key, fence, self.settings.marker_deadline_s)
+        deadline_s = self.settings.marker_deadline_s
+        damaged = DamagedLog(self._port, wanted.destination, fence, deadline_s)
         passed = await without_loss(damaged, stored, chunks, loss)
         self.losses.note(name, passed.loss)
         return Landing([*passed.chunks], passed.position, passed.tail, passed)
