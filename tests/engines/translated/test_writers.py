@@ -1166,3 +1166,31 @@ def test_planned_batches_in_front_of_a_lost_end_are_not_copied_again(at: int, en
         assert loss.start is None
 
     _run(body())
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_what_another_program_has_copied_is_not_copied_again_after_a_loss(is_lost: bool) -> None:
+    """Goal: nothing of the plan has landed, and the other program ended where the plan does."""
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        first, second = await _recorded_twice(log, port)
+        port.batches = first + second + marker(55, 7, COMMIT)
+        writers = _writers(log, port)
+        sequence = await _located(writers, OWNED)
+        sequence.offer([_data(105, 108)])
+        await writers.record({NAME: sequence})
+        tail = batch([record(53), record(54)]) if is_lost else second
+        other = batch([record(55), record(56), record(57)])
+        port.batches, port.end = first + tail + other + marker(58, 7, COMMIT), 58
+        copied_to = Offset(108)
+        taken = {NAME: ToLocate(KEY, copied_to, owned_before=True, copied_to=copied_to)}
+        writers = _writers(log, port)
+        found = await _located(writers, taken, passes_lost=True)
+        assert (found.position, found.recorded) == (108, (108, 59))
+        assert len(writers.losses.take(NAME, located=True)) == is_lost
+        stored = await log.take_over()
+        assert stored.map(NAME).runs == []
+        assert stored.plans[NAME].behind_another
+
+    _run(body())

@@ -477,6 +477,8 @@ class FlowWriters:
         damaged = DamagedLog(self._port, wanted.destination, fence, deadline_s)
         passed = await without_loss(damaged, stored, chunks, loss)
         self.losses.note(name, passed.loss)
+        if passed.position < wanted.copied_to:
+            return begun_anew(name, wanted.copied_to, fence)
         return Landing([*passed.chunks], passed.position, passed.tail, passed)
 
     def _is_lost(self, name: MirrorPartition, wanted: ToLocate) -> bool:
