@@ -53,6 +53,7 @@ class Flow:
         self.ends: dict[TopicPartition, int | Refusal] = {}
         """The ends of remote logs, by the source's partition; otherwise they are far."""
         self.lost: frozenset[TopicPartition] = frozenset()
+        self.passed: frozenset[TopicPartition] = frozenset()
         self.begins: dict[TopicPartition, int] = {}
         self.starts: dict[TopicPartition, int] = {}
         """The beginnings of remote logs, by their names."""
@@ -130,7 +131,7 @@ class Flow:
         maps = {key: self.maps[key] for key in names.keys() & self.maps.keys()}
         self.maps_were_read = True
         unknown = frozenset(names.keys() - maps.keys())
-        return Translation(names, maps, unknown, self.begins, self.lost)
+        return Translation(names, maps, unknown, self.begins, self.lost, self.passed)
 
     async def _listed(
         self, _: object, partitions: Collection[TopicPartition], spec: OffsetSpec
@@ -223,6 +224,16 @@ def test_nothing_is_written_of_a_log_that_is_lost_or_unreadable(
     assert flow.checkpoints() == {TopicPartition("a.u", 0): (3, 3)}
     assert flow.positions().failed == 1
     assert "no checkpoints of a.t-0: " in caplog.text
+
+
+def test_a_map_that_has_lost_all_copies_lowers_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: what was written before the loss is behind the log's end; nothing is synced of it."""
+    flow, copy = Flow(monkeypatch, {"t": "a.t"}), TopicPartition("a.t", 0)
+    flow.maps, flow.committed = {T: runs((0, 0, 120))}, {T: Committed(120)}
+    assert flow.refresh() == {copy: (120, 120)}
+    flow.maps, flow.ends, flow.passed = {T: runs()}, {T: 1}, frozenset({T})
+    assert flow.refresh() == {copy: (120, 0)}
+    assert not flow.positions().offset_syncs
 
 
 def stored_by_mirror_maker(flow: Flow, upstream: int, downstream: int) -> None:

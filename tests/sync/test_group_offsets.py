@@ -828,6 +828,25 @@ def test_nothing_is_committed_where_copies_are_lost(world: World) -> None:
     assert world.destination.commits == [{REMOTE: Committed(900)}]
 
 
+def test_offsets_are_set_back_where_the_flow_goes_on_without_lost_copies(world: World) -> None:
+    """Goal: a group at the end of the map skips nothing that is copied there after the loss."""
+    world.source.commit("g", 120)
+    world.check(translation=flow((0, 0, 120)))
+    cut = replace(flow((0, 0, 100)), passed=frozenset({A}))
+    world.check(translation=cut)
+    world.check(translation=cut, after_s=2 * DEFAULT_REPEAT_S)
+    grown = replace(flow((0, 0, 100), (120, 101, 5)), passed=frozenset({A}))
+    world.source.commit("g", 125)
+    world.check(translation=grown)
+    world.check(translation=grown)
+    places = [120, 100, 100, 106]
+    assert world.destination.commits == [{REMOTE: Committed(at)} for at in places]
+    world.destination.commit("g", 300, REMOTE)  # by the group
+    world.check(translation=grown, after_s=QUIET_S)
+    world.check(translation=grown, after_s=QUIET_S)
+    assert world.destination.offset("g", REMOTE) == 300
+
+
 def test_a_flows_record_of_a_former_version_proves_nothing(world: World) -> None:
     """Goal: it has offsets of the source; an equal one of the destination may be the group's."""
     rows = {A: PartitionMemory(source=1000, copied=1000, other=NO_OFFSET, sent=1000)}

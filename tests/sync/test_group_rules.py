@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -179,8 +180,42 @@ def test_ownership_and_changes_are_told_by_offsets_of_the_destination() -> None:
 def test_offsets_are_compared_in_those_of_the_source() -> None:
     copied = mapped((0, 0, 10), (10, 50, 10))
     raw = {A: Committed(30, "m", 4), B: Committed(30)}
-    assert in_source_offsets(raw, copied) == {A: Committed(10, "m", 4), B: Committed(30)}
-    assert in_source_offsets(raw, SAME) == raw
+    found = {A: Committed(10, "m", 4), B: Committed(30)}
+    assert in_source_offsets(raw, copied, {A: Committed(9)}, {A, B}) == found
+    assert in_source_offsets(raw, SAME, {A: Committed(9)}, {A, B}) == raw
+
+
+@pytest.mark.parametrize(
+    ("runs", "offset", "log_end", "committed"),
+    [
+        ([(0, 0, 100)], 120, 101, 100),
+        ([(0, 0, 100)], 110, 101, 100),  # its copy is lost
+        ([], 120, 101, 0),
+        ([(0, 0, 100), (120, 101, 5)], 120, 106, 101),
+        ([(0, 0, 100), (120, 101, 5)], 125, 106, 106),
+        ([(0, 0, 100), (120, 101, 500)], 140, 601, 121),
+        ([(0, 0, 100), (120, 130, 5)], 125, 135, 135),  # not behind: it is raised
+        ([(0, 0, 120)], 120, 121, None),
+    ],
+)
+def test_an_own_offset_is_set_back_where_copies_are_lost(
+    runs: list[tuple[int, int, int]], offset: int, log_end: int, committed: int | None
+) -> None:
+    """Goal: 120 was committed before the log was cut to 100; the group would skip new copies."""
+    cut = replace(mapped(*runs), passed=frozenset({A}))
+    offsets = cut.offsets(A)
+    source = {A: Committed(offsets.lowest(offset))}
+    logs = {A: Log(offsets.to_source(0), offsets.to_source(log_end))}
+    raw = {A: Committed(120)}
+    for own in (frozenset({A}), frozenset[TopicPartition]()):
+        copies = in_source_offsets(raw, cut, source, own)
+        due = in_destination_offsets(due_offsets(source, copies, logs, own), raw, own, cut)
+        is_due = committed is not None and (bool(own) or committed > 120)
+        assert due == ({A: Committed(committed)} if is_due and committed is not None else {})
+        if due:  # once it is there, nothing is due any more
+            copies = in_source_offsets(due, cut, source, own)
+            left = due_offsets(source, copies, logs, own)
+            assert not in_destination_offsets(left, due, own, cut)
 
 
 @pytest.mark.parametrize(

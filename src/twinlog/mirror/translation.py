@@ -76,6 +76,9 @@ class Translation:
     lost: frozenset[TopicPartition] = frozenset()
     """Partitions of the source whose copy is known to have lost records: the map names offsets at
     which others may be now."""
+    passed: frozenset[TopicPartition] = frozenset()
+    """Partitions of the source whose copy has lost records that the mirror has gone on without. The
+    map is right, and offsets that it gave before the loss may be too high."""
     positions: Mapping[TopicPartition, int] = field(default_factory=lambda: MappingProxyType({}))
     """By the source's partition, the offset below which everything was copied or has no copy. It
     may be above the end of the map: behind a transaction marker, say."""

@@ -230,7 +230,9 @@ class Checkpoints(Sync[Positions | None]):
         runs = {
             key: found
             for key, found in translation.maps.items()
-            if isinstance(found, OffsetRuns) and found.runs and key not in translation.lost
+            if isinstance(found, OffsetRuns) and key not in translation.lost
+            # A map that has lost all its runs has given checkpoints before.
+            if found.runs or key in translation.passed
         }
         ends = await _remote_offsets(context, runs, translation, OffsetSpec.LATEST)
         committed, failures = await _committed(context.source, flow)
@@ -255,7 +257,7 @@ class Checkpoints(Sync[Positions | None]):
                 downstream_offset=found.end.destination - 1,
             )
             for key, found in runs.items()
-            if found.end.destination <= ends.get(key, -1)
+            if found.runs and found.end.destination <= ends.get(key, -1)
         ]
         below = {
             (group, key): at.offset

@@ -343,7 +343,8 @@ class GroupSync(Sync[GroupDifference]):
         memory.groups[group.name] = current
         if busy or now_ms - current.active_ms < check.quiet_s * 1000:
             return _NOTHING_DUE
-        due = due_offsets(source, in_source_offsets(destination, translation), logs, own)
+        copies = in_source_offsets(destination, translation, source, own)
+        due = due_offsets(source, copies, logs, own)
         offsets = in_destination_offsets(due, destination, own, translation)
         repeats = group.kind != SHARE and now_ms - current.copied_ms >= difference.repeat_s * 1000
         if repeats:

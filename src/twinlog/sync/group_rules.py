@@ -323,13 +323,22 @@ async def destination_offsets(
 
 
 def in_source_offsets(
-    committed: Mapping[TopicPartition, Committed], translation: Translation
+    committed: Mapping[TopicPartition, Committed],
+    translation: Translation,
+    source: Mapping[TopicPartition, Committed],
+    own: Collection[TopicPartition],
 ) -> dict[TopicPartition, Committed]:
     """Offsets of the destination in those of the source, to be compared with the source's.
+
+    An own one that was committed before the destination has lost copies may be higher than where
+    the map has the source's offset since. All that is behind the map is one offset of the source,
+    so it would seem equal, and the group would skip what is copied next. It is above the source's.
 
     Args:
         committed: on the destination, by the source's partition.
         translation: where the partitions and offsets are on the destination.
+        source: what the group has committed on the source.
+        own: those whose offset on the destination is the mirror's own.
     """
     translated = {
         partition: committed[partition]._replace(offset=offsets.lowest(offsets.to_source(at)))
@@ -337,6 +346,10 @@ def in_source_offsets(
         if partition in committed
         for at in [committed[partition].offset]
     }
+    for partition in translation.passed & translated.keys() & source.keys() & set(own):
+        copy, offset = translated[partition], source[partition].offset
+        if committed[partition].offset > translation.offsets(partition).to_destination(offset):
+            translated[partition] = copy._replace(offset=max(copy.offset, offset + 1))
     return {**committed, **translated}
 
 

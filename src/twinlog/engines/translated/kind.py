@@ -47,4 +47,6 @@ class TranslatedKind:
         unknown = frozenset(names.keys() - maps.keys())
         lost = frozenset(name for name, one in recorded.items() if one.lost)
         positions = {name: one.position for name, one in recorded.items()}
-        return Translation(names, maps, unknown, {**begins, **lacking}, lost, positions)
+        passed = frozenset(name for name, one in recorded.items() if one.lost_places)
+        begins |= lacking
+        return Translation(names, maps, unknown, begins, lost, passed, positions)

@@ -282,7 +282,7 @@ class FlowSurvey:
             failed += not_translated(group.name, untranslated, translation)
             if problem := bounds.unknown(offsets.keys()):
                 failed.append(f"offsets of {group.name}: {problem}")
-            remote = self._in_source_offsets(checkpoints[group.name], logs)
+            remote = self._in_source_offsets(checkpoints[group.name], logs, offsets)
             facts = offset_facts(
                 *(group.name, logs, bounds.logs, offsets, remote), own=frozenset(remote)
             )
@@ -336,9 +336,11 @@ class FlowSurvey:
         self,
         checkpoints: Mapping[TopicPartition, Committed],
         logs: Mapping[TopicPartition, SourceLog],
+        source: Mapping[TopicPartition, Committed],
     ) -> dict[TopicPartition, Committed]:
         translation = self._subject.translation
-        return in_source_offsets(translation.by_source(logs, checkpoints), translation)
+        copies = translation.by_source(logs, checkpoints)
+        return in_source_offsets(copies, translation, source, copies.keys())
 
     def unknown_groups(self) -> tuple[Finding, ...]:
         """What is not known of groups whose source does not answer, and that are not committed."""

@@ -133,7 +133,7 @@ async def group_facts(
                 raise Retriable(f"group {group.name}: {texts[0]}")
             unreadable.extend(map(_unreadable, texts))
         own = own_offsets(copies, memories.get(group.name), translation) - untranslated
-        copies = in_source_offsets(copies, translation)
+        copies = in_source_offsets(copies, translation, committed, own)
         idle = group.name not in destination_groups or destination_groups[group.name].idle
         return [
             (
@@ -311,7 +311,7 @@ async def _remembered(
             )
         # A partition without an offset that is not noted as deleted was not checked.
         own = own_offsets(copies, memory, translation) & (committed.keys() | deleted)
-        copies = in_source_offsets(copies, translation)
+        copies = in_source_offsets(copies, translation, committed, own)
         # What the source holds above the group's offset is unknown here; the logs' facts have it.
         logs = {p: SourceLog(None, at.offset, at.offset) for p, at in committed.items()}
         idle = memory.group not in destination_groups or destination_groups[memory.group].idle
