@@ -236,6 +236,22 @@ def test_a_map_that_has_lost_all_copies_lowers_checkpoints(monkeypatch: pytest.M
     assert not flow.positions().offset_syncs
 
 
+def test_a_map_that_begins_anew_lowers_checkpoints_to_its_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: the log was cut to 950, and 1000 is copied to 951; what is left below is not known."""
+    flow, copy = Flow(monkeypatch, {"t": "a.t"}), TopicPartition("a.t", 0)
+    flow.begins, flow.passed = {T: 1000}, frozenset({T})
+    flow.maps = {T: runs((1000, 951, 100), start=(1000, 951))}
+    flow.committed = {T: Committed(990)}
+    for stored, expected in (((900, 900), (900, 900)), ((990, 990), (990, 951))):
+        stored_by_mirror_maker(flow, *stored)
+        flow.sync.forget(lambda _: True)
+        assert flow.refresh() == {copy: expected}
+    flow.committed = {T: Committed(980)}
+    assert flow.refresh() == {copy: (980, 0)}, "the group has gone back"
+
+
 def stored_by_mirror_maker(flow: Flow, upstream: int, downstream: int) -> None:
     """Let MirrorMaker 2 have written a checkpoint of the group."""
     copy = TopicPartition("a.t", 0)

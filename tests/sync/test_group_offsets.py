@@ -847,6 +847,34 @@ def test_offsets_are_set_back_where_the_flow_goes_on_without_lost_copies(world: 
     assert world.destination.offset("g", REMOTE) == 300
 
 
+@pytest.mark.parametrize(("before", "after"), [(990, 951), (900, 900)])
+def test_offsets_are_set_back_to_a_map_that_begins_anew(
+    world: World, before: int, after: int
+) -> None:
+    """Goal: the log was cut to 950, and 1000 is copied to 951; what is left below is not known."""
+    world.source.commit("g", before)
+    world.check(translation=flow((0, 0, 1000)))
+    offsets = OffsetRuns(Ends(Offset(1000), Offset(951)))
+    offsets.append(Run(Offset(1000), Offset(951), 39))
+    anew = Translation({A: REMOTE}, {A: offsets}, begins={A: 1000}, passed=frozenset({A}))
+    world.check(translation=replace(anew, lost=frozenset({A})))
+    assert world.destination.offset("g", REMOTE) == before
+    world.new_node()
+    for _ in range(2):
+        world.check(translation=anew)
+        assert world.destination.offset("g", REMOTE) == after
+    assert len(world.destination.commits) == (1 if before == after else 2)
+    world.source.commit("g", 1010)
+    world.end = 1039
+    world.check(translation=anew)
+    assert world.destination.offset("g", REMOTE) == 961
+    world.destination.commit("g", 980, REMOTE)  # by the group
+    world.source.commit("g", 990)
+    world.check(translation=anew, after_s=QUIET_S)
+    world.check(translation=anew, after_s=QUIET_S)
+    assert world.destination.offset("g", REMOTE) == 980
+
+
 def test_a_flows_record_of_a_former_version_proves_nothing(world: World) -> None:
     """Goal: it has offsets of the source; an equal one of the destination may be the group's."""
     rows = {A: PartitionMemory(source=1000, copied=1000, other=NO_OFFSET, sent=1000)}

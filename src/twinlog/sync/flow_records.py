@@ -314,6 +314,20 @@ class Checkpoints(Sync[Positions | None]):
             and (checkpoint := stored.get((group, translation.name(key)))) is not None
             # A consumer cannot begin below the log's beginning either.
             and (checkpoint.upstream_offset > offset or checkpoint.downstream_offset < starts[key])
+        ] + [
+            Checkpoint(
+                group=group,
+                partition=checkpoint.partition,
+                upstream_offset=offset,
+                downstream_offset=place,
+            )
+            for (group, key), offset in below.items()
+            # The map begins anew behind lost copies: the stored one may be behind its start.
+            if key in translation.passed and key in starts
+            for place in [translation.offsets(key).to_destination(translation.begins[key])]
+            if (checkpoint := stored.get((group, translation.name(key)))) is not None
+            and checkpoint.upstream_offset <= offset
+            and checkpoint.downstream_offset > place >= starts[key]
         ]
 
     async def apply(self, context: SyncContext, difference: Positions | None) -> int:

@@ -44,6 +44,7 @@ from twinlog.sync.group_rules import (
     SHARE,
     Bounds,
     GroupOffsets,
+    at_map_start,
     destination_offsets,
     due_offsets,
     group_offsets,
@@ -345,11 +346,12 @@ class GroupSync(Sync[GroupDifference]):
             return _NOTHING_DUE
         copies = in_source_offsets(destination, translation, source, own)
         due = due_offsets(source, copies, logs, own)
-        offsets = in_destination_offsets(due, destination, own, translation)
         repeats = group.kind != SHARE and now_ms - current.copied_ms >= difference.repeat_s * 1000
-        if repeats:
-            offsets = {p: destination[p] for p in own & source.keys()} | offsets
-        return _Due(offsets, destination, repeats=repeats)
+        offsets = {p: destination[p] for p in own} if repeats else {}
+        offsets |= in_destination_offsets(due, destination, own, translation)
+        lowered = at_map_start(on_destination, untranslated & logs.keys(), entry, translation)
+        destination |= _of(lowered, on_destination)
+        return _Due(offsets | lowered, destination, repeats=repeats)
 
     async def _announce(
         self, check: _Check, memory: KnownGroups, due: Mapping[Group, _Due]
@@ -404,17 +406,15 @@ class GroupSync(Sync[GroupDifference]):
             check.source, {partition.topic for partition in offsets}, check.topic_ids
         )
         offsets = {p: offset for p, offset in offsets.items() if p.topic not in recreated}
-        current = (
-            await destination_offsets(self._destination, group, check.translation)
-            if offsets
-            else {}
-        )
+        current: Mapping[TopicPartition, Committed] = {}
+        if offsets:
+            current = await destination_offsets(self._destination, group, check.translation)
         offsets = {p: offset for p, offset in offsets.items() if current.get(p) == copies.get(p)}
         for partition in offsets.keys() & copies.keys():
             if offsets[partition].offset < copies[partition].offset:
                 log.info(
-                    "group %s was rewound on the source: %s is rewound from %d to %d on the "
-                    "destination",
+                    "group %s was rewound on the source, or the destination has lost copies: %s is "
+                    "set back from %d to %d there",
                     group.name,
                     partition,
                     copies[partition].offset,

@@ -353,6 +353,37 @@ def in_source_offsets(
     return {**committed, **translated}
 
 
+def at_map_start(
+    destination: Mapping[TopicPartition, Committed],
+    untranslated: Collection[TopicPartition],
+    memory: GroupMemory | None,
+    translation: Translation,
+) -> dict[TopicPartition, Committed]:
+    """Where own offsets are set back to that are behind the start of a map which begins anew.
+
+    The destination has lost copies, and no place is known of what is left. An offset that was
+    committed before may be behind what is copied since, and the group would skip that. One in front
+    of the map's start stays, as do those of groups that the flow has never moved.
+
+    Args:
+        destination: what the group has committed there (`destination_offsets`).
+        untranslated: partitions whose offset on the source is not translated.
+        memory: what is remembered of the group.
+        translation: where the partitions and offsets are on the destination.
+    """
+    known = {
+        partition: destination[partition]
+        for partition in translation.passed & set(untranslated) & destination.keys()
+        if partition not in translation.lost
+    }
+    starts = {
+        partition: translation.offsets(partition).to_destination(translation.begins[partition])
+        for partition in own_offsets(known, memory, translation)
+        if partition in translation.begins
+    }
+    return {p: Committed(at) for p, at in starts.items() if known[p].offset > at}
+
+
 async def group_offsets(
     cluster: KafkaCluster, group: Group, *, stable: bool = False
 ) -> dict[TopicPartition, Committed]:
