@@ -24,6 +24,9 @@ def test_a_loss_has_a_range_as_far_as_it_is_known(
         LOG, None if start is None else Offset(start), None if end is None else Offset(end)
     )
     assert (loss.offsets, loss.text) == (offsets, text)
+    partial = loss._replace(at_least=True)
+    assert partial.offsets == offsets
+    assert partial.text == text + (" at least" if offsets is not None else "")
 
 
 def test_losses_are_counted_also_where_their_number_is_unknown() -> None:

@@ -19,10 +19,13 @@ class TargetLoss(NamedTuple):
     """Where the loss begins; None: not known."""
     end: Offset | None
     """Up to where records were copied; None: not known."""
+    at_least: bool = False
+    """Whether it may begin below `start`: the log ends there, and others may have written in place
+    of records that are lost, too."""
 
     @property
     def offsets(self) -> int | None:
-        """How many offsets are lost; None: not known."""
+        """How many offsets are lost (see `at_least`); None: not known."""
         if self.start is None or self.end is None:
             return None
         return max(self.end - self.start, 0)
@@ -34,7 +37,7 @@ class TargetLoss(NamedTuple):
             return f"{self.log}, an unknown number of offsets"
         if self.start is None:
             return f"{self.log}, offsets up to {self.end}, from an unknown one on"
-        return f"{self.log}, offsets [{self.start}, {self.end})"
+        return f"{self.log}, offsets [{self.start}, {self.end}){' at least' * self.at_least}"
 
 
 class TargetLosses(NamedTuple):
@@ -42,7 +45,7 @@ class TargetLosses(NamedTuple):
 
     times: int = 0
     offsets: int = 0
-    """Of those losses whose number is known."""
+    """Of those losses whose number is known, in full or in part (`TargetLoss.at_least`)."""
     last: str | None = None
     """The last one: `TargetLoss.text`."""
 

@@ -1194,3 +1194,24 @@ def test_what_another_program_has_copied_is_not_copied_again_after_a_loss(is_los
         assert stored.plans[NAME].behind_another
 
     _run(body())
+
+
+@pytest.mark.parametrize("passes_lost", [False, True])
+def test_a_loss_that_others_have_partly_replaced_is_counted_in_full(passes_lost: bool) -> None:
+    """Goal: the log was cut to 53, and ends at 54; with `fail` it is not known where it was cut."""
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        first, _ = await _recorded_twice(log, port)
+        port.batches, port.end = first + batch([record(53)]) + marker(54, 7, COMMIT), 54
+        writers = _impatient(log, port)
+        found = (await writers.locate(OWNED, passes_lost=passes_lost))[NAME]
+        assert isinstance(found, PartitionSequence) is passes_lost
+        [loss] = writers.losses.take(NAME, located=passes_lost)
+        start = 53 if passes_lost else 54
+        assert loss == TargetLoss(KEY, Offset(start), Offset(55), at_least=not passes_lost)
+        if passes_lost:
+            [stored] = (await log.take_over()).plans[NAME].losses
+            assert (stored.source_start, stored.destination_start) == (103, 53)
+
+    _run(body())

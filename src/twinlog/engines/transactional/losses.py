@@ -64,7 +64,8 @@ def as_target_loss(loss: LostEnd, remote: TopicPartition) -> TargetLoss:
         remote: the position's remote partition.
     """
     log = loss.log if isinstance(loss, RoutedLoss) else remote
-    return TargetLoss(log, loss.start, loss.end)
+    # It begins where the log ends, which others may have written to since.
+    return TargetLoss(log, loss.start, loss.end, at_least=loss.start is not None)
 
 
 class SettledLosses:

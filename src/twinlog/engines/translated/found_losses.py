@@ -59,7 +59,7 @@ class ShorterLogs:
 
     Args:
         settings: the lane's limits.
-        losses: gets those that count.
+        losses: gets those that count, of partitions that stay as they are.
     """
 
     def __init__(self, settings: LaneSettings, losses: FoundLosses) -> None:
@@ -81,7 +81,8 @@ class ShorterLogs:
             passing: those of them that go on once the loss counts.
         """
         settled = self._seen.last(names, shorter)
-        for key in settled:
+        # What those have lost that go on is read from their logs: it may begin before the end.
+        for key in settled - {*passing}:
             self._losses.note(names[key], shorter[key])
         return {
             key: f"the destination's log ends at {loss.start}, and records up to {loss.end} were "

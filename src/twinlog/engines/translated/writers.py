@@ -297,7 +297,7 @@ class FlowWriters:
         ends = {key: answer.log_end for key, answer in answers.items() if key not in troubles}
         # Not fenced: with the fence, the log would be as long as before. Then the tail shows it.
         shorter = {
-            key: TargetLoss(key, Offset(ends[key]), one.plan.recorded.destination)
+            key: TargetLoss(key, Offset(ends[key]), one.plan.recorded.destination, at_least=True)
             for key, one in stored.items()
             if key in ends
             and (wanted := partitions[keys[key]]).begin is not None
