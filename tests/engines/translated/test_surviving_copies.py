@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+import time
 from collections.abc import Mapping, Sequence
 from typing import cast
 from uuid import UUID
@@ -251,6 +252,40 @@ def test_a_log_that_cannot_be_read_is_read_again() -> None:
 
     with pytest.raises(Retriable, match=r"cannot read .* at 0: NOT_LEADER"):
         found(Refusing(), 54)
+
+
+def test_a_search_goes_on_for_as_long_as_it_gets_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: some GB of others' records are behind the last copy; a new search is not faster.
+
+    Without progress it ends after 5 s.
+    """
+
+    class Slow(MemoryPort):
+        stops_at = 1 << 40
+
+        async def read(
+            self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
+        ) -> Mapping[TopicPartition, Fetched]:
+            self.reads += 1
+            if self.reads > self.stops_at:
+                empty = Fetched(0, 1 << 40, 1 << 40, 0, (), memoryview(b""))
+                return dict.fromkeys(partitions, empty)
+            return await super().read(partitions, partition_max_bytes=partition_max_bytes)
+
+        reads = 0
+
+    monkeypatch.setattr(
+        asyncio.BaseEventLoop, "time", lambda _: time.monotonic() + 4.0 * port.reads
+    )
+    log = [*copies(54), *(foreign(at) for at in range(54, 80)), fence(80)]
+    port = Slow(*log)
+    assert found(port, 80).chunks[-1].end == (104, 54)
+    assert port.reads > 10
+    port = Slow(*log)
+    port.stops_at = 5
+    with pytest.raises(Retriable, match=r"cannot read a\.orders-0 from 0 up to 80: read to 62"):
+        found(port, 80)
+    assert port.reads == 7
 
 
 def test_many_losses_become_one() -> None:

@@ -158,7 +158,7 @@ class DamagedLog(NamedTuple):
     fence: Offset
     """The offset of the marker behind which nothing of the plan can be."""
     deadline_s: float
-    """How long to try to read it, in seconds."""
+    """How long to try to read on without any progress, in seconds."""
 
 
 async def without_loss(
@@ -289,26 +289,25 @@ async def _search(damaged: DamagedLog, stored: StoredPlan, runs: OffsetRuns) -> 
 
     The log may have been cut below the map's start, and batches of the plan may have landed there.
     """
-    deadline = asyncio.get_running_loop().time() + damaged.deadline_s
     fence = damaged.fence
     lowest = Offset(0) if stored.plan.runs else min(runs.start.destination, fence)
     size = _FIRST_OFFSETS
     start = max(lowest, Offset(min(stored.plan.recorded.destination, fence) - size))
     search = _Search(stored, runs)
-    await _read(damaged, search, (start, fence), deadline)
+    await _read(damaged, search, (start, fence))
     while search.kept is None and start > lowest:
         size *= _GROWTH
         end, start = start, max(lowest, Offset(start - size))
         lower = _Search(stored, runs)
-        await _read(damaged, lower, (start, end), deadline)
+        await _read(damaged, lower, (start, end))
         search.put_before(lower)
     return search
 
 
-async def _read(
-    damaged: DamagedLog, search: _Search, window: tuple[Offset, Offset], deadline: float
-) -> None:
+async def _read(damaged: DamagedLog, search: _Search, window: tuple[Offset, Offset]) -> None:
     """Read the batches that begin in a window; one that begins before it is of the lower one.
+
+    It goes on for as long as something is read: a search that began anew would not end earlier.
 
     Raises:
         Retriable: it cannot be read now.
@@ -316,8 +315,10 @@ async def _read(
     """
     start, end = window
     position = start
+    now = asyncio.get_running_loop().time
+    deadline = now() + damaged.deadline_s
     while position < end:
-        if asyncio.get_running_loop().time() > deadline:
+        if now() > deadline:
             raise Retriable(
                 f"cannot read {damaged.key} from {start} up to {end}: read to {position}"
             )
@@ -336,6 +337,8 @@ async def _read(
             position = Offset(header.next_offset)
         if position == before:
             await asyncio.sleep(_PAUSE_S)
+        else:
+            deadline = now() + damaged.deadline_s
 
 
 async def _headers(damaged: DamagedLog, position: Offset) -> tuple[list[Header], Offset]:
