@@ -71,7 +71,13 @@ def test_a_copy_that_has_lost_records_is_known(monkeypatch: pytest.MonkeyPatch) 
         runs = OffsetRuns(Ends(Offset(0), Offset(0)))
         keys = {TopicPartition("orders", at): at == 0 for at in (0, 1)}
         return {
-            key: RecordedMap(runs, Offset(0), pending=False, lost=lost)
+            key: RecordedMap(
+                runs,
+                Offset(0),
+                pending=False,
+                lost=lost,
+                lost_places=() if lost else ((Offset(3), Offset(5)),),
+            )
             for key, lost in keys.items()
         }
 
@@ -79,3 +85,4 @@ def test_a_copy_that_has_lost_records_is_known(monkeypatch: pytest.MonkeyPatch) 
     topic = MirrorTopic(mirror="flow", topic="orders", topic_id=UUID(int=1), partitions=2)
     found = asyncio.run(TranslatedKind().translation(cast("KafkaCluster", None), [topic]))
     assert found.lost == {A}
+    assert found.passed == {TopicPartition("orders", 1)}

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -11,7 +12,8 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import Address
 from twinlog.kafka.errors import Refusal, Retriable, UserError
 from twinlog.kafka.groups.offsets import Committed, Group
-from twinlog.kafka.types import TopicPartition
+from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run
 from twinlog.mirror.translation import SAME, Translation
 from twinlog.operations.readiness import group_survey
 from twinlog.operations.readiness.facts import SourceLog, Standing
@@ -195,6 +197,20 @@ def test_offsets_that_cannot_be_translated_are_named(
     assert world.live(translation=translation, include="other") == ({}, [])
     with pytest.raises(Retriable, match=f"group g: offsets of g: not compared, as {why}"):
         world.live(translation=translation, stable=True)
+
+
+def test_a_group_behind_lost_copies_would_skip_records(world: World) -> None:
+    """Goal: the log was cut to 60, where the group's own offset of before would seem equal."""
+    offsets = OffsetRuns(Ends(Offset(0), Offset(0)))
+    offsets.append(Run(Offset(0), Offset(0), 60))
+    world.offsets[SOURCE], world.offsets[DESTINATION] = {"g": 90}, {"g": 90}
+    [(name, memory)] = group_memory("g", 60, 90).items()
+    rows = {A: memory.partitions[A]._replace(translated=1)}
+    world.remembered = Remembered(groups={name: replace(memory, partitions=rows)})
+    for passed in (frozenset[TopicPartition](), frozenset({A})):
+        by_topic, _ = world.live(translation=Translation(maps={A: offsets}, passed=passed))
+        [found] = by_topic["t"]
+        assert [(skip.partition, skip.follows) for skip in found.skips] == [(A, True)] * len(passed)
 
 
 def test_offsets_of_the_last_check_are_used_for_a_dead_source(world: World) -> None:
