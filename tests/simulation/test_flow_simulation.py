@@ -52,7 +52,7 @@ def test_flows_pass_under_hazards(hazard: str, seeds: str) -> None:
         ("unplanned", "0:4"),
         ("aborted", "0:4"),
         ("misplaced", "0:4"),
-        ("fenceless", "29:30"),
+        ("fenceless", "1:2"),
         ("trustful", "0:4"),
     ],
 )
