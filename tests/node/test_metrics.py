@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.record_losses import RecordLosses
 from twinlog.mirror.settings import EXACT, TRANSLATED
 from twinlog.mirror.states import State
-from twinlog.mirror.target_losses import TargetLosses
 from twinlog.node import metrics
 from twinlog.node.metrics import Exposition
 from twinlog.node.observation import Observed, ObservedPartition
@@ -59,7 +59,7 @@ class _Nothing:
 def test_losses_of_the_destination_are_counted_of_flows() -> None:
     """Goal: a series is there before the first loss, so that an increase shows it."""
     name, other = MirrorPartition("flow", "orders", 1), MirrorPartition("exact", "orders", 1)
-    losses = TargetLosses(2, 7, "a.orders-1, offsets [3, 10)")
+    losses = RecordLosses(2, 7, "a.orders-1, offsets [3, 10)")
     partitions = [
         ObservedPartition(each, State.MIRRORING, row)
         for each, row in [

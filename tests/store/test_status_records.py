@@ -11,8 +11,8 @@ from twinlog.kafka.errors import ProtocolError
 from twinlog.kafka.log.compression import Codec, compress
 from twinlog.mirror.absence import Absence
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.record_losses import NO_LOSSES, RecordLosses
 from twinlog.mirror.states import State
-from twinlog.mirror.target_losses import NO_LOSSES, TargetLosses
 from twinlog.store.json_fields import encode_json
 from twinlog.store.state_records import MAX_REASON
 from twinlog.store.status_records import (
@@ -43,7 +43,7 @@ rows = st.builds(
     filled=st.tuples(*[numbers] * len(Absence)),
     mirrored_end=st.none() | offsets,
     gap_ms=st.just(0) | numbers,
-    losses=st.just(NO_LOSSES) | st.builds(TargetLosses, numbers, numbers, st.none() | text),
+    losses=st.just(NO_LOSSES) | st.builds(RecordLosses, numbers, numbers, st.none() | text),
 )
 statuses = st.builds(
     Status,

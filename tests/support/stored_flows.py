@@ -11,7 +11,7 @@ from conftest import Pair
 from twinlog import MirrorAdmin
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.lifecycle.creation import create_mirror
-from twinlog.mirror.target_losses import TargetLosses
+from twinlog.mirror.record_losses import RecordLosses
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.control_topics import ControlTopics, partition_count
 from twinlog.store.mirrors import MirrorStore
@@ -80,10 +80,10 @@ def states(pair: Pair, mirror: str) -> dict[int, tuple[str, str | None]]:
     return asyncio.run(read())
 
 
-def losses(pair: Pair, mirror: str) -> dict[int, TargetLosses]:
+def losses(pair: Pair, mirror: str) -> dict[int, RecordLosses]:
     """What the target has lost of the partitions of a flow, as their owner has counted it."""
 
-    async def read() -> dict[int, TargetLosses]:
+    async def read() -> dict[int, RecordLosses]:
         servers = {"bootstrap.servers": pair.destination.bootstrap_servers}
         async with MirrorAdmin(servers) as admin:
             described = await admin.describe_mirrors([mirror])

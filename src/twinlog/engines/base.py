@@ -40,8 +40,8 @@ from twinlog.kafka.types import (
     TopicPartition,
 )
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.record_losses import NO_LOSSES, RecordLosses
 from twinlog.mirror.states import State
-from twinlog.mirror.target_losses import NO_LOSSES, TargetLosses
 from twinlog.mirror.throttle import Throttle
 from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import MirrorTopic
@@ -109,7 +109,7 @@ class PartitionProgress(NamedTuple):
     """The destination's offset up to which this owner knows that the log is the mirror's."""
     differs: bool = False
     """Whether the log is known to differ from the source's behind `proved_end`."""
-    losses: TargetLosses = NO_LOSSES
+    losses: RecordLosses = NO_LOSSES
     """What the destination has lost of a flow's records."""
 
 

@@ -20,8 +20,8 @@ from uuid import UUID
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.absence import Absence
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.record_losses import NO_LOSSES, RecordLosses
 from twinlog.mirror.states import State
-from twinlog.mirror.target_losses import NO_LOSSES, TargetLosses
 from twinlog.store.config_records import Mirror, MirrorTopic, NotMirrored, Wanted
 from twinlog.store.control_topics import States
 from twinlog.store.snapshot import Snapshot
@@ -73,7 +73,7 @@ class PartitionDescription:
     """Bytes of the batches that were appended since its owner took it over."""
     filled: tuple[int, ...] = NOTHING_FILLED
     """Offsets without a record for readers, filled since its owner took it over, by `Absence`."""
-    losses: TargetLosses = NO_LOSSES
+    losses: RecordLosses = NO_LOSSES
     """What the destination has lost of a flow's records since its owner took it over."""
     lane: str | None = None
     node: str | None = None

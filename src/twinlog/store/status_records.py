@@ -22,8 +22,8 @@ from twinlog.kafka.log.compression import Codec, compress, decompress
 from twinlog.kafka.types import UNKNOWN_OFFSET
 from twinlog.mirror.absence import Absence
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.record_losses import NO_LOSSES, RecordLosses
 from twinlog.mirror.states import State, state_of
-from twinlog.mirror.target_losses import NO_LOSSES, TargetLosses
 from twinlog.store.json_fields import JsonObject, decode_json, encode_json
 from twinlog.store.state_records import MAX_REASON
 
@@ -75,7 +75,7 @@ class PartitionStatus:
     """Offsets filled since this owner has the partition, by `Absence`."""
     gap_ms: int = 0
     """Milliseconds for which this owner has waited for an answer that a gap needs."""
-    losses: TargetLosses = NO_LOSSES
+    losses: RecordLosses = NO_LOSSES
     """What the destination has lost of a flow's records since this owner has the partition."""
 
     @property
@@ -259,7 +259,7 @@ def _partition(row: Any, body: JsonObject) -> PartitionStatus:
         filled=_filled(filled, body),
         mirrored_end=mirrored,
         gap_ms=gap_ms,
-        losses=TargetLosses(*losses),
+        losses=RecordLosses(*losses),
     )
 
 

@@ -3,14 +3,14 @@
 from twinlog.engines.translated.found_losses import FoundLosses
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.target_losses import TargetLoss
+from twinlog.mirror.record_losses import RecordLoss
 
 A, B = MirrorPartition("flow", "a", 0), MirrorPartition("flow", "b", 0)
 LOG = TopicPartition("x.a", 0)
 
 
-def _loss(start: int | None, end: int) -> TargetLoss:
-    return TargetLoss(LOG, None if start is None else Offset(start), Offset(end))
+def _loss(start: int | None, end: int) -> RecordLoss:
+    return RecordLoss(LOG, None if start is None else Offset(start), Offset(end))
 
 
 def test_a_loss_counts_once_also_if_the_log_grows_meanwhile() -> None:
@@ -37,7 +37,7 @@ def test_what_is_found_after_a_location_is_another_loss() -> None:
 
 
 def test_a_stored_loss_counts_only_if_a_former_owner_has_found_it() -> None:
-    losses, stored = FoundLosses(), TargetLoss(LOG, None, None)
+    losses, stored = FoundLosses(), RecordLoss(LOG, None, None)
     losses.note(A, _loss(3, 8))
     losses.note_former(A, stored)
     losses.note_former(B, stored)

@@ -32,7 +32,7 @@ from twinlog.kafka.types import LeaderEpoch, LogBounds, Offset, ProducerState, T
 from twinlog.mirror.offset_runs import Ends, Run
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Data
-from twinlog.mirror.target_losses import TargetLoss
+from twinlog.mirror.record_losses import RecordLoss
 from twinlog.store.offset_log import StoredOffsets, fold_offsets
 from twinlog.store.offset_records import (
     CHUNK_RUNS,
@@ -1021,7 +1021,7 @@ def test_a_flow_that_passes_losses_goes_on_behind_what_is_left(refilled: bool) -
         sequence = await _located(writers, OWNED, passes_lost=True)
         assert (sequence.position, sequence.recorded) == (105, (105, 53))
         assert sequence.has_begun
-        assert writers.losses.take(NAME, located=True) == [TargetLoss(KEY, Offset(53), Offset(55))]
+        assert writers.losses.take(NAME, located=True) == [RecordLoss(KEY, Offset(53), Offset(55))]
         stored = await log.take_over()
         assert stored.map(NAME).runs == [(100, 50, 3)]
         plan = stored.plans[NAME]
@@ -1055,7 +1055,7 @@ def test_a_flow_that_passes_losses_goes_on_where_a_former_owner_has_failed() -> 
         writers = _writers(log, port)
         for _ in range(2):
             assert isinstance((await writers.locate(OWNED))[NAME], NotLocated)
-        assert writers.losses.take(NAME, located=False) == [TargetLoss(KEY, None, Offset(55))]
+        assert writers.losses.take(NAME, located=False) == [RecordLoss(KEY, None, Offset(55))]
         assert (await log.take_over()).plans[NAME].lost
         port.end = 56
         port.batches = first + foreign + marker(55, 7, COMMIT)
@@ -1128,7 +1128,7 @@ def test_planned_batches_that_were_taken_and_are_gone_are_copied_again() -> None
             writers = _writers(log, port)
             found = (await writers.locate(OWNED, passes_lost=passes_lost))[NAME]
             assert isinstance(found, PartitionSequence) is passes_lost
-            assert writers.losses.take(NAME, located=True) == [TargetLoss(KEY, None, None)]
+            assert writers.losses.take(NAME, located=True) == [RecordLoss(KEY, None, None)]
             if isinstance(found, PartitionSequence):
                 assert found.position == 100
             else:
@@ -1209,7 +1209,7 @@ def test_a_loss_that_others_have_partly_replaced_is_counted_in_full(passes_lost:
         assert isinstance(found, PartitionSequence) is passes_lost
         [loss] = writers.losses.take(NAME, located=passes_lost)
         start = 53 if passes_lost else 54
-        assert loss == TargetLoss(KEY, Offset(start), Offset(55), at_least=not passes_lost)
+        assert loss == RecordLoss(KEY, Offset(start), Offset(55), at_least=not passes_lost)
         if passes_lost:
             [stored] = (await log.take_over()).plans[NAME].losses
             assert (stored.source_start, stored.destination_start) == (103, 53)

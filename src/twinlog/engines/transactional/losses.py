@@ -20,7 +20,7 @@ from twinlog.engines.transactional.source_position import SourcePosition
 from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.target_losses import TargetLoss
+from twinlog.mirror.record_losses import RecordLoss
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def passed(
     return position
 
 
-def as_target_loss(loss: LostEnd, remote: TopicPartition) -> TargetLoss:
+def as_record_loss(loss: LostEnd, remote: TopicPartition) -> RecordLoss:
     """A loss as it is counted.
 
     Args:
@@ -65,7 +65,7 @@ def as_target_loss(loss: LostEnd, remote: TopicPartition) -> TargetLoss:
     """
     log = loss.log if isinstance(loss, RoutedLoss) else remote
     # It begins where the log ends, which others may have written to since.
-    return TargetLoss(log, loss.start, loss.end, at_least=loss.start is not None)
+    return RecordLoss(log, loss.start, loss.end, at_least=loss.start is not None)
 
 
 class SettledLosses:

@@ -30,7 +30,7 @@ from twinlog.engines.ports import DestinationPort
 from twinlog.engines.transactional.kept_positions import KeptPositions, to_keep
 from twinlog.engines.transactional.losses import (
     SettledLosses,
-    as_target_loss,
+    as_record_loss,
     passed,
     proved,
     unsettled,
@@ -76,7 +76,7 @@ from twinlog.kafka.log.records import Encoded, RawRecord, build, encode_tail
 from twinlog.kafka.requests.transactions import TransactionOffset
 from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.target_losses import TargetLoss
+from twinlog.mirror.record_losses import RecordLoss
 from twinlog.store.offset_log import (
     OFFSETS_TOPIC,
     StoredOffsets,
@@ -186,7 +186,7 @@ class TransactionalWriters:
             compared = await self._compared(at, passes_lost=passes_lost)
             settled = self._settled.settled(at, compared)
             for name, one_loss in ((n, one) for n, losses in settled.items() for one in losses):
-                self.losses.note(name, as_target_loss(one_loss, remotes[name]))
+                self.losses.note(name, as_record_loss(one_loss, remotes[name]))
             new: dict[MirrorPartition, SourcePosition] = {}
             for name, position in at.items():
                 result, here = compared[name], found[name]
@@ -255,7 +255,7 @@ class TransactionalWriters:
             except PositionLost as error:
                 lost[name] = NotLocated(str(error), transient=False)
                 if at is not None and lost_of(at):  # a former owner has found it, perhaps
-                    self.losses.note_former(name, TargetLoss(remote, None, None))
+                    self.losses.note_former(name, RecordLoss(remote, None, None))
         return found, lost
 
     async def _keep(

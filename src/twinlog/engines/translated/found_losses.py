@@ -16,7 +16,7 @@ from twinlog.engines.exact.sightings import Sightings
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.target_losses import TargetLoss
+from twinlog.mirror.record_losses import RecordLoss
 
 _AGAIN: Final = "; it is compared again, as the broker that says so may be cut off"
 
@@ -27,22 +27,22 @@ class FoundLosses:
     """The losses of one state partition's flows, in one process."""
 
     def __init__(self) -> None:
-        self._new: defaultdict[MirrorPartition, list[TargetLoss]] = defaultdict(list)
+        self._new: defaultdict[MirrorPartition, list[RecordLoss]] = defaultdict(list)
         self._known: defaultdict[MirrorPartition, set[_Key]] = defaultdict(set)
 
-    def note(self, name: MirrorPartition, loss: TargetLoss) -> None:
+    def note(self, name: MirrorPartition, loss: RecordLoss) -> None:
         """Note a loss, unless it was found before."""
         key = loss.log, loss.end
         if key not in self._known[name]:
             self._known[name].add(key)
             self._new[name].append(loss)
 
-    def note_former(self, name: MirrorPartition, loss: TargetLoss) -> None:
+    def note_former(self, name: MirrorPartition, loss: RecordLoss) -> None:
         """Note a loss that is stored, and that this process may have found itself."""
         if not self._known[name]:
             self.note(name, loss)
 
-    def take(self, name: MirrorPartition, *, located: bool) -> Sequence[TargetLoss]:
+    def take(self, name: MirrorPartition, *, located: bool) -> Sequence[RecordLoss]:
         """The losses of a partition since the last call.
 
         Args:
@@ -70,7 +70,7 @@ class ShorterLogs:
     def waiting(
         self,
         names: Mapping[TopicPartition, MirrorPartition],
-        shorter: Mapping[TopicPartition, TargetLoss],
+        shorter: Mapping[TopicPartition, RecordLoss],
         passing: Collection[TopicPartition],
     ) -> Mapping[TopicPartition, str]:
         """The partitions that are not fenced, and why.

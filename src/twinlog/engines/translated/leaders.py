@@ -24,7 +24,7 @@ from twinlog.kafka.client.metadata import is_another
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable, code_of
 from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
-from twinlog.mirror.target_losses import TargetLoss
+from twinlog.mirror.record_losses import RecordLoss
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class FlowLeaders(Generic[W, Q]):
         if is_loss and not failed_before and not partition.begins:
             sequence = partition.sequence
             end = None if sequence is None else Offset(sequence.destination_end)
-            loss = TargetLoss(partition.destination, None, end)
+            loss = RecordLoss(partition.destination, None, end)
             self._flow.note_losses(partition, [loss])
         self._flow.fail(partition, reason, transient=False)
 

@@ -31,8 +31,8 @@ from twinlog.kafka.types import (
 from twinlog.mirror.absence import Absence
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Gap, Piece
+from twinlog.mirror.record_losses import NO_LOSSES, RecordLoss, RecordLosses
 from twinlog.mirror.states import State
-from twinlog.mirror.target_losses import NO_LOSSES, TargetLoss, TargetLosses
 from twinlog.mirror.throttle import Throttle
 
 log = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ class FlowPartition(Generic[W, Q]):
     """Offsets of the source without a copy, by reason, since this owner has the partition."""
     passed_end: Offset = UNKNOWN_OFFSET
     """Up to here they are counted: what was dropped, or located again, is read again."""
-    losses: TargetLosses = NO_LOSSES
+    losses: RecordLosses = NO_LOSSES
     """What the target has lost of its records, since this owner has the partition."""
 
     @property
@@ -402,7 +402,7 @@ class FlowPartitions(Generic[W, Q]):
             transient=False,
         )
 
-    def note_losses(self, partition: FlowPartition[W, Q], losses: Iterable[TargetLoss]) -> None:
+    def note_losses(self, partition: FlowPartition[W, Q], losses: Iterable[RecordLoss]) -> None:
         """Count what the target has lost."""
         for loss in losses:
             log.error("%s: the target has lost records: %s", partition.name, loss.text)

@@ -41,8 +41,8 @@ from twinlog.kafka.types import (
 )
 from twinlog.kafka.types import Sequence as SequenceNumber
 from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run
+from twinlog.mirror.record_losses import RecordLoss
 from twinlog.mirror.sequence_plan import Contradiction, Landed, LostBatches, resolve
-from twinlog.mirror.target_losses import TargetLoss
 from twinlog.store.offset_records import LostCopies, MapChunk, MapTail, StoredPlan, extended
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class MapWithoutLoss(NamedTuple):
     position: Offset
     tail: MapTail | None
     lost: LostCopies
-    loss: TargetLoss
+    loss: RecordLoss
     is_lost: bool
     """Whether nothing of the former map is known to be left."""
 
@@ -186,7 +186,7 @@ async def without_loss(
         raise LostEnd(reason, start=start, end=end) from error
     if isinstance(loss, LostBatches) and not passed.loss.offsets:
         # All that the map names is there. How much of the plan had landed is not known.
-        passed = passed._replace(loss=TargetLoss(damaged.key, None, None))
+        passed = passed._replace(loss=RecordLoss(damaged.key, None, None))
     log.error(
         "%s: %s: %s; going on at source offset %d without the copies of [%d, %d)",
         stored.name,
@@ -243,7 +243,7 @@ async def _without_loss(
     numbers = {chunk.number for chunk in chunks} - {part.number for part in parts}
     dropped = sorted(number for number in numbers if number > parts[-1].number or is_lost)
     since = None if is_lost else first.destination
-    loss = TargetLoss(damaged.key, since, stored.plan.recorded.destination)
+    loss = RecordLoss(damaged.key, since, stored.plan.recorded.destination)
     return MapWithoutLoss(parts, dropped, position, tail, lost, loss, is_lost)
 
 

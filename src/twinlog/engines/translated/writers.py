@@ -61,8 +61,8 @@ from twinlog.kafka.types import (
 )
 from twinlog.kafka.types import Sequence as SequenceNumber
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.record_losses import RecordLoss
 from twinlog.mirror.sequence_plan import Contradiction, LostBatches, Taken, resolve
-from twinlog.mirror.target_losses import TargetLoss
 from twinlog.store.offset_log import OffsetLog
 from twinlog.store.offset_records import (
     MapChunk,
@@ -231,9 +231,9 @@ class FlowWriters:
                 except Contradiction as error:
                     results[name] = NotLocated(str(error), transient=False, fence=fence)
                     if isinstance(error, LostBatches):
-                        self.losses.note(name, TargetLoss(wanted.destination, None, None))
+                        self.losses.note(name, RecordLoss(wanted.destination, None, None))
                     if isinstance(error, LostEnd):
-                        loss = TargetLoss(wanted.destination, error.start, error.end)
+                        loss = RecordLoss(wanted.destination, error.start, error.end)
                         self.losses.note(name, loss)
                         known = self._plans.get(name)
                         if known is not None and known.lost is None:
@@ -297,7 +297,7 @@ class FlowWriters:
         ends = {key: answer.log_end for key, answer in answers.items() if key not in troubles}
         # Not fenced: with the fence, the log would be as long as before. Then the tail shows it.
         shorter = {
-            key: TargetLoss(key, Offset(ends[key]), one.plan.recorded.destination, at_least=True)
+            key: RecordLoss(key, Offset(ends[key]), one.plan.recorded.destination, at_least=True)
             for key, one in stored.items()
             if key in ends
             and (wanted := partitions[keys[key]]).begin is not None

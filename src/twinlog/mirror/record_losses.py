@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from twinlog.kafka.types import Offset, TopicPartition
 
 
-class TargetLoss(NamedTuple):
+class RecordLoss(NamedTuple):
     """One loss: records of the target's offsets `[start, end)`."""
 
     log: TopicPartition
@@ -40,18 +40,18 @@ class TargetLoss(NamedTuple):
         return f"{self.log}, offsets [{self.start}, {self.end}){' at least' * self.at_least}"
 
 
-class TargetLosses(NamedTuple):
+class RecordLosses(NamedTuple):
     """The losses of a partition, since its owner has it."""
 
     times: int = 0
     offsets: int = 0
-    """Of those losses whose number is known, in full or in part (`TargetLoss.at_least`)."""
+    """Of those losses whose number is known, in full or in part (`RecordLoss.at_least`)."""
     last: str | None = None
-    """The last one: `TargetLoss.text`."""
+    """The last one: `RecordLoss.text`."""
 
-    def with_loss(self, loss: TargetLoss) -> "TargetLosses":
+    def with_loss(self, loss: RecordLoss) -> "RecordLosses":
         """These, and one more."""
-        return TargetLosses(self.times + 1, self.offsets + (loss.offsets or 0), loss.text)
+        return RecordLosses(self.times + 1, self.offsets + (loss.offsets or 0), loss.text)
 
 
-NO_LOSSES: Final = TargetLosses()
+NO_LOSSES: Final = RecordLosses()

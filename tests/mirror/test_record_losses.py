@@ -1,9 +1,9 @@
-"""Twin of twinlog.mirror.target_losses."""
+"""Twin of twinlog.mirror.record_losses."""
 
 import pytest
 
 from twinlog.kafka.types import Offset, TopicPartition
-from twinlog.mirror.target_losses import NO_LOSSES, TargetLoss, TargetLosses
+from twinlog.mirror.record_losses import NO_LOSSES, RecordLoss, RecordLosses
 
 LOG = TopicPartition("a.orders", 2)
 
@@ -20,7 +20,7 @@ LOG = TopicPartition("a.orders", 2)
 def test_a_loss_has_a_range_as_far_as_it_is_known(
     start: int | None, end: int | None, offsets: int | None, text: str
 ) -> None:
-    loss = TargetLoss(
+    loss = RecordLoss(
         LOG, None if start is None else Offset(start), None if end is None else Offset(end)
     )
     assert (loss.offsets, loss.text) == (offsets, text)
@@ -30,6 +30,6 @@ def test_a_loss_has_a_range_as_far_as_it_is_known(
 
 
 def test_losses_are_counted_also_where_their_number_is_unknown() -> None:
-    known, unknown = TargetLoss(LOG, Offset(3), Offset(8)), TargetLoss(LOG, None, Offset(9))
-    assert NO_LOSSES.with_loss(known) == TargetLosses(1, 5, known.text)
-    assert NO_LOSSES.with_loss(known).with_loss(unknown) == TargetLosses(2, 5, unknown.text)
+    known, unknown = RecordLoss(LOG, Offset(3), Offset(8)), RecordLoss(LOG, None, Offset(9))
+    assert NO_LOSSES.with_loss(known) == RecordLosses(1, 5, known.text)
+    assert NO_LOSSES.with_loss(known).with_loss(unknown) == RecordLosses(2, 5, unknown.text)
