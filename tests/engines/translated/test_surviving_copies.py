@@ -171,6 +171,10 @@ def test_batches_of_the_plan_that_have_landed_since_are_not_copied_again() -> No
         ([own(52, 2, 2, epoch=3), fence(54)], "is of epoch 3, the stored plan of 2"),
         ([own(59, 2, 4, epoch=1), fence(61)], "neither in the map nor in the plan"),
         ([own(50, 2, 0), foreign(55), fence(56)], "is not known"),  # compacted between
+        ([own(50, 2, 0), own(54, 2, 10), foreign(58), fence(59)], "is not known"),
+        # A batch that was removed before the second one, or is of the log that is lost.
+        ([own(50, 2, 0), own(55, 2, 12), fence(57)], "has sequence 12, expected 10"),
+        ([own(40, 2, 12), fence(57)], "has sequence 12, expected 10"),
     ],
 )
 def test_what_no_plan_explains_is_not_passed(log: list[bytes], text: str) -> None:
@@ -182,6 +186,11 @@ def test_what_no_plan_explains_is_not_passed(log: list[bytes], text: str) -> Non
 def test_holes_below_the_last_copy_prove_nothing_about_the_plan() -> None:
     passed = found(MemoryPort(own(50, 2, 0), own(54, 2, 4), fence(56)), 56)
     assert (passed.position, passed.chunks[-1].end) == (110, (106, 56))
+
+
+def test_holes_in_front_of_planned_batches_leave_nothing_out() -> None:
+    passed = found(MemoryPort(own(50, 2, 0), own(55, 2, 10), own(57, 2, 12), fence(59)), 59)
+    assert (passed.position, passed.chunks[-1].end) == (114, (114, 59))
 
 
 def test_an_empty_log_keeps_the_beginning_of_the_map() -> None:

@@ -221,7 +221,16 @@ async def _without_loss(
     # What the broker had taken before is of the log that is lost.
     at = Offset(0) if search.kept is None else kept[-1].end.destination
     plan = plan._replace(recorded=Ends(plan.recorded.source, at))
-    found = resolve(plan, search.landed, whole_from=max(search.whole_from, at), taken=None)
+    # No batch is taken for one that has landed and was removed: it may be of the log that is lost.
+    found = resolve(plan, search.landed, whole_from=at, taken=None)
+    shown_to = at
+    if search.landed:
+        shown_to = Offset(search.landed[-1].offset + search.landed[-1].records)
+    if search.whole_from > shown_to and plan.runs and found.position < plan.runs[-1][1]:
+        raise Contradiction(
+            f"whether records from source offset {found.position} on were copied is not known: the "
+            f"log lacks offsets between {shown_to} and {search.whole_from}"
+        )
     position = max(found.position, runs.end.source)
     is_lost = not kept
     if is_lost:
