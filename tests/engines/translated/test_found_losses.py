@@ -1,6 +1,9 @@
 """Twin of twinlog.engines.translated.found_losses."""
 
-from twinlog.engines.translated.found_losses import FoundLosses
+import asyncio
+
+from twinlog.engines.settings import LaneSettings
+from twinlog.engines.translated.found_losses import FoundLosses, ShorterLogs
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.record_losses import RecordLoss
@@ -43,3 +46,24 @@ def test_a_stored_loss_counts_only_if_a_former_owner_has_found_it() -> None:
     losses.note_former(B, stored)
     assert losses.take(A, located=False) == [_loss(3, 8)]
     assert losses.take(B, located=False) == [stored]
+
+
+def test_partitions_that_share_a_log_are_shorter_each_by_itself() -> None:
+    """Goal: of two that are copied to one log, one ended lower, and is complete."""
+
+    async def body() -> None:
+        losses = FoundLosses()
+        logs = ShorterLogs(LaneSettings(lease_s=0.05), losses)
+        now = asyncio.get_running_loop().time()
+        shorter = {LOG: _loss(3, 8)}
+        while not (found := losses.take(A, located=False)):
+            assert asyncio.get_running_loop().time() < now + 10
+            assert logs.waiting({LOG: A}, shorter, ()).keys() == {LOG}
+            assert not logs.waiting({LOG: B}, {}, ())
+            await asyncio.sleep(0.01)
+        assert found == [_loss(3, 8)]
+        assert not losses.take(B, located=False)
+        assert not logs.waiting({LOG: A}, {}, ())
+        assert logs.waiting({LOG: A}, shorter, {LOG})[LOG].endswith("may be cut off")
+
+    asyncio.run(body())

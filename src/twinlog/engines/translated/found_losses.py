@@ -64,7 +64,8 @@ class ShorterLogs:
 
     def __init__(self, settings: LaneSettings, losses: FoundLosses) -> None:
         recent_s = settings.lease_s + 2 * settings.backoff_max_s
-        self._seen = Sightings[TopicPartition](settings.lease_s, recent_s)
+        # Several partitions may share a log, of which each has another end.
+        self._seen = Sightings[MirrorPartition](settings.lease_s, recent_s)
         self._losses = losses
 
     def waiting(
@@ -80,7 +81,8 @@ class ShorterLogs:
             shorter: what those have lost whose log is shorter.
             passing: those of them that go on once the loss counts.
         """
-        settled = self._seen.last(names, shorter)
+        lasting = self._seen.last(list(names.values()), [names[key] for key in shorter])
+        settled = {key for key in shorter if names[key] in lasting}
         # What those have lost that go on is read from their logs: it may begin before the end.
         for key in settled - {*passing}:
             self._losses.note(names[key], shorter[key])
