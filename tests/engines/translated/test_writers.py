@@ -200,7 +200,10 @@ def test_a_former_flow_goes_on_behind_what_another_program_has_copied() -> None:
         assert (await _located(_writers(log, port), OWNED)).position == 130
         port.end = 40  # the fences are lost, and the map begins again behind the next one
         assert (await _located(_writers(log, port), OWNED)).recorded == (130, 41)
-        assert (await log.take_over()).plans[NAME].behind_another
+        stored = (await log.take_over()).plans[NAME]
+        assert stored.behind_another
+        # No copy is lost, and a group may have been set to 51.
+        assert stored.losses == ((130, 130, 41, 41),)
 
     _run(body())
 
@@ -1190,6 +1193,7 @@ def test_what_another_program_has_copied_is_not_copied_again_after_a_loss(is_los
         assert (found.position, found.recorded) == (108, (108, 59))
         assert len(writers.losses.take(NAME, located=True)) == is_lost
         stored = await log.take_over()
+        assert stored.plans[NAME].losses == (((103, 105, 53, 59),) if is_lost else ())
         assert stored.map(NAME).runs == []
         assert stored.plans[NAME].behind_another
 

@@ -57,11 +57,13 @@ def located_partition(
     follows = stored is not None and wanted.follows(stored.route)
     goes_on = passed is not None or (last is not None and chunks[0].start == last.start)
     behind_another = wanted.copied_to > 0
-    losses = stored.losses if stored is not None and goes_on else ()
+    # Also where the map begins anew: offsets that it gave before a loss are too high all the same.
+    losses = stored.losses if stored is not None and follows else ()
+    if landing.lost is not None:
+        losses = with_loss(losses, landing.lost)
     records: list[OffsetRecord] = []
     if passed is not None:
         records += [DroppedChunk(name, number) for number in passed.dropped]
-        losses = with_loss(losses, passed.lost)
     if stored is not None and follows:
         behind_another = stored.behind_another or (behind_another and not goes_on)
         behind_another |= passed is not None and passed.is_lost

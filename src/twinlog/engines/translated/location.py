@@ -12,7 +12,7 @@ from twinlog.engines.translated.surviving_copies import MapWithoutLoss
 from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, TopicPartition
 from twinlog.mirror.offset_runs import Ends
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.store.offset_records import MapChunk, MapTail, Route, StoredPlan
+from twinlog.store.offset_records import LostCopies, MapChunk, MapTail, Route, StoredPlan
 
 _NOTHING_COPIED: Final = Offset(0)
 
@@ -51,13 +51,18 @@ class Landing(NamedTuple):
     position: Offset
     """The next source offset."""
     tail: MapTail | None = None
+    lost: LostCopies | None = None
+    """Copies that the destination was found to have lost."""
     passed: MapWithoutLoss | None = None
-    """Where it goes on without copies that are lost."""
+    """The map without these, if it goes on."""
 
 
-def begun_anew(name: MirrorPartition, start: Offset, fence: Offset) -> Landing:
+def begun_anew(
+    name: MirrorPartition, start: Offset, fence: Offset, lost: LostCopies | None = None
+) -> Landing:
     """A partition whose map begins behind its fence, at an offset of the source."""
-    return Landing([MapChunk(name, 0, Ends(start, Offset(fence + 1)), ())], start)
+    chunk = MapChunk(name, 0, Ends(start, Offset(fence + 1)), ())
+    return Landing([chunk], start, lost=lost)
 
 
 def slot_of(

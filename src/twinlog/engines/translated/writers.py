@@ -65,6 +65,7 @@ from twinlog.mirror.record_losses import RecordLoss
 from twinlog.mirror.sequence_plan import Contradiction, LostBatches, Taken, resolve
 from twinlog.store.offset_log import OffsetLog
 from twinlog.store.offset_records import (
+    LostCopies,
     MapChunk,
     MapTail,
     OffsetRecord,
@@ -233,7 +234,8 @@ class FlowWriters:
                     if isinstance(error, LostBatches):
                         self.losses.note(name, RecordLoss(wanted.destination, None, None))
                     if isinstance(error, LostEnd):
-                        loss = RecordLoss(wanted.destination, error.start, error.end)
+                        at_least = error.start is not None  # where the log ends
+                        loss = RecordLoss(key, error.start, error.end, at_least=at_least)
                         self.losses.note(name, loss)
                         known = self._plans.get(name)
                         if known is not None and known.lost is None:
@@ -417,7 +419,9 @@ class FlowWriters:
         if refusal := numbers.refusals.get(wanted.destination):
             raise Retriable(f"cannot read the producers of {wanted.destination}: {refusal}")
         if fence < plan.recorded.destination and self._is_blank(stored):
-            return begun_anew(name, plan.recorded.source, fence)
+            # No copy is lost, and groups may have an offset behind the new beginning.
+            at = plan.recorded.source, plan.recorded.source, Offset(fence + 1), Offset(fence + 1)
+            return begun_anew(name, plan.recorded.source, fence, LostCopies(*at))
         if stored.lost is not None:
             loss = LostEnd(stored.lost, end=plan.recorded.destination)
             return await self._without_loss(wanted, stored, fence, loss)
@@ -478,8 +482,8 @@ class FlowWriters:
         passed = await without_loss(damaged, stored, chunks, loss)
         self.losses.note(name, passed.loss)
         if passed.position < wanted.copied_to:
-            return begun_anew(name, wanted.copied_to, fence)
-        return Landing([*passed.chunks], passed.position, passed.tail, passed)
+            return begun_anew(name, wanted.copied_to, fence, passed.lost)
+        return Landing([*passed.chunks], passed.position, passed.tail, passed.lost, passed)
 
     def _is_lost(self, name: MirrorPartition, wanted: ToLocate) -> bool:
         """Whether a partition without a plan has had one; if not, nothing of it was sent.
