@@ -356,6 +356,7 @@ def test_a_rewound_group_that_would_skip_is_reported() -> None:
     found = reasons(of_topic(replace(TOPIC, groups=(facts,))))
     assert found.keys() == {Reason.GROUP_REWOUND, Reason.GROUP_SKIPS}
     assert "t-0 (source 10, destination 90)" in found[Reason.GROUP_REWOUND]
+    assert "or the destination has lost what it had read" in found[Reason.GROUP_REWOUND]
     assert "t-1 (source 20, destination 80)" in found[Reason.GROUP_SKIPS]
 
 

@@ -57,8 +57,8 @@ def of_group(group: GroupFacts) -> Iterator[Finding]:
     if rewound := [skip for skip in group.skips if skip.follows]:
         yield Finding(
             Reason.GROUP_REWOUND,
-            f"{name} was rewound on the source; until the next check copies its offsets, it would "
-            f"skip records of {_places(rewound)}",
+            f"{name} was rewound on the source, or the destination has lost what it had read; "
+            f"until the next check sets it back, it would skip records of {_places(rewound)}",
         )
     if unfollowed := [skip for skip in group.skips if not skip.follows]:
         yield Finding(

@@ -49,7 +49,7 @@ class Reason(enum.Enum):
     OPEN_TRANSACTION = "records of open transactions on the source"
     GROUP_BEHIND = "a group would read records again"
     GROUP_AHEAD = "a group has read records that are not mirrored yet"
-    GROUP_REWOUND = "a group was rewound on the source, and not yet on the destination"
+    GROUP_REWOUND = "a group's offsets have to be set back, and are not yet"
     GROUP_SKIPS = "a group would skip records"
     GROUP_DELETED = "a group's offsets were deleted on the source, and not on the destination"
     GROUP_NOT_COPIED = "a group's offsets are not copied"
