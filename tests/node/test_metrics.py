@@ -5,6 +5,7 @@ The text's content is tested with a node (tests/end_to_end/test_metrics.py, test
 
 import asyncio
 import threading
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from twinlog.node import metrics
 from twinlog.node.metrics import Exposition
 from twinlog.node.observation import Observed, ObservedPartition
 from twinlog.store.status_records import PartitionStatus
+from twinlog.sync.flow_topics import RECREATED
 
 
 def test_disconnected_scrapers_occupy_at_most_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,30 +58,37 @@ class _Nothing:
         return []
 
 
-def test_losses_of_the_destination_are_counted_of_flows() -> None:
+def test_losses_are_counted_of_flows() -> None:
     """Goal: a series is there before the first loss, so that an increase shows it."""
     name, other = MirrorPartition("flow", "orders", 1), MirrorPartition("exact", "orders", 1)
     losses = RecordLosses(2, 7, "a.orders-1, offsets [3, 10)")
+    of_source = RecordLosses(1, 5, "orders-1, offsets [30, 35)")
     partitions = [
         ObservedPartition(each, State.MIRRORING, row)
         for each, row in [
-            (name, PartitionStatus(partition=name, state=State.FAILED, losses=losses)),
+            (
+                name,
+                PartitionStatus(
+                    partition=name, state=State.FAILED, losses=losses, source_losses=of_source
+                ),
+            ),
             (name._replace(partition=0), PartitionStatus(partition=name, state=State.MIRRORING)),
             (name._replace(partition=2), None),
             (other, PartitionStatus(partition=other, state=State.MIRRORING)),
         ]
     ]
     observed = SimpleNamespace(
+        errors=Counter({("flow", RECREATED): 3}),
         snapshot=SimpleNamespace(
             mirrors={
                 "flow": SimpleNamespace(kind=TRANSLATED),
                 "exact": SimpleNamespace(kind=EXACT),
             }
-        )
+        ),
     )
     collector = metrics.MirrorCollector(cast("Observed", observed))
     found = {
-        (metric.name, sample.labels["mirror"], sample.labels["partition"]): sample.value
+        (metric.name, sample.labels["mirror"], sample.labels.get("partition")): sample.value
         for metric in collector._losses(partitions)
         for sample in metric.samples
     }
@@ -88,4 +97,9 @@ def test_losses_of_the_destination_are_counted_of_flows() -> None:
         ("twinlog_destination_losses", "flow", "1"): 2,
         ("twinlog_destination_lost_offsets", "flow", "0"): 0,
         ("twinlog_destination_lost_offsets", "flow", "1"): 7,
+        ("twinlog_source_losses", "flow", "0"): 0,
+        ("twinlog_source_losses", "flow", "1"): 1,
+        ("twinlog_source_lost_offsets", "flow", "0"): 0,
+        ("twinlog_source_lost_offsets", "flow", "1"): 5,
+        ("twinlog_source_topics_recreated", "flow", None): 3,
     }

@@ -174,7 +174,8 @@ LISTING = MirrorListing(
                 '"compacted": 3, "log_start": 4, "unexplained": 5}, "lane": "l", "node": "n", '
                 '"status_time_ms": 2000, "fresh": true, "source_time_ms": 1000, '
                 '"destination_losses": 0, "destination_lost_offsets": 0, '
-                '"destination_last_loss": null}]'
+                '"destination_last_loss": null, "source_losses": 0, '
+                '"source_lost_offsets": 0, "source_last_loss": null}]'
             ),
         ),
     ],

@@ -28,6 +28,7 @@ from twinlog.store.status_records import (
 text = st.text(max_size=20)
 offsets = st.integers(-1, 2**63 - 1)
 numbers = st.integers(0, 2**62)
+losses = st.just(NO_LOSSES) | st.builds(RecordLosses, numbers, numbers, st.none() | text)
 rows = st.builds(
     PartitionStatus,
     partition=st.builds(MirrorPartition, text, text, st.integers(0, 2**31 - 1)),
@@ -43,7 +44,8 @@ rows = st.builds(
     filled=st.tuples(*[numbers] * len(Absence)),
     mirrored_end=st.none() | offsets,
     gap_ms=st.just(0) | numbers,
-    losses=st.just(NO_LOSSES) | st.builds(RecordLosses, numbers, numbers, st.none() | text),
+    losses=losses,
+    source_losses=losses,
 )
 statuses = st.builds(
     Status,
@@ -84,13 +86,14 @@ def test_the_time_of_last_contact_does_not_make_a_status_different() -> None:
     (found,) = status.partitions
     assert (found.lag_ms, found.source_time_ms) == (7, None)
     assert found.filled == (0,) * len(Absence)
-    assert (found.mirrored_end, found.gap_ms, found.losses) == (None, 0, NO_LOSSES)
+    assert (found.mirrored_end, found.gap_ms) == (None, 0)
+    assert (found.losses, found.source_losses) == (NO_LOSSES, NO_LOSSES)
 
 
 @pytest.mark.parametrize("counts", [[], [3], [3, 0, 0, 0, 0, 9]])
 def test_filled_counts_of_other_versions_are_padded_or_cut(counts: list[int]) -> None:
     """Fewer reasons are padded with 0, reasons of a later version are left out."""
-    added = [None, 0, 0, 0, None, "later"]
+    added = [None, 0, 0, 0, None, 0, 0, None, "later"]
     row = ["m", "t", 0, 2, 5, 5, 4, 1, 100, None, 7, None, counts, *added]
     body = {"version": 1, "lane": "l", "node": "n", "time_ms": 1, "partitions": [row]}
     status = decode(b"1", bytes(compress(Codec.ZSTD, encode_json(body))))
@@ -179,7 +182,7 @@ def test_a_status_without_lane_fields_is_read() -> None:
 
 
 def test_columns_of_later_versions_are_ignored() -> None:
-    row = ["m", "t", 0, 2, 1, 1, 1, 0, 0, None, None, None, [], None, 0, 0, 0, None, "new"]
+    row = ["m", "t", 0, 2, 1, 1, 1, 0, 0, None, None, None, [], None, 0, *[0, 0, None] * 2, "new"]
     status = decode(b"1", packed({**HEAD, "partitions": [row]}))
     assert status is not None
     assert status.partitions[0].partition == MirrorPartition("m", "t", 0)

@@ -18,10 +18,13 @@ from twinlog.kafka.requests.topics import ConfigEntry, ConfigSource, KnownTopic
 from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.lifecycle.flow_topics import FlowClusters
 from twinlog.mirror.flow import flow_properties
+from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.settings import REFRESH
+from twinlog.mirror.states import State
 from twinlog.mirror.topic_configs import SourceConfig
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, key_of
 from twinlog.store.snapshot import Snapshot
+from twinlog.store.status_records import PartitionStatus, Status
 from twinlog.sync import configs, flow_begins, flow_topics
 from twinlog.sync.base import run_sync
 from twinlog.sync.flow_topics import SEARCH_S, FlowConfigs, FlowTopics
@@ -171,6 +174,63 @@ def test_a_recreated_topic_is_added_again(monkeypatch: pytest.MonkeyPatch) -> No
         second,
     ]
     assert flow.new() == {"t1"}
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        (None, "t1-0, an unknown number of offsets"),
+        ((-1, -1), "t1-0, an unknown number of offsets"),
+        ((20, -1), "t1-0, offsets up to 20, from an unknown one on"),
+        ((20, 15), "t1-0, offsets [15, 20) at least"),
+        ((20, 20), "t1-0, offsets from 20 on, up to an unknown one"),
+    ],
+)
+def test_a_recreated_topic_is_counted_and_logged_with_what_was_not_copied(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    row: tuple[int, int] | None,
+    text: str,
+) -> None:
+    """Goal: with `twinlog.data.loss=continue` as well, a loss is reported with its range."""
+    flow = Flow(monkeypatch, **{"twinlog.data.loss": "continue"})
+    flow.ids = {"t1": UUID(int=1)}
+    flow.add("t1")
+    [topic] = flow.topics
+    flow.ids["t1"] = UUID(int=9)
+    counted: list[tuple[str, str, int]] = []
+    sync = FlowTopics(lambda: 0.0, lambda *count: counted.append(count))
+
+    class Store:
+        broken = True
+
+        async def statuses(self) -> tuple[dict[int, Status], tuple[str, ...]]:
+            if row is None:
+                return {}, ()
+            name = MirrorPartition("m", "t1", 0)
+            ends = {"source_end": row[0], "mirrored_end": row[1]}
+            partition = PartitionStatus(partition=name, state=State.MIRRORING, **ends)
+            parts = (partition,)
+            return {
+                0: Status(state_partition=0, lane="l", node="n", time_ms=1, partitions=parts)
+            }, ()
+
+        async def change(self, decide: Callable[[Snapshot], Any]) -> None:
+            if self.broken:
+                raise Retriable("no answer")
+            [changed] = decide(context.snapshot)
+            assert (changed.wanted, changed.source_deleted) == (Wanted.STOPPED, True)
+
+    store = Store()
+    records = {key_of(record): record for record in (flow.mirror, topic)}
+    context = sync_context(flow, None, store, snapshot=Snapshot(records), topics=[topic], same=[])
+    with pytest.raises(Retriable):
+        asyncio.run(run_sync(sync, context))
+    assert counted == []
+    store.broken = False
+    asyncio.run(run_sync(sync, context))
+    assert counted == [("m", "SourceTopicRecreated", 1)]
+    assert f"is lost ({text})" in caplog.text
 
 
 class Growing(Flow):

@@ -111,6 +111,8 @@ class PartitionProgress(NamedTuple):
     """Whether the log is known to differ from the source's behind `proved_end`."""
     losses: RecordLosses = NO_LOSSES
     """What the destination has lost of a flow's records."""
+    source_losses: RecordLosses = NO_LOSSES
+    """What the source has lost of a flow's records before they were copied."""
 
 
 class Sealing(NamedTuple):

@@ -1,8 +1,11 @@
-"""Records of a flow that its target has lost, as they are counted and reported.
+"""Records of a flow that are lost, as they are counted and reported.
 
-A target loses records by an unclean election, a lost disk, or if a topic is recreated. How many is
+The target loses copies by an unclean election, a lost disk, or if a topic is recreated. How many is
 known if the log shows where it ends, or up to where the copies still are. Otherwise only the loss
 itself is counted.
+
+The source loses records before they are copied by retention, `kafka-delete-records`, or if a topic
+is recreated.
 """
 
 from typing import Final, NamedTuple
@@ -11,17 +14,17 @@ from twinlog.kafka.types import Offset, TopicPartition
 
 
 class RecordLoss(NamedTuple):
-    """One loss: records of the target's offsets `[start, end)`."""
+    """One loss: records of a log's offsets `[start, end)`."""
 
     log: TopicPartition
-    """On the target."""
+    """On the side that has lost them."""
     start: Offset | None
     """Where the loss begins; None: not known."""
     end: Offset | None
-    """Up to where records were copied; None: not known."""
+    """Where it ends; None: not known."""
     at_least: bool = False
-    """Whether it may begin below `start`: the log ends there, and others may have written in place
-    of records that are lost, too."""
+    """Whether more may be lost. Below `start` on the target: the log ends there, and others may
+    have written in place of copies, too. Behind `end` on the source, as far as it was known."""
 
     @property
     def offsets(self) -> int | None:
@@ -33,15 +36,17 @@ class RecordLoss(NamedTuple):
     @property
     def text(self) -> str:
         """The log, and the range as far as it is known."""
-        if self.end is None:
+        if self.start is None and self.end is None:
             return f"{self.log}, an unknown number of offsets"
         if self.start is None:
             return f"{self.log}, offsets up to {self.end}, from an unknown one on"
+        if self.end is None:
+            return f"{self.log}, offsets from {self.start} on, up to an unknown one"
         return f"{self.log}, offsets [{self.start}, {self.end}){' at least' * self.at_least}"
 
 
 class RecordLosses(NamedTuple):
-    """The losses of a partition, since its owner has it."""
+    """The losses of a partition on one side, since its owner has it."""
 
     times: int = 0
     offsets: int = 0

@@ -26,6 +26,7 @@ from twinlog.mirror.states import State
 from twinlog.node.observation import Observed, ObservedPartition
 from twinlog.store.config_records import Wanted
 from twinlog.sync.compaction import topic_behind_ms
+from twinlog.sync.flow_topics import RECREATED
 from twinlog.sync.registry import METRICS
 from twinlog.version import __version__
 
@@ -35,6 +36,7 @@ _MANAGER: Final = "kafka_server_mirror_mirrorfetchermanager_"
 _METADATA: Final = "kafka_server_mirror_mirrormetadatamanager_"
 _PARTITION: Final = ("mirror", "topic", "partition")
 _FETCHER: Final = ("lane", "mirror", "broker")
+_LOST: Final = {"destination": "", "source": " before they were copied"}
 
 
 class MirrorCollector(Collector):
@@ -105,27 +107,37 @@ class MirrorCollector(Collector):
                     metric.add_metric(labels, count)
         return metric
 
-    def _losses(self, partitions: Iterable[ObservedPartition]) -> Iterator[Metric]:
-        losses = _counter(
-            "twinlog_destination_losses",
-            "Times that the destination has lost records of a flow, since the current owner took "
-            "over.",
-            _PARTITION,
-        )
-        offsets = _counter(
-            "twinlog_destination_lost_offsets",
-            "Offsets that the destination has lost with records of a flow, as far as their number "
-            "is known, since the current owner took over.",
-            _PARTITION,
-        )
+    def _losses(self, partitions: Collection[ObservedPartition]) -> Iterator[Metric]:
         mirrors = self._observed.snapshot.mirrors
         flows = {name for name, mirror in mirrors.items() if mirror.kind in FLOW_KINDS}
-        for name, _, row in partitions:
-            if row is not None and name.mirror in flows:
-                labels = (name.mirror, name.topic, str(name.partition))
-                losses.add_metric(labels, row.losses.times)
-                offsets.add_metric(labels, row.losses.offsets)
-        yield from (losses, offsets)
+        for side, records in _LOST.items():
+            times = _counter(
+                f"twinlog_{side}_losses",
+                f"Times that the {side} has lost records of a flow{records}, since the current "
+                "owner took over.",
+                _PARTITION,
+            )
+            offsets = _counter(
+                f"twinlog_{side}_lost_offsets",
+                f"Offsets that the {side} has lost with records of a flow{records}, as far as "
+                "their number is known, since the current owner took over.",
+                _PARTITION,
+            )
+            for name, _, row in partitions:
+                if row is not None and name.mirror in flows:
+                    labels = (name.mirror, name.topic, str(name.partition))
+                    losses = row.losses if side == "destination" else row.source_losses
+                    times.add_metric(labels, losses.times)
+                    offsets.add_metric(labels, losses.offsets)
+            yield from (times, offsets)
+        recreated = _counter(
+            "twinlog_source_topics_recreated",
+            "Topics of the source that were deleted and recreated, and with which a flow goes on.",
+            ["mirror"],
+        )
+        for mirror in sorted(flows):
+            recreated.add_metric([mirror], self._observed.errors[mirror, RECREATED])
+        yield recreated
 
     def _largest(self, partitions: Collection[ObservedPartition]) -> dict[str, int]:
         """The largest lag of each mirror: absent if unknown, 0 if the mirror has no partitions."""

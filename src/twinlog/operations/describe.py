@@ -75,6 +75,8 @@ class PartitionDescription:
     """Offsets without a record for readers, filled since its owner took it over, by `Absence`."""
     losses: RecordLosses = NO_LOSSES
     """What the destination has lost of a flow's records since its owner took it over."""
+    source_losses: RecordLosses = NO_LOSSES
+    """What the source has lost of a flow's records before they were copied, since then."""
     lane: str | None = None
     node: str | None = None
     status_time_ms: int | None = None
@@ -150,6 +152,9 @@ class DescribedPartition(NamedTuple):
             "destination_losses": partition.losses.times,
             "destination_lost_offsets": partition.losses.offsets,
             "destination_last_loss": partition.losses.last,
+            "source_losses": partition.source_losses.times,
+            "source_lost_offsets": partition.source_losses.offsets,
+            "source_last_loss": partition.source_losses.last,
         }
 
 
@@ -286,6 +291,7 @@ def _partition(
         bytes=row.bytes,
         filled=row.filled,
         losses=row.losses,
+        source_losses=row.source_losses,
         lane=report.status.lane if report else None,
         node=report.status.node if report else None,
         status_time_ms=report.status.time_ms if report else None,

@@ -229,4 +229,5 @@ def _row(progress: PartitionProgress) -> PartitionStatus:
         filled=progress.filled,
         gap_ms=progress.gap_ms,
         losses=progress.losses,
+        source_losses=progress.source_losses,
     )

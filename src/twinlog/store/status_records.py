@@ -77,6 +77,8 @@ class PartitionStatus:
     """Milliseconds for which this owner has waited for an answer that a gap needs."""
     losses: RecordLosses = NO_LOSSES
     """What the destination has lost of a flow's records since this owner has the partition."""
+    source_losses: RecordLosses = NO_LOSSES
+    """What the source has lost of a flow's records before they were copied, since then."""
 
     @property
     def lag(self) -> int:
@@ -171,8 +173,10 @@ def _row(partition_status: PartitionStatus) -> list[Any]:
 
 def _later_fields(partition_status: PartitionStatus) -> list[int | str | None]:
     """What later versions have added, as far as the row has it."""
-    if partition_status.losses != NO_LOSSES:
-        return [partition_status.mirrored_end, partition_status.gap_ms, *partition_status.losses]
+    losses = partition_status.losses, partition_status.source_losses
+    if losses != (NO_LOSSES, NO_LOSSES):
+        fields = [number for one in losses for number in one]
+        return [partition_status.mirrored_end, partition_status.gap_ms, *fields]
     if partition_status.gap_ms:
         return [partition_status.mirrored_end, partition_status.gap_ms]
     return [] if partition_status.mirrored_end is None else [partition_status.mirrored_end]
@@ -240,8 +244,9 @@ def _partition(row: Any, body: JsonObject) -> PartitionStatus:
         or not (lag_ms is None or type(lag_ms) is int)
         or not (source_time_ms is None or type(source_time_ms) is int)
         or not (mirrored is None or type(mirrored) is int)
-        or not all(type(number) is int for number in (gap_ms, *losses[:2]))
-        or not (losses[2] is None or isinstance(losses[2], str))
+        or type(gap_ms) is not int
+        or not all(type(number) is int for number in (*losses[:2], *losses[3:5]))
+        or not all(last is None or isinstance(last, str) for last in losses[2::3])
     ):
         raise body.error("partitions", "rows of names and numbers")
     mirror, topic, partition, state, source, stable, destination, records, size = row[: len(_ROW)]
@@ -259,13 +264,14 @@ def _partition(row: Any, body: JsonObject) -> PartitionStatus:
         filled=_filled(filled, body),
         mirrored_end=mirrored,
         gap_ms=gap_ms,
-        losses=RecordLosses(*losses),
+        losses=RecordLosses(*losses[:3]),
+        source_losses=RecordLosses(*losses[3:]),
     )
 
 
 def _filled_up(tail: list[Any]) -> list[Any]:
     """The fields that later versions have added; those of an older row are absent."""
-    defaults = (None, None, None, (), None, 0, *NO_LOSSES)
+    defaults = (None, None, None, (), None, 0, *NO_LOSSES, *NO_LOSSES)
     return [*tail, *defaults[len(tail) :]][: len(defaults)]
 
 

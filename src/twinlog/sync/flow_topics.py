@@ -22,6 +22,7 @@ from twinlog.kafka.requests.topics import (
     topic_names,
     topic_resource,
 )
+from twinlog.kafka.types import Offset
 from twinlog.lifecycle.destination_topics import chunks, known_configs
 from twinlog.lifecycle.flow_topics import (
     FlowClusters,
@@ -33,6 +34,8 @@ from twinlog.lifecycle.source_configs import broker_reports, source_configs
 from twinlog.mirror.copied_configs import agreed_changes, remote_changes
 from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.flow import FlowRules, flow_of
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.record_losses import RecordLoss
 from twinlog.mirror.settings import FLOW_KINDS
 from twinlog.mirror.topic_configs import (
     ConfigChanges,
@@ -42,8 +45,9 @@ from twinlog.mirror.topic_configs import (
 )
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.store.snapshot import shared_topics
+from twinlog.store.status_records import PartitionStatus
 from twinlog.sync.absent_acls import MirrorTexts
-from twinlog.sync.base import METADATA, Moved, Sync, SyncContext, drop
+from twinlog.sync.base import METADATA, Host, Moved, Sync, SyncContext, drop
 from twinlog.sync.configs import ConfigSync, change_configs, recreated_topics
 from twinlog.sync.flow_begins import FlowBegins, Offsets, grown
 from twinlog.sync.topics import Room
@@ -53,6 +57,8 @@ from twinlog.text import few
 log = logging.getLogger(__name__)
 
 FLOWS = FLOW_KINDS
+RECREATED: Final = "SourceTopicRecreated"
+"""Counts topics of the source that were recreated, and that a flow goes on with (`Host.failed`)."""
 SEARCH_S: Final = 10.0
 """Seconds of checks without a new topic before a flow that looks once counts as complete."""
 
@@ -88,17 +94,28 @@ class FlowTopics(Sync[FlowChanges]):
 
     Args:
         clock: monotonic seconds.
+        failed: see `Host`.
     """
 
     kinds = FLOWS
     name = "topics of a flow"
     metric = METADATA
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        failed: Callable[[str, str, int], None] = lambda *_: None,
+    ) -> None:
         self._clock = clock
+        self._failed = failed
         self._complete: set[str] = set()  # flows that have all topics that the source had
         self._since: dict[str, float] = {}  # by flow: since when checks find no new topic
         self._begins = FlowBegins()
+
+    @classmethod
+    def create(cls, host: Host) -> "FlowTopics":
+        """The sync of one node."""
+        return cls(failed=host.failed)
 
     def forget(self, moved: Moved) -> None:
         """Look for topics again."""
@@ -192,14 +209,16 @@ class FlowTopics(Sync[FlowChanges]):
             else:
                 room.take(count)
                 log.info("flow %s: %s is copied to %s", context.name, name, remote)
-        for topic in difference.recreated:
-            log.error(
-                "flow %s: %s was deleted and recreated on the source: what was not copied of the "
-                "former topic is lost; copying the new one from its beginning",
-                context.name,
-                topic.topic,
-            )
         if difference.recreated:
+            ends = await _ends(context, difference.recreated)
+            for topic in difference.recreated:
+                log.error(
+                    "flow %s: %s was deleted and recreated on the source: what was not copied of "
+                    "the former topic is lost (%s); copying the new one from its beginning",
+                    context.name,
+                    topic.topic,
+                    few([ends[name] for name in topic.mirror_partitions]),
+                )
             await context.store.change(
                 lambda now: [
                     replace(topic, wanted=Wanted.STOPPED, source_deleted=True)
@@ -207,6 +226,7 @@ class FlowTopics(Sync[FlowChanges]):
                     if topic in difference.recreated
                 ]
             )
+            self._failed(context.name, RECREATED, len(difference.recreated))
         await _note_begins(context, difference.begins)
         return failures + await self._grow(context, clusters, room, difference)
 
@@ -244,6 +264,25 @@ class FlowTopics(Sync[FlowChanges]):
                 ]
             )
         return failures
+
+
+async def _ends(
+    context: SyncContext, topics: Collection[MirrorTopic]
+) -> Mapping[MirrorPartition, str]:
+    """Which offsets of recreated topics were not copied, as far as their owners have reported."""
+    names = [name for topic in topics for name in topic.mirror_partitions]
+    statuses, _ = await context.store.statuses()
+    rows = {row.partition: row for status in statuses.values() for row in status.partitions}
+    return {name: _not_copied(name, rows.get(name)) for name in names}
+
+
+def _not_copied(name: MirrorPartition, row: PartitionStatus | None) -> str:
+    if row is None or row.source_end < 0:
+        return RecordLoss(name.source, None, None).text
+    start = None if row.mirrored < 0 else Offset(row.mirrored)
+    if start is not None and start >= row.source_end:
+        return RecordLoss(name.source, start, None).text
+    return RecordLoss(name.source, start, Offset(row.source_end), at_least=True).text
 
 
 async def _note_begins(context: SyncContext, begins: Mapping[str, Offsets]) -> None:

@@ -139,7 +139,48 @@ def test_a_recreated_topic_is_known_though_the_other_cluster_does_not_answer(
         assert (partition.stage, partition.transient) == (FlowStage.FAILED, False)
         assert "was deleted and recreated" in str(partition.reason)
         assert partition.losses.times == (recreated == "destination")
+        assert partition.source_losses.times == (recreated == "source")
         asking.cancel()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("known", "last"),
+    [
+        ((7, 9), "orders-0, offsets [7, 9) at least"),
+        ((7, 7), "orders-0, offsets from 7 on, up to an unknown one"),
+        ((None, 9), "orders-0, offsets up to 9, from an unknown one on"),
+        ((None, -1), "orders-0, an unknown number of offsets"),
+    ],
+)
+@pytest.mark.parametrize("passes_lost", [False, True])
+def test_what_was_not_copied_of_a_recreated_source_topic_is_counted(
+    known: tuple[int | None, int], last: str, passes_lost: bool
+) -> None:
+    """Goal: with the range as far as it is known, also if the topic was missing for a while.
+
+    Where the flow goes on, the partition ends with its topic, and a node counts (`FlowTopics`).
+    """
+
+    async def body() -> None:
+        engine = _engine()
+        engine.flow.passes_lost = passes_lost
+        partition = _copying(engine)
+        assert partition.sequence is not None
+        copied, partition.source_end = known
+        if copied is None:
+            partition.sequence = None
+        else:
+            partition.sequence.mirrored_end = Offset(copied)
+        destination = LeaderReport(2, 1, DESTINATION_ID)
+        engine._leaders.led(partition, None, destination)
+        assert partition.source_losses.times == 0
+        for _ in range(2):
+            engine._leaders.led(partition, LeaderReport(1, 1, UUID(int=9)), destination)
+        assert partition.stage is FlowStage.FAILED
+        lost = (0, 0, None) if passes_lost else (1, 2 if known == (7, 9) else 0, last)
+        assert partition.source_losses == lost
 
     asyncio.run(body())
 

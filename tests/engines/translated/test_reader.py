@@ -36,6 +36,7 @@ from twinlog.mirror.absence import Absence
 from twinlog.mirror.offset_runs import Ends
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import STEP_RECORDS, Gap
+from twinlog.mirror.record_losses import RecordLosses
 from twinlog.mirror.throttle import Throttle
 
 KEY = ASSIGNMENT.source
@@ -307,6 +308,8 @@ def test_records_that_were_deleted_before_they_were_copied_are_a_failure() -> No
         assert flow.partition.reason == (
             "the source deleted records [10, 12) before they were copied"
         )
+        lost = RecordLosses(1, 2, "orders-0, offsets [10, 12)")
+        assert flow.rows[-1].source_losses == lost
 
     asyncio.run(body())
 
@@ -398,7 +401,30 @@ def test_deleted_records_are_passed_over_and_counted_where_that_is_wanted(begins
         await flow.read(OUT_OF_RANGE)
         assert flow.partition.stage is FlowStage.COPYING
         assert flow.sequence.position == 12
-        assert flow.partition.row(0.0).filled[Absence.LOG_START] == 2
+        row = flow.partition.row(0.0)
+        assert row.filled[Absence.LOG_START] == 2
+        assert row.source_losses.times == (not begins)
+
+    asyncio.run(body())
+
+
+def test_deleted_records_count_once_also_if_they_are_read_again() -> None:
+    """Goal: an owner that locates a partition again, before it has stored that it has passed them.
+
+    What the source has deleted since is another loss.
+    """
+
+    async def body() -> None:
+        flow = Flow()
+        flow.partitions.passes_lost = True
+        for start, offsets in ((12, 2), (12, 2), (15, 5)):
+            flow.relocate(10)
+            flow.partition.source_node = NODE
+            await flow.read(OUT_OF_RANGE, starts_at=start)
+            assert flow.sequence.position == start
+            assert flow.partition.source_losses.offsets == offsets
+        assert flow.partition.source_losses == (2, 5, "orders-0, offsets [12, 15)")
+        assert flow.partitions.news == {0}
 
     asyncio.run(body())
 

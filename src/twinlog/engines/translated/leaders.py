@@ -72,17 +72,24 @@ class FlowLeaders(Generic[W, Q]):
         reports = {partition: leader_of(leaders, key) for partition, key in keys.items()}
         for partition, report in reports.items():
             if reason := recreated(partition.assignment, report):
-                self._recreated(partition, reason, is_loss=recreated is _destination_recreated)
+                self._recreated(partition, reason, on_source=recreated is _source_recreated)
         return reports
 
-    def _recreated(self, partition: FlowPartition[W, Q], reason: str, *, is_loss: bool) -> None:
-        """Stop a partition whose topic is another one now; the destination's lacks all copies."""
+    def _recreated(self, partition: FlowPartition[W, Q], reason: str, *, on_source: bool) -> None:
+        """Stop a partition whose topic is another one now; the destination's lacks all copies.
+
+        A node counts recreated topics of the source if the flow goes on with them (`FlowTopics`):
+        this partition is soon another one.
+        """
         failed_before = partition.stage is FlowStage.FAILED and not partition.transient
-        if is_loss and not failed_before and not partition.begins:
-            sequence = partition.sequence
+        sequence, counts = partition.sequence, not failed_before and not partition.begins
+        partition.forget_sequence()
+        if counts and not on_source:
             end = None if sequence is None else Offset(sequence.destination_end)
             loss = RecordLoss(partition.destination, None, end)
             self._flow.note_losses(partition, [loss])
+        elif counts and not self._flow.passes_lost:
+            self._flow.note_source_recreated(partition)
         self._flow.fail(partition, reason, transient=False)
 
     def led(
@@ -96,11 +103,11 @@ class FlowLeaders(Generic[W, Q]):
         if source is None or source.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             fail(partition, "the source does not have this partition")
         elif reason := _source_recreated(partition.assignment, source):
-            fail(partition, reason, transient=False)
+            self._recreated(partition, reason, on_source=True)
         elif destination is None or destination.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             fail(partition, "the destination does not have this partition")
         elif reason := _destination_recreated(partition.assignment, destination):
-            self._recreated(partition, reason, is_loss=True)
+            self._recreated(partition, reason, on_source=False)
         elif refused := _refused(source, destination):
             partition.source_node = -1  # it is located once the refusal has ended
             fail(partition, refused)

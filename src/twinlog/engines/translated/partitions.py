@@ -166,6 +166,12 @@ class FlowPartition(Generic[W, Q]):
     """Up to here they are counted: what was dropped, or located again, is read again."""
     losses: RecordLosses = NO_LOSSES
     """What the target has lost of its records, since this owner has the partition."""
+    source_losses: RecordLosses = NO_LOSSES
+    """What the source has lost before it was copied, since this owner has the partition."""
+    lost_end: Offset = UNKNOWN_OFFSET
+    """Up to here it is counted what the source has deleted: it may be read again."""
+    copied_to: Offset = UNKNOWN_OFFSET
+    """The source's offset up to which everything had landed, when there was a sequence last."""
 
     @property
     def begins(self) -> bool:
@@ -206,6 +212,12 @@ class FlowPartition(Generic[W, Q]):
         """
         self.built_bytes = max(min(size, self.built_bytes or size) // 2, _LEAST_BUILT)
         self.grow_at = now + _SMALLER_S
+
+    def forget_sequence(self) -> None:
+        """Drop what was read and has not landed."""
+        if self.sequence is not None:
+            self.copied_to = self.sequence.mirrored_end
+        self.sequence = None
 
     def pass_over(self, gap: Gap) -> None:
         """Count offsets that have no copy, each one once."""
@@ -287,6 +299,7 @@ class FlowPartition(Generic[W, Q]):
             proved_end=Offset(landed),
             differs=self.stage is FlowStage.FAILED and not self.transient,
             losses=self.losses,
+            source_losses=self.source_losses,
         )
 
     def _lag_ms(self, now: float) -> int | None:
@@ -353,7 +366,7 @@ class FlowPartitions(Generic[W, Q]):
         if partition.gone:
             return
         partition.failures += 1
-        partition.sequence = None
+        partition.forget_sequence()
         partition.doubted = ()
         due = self.now() + self.pause(partition.failures)
         partition.locate_at = max(partition.locate_at, due)
@@ -368,7 +381,8 @@ class FlowPartitions(Generic[W, Q]):
         """Locate a partition again that has no trouble."""
         if partition.sequence is not None:
             log.info("%s: %s; locating it again", partition.name, reason)
-            partition.sequence, partition.doubted = None, ()
+            partition.forget_sequence()
+            partition.doubted = ()
             if partition.stage is FlowStage.COPYING:
                 partition.stage = FlowStage.LOCATING
             self.changed.set()
@@ -378,7 +392,8 @@ class FlowPartitions(Generic[W, Q]):
         was_for_good = partition.stage is FlowStage.FAILED and not partition.transient
         if partition.gone or was_for_good:
             return
-        partition.sequence, partition.transient = None, transient
+        partition.forget_sequence()
+        partition.transient = transient
         if transient:
             partition.failures += 1
             partition.locate_at = self.now() + max(self.pause(partition.failures), 1.0)
@@ -408,6 +423,27 @@ class FlowPartitions(Generic[W, Q]):
             log.error("%s: the target has lost records: %s", partition.name, loss.text)
             partition.losses = partition.losses.with_loss(loss)
             self.news.add(partition.assignment.state_partition)
+
+    def note_deleted(self, partition: FlowPartition[W, Q], start: Offset, end: Offset) -> None:
+        """Count offsets that the source has deleted before they were copied, each one once."""
+        start = max(start, partition.lost_end)
+        if end > start:
+            partition.lost_end = end
+            self._note_source_loss(partition, RecordLoss(partition.source, start, end))
+
+    def note_source_recreated(self, partition: FlowPartition[W, Q]) -> None:
+        """Count what was not copied of a source's topic that was deleted and recreated."""
+        start = None if partition.copied_to < 0 else partition.copied_to
+        end = None if partition.source_end < 0 else Offset(partition.source_end)
+        if start is not None and end is not None and end <= start:
+            end = None  # it may have had more than was last known
+        loss = RecordLoss(partition.source, start, end, at_least=end is not None)
+        log.error("%s: the source topic was recreated, and lost: %s", partition.name, loss.text)
+        self._note_source_loss(partition, loss)
+
+    def _note_source_loss(self, partition: FlowPartition[W, Q], loss: RecordLoss) -> None:
+        partition.source_losses = partition.source_losses.with_loss(loss)
+        self.news.add(partition.assignment.state_partition)
 
     def note(self, partition: FlowPartition[W, Q]) -> None:
         """Report a change of state or reason."""

@@ -343,6 +343,8 @@ class FlowReader:
         Retention may delete records while a flow begins. That is no failure.
         """
         reason = f"the source deleted records [{lost.start}, {lost.end}) before they were copied"
+        if not partition.begins:
+            self._flow.note_deleted(partition, lost.start, lost.end)
         if not self._flow.passes_lost and not partition.begins:
             self._flow.fail(partition, reason, transient=False)
             return

@@ -16,12 +16,16 @@ def say_conditions(rows: Sequence[DescribedPartition]) -> None:
         if partition.reason is not None and (partition.fresh or partition.state not in NEEDS_OWNER):
             name = f"{mirror.mirror}/{topic.topic}-{partition.partition}"
             say(f"{name} is {partition.state.name}: {partition.reason}")
-        if partition.losses.times:
-            say(
-                f"{mirror.mirror}/{topic.topic}-{partition.partition}: the destination has lost "
-                f"records {partition.losses.times} time(s) since {partition.lane} has the "
-                f"partition, the last ones of {partition.losses.last}"
-            )
+        for side, losses in (
+            ("destination has lost records", partition.losses),
+            ("source has lost records that were not copied", partition.source_losses),
+        ):
+            if losses.times:
+                say(
+                    f"{mirror.mirror}/{topic.topic}-{partition.partition}: the {side} "
+                    f"{losses.times} time(s) since {partition.lane} has the partition, the last "
+                    f"ones of {losses.last}"
+                )
     _warn_old(rows)
     _warn_silent(rows)
 
