@@ -10,6 +10,7 @@ from clients import client
 from confluent_kafka import Producer, TopicPartition
 from mirror_maker_java import mirror_maker_java
 from remote_topics import counts, places, values
+from scraped import scrape
 from waiting import until
 
 from twinlog.interfaces.client.remote_cluster_utils import RemoteClusterUtils
@@ -54,14 +55,14 @@ def create(stage: Stage, source: str, settings: Mapping[str, str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(tmp_path_factory: pytest.TempPathFactory, metrics_address: str) -> Iterator[Stage]:
     """Start two clusters, a flow `a->b`, and a node."""
     with Stage(tmp_path_factory.mktemp("flows")) as stage:
         stage.start_source()
         stage.start_destination()
 
         assert create(stage, "a", SETTINGS) == FLOW
-        stage.start_node()
+        stage.start_node("node", "--metrics-address", metrics_address)
         yield stage
 
 
@@ -207,13 +208,27 @@ def test_records_that_were_deleted_before_they_were_copied_are_reported(
 
     def counted() -> bool:
         row = librdkafka_tools.described(stage, name)[0]
-        return bool(row["filled_offsets"]["log_start"] == 30)
+        lost = (row["source_losses"], row["source_lost_offsets"], row["source_last_loss"])
+        expected = (1, 30, f"{name}-0, offsets [100, 130)")
+        return bool(row["filled_offsets"]["log_start"] == 30 and lost == expected)
 
     until(counted, SECONDS, "the count of lost records")
 
 
-def test_a_recreated_source_topic_is_copied_behind_the_former_one(stage: Stage, topic: str) -> None:
-    """Goal: nothing of the new one is left out; MirrorMaker 2 goes on at its old offset."""
+def test_a_recreated_source_topic_is_copied_behind_the_former_one(
+    stage: Stage, topic: str, metrics_address: str
+) -> None:
+    """Goal: nothing of the new one is left out; MirrorMaker 2 goes on at its old offset.
+
+    It is counted, and the log has what may be lost of the former one.
+    """
+
+    def recreated() -> float:
+        found = scrape(metrics_address).value("twinlog_source_topics_recreated_total", mirror=FLOW)
+        assert found is not None
+        return found
+
+    before = recreated()
     servers, name = stage.source.bootstrap_servers, f"copied-{topic}"
     librdkafka_tools.make_topic(servers, name)
     librdkafka_tools.write(servers, name, librdkafka_tools.simple(100, text="former"))
@@ -225,6 +240,9 @@ def test_a_recreated_source_topic_is_copied_behind_the_former_one(stage: Stage, 
     until(
         lambda: values(stage.destination, f"a.{name}") == expected, SECONDS, "both topics' records"
     )
+    assert recreated() == before + 1
+    said = f"{name} was deleted and recreated on the source: what was not copied of the former "
+    assert f"{said}topic is lost ({name}-0, " in stage.nodes["node"].log.read_text()
 
 
 def test_a_recreated_topic_is_copied_whole_by_a_flow_that_began_at_the_end(
