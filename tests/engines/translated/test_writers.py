@@ -204,6 +204,10 @@ def test_a_former_flow_goes_on_behind_what_another_program_has_copied() -> None:
         assert stored.behind_another
         # No copy is lost, and a group may have been set to 51.
         assert stored.losses == ((130, 130, 41, 41),)
+        port.end = 41
+        copied = {NAME: replace(OWNED[NAME], copied_to=Offset(200))}
+        assert (await _located(_writers(log, port), copied)).position == 200
+        assert (await log.take_over()).plans[NAME].losses == stored.losses
 
     _run(body())
 
