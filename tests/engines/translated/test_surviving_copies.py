@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from batch_builders import COMMIT, marker, record
 
-from twinlog.engines.exact.ports import DestinationPort
+from twinlog.engines.ports import DestinationPort
 from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.engines.translated.surviving_copies import (
     DamagedLog,

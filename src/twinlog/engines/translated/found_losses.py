@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from twinlog.engines.exact.sightings import Sightings
+from twinlog.engines.destination.sightings import Sightings
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from twinlog.engines.exact.ports import DestinationPort
+from twinlog.engines.ports import DestinationPort
 from twinlog.engines.translated.remote_log import LostEnd, log_start_of
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable
