@@ -16,9 +16,11 @@
                                                 destination is known to have lost records;
                                                 behind_another: true if another program has copied
                                                 what is below the map; losses: [source start, source
-                                                end, destination start, destination end, ...] of
-                                                copies that the destination has lost, and that the
-                                                flow went on without, absent if there are none
+                                                end, destination start, destination end, and
+                                                producer id and epoch of the first plan behind it,
+                                                ...] of copies that the destination has lost, and
+                                                that the flow went on without, absent if there are
+                                                none
     ["begun", mirror, topic, partition]         route: of a flow that writes in transactions; begin:
                                                 where another program had copied to when it began,
                                                 absent if nothing, or if an earlier version wrote it
@@ -64,6 +66,7 @@ _VERSION: Final = 1
 _WHAT: Final = "a record of __mirror_offsets"
 _PAIR: Final = 2
 _TRIPLE: Final = 3
+_LOSS: Final = 6
 CHUNK_RUNS: Final = 1000
 """Runs of a part of a map: a full one takes 4 to 8 KB, and is not written again."""
 
@@ -109,6 +112,10 @@ class LostCopies(NamedTuple):
     source_end: Offset
     destination_start: Offset
     destination_end: Offset
+    producer_id: ProducerId = ProducerId(-1)
+    epoch: ProducerEpoch = ProducerEpoch(-1)
+    """The producer of the first plan behind it; -1 until that is stored. Own batches that are not
+    in front of the loss, and of an earlier epoch, are of the log that was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,10 +374,16 @@ def _tail(body: JsonObject) -> MapTail | None:
 
 def _losses(body: JsonObject) -> tuple[LostCopies, ...]:
     numbers = body.list("losses") if body.has("losses") else []
-    if len(numbers) % 4 or not all(type(number) is int for number in numbers):
-        raise body.error("losses", "whole numbers, four for each loss")
-    offsets = [Offset(number) for number in numbers]
-    return tuple(LostCopies(*offsets[at : at + 4]) for at in range(0, len(offsets), 4))
+    if len(numbers) % _LOSS or not all(type(number) is int for number in numbers):
+        raise body.error("losses", f"whole numbers, {_LOSS} for each loss")
+    return tuple(
+        LostCopies(
+            *map(Offset, numbers[at : at + 4]),
+            ProducerId(numbers[at + 4]),
+            ProducerEpoch(numbers[at + 5]),
+        )
+        for at in range(0, len(numbers), _LOSS)
+    )
 
 
 def _numbers(body: JsonObject, name: str, expectation: str, count: int) -> list[int] | None:

@@ -60,7 +60,8 @@ def located_partition(
     # Also where the map begins anew: offsets that it gave before a loss are too high all the same.
     losses = stored.losses if stored is not None and follows else ()
     if landing.lost is not None:
-        losses = with_loss(losses, landing.lost)
+        producer_id, number = epoch
+        losses = with_loss(losses, landing.lost._replace(producer_id=producer_id, epoch=number))
     records: list[OffsetRecord] = []
     if passed is not None:
         records += [DroppedChunk(name, number) for number in passed.dropped]

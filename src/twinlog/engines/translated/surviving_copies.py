@@ -12,6 +12,9 @@ batch of data lands at most once, so one that is recorded in the map is still wh
 - An own batch is in the map unless the stored plan names its number. Batches of the plan have
   landed behind the recorded end, so those that are left in the log have landed behind the cut.
 - No own batch follows that one in the log. So what the map names behind it is lost.
+- A log that was lost may come back, when its broker is elected once more. Then the map has other
+  copies at its offsets: its batches are of an earlier epoch than the first plan behind that loss.
+  The map does not tell what is left, and the partition stays FAILED.
 
 The search begins near the log's end, and goes back until it finds such a batch. If there is none,
 the map is lost: copies of former producer ids may be left that are not known. Only where nobody
@@ -123,11 +126,29 @@ class _Search:
                 f"the batch at offset {header.base_offset} is in the map, and a batch of the plan "
                 f"is before it, at {self.landed[-1].offset}"
             )
+        if self._is_of_lost_log(header):
+            raise Contradiction(
+                f"the batch at offset {header.base_offset} is of a log that was lost before, and "
+                "that is back: which of the copies behind it are there is not known"
+            )
         if not _covers(self.runs.runs, header):
             raise Contradiction(
                 f"the batch at offset {header.base_offset} is neither in the map nor in the plan"
             )
         self.kept, self.others, self.whole_from = header, False, _NO_HOLE
+
+    def _is_of_lost_log(self, header: Header) -> bool:
+        """Whether an own batch was there before a loss that was passed, and is behind it."""
+        current = self.stored.plan.producer_id
+        for loss in self.stored.losses:
+            if header.base_offset >= loss.destination_start:
+                if header.producer_id == loss.producer_id:
+                    is_later = header.producer_epoch >= loss.epoch
+                else:
+                    is_later = header.producer_id == current
+                if not is_later:
+                    return True
+        return False
 
     def put_before(self, lower: "_Search") -> None:
         """Add what a lower window has shown."""
@@ -267,6 +288,8 @@ def with_loss(losses: Sequence[LostCopies], loss: LostCopies) -> tuple[LostCopie
                 max(first.source_end, second.source_end),
                 min(first.destination_start, second.destination_start),
                 max(first.destination_end, second.destination_end),
+                second.producer_id,
+                second.epoch,
             ),
             *rest,
         ]
