@@ -378,11 +378,16 @@ def _losses(body: JsonObject) -> tuple[LostCopies, ...]:
         raise body.error("losses", f"whole numbers, {_LOSS} for each loss")
     return tuple(
         LostCopies(
-            *map(Offset, numbers[at : at + 4]),
-            ProducerId(numbers[at + 4]),
-            ProducerEpoch(numbers[at + 5]),
+            Offset(source_start),
+            Offset(source_end),
+            Offset(start),
+            Offset(end),
+            ProducerId(producer_id),
+            ProducerEpoch(epoch),
         )
-        for at in range(0, len(numbers), _LOSS)
+        for source_start, source_end, start, end, producer_id, epoch in zip(
+            *[iter(numbers)] * _LOSS, strict=True
+        )
     )
 
 

@@ -39,6 +39,16 @@ def test_what_is_found_after_a_location_is_another_loss() -> None:
     assert losses.take(A, located=False) == [_loss(3, 8)]
 
 
+def test_a_partition_that_is_started_again_counts_anew() -> None:
+    """Goal: after a pause it is FAILED with a loss that its new counts do not have."""
+    losses = FoundLosses()
+    losses.note(A, _loss(3, 8))
+    assert losses.take(A, located=False) == [_loss(3, 8)]
+    losses.forget(A)
+    losses.note(A, _loss(3, 8))
+    assert losses.take(A, located=False) == [_loss(3, 8)]
+
+
 def test_a_stored_loss_counts_only_if_a_former_owner_has_found_it() -> None:
     losses, stored = FoundLosses(), RecordLoss(LOG, None, None)
     losses.note(A, _loss(3, 8))

@@ -344,8 +344,9 @@ def test_records_that_are_deleted_while_earlier_ones_are_in_flight_are_a_failure
         flow.partition.source_node = NODE
         await flow.read(OUT_OF_RANGE, starts_at=20)
         assert flow.partition.stage is FlowStage.FAILED
+        start = 13 if located_again else 10  # what was read is forgotten, and cannot be read again
         assert flow.partition.reason == (
-            "the source deleted records [13, 20) before they were copied"
+            f"the source deleted records [{start}, 20) before they were copied"
         )
 
     asyncio.run(body())
@@ -404,6 +405,30 @@ def test_deleted_records_are_passed_over_and_counted_where_that_is_wanted(begins
         row = flow.partition.row(0.0)
         assert row.filled[Absence.LOG_START] == 2
         assert row.source_losses.times == (not begins)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_records_that_were_read_and_deleted_before_they_landed_count(goes_on: bool) -> None:
+    """Goal: the source deletes them while the target is slow; what is queued is dropped then."""
+
+    async def body() -> None:
+        flow = Flow()
+        flow.partitions.passes_lost = goes_on
+        await flow.read(_fetched(batch([record(10), record(11)])))
+        assert (flow.sequence.position, flow.sequence.mirrored_end) == (12, 10)
+        flow.partition.source_node = NODE
+        await flow.read(OUT_OF_RANGE, starts_at=15)
+        if goes_on:
+            assert flow.partition.source_losses.offsets == 3
+            assert flow.sequence.drop() > 0
+            assert flow.sequence.position == 10
+            flow.partition.source_node = NODE
+            await flow.read(OUT_OF_RANGE, starts_at=15)
+        else:
+            assert "deleted records [10, 15)" in (flow.partition.reason or "")
+        assert flow.partition.source_losses.offsets == 5
 
     asyncio.run(body())
 

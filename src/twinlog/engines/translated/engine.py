@@ -198,6 +198,7 @@ class BaseFlowEngine(ABC, Generic[W, Q]):
                 followed_from=_followed_from(assignment),
             )
             self._flow.all[assignment.name] = partition
+            own.losses.forget(assignment.name)  # as the counts of a former start are
             self._flow.note(partition)
             if self._ended_for is not None:
                 self._flow.fail(partition, self._ended_for)

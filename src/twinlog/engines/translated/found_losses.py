@@ -42,6 +42,11 @@ class FoundLosses:
         if not self._known[name]:
             self.note(name, loss)
 
+    def forget(self, name: MirrorPartition) -> None:
+        """Begin to count anew: the partition is started, and what was counted before is gone."""
+        self._known.pop(name, None)
+        self._new.pop(name, None)
+
     def take(self, name: MirrorPartition, *, located: bool) -> Sequence[RecordLoss]:
         """The losses of a partition since the last call.
 

@@ -18,6 +18,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from twinlog.engines.base import Assignment, PartitionProgress, SharedWriters
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.source.jumps import Jump
+from twinlog.engines.translated.found_losses import FoundLosses
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.log.leader_epochs import SourceEpochs
 from twinlog.kafka.types import (
@@ -79,7 +80,16 @@ class SourceQueue(Protocol):
         ...
 
 
-W = TypeVar("W", bound=SharedWriters)
+class LossyWriters(SharedWriters, Protocol):
+    """Writers of a flow, which find out what its target has lost."""
+
+    @property
+    def losses(self) -> FoundLosses:
+        """What was found, and not counted yet."""
+        ...
+
+
+W = TypeVar("W", bound=LossyWriters)
 Q = TypeVar("Q", bound=SourceQueue)
 
 
@@ -168,8 +178,8 @@ class FlowPartition(Generic[W, Q]):
     """What the target has lost of its records, since this owner has the partition."""
     source_losses: RecordLosses = NO_LOSSES
     """What the source has lost before it was copied, since this owner has the partition."""
-    lost_end: Offset = UNKNOWN_OFFSET
-    """Up to here it is counted what the source has deleted: it may be read again."""
+    counted: tuple[Offset, Offset] = (UNKNOWN_OFFSET, UNKNOWN_OFFSET)
+    """The last offsets that are counted as deleted by the source: they may be read again."""
     copied_to: Offset = UNKNOWN_OFFSET
     """The source's offset up to which everything had landed, when there was a sequence last."""
 
@@ -425,11 +435,16 @@ class FlowPartitions(Generic[W, Q]):
             self.news.add(partition.assignment.state_partition)
 
     def note_deleted(self, partition: FlowPartition[W, Q], start: Offset, end: Offset) -> None:
-        """Count offsets that the source has deleted before they were copied, each one once."""
-        start = max(start, partition.lost_end)
-        if end > start:
-            partition.lost_end = end
-            self._note_source_loss(partition, RecordLoss(partition.source, start, end))
+        """Count offsets that the source has deleted before they were copied, each one once.
+
+        What was read in front of them, and was dropped since, may be deleted by now as well.
+        """
+        first, last = partition.counted
+        for lost in ((start, min(end, first)), (max(start, last), end)):
+            if lost[1] > lost[0]:
+                self._note_source_loss(partition, RecordLoss(partition.source, *lost))
+        is_other = start > last or end < first
+        partition.counted = (start, end) if is_other else (min(start, first), max(end, last))
 
     def note_source_recreated(self, partition: FlowPartition[W, Q]) -> None:
         """Count what was not copied of a source's topic that was deleted and recreated."""

@@ -342,10 +342,13 @@ class FlowReader:
 
         Retention may delete records while a flow begins. That is no failure.
         """
-        reason = f"the source deleted records [{lost.start}, {lost.end}) before they were copied"
+        fails = not self._flow.passes_lost and not partition.begins
+        # What was read and has not landed is forgotten then, and the source has deleted it, too.
+        start = sequence.mirrored_end if fails else lost.start
+        reason = f"the source deleted records [{start}, {lost.end}) before they were copied"
         if not partition.begins:
-            self._flow.note_deleted(partition, lost.start, lost.end)
-        if not self._flow.passes_lost and not partition.begins:
+            self._flow.note_deleted(partition, start, lost.end)
+        if fails:
             self._flow.fail(partition, reason, transient=False)
             return
         log.error("%s: %s; going on behind them", partition.name, reason)
