@@ -1,7 +1,7 @@
 """Whether groups' positions are translated exactly: twinlog beside MirrorMaker 2.
 
     PYTHONPATH=tests/support .venv/bin/python bench/translation.py [--positions 10000]
-                                                        [--groups 250] [--seconds 100] [--seed N]
+                                                        [--groups 2500] [--seconds 100] [--seed N]
 
     journal ─┬─► twinlog flow t->b ───────► t.journal       killed and restarted while they copy
              └─► MirrorMaker 2, two flows ─► m100.journal   offset.lag.max 100, the default
@@ -31,6 +31,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -75,9 +76,14 @@ PAUSE_S: Final = 0.15
 """Between two rounds of transactions."""
 BEFORE_S: Final = 15.0
 """How long the source is written to before anything is copied."""
-WAIT_S: Final = 400.0
+WAIT_S: Final = 600.0
 QUIET_S: Final = 25.0
-"""How long checkpoints have not changed when they are taken for the last ones."""
+QUIET_PER_GROUP_S: Final = 0.03
+"""How long nothing has changed when checkpoints and offsets are taken for the last ones. A task of
+MirrorMaker 2 asks for one group after another, and writes no checkpoint before it has asked for all
+of them."""
+AT_ONCE: Final = 100
+"""Requests about groups that are in flight."""
 KEY: Final = ("program", "answer", "seed")
 LISTS: Final = ("checkpoints.topic", "heartbeats.topic", "offset-syncs.topic")
 STORAGE: Final = ("offset.storage", "status.storage", "config.storage")
@@ -87,7 +93,7 @@ def main() -> None:
     """Make the logs, judge all positions, print and store the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--positions", type=int, default=10_000)
-    parser.add_argument("--groups", type=int, default=250)
+    parser.add_argument("--groups", type=int, default=2500)
     parser.add_argument("--seconds", type=float, default=100.0, help="how long the flows copy")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
@@ -337,14 +343,14 @@ class Bench:
     def _commit(self) -> None:
         """Let each group commit a random offset of each partition, forwards or back."""
         ends = ConsumerView(self._source).stable([(JOURNAL, at) for at in range(PARTITIONS)])
+        commits: dict[str, list[TopicPartition]] = {}
         for group in self._groups:
-            offsets = []
+            commits[group] = []
             for (topic, index), end in ends.items():
                 at = self._random.randrange(end + 1)
                 self._committed[group, index] = at
-                offsets.append(TopicPartition(topic, index, at))
-            asked = [ConsumerGroupTopicPartitions(group, offsets)]
-            self._admin.alter_consumer_group_offsets(asked)[group].result(30)
+                commits[group].append(TopicPartition(topic, index, at))
+        answers_of(self._admin.alter_consumer_group_offsets, commits)
 
     # ---- logs ----------------------------------------------------------------------------------
 
@@ -441,21 +447,22 @@ class Bench:
             yield self._pairs[alias][index].judge(committed, offsets.get((group, index)))
 
     def _last_checkpoints(self, java: MirrorMakerJava) -> dict[str, Checkpoints]:
-        """The last checkpoints of each flow, once none has changed for a while."""
-        before: dict[str, int] = {}
-        since = time.monotonic()
+        """The last checkpoints of each flow, once no checkpoint or offset changes any more."""
+        before: object = None
+        since = began = time.monotonic()
+        quiet_s = QUIET_S + len(self._groups) * QUIET_PER_GROUP_S
 
         def quiet() -> bool:
             nonlocal before, since
             topics = {alias: (f"{alias}.checkpoints.internal", 0) for alias in ALIASES}
             found = ConsumerView(self._target).ends(list(topics.values()))
             ends = {alias: found[topic] for alias, topic in topics.items()}
-            if ends != before:
-                before, since = ends, time.monotonic()
-            return time.monotonic() > since + QUIET_S
+            if (now := (ends, self._synced())) != before:
+                before, since = now, time.monotonic()
+                say(f"checkpoint topics end at {ends} after {since - began:.0f} s")
+            return time.monotonic() > since + quiet_s
 
-        until(quiet, "the end of all checkpoints")
-        say(f"checkpoint topics end at {before}")
+        until(quiet, "the end of all checkpoints, and of all offsets on the target")
         found = {alias: self._checkpoints(java, alias) for alias in ALIASES}
         self._check_sample(java, found)
         return found
@@ -497,14 +504,26 @@ class Bench:
         topic = f"{FLOW}.{JOURNAL}"
         asked = [TopicPartition(topic, index) for index in range(PARTITIONS)]
         found = {}
-        for group in self._groups:
-            futures = admin.list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group, asked)]
-            )
-            for one in futures[group].result(30).topic_partitions:
+        answers = answers_of(admin.list_consumer_group_offsets, dict.fromkeys(self._groups, asked))
+        for group, answer in answers.items():
+            for one in answer.topic_partitions:
                 if one.offset >= 0:
                     found[group, one.partition] = one.offset
         return found
+
+
+def answers_of(
+    ask: Callable[..., Mapping[str, Future[ConsumerGroupTopicPartitions]]],
+    groups: Mapping[str, list[TopicPartition]],
+) -> dict[str, ConsumerGroupTopicPartitions]:
+    """The answers to a request for each group, of which `AT_ONCE` are in flight."""
+    found = {}
+    names = list(groups)
+    for start in range(0, len(names), AT_ONCE):
+        some = names[start : start + AT_ONCE]
+        asked = {name: ask([ConsumerGroupTopicPartitions(name, groups[name])]) for name in some}
+        found.update({name: futures[name].result(WAIT_S) for name, futures in asked.items()})
+    return found
 
 
 def read(servers: str, topic: str, index: int) -> list[Place]:
