@@ -9,6 +9,7 @@ from typing import Any, cast
 import kills
 import pytest
 from chaos_harness import Trials
+from flow_kinds import BATCHES, QUERY, TRANSACTIONS, FlowKind
 from flow_ordeal import FlowOrdeal, flow_ordeal
 from spark_cluster import SparkCluster
 from unusual_load import UnusualLoad, unusual_brokers
@@ -16,39 +17,45 @@ from unusual_load import UnusualLoad, unusual_brokers
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(7200)]
 
 RATE = 400.0
-KINDS = pytest.mark.parametrize("in_transactions", [False, True], ids=["batches", "transactions"])
+LANES = ("--lanes", "2")
+PARTS_OF_SPARK = (("session",), ("jvm",), ("worker",), ("daemon", "worker"))
+"""What is killed together of the Spark beside a lane."""
 
 
-@KINDS
-def test_flow_whose_processes_are_killed(trials: Trials, in_transactions: bool) -> None:
+def kinds(*among: FlowKind) -> pytest.MarkDecorator:
+    """Run a test for flows of each of these kinds."""
+    return pytest.mark.parametrize("kind", among, ids=[kind.name for kind in among])
+
+
+@kinds(BATCHES, TRANSACTIONS, QUERY)
+def test_flow_whose_processes_are_killed(trials: Trials, kind: FlowKind) -> None:
     """Kill a lane, the lanes' parent, a broker of each cluster, the driver's JVM, the driver."""
-    with flow_ordeal(
-        trials.directory, trials.own_seed, RATE, in_transactions=in_transactions
-    ) as flow:
+    with flow_ordeal(trials.directory, trials.own_seed, RATE, kind=kind) as flow:
         _kill_each(trials, flow)
 
 
-@KINDS
-def test_flow_of_an_unusual_source(trials: Trials, in_transactions: bool) -> None:
+@kinds(BATCHES, TRANSACTIONS)
+def test_flow_of_an_unusual_source(trials: Trials, kind: FlowKind) -> None:
     """Kill the same where quotas and remote storage answer without records, and some are large."""
     seed = trials.own_seed
     choose = random.Random(seed)
     with flow_ordeal(
         *(trials.directory, seed, RATE / 2),
-        in_transactions=in_transactions,
+        kind=kind,
         source_config=unusual_brokers(trials.directory / "remote", choose),
         other_load=lambda source: UnusualLoad(source, seed),
     ) as flow:
         _kill_each(trials, flow)
 
 
-def test_flow_on_a_spark_cluster(trials: Trials) -> None:
+@kinds(BATCHES, TRANSACTIONS)
+def test_flow_on_a_spark_cluster(trials: Trials, kind: FlowKind) -> None:
     """Kill executors and workers of a standalone Spark cluster."""
     with (
-        flow_ordeal(trials.directory, trials.own_seed, RATE) as flow,
+        flow_ordeal(trials.directory, trials.own_seed, RATE, kind=kind) as flow,
         SparkCluster(trials.directory / "spark") as spark,
     ):
-        flow.stage.start_node("node", *spark.arguments)
+        flow.stage.start_node("node", *spark.arguments, *flow.node_arguments)
         flow.await_all()
         victim = cast("Any", flow)
         for _ in range(trials.times):
@@ -57,10 +64,13 @@ def test_flow_on_a_spark_cluster(trials: Trials) -> None:
         trials.proofs[trials.kind] = flow.prove()
 
 
-def test_flow_between_three_brokers(trials: Trials) -> None:
+@kinds(BATCHES, TRANSACTIONS)
+def test_flow_between_three_brokers(trials: Trials, kind: FlowKind) -> None:
     """Kill a broker that leads partitions; the other two of its cluster take over."""
-    with flow_ordeal(trials.directory, trials.own_seed, RATE, source=3, destination=3) as flow:
-        flow.stage.start_node("node", "--lanes", "2")
+    with flow_ordeal(
+        *(trials.directory, trials.own_seed, RATE), kind=kind, source=3, destination=3
+    ) as flow:
+        flow.stage.start_node("node", *LANES, *flow.node_arguments)
         flow.await_all()
         victim = cast("Any", flow)
         for _ in range(trials.times):
@@ -71,7 +81,8 @@ def test_flow_between_three_brokers(trials: Trials) -> None:
 
 def _kill_each(trials: Trials, flow: FlowOrdeal) -> None:
     """Kill each part of a flow on this machine, and prove that each record was copied once."""
-    flow.stage.start_node("node", "--lanes", "2")
+    arguments = (*LANES, *flow.node_arguments)
+    flow.stage.start_node("node", *arguments)
     flow.await_all()
     victim = cast("Any", flow)
     for _ in range(trials.times):
@@ -79,6 +90,9 @@ def _kill_each(trials: Trials, flow: FlowOrdeal) -> None:
         kills.kill_daemon(victim, "node")
         kills.kill_only_broker(victim, flow.stage.destination)
         kills.kill_only_broker(victim, flow.stage.source)
-        kills.kill_jvm(victim, "node", "--lanes", "2")
-        kills.kill_driver(victim, "node", "--lanes", "2")
+        if flow.kind.has_query:
+            for parts in PARTS_OF_SPARK:
+                kills.kill_lane_spark(victim, "node", *parts)
+        kills.kill_jvm(victim, "node", *arguments)
+        kills.kill_driver(victim, "node", *arguments)
     trials.proofs[trials.kind] = flow.prove()

@@ -26,13 +26,8 @@ import kills
 import librdkafka_tools
 import pytest
 from common_name import COMMON, POLICY, TOPICS, install
-from flow_ordeal import (
-    Copied,
-    FlowOrdeal,
-    check_numbers,
-    difference,
-    placed_records_of,
-)
+from flow_kinds import Copied, Placed
+from flow_ordeal import LEVELS, FlowOrdeal, check_numbers, difference, placed_records_of
 from waiting import until
 
 from twinlog.local.check import Partition
@@ -47,9 +42,6 @@ SECONDS = 90.0
 OTHERS = "other-clicks"
 SAMPLE = 800
 """How many offsets of a partition are translated, beside the first and the last ones."""
-LEVELS = ("read_committed", "read_uncommitted")
-
-Placed = list[tuple[int, Copied]]
 
 
 class OtherClicks:

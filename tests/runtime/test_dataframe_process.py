@@ -5,13 +5,15 @@ import io
 import os
 import signal
 import struct
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 import fastavro
 import process_tree
 import pytest
+from flow_kinds import QUERY
 from tiny_registry import tiny_registry
 from waiting import until
 
@@ -615,6 +617,36 @@ def test_a_process_that_was_killed_is_started_again(spark: Spark, which: str) ->
         spark.run(transform({"sql": SAME}), b"a")
     until(lambda: not any(map(_lives, below)), 30, "the JVM has ended, too")
     assert spark.run(transform({"sql": SAME}), b"a").rows == [(0,)]
+
+
+@pytest.mark.parametrize("parts", [("worker",), ("daemon", "worker")])
+def test_a_python_worker_that_was_killed_is_started_again(
+    spark: Spark, parts: Sequence[str]
+) -> None:
+    """Goal: the process stays, and fails one query at most, which is then run again."""
+    assert spark.run(transform({"sql": SAME}), b"a").rows == [(0,)]
+    (found,) = process_tree.lane_sparks(os.getpid())
+    assert found.session.pid == spark.pid
+    for part in parts:
+        process_tree.end(getattr(found, part))
+    with suppress(QueryFailed):
+        spark.run(transform({"sql": SAME}), b"a")
+    assert spark.run(transform({"sql": SAME}), b"a").rows == [(0,)]
+    (again,) = process_tree.lane_sparks(os.getpid())
+    assert again.jvm == found.jvm
+    assert again.worker != found.worker
+
+
+def test_a_flow_that_is_killed_has_the_expected_values(spark: Spark) -> None:
+    """Goal: what `make chaos` expects of a query is what Spark gives."""
+    settings = {
+        name.removeprefix("twinlog.transform."): text for name, text in QUERY.settings.items()
+    }
+    values = [b'{"a":"b"}', None, b"", b"x" * 2000]
+    expected = [(at, QUERY.changed("A.t-2", 100 + at, value)) for at, value in enumerate(values)]
+    result = spark.run(transform(settings), *values)
+    assert result.columns == ("record", "value")
+    assert sorted(result.rows) == expected  # type: ignore[type-var]
 
 
 def _lives(pid: int) -> bool:

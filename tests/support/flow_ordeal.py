@@ -1,8 +1,9 @@
 """A flow under load, a component that is killed, and the proof that each record was copied once.
 
     load ─► flow ─► node ─► kill, resumed; kill, resumed; ... ─► the load ends ─►
-    each remote partition has exactly the source's committed records, in order, for readers of both
-    isolation levels ─► each number that a writer knows as written is there once ─►
+    each remote partition has exactly what the flow makes of the source's committed records
+    (flow_kinds.py), in order, for readers of both isolation levels ─►
+    each number that a writer knows as written is there once ─►
     every transition of `__mirror_state` was allowed (control_records.py)
 
 The records are read by librdkafka, which shares no code with the flow. The load's compacted topic
@@ -25,6 +26,7 @@ import librdkafka_tools
 from chaos_harness import Proof
 from clients import client
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from flow_kinds import BATCHES, Copied, FlowKind, Placed, aborted
 from waiting import until
 
 from twinlog.lifecycle.flow_creation import create_flow, stored_properties
@@ -47,9 +49,10 @@ NOT_COPIED: Final = (
 )
 """The target has no remote storage, and its own number of replicas."""
 LOAD_SECONDS: Final = 7200.0
-RESUME_SECONDS: Final = 300.0
+RESUME_SECONDS: Final = 600.0
 CATCH_UP_SECONDS: Final = 300.0
 MOMENT_SECONDS: Final = 3.0
+LEVELS: Final = ("read_committed", "read_uncommitted")
 _LOOK_SECONDS: Final = 3.0
 _POLL_SECONDS: Final = 0.2
 _READ_SECONDS: Final = 300.0
@@ -58,8 +61,8 @@ _LOG_LINES: Final = 60
 _KEPT_BYTES: Final = 1000
 """Larger values are kept as their digest."""
 
-Copied = tuple[bytes | None, bytes | None, tuple[int, int], object]
-"""Key, value, timestamp and headers of a record."""
+_PREFIX: Final = "a."
+"""Of remote topics."""
 
 
 class OtherLoad(Protocol):
@@ -84,12 +87,11 @@ class FlowOrdeal:
         self,
         stage: Stage,
         seed: str,
-        *,
-        in_transactions: bool = False,
+        kind: FlowKind = BATCHES,
         other: OtherLoad | None = None,
     ) -> None:
         self.stage = stage
-        self._in_transactions = in_transactions
+        self.kind = kind
         self._other = other
         self.random = random.Random(seed)
         # Not what is compacted, or deleted on the source while it is read.
@@ -99,11 +101,20 @@ class FlowOrdeal:
         self.partitions: list[Partition] = [
             (name, index) for name, count in counts.items() for index in range(count)
         ]
-        self.remotes: list[Partition] = [(f"a.{topic}", index) for topic, index in self.partitions]
+        self.remotes: list[Partition] = [
+            (f"{_PREFIX}{topic}", index) for topic, index in self.partitions
+        ]
         """Where records have to arrive after a kill."""
+        self._node_config = stage.directory / "node.properties"
+        self._node_config.write_text(f"mirror.dataframes.enable={kind.has_query}\n".lower())
         self.rest = 0.0
         self.recoveries: list[float] = []
         self._began = time.monotonic()
+
+    @property
+    def node_arguments(self) -> tuple[str, ...]:
+        """The arguments that a node needs for this kind of flow."""
+        return "--command-config", str(self._node_config)
 
     def begin(self, rate: float) -> None:
         """Start the load, and create the flow; the caller starts the node."""
@@ -120,7 +131,7 @@ class FlowOrdeal:
                 "refresh.topics.interval.seconds": "2",
                 "emit.heartbeats.enabled": "false",
                 "emit.checkpoints.enabled": "false",
-                "transaction.producer": str(self._in_transactions).lower(),
+                **self.kind.settings,
             }
             source = {"bootstrap.servers": self.stage.source.bootstrap_servers}
             async with client(self.stage.destination) as destination:
@@ -199,20 +210,21 @@ class FlowOrdeal:
             written |= others.numbers
             totals = {**totals, "records": totals["records"] + others.records}
         self.say(f"the load has ended: {totals}")
-        # Readers with read_uncommitted see what a flow's own transactions have aborted, too.
-        others_see = () if self._in_transactions else ("read_uncommitted",)
-        levels = ("read_committed", *others_see)
-        compared = 0
+        compared = beyond = 0
         for one in self.partitions:
-            wanted = self._read(self.stage.source.bootstrap_servers, "", one, "read_committed")
+            placed = self._source_records(one)
+            wanted = [record for _, record in placed]
             check_numbers(one, wanted, written)
             self._await_copies(one, len(wanted))
-            for level in levels:
-                found = self._read(self.stage.destination.bootstrap_servers, "a.", one, level)
-                assert found == wanted, f"{one} {level}: {difference(wanted, found)}"
-                compared += len(found)
+            committed, seen = (self._copies(one, level) for level in LEVELS)
+            found = [record for _, record in committed]
+            assert found == wanted, f"{one}: {difference(wanted, found)}"
+            more = aborted(committed, seen)
+            assert self.kind.is_transactional or not more, f"{one}: {more} aborted copies"
+            compared += len(committed) + len(seen)
+            beyond += more
         assert compared > 0
-        self.say(f"{compared} records read with {' and '.join(levels)}, each copied once")
+        self.say(f"{compared} records read with {' and '.join(LEVELS)}, {beyond} of them aborted")
         return Proof(
             rest=self.rest,
             recoveries=tuple(self.recoveries),
@@ -220,20 +232,23 @@ class FlowOrdeal:
             aborted=totals["aborted"],
             records=compared,
             gaps=0,
-            verified=f"each record once with {' and '.join(levels)}",
+            verified=f"each record once, and {beyond} copies that the flow has aborted",
             steps=self._check_ways(),
         )
 
     def _await_copies(self, partition: Partition, count: int) -> None:
-        """Wait until a remote partition has so many records."""
-        servers = self.stage.destination.bootstrap_servers
+        """Wait until a remote partition has so many records, and no open transaction."""
         until(
-            lambda: len(self._read(servers, "a.", partition, "read_committed")),
+            lambda: len(self._copies(partition, "read_committed")),
             CATCH_UP_SECONDS,
-            f"{count} records in a.{partition}",
+            f"{count} records in {_PREFIX}{partition}",
             good=lambda found: found >= count,
             pause=1.0,
         )
+        topic, index = partition
+        remote = [(f"{_PREFIX}{topic}", index)]
+        view = ConsumerView(self.stage.destination.bootstrap_servers)
+        until(lambda: view.stable(remote) == view.ends(remote), 60, f"no transaction in {remote}")
 
     def _check_ways(self) -> int:
         """Check that every stored transition was allowed; return how many there were."""
@@ -247,9 +262,21 @@ class FlowOrdeal:
         assert not book.forbidden(), book.forbidden()
         return book.steps
 
-    def _read(self, servers: str, prefix: str, partition: Partition, level: str) -> list[Copied]:
+    def _source_records(self, partition: Partition) -> Placed:
+        """The committed records of the source, with the values that their copies are to have."""
         topic, index = partition
-        return records_of(servers, f"{prefix}{topic}", index, level)
+        place = f"{_PREFIX}{topic}-{index}"
+        return placed_records_of(
+            self.stage.source.bootstrap_servers,
+            *partition,
+            "read_committed",
+            lambda offset, value: self.kind.changed(place, offset, value),
+        )
+
+    def _copies(self, partition: Partition, level: str) -> Placed:
+        topic, index = partition
+        servers = self.stage.destination.bootstrap_servers
+        return placed_records_of(servers, f"{_PREFIX}{topic}", index, level)
 
 
 def check_numbers(
@@ -287,9 +314,13 @@ def records_of(servers: str, topic: str, index: int, isolation: str) -> list[Cop
 
 
 def placed_records_of(
-    servers: str, topic: str, index: int, isolation: str
-) -> list[tuple[int, Copied]]:
-    """The same, each with its offset."""
+    servers: str,
+    topic: str,
+    index: int,
+    isolation: str,
+    changed: Callable[[int, bytes | None], bytes | None] = lambda _offset, value: value,
+) -> Placed:
+    """The same, each with its offset; `changed` makes the value from offset and value."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -301,7 +332,7 @@ def placed_records_of(
             "log_level": 2,
         }
     )
-    found: list[tuple[int, Copied]] = []
+    found: Placed = []
     try:
         consumer.assign([TopicPartition(topic, index, 0)])
         deadline = time.monotonic() + _READ_SECONDS
@@ -310,9 +341,10 @@ def placed_records_of(
             for message in consumer.consume(2000, _POLL_SECONDS):
                 error = message.error()
                 if error is None:
-                    value = _kept(message.value())
+                    offset = message.offset()
+                    value = _kept(changed(offset, message.value()))
                     record = message.key(), value, message.timestamp(), message.headers()
-                    found.append((message.offset(), record))
+                    found.append((offset, record))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     return found
                 else:
@@ -344,7 +376,7 @@ def flow_ordeal(
     *,
     source: int = 1,
     destination: int = 1,
-    in_transactions: bool = False,
+    kind: FlowKind = BATCHES,
     source_config: Mapping[str, str] | None = None,
     other_load: Callable[[LocalCluster], OtherLoad] | None = None,
 ) -> Iterator[FlowOrdeal]:
@@ -356,7 +388,7 @@ def flow_ordeal(
         rate: of the stage's load.
         source: the number of its brokers.
         destination: the number of its brokers.
-        in_transactions: with `transaction.producer` (KIP-656).
+        kind: what the flow does to records.
         source_config: of the source's brokers.
         other_load: makes a second load on the source; the flow copies it, too.
     """
@@ -365,6 +397,6 @@ def flow_ordeal(
         cluster = stage.start_source(source, config=source_config)
         stage.start_destination(destination, config=LARGE_BATCHES)
         other = None if other_load is None else other_load(cluster)
-        found = FlowOrdeal(stage, seed, in_transactions=in_transactions, other=other)
+        found = FlowOrdeal(stage, seed, kind, other)
         found.begin(rate)
         yield found

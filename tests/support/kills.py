@@ -37,6 +37,21 @@ def kill_daemon(mirror: Ordeal, node: str) -> None:
     mirror.kill(strike)
 
 
+def kill_lane_spark(mirror: Ordeal, node: str, *parts: str) -> None:
+    """Kill processes of the Spark beside a lane (fields of `LaneSpark`); the lanes live on."""
+    pid = mirror.stage.nodes[node].pid
+    lanes = process_tree.await_lanes(pid, LANES)
+
+    def strike() -> None:
+        victim = mirror.random.choice(process_tree.await_lane_sparks(pid))
+        for part in parts:
+            process_tree.end(getattr(victim, part))
+
+    process_tree.await_lane_sparks(pid)
+    mirror.kill(strike)
+    assert all(lane.alive() for lane in lanes), "a lane has ended with the Spark beside it"
+
+
 def kill_driver(mirror: Ordeal, node: str, *arguments: str) -> None:
     """Kill a node's own process, and restart the node at once."""
     driver = mirror.stage.nodes[node]

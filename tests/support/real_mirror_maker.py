@@ -22,7 +22,8 @@ from typing import Final, NamedTuple, TextIO
 import librdkafka_tools
 import process_tree
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from flow_ordeal import Copied, records_of
+from flow_kinds import Copied
+from flow_ordeal import records_of
 from waiting import until
 
 from twinlog.local import commands
