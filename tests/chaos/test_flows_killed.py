@@ -64,7 +64,7 @@ def test_flow_on_a_spark_cluster(trials: Trials, kind: FlowKind) -> None:
         trials.proofs[trials.kind] = flow.prove()
 
 
-@kinds(BATCHES, TRANSACTIONS)
+@kinds(BATCHES, TRANSACTIONS, QUERY)
 def test_flow_between_three_brokers(trials: Trials, kind: FlowKind) -> None:
     """Kill a broker that leads partitions; the other two of its cluster take over."""
     with flow_ordeal(
