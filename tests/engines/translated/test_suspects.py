@@ -54,7 +54,8 @@ class Source:
 
     def __init__(self, partition: _Partition) -> None:
         self.partition = partition
-        self.answer = fetched()
+        self.answer: Fetched | None = fetched()
+        """None: the partition is left out, as one without news."""
         self.alone: ReadAlone | Retriable = SILENT
         self.asked = 0
         self.last_epoch = -2
@@ -66,6 +67,8 @@ class Source:
         assert node == NODE
         assert KEY in positions
         self.partition.source_node = -1
+        if self.answer is None:
+            return FetchResult({}, 0)
         return FetchResult({KEY: self.answer}, len(self.answer.records))
 
     async def read_alone(
@@ -171,6 +174,32 @@ def test_a_source_that_returns_no_records_is_reported_with_the_reason(
         assert flow.sequence.position == 11
         await flow.pass_time(100.0)
         assert flow.source.asked == 3, "it is no suspect any more"
+
+    run(body())
+
+
+@pytest.mark.parametrize("has_all", [False, True])
+def test_a_partition_that_is_located_again_is_still_a_suspect(has_all: bool) -> None:
+    """Goal: its session has no news of it, and so leaves it out of each answer."""
+
+    async def body() -> None:
+        flow = Flow()
+        await flow.fetch()
+        at = Offset(END if has_all else 10)
+        producer = ProducerId(7), ProducerEpoch(2)
+        flow.sequence = PartitionSequence(producer, Ends(at, Offset(50)), at)
+        flow.partition.sequence = flow.sequence
+        flow.source.answer = None
+        await flow.fetch()
+        if has_all:
+            await flow.pass_time(100.0)
+            assert flow.source.asked == 0
+            return
+        await flow.pass_time(SUSPECT_S)
+        await flow.pass_time(LOOK_INTERVAL_S)
+        assert flow.source.asked == 2
+        assert flow.sequence.position == END, "compaction has removed the rest"
+        assert flow.partition.behind_since is None
 
     run(body())
 

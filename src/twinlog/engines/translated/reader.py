@@ -163,6 +163,7 @@ class FlowReader:
                 # One without news is left out of an answer; a refused one is not heard of.
                 silent = {key for key, one in result.partitions.items() if one.error}
                 self._heard(asked, silent | followers, asked_at)
+                self._suspect_without_news(asked, result.partitions)
             flow.changed.set()
             if result.size < settings.fetch_small_bytes:
                 await asyncio.sleep(settings.fetch_pace_s - (flow.now() - asked_at))
@@ -172,6 +173,17 @@ class FlowReader:
         for key, (partition, sequence, _) in asked.items():
             if partition.sequence is sequence and key not in others:
                 partition.heard_at = asked_at
+
+    def _suspect_without_news(self, asked: Asked, answered: Collection[TopicPartition]) -> None:
+        """Suspect partitions that the source is known to have more of, and that it leaves out.
+
+        Its session has no news of a partition that is asked for at the same position as before,
+        also if it was located again in between.
+        """
+        for key in asked.keys() - answered:
+            partition, sequence, offset = asked[key]
+            if _belongs(partition, sequence, offset) and partition.source_stable > offset:
+                self.absences.suspect(partition)
 
     def _leaders_may_have_moved(self, asked: Asked, why: str) -> None:
         for partition, _, _ in asked.values():
