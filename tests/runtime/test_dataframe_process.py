@@ -619,6 +619,26 @@ def test_a_process_that_was_killed_is_started_again(spark: Spark, which: str) ->
     assert spark.run(transform({"sql": SAME}), b"a").rows == [(0,)]
 
 
+def test_a_spark_that_starts_slowly_is_given_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: on a busy host it would be ended and started again for ever."""
+    monkeypatch.setattr("twinlog.runtime.dataframe_process.ANSWER_S", 0.2)
+    one, reasons = Spark(), list[str]()
+    try:
+        for _ in range(12):
+            try:
+                answer = one.run(transform({"sql": SAME}), b"a")
+            except Retriable as error:
+                reasons.append(str(error))
+            else:
+                break
+        assert answer.rows == [(0,)]
+        assert reasons[:2] == [f"Spark has not answered within {s} s" for s in ("0.2", "0.4")]
+        assert one.process._patience_s == 0.2
+    finally:
+        one.result(one.process.close())
+        one.runner.close()
+
+
 @pytest.mark.parametrize("parts", [("worker",), ("daemon", "worker")])
 def test_a_python_worker_that_was_killed_is_started_again(
     spark: Spark, parts: Sequence[str]

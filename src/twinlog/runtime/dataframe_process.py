@@ -46,7 +46,10 @@ log = logging.getLogger(__name__)
 
 LENGTH: Final = struct.Struct(">Q")
 ANSWER_S: Final = 300.0
-"""How long an answer may take, the start of Spark included."""
+"""How long an answer may take, the start of Spark included, and twice as long after each one that
+was late: on a busy host, a Spark that is ended for being slow would never answer."""
+LONGEST_S: Final = 1200.0
+"""The longest time for an answer: the queries of the lane's other flows wait meanwhile."""
 END_S: Final = 5.0
 """How long to wait until a killed process has ended."""
 _ROWS: Final = 1024
@@ -125,6 +128,7 @@ class DataFrameProcess:
         self._grants = grants
         self._memory_mib = 0  # the most that was asked for; what runs has it
         self._process: asyncio.subprocess.Process | None = None
+        self._patience_s = ANSWER_S
         self._waiting: deque[tuple[TransformRequest, asyncio.Future[ResultRows]]] = deque()
         self._serving: asyncio.Task[None] | None = None
 
@@ -172,17 +176,24 @@ class DataFrameProcess:
             if answer.done():
                 continue
             try:
-                async with asyncio.timeout(ANSWER_S):
+                async with asyncio.timeout(self._patience_s):
                     result = await self._ask(request)
+            except TimeoutError:
+                await self._end()
+                reason = f"Spark has not answered within {self._patience_s:g} s"
+                self._patience_s = min(2 * self._patience_s, LONGEST_S)
+                _give(answer, Retriable(reason))
             except Exception as error:  # whatever it is, no request waits for ever
                 await self._end()
-                if not isinstance(error, TimeoutError | OSError | EOFError):
+                if not isinstance(error, OSError | EOFError):
                     log.exception("the process of the lane's DataFrames cannot be used")
-                _give(answer, Retriable(_trouble(error)))
+                reason = f"the process that runs Spark has ended ({type(error).__name__})"
+                _give(answer, Retriable(reason))
             except asyncio.CancelledError:
                 answer.cancel()
                 raise
             else:
+                self._patience_s = ANSWER_S
                 _give(answer, result)
 
     async def _ask(self, request: TransformRequest) -> Answer:
@@ -255,9 +266,3 @@ def _failure(failure: TransformFailure) -> Exception:
     if failure.for_all:
         return QueryUnusable(failure.reason, name=failure.name, only_here=failure.only_here)
     return QueryFailed(failure.reason)
-
-
-def _trouble(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return f"Spark has not answered within {ANSWER_S:g} s"
-    return f"the process that runs Spark has ended ({type(error).__name__})"
