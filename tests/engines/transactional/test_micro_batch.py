@@ -226,6 +226,20 @@ def test_a_failure_that_does_not_come_again_stops_nothing() -> None:
     assert found[TWO] == Outputs({})
 
 
+def test_no_record_is_blamed_for_a_worker_that_is_killed_twice() -> None:
+    """Goal: a failure counts if it comes again for the same records."""
+    runs = count()
+
+    def query(rows: Sequence[SourceRow]) -> ResultRows:
+        if next(runs) < 2:
+            raise QueryFailed("the Python worker has exited")
+        return ResultRows(("record",), [(row.record,) for row in rows])
+
+    found = outputs(query, {ONE: [batch(10, [b"a", b"b", b"c", b"d"])]})[ONE]
+    assert found.failure is None
+    assert values(found, ONE) == [b"a", b"b", b"c", b"d"]
+
+
 def test_other_tasks_have_their_turns_before_and_after_a_query(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -163,18 +163,24 @@ class _Query:
         return {remote: failure for remote, failure in found.items() if failure is not None}
 
     async def _first_failure(self, records: Sequence[SourceRecord]) -> RecordFailure | None:
-        good, bad, reason = 0, len(records) + 1, ""
+        good, bad = 0, len(records) + 1
         length = len(records)
         while bad - good > 1:
             try:
                 await self.run(records[:length])
-            except QueryFailed as error:
-                bad, reason = length, str(error)
+            except QueryFailed:
+                bad = length
             else:
                 good = length
             # A partition that goes on at a bad record meets it first.
             length = 1 if good == 0 and bad == len(records) else (good + bad) // 2
-        return None if good == len(records) else _failure(records[good], reason)
+        if good == len(records):
+            return None
+        try:  # a worker of Spark that is killed fails a query, too
+            await self.run(records[:bad])
+        except QueryFailed as error:
+            return _failure(records[good], str(error))
+        return None
 
 
 async def _rows(records: Sequence[SourceRecord]) -> list[SourceRow]:
