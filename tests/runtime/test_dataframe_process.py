@@ -619,6 +619,7 @@ def test_a_process_that_was_killed_is_started_again(spark: Spark, which: str) ->
     assert spark.run(transform({"sql": SAME}), b"a").rows == [(0,)]
 
 
+@pytest.mark.timeout(600)
 def test_a_spark_that_starts_slowly_is_given_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: on a busy host it would be ended and started again for ever."""
     monkeypatch.setattr("twinlog.runtime.dataframe_process.ANSWER_S", 0.2)
