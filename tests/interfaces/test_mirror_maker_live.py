@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -31,8 +32,11 @@ REMOTE: Final = TopicPartition("us.orders", 1)
 
 
 @pytest.fixture(scope="module")
-def mirrored(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """A topic and a group that has read a part of it, copied by MirrorMaker 2 from us to eu."""
+def mirrored(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pair, Path]]:
+    """A topic and a group that has read a part of it, copied by MirrorMaker 2 from us to eu.
+
+    And the file that MirrorMaker 2 logs to.
+    """
     asyncio.run(_write(pair.source))
     folder = tmp_path_factory.mktemp("mirror-maker")
     file = folder / "mm2.properties"
@@ -47,7 +51,7 @@ def mirrored(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
                 log=folder / "mm2.log",
             )
         )
-        yield pair
+        yield pair, folder / "mm2.log"
 
 
 def _properties(pair: Pair) -> dict[str, str]:
@@ -88,9 +92,10 @@ def _printed(cluster: LocalCluster, topic: str, formatter: str) -> list[dict[str
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_its_topics_are_understood(mirrored: Pair) -> None:
+def test_its_topics_are_understood(mirrored: tuple[Pair, Path]) -> None:
     """Goal: offsets, hops and names as MirrorMaker 2 has written them, and each record decodes."""
-    properties = {"bootstrap.servers": mirrored.destination.bootstrap_servers}
+    pair, log = mirrored
+    properties = {"bootstrap.servers": pair.destination.bootstrap_servers}
 
     async def run() -> Committed:
         async with MirrorClient(properties) as mirror:
@@ -114,9 +119,13 @@ def test_its_topics_are_understood(mirrored: Pair) -> None:
             assert await mirror.remote_topics("us") == {REMOTE.topic, "us.heartbeats"}
             return found
 
-    found = asyncio.run(run())
+    try:
+        found = asyncio.run(run())
+    except BaseException as error:
+        error.add_note("\n".join(log.read_text(errors="replace").splitlines()[-60:]))
+        raise
     assert 0 < found.offset <= COMMITTED  # it translates to the last sync before, or further back
-    checkpoints = _printed(mirrored.destination, "us.checkpoints.internal", "CheckpointFormatter")
+    checkpoints = _printed(pair.destination, "us.checkpoints.internal", "CheckpointFormatter")
     assert {
         "key": {"group": "billing", **REMOTE._asdict()},
         "value": {
@@ -125,10 +134,10 @@ def test_its_topics_are_understood(mirrored: Pair) -> None:
             "metadata": found.metadata,
         },
     } in [{"key": record["key"], "value": record["value"]} for record in checkpoints]
-    heartbeats = _printed(mirrored.destination, "us.heartbeats", "HeartbeatFormatter")
+    heartbeats = _printed(pair.destination, "us.heartbeats", "HeartbeatFormatter")
     flow = {"source_cluster_alias": "eu", "target_cluster_alias": "us"}
     assert [record["key"] for record in heartbeats] == [flow] * len(heartbeats)
-    syncs = _printed(mirrored.source, "mm2-offset-syncs.eu.internal", "OffsetSyncFormatter")
+    syncs = _printed(pair.source, "mm2-offset-syncs.eu.internal", "OffsetSyncFormatter")
     same = [record["value"] for record in syncs if record["key"] == ORDERS._asdict()]
     assert same
     assert all(sync["upstream_offset"] == sync["downstream_offset"] for sync in same)
