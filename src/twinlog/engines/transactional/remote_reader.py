@@ -9,14 +9,15 @@ compaction has removed the end of the log, and nothing was appended since.
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from twinlog.engines.ports import DestinationPort
+from twinlog.engines.source.absences import reading_of
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable
 from twinlog.kafka.log.batch import Header, batches
-from twinlog.kafka.log_reader import ReadAlone
-from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
+from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.absence import LOOK_INTERVAL_S, Absent, Reading, judge
 
 _READ_BYTES: Final = 1 << 16
@@ -72,7 +73,10 @@ async def read_batches(
         found = [one for one in batches(fetched.records) if one.next_offset > position]
         if found or 0 <= fetched.high_watermark <= position:
             return RemoteBatches(position, found, fetched.records, fetched.high_watermark)
-        reading = _reading(answer, position, asked_at)
+        reading = replace(
+            reading_of(answer, position, asked_at),
+            last_stable=Offset(fetched.high_watermark),  # read_uncommitted ends there
+        )
         if first is None or first.offset != position:  # the log start offset has moved
             first = reading
         if isinstance(judge(first, reading, _INTERVAL_S), Absent):
@@ -83,16 +87,3 @@ async def read_batches(
                 "shows that it has none there"
             )
         await asyncio.sleep(_PAUSE_S)
-
-
-def _reading(answer: ReadAlone, position: Offset, asked_at: float) -> Reading:
-    return Reading(
-        at=asked_at,
-        offset=position,
-        last_stable=Offset(answer.fetched.high_watermark),  # read_uncommitted ends there
-        throttle_ms=answer.throttle_ms,
-        preferred_replica=answer.fetched.preferred_replica,
-        leader_epoch=LeaderEpoch(answer.leader_epoch),
-        local_start=answer.local_start,
-        compacts=answer.compacts,
-    )
