@@ -83,15 +83,9 @@ async def read_end(
         position = end.position
         if now() > deadline:
             raise Retriable(f"cannot read {key} up to its fence at {fence}: read to {position}")
-        fetched = (await port.read({key: position}, partition_max_bytes=_READ_BYTES))[key]
-        if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
-            start = await log_start_of(port, key)
-            if start > position:
-                end.skip_to(start)
-                continue
-        if fetched.error:
-            raise Retriable(f"cannot read {key} at {position}: {Refusal(fetched.error)}")
-        for header in batches(fetched.records):
+        headers, start = await read_headers(port, key, position)
+        end.skip_to(start)
+        for header in headers:
             end.skip_to(Offset(header.base_offset))
             if header.base_offset >= fence:
                 return RemoteEnd(end.landed, end.whole_from)
@@ -101,16 +95,24 @@ async def read_end(
     return RemoteEnd(end.landed, end.whole_from)
 
 
-async def log_start_of(port: DestinationPort, key: TopicPartition) -> Offset:
-    """Where a log starts.
+async def read_headers(
+    port: DestinationPort, key: TopicPartition, position: Offset
+) -> tuple[list[Header], Offset]:
+    """Batches from a position on, and the position: the log may start behind it.
 
     Raises:
         Retriable: it cannot be read now.
     """
-    bounds = (await port.bounds([key]))[key]
-    if bounds.error:
-        raise Retriable(f"cannot read the log start of {key}: {Refusal(bounds.error)}")
-    return Offset(bounds.start)
+    fetched = (await port.read({key: position}, partition_max_bytes=_READ_BYTES))[key]
+    if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+        bounds = (await port.bounds([key]))[key]
+        if bounds.error:
+            raise Retriable(f"cannot read the log start of {key}: {Refusal(bounds.error)}")
+        if bounds.start > position:
+            return [], Offset(bounds.start)
+    if fetched.error:
+        raise Retriable(f"cannot read {key} at {position}: {Refusal(fetched.error)}")
+    return [one for one in batches(fetched.records) if one.next_offset > position], position
 
 
 class _End:

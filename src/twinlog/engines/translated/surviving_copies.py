@@ -30,10 +30,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from twinlog.engines.ports import DestinationPort
-from twinlog.engines.translated.remote_log import LostEnd, log_start_of
-from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Refusal, Retriable
-from twinlog.kafka.log.batch import Header, batches
+from twinlog.engines.translated.remote_log import LostEnd, read_headers
+from twinlog.kafka.errors import Retriable
+from twinlog.kafka.log.batch import Header
 from twinlog.kafka.types import (
     SEQUENCE_MODULUS,
     Offset,
@@ -50,7 +49,6 @@ from twinlog.store.offset_records import LostCopies, MapChunk, MapTail, StoredPl
 
 log = logging.getLogger(__name__)
 
-_READ_BYTES: Final = 1 << 20
 _PAUSE_S: Final = 0.02
 _FIRST_OFFSETS: Final = 1000
 _GROWTH: Final = 10
@@ -355,7 +353,7 @@ async def _read(damaged: DamagedLog, search: _Search, window: tuple[Offset, Offs
                 f"cannot read {damaged.key} from {start} up to {end}: read to {position}"
             )
         before = position
-        headers, position = await _headers(damaged, position)
+        headers, position = await read_headers(damaged.port, damaged.key, position)
         if position > before:  # the log starts there
             search.skip(position)
         for header in headers:
@@ -371,20 +369,3 @@ async def _read(damaged: DamagedLog, search: _Search, window: tuple[Offset, Offs
             await asyncio.sleep(_PAUSE_S)
         else:
             deadline = now() + damaged.deadline_s
-
-
-async def _headers(damaged: DamagedLog, position: Offset) -> tuple[list[Header], Offset]:
-    """Batches from a position on, and the position: the log may start behind it.
-
-    Raises:
-        Retriable: it cannot be read now.
-    """
-    port, key, _, _ = damaged
-    fetched = (await port.read({key: position}, partition_max_bytes=_READ_BYTES))[key]
-    if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
-        start = await log_start_of(port, key)
-        if start > position:
-            return [], start
-    if fetched.error:
-        raise Retriable(f"cannot read {key} at {position}: {Refusal(fetched.error)}")
-    return [one for one in batches(fetched.records) if one.next_offset > position], position
