@@ -10,7 +10,7 @@ from clients import client
 from confluent_kafka import Producer, TopicPartition
 from mirror_maker_java import mirror_maker_java
 from remote_topics import counts, places, values
-from scraped import scrape
+from scraped import await_ready, scrape
 from waiting import until
 
 from twinlog.interfaces.client.remote_cluster_utils import RemoteClusterUtils
@@ -63,6 +63,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory, metrics_address: str) -> Ite
 
         assert create(stage, "a", SETTINGS) == FLOW
         stage.start_node("node", "--metrics-address", metrics_address)
+        await_ready(metrics_address)
         yield stage
 
 

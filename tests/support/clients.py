@@ -13,6 +13,7 @@ from twinlog.kafka.client.brokers import CONTROLLER
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import Address, ClusterConfig
 from twinlog.kafka.errors import Refusal, check
+from twinlog.kafka.requests.topics import ConfigEntry, describe_configs, topic_resource
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
 from twinlog.mirror.placement import state_partition
@@ -69,6 +70,17 @@ async def make_topic(
         return all(hasattr(leader, "node_id") for leader in leaders.values())
 
     await until_async(led, what=f"leaders of {name}")
+
+
+async def topic_configs(cluster: KafkaCluster, topic: str) -> dict[str, ConfigEntry]:
+    """Return a topic's configurations, once the broker that is asked knows the topic."""
+    resource = topic_resource(topic)
+
+    async def described() -> dict[str, ConfigEntry]:
+        entries = (await describe_configs(cluster, [resource]))[resource]
+        return {} if isinstance(entries, Refusal) else entries
+
+    return await until_async(described, what=f"configurations of {topic}")
 
 
 class Quorum(NamedTuple):

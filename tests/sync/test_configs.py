@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from clients import client, make_topic
+from clients import client, make_topic, topic_configs
 from secured_clusters import PASSWORDS, Secured, sasl
 from sync_contexts import sync_context
 from waiting import until_async
@@ -11,12 +11,11 @@ from waiting import until_async
 from conftest import Pair
 from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.errors import Refusal, UserError
+from twinlog.kafka.errors import UserError
 from twinlog.kafka.requests.topics import (
     Alteration,
     AlterOperation,
     ConfigSource,
-    describe_configs,
     incremental_alter_configs,
     topic_resource,
 )
@@ -39,10 +38,7 @@ async def retain(cluster: KafkaCluster, topics: list[str], milliseconds: int) ->
 
 
 async def retained(cluster: KafkaCluster, topic: str) -> str | None:
-    resource = topic_resource(topic)
-    entries = (await describe_configs(cluster, [resource], ["retention.ms"]))[resource]
-    assert not isinstance(entries, Refusal), entries
-    return entries["retention.ms"].value
+    return (await topic_configs(cluster, topic))["retention.ms"].value
 
 
 def test_a_topic_without_describe_configs_right_does_not_block_others(
@@ -125,12 +121,9 @@ def test_a_retention_that_was_unset_is_set_again_though_the_default_is_equal(
             resource = topic_resource(topic)
 
             async def is_set() -> bool:
-                entries = (await describe_configs(destination, [resource], ["retention.ms"]))[
-                    resource
-                ]
-                assert not isinstance(entries, Refusal), entries
-                assert entries["retention.ms"].value == "604800000"
-                return entries["retention.ms"].source == ConfigSource.TOPIC
+                retention = (await topic_configs(destination, topic))["retention.ms"]
+                assert retention.value == "604800000"
+                return retention.source == ConfigSource.TOPIC
 
             async def is_unset() -> bool:
                 return not await is_set()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
-from clients import client, make_topic
+from clients import client, make_topic, topic_configs
 from sync_contexts import sync_context
 from unusual_sources import TIERED_TOPIC, tiered
 
@@ -19,7 +19,6 @@ from twinlog.kafka.requests.topics import (
     AlterOperation,
     ConfigSource,
     NewTopic,
-    describe_configs,
     incremental_alter_configs,
     topic_resource,
 )
@@ -89,9 +88,7 @@ async def refresh_context(flow: FlowClusters, store: MirrorStore) -> SyncContext
 
 async def set_configs(cluster: KafkaCluster, topic: str) -> dict[str, str | None]:
     """The configurations that are set on a topic itself."""
-    resource = topic_resource(topic)
-    entries = (await describe_configs(cluster, [resource]))[resource]
-    assert isinstance(entries, dict), entries
+    entries = await topic_configs(cluster, topic)
     return {
         name: entry.value for name, entry in entries.items() if entry.source == ConfigSource.TOPIC
     }

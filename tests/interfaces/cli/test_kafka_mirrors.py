@@ -14,11 +14,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from clients import client, make_topic
+from clients import client, make_topic, topic_configs
 
 from conftest import Pair
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.requests.topics import describe_configs, topic_resource
 from twinlog.lifecycle import creation
 from twinlog.local.cluster import LocalCluster
 from twinlog.mirror.errors import MirrorError, MirrorRefused
@@ -125,9 +124,7 @@ def all_topics(cluster: LocalCluster) -> set[str]:
 
 def configs_of(cluster: LocalCluster, topic: str) -> dict[str, str | None]:
     async def read(c: KafkaCluster) -> dict[str, str | None]:
-        resource = topic_resource(topic)
-        entries = (await describe_configs(c, [resource]))[resource]
-        assert isinstance(entries, dict)
+        entries = await topic_configs(c, topic)
         return {name: entry.value for name, entry in entries.items()}
 
     found: dict[str, str | None] = on(cluster, read)
