@@ -318,7 +318,7 @@ async def add_named(
             few(names),
         )
     mirror = _mirror(snapshot, mirror_name)
-    topics = [_usable(source.metadata.topics[name]) for name in names]
+    topics = [usable_topic(source.metadata.topics[name]) for name in names]
     targets, tails = await _look(
         destination, source, snapshot, mirror, topics, their_mirrors=their_mirrors
     )
@@ -502,7 +502,12 @@ def compiled(expression: str) -> re.Pattern[str]:
         ) from error
 
 
-def _usable(topic: Topic) -> Topic:
+def usable_topic(topic: Topic) -> Topic:
+    """Return a topic of the source whose partitions are known.
+
+    Raises:
+        UserError, Retriable: it cannot be described, or not yet.
+    """
     if topic.error:
         Refusal(topic.error).fail("describe the source topic", topic=topic.name)
     if not topic.partitions:

@@ -20,6 +20,7 @@ from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable, UserError
 from twinlog.kafka.requests.topics import NewTopic, create_partitions, create_topics
 from twinlog.kafka.types import TopicPartition
+from twinlog.lifecycle.creation import usable_topic
 from twinlog.lifecycle.destination_topics import (
     chunks,
     existing_topics,
@@ -126,7 +127,7 @@ class FlowClusters:
         former = {topic.topic for topic in snapshot.topics_of(self.mirror.name)}
         placed = {partition.topic for partition in positions}
         whole = former if self.flow.settings.passes_lost else frozenset[str]()
-        usable = {name: _usable(topics[name]) for name in names}
+        usable = {name: usable_topic(topics[name]) for name in names}
         created = await self._create(usable, names)
         try:
             existing = await existing_topics(self.destination, {*names.values()} - created.keys())
@@ -262,11 +263,3 @@ def _begins(topic: str, begins: Mapping[TopicPartition, int]) -> tuple[int, ...]
         if partition.topic == topic
     }
     return tuple(own.get(index, -1) for index in range(max(own, default=-1) + 1))
-
-
-def _usable(topic: Topic) -> Topic:
-    if topic.error:
-        Refusal(topic.error).fail("describe the source topic", topic=topic.name)
-    if not topic.partitions:
-        raise Retriable("the source topic has no partitions yet", topic=topic.name)
-    return topic
