@@ -35,10 +35,10 @@ from twinlog.local.cluster import LocalCluster
 from twinlog.local.stage import Stage
 from twinlog.local.writers import CODECS, PlainWriter, Totals
 
-pytestmark = [pytest.mark.last, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.last, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 RATE = 300.0
-SECONDS = 90.0
+SECONDS = 240.0
 OTHERS = "other-clicks"
 SAMPLE = 800
 """How many offsets of a partition are translated, beside the first and the last ones."""

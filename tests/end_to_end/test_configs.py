@@ -15,7 +15,7 @@ from waiting import until
 
 from twinlog.local.stage import Stage
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
 def change(servers: str, topic: str, **configs: str) -> None:
@@ -26,7 +26,7 @@ def change(servers: str, topic: str, **configs: str) -> None:
     ]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     client = librdkafka_tools.admin(servers)
-    client.incremental_alter_configs([resource])[resource].result(30)
+    client.incremental_alter_configs([resource])[resource].result(120)
 
 
 def test_topic_configurations_follow_the_source(world: Stage, topic: str) -> None:
@@ -47,7 +47,7 @@ def test_topic_configurations_follow_the_source(world: Stage, topic: str) -> Non
             default,
         )
 
-    until(followed, 60, "the configurations")
+    until(followed, what="the configurations")
     found = librdkafka_tools.configs(destination, topic)
     assert found["message.timestamp.type"] == "CreateTime", "identical timestamps need it"
     assert found["min.insync.replicas"] == "2", "excluded by default"
@@ -91,7 +91,7 @@ def test_required_topic_settings_are_reset_at_the_failover(world: Stage, topic: 
     assert world.verify("--topic", topic).status == 0
     mirror = ("--mirror", "everything", "--topic", topic)
     assert world.mirrors("--remove", *mirror).status == 0
-    until(lambda: has(destination, topic, ITS_OWN), 60, "the topic's own configurations")
+    until(lambda: has(destination, topic, ITS_OWN), what="the topic's own configurations")
     change(destination, topic, compression_type="lz4")
     librdkafka_tools.await_state(world, topic, 0, "STOPPED")
     time.sleep(3)
@@ -110,12 +110,11 @@ def test_log_append_time_on_the_destination_fails_the_partition(world: Stage, to
         librdkafka_tools.write(source, topic, librdkafka_tools.simple(1))
         return librdkafka_tools.described(world, topic)[0]
 
-    until(altered, 60, "the partition's failure", good=lambda row: row["state"] == "FAILED")
+    until(altered, what="the partition's failure", good=lambda row: row["state"] == "FAILED")
     # The reason as long as records differ: it does not ask for a retry.
     until(
         lambda: librdkafka_tools.described(world, topic)[0]["reason"] or "",
-        30,
-        "the comparison's reason",
+        what="the comparison's reason",
         good=lambda reason: "the timestamp differs" in reason,
     )
     time.sleep(5)

@@ -2,16 +2,17 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import librdkafka_tools
 import pytest
+from waiting import until
 
 from twinlog.kafka.log.batch import batches
 from twinlog.local.check import ConsumerView
 from twinlog.local.stage import Stage
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 
 class Both(NamedTuple):
@@ -59,6 +60,15 @@ def compared_records(stage: Stage, mirror: str, topic: str) -> int:
     return report.records
 
 
+def await_records(stage: Stage, topic: str, count: int) -> dict[str, Any]:
+    """Wait until as many records are reported as copied, at least; return the row."""
+    return until(
+        lambda: librdkafka_tools.described(stage, topic)[0],
+        what=f"{count} records of {topic}",
+        good=lambda row: row["records"] >= count,
+    )
+
+
 def test_failback_and_another_failover_copy_only_new_records(both: Both, topic: str) -> None:
     """Each time only new records are copied, into the existing log."""
     first, second = servers(both.there)
@@ -79,7 +89,7 @@ def test_failback_and_another_failover_copy_only_new_records(both: Both, topic: 
     both.back.add(topic, "back")
     librdkafka_tools.await_state(both.back, topic, 0, "MIRRORING")
     assert compared_records(both.back, "back", topic) == 1000 + 10 + 50 + 10
-    moved = librdkafka_tools.described(both.back, topic)[0]
+    moved = await_records(both.back, topic, 60)
     assert moved["records"] == 60, "the delta alone"
     assert moved["bytes"] < 10_000
     fail_over(both.back, "back", topic)
@@ -87,7 +97,7 @@ def test_failback_and_another_failover_copy_only_new_records(both: Both, topic: 
     both.there.add(topic, "there")
     librdkafka_tools.await_state(both.there, topic, 0, "MIRRORING")
     assert compared_records(both.there, "there", topic) == 1090
-    assert librdkafka_tools.described(both.there, topic)[0]["records"] == 20
+    assert await_records(both.there, topic, 20)["records"] == 20
 
 
 def test_a_divergent_tail_is_reported_and_saved(both: Both, topic: str, tmp_path: Path) -> None:
@@ -177,7 +187,7 @@ def test_foreign_records_from_before_the_failover_are_reported(both: Both, topic
     librdkafka_tools.await_state(both.there, topic, 0, "MIRRORING")
     both.there.await_no_lag([topic])
     both.there.nodes["there"].signal(15)
-    both.there.nodes["there"].end(60)
+    both.there.nodes["there"].end()
     librdkafka_tools.transactions(first, topic, 3)
     both.there.source.kill(1)
     for at in range(5):

@@ -21,9 +21,9 @@ from twinlog.local.stage import Stage
 from twinlog.mirror.mm2_records import Heartbeat, decode_heartbeat, encode
 from twinlog.store.control_topics import ControlTopics
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
-SECONDS = 90.0
+SECONDS = 240.0
 FLOW = "a-to-b"
 SETTINGS = {
     "enabled": "true",
@@ -69,7 +69,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory, metrics_address: str) -> Ite
 
 def exists(stage: Stage, topic: str, partitions: int) -> bool:
     admin = librdkafka_tools.admin(stage.destination.bootstrap_servers)
-    metadata = admin.list_topics(timeout=30).topics.get(topic)
+    metadata = admin.list_topics(timeout=120).topics.get(topic)
     return metadata is not None and len(metadata.partitions) == partitions
 
 
@@ -93,9 +93,12 @@ def test_a_topic_that_matches_is_copied_under_the_alias_of_its_source(
     librdkafka_tools.write(servers, name, librdkafka_tools.simple(70, 1))
     await_copy(stage, f"a.{name}", [50, 70])
     admin = librdkafka_tools.admin(stage.destination.bootstrap_servers)
-    assert not {topic, f"a.{topic}"} & admin.list_topics(timeout=30).topics.keys()
-    configs = librdkafka_tools.configs(stage.destination.bootstrap_servers, f"a.{name}")
-    assert configs["retention.ms"] == "123456789"
+    assert not {topic, f"a.{topic}"} & admin.list_topics(timeout=120).topics.keys()
+    until(
+        lambda: librdkafka_tools.configs(stage.destination.bootstrap_servers, f"a.{name}"),
+        what="its configurations",
+        good=lambda configs: configs["retention.ms"] == "123456789",
+    )
 
 
 def test_a_topic_that_grows_is_copied_whole(stage: Stage, topic: str) -> None:
@@ -111,12 +114,12 @@ def test_a_topic_that_grows_is_copied_whole(stage: Stage, topic: str) -> None:
 def write_transactions(servers: str, topic: str, count: int) -> None:
     """Write numbers, ten in each transaction: the record of number n has the offset n + n // 10."""
     producer = Producer({"bootstrap.servers": servers, "transactional.id": topic})
-    producer.init_transactions(30)
+    producer.init_transactions(120)
     for first in range(0, count, 10):
         producer.begin_transaction()
         for number in range(first, first + 10):
             producer.produce(topic, str(number))
-        producer.commit_transaction(30)
+        producer.commit_transaction(120)
 
 
 def test_a_group_continues_at_exactly_its_next_record(stage: Stage, topic: str) -> None:
@@ -131,7 +134,7 @@ def test_a_group_continues_at_exactly_its_next_record(stage: Stage, topic: str) 
 
         def follows(number: int = number) -> bool:
             with librdkafka_tools.consumer(here, group) as remote:
-                (committed,) = remote.committed([TopicPartition(f"a.{name}", 0)], timeout=30)
+                (committed,) = remote.committed([TopicPartition(f"a.{name}", 0)], timeout=120)
                 # Behind the last record is the end of the map.
                 expected = [*places(stage.destination, f"a.{name}"), None][number]
                 last = places(stage.destination, f"a.{name}")[-1]
@@ -152,14 +155,14 @@ def test_clients_of_mirror_maker_read_checkpoints_and_heartbeats(
     beat = Producer({"bootstrap.servers": servers})
     key, value = encode(heartbeat)
     beat.produce("heartbeats", value, key)
-    assert beat.flush(30) == 0
+    assert beat.flush(120) == 0
     librdkafka_tools.commit(servers, group, name, {0: 55 + 5})
     here = {"bootstrap.servers": stage.destination.bootstrap_servers}
     with mirror_maker_java(tmp_path) as java:
         utils, properties = java["RemoteClusterUtils"], java.properties(here)
 
         def translated() -> bool:
-            offsets = utils.translateOffsets(properties, "a", group, java.seconds(30))
+            offsets = utils.translateOffsets(properties, "a", group, java.seconds(120))
             partition = java.partition(f"a.{name}", 0)
             at = places(stage.destination, f"a.{name}")
             return bool(at[55:] and partition in offsets and offsets[partition].offset() == at[55])
@@ -168,7 +171,11 @@ def test_clients_of_mirror_maker_read_checkpoints_and_heartbeats(
         until(
             lambda: utils.replicationHops(properties, "a") == 1, SECONDS, "the source's heartbeats"
         )
-        assert set(utils.heartbeatTopics(properties)) >= {"heartbeats", "a.heartbeats"}
+        until(
+            lambda: {"heartbeats", "a.heartbeats"} <= set(utils.heartbeatTopics(properties)),
+            SECONDS,
+            "the topics of heartbeats",
+        )
         assert "a.checkpoints.internal" in set(utils.checkpointTopics(properties))
     # Its own: from a to b, at b.
     found = asyncio.run(RemoteClusterUtils.translate_offsets(here, "a", group))
@@ -178,7 +185,7 @@ def test_clients_of_mirror_maker_read_checkpoints_and_heartbeats(
         reader.assign([TopicPartition("heartbeats", 0, 0)])
 
         def own() -> bool:
-            message = reader.poll(30)
+            message = reader.poll(120)
             assert message is not None
             found = decode_heartbeat(message.key(), message.value())
             assert found is not None
@@ -224,12 +231,10 @@ def test_a_recreated_source_topic_is_copied_behind_the_former_one(
     It is counted, and the log has what may be lost of the former one.
     """
 
-    def recreated() -> float:
-        found = scrape(metrics_address).value("twinlog_source_topics_recreated_total", mirror=FLOW)
-        assert found is not None
-        return found
+    def recreated() -> float | None:
+        return scrape(metrics_address).value("twinlog_source_topics_recreated_total", mirror=FLOW)
 
-    before = recreated()
+    before = until(recreated, what="the metric", good=lambda found: found is not None) or 0
     servers, name = stage.source.bootstrap_servers, f"copied-{topic}"
     librdkafka_tools.make_topic(servers, name)
     librdkafka_tools.write(servers, name, librdkafka_tools.simple(100, text="former"))
@@ -241,6 +246,7 @@ def test_a_recreated_source_topic_is_copied_behind_the_former_one(
     until(
         lambda: values(stage.destination, f"a.{name}") == expected, SECONDS, "both topics' records"
     )
+    until(recreated, what="the count", good=lambda found: found != before)
     assert recreated() == before + 1
     said = f"{name} was deleted and recreated on the source: what was not copied of the former "
     assert f"{said}topic is lost ({name}-0, " in stage.nodes["node"].log.read_text()
@@ -271,7 +277,7 @@ def test_a_flow_that_was_deleted_goes_on_where_it_was(stage: Stage, topic: str) 
     settings = {**SETTINGS, "topics": "other-.*"}
     flow = create(stage, "c", settings)
     await_copy(stage, f"c.{name}", [50])
-    removed = stage.mirrors("--remove", "--topic", ".*", "--mirror", flow, "--wait-seconds", "60")
+    removed = stage.mirrors("--remove", "--topic", ".*", "--mirror", flow, "--wait-seconds", "180")
     assert removed.status == 0, removed
     deleted = stage.mirrors("--delete", "--mirror", flow)
     assert deleted.status == 0, deleted

@@ -19,7 +19,7 @@ from twinlog.kafka.groups.offsets import start_offsets
 from twinlog.local.check import ConsumerView
 from twinlog.local.stage import Stage
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 MIRROR = "everything"
 
@@ -36,7 +36,7 @@ def read(client: Consumer, count: int) -> list[tuple[int, int, bytes]]:
             found.append((*place, message.value()))  # type: ignore[arg-type]
         return len(found) >= count
 
-    until(more, 60, f"{count} records")
+    until(more, what=f"{count} records")
     return found
 
 
@@ -69,8 +69,7 @@ def test_a_group_continues_at_the_same_record_on_the_destination(
     assert sum(committed.values()) >= 70
     until(
         lambda: librdkafka_tools.committed(destination, group, topic) == committed,
-        60,
-        "the offsets",
+        what="the offsets",
     )
     with librdkafka_tools.consumer(destination, group, protocol) as client:
         client.subscribe([topic])
@@ -87,8 +86,7 @@ def test_a_group_that_is_ahead_is_neither_rewound_nor_disturbed(world: Stage, to
     librdkafka_tools.commit(source, group, topic, {0: 50, 1: 50})
     until(
         lambda: librdkafka_tools.committed(destination, group, topic).get(1) == 50,
-        60,
-        "the offset behind",
+        what="the offset behind",
     )
     assert librdkafka_tools.committed(destination, group, topic) == {0: 60, 1: 50}
     with librdkafka_tools.consumer(destination, group) as client:
@@ -99,8 +97,7 @@ def test_a_group_that_is_ahead_is_neither_rewound_nor_disturbed(world: Stage, to
         librdkafka_tools.commit(source, marker, topic, {0: 1})
         until(
             lambda: librdkafka_tools.committed(destination, marker, topic) == {0: 1},
-            60,
-            "another group",
+            what="another group",
         )
         assert {p.partition: p.offset for p in client.committed(client.assignment())} == {
             0: 60,
@@ -108,8 +105,7 @@ def test_a_group_that_is_ahead_is_neither_rewound_nor_disturbed(world: Stage, to
         }
     until(
         lambda: librdkafka_tools.committed(destination, group, topic) == {0: 90, 1: 90},
-        60,
-        "after it has left",
+        what="after it has left",
     )
 
 
@@ -130,8 +126,7 @@ def test_an_offset_beyond_the_mirrored_records_is_copied_later(world: Stage, top
     librdkafka_tools.commit(source, group, marked, {0: 3})
     until(
         lambda: librdkafka_tools.committed(destination, group, marked) == {0: 3},
-        60,
-        "the other topic's",
+        what="the other topic's",
     )
     assert librdkafka_tools.committed(destination, group, topic) == {}, (
         "nothing of a paused topic follows"
@@ -151,17 +146,17 @@ def transactions(servers: str, topic: str) -> None:
     The offsets of records and markers alternate, and the next record lies up to seven offsets on.
     """
     producer = Producer({"bootstrap.servers": servers, "transactional.id": topic})
-    producer.init_transactions(30)
+    producer.init_transactions(120)
     for number in range(20):
         producer.begin_transaction()
         for at in range(5):
             for partition in (0, 1):
                 producer.produce(topic, value=f"{number}.{at}", key="k", partition=partition)
-        producer.flush(30)
+        producer.flush(120)
         if number % 3 == 2:
-            producer.abort_transaction(30)
+            producer.abort_transaction(120)
         else:
-            producer.commit_transaction(30)
+            producer.commit_transaction(120)
 
 
 def record_at(servers: str, topic: str, partition: int, offset: int) -> tuple[object, ...]:
@@ -214,8 +209,7 @@ def test_a_copied_offset_points_at_the_same_record(world: Stage, topic: str, pro
         assert committed
         until(
             lambda g=group, t=committed: librdkafka_tools.committed(destination, g, topic) == t,
-            60,
-            "the offsets",
+            what="the offsets",
         )  # type: ignore[misc]
         same_records(world, topic, committed)
 
@@ -243,7 +237,7 @@ def share_from_the_beginning(servers: str, group: str) -> None:
     ]
     resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
     client = librdkafka_tools.admin(servers)
-    client.incremental_alter_configs([resource])[resource].result(30)
+    client.incremental_alter_configs([resource])[resource].result(120)
 
 
 def share_records(servers: str, group: str, topic: str, count: int) -> set[tuple[int, int, bytes]]:
@@ -260,7 +254,7 @@ def share_records(servers: str, group: str, topic: str, count: int) -> set[tuple
             client.commit_sync()
             return len(found) >= count
 
-        until(more, 60, f"{count} records")
+        until(more, what=f"{count} records")
     finally:
         client.close()
     return found
@@ -280,7 +274,7 @@ def records_from(servers: str, topic: str, offsets: dict[int, int]) -> set[tuple
             where = client.position([TopicPartition(topic, index) for index in offsets])
             return all(place.offset >= ends[topic, place.partition] for place in where)
 
-        until(at_the_end, 60, f"the end of {topic}")
+        until(at_the_end, what=f"the end of {topic}")
     return found
 
 
@@ -301,9 +295,14 @@ def test_a_share_group_continues_at_its_start_offsets(world: Stage, topic: str) 
         starts = share_starts(source, group, topic)
         return starts if len(starts) == 2 and min(starts.values()) > 10 else {}
 
-    start_offsets = until(told_late, 60, "start offsets above 10")
+    until(told_late, what="start offsets above 10")
     world.await_no_lag([topic])
-    until(lambda: share_starts(destination, group, topic) == start_offsets, 60, "the start offsets")
+
+    def followed() -> dict[int, int]:
+        starts = share_starts(source, group, topic)
+        return starts if share_starts(destination, group, topic) == starts else {}
+
+    start_offsets = until(followed, what="the start offsets")
     same_records(world, topic, start_offsets)
     expected = records_from(source, topic, start_offsets)
     assert share_records(destination, group, topic, len(expected)) == expected

@@ -28,9 +28,9 @@ from twinlog.local.cluster import LocalCluster
 from twinlog.local.processes import SHORT_LIVED
 from twinlog.mirror.mm2_records import Heartbeat, decode_heartbeat
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
-SECONDS = 120.0
+SECONDS = 240.0
 FILE = """\
 clusters = A, B, C
 A.bootstrap.servers = {A}
@@ -115,7 +115,9 @@ def test_the_end_of_a_chain_sees_the_heartbeats_of_its_beginning(
     ):
         admin = librdkafka_tools.admin(servers["C"])
         until(
-            lambda: {"B.A.heartbeats", "B.A.orders"} <= admin.list_topics(timeout=30).topics.keys(),
+            lambda: (
+                {"B.A.heartbeats", "B.A.orders"} <= admin.list_topics(timeout=120).topics.keys()
+            ),
             SECONDS,
             "the topics of A in C",
             pause=0.5,

@@ -24,7 +24,7 @@ from twinlog.local.ports import HOST
 from twinlog.local.processes import SHORT_LIVED
 from twinlog.local.stage import Stage
 
-pytestmark = [pytest.mark.kerberos, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kerberos]
 
 SERVICE = f"kafka/{HOST}"
 LISTENER = "TICKETS"
@@ -54,7 +54,7 @@ class Place:
         at = ("--bootstrap-server", config.pop("bootstrap.servers"))
         file = self.file("operator", {**config, "mirror.topic.num.partitions": "4"})
         return commands.run(
-            commands.KAFKA_MIRRORS, *at, "--command-config", file, *arguments, seconds=60
+            commands.KAFKA_MIRRORS, *at, "--command-config", file, *arguments, seconds=300
         )
 
 

@@ -1,9 +1,10 @@
 """`twinlog mirror-maker FILE`: a file of MirrorMaker 2, two clusters, flows in both directions."""
 
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import librdkafka_tools
@@ -14,12 +15,12 @@ from waiting import until
 
 from twinlog.local import commands
 from twinlog.local.cluster import LocalCluster
-from twinlog.local.ports import PortClaim
+from twinlog.local.ports import HOST, PortClaim
 from twinlog.local.stage import Stage
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
-SECONDS = 120.0
+SECONDS = 240.0
 FILE = """\
 clusters = east, west
 east.bootstrap.servers = {east}
@@ -63,14 +64,29 @@ def running(stage: Stage, folder: Path, *options: str) -> Iterator[subprocess.Po
         try:
             yield process
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
+            assert process.wait(180) == 0
         finally:
             process.kill()
             process.wait(30)
 
 
+@contextmanager
+def two_ports() -> Iterator[tuple[int, int]]:
+    """Claim two ports that follow each other: each node has one."""
+    with ExitStack() as stack:
+
+        def claimed() -> tuple[int, int] | None:
+            first = stack.enter_context(closing(PortClaim.fresh(1))).ports[0]
+            second = stack.enter_context(closing(PortClaim.again([first + 1])))
+            with socket.socket() as probe:
+                free = probe.connect_ex((HOST, first + 1)) != 0
+            return (first, first + 1) if second.ports and free else None
+
+        yield until(claimed, what="two ports")
+
+
 def topics(servers: str) -> set[str]:
-    return set(librdkafka_tools.admin(servers).list_topics(timeout=30).topics)
+    return set(librdkafka_tools.admin(servers).list_topics(timeout=120).topics)
 
 
 def await_copy(cluster: LocalCluster, topic: str, count: int) -> None:
@@ -92,13 +108,12 @@ def test_active_active_without_cycles_and_a_group_that_follows(
         librdkafka_tools.write(servers, name, librdkafka_tools.simple(count))
     librdkafka_tools.commit(east, group, name, {0: 20})
     with (
-        closing(PortClaim.fresh(1)) as first,
-        closing(PortClaim.again([first.ports[0] + 1])) as second,
-        running(stage, tmp_path, "--metrics-address", str(first.ports[0])),
+        two_ports() as ports,
+        running(stage, tmp_path, "--metrics-address", str(ports[0])),
     ):
         await_copy(stage.destination, f"east.{name}", 50)
         await_copy(stage.source, f"west.{name}", 30)
-        for port in (*first.ports, *second.ports):
+        for port in ports:
             await_ready(f"127.0.0.1:{port}")
 
         def follows() -> bool:

@@ -13,9 +13,9 @@ from waiting import until
 
 from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
-SECONDS = 120.0
+SECONDS = 240.0
 DENY, CLUSTER = Permission.DENY, ResourceType.CLUSTER
 FILE = """\
 clusters = a, b
@@ -59,7 +59,7 @@ def read_as_alice(cluster: Secured, topic: str) -> list[str]:
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
         while True:
-            message = consumer.poll(30)
+            message = consumer.poll(120)
             assert message is not None, f"no answer for {topic}"
             error = message.error()
             if error is None:
@@ -120,7 +120,7 @@ def test_who_reads_a_topic_reads_its_remote_topic_and_nobody_writes_to_it(
         left = {"ALLOW User:mirror DESCRIBE_CONFIGS on TOPIC " + remote, str(own)}
         until(lambda: destination.acls(remote) == left, SECONDS, "the removal of the copies")
         consumer = Consumer({**alice(destination), "group.id": f"readers-{remote}"})
-        error = consumer.list_topics(remote, timeout=30).topics[remote].error
+        error = consumer.list_topics(remote, timeout=120).topics[remote].error
         consumer.close()
         assert error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 

@@ -20,10 +20,10 @@ from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset, decode, enc
 from twinlog.mirror.connect_worker import default_worker
 from twinlog.store.topic_reader import read_whole
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 RATE = 1500.0
-SECONDS = 120.0
+SECONDS = 240.0
 GROUP, OFFSETS = "mm2-prod", "my-offsets"
 """Of MirrorMaker 2's worker in the second test."""
 
@@ -163,7 +163,7 @@ def _recreate(handover: Handover) -> int:
 
 def _remove_topics(stage: Stage, handover: Handover) -> None:
     flow = ("--mirror", f"{handover.alias}-to-b")
-    removed = stage.mirrors("--remove", "--topic", ".*", *flow, "--wait-seconds", "60")
+    removed = stage.mirrors("--remove", "--topic", ".*", *flow, "--wait-seconds", "180")
     assert removed.status == 0, removed
 
 

@@ -9,7 +9,7 @@ from tcp_proxy import PROXIED, Proxies
 
 from twinlog.local.stage import MIRROR, Stage
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 TOPIC = "orders"
 """The load's transactions."""

@@ -57,7 +57,7 @@ def _start(mirror: Ordeal, name: str, environment: Mapping[str, str] | None = No
 def _stop(mirror: Ordeal, name: str) -> None:
     node = mirror.stage.nodes[name]
     node.signal(15)
-    assert node.end(60) == 0
+    assert node.end() == 0
 
 
 def _await_both(mirror: Ordeal) -> None:

@@ -21,9 +21,9 @@ from twinlog.local.cluster import LocalCluster
 from twinlog.local.ports import PortClaim
 from twinlog.local.stage import Stage
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
-SECONDS = 120.0
+SECONDS = 240.0
 KAFKAS = ROOT / "tests" / "data" / "mirror-maker" / "connect-mirror-maker.properties"
 RESOLVER = ROOT / "tests" / "support" / "mapped_names"
 ADDRESSES = "TWINLOG_TEST_ADDRESSES"
@@ -56,7 +56,7 @@ def await_values(cluster: LocalCluster, topic: str, wanted: list[str]) -> None:
 
 
 def topics(cluster: LocalCluster) -> set[str]:
-    return set(librdkafka_tools.admin(cluster.bootstrap_servers).list_topics(timeout=30).topics)
+    return set(librdkafka_tools.admin(cluster.bootstrap_servers).list_topics(timeout=120).topics)
 
 
 def test_kafkas_own_file_copies_in_both_directions(

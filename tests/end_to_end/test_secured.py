@@ -34,7 +34,7 @@ from secured_clusters import (
     token,
 )
 from switchover_process import Switching
-from waiting import until
+from waiting import until, until_async
 
 from twinlog.engines.kafka_ports import KafkaSource
 from twinlog.engines.ports import WHOLE_TOPIC
@@ -56,7 +56,7 @@ from twinlog.store.control_topics import CONFIG_TOPIC, LANES_GROUP, STATE_TOPIC,
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.topic_reader import read_whole
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 WAYS = {
     "mutual-tls": "MUTUAL",
@@ -117,7 +117,7 @@ class Place:
         """Run `kafka-mirrors` as the operator; all output is kept."""
         servers = self.destination.servers("WORD")
         at = ("--bootstrap-server", servers, "--command-config", str(self.operator))
-        done = commands.run(commands.KAFKA_MIRRORS, *at, *arguments, seconds=60)
+        done = commands.run(commands.KAFKA_MIRRORS, *at, *arguments, seconds=300)
         self.said += [done.output, done.errors]
         return done
 
@@ -135,6 +135,10 @@ class Place:
             *("--bootstrap-server", self.destination.servers("WORD"), "--mirror", mirror),
             *("--command-config", str(config), "--source-config", str(source)),
         )
+
+    def await_acls(self, side: Secured, topic: str, wanted: set[str]) -> None:
+        """Wait until a topic has these ACLs: a broker applies what the controller has answered."""
+        until(lambda: side.acls(topic), what=f"{wanted}", good=lambda found: found == wanted)
 
     def as_operator(self) -> KafkaCluster:
         plain = sasl("PLAIN", "operator", PASSWORDS["operator"])
@@ -255,7 +259,7 @@ def test_secrets_appear_in_no_output(place: Place) -> None:
 
 
 def _get(url: str) -> list[dict[str, str]]:
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    with urllib.request.urlopen(url, timeout=120) as answer:
         found: list[dict[str, str]] = json.load(answer)
         return found
 
@@ -352,11 +356,19 @@ def test_each_right_of_an_operator_is_necessary(place: Place) -> None:
     # A principal without Read on states is refused once there are some.
     librdkafka_tools.await_state(place.stage, f"{PREFIX}-plain", 0, "MIRRORING")
 
+    async def created(cluster: KafkaCluster, topics: list[str]) -> None:
+        await create_topics(cluster, [NewTopic(name=name) for name in topics])
+
+        async def known() -> bool:
+            return set(topics) <= (await cluster.refresh(topics)).topics.keys()
+
+        await until_async(known, what="the topics")
+
     async def run() -> None:
         async with place.source.root() as source:
-            await create_topics(source, [NewTopic(name=n) for pair in names for n in pair])
+            await created(source, [n for pair in names for n in pair])
         async with place.destination.root() as destination:
-            await create_topics(destination, [NewTopic(name=taken) for _, taken in names])
+            await created(destination, [taken for _, taken in names])
         async with place.as_operator() as cluster:
             await life(cluster, 0)
             for number, right in enumerate(tried, 1):
@@ -392,13 +404,11 @@ def test_the_documented_rights_suffice_for_every_command(place: Place) -> None:
     librdkafka_tools.write(source, topic, librdkafka_tools.simple(10, 1))
     until(
         lambda: librdkafka_tools.committed(destination, group, topic) == {0: 40},
-        60,
-        "the group's offset",
+        what="the group's offset",
     )
     until(
         lambda: ConsumerView(destination).extents([(topic, 0)])[topic, 0].start == 30,
-        60,
-        "the log start",
+        what="the log start",
     )
     librdkafka_tools.await_state(place.stage, topic, 1, "MIRRORING")
     place.stage.await_no_lag([topic])
@@ -433,23 +443,23 @@ def test_the_destination_is_read_only_until_the_failover(place: Place) -> None:
     begin(place, mirror, topic)
     changing = ("ALTER", "ALTER_CONFIGS", "DELETE", "WRITE")
     guarded = {f"DENY User:alice {one} on TOPIC {topic}" for one in changing}
-    until(lambda: place.destination.acls(topic) == {str(alice), *guarded}, 60, "the guard")
+    until(lambda: place.destination.acls(topic) == {str(alice), *guarded}, what="the guard")
     place.stage.await_no_lag([topic])
     with pytest.raises(AssertionError, match="TOPIC_AUTHORIZATION_FAILED"):
         librdkafka_tools.write("", topic, librdkafka_tools.simple(1), **client)
     admin = AdminClient(client)
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
-        admin.delete_topics([topic])[topic].result(30)
+        admin.delete_topics([topic])[topic].result(120)
     short = ConfigEntry("retention.ms", "1000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[short])
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
-        admin.incremental_alter_configs([resource])[resource].result(30)
+        admin.incremental_alter_configs([resource])[resource].result(120)
     librdkafka_tools.write(source, topic, librdkafka_tools.simple(10, 0, "later"))
     place.stage.await_no_lag([topic])
     done(place.mirrors("--remove", "--topic", topic, "--mirror", mirror))
 
     librdkafka_tools.until_written(topic, client)
-    assert place.destination.acls(topic) == {str(alice)}
+    place.await_acls(place.destination, topic, {str(alice)})
     assert librdkafka_tools.await_state(place.stage, topic, 0, "STOPPED")["last_mirrored_end"] == 20
     done(place.mirrors("--delete", "--mirror", mirror))
 
@@ -476,13 +486,14 @@ def test_a_failover_while_the_source_denies_all_principals(place: Place) -> None
         asyncio.run(place.source.give([alice, frozen, all_frozen]))
         asyncio.run(copied_before(place, mirror, all_frozen))
         everywhere = place.destination.acls
-        until(lambda: str(all_frozen) not in everywhere("*"), 60, "the removal of the copy")
+        until(lambda: str(all_frozen) not in everywhere("*"), what="the removal of the copy")
         asyncio.run(place.source.give([reader]))
-        until(lambda: str(reader) in place.destination.acls(topic), 60, "a look that is complete")
+        until(lambda: str(reader) in place.destination.acls(topic), what="a look that is complete")
         assert str(frozen) not in place.destination.acls(topic)
         assert str(all_frozen) not in everywhere("*")
         said = "2 denial(s) of the source are not copied, because they would stop nodes"
-        assert f"mirror {mirror}: {said}" in place.stage.nodes["node"].log.read_text()
+        log = place.stage.nodes["node"].log
+        until(lambda: f"mirror {mirror}: {said}" in log.read_text(), what=said)
         found = readiness(place, mirror)
         (text,) = (one.text for one in found if one.reason is Reason.ACL and said in one.text)
         assert str(frozen) in text
@@ -538,7 +549,7 @@ class Steady:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        until(lambda: self.written or self.refused, 30, "the first record")
+        until(lambda: self.written or self.refused, what="the first record")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -577,7 +588,7 @@ def test_a_switchover_denies_its_producers(place: Place) -> None:
     with Steady(topic, place.source.as_alice()) as steady:
         switch = place.switching(mirror, "--silence-seconds", "1")
         assert switch.end() == 0, (switch.said, switch.errors)
-        until(lambda: steady.refused, 10, "the refusal")
+        until(lambda: steady.refused, what="the refusal")
     assert steady.refused == "TOPIC_AUTHORIZATION_FAILED"
     assert switch.done == ["READINESS", "PRODUCERS", "SILENCE", "LAG", "GROUPS", "FAILOVER"]
     last = switch.said[-1]
@@ -585,14 +596,14 @@ def test_a_switchover_denies_its_producers(place: Place) -> None:
     for servers in (source, destination):
         assert values(servers, topic) == steady.written
     librdkafka_tools.until_written(topic, place.destination.as_alice())
-    assert place.source.acls(topic) == {str(alice), denial}
-    assert place.destination.acls(topic) == {str(alice)}
+    place.await_acls(place.source, topic, {str(alice), denial})
+    place.await_acls(place.destination, topic, {str(alice)})
     refused = place.mirrors("--delete", "--mirror", mirror)
     assert "twinlog switchover --allow-producers" in refused.errors
     allow = (*commands.TWINLOG, "switchover", *place.switchover(mirror), "--allow-producers")
-    back = commands.run(allow, seconds=60)
+    back = commands.run(allow, seconds=300)
     assert back.output == f"Removed on the source: 1 denial(s)\n{denial}\n", back.errors
-    assert place.source.acls(topic) == {str(alice)}
+    place.await_acls(place.source, topic, {str(alice)})
     done(place.mirrors("--delete", "--mirror", mirror))
 
 
@@ -610,7 +621,7 @@ def values(servers: str, topic: str) -> list[str]:
             (position,) = client.position([TopicPartition(topic, 0)])
             return position.offset >= end
 
-        until(read, 60, f"all of {topic}")
+        until(read, what=f"all of {topic}")
     return found
 
 
@@ -635,30 +646,30 @@ def test_an_aborted_switchover_restores_all_rights(place: Place) -> None:
         killed = place.switching(mirror)
         killed.until_step("SILENCE", "written to")
         killed.kill()
-        assert place.source.acls(topic) == before | {denial}
+        place.await_acls(place.source, topic, before | {denial})
         late = place.switching(mirror, "--step-timeout-seconds", "2")
         assert late.end() == 3
         last = late.said[-1]
         assert (last["result"], last["step"]) == ("UNFINISHED", "SILENCE")
         assert "denials of another switchover" in last["error"]
-        assert place.source.acls(topic) == before | {denial}, "the first one may be running"
+        place.await_acls(place.source, topic, before | {denial})  # the first one may be running
         allowed = place.switching(mirror, "--allow-producers")
         assert allowed.end() == 0, allowed.errors
         assert allowed.said == [{"allowed": [denial], "left": []}]
-        assert place.source.acls(topic) == before
+        place.await_acls(place.source, topic, before)
         librdkafka_tools.until_written(topic, place.source.as_alice())
         interrupted = place.switching(mirror)
         interrupted.until_step("SILENCE", "written to")
-        assert place.source.acls(topic) == before | {denial}
+        place.await_acls(place.source, topic, before | {denial})
         interrupted.terminate()
         assert interrupted.end() == 130
         assert interrupted.said[-1]["result"] == "GONE_BACK"
-        assert place.source.acls(topic) == before
+        place.await_acls(place.source, topic, before)
         interrupted = place.switching(mirror)
         interrupted.until_step("SILENCE", "written to")
         interrupted.interrupt()
         assert interrupted.end() == 130
-        assert place.source.acls(topic) == before
+        place.await_acls(place.source, topic, before)
         librdkafka_tools.until_written(topic, place.source.as_alice())
         stuck = place.switching(mirror)
         stuck.until_step("SILENCE", "written to")
@@ -666,7 +677,7 @@ def test_an_aborted_switchover_restores_all_rights(place: Place) -> None:
             stuck.interrupt()
             assert stuck.end() == 3
             assert "cannot remove the denials: " in stuck.said[-1]["error"]
-            assert place.source.acls(topic) == before | {denial}
+            place.await_acls(place.source, topic, before | {denial})
             again = place.switching(mirror)
             assert again.end() == 3
         assert "needs DESCRIBE on the cluster" in again.said[-1]["error"]
@@ -674,7 +685,7 @@ def test_an_aborted_switchover_restores_all_rights(place: Place) -> None:
         allowed = place.switching(mirror, "--allow-producers")
         assert allowed.end() == 0, allowed.errors
         assert allowed.said == [{"allowed": [denial], "left": []}]
-        assert place.source.acls(topic) == before
+        place.await_acls(place.source, topic, before)
     assert librdkafka_tools.described(place.stage, topic)[0]["wanted"] == "MIRRORING"
     assert place.destination.acls(topic) >= before, "and whom the mirror denies"
 
@@ -682,7 +693,7 @@ def test_an_aborted_switchover_restores_all_rights(place: Place) -> None:
 def delete_records(servers: str, topic: str, offset: int) -> None:
     first = TopicPartition(topic, 0, offset)
     client = librdkafka_tools.admin(servers)
-    client.delete_records([first])[first].result(30)
+    client.delete_records([first])[first].result(120)
 
 
 def done(command: Done) -> None:
@@ -715,7 +726,7 @@ def test_a_partition_resumes_when_a_revoked_right_is_restored(
             row = librdkafka_tools.described(place.stage, topic)[0]
             return "TOPIC_AUTHORIZATION_FAILED" in (row["reason"] or "")
 
-        until(said, 60, "the reason")
+        until(said, what="the reason")
     place.stage.await_no_lag([topic])
     librdkafka_tools.await_state(place.stage, topic, 0, "MIRRORING")
     report = place.stage.check([topic], numbered=False)
@@ -777,7 +788,7 @@ def test_a_node_resumes_when_its_user_is_restored(place: Place) -> None:
 
     asyncio.run(place.destination.delete_user("twinlog"))
     try:
-        until(lambda: not members(), 60, "a group without members")
+        until(lambda: not members(), what="a group without members")
         librdkafka_tools.write(servers, topic, librdkafka_tools.simple(20, 0, "meanwhile"))
     finally:
         asyncio.run(place.destination.set_password("twinlog", PASSWORDS["twinlog"]))

@@ -29,10 +29,12 @@ from twinlog.operations.switchover.records import (
 )
 from twinlog.operations.switchover.switchover import switch_over
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 MIRROR = "everything"
 PARTITIONS = (0, 1)
+OPEN = {"transaction.timeout.ms": 900_000}
+"""No coordinator aborts what a test keeps open."""
 Place = tuple[int, int]
 """Partition and offset of a record."""
 
@@ -110,13 +112,15 @@ def read(client: Consumer, count: int) -> list[Place]:
             found.append((partition, offset))
         return len(found) == count
 
-    until(more, 60, f"{count} records")
+    until(more, what=f"{count} records")
     return found
 
 
 def committed(servers: str, group: str, topic: str) -> dict[int, int]:
     with consumer(servers, group) as client:
-        found = client.committed([TopicPartition(topic, index) for index in PARTITIONS], timeout=30)
+        found = client.committed(
+            [TopicPartition(topic, index) for index in PARTITIONS], timeout=120
+        )
     return {part.partition: part.offset for part in found if part.offset >= 0}
 
 
@@ -136,6 +140,10 @@ def mirrored(stage: Stage, topic: str) -> tuple[str, str]:
     stage.add(topic, MIRROR)
     for partition in PARTITIONS:
         librdkafka_tools.await_state(stage, topic, partition, "MIRRORING")
+    until(
+        lambda: all(row["fresh"] for row in librdkafka_tools.described(stage, topic).values()),
+        what="its status",
+    )
     return source, destination
 
 
@@ -178,9 +186,8 @@ def test_a_planned_switchover_loses_and_duplicates_nothing(world: Stage, topic: 
     source_view, destination_view = ConsumerView(source), ConsumerView(destination)
     places = [(topic, index) for index in PARTITIONS]
     ends = source_view.ends(places)
-    assert destination_view.ends(places) == {one: end + 1 for one, end in ends.items()}, (
-        "and the fence"
-    )
+    fences = {destination_view.ends([one])[one] - end for one, end in ends.items()}
+    assert fences <= {1, 2}, "and one marker or two that fence each partition"
     group_offsets = committed(source, group, topic)
     assert sum(group_offsets.values()) >= 60
     assert committed(destination, group, topic) == group_offsets
@@ -196,7 +203,7 @@ def test_a_planned_switchover_loses_and_duplicates_nothing(world: Stage, topic: 
     assert sorted(first + second) == whole, "nothing lost, nothing twice"
 
     with writing(destination, topic) as producer:
-        until(lambda: producer.totals.committed, 30, "a transaction on the destination")
+        until(lambda: producer.totals.committed, what="a transaction on the destination")
 
 
 def test_groups_that_may_still_commit_first_offsets_are_waited_for(
@@ -208,7 +215,7 @@ def test_groups_that_may_still_commit_first_offsets_are_waited_for(
     """
     source, destination = mirrored(world, topic)
     pending = f"{topic}-pending"
-    producer = Producer({"bootstrap.servers": source, "transactional.id": pending})
+    producer = Producer({"bootstrap.servers": source, "transactional.id": pending, **OPEN})
     producer.init_transactions(librdkafka_tools.SECONDS)
     with ExitStack() as members:
         live = {
@@ -266,17 +273,22 @@ def test_a_switchover_aborts_while_producers_write(world: Stage, topic: str) -> 
 def test_the_producer_of_an_open_transaction_is_named(world: Stage, topic: str) -> None:
     """By readiness, and by a switchover that waits for it."""
     source, destination = mirrored(world, topic)
-    holder = Producer({"bootstrap.servers": source, "transactional.id": f"{topic}-holder"})
+    holder = Producer({"bootstrap.servers": source, "transactional.id": f"{topic}-holder", **OPEN})
     holder.init_transactions(librdkafka_tools.SECONDS)
     holder.begin_transaction()
     holder.produce(topic, partition=1, value="held")
     assert holder.flush(librdkafka_tools.SECONDS) == 0
-    found = asyncio.run(find_readiness({"bootstrap.servers": destination}, MIRROR, topic))
-    texts = {finding.reason: finding.text for finding in found.all_findings()}
-    assert texts[Reason.OPEN_TRANSACTION] == (
+
+    def named() -> str | None:
+        found = asyncio.run(find_readiness({"bootstrap.servers": destination}, MIRROR, topic))
+        texts = {finding.reason: finding.text for finding in found.all_findings()}
+        return texts.get(Reason.OPEN_TRANSACTION)
+
+    text = (
         f"{topic}: 1 of them belong to open transactions (partition 1), "
         f"of transactional id {topic}-holder"
     )
+    until(named, what="the producer in readiness", good=lambda found: found == text)
     switch = switching(world, topic)
     switch.until_step(
         "SILENCE", f"with an open transaction: {topic}-1 (transactional id {topic}-holder)"
@@ -290,7 +302,7 @@ def test_the_producer_of_an_open_transaction_is_named(world: Stage, topic: str) 
 def test_records_written_after_the_last_check_are_named(world: Stage, topic: str) -> None:
     """By a producer that was not stopped, between the last check and the end of mirroring."""
     source, destination = mirrored(world, topic)
-    late = Producer({"bootstrap.servers": source, "transactional.id": f"{topic}-late"})
+    late = Producer({"bootstrap.servers": source, "transactional.id": f"{topic}-late", **OPEN})
     late.init_transactions(librdkafka_tools.SECONDS)
     written: list[int] = []
 
@@ -306,7 +318,7 @@ def test_records_written_after_the_last_check_are_named(world: Stage, topic: str
                 *(cluster, MIRROR, [topic]),
                 producers=Producers(stopped=stopped),
                 silence_s=0.5,
-                timeout_s=60,
+                timeout_s=240,
                 tell=tell,
             )
 

@@ -10,7 +10,7 @@ import kills
 import pytest
 from chaos_harness import ordeal
 
-pytestmark = [pytest.mark.last, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.last, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 PAUSE_SECONDS = 20.0
 """Twice the session timeout."""

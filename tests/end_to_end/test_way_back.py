@@ -13,7 +13,7 @@ from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, Resource
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.stage import Stage
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 REFRESH = ["mirror.metadata.refresh.interval.ms=1000"]
 
@@ -42,17 +42,17 @@ def test_producers_may_write_to_exactly_one_cluster(
         begin(outbound, "there", first.local, second.local)
         begin(return_stage, "back", second.local, first.local)
         outbound.add(topic, "there")
-        until(lambda: {allowed, denied} <= second.acls(topic), 180, "the guard")
+        until(lambda: {allowed, denied} <= second.acls(topic), what="the guard")
         outbound.await_no_lag([topic])
         # Its log is empty, so that it may have no lag before its lane has reported it.
-        until(lambda: librdkafka_tools.described(outbound, topic)[0]["fresh"], 60, "its status")
+        until(lambda: librdkafka_tools.described(outbound, topic)[0]["fresh"], what="its status")
         switch = Switching(
             *("--bootstrap-server", second.local.bootstrap_servers, "--mirror", "there"),
             *("--silence-seconds", "1"),
         )
         assert switch.end() == 0, (switch.said, switch.errors)
         librdkafka_tools.until_written(topic, second.as_alice())
-        assert first.acls(topic) == {allowed, denied}
+        until(lambda: first.acls(topic) == {allowed, denied}, what="the denial of the switchover")
 
         return_stage.add(topic, "back")
         librdkafka_tools.await_state(return_stage, topic, 0, "MIRRORING")
@@ -64,11 +64,11 @@ def test_producers_may_write_to_exactly_one_cluster(
         assert done.status == 0, done.errors
         librdkafka_tools.await_state(return_stage, topic, 0, "STOPPED")
         librdkafka_tools.until_written(topic, first.as_alice())
-        assert first.acls(topic) == {allowed}
+        until(lambda: first.acls(topic) == {allowed}, what="no denial")
 
         second.local.start_broker(1)
         outbound.add(topic, "there")
-        until(lambda: {allowed, denied} <= second.acls(topic), 180, "the guard")
+        until(lambda: {allowed, denied} <= second.acls(topic), what="the guard")
         outbound.await_no_lag([topic])
         report = outbound.check([topic], numbered=False)
         assert report.good, report.problems

@@ -223,7 +223,7 @@ def test_kafka_translates_offsets_by_checkpoints_of_twinlog(
 ) -> None:
     """Goal: RemoteClusterUtils and MirrorClient find the last checkpoint of each partition."""
     utils, properties = java["RemoteClusterUtils"], java.properties(flows.properties)
-    wait = java.seconds(30)
+    wait = java.seconds(120)
     billing = _offsets(utils.translateOffsets(properties, flows.near, "billing", wait))
     assert billing == flows.last["billing"]
     assert billing[TopicPartition(f"{flows.near}.orders", 0)] == (9, "later")
@@ -264,7 +264,7 @@ def test_kafka_finds_the_topics_of_flows(java: MirrorMakerJava, flows: Flows) ->
 def test_the_client_answers_as_kafkas_does(java: MirrorMakerJava, flows: Flows) -> None:
     """Goal: MirrorClient and RemoteClusterUtils return the same for the same topics."""
     utils = java["RemoteClusterUtils"]
-    wait, pattern = java.seconds(30), java["java.util.regex.Pattern"].compile("b.*")
+    wait, pattern = java.seconds(120), java["java.util.regex.Pattern"].compile("b.*")
     policies = (
         {},
         {"replication.policy.separator": "-"},

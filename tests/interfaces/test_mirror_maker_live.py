@@ -21,9 +21,9 @@ from twinlog.local.cluster import DEFAULT_VERSION, LocalCluster
 from twinlog.local.processes import SHORT_LIVED, JavaProgram, ProcessGroup
 from twinlog.store.topic_writer import ALL, Entry, append
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(1200)]
 
-START_S: Final = 200.0
+START_S: Final = 400.0
 """Seconds that MirrorMaker 2 may take to start on a busy machine; 30 on an idle one."""
 RECORDS: Final = 60
 COMMITTED: Final = 40
@@ -79,8 +79,10 @@ async def _write(source: LocalCluster) -> None:
     async with client(source) as cluster:
         await make_topic(cluster, ORDERS.topic, 2)
         entries = [Entry(*ORDERS, None, b"%d" % number) for number in range(RECORDS)]
-        await append(cluster, entries, acks=ALL)
-        await commit_offsets(cluster, "billing", {ORDERS: Committed(COMMITTED, "by hand")})
+        answers = await append(cluster, entries, acks=ALL)
+        assert all(isinstance(answer, int) for answer in answers.values()), answers
+        offsets = {ORDERS: Committed(COMMITTED, "by hand")}
+        assert await commit_offsets(cluster, "billing", offsets) == {ORDERS: None}
 
 
 def _printed(cluster: LocalCluster, topic: str, formatter: str) -> list[dict[str, Any]]:

@@ -350,7 +350,7 @@ from twinlog.lifecycle import creation
 
 async def prepare(*_):
     print("deleted", flush=True)
-    await asyncio.sleep(60)
+    await asyncio.sleep(600)
 
 creation.prepare = prepare
 """
@@ -379,9 +379,13 @@ def test_a_command_interrupted_before_creation_is_completed_by_a_repeat(
         )
         assert process.stdout is not None
         assert (await process.stdout.readline()).strip() == b"deleted"
-        assert topic not in (await old.here.refresh([topic])).topics
+
+        async def gone() -> bool:
+            return topic not in (await old.here.refresh([topic])).topics
+
+        await until_async(gone, what=f"no {topic}")
         process.send_signal(signal.SIGINT)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             output, errors = await process.communicate()
         return process.returncode, output.decode(), errors.decode()
 
@@ -393,7 +397,7 @@ def test_a_command_interrupted_before_creation_is_completed_by_a_repeat(
             (line,) = errors.splitlines()
             assert line.startswith(f"Error: interrupted; deleted already: {topic}; repeat the same")
             again = (*commands.KAFKA_MIRRORS, *arguments)
-            done = await asyncio.to_thread(commands.run, again, seconds=60)
+            done = await asyncio.to_thread(commands.run, again, seconds=300)
             assert (done.status, done.errors) == (0, "")
             assert done.output == f"Added 1 topic(s) to mirror {back}: [{topic}]\n"
             assert old.ends(topic) == [0]

@@ -133,7 +133,7 @@ def test_positions_that_a_group_with_members_has_are_not_deleted(
             await stopped(cluster, flow, topic)
             with librdkafka_tools.consumer(servers, group) as member:
                 member.subscribe([f"a.{topic}"])
-                until(lambda: member.poll(0.5) is None and member.assignment(), 30, "a member")
+                until(lambda: member.poll(0.5) is None and member.assignment(), what="a member")
                 with pytest.raises(UserError, match="NON_EMPTY_GROUP"):
                     await delete_mirror(cluster, flow, forget=partial(forget_flow, cluster))
             assert flow in (await MirrorStore(cluster).snapshot()).mirrors

@@ -27,7 +27,7 @@ from twinlog.mirror.connect_offsets import decode
 from twinlog.mirror.connect_worker import default_worker
 from twinlog.store.topic_reader import read_whole
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker]
 
 TRANSACTIONS = {"transaction.producer": "true"}
 

@@ -29,9 +29,9 @@ from twinlog.store.config_records import MirrorTopic
 from twinlog.store.control_topics import ControlTopics
 from twinlog.store.mirrors import MirrorStore
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker]
 
-PARTITIONS, COUNT, SECONDS = 2, 20, 90.0
+PARTITIONS, COUNT, SECONDS = 2, 20, 240.0
 SOURCE, TARGET = GroupSide.SOURCE, GroupSide.TARGET
 KINDS = pytest.mark.parametrize("transactions", ["false", "true"])
 
@@ -120,7 +120,7 @@ class Begun:
 
 
 def records_of(pair: Pair, remote: str, partition: int) -> list[tuple[int, str]]:
-    names = librdkafka_tools.admin(pair.destination.bootstrap_servers).list_topics(timeout=30)
+    names = librdkafka_tools.admin(pair.destination.bootstrap_servers).list_topics(timeout=120)
     return records(pair.destination, remote, partition) if remote in names.topics else []
 
 
@@ -172,7 +172,7 @@ def test_what_cannot_be_imported_is_refused(pair: Pair, topic: str, transactions
     consumer = Consumer({"bootstrap.servers": begun.source, "group.id": begun.group})
     consumer.subscribe([topic])
     try:
-        until(lambda: consumer.poll(0.2) is None and consumer.assignment(), 60, "the member")
+        until(lambda: consumer.poll(0.2) is None and consumer.assignment(), what="the member")
         assert "has members on the source" in begun.refused()
     finally:
         consumer.close()
@@ -191,7 +191,7 @@ def test_an_offset_behind_records_that_the_source_has_lost_is_refused(
     lost_logs.write(begun.source, topic, *map(str, range(5)))
     with librdkafka_tools.consumer(begun.source, begun.group) as reader:
         reader.assign([confluent_kafka.TopicPartition(topic, 0, COUNT)])
-        read = [reader.poll(60) for _ in range(5)]
+        read = [reader.poll(120) for _ in range(5)]
         assert read[-1] is not None
         assert read[-1].offset() == COUNT + 4
         reader.commit(message=read[-1], asynchronous=False)

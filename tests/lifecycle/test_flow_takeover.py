@@ -36,7 +36,7 @@ from twinlog.store.topic_writer import ALL, Entry, append
 
 pytestmark = pytest.mark.broker
 
-SECONDS = 30.0
+SECONDS = 120.0
 
 
 class Played:
@@ -131,7 +131,9 @@ class Played:
         self, cluster: LocalCluster, name: str, pairs: Sequence[tuple[bytes, bytes | None]]
     ) -> None:
         async with client(cluster) as kafka:
-            await append(kafka, [Entry(name, 0, key, value) for key, value in pairs], acks=ALL)
+            entries = [Entry(name, 0, key, value) for key, value in pairs]
+            answers = await append(kafka, entries, acks=ALL)
+        assert all(isinstance(answer, int) for answer in answers.values()), answers
 
     def begins(self, takeover: str = "compare", **settings: str) -> list[TakenOver]:
         """Where a flow begins."""

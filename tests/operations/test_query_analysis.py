@@ -11,7 +11,7 @@ from twinlog.interfaces.cli.main import main
 from twinlog.kafka.errors import Retriable
 from twinlog.operations import query_analysis
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark]
 
 JSON = {"value.format": "json", "value.schema": "id BIGINT, card STRING"}
 SAME = {"sql": "SELECT record FROM records"}

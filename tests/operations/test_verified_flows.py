@@ -28,9 +28,9 @@ from twinlog.store.offset_records import OffsetRecord
 from twinlog.verify.flow_job import BEFORE, FOREIGN, REPEATED
 from twinlog.verify.verdict import DifferenceKind
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker]
 
-SECONDS = 90.0
+SECONDS = 240.0
 
 
 @pytest.fixture(autouse=True)
@@ -47,17 +47,17 @@ def found(result: Verification) -> list[tuple[str, int, int, str]]:
 def write_transactions(servers: str, topic: str, numbers: range) -> None:
     """Write numbers, ten in a transaction; each third transaction is aborted, and repeated."""
     producer = Producer({"bootstrap.servers": servers, "transactional.id": topic})
-    producer.init_transactions(30)
+    producer.init_transactions(120)
     for first in numbers[::10]:
         for commit in ([False] if first % 30 == 0 else []) + [True]:
             producer.begin_transaction()
             for number in range(first, first + 10):
                 producer.produce(topic, str(number), partition=0, headers={"n": str(number)})
-            producer.flush(30)
+            producer.flush(120)
             if commit:
-                producer.commit_transaction(30)
+                producer.commit_transaction(120)
             else:
-                producer.abort_transaction(30)
+                producer.abort_transaction(120)
 
 
 def test_a_flow_whose_lane_was_killed_is_the_same(pair: Pair, tmp_path: Path) -> None:

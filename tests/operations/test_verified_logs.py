@@ -57,7 +57,7 @@ class Mirrored(NamedTuple):
         """Return the result of `verify`."""
         async with MirrorAdmin({"bootstrap.servers": self.servers[1]}) as admin:
             topic = re.compile(re.escape(self.topic))
-            return await admin.verify(self.mirror, topic, patience_s=3.0)
+            return await admin.verify(self.mirror, topic, patience_s=60.0)
 
 
 @asynccontextmanager

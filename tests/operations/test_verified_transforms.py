@@ -11,7 +11,7 @@ from pathlib import Path
 import librdkafka_tools
 import pytest
 from clients import client
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Producer
 from copied_topic import CopiedTopic
 from lane_processes import lanes
 from tasks_here import run_tasks_here
@@ -32,9 +32,9 @@ from twinlog.verify.flow_job import (
 )
 from twinlog.verify.verdict import DifferenceKind
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker]
 
-SECONDS = 90.0
+SECONDS = 240.0
 BEGAN_MS = int(time.time() * 1000)
 """Brokers delete records with timestamps of former years."""
 MASKED = {
@@ -86,14 +86,14 @@ def send(producer: Producer, topic: str, number: int, card: str = "1234") -> Non
 def write_numbers(servers: str, topic: str, numbers: range) -> None:
     """Write numbers, ten in a transaction; each third one is aborted, and repeated."""
     producer = Producer({"bootstrap.servers": servers, "transactional.id": f"of-{topic}"})
-    producer.init_transactions(30)
+    producer.init_transactions(120)
     for first in numbers[::10]:
         for commits in ([False] if first % 30 == 0 else []) + [True]:
             producer.begin_transaction()
             for number in range(first, min(first + 10, numbers.stop)):
                 send(producer, topic, number)
-            producer.flush(30)
-            producer.commit_transaction(30) if commits else producer.abort_transaction(30)
+            producer.flush(120)
+            producer.commit_transaction(120) if commits else producer.abort_transaction(120)
 
 
 def write_masked(servers: str, topic: str, numbers: Sequence[int]) -> None:
@@ -101,21 +101,13 @@ def write_masked(servers: str, topic: str, numbers: Sequence[int]) -> None:
     producer = Producer({"bootstrap.servers": servers})
     for number in numbers:
         send(producer, topic, number, card="")
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 def set_position(copied: CopiedTopic, offset: int) -> None:
     """Set the position of a flow, as an operator does."""
     group = position_group("twinlog", copied.flow)
-
-    def is_set() -> bool:
-        try:
-            librdkafka_tools.commit(copied.target, group, copied.remote, {0: offset})
-        except KafkaException:  # a new cluster elects its first coordinator
-            return False
-        return True
-
-    until(is_set, what="the position is committed")
+    librdkafka_tools.commit(copied.target, group, copied.remote, {0: offset})
 
 
 def delete_originals(copied: CopiedTopic, before: int) -> None:
@@ -217,7 +209,7 @@ def test_faults_in_a_copy_are_found(pair: Pair) -> None:
         producer = Producer({"bootstrap.servers": copied.source})
         for number in range(40):
             send(producer, copied.topic, number)
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
         write_masked(copied.target, f"vip-{copied.remote}", routed)
         if masked:
             write_masked(copied.target, copied.remote, copies)
@@ -225,7 +217,7 @@ def test_faults_in_a_copy_are_found(pair: Pair) -> None:
             raw = Producer({"bootstrap.servers": copied.target})
             for number in copies:
                 send(raw, copied.remote, number, card="1234" if number == 17 else "")
-            assert raw.flush(30) == 0
+            assert raw.flush(120) == 0
         set_position(copied, 40)
         result = copied.verify()
         assert logs_of(result)[f"vip-{copied.remote}"].counts.compared == len(routed)
@@ -344,7 +336,7 @@ def send_dated(servers: str, topic: str, numbers: Sequence[int], *, named: str =
     for number in numbers:
         at = BEGAN_MS + number - (DAY_MS if number % 3 == 0 else 0)
         producer.produce(topic, f"{named}{number}", None, 0, timestamp=at)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 def day_of(number: int) -> str:

@@ -191,7 +191,7 @@ class Ordeal:
         servers = self.stage.destination.bootstrap_servers
         until(
             lambda: not control_records.read(servers).disagreeing(),
-            60,
+            300,
             "all states as they are wanted",
         )
         found = control_records.read(servers)
@@ -217,7 +217,7 @@ def prove(mirrors: Sequence[Ordeal], *, may_fail: bool = False) -> Proof:
     """
     first = mirrors[0]
     totals = [mirror.end() for mirror in mirrors]
-    until(lambda: not first.unwell(), 30, "all partitions MIRRORING or STOPPED")
+    until(lambda: not first.unwell(), 300, "all partitions MIRRORING or STOPPED")
     steps = first.check_ways()
     said = [one for node in first.stage.nodes.values() for one in node.said()]
     assert may_fail or not [one for one in said if one["failed"]], "a partition was FAILED"
@@ -320,7 +320,7 @@ class Trials:
 def leaders(cluster: LocalCluster) -> list[int]:
     """Return the brokers that lead partitions of topics, internal topics left out."""
     client = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 2})
-    topics = client.list_topics(timeout=LOOK_SECONDS).topics
+    topics = client.list_topics(timeout=librdkafka_tools.SECONDS).topics
     return sorted(
         {
             partition.leader
@@ -343,4 +343,4 @@ def await_in_sync(cluster: LocalCluster) -> None:
         every = [partition for topic in topics for partition in topic.partitions.values()]
         return all(len(one.isrs) == len(one.replicas) for one in every)
 
-    until(in_sync, 120, "all replicas in sync")
+    until(in_sync, 300, "all replicas in sync")

@@ -21,7 +21,7 @@ from twinlog.store.state_records import (
     decode,
 )
 
-SECONDS = 30.0
+SECONDS = 120.0
 RESTS = {
     Wanted.MIRRORING: {State.MIRRORING},
     Wanted.PAUSED: {State.PAUSED, State.UNKNOWN, State.FAILED},

@@ -23,7 +23,7 @@ from twinlog.store.offset_log import OFFSETS_TOPIC, StoredOffsets, read_offsets
 from twinlog.store.offset_records import OffsetRecord, encode
 from twinlog.store.topic_writer import ALL, Entry, append
 
-SECONDS = 90.0
+SECONDS = 240.0
 
 
 class CopiedTopic:
@@ -86,7 +86,7 @@ class CopiedTopic:
 
         async def run() -> Verification:
             async with MirrorAdmin({"bootstrap.servers": self.target}) as admin:
-                return await admin.verify(self.flow if flow == "" else flow, patience_s=5.0)
+                return await admin.verify(self.flow if flow == "" else flow, patience_s=60.0)
 
         return asyncio.run(run())
 

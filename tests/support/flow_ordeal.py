@@ -248,14 +248,18 @@ class FlowOrdeal:
         topic, index = partition
         remote = [(f"{_PREFIX}{topic}", index)]
         view = ConsumerView(self.stage.destination.bootstrap_servers)
-        until(lambda: view.stable(remote) == view.ends(remote), 60, f"no transaction in {remote}")
+        until(
+            lambda: view.stable(remote) == view.ends(remote),
+            CATCH_UP_SECONDS,
+            f"no transaction in {remote}",
+        )
 
     def _check_ways(self) -> int:
         """Check that every stored transition was allowed; return how many there were."""
         servers = self.stage.destination.bootstrap_servers
         until(
             lambda: not control_records.read(servers).disagreeing(),
-            60,
+            CATCH_UP_SECONDS,
             "all states as they are wanted",
         )
         book = control_records.read(servers)

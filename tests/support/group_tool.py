@@ -21,7 +21,7 @@ def consumer_groups(servers: str, *words: str) -> str:
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=True,
     )
     return done.stdout

@@ -72,7 +72,7 @@ def kill_jvm(mirror: Ordeal, node: str, *arguments: str) -> None:
 
     def strike() -> None:
         process_tree.end(jvm)
-        until(lambda: not driver.alive, 60, "the end of a node that has lost its JVM")
+        until(lambda: not driver.alive, 300, "the end of a node that has lost its JVM")
         said = driver.log.read_text(errors="replace").splitlines()
         assert any(line.startswith("Error: Spark's JVM has ended") for line in said), said
         mirror.stage.start_node(node, *arguments)
@@ -87,7 +87,7 @@ def kill_executor(mirror: Ordeal, spark: SparkCluster) -> None:
         found = [executor for number in spark.workers for executor in spark.executors(number)]
         return found if len(found) == LANES else []
 
-    found = until(there, 60, "an executor for each lane")
+    found = until(there, 300, "an executor for each lane")
     mirror.kill(lambda: process_tree.end(mirror.random.choice(found)))
 
 
@@ -98,7 +98,7 @@ def kill_spark_worker(mirror: Ordeal, spark: SparkCluster) -> None:
         every = {number: spark.lanes(number) for number in spark.workers}
         return [number for number, lanes in every.items() if lanes]
 
-    victim = mirror.random.choice(until(with_lanes, 60, "a worker with lanes"))
+    victim = mirror.random.choice(until(with_lanes, 300, "a worker with lanes"))
     others = [lane for number in spark.workers if number != victim for lane in spark.lanes(number)]
     mirror.kill(lambda: spark.kill_worker(victim))
     assert all(lane.alive() for lane in others), "lanes of another worker were touched"
@@ -153,7 +153,7 @@ def await_quorum(cluster: LocalCluster, without: Collection[int] = ()) -> Quorum
             return None
         return found if found.leader >= 0 and found.leader not in without else None
 
-    first = until(ask, 60, "an active controller")
+    first = until(ask, 300, "an active controller")
 
     def caught_up() -> Quorum | None:
         found = ask()
@@ -163,7 +163,7 @@ def await_quorum(cluster: LocalCluster, without: Collection[int] = ()) -> Quorum
             return None
         return found
 
-    return until(caught_up, 60, "controllers that have all of the metadata log")
+    return until(caught_up, 300, "controllers that have all of the metadata log")
 
 
 def kill_only_broker(mirror: Ordeal, cluster: LocalCluster) -> None:

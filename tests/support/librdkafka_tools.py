@@ -2,11 +2,11 @@
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     ConfigResource,
@@ -20,7 +20,15 @@ from twinlog.local import commands
 from twinlog.local.commands import Done
 from twinlog.local.stage import Stage
 
-SECONDS = 30.0
+SECONDS = 120.0
+T = TypeVar("T")
+_NO_COORDINATOR = {
+    KafkaError._TIMED_OUT,
+    KafkaError._WAIT_COORD,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+}
 _BEGAN_MS = int(time.time() * 1000)
 """The start of this process: brokers delete records with timestamps years ago."""
 
@@ -110,7 +118,7 @@ def until_written(topic: str, client: Mapping[str, Any]) -> None:
             return False
         return True
 
-    until(written, 2 * SECONDS, "a write")
+    until(written, SECONDS, "a write")
 
 
 def simple(count: int, partition: int = 0, text: str = "v") -> list[Sequence[Any]]:
@@ -136,20 +144,36 @@ def consumer(servers: str, group: str, protocol: str = "classic") -> Iterator[Co
 
 def commit(servers: str, group: str, topic: str, offsets: dict[int, int]) -> None:
     """Commit offsets without being a member of the group."""
+    places = [TopicPartition(topic, index, offset) for index, offset in offsets.items()]
     with consumer(servers, group) as client:
-        client.commit(
-            offsets=[TopicPartition(topic, index, offset) for index, offset in offsets.items()],
-            asynchronous=False,
-        )
+        _of_coordinator(lambda: client.commit(offsets=places, asynchronous=False))
 
 
 def committed(servers: str, group: str, topic: str) -> dict[int, int]:
+    places = [TopicPartition(topic, index) for index in (0, 1)]
     with consumer(servers, group) as client:
-        found = client.committed([TopicPartition(topic, index) for index in (0, 1)], timeout=30)
+        found = _of_coordinator(lambda: client.committed(places, timeout=SECONDS))
     return {part.partition: part.offset for part in found if part.offset >= 0}
 
 
-def twinlog(*arguments: str, seconds: float = 120.0) -> Done:
+def _of_coordinator(ask: Callable[[], T]) -> T:
+    """Ask until the group has a coordinator: a new cluster elects its first one."""
+    answers: list[T] = []
+
+    def answered() -> bool:
+        try:
+            answers.append(ask())
+        except KafkaException as error:
+            if error.args[0].code() not in _NO_COORDINATOR:
+                raise
+            return False
+        return True
+
+    until(answered, what="a coordinator that answers")
+    return answers[0]
+
+
+def twinlog(*arguments: str, seconds: float = 300.0) -> Done:
     """Run `twinlog`."""
     return commands.run(commands.TWINLOG, *arguments, seconds=seconds)
 
@@ -187,7 +211,7 @@ def described(stage: Stage, topic: str) -> dict[int, dict[str, Any]]:
 
 
 def await_state(
-    stage: Stage, topic: str, partition: int, state: str, seconds: float = 120.0
+    stage: Stage, topic: str, partition: int, state: str, seconds: float = 300.0
 ) -> dict[str, Any]:
     """Wait until a partition has a state; return its row."""
     return until(
@@ -210,7 +234,7 @@ def await_shares(stage: Stage, count: int) -> None:
         shares = [len(member.assignment.topic_partitions) for member in group.members]
         return len(shares) == count and all(shares)
 
-    until(shared, 120, f"state partitions at each of {count} lanes")
+    until(shared, 300, f"state partitions at each of {count} lanes")
 
 
 def transactions(where: str, topic: str, count: int) -> None:

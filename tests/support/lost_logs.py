@@ -12,7 +12,7 @@ from twinlog.kafka.log.batch import Header, batches
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
 
-SECONDS = 90.0
+SECONDS = 240.0
 
 
 def log_file(cluster: LocalCluster, log: TopicPartition) -> Path:
@@ -52,7 +52,7 @@ def write(servers: str, topic: str, *values: str, partition: int = 0) -> None:
     for value in values:
         headers = [("vip", b"")] if value.startswith("v") else []
         producer.produce(topic, value, partition=partition, headers=headers)
-        assert producer.flush(60) == 0
+        assert producer.flush(120) == 0
 
 
 def values(pair: Pair, topic: str, partition: int) -> list[bytes]:

@@ -46,7 +46,7 @@ from twinlog.local.cluster import LocalCluster
 from twinlog.local.processes import SHORT_LIVED
 
 CONDITIONS = ("renamed", "identity", "killed", "tls", "transactional")
-SECONDS = 60.0
+SECONDS = 240.0
 WORKERS = 8
 """Cases at once: they wait most of their time."""
 PAUSE = 0.5
@@ -133,7 +133,7 @@ class Two:
         producer = Producer(
             {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": uuid.uuid4().hex}
         )
-        producer.init_transactions(30)
+        producer.init_transactions(120)
         for first in range(0, len(values), 7):
             for aborted in (True, False):
                 producer.begin_transaction()
@@ -141,10 +141,10 @@ class Two:
                     text = f"aborted {value}" if aborted else value
                     producer.produce(topic, text, partition=partition)
                 if aborted:
-                    producer.flush(30)
-                    producer.abort_transaction(30)
+                    producer.flush(120)
+                    producer.abort_transaction(120)
                 else:
-                    producer.commit_transaction(30)
+                    producer.commit_transaction(120)
 
     def values(self, cluster: LocalCluster, topic: str, partition: int = 0) -> list[str]:
         """The committed records; none while the topic does not exist."""
@@ -203,7 +203,7 @@ class Two:
         try:
             consumer.assign([TopicPartition(topic, partition)])
             while True:
-                message = consumer.poll(30)
+                message = consumer.poll(120)
                 assert message is not None, f"no answer for {topic}"
                 error = message.error()
                 if error is None:
@@ -231,7 +231,7 @@ class Two:
         ]
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
         admin = librdkafka_tools.admin(cluster.bootstrap_servers)
-        admin.incremental_alter_configs([resource])[resource].result(30)
+        admin.incremental_alter_configs([resource])[resource].result(120)
 
     def await_configs(self, cluster: LocalCluster, topic: str, **wanted: str) -> None:
         """Wait until a topic has these configurations (`_` for `.`)."""
@@ -249,7 +249,9 @@ class Two:
 
     def topics(self, cluster: LocalCluster) -> set[str]:
         """The names of all topics."""
-        return set(librdkafka_tools.admin(cluster.bootstrap_servers).list_topics(timeout=30).topics)
+        return set(
+            librdkafka_tools.admin(cluster.bootstrap_servers).list_topics(timeout=120).topics
+        )
 
     def row(self, flow: str, topic: str) -> dict[str, Any]:
         """What `kafka-mirrors --describe` shows of a topic's first partition; empty: nothing."""

@@ -116,4 +116,4 @@ def mirror_maker_java(folder: Path, version: str = DEFAULT_VERSION) -> Iterator[
         finally:
             gateway.shutdown()
             process.stdin.close()  # with die_on_exit, this is what ends it
-            process.wait(timeout=30)
+            process.wait(timeout=120)

@@ -12,7 +12,7 @@ from waiting import until
 from twinlog.local import commands
 from twinlog.local.identity import identity_of
 
-END_SECONDS = 60.0
+END_SECONDS = 180.0
 LINES = 80
 
 

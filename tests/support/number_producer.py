@@ -40,7 +40,7 @@ class NumberProducer:
 
     def _write(self) -> None:
         producer = Producer(self._properties)
-        producer.init_transactions(30)
+        producer.init_transactions(120)
         number, rng = 0, random.Random(7)
         while not self._stop.is_set():
             producer.begin_transaction()
@@ -49,9 +49,9 @@ class NumberProducer:
                 partition = each % self._partitions
                 producer.produce(self._topic, partition=partition, **self._record(each))
             if rng.random() < 0.2:
-                producer.abort_transaction(30)
+                producer.abort_transaction(120)
             else:
-                producer.commit_transaction(30)
+                producer.commit_transaction(120)
                 self._committed += numbers
             number = numbers.stop
             self._stop.wait(0.01)
@@ -59,5 +59,5 @@ class NumberProducer:
     def end(self) -> list[int]:
         """End it; return the numbers of committed transactions."""
         self._stop.set()
-        self._thread.join(60)
+        self._thread.join()
         return self._committed

@@ -24,8 +24,8 @@ DAEMON = "-m twinlog.runtime.daemon"
 DRIVER = "org.apache.spark.deploy.SparkSubmit"
 SESSION = "-m twinlog.runtime.dataframe_worker"
 EXECUTOR = "CoarseGrainedExecutorBackend"
-START_SECONDS = 90.0
-SPARK_SECONDS = 180.0
+START_SECONDS = 300.0
+SPARK_SECONDS = 300.0
 """How long the Spark beside a lane may take to start, and to have a worker."""
 
 

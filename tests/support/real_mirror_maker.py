@@ -35,10 +35,9 @@ from twinlog.local.identity import identity_of
 from twinlog.local.processes import SHORT_LIVED, JavaProcess, JavaProgram, ProcessGroup
 
 PARTITIONS: Final = 3
-START_S: Final = 150.0
+START_S: Final = 400.0
 """Seconds that MirrorMaker 2, or a node, may take to start on a busy machine."""
-END_S: Final = 120.0
-_LOOK_S: Final = 10.0
+END_S: Final = 300.0
 _LINE: Final = re.compile(
     r"(?P<topic>[\w.-]+)-(?P<partition>\d+): begins at offset (?P<begin>\d+), MirrorMaker 2 has "
     r"recorded (?:nothing|offset (?P<recorded>\d+))"
@@ -127,7 +126,7 @@ class Handover:
                 )
             self.written = max(self.written, due)
             producer.poll(0.01)
-        assert producer.flush(60) == 0
+        assert producer.flush(120) == 0
 
     # ---- programs ------------------------------------------------------------------------------
 
@@ -160,11 +159,18 @@ class Handover:
         A log that grows all the time has no last record that one could read up to.
         """
         partitions = [(self.remote, index) for index in range(PARTITIONS)]
-        try:
-            ends = ConsumerView(self.target.bootstrap_servers, _LOOK_S).ends(partitions)
-        except (KafkaException, TimeoutError, LocalError):
-            return [0] * PARTITIONS
-        return [max(0, ends[partition]) for partition in partitions]
+        servers = self.target.bootstrap_servers
+
+        def found() -> list[int]:
+            if self.remote not in librdkafka_tools.admin(servers).list_topics(timeout=END_S).topics:
+                return [0] * PARTITIONS
+            try:
+                ends = ConsumerView(servers).ends(partitions)
+            except (KafkaException, TimeoutError, LocalError):
+                return []  # a busy broker is no empty log
+            return [max(0, ends[partition]) for partition in partitions]
+
+        return until(found, END_S, f"the ends of {self.remote}")
 
     def place(self, number: int) -> int:
         """Where a number is in its remote partition, in which it has to be."""
@@ -173,7 +179,7 @@ class Handover:
         consumer = Consumer({**settings, "isolation.level": "read_committed"})
         try:
             consumer.assign([partition])
-            while (message := consumer.poll(_LOOK_S)) is not None:
+            while (message := consumer.poll(END_S)) is not None:
                 assert message.error() is None, message.error()
                 if message.value() == b"%d" % number:
                     return int(message.offset())
@@ -184,7 +190,7 @@ class Handover:
     def refused(self, *arguments: str) -> str:
         """Run twinlog on the file, which does not begin; return what it says."""
         done = commands.run(
-            commands.TWINLOG, "mirror-maker", str(self.file), *arguments, seconds=120
+            commands.TWINLOG, "mirror-maker", str(self.file), *arguments, seconds=START_S
         )
         assert done.status != 0, done.output
         return done.errors
@@ -192,7 +198,7 @@ class Handover:
     def twinlog_ends(self, *arguments: str) -> str:
         """Run twinlog on the file to its end; return what it says."""
         done = commands.run(
-            commands.TWINLOG, "mirror-maker", str(self.file), *arguments, seconds=120
+            commands.TWINLOG, "mirror-maker", str(self.file), *arguments, seconds=START_S
         )
         assert done.status == 0, done
         return done.errors
@@ -218,7 +224,7 @@ class Handover:
                     _kill_all(process)
                 else:
                     process.send_signal(signal.SIGTERM)
-                    assert process.wait(60) == 0
+                    assert process.wait(END_S) == 0
             finally:
                 process.kill()
                 process.wait(30)

@@ -24,7 +24,7 @@ def raw_records(cluster: LocalCluster, topic: str, partition: int = 0) -> list[t
     try:
         consumer.assign([TopicPartition(topic, partition, 0)])
         while True:
-            message = consumer.poll(20)
+            message = consumer.poll(60)
             if message is None:
                 return []
             error = message.error()

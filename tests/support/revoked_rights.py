@@ -167,7 +167,7 @@ class Guarded:
                 and (row["state"] != "FAILED" or loss.reason not in (row["reason"] or ""))
             ]
 
-        until(lambda: not unsaid(), 60, f"what is missing is said: {loss.reason}; {unsaid()}")
+        until(lambda: not unsaid(), what=f"what is missing is said: {loss.reason}; {unsaid()}")
 
     @staticmethod
     def _user(cluster: Secured, name: str, topics: Collection[str], reason: str) -> Loss:

@@ -44,6 +44,8 @@ class Scene:
         self.user = {"bootstrap.servers": self.servers[1]}
         """The client properties of the user that asks for the readiness."""
         self._rows: defaultdict[int, dict[MirrorPartition, PartitionStatus]] = defaultdict(dict)
+        self._fresh: set[int] = set()
+        """The state partitions whose last report was of its own time."""
 
     async def topic(self, name: str) -> MirrorTopic | None:
         """Return the stored record of a topic of the mirror."""
@@ -82,7 +84,19 @@ class Scene:
                 destination_end=end,
                 source_time_ms=time_ms,
             )
+        self._fresh = self._fresh - written | (set() if age_s else written)
         await write(self.destination, *(self._status(number, time_ms) for number in written))
+
+    async def _report_again(self) -> None:
+        """Write recent reports again: they grow old on a machine that stands still."""
+        time_ms = int(time.time() * 1000)
+        for number in self._fresh:
+            self._rows[number] = {
+                name: replace(row, source_time_ms=time_ms)
+                for name, row in self._rows[number].items()
+            }
+        if self._fresh:
+            await write(self.destination, *(self._status(at, time_ms) for at in self._fresh))
 
     def _status(self, number: int, time_ms: int) -> Entry:
         """Build a lane's status of a state partition, with all topics of the mirror in it."""
@@ -97,6 +111,7 @@ class Scene:
         stale = [self._status(number, 0)._replace(value=None) for number in self._rows]
         await write(self.destination, *stale)
         self._rows.clear()
+        self._fresh.clear()
 
     async def asked_while_reported(self, topic: MirrorTopic, end: int) -> Readiness:
         """Return the readiness while a lane continues to report this log end offset."""
@@ -111,6 +126,7 @@ class Scene:
         await self.store.change(lambda now: [dead(now.mirrors[self.mirror])])
 
     async def readiness(self, topic: str = ".*") -> Readiness:
+        await self._report_again()
         return await find_readiness(self.user, self.mirror, topic)
 
 
@@ -161,7 +177,7 @@ def foreign_member(scene: Scene, topic: str, protocol: str = "classic") -> Itera
     )
     consumer.subscribe([topic])
     try:
-        until(lambda: (consumer.poll(0.1), consumer.assignment())[1], 30, "membership")
+        until(lambda: (consumer.poll(0.1), consumer.assignment())[1], what="membership")
         yield
     finally:
         consumer.close()

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from prometheus_client.parser import text_string_to_metric_families
 from waiting import until
 
-SECONDS = 10.0
-START_SECONDS = 180.0
+SECONDS = 60.0
+START_SECONDS = 300.0
 
 
 class Scraped(NamedTuple):

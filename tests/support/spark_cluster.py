@@ -28,7 +28,7 @@ from twinlog.runtime.session import AUTHENTICATED
 
 CORES = 2
 MEMORY = "2g"
-START_SECONDS = 60.0
+START_SECONDS = 240.0
 LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 

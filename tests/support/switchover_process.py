@@ -47,7 +47,7 @@ class Switching:
 
     def end(self) -> int:
         """Read the remaining output; return the exit status."""
-        output, self.errors = self._process.communicate(timeout=60)
+        output, self.errors = self._process.communicate(timeout=300)
         self.said += [json.loads(line) for line in output.splitlines()]
         assert "Traceback" not in self.errors, self.errors
         return self._process.returncode

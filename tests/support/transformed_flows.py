@@ -66,12 +66,12 @@ def consumed(
     )
     found: defaultdict[int, list[tuple[bytes, object]]] = defaultdict(list)
     try:
-        if topic not in consumer.list_topics(timeout=30).topics:
+        if topic not in consumer.list_topics(timeout=120).topics:
             return found
         consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
         ended: set[int] = set()
         while len(ended) < partitions:
-            message = consumer.poll(30)
+            message = consumer.poll(120)
             assert message is not None
             if message.error() is not None:
                 ended.add(message.partition())

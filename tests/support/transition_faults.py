@@ -26,7 +26,7 @@ from twinlog.local.stage import MIRROR, Stage
 PARTITIONS: Final = 4
 MOMENT_SECONDS: Final = 1.5
 """A transition on a live node takes about a second, most of which is its command's start."""
-ARRIVE_SECONDS: Final = 120.0
+ARRIVE_SECONDS: Final = 300.0
 WRITE_PAUSE_SECONDS: Final = 0.02
 OTHER: Final = "other"
 """The name of a second mirror, for which commands race."""
@@ -146,7 +146,9 @@ def remove(mirror: Ordeal, strike: Strike) -> None:
         _command(mirror, "--add", "--topic", topic)
         _await_states(mirror.stage, topic, "MIRRORING")
         until(
-            lambda: min(_ends(mirror.stage, topic).values()) > 20, 60, "records of each partition"
+            lambda: min(_ends(mirror.stage, topic).values()) > 20,
+            ARRIVE_SECONDS,
+            "records of each partition",
         )
         since = _strike_during(mirror, strike, "--remove", "--topic", topic)
         rows = _await_states(mirror.stage, topic, "STOPPED")
@@ -162,7 +164,11 @@ def remove_without_source(mirror: Ordeal) -> None:
     with written(stage.source.bootstrap_servers, topic):
         _command(mirror, "--add", "--topic", topic)
         _await_states(stage, topic, "MIRRORING")
-        until(lambda: min(_ends(stage, topic).values()) > 20, 60, "records of each partition")
+        until(
+            lambda: min(_ends(stage, topic).values()) > 20,
+            ARRIVE_SECONDS,
+            "records of each partition",
+        )
         mirror.await_moment()
         since = time.monotonic()
         stage.source.kill(broker.node_id)

@@ -128,7 +128,7 @@ def await_tiered(cluster: LocalCluster, topic: str) -> None:
     def begins_above() -> bool:
         return min(int(one.stem) for one in log.glob("*.log")) > 0
 
-    until(begins_above, 60, f"remote segments of {topic}")
+    until(begins_above, 240, f"remote segments of {topic}")
 
 
 def empty_last_segment(cluster: LocalCluster, topic: str) -> None:
@@ -178,5 +178,5 @@ def write_sizes(
             else:
                 break
         producer.poll(0)
-    assert producer.flush(60) == 0
+    assert producer.flush(120) == 0
     assert not failures, failures[0]

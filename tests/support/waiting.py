@@ -6,12 +6,14 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+SECONDS = 120.0
+"""The usual deadline: a busy machine may stand still for tens of seconds."""
 _POLL_SECONDS = 0.05
 
 
 def until(
     look: Callable[[], T],
-    seconds: float = 30.0,
+    seconds: float = SECONDS,
     what: str = "the condition",
     *,
     good: Callable[[T], bool] = bool,
@@ -26,7 +28,7 @@ def until(
 
 
 async def until_async(
-    condition: Callable[[], Awaitable[T]], seconds: float = 30.0, what: str = "the condition"
+    condition: Callable[[], Awaitable[T]], seconds: float = SECONDS, what: str = "the condition"
 ) -> T:
     """Poll in an event loop; a condition that hangs is cancelled at the deadline."""
     last: T | None = None

@@ -94,7 +94,7 @@ def test_offsets_follow_a_rewound_group(
             with librdkafka_tools.consumer(pair.destination.bootstrap_servers, group) as member:
                 member.subscribe([topic])
                 # A commit needs a record that was read, and that needs an assignment.
-                until(lambda: member.poll(0.2), 60, "a record")
+                until(lambda: member.poll(0.2), what="a record")
                 assert await follow(1, node) == Committed(2, "of 2"), "it has a member"
                 member.commit(asynchronous=False)
             own = (await committed_offsets(destination, group))[partition]
@@ -182,7 +182,7 @@ def read_to(servers: str, group: str, place: TopicPartition, end: int) -> list[b
             values.append(message.value())
             return message.offset() == end - 1
 
-        until(at_end, 60, f"offset {end} of {place}")
+        until(at_end, what=f"offset {end} of {place}")
         member.commit(offsets=[Place(place.topic, place.partition, end)], asynchronous=False)
     return values
 
@@ -219,7 +219,7 @@ def test_a_group_with_thousands_of_partitions_is_copied(
                 """Return whether all is copied; the destination must lead all partitions first."""
                 return await sync.sync(source, mirror, include, partitions) == 0
 
-            await until_async(complete, 60, "a complete check")
+            await until_async(complete, what="a complete check")
             assert await committed_offsets(destination, group) == offsets
             size = len((await read_groups(destination, mirror)).groups[group].partitions)
             assert size == count
@@ -290,7 +290,7 @@ def test_readiness_reports_groups_that_would_repeat_or_skip_records(
             await commit(source, names["behind"], {partition: Committed(8)})
             await commit(source, names["rewound"], {partition: Committed(1)})
             admin = AdminClient({"bootstrap.servers": pair.source.bootstrap_servers})
-            admin.delete_consumer_groups([names["deleted"]])[names["deleted"]].result(30)
+            admin.delete_consumer_groups([names["deleted"]])[names["deleted"]].result(120)
 
             live = findings_by_reason(await facts(destination))
             assert Reason.GROUP_UNREADABLE not in live, "without an authorizer all are listed"

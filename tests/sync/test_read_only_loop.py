@@ -59,7 +59,7 @@ def test_a_slow_mirror_does_not_delay_others(monkeypatch: pytest.MonkeyPatch) ->
         async def all_again() -> bool:
             return all(looks[mirror.name] >= 3 for mirror in MIRRORS[1:])
 
-        await until_async(all_again, 10, "the other mirrors")
+        await until_async(all_again, what="the other mirrors")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert asyncio.all_tasks() == {asyncio.current_task()}

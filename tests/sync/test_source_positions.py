@@ -201,7 +201,7 @@ def test_a_group_with_members_is_not_touched(
         )
         consumer.subscribe([topic])
         try:
-            until(lambda: consumer.poll(0.2) is None and consumer.assignment(), 60, "the member")
+            until(lambda: consumer.poll(0.2) is None and consumer.assignment(), what="the member")
             with caplog.at_level(logging.WARNING):
                 assert [await flow.report(), await flow.report()] == [1, 1]
             (line,) = [record.getMessage() for record in caplog.records]

@@ -33,7 +33,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, Resou
 from twinlog.local.errors import LocalError
 from twinlog.local.writers import Numbers
 
-ADMIN_SECONDS: Final = 20.0
+ADMIN_SECONDS: Final = 120.0
 MAX_PROBLEMS: Final = 5
 """How many problems of a partition are reported."""
 _BATCH: Final = 2000

@@ -32,7 +32,7 @@ from twinlog.local.node_processes import NodeProcesses, PortTakenError, Settings
 from twinlog.local.ports import HOST, PortClaim
 
 DEFAULT_VERSION = "4.3.1"
-_SHUTDOWN_SECONDS = 60.0
+_SHUTDOWN_SECONDS = 180.0
 _PORT_ATTEMPTS = 3
 STATE_FILE = "cluster.json"
 

@@ -43,7 +43,7 @@ class Done:
     errors: str
 
 
-def run(command: Sequence[str], *arguments: str, seconds: float = 120.0) -> Done:
+def run(command: Sequence[str], *arguments: str, seconds: float = 300.0) -> Done:
     """Run a command to its end.
 
     Raises:
@@ -150,7 +150,7 @@ class Reporting:
         """Kill the command (SIGKILL)."""
         self._process.kill()
 
-    def end(self, seconds: float = 60.0) -> int | None:
+    def end(self, seconds: float = 180.0) -> int | None:
         """End the command as a user does (SIGTERM); return its exit status.
 
         Raises:

@@ -61,7 +61,7 @@ TOPICS: Final = {
 }
 """Partitions and configurations."""
 
-_ADMIN_SECONDS: Final = 30.0
+_ADMIN_SECONDS: Final = 120.0
 
 
 class Load:

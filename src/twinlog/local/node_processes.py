@@ -20,7 +20,7 @@ from twinlog.local.processes import (
     last_error,
 )
 
-_START_SECONDS = 90.0
+_START_SECONDS = 240.0
 _POLL_SECONDS = 0.03
 _CONTROLLER_HEAP = "256m"
 

@@ -171,7 +171,7 @@ class ProcessGroup:
             )
         return self._adopt(popen)
 
-    def run(self, program: JavaProgram, seconds: float = 60.0) -> str:
+    def run(self, program: JavaProgram, seconds: float = 240.0) -> str:
         """Run a program to its end and return its standard output (Kafka's console tools).
 
         Raises:

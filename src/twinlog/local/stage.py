@@ -37,10 +37,10 @@ BROKERS: Final = {
 ON_TWO: Final = {"min.insync.replicas": "2"}
 """With three brokers an acknowledged record is on two brokers: one broker may be killed."""
 
-COMMAND_SECONDS: Final = 60.0
-VERIFY_SECONDS: Final = 180.0
-NO_LAG_SECONDS: Final = 180.0
-NODE_END_SECONDS: Final = 60.0
+COMMAND_SECONDS: Final = 240.0
+VERIFY_SECONDS: Final = 300.0
+NO_LAG_SECONDS: Final = 300.0
+NODE_END_SECONDS: Final = 180.0
 LOOK_SECONDS: Final = 3.0
 """How long one measurement of the progress may take."""
 

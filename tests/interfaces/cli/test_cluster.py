@@ -38,7 +38,7 @@ def test_a_cluster_serves_until_cluster_down(twinlog: Twinlog) -> None:
         assert up.returncode == 0, up.stderr
         bootstrap = up.stdout.strip()
         assert "twinlog cluster down one" in up.stderr
-        assert AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).brokers
+        assert AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=120).brokers
         again = twinlog("cluster", "up", "one")
         assert again.returncode == 1
         assert "cluster 'one' is already running" in again.stderr
@@ -98,9 +98,9 @@ def test_a_cluster_with_authentication_follows_the_documentation(
         }
         alice, new = AdminClient(client), [NewTopic("t")]
         with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
-            alice.create_topics(new)["t"].result(30)
+            alice.create_topics(new)["t"].result(120)
         root = AdminClient({"bootstrap.servers": bootstrap})
-        root.create_topics(new)["t"].result(30)
+        root.create_topics(new)["t"].result(120)
     finally:
         twinlog("cluster", "down", "--all")
 

@@ -163,12 +163,12 @@ def test_ctrl_c_ends_it_and_a_closed_pipe_too(kafka: LocalCluster, topic: str) -
         assert process.stdout is not None
         assert process.stdout.readline() == f"{SAMPLES[0].text}\n"
         os.kill(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=120)
         assert (process.returncode, errors) == (130, "Processed a total of 1 messages\n")
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as closed:
         done = subprocess.run(
-            command, stdout=closed, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+            command, stdout=closed, stderr=subprocess.PIPE, text=True, timeout=300, check=False
         )
     assert (done.returncode, done.stderr) == (0, "")

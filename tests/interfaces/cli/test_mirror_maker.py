@@ -70,7 +70,7 @@ def test_a_reader_that_has_seen_enough_gets_no_error() -> None:
             stderr=subprocess.PIPE,
             text=True,
             check=False,
-            timeout=60,
+            timeout=300,
         )
     assert (done.returncode, done.stderr) == (1, "")
 

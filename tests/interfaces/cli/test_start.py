@@ -24,7 +24,7 @@ def test_commands_do_not_import_the_clients_of_kafka_python(command: str) -> Non
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     imported = done.stdout.splitlines()[-1].split()
     assert "kafka.protocol.api_header" in imported, done.stderr

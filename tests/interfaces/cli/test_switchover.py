@@ -131,7 +131,7 @@ def test_a_closed_output_pipe_does_not_change_the_exit_status() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
-        [sys.executable, "-c", program], stdout=writing, stderr=writing, check=False, timeout=60
+        [sys.executable, "-c", program], stdout=writing, stderr=writing, check=False, timeout=300
     )
     os.close(writing)
     assert done.returncode == command.UNFINISHED

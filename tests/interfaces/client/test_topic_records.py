@@ -116,9 +116,9 @@ def test_an_end_that_is_not_reached_is_an_error(
     """Goal: an open transaction hides records; silence is not taken for the end."""
 
     async def run() -> None:
-        async with client(kafka, api_timeout=1.0) as cluster:
-            await make_topic(cluster, topic)
-            writer = TransactionalWriter(cluster, fresh_name("id"))
+        async with client(kafka) as other, client(kafka, api_timeout=1.0) as cluster:
+            await make_topic(other, topic)
+            writer = TransactionalWriter(other, fresh_name("id"))
             await writer.fence()
             await writer._prepare(writer._id._producer, [Entry(topic, 0, b"k", b"open")])
             with pytest.raises(Retriable, match="a transaction that begins there"):

@@ -33,7 +33,7 @@ from twinlog.store.offset_log import OFFSETS_TOPIC
 from twinlog.store.offset_records import MapChunk, Route, StoredPlan, encode
 from twinlog.store.topic_writer import ALL, Entry, append
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker]
 
 RECORDS = 20
 SHIFT = 3
@@ -49,7 +49,7 @@ class RecordedFlow(CopiedTopic):
     def __init__(self, pair: Pair, **settings: str) -> None:
         self.alias = secrets.token_hex(4)
         super().__init__(pair, self.alias, **settings)
-        existing = librdkafka_tools.admin(self.target).list_topics(timeout=30).topics
+        existing = librdkafka_tools.admin(self.target).list_topics(timeout=120).topics
         for topic in {"heartbeats", self.checkpoints} - existing.keys():
             librdkafka_tools.make_topic(self.target, topic)
         librdkafka_tools.write(self.source, self.topic, librdkafka_tools.simple(RECORDS))
@@ -89,7 +89,7 @@ class RecordedFlow(CopiedTopic):
             key, value = encode_mm2(record)
             timestamp = time.time_ns() // 1_000_000 - age_ms
             producer.produce(topic, value, key, partition=0, timestamp=timestamp)
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
 
     def checkpoint(self, group: str, upstream: int, downstream: int, *, age_ms: int = 0) -> None:
         record = Checkpoint(

@@ -371,7 +371,7 @@ def test_a_compacted_topic_behind_its_tombstones_is_reported(pair: Pair, topic: 
                     found = (await setup.store.snapshot()).followed(setup.mirror, topic)
                     return found is not None and found.behind_ms > 0
 
-                await until_async(missed, 60, "a topic that was behind")
+                await until_async(missed, what="a topic that was behind")
             found = await setup.readiness()
             assert "longer than the source's" in reasons(found)[Reason.COMPACTION_MISSED]
             assert not found.lag_is_all
@@ -387,7 +387,9 @@ def test_acknowledged_records_above_the_high_watermark_are_counted(
     async def run() -> None:
         partition = TopicPartition(topic, 0)
         async with client(trio) as source:
-            await make_topic(source, topic, replication_factor=3)
+            # Even if the paused broker is no longer in sync, the high watermark waits for it.
+            configs = {"min.insync.replicas": "3"}
+            await make_topic(source, topic, replication_factor=3, configs=configs)
             librdkafka_tools.write(
                 trio.bootstrap_servers, topic, librdkafka_tools.simple(5), acks="all"
             )

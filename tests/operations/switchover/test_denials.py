@@ -536,7 +536,7 @@ def test_an_add_reports_that_source_mirrors_could_not_be_checked(
     def add(name: str) -> Done:
         at = ("--bootstrap-server", destination.local.bootstrap_servers)
         done = commands.run(
-            commands.KAFKA_MIRRORS, *at, "--add", "--topic", name, "--mirror", topic, seconds=60
+            commands.KAFKA_MIRRORS, *at, "--add", "--topic", name, "--mirror", topic, seconds=300
         )
         assert done.status == 0, done.errors
         return done

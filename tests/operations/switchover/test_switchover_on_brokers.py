@@ -89,7 +89,7 @@ class Switch:
                 *(self.destination, self.mirror, topics),
                 producers=Producers(stopped=True),
                 silence_s=0.5,
-                timeout_s=60,
+                timeout_s=240,
                 tell=tell,
             )
 
@@ -103,7 +103,7 @@ class Switch:
         task = asyncio.create_task(self._report(reported))
         waiting = asyncio.create_task(reported.wait())
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
             yield
         finally:
