@@ -53,11 +53,11 @@ class Mirrored(NamedTuple):
         await make_topic(cluster, self.topic)
         librdkafka_tools.write_same(servers, self.topic, 0, 0, records)
 
-    async def verify(self) -> Verification:
-        """Return the result of `verify`."""
+    async def verify(self, patience_s: float = 60.0) -> Verification:
+        """Return the result of `verify`; what is never seen is waited for as long as this."""
         async with MirrorAdmin({"bootstrap.servers": self.servers[1]}) as admin:
             topic = re.compile(re.escape(self.topic))
-            return await admin.verify(self.mirror, topic, patience_s=60.0)
+            return await admin.verify(self.mirror, topic, patience_s=patience_s)
 
 
 @asynccontextmanager
@@ -138,7 +138,7 @@ def test_offsets_of_a_task_that_reaches_another_cluster_are_not_seen(
                     object.__setattr__(task, "source", task.destination)
 
             tasks_after(elsewhere)
-            found = await setup.verify()
+            found = await setup.verify(patience_s=3.0)
             assert found.verdict == NOT_SEEN
             assert found.counts.not_seen == found.counts.length == 100
             assert "bootstrap.servers of the source lead to cluster" in found.unseen[0].reason
@@ -179,7 +179,7 @@ def test_a_topic_recreated_during_the_verification_is_not_seen(
                 asyncio.run(recreate_on_another_thread(pair, setup, side))
 
             tasks_after(again)
-            found = await setup.verify()
+            found = await setup.verify(patience_s=3.0)
             assert found.verdict == NOT_SEEN
             assert found.counts.not_seen == 100
 
