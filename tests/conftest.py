@@ -9,7 +9,7 @@ its own. Logs stay in pytest's temporary folder after the run; data does not.
 
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -31,6 +31,9 @@ hypothesis.settings.load_profile("twinlog")
 
 OLD_VERSION = "3.9.1"
 """The oldest Kafka that every broker test has to pass on."""
+
+_NEVER_KILLED = {"broker.session.timeout.ms": "60000"}
+"""Of brokers that no test kills: a machine that stalls for seconds takes no leader away."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,14 +61,16 @@ class Pair:
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """One broker of the version that twinlog is built for."""
-    with _cluster(tmp_path_factory, "kafka") as cluster:
+    with _cluster(tmp_path_factory, "kafka", config=_NEVER_KILLED) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def kafka_391(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """One broker of the oldest version."""
-    with _cluster(tmp_path_factory, "kafka-391", version=OLD_VERSION) as cluster:
+    with _cluster(
+        tmp_path_factory, "kafka-391", version=OLD_VERSION, config=_NEVER_KILLED
+    ) as cluster:
         yield cluster
 
 
@@ -132,11 +137,16 @@ def topic(fresh_name: Callable[[str], str]) -> str:
 
 @contextmanager
 def _cluster(
-    factory: pytest.TempPathFactory, name: str, *, brokers: int = 1, version: str | None = None
+    factory: pytest.TempPathFactory,
+    name: str,
+    *,
+    brokers: int = 1,
+    version: str | None = None,
+    config: Mapping[str, str] | None = None,
 ) -> Iterator[LocalCluster]:
     directory = factory.mktemp(name)
     chosen = {} if version is None else {"version": version}
     with LocalCluster.start(
-        brokers, directory=directory, jvm_flags=SHORT_LIVED, **chosen
+        brokers, directory=directory, config=config, jvm_flags=SHORT_LIVED, **chosen
     ) as cluster:
         yield cluster

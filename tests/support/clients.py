@@ -115,7 +115,7 @@ async def write_state(
 
     A STOPPED topic also has no configuration left to set back, as after a node's stop.
     """
-    count = await partition_count(cluster) or 0
+    count = await until_async(lambda: partition_count(cluster), what="control topics") or 0
     entries = []
     for name in topic.mirror_partitions:
         place = state_partition(name.mirror, topic.topic_id, name.partition, count)

@@ -2,14 +2,24 @@
 
 import asyncio
 import contextlib
+import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from kafka.protocol.api_header import ResponseHeader
 from kafka.protocol.metadata import ApiVersionsResponse
 from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
+
+
+@contextlib.contextmanager
+def refusing_port() -> Iterator[int]:
+    """A port that refuses connections, and that nobody else gets meanwhile."""
+    with socket.socket() as claimed:
+        claimed.bind(("127.0.0.1", 0))
+        yield claimed.getsockname()[1]
+
 
 API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE = 18, 17, 36
 HEARTBEAT = 12

@@ -33,7 +33,7 @@ class Lanes:
     def kill(self, node: str) -> None:
         process = self._processes.pop(node)
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
     def logs(self) -> str:
         """The end of each lane's log, for the report of a test that fails."""

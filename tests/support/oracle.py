@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from twinlog.local.check import ConsumedRecord, ConsumerView, Pair, Partition, _Comparison
 
-READ_SECONDS: Final = 120.0
+READ_SECONDS: Final = 300.0
 MOST_PROBLEMS: Final = 50
 
 

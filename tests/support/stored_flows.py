@@ -48,12 +48,14 @@ async def store_flow(
         await create_mirror(
             destination, mirror, properties, topics=ControlTopics(state_partitions=5)
         )
-        await create_offsets_topic(destination, await partition_count(destination) or 0)
+        count = await until_async(lambda: partition_count(destination), what="control topics")
+        await create_offsets_topic(destination, count or 0)
         await make_topic(source, topic, partitions, replicas=source_replicas)
         await make_topic(
             destination, remote, partitions, replicas=remote_replicas, configs=remote_configs
         )
         ids = [await topic_id(source, topic), await topic_id(destination, remote)]
+        offsets_id = await until_async(lambda: offsets_topic_id(destination), what="their topic")
         record = MirrorTopic(
             mirror=mirror,
             topic=topic,
@@ -61,7 +63,7 @@ async def store_flow(
             partitions=partitions,
             destination_topic=remote,
             destination_topic_id=ids[1],
-            offsets_topic_id=await offsets_topic_id(destination),
+            offsets_topic_id=offsets_id,
         )
         await MirrorStore(destination).change(lambda _: [record])
 

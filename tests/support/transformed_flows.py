@@ -1,5 +1,6 @@
 """Flows with transforms: how they are stored, written to, and read back."""
 
+import asyncio
 import json
 import secrets
 from collections import defaultdict
@@ -62,6 +63,8 @@ def consumed(
             "isolation.level": "read_committed",
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
+            # Tests cut the end of `__consumer_offsets`, where commits of readers would be.
+            "enable.auto.commit": False,
         }
     )
     found: defaultdict[int, list[tuple[bytes, object]]] = defaultdict(list)
@@ -122,6 +125,22 @@ async def positions(pair: Pair, mirror: str, topic: str) -> dict[int, Committed]
     async with client(pair.destination) as destination:
         found = await committed_offsets(destination, position_group("twinlog", mirror))
     return {key.partition: one for key, one in found.items() if key.topic == f"a.{topic}"}
+
+
+def await_position(pair: Pair, mirror: str, topic: str, offset: int, seconds: float) -> Committed:
+    """Wait until the position of partition 0 is this one, and return it.
+
+    Records and positions of a transaction have markers of their own: the position may be committed
+    after its records are readable.
+    """
+    found = until(
+        lambda: asyncio.run(positions(pair, mirror, topic)).get(0),
+        seconds,
+        f"the position {offset}",
+        good=lambda at: at is not None and at.offset == offset,
+    )
+    assert found is not None
+    return found
 
 
 async def alter(pair: Pair, mirror: str, transforms: Mapping[str, str]) -> None:
