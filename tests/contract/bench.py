@@ -8,7 +8,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol, TypeVar
 
-from twinlog.engines.ports import Appended, Batch, DestinationPort, LogEnd, SourcePort
+from twinlog.engines.ports import (
+    ActiveProducers,
+    Appended,
+    Batch,
+    DestinationPort,
+    LogEnd,
+    SourcePort,
+)
 from twinlog.kafka.log.batch import CONTROL, Header, batches, new_header, patched_header
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import RawRecord, build, encode_tail
@@ -18,7 +25,7 @@ from twinlog.kafka.types import Sequence as SequenceNumber
 
 T = TypeVar("T")
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 120.0
 POLL_SECONDS = 0.02
 FETCH_BYTES = 64 * 1024 * 1024
 
@@ -162,11 +169,16 @@ async def send(bench: Bench, *made: Batch) -> list[Appended]:
 
 
 async def leader_of(bench: Bench, key: TopicPartition) -> int:
-    """Return the partition's leader, once it has one."""
+    """Return the partition's leader, once it has one that answers for it.
+
+    A broker may learn that it leads a partition after another broker reports it.
+    """
 
     async def ask() -> int:
         leader = (await bench.destination.leaders([key.topic])).get(key)
-        return leader.node if leader is not None and leader.error == 0 else 0
+        if leader is None or leader.error:
+            return 0
+        return 0 if (await bench.destination.log_ends([key]))[key].error else leader.node
 
     return await until(ask, f"a leader of {key}")
 
@@ -198,8 +210,14 @@ async def last_sequence(
     bench: Bench, key: TopicPartition, producer_id: int
 ) -> tuple[int, int] | None:
     """Return a producer's epoch and last sequence from the partition's leader; None if unknown."""
-    found = (await bench.destination.producers([key]))[key]
-    assert found.error == 0
+    found: ActiveProducers
+
+    async def ask() -> bool:
+        nonlocal found
+        found = (await bench.destination.producers([key]))[key]
+        return not found.error
+
+    await until(ask, f"the producers of {key}")
     for known in found.active:
         if known.producer_id == producer_id:
             return known.epoch, known.last_sequence

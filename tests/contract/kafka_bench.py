@@ -16,7 +16,7 @@ from twinlog.kafka.client.configuration import Address, ClusterConfig
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
 
-_SECONDS = 30.0
+_SECONDS = 120.0
 
 
 class KafkaBench:
@@ -78,8 +78,15 @@ class KafkaBench:
         await until(led, f"leaders of {name}")
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic."""
+        """Delete a topic, and wait until a broker has applied that."""
         await asyncio.to_thread(self._admin.delete_topics([topic])[topic].result, _SECONDS)
+
+        async def deleted() -> bool:
+            # Not with the tested port's client: its metadata stays as it is.
+            found = await asyncio.to_thread(self._admin.list_topics, timeout=_SECONDS)
+            return topic not in found.topics
+
+        await until(deleted, f"the deletion of {topic}")
 
     async def create_again(self, topic: str) -> None:
         """Recreate a topic."""
@@ -98,6 +105,7 @@ class KafkaBench:
             {
                 "bootstrap.servers": self._servers,
                 "transactional.id": transactional_id,
+                "transaction.timeout.ms": 600_000,  # an open one stays open while tests look
                 "linger.ms": 50,
                 "log_level": 0,
             }
@@ -117,7 +125,7 @@ class KafkaBench:
 def config_of(local: LocalCluster) -> ClusterConfig:
     """Return a client configuration for the cluster."""
     addresses = tuple(Address("127.0.0.1", broker.port) for broker in local.brokers)
-    return ClusterConfig(bootstrap_servers=addresses)
+    return ClusterConfig(bootstrap_servers=addresses, api_timeout=2 * _SECONDS)
 
 
 def run_on_kafka(local: LocalCluster, behaviour: Behaviour) -> None:
