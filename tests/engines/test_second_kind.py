@@ -37,7 +37,7 @@ from twinlog.verify.translated_reader import destination_bounds
 pytestmark = pytest.mark.broker
 
 RECORDS = 20
-SECONDS = 60.0
+SECONDS = 180.0
 
 
 @asynccontextmanager

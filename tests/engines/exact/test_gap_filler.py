@@ -46,7 +46,7 @@ class Writer(MarkerWriter):
 
 
 async def until_true(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0)
 

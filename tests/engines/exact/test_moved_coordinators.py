@@ -9,7 +9,7 @@ import asyncio
 from contextlib import suppress
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from waiting import until_async
 
@@ -54,9 +54,9 @@ class Stop:
             NewTopic(self.poor.topic, 1, replica_assignment=[[leader, follower]], config=config),
         ]
         for future in self.admin.create_topics(topics).values():
-            await asyncio.to_thread(future.result, 30)
+            await asyncio.to_thread(future.result, 120)
         for each in (self.well, self.poor):
-            await until_async(lambda each=each: self.led(each), 60, f"a leader of {each}")
+            await until_async(lambda each=each: self.led(each), what=f"a leader of {each}")
 
     async def led(self, partition: TopicPartition) -> bool:
         leaders = await self.bench.destination.leaders([partition.topic])
@@ -64,8 +64,12 @@ class Stop:
         return partition in leaders and not ends[partition].error
 
     async def in_sync(self, count: int) -> bool:
-        metadata = await asyncio.to_thread(self.admin.list_topics, self.poor.topic, 20)
-        return len(metadata.topics[self.poor.topic].partitions[0].isrs) == count
+        try:
+            metadata = await asyncio.to_thread(self.admin.list_topics, self.poor.topic, 20)
+        except KafkaException:
+            return False  # the broker that was asked has just been killed
+        partition = metadata.topics[self.poor.topic].partitions.get(0)
+        return partition is not None and len(partition.isrs) == count
 
     async def complete(self) -> bool:
         """Return whether the coordinator reports no open transaction of the id."""
@@ -81,7 +85,7 @@ class Stop:
         """Append a user's record; return the log end offset after it."""
         producer = Producer({"bootstrap.servers": self.local.bootstrap_servers})
         producer.produce(partition.topic, b"a user's", partition=partition.partition)
-        assert await asyncio.to_thread(producer.flush, 30) == 0
+        assert await asyncio.to_thread(producer.flush, 120) == 0
         return await log_end(self.bench, partition)
 
 
@@ -98,13 +102,13 @@ def test_nothing_is_written_after_a_stop_whose_coordinator_moves(trio: LocalClus
         await stop.create(leader, follower)
         try:
             trio.kill(follower)
-            await until_async(lambda: stop.in_sync(1), 60, "the follower to be out of sync")
+            await until_async(lambda: stop.in_sync(1), what="the follower to be out of sync")
             found = await shard.fence([stop.well, stop.poor])
             assert stop.poor not in found
             told = {partition: await stop.write(partition) for partition in found}
             await asyncio.to_thread(trio.shut_down, coordinator)
             await asyncio.to_thread(trio.start_broker, follower)
-            await until_async(lambda: stop.in_sync(2), 60, "the follower to be in sync")
+            await until_async(lambda: stop.in_sync(2), what="the follower to be in sync")
             await asyncio.to_thread(trio.start_broker, coordinator)
             await until_async(stop.complete, 120, "the end of the fence's transaction")
             assert {partition: await log_end(bench, partition) for partition in told} == told

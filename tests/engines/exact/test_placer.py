@@ -138,6 +138,6 @@ class SimpleHash(SimpleNamespace):
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0)

@@ -30,9 +30,9 @@ from twinlog.mirror.placement import MirrorPartition
 from twinlog.store.offset_log import create_offsets_topic
 from twinlog.store.offset_records import Route
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
-DEADLINE_S = 180.0
+DEADLINE_S = 400.0
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def test_a_principal_that_may_only_write_goes_on(
         producer = Producer({"bootstrap.servers": target.local.bootstrap_servers})
         for _ in range(3):
             producer.produce(log.topic, b"value", partition=0)
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
         await target.give([right(Operation.WRITE)])
         another, shorter = (
             RoutedTail(log, None, tail_of_batch(0, count, (7, 4), Sequence(0)))

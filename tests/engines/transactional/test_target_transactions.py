@@ -24,7 +24,7 @@ from twinlog.kafka.requests.transactions import TransactionOffset
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
 
 OFFSET = TransactionOffset(7, 3, "where")
 

@@ -36,7 +36,7 @@ from twinlog.store.state_records import LastMirrored
 SETTINGS = LaneSettings(lease_s=0.05)
 GONE, THERE = (MirrorPartition("m", topic, 0) for topic in ("gone", "there"))
 REMOTES = {name: TopicPartition(f"a.{name.topic}", 0) for name in (GONE, THERE)}
-SECONDS = 90.0
+SECONDS = 180.0
 
 
 class Target:
@@ -123,7 +123,7 @@ def test_a_transactional_partition_without_a_topic_is_sealed() -> None:
 
 
 @pytest.mark.broker
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", [TRANSLATED, TRANSACTIONAL])
 def test_a_flow_whose_remote_topic_was_deleted_is_deleted(
     pair: Pair, tmp_path: Path, kind: str
@@ -154,7 +154,7 @@ def test_a_flow_whose_remote_topic_was_deleted_is_deleted(
         nodes.start("node")
         producer = Producer({"bootstrap.servers": pair.source.bootstrap_servers})
         producer.produce(topic, b"1", partition=0)
-        assert producer.flush(60) == 0
+        assert producer.flush(120) == 0
         until(
             lambda: {state for state, _ in states(pair, mirror).values()} == {"MIRRORING"},
             SECONDS,

@@ -23,10 +23,10 @@ from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.store.control_topics import partition_count
 from twinlog.store.offset_log import OFFSETS_TOPIC, create_offsets_topic, read_offsets
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
 PARTITIONS = 4
-SECONDS = 90.0
+SECONDS = 180.0
 
 
 async def made(pair: Pair, mirror: str, topic: str, remote: str) -> None:
@@ -45,6 +45,7 @@ def consumed(servers: str, topic: str, isolation: str) -> dict[tuple[int, int], 
             "isolation.level": isolation,
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
+            "enable.auto.commit": False,
         }
     )
     found: dict[tuple[int, int], int] = {}
@@ -52,7 +53,7 @@ def consumed(servers: str, topic: str, isolation: str) -> dict[tuple[int, int], 
         consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
         ended: set[int] = set()
         while len(ended) < PARTITIONS:
-            message = consumer.poll(30)
+            message = consumer.poll(120)
             assert message is not None
             if message.error() is not None:
                 ended.add(message.partition())
@@ -152,7 +153,7 @@ def test_a_lost_record_of_what_was_copied_is_reported_by_each_owner(
     producer = Producer({"bootstrap.servers": source})
     for number in range(100 * PARTITIONS):
         producer.produce(topic, str(number), partition=number % PARTITIONS)
-    producer.flush(30)
+    assert producer.flush(120) == 0
 
     def copied() -> int:
         return len(consumed(destination, remote, "read_uncommitted"))

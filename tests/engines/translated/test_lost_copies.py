@@ -22,7 +22,7 @@ from twinlog.operations.flow_results import Direction, TranslatedOffset
 from twinlog.operations.offset_translation import read_flow_offsets
 from twinlog.store.mirrors import MirrorStore
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
 
 def test_records_in_place_of_lost_copies_are_not_named_as_copies(
@@ -63,13 +63,14 @@ def offsets_of(pair: Pair, remote: str) -> dict[bytes, int]:
             "bootstrap.servers": pair.destination.bootstrap_servers,
             "group.id": secrets.token_hex(4),
             "enable.partition.eof": True,
+            "enable.auto.commit": False,
         }
     )
     consumer.assign([Position(remote, 0, 0)])
     found: dict[bytes, int] = {}
     try:
         while True:
-            message = consumer.poll(30)
+            message = consumer.poll(120)
             assert message is not None
             if message.error() is not None:
                 return found
@@ -135,7 +136,9 @@ def test_a_flow_that_passes_losses_goes_on(
             write(fragile.bootstrap_servers, remote, *foreign)
         if not running:
             nodes.start("second")
-        until(lambda: losses(pair, mirror)[0].times == 1, SECONDS, "the count")
+        counted = until(
+            lambda: losses(pair, mirror)[0], SECONDS, "the count", good=lambda one: one.times == 1
+        )
         write(source, topic, "4", "5")
         copied(pair, topic, 0, "0", "1", *foreign, "4", "5")
         after = places("0", "1", "4", "5")
@@ -154,9 +157,8 @@ def test_a_flow_that_passes_losses_goes_on(
         }
         for lost in set(before[2:]) - set(after):
             assert answers[lost] == (MapAnswer.LOST, None)
-        found = losses(pair, mirror)[0]
-        assert found.times == 1
-        assert f"{remote}-0, offsets [{before[2]}, " in str(found.last)
+        assert f"{remote}-0, offsets [{before[2]}, " in str(counted.last)
+        assert losses(pair, mirror)[0].times <= 1, "counted twice"  # 0: of an owner since then
         nodes.end()
         nodes.start("last")
         write(source, topic, "6")

@@ -14,7 +14,7 @@ from conftest import Pair
 from twinlog.local.cluster import LocalCluster
 from twinlog.store.offset_log import OFFSETS_TOPIC
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
 LOST = "nothing of a former owner is stored"
 

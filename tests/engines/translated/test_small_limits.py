@@ -26,7 +26,7 @@ from twinlog.engines.translated.partitions import FlowPartition
 from twinlog.mirror.flow import flow_properties
 from twinlog.mirror.settings import TRANSLATED
 
-SECONDS = 90.0
+SECONDS = 180.0
 RECORDS = 4000
 LIMIT = 12_000
 """Bytes of a batch; a merged one has up to 256 KiB."""
@@ -59,7 +59,7 @@ def test_larger_batches_are_tried_again_after_a_while() -> None:
 
 
 @pytest.mark.broker
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("transactional", [False, True])
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 def test_many_small_batches_are_copied_to_a_topic_with_a_small_limit(
@@ -93,7 +93,7 @@ def test_many_small_batches_are_copied_to_a_topic_with_a_small_limit(
         producer.produce(topic, value, partition=number % PARTITIONS)
         wanted.setdefault(number % PARTITIONS, []).append(value)
         producer.poll(0)
-    assert producer.flush(60) == 0
+    assert producer.flush(180) == 0
     with lanes(destination, tmp_path) as running:
         running.start("node")
         until(

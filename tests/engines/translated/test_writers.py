@@ -828,7 +828,7 @@ def test_plans_are_stored_while_a_fence_waits(monkeypatch: pytest.MonkeyPatch) -
         locating = asyncio.create_task(writers.locate({other: short}))
         await fencing.wait()
         sequence.offer([_data(100, 103)])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await writers.record({NAME: sequence})
         stored = log.records[-1]
         assert isinstance(stored, StoredPlan)
