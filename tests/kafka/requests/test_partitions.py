@@ -61,7 +61,7 @@ def test_a_hung_broker_delays_only_its_own_partitions() -> None:
 
     async def run() -> None:
         brokers = _Brokers()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             answers = await by_leader(
                 cluster(), dict.fromkeys(PARTITIONS), brokers.ask, patience=0.05
             )
@@ -77,7 +77,7 @@ def test_a_hung_broker_delays_only_its_own_partitions() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("patience", [None, 10.0])
+@pytest.mark.parametrize("patience", [None, 100.0])
 def test_a_late_answer_within_the_patience_is_awaited(patience: float | None) -> None:
     """A late answer is waited for without patience, and within it."""
 
@@ -112,7 +112,7 @@ def test_a_known_hung_broker_gets_no_request() -> None:
     async def run() -> None:
         brokers = _Brokers()
         known = cluster(hanging=frozenset({HUNG}))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             answers = await by_leader(
                 known, dict.fromkeys(PARTITIONS), brokers.ask, patience=1000.0
             )
@@ -132,7 +132,7 @@ def test_an_error_of_the_whole_request_is_raised() -> None:
             await asyncio.Event().wait()
             return dict.fromkeys(asked, node)
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             with pytest.raises(UserError, match="no right"):
                 await by_leader(cluster(), dict.fromkeys(PARTITIONS), ask)
 
@@ -151,7 +151,9 @@ def test_a_request_is_retried_after_a_lost_connection() -> None:
                 raise Disconnected("lost")
             return dict.fromkeys(asked, node)
 
-        answers = await by_leader(cluster(), dict.fromkeys(PARTITIONS), ask, tries=3, patience=1.0)
+        answers = await by_leader(
+            cluster(), dict.fromkeys(PARTITIONS), ask, tries=3, patience=100.0
+        )
         assert sorted(asked_nodes) == [0, 0, 0, 1, 2]
         assert isinstance(answers[PARTITIONS[0]], Refusal)
 
