@@ -87,9 +87,9 @@ def test_idle_clients_do_not_delay_a_probe() -> None:
     async def talk(port: int) -> None:
         idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2 * MAX_CLIENTS)]
         for _ in range(3):
-            answer = await asyncio.wait_for(exchange(port, HEAD % b"/here"), 5)
+            answer = await asyncio.wait_for(exchange(port, HEAD % b"/here"), 60)
             assert answer.endswith(b"so\n")
-        assert await asyncio.wait_for(idle[0][0].read(), 5) == b"", "it made room"
+        assert await asyncio.wait_for(idle[0][0].read(), 60) == b"", "it made room"
         for _, writer in idle:
             writer.close()
 
@@ -118,7 +118,7 @@ def test_an_answer_to_a_client_that_does_not_read_is_dropped(
         port = endpoint._server.sockets[0].getsockname()[1]
         _, client = await asyncio.open_connection("127.0.0.1", port)
         client.write(b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not served or not served[0].transport.is_closing():
                 await asyncio.sleep(0.05)
             await asyncio.sleep(0.05)
@@ -143,7 +143,7 @@ def test_a_slow_answer_does_not_delay_others() -> None:
         assert endpoint._server is not None
         port = endpoint._server.sockets[0].getsockname()[1]
         waiting = asyncio.create_task(exchange(port, HEAD % b"/slow"))
-        answer = await asyncio.wait_for(exchange(port, HEAD % b"/here"), 5)
+        answer = await asyncio.wait_for(exchange(port, HEAD % b"/here"), 60)
         assert answer.endswith(b"so\n")
         assert not waiting.done()
         rendered.set()

@@ -29,7 +29,7 @@ def test_disconnected_scrapers_occupy_at_most_one_thread(monkeypatch: pytest.Mon
 
     def text(collected: Any) -> bytes:
         rendered.append(collected)
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         return b"text"
 
     monkeypatch.setattr(metrics, "_text", text)
@@ -39,7 +39,10 @@ def test_disconnected_scrapers_occupy_at_most_one_thread(monkeypatch: pytest.Mon
         exposition, observed = Exposition(), cast("Observed", None)
         for _ in range(100):
             gone = asyncio.create_task(exposition.text(observed))
-            await asyncio.sleep(0.001)  # its thread has begun
+            async with asyncio.timeout(60):
+                while not rendered:
+                    await asyncio.sleep(0.001)  # its thread has begun
+            await asyncio.sleep(0.001)
             gone.cancel()
             await asyncio.gather(gone, return_exceptions=True)
         waiting = [asyncio.create_task(exposition.text(observed)) for _ in range(2)]

@@ -22,7 +22,7 @@ from twinlog.kafka.errors import Retriable
 from twinlog.mirror.dataframe_transform import DataFrameTransform, parse_dataframe_transform
 from twinlog.runtime.dataframe_process import DataFrameProcess
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 T = TypeVar("T")
 JSON = {"value.format": "json", "value.schema": "id BIGINT, card STRING, tags ARRAY<STRING>"}
@@ -615,7 +615,7 @@ def test_a_process_that_was_killed_is_started_again(spark: Spark, which: str) ->
     os.kill(spark.pid if which == "python" else below[0], signal.SIGKILL)
     with pytest.raises(Retriable, match="process that runs Spark has ended"):
         spark.run(transform({"sql": SAME}), b"a")
-    until(lambda: not any(map(_lives, below)), 30, "the JVM has ended, too")
+    until(lambda: not any(map(_lives, below)), what="the end of the JVM")
     assert spark.run(transform({"sql": SAME}), b"a").rows == [(0,)]
 
 
@@ -646,14 +646,14 @@ def test_a_python_worker_that_was_killed_is_started_again(
 ) -> None:
     """Goal: the process stays, and fails one query at most, which is then run again."""
     assert spark.run(transform({"sql": SAME}), b"a").rows == [(0,)]
-    (found,) = process_tree.lane_sparks(os.getpid())
+    (found,) = process_tree.await_lane_sparks(os.getpid())
     assert found.session.pid == spark.pid
     for part in parts:
         process_tree.end(getattr(found, part))
     with suppress(QueryFailed):
         spark.run(transform({"sql": SAME}), b"a")
     assert spark.run(transform({"sql": SAME}), b"a").rows == [(0,)]
-    (again,) = process_tree.lane_sparks(os.getpid())
+    (again,) = process_tree.await_lane_sparks(os.getpid())
     assert again.jvm == found.jvm
     assert again.worker != found.worker
 

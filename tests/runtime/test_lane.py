@@ -104,7 +104,7 @@ async def _until_the_last_runs(running_lane: Lane, **source: str) -> None:
     )
     running = RunningEngine(running_lane, mirror)  # type: ignore[arg-type]
     try:
-        await asyncio.wait_for(running_lane.running.wait(), 5)
+        await asyncio.wait_for(running_lane.running.wait(), 60)
     finally:
         await running.close()
 

@@ -33,9 +33,10 @@ from twinlog.local.processes import SHORT_LIVED
 
 pytestmark = pytest.mark.broker
 
-SECONDS = 90.0
+SECONDS = 180.0
 PARTITIONS = 4
-REQUEST_TIMEOUT_S = 3.0
+REQUEST_TIMEOUT_S = 10.0
+"""After this time the client gives up a request that is held."""
 SETTINGS = LaneSettings(lease_s=1.0, backoff_max_s=1.0)
 
 
@@ -61,20 +62,24 @@ def proxies(destination: LocalCluster) -> Iterator[Proxies]:
         yield them
 
 
-def through(proxies: Proxies) -> KafkaCluster:
-    """Return a client of the destination with a short request timeout."""
+def through(proxies: Proxies, request_timeout_s: float) -> KafkaCluster:
+    """Return a client of the destination."""
     hosts = (server.rpartition(":") for server in proxies.bootstrap_servers.split(","))
     servers = tuple(Address(host, int(port)) for host, _, port in hosts)
-    return KafkaCluster(ClusterConfig(bootstrap_servers=servers, request_timeout=REQUEST_TIMEOUT_S))
+    return KafkaCluster(ClusterConfig(bootstrap_servers=servers, request_timeout=request_timeout_s))
 
 
 @asynccontextmanager
 async def mirror(
-    source: LocalCluster, proxies: Proxies, keys: list[TopicPartition]
+    source: LocalCluster,
+    proxies: Proxies,
+    keys: list[TopicPartition],
+    request_timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> AsyncIterator[tuple[DataPlane, KafkaDestination]]:
     """Run an engine of a first owner that reaches the destination through the proxy."""
     topic = keys[0].topic
-    async with client(source) as source_cluster, through(proxies) as destination_cluster:
+    through_proxies = through(proxies, request_timeout_s)
+    async with client(source) as source_cluster, through_proxies as destination_cluster:
         ports = KafkaSource(source_cluster), KafkaDestination(destination_cluster, lambda: True)
         engine = DataPlane(
             *ports,
@@ -183,8 +188,13 @@ def test_markers_delivered_after_a_stop_are_refused(
 
     async def story() -> None:
         hold = proxies.hold(api=WRITE_TXN_MARKERS)
-        async with mirror(kafka, proxies, keys):
+        async with mirror(kafka, proxies, keys, SECONDS):  # it does not send the markers again
             await asyncio.to_thread(hold.await_caught, SECONDS)
+
+            async def copied() -> bool:  # not only what the held markers follow
+                return await asyncio.to_thread(ends, destination, keys) == [3] * PARTITIONS
+
+            await until_async(copied, SECONDS, "the records of all partitions")
         async with client(destination) as direct:
             port = KafkaDestination(direct, lambda: True)
             owner = Shard(0, f"twinlog.{topic}", port, SETTINGS)

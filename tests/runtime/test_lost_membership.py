@@ -108,7 +108,7 @@ async def _engine(running_lane: lane.Lane) -> ExactEngine:
     """The engine of a mirror whose source is connected."""
     engines = running_lane._engines
     runner = engines._engines["m"] = RunningEngine(engines, MIRROR)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while runner.engine is None:
             await asyncio.sleep(0)
     assert isinstance(runner.engine, ExactEngine)
@@ -151,7 +151,7 @@ def test_a_queued_append_of_a_lost_partition_is_never_sent(
         if lost:
             with pytest.raises(MembershipLostError) as loss:
                 await group._apply(frozenset())
-            await asyncio.wait_for(group._lose(loss.value.code), 5)
+            await asyncio.wait_for(group._lose(loss.value.code), 60)
         group._lease.settle(group._clock())
         assert running_lane._may_write()
         connection.throttle_ends.set()

@@ -131,7 +131,7 @@ def test_a_deleted_topic_of_positions_is_reported_at_once(own_kafka: LocalCluste
     """Goal: a command says what to do, as no broker has the topic and nothing creates it again."""
 
     async def story() -> None:
-        async with client(own_kafka) as cluster:
+        async with client(own_kafka, api_timeout=400.0) as cluster:
             topic = MirrorTopic(mirror="flow", topic="t", topic_id=uuid4(), partitions=1)
             began = time.monotonic()
             with pytest.raises(UserError, match=f"{OFFSETS_TOPIC} does not exist; it was deleted"):

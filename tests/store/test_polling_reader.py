@@ -11,6 +11,7 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.requests.topics import delete_topics
 from twinlog.local.cluster import LocalCluster
+from twinlog.store import topic_reader
 from twinlog.store.polling_reader import ControlReader, at_the_last
 from twinlog.store.topic_reader import ControlRecord, Tail, read_last, read_whole
 from twinlog.store.topic_writer import ALL, Entry, append
@@ -44,7 +45,8 @@ def test_new_readers_open_no_further_connections(trio: LocalCluster, topic: str)
         async with client(trio) as cluster:
             await make_topic(cluster, topic, 6)
             wanted = [Entry(topic, index, b"k", b"v") for index in range(6)]
-            await append(cluster, wanted, acks=ALL)
+            answers = await append(cluster, wanted, acks=ALL)
+            assert not [answer for answer in answers.values() if isinstance(answer, Refusal)]
             kept = reader(cluster, topic)
 
             async def look() -> None:
@@ -62,8 +64,11 @@ def test_new_readers_open_no_further_connections(trio: LocalCluster, topic: str)
     asyncio.run(run())
 
 
-def test_concurrent_readers_have_separate_connections(kafka: LocalCluster, topic: str) -> None:
+def test_concurrent_readers_have_separate_connections(
+    kafka: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A long poll holds up no other reader; a cancelled reader leaves nothing behind."""
+    monkeypatch.setattr(topic_reader, "LONG_POLL", 100.0)
 
     async def run() -> None:
         async with client(kafka) as cluster:
@@ -73,16 +78,18 @@ def test_concurrent_readers_have_separate_connections(kafka: LocalCluster, topic
             first = await anext(following)
             assert [record.value for record in first] == [b"1"]
             waiting = asyncio.create_task(anext(following))
-            await asyncio.sleep(0.1)
-            lent = set(cluster._borrowed_lanes)
-            assert len(lent) == 1
-            async with asyncio.timeout(0.9):
+
+            async def polls() -> bool:
+                return len(cluster._borrowed_lanes) == 1
+
+            await until_async(polls, what="the long poll")
+            async with asyncio.timeout(60):
                 assert len(await read_whole(cluster, topic)) == 1
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
             await following.aclose()
             assert cluster._borrowed_lanes == set()
-            async with asyncio.timeout(0.9):
+            async with asyncio.timeout(60):
                 assert len(await read_whole(cluster, topic)) == 1
 
     asyncio.run(run())
