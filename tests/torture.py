@@ -57,7 +57,7 @@ BYTES_PER_SECOND: Final = 400_000
 MOST_BYTES: Final = 1_500_000_000
 """The most bytes that the writer beside the load writes."""
 LONGEST_FAULT: Final = 50.0
-CATCH_UP_SECONDS: Final = 300.0
+CATCH_UP_SECONDS: Final = 600.0
 VERIFY_EVERY: Final = 300.0
 PARTITIONS: Final = 2
 OWN_TOPICS: Final = {
@@ -92,7 +92,7 @@ class Writer:
     def end(self) -> None:
         """End once everything is acknowledged."""
         self._stop.set()
-        self._thread.join(120)
+        self._thread.join(400)
         assert not self._thread.is_alive(), "the writer does not end"
 
     def _new(self) -> Producer:
@@ -117,7 +117,7 @@ class Writer:
                 self._write(topic)
             pause = (self.bytes - written) / BYTES_PER_SECOND - (time.monotonic() - began)
             self._stop.wait(max(0.05, pause))
-        self._producer.flush(60)
+        self._producer.flush(300)
 
     def _write(self, topic: str) -> None:
         size = self._size(large=topic == "sizes")
@@ -172,7 +172,7 @@ class Removed:
             partition: (extents[partition].start, self.ends[partition[1]])
             for partition in partitions
         }
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         if source.read(mirrored, deadline) != oracle.destination.read(mirrored, deadline):
             oracle.problem(f"{self.name}: differs below its mirrored end")
         for one in partitions:
@@ -191,7 +191,7 @@ def _values(
     with librdkafka_tools.consumer(servers, "torture") as consumer:
         consumer.assign([TopicPartition(*partition, start)])
         found: list[tuple[int, bytes | None]] = []
-        until_time = time.monotonic() + 30
+        until_time = time.monotonic() + 300
         while time.monotonic() < until_time:
             messages = consumer.consume(500, 0.5)
             found += [
@@ -217,8 +217,6 @@ class Torture:
         self.failed: Counter[str] = Counter()
         self.held: Counter[str] = Counter()
         self.removed: list[Removed] = []
-        self.source_hit = False
-        """Whether a broker of the source was killed or paused."""
         self._began = time.monotonic()
         self._verified = self._began
         remote = tiered(stage.directory / "remote", DEFAULT_VERSION)
@@ -253,7 +251,7 @@ class Torture:
             self.stage.create_mirror(MIRROR, [refresh])
             self.stage.add("|".join(EVERY))
             self.start_node()
-            librdkafka_tools.await_all_mirroring(self.stage, 180)
+            librdkafka_tools.await_all_mirroring(self.stage, 400)
             end = time.monotonic() + self.seconds
             while time.monotonic() < end and len(self.oracle.counts.problems) < 10:
                 self._round(end)
@@ -301,11 +299,13 @@ class Torture:
         """End all faults; then everything has to arrive, and every claim is checked."""
         self.say("the faults are over")
         self._revive()
-        for row in self._rows():
+        rows: list[dict[str, Any]] = []
+        until(lambda: _done(lambda: rows.extend(self._rows())), 300, "an answer of each broker")
+        for row in rows:
             if row["state"] in {"PAUSING", "PAUSED"}:
                 self.stage.mirrors("--resume", "--topic", row["topic"], "--mirror", MIRROR)
         self.writer.end()
-        self.stage.stop_load(120)
+        self.stage.stop_load(400)
         try:
             self.stage.await_no_lag(EVERY, CATCH_UP_SECONDS)
         except LocalError as error:
@@ -327,16 +327,16 @@ class Torture:
     def _check_numbers(self) -> None:
         """Check the writers' numbers on the destination.
 
-        Once, a broker of the source was paused for longer than its session, and records of aborted
+        Where a broker of the source stands still for longer than its session, records of aborted
         transactions were in both logs, those of committed ones in neither. Which of the source's
-        broker and its client did that is not known; a mirror writes nothing there. So if a broker
-        of the source was killed or paused, wrong numbers that its own log has too are reported, and
-        are no problem of the mirror.
+        broker and its client does that is not known. Besides the faults here, a machine that is
+        busy has that effect. A mirror writes nothing there, so wrong numbers that the source's own
+        log has too are reported, and are no problem of the mirror; that the two logs are equal is
+        what the oracle checks.
         """
         checked = self.stage.check(TOPICS)
-        own = checked.in_source if self.source_hit else []
         for problem in checked.problems:
-            if problem in own:
+            if problem in checked.in_source:
                 self.say(f"wrong on the source, too: {problem}")
                 self.verdicts["writers' numbers that are wrong on the source, too"] += 1
             else:
@@ -478,7 +478,7 @@ def quota(torture: Torture) -> Iterator[None]:
     try:
         yield
     finally:
-        until(lambda: _done(lambda: set_quota(torture.stage.source, dict.fromkeys(limits, 0))), 60)
+        until(lambda: _done(lambda: set_quota(torture.stage.source, dict.fromkeys(limits, 0))), 300)
 
 
 def _done(do: Callable[[], object]) -> bool:
@@ -493,7 +493,6 @@ def _done(do: Callable[[], object]) -> bool:
 
 def _broker(torture: Torture) -> tuple[LocalCluster, int]:
     cluster = torture.random.choice((torture.stage.source, torture.stage.destination))
-    torture.source_hit |= cluster is torture.stage.source
     return cluster, torture.random.choice(cluster.brokers).node_id
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from torture import torture
 
-pytestmark = [pytest.mark.last, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.last, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(2400)]
 
 
 def test_one_minute_of_torture_loses_nothing(tmp_path: Path) -> None:
