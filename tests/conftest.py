@@ -86,8 +86,8 @@ def any_kafka(request: pytest.FixtureRequest) -> LocalCluster:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Two clusters to mirror between."""
     with (
-        _cluster(tmp_path_factory, "source") as source,
-        _cluster(tmp_path_factory, "destination") as destination,
+        _cluster(tmp_path_factory, "source", config=_NEVER_KILLED) as source,
+        _cluster(tmp_path_factory, "destination", config=_NEVER_KILLED) as destination,
     ):
         yield Pair(source, destination)
 

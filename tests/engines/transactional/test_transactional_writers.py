@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 from stored_beginnings import MemoryBeginnings
 
+from model.loop import run
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.transactional import kept_positions, transactions
 from twinlog.engines.transactional import writers as writers_module
@@ -550,7 +551,7 @@ def test_a_loss_that_one_broker_may_claim_is_passed_after_a_lease(
         assert (tail_of(at), routed_of(at)) == kept
         assert [one.levelname for one in caplog.records] == ["ERROR"]
 
-    asyncio.run(story())
+    run(lambda _: story())
 
 
 def test_a_position_of_an_earlier_version_that_is_lost_stays_lost(located: Located) -> None:
