@@ -192,7 +192,7 @@ def test_a_source_with_tiered_storage_is_mirrored(
     write_sizes(servers, "local", sizes[:200], by_chance.seed)
     await_tiered(source, "tiered")
     mirrored(stage, "tiered|local", "--lanes", "1")
-    prove_or_refused(stage, ["tiered", "local"], "tiered", "remote")
+    prove_or_refused(stage, ["tiered", "local"], "remote storage")
 
 
 @pytest.mark.parametrize("selector", ["rack aware", "a follower"])
@@ -214,7 +214,7 @@ def test_a_source_with_a_replica_selector_is_mirrored(
     sizes = [(choose.randrange(6), choose.randrange(2000)) for _ in range(5000)]
     write_sizes(servers, "plain", sizes, by_chance.seed)
     mirrored(stage, "plain", "--lanes", "1")
-    prove_or_refused(stage, ["plain"], "preferred", "replica")
+    prove_or_refused(stage, ["plain"], "redirects fetches to broker")
 
 
 def test_records_of_all_sizes_are_mirrored(stage: Stage, by_chance: Chance) -> None:
@@ -280,7 +280,7 @@ def test_a_log_whose_end_was_compacted_is_mirrored_or_reported(
     await_compacted(servers, one, end, live)
     assert ConsumerView(servers).ends([one])[one] == end
     mirrored(stage, "compacted", "--lanes", "1")
-    prove_or_refused(stage, ["compacted"], "compact")
+    prove_or_refused(stage, ["compacted"], "cleanup.policy")
 
 
 def await_compacted(servers: str, one: tuple[str, int], end: int, count: int) -> None:
