@@ -52,6 +52,7 @@ async def test_a_read_committed_fetch_ends_at_the_last_stable_offset(bench: Benc
     await until(stable, "the markers")
     bounds = (await bench.source.bounds([key]))[key]
     assert (bounds.start, bounds.last_stable) == (0, 7)
+    assert bounds.leader_epoch == (await bench.source.leaders([key.topic]))[key].epoch
     found = await committed(bench, key)
     headers = list(batches(found.records))
     assert found.error == 0

@@ -695,7 +695,9 @@ def test_delete_records_raises_the_log_start_offset(any_kafka: LocalCluster, top
             expected = {p: (0, 2, COUNT, COUNT), q: (0, 0, COUNT, COUNT)}
             missing = {gone: (UNKNOWN_TOPIC, -1, -1, -1)}
             for port in (ports.source, ports.destination):
-                assert await port.bounds([p, q, gone]) == expected | missing
+                answers = await port.bounds([p, q, gone])
+                assert {key: found[:4] for key, found in answers.items()} == expected | missing
+                assert [answers[key].leader_epoch for key in (p, q, gone)] == [0, 0, -1]
 
     run(scenario())
 
@@ -727,7 +729,7 @@ def test_without_a_lease_nothing_is_sent(
                     await step()
                 asked += 1
                 assert (guard.asked, ports.cluster.counters.requests - sent) <= (asked, 2)
-            assert (await destination.bounds([p]))[p] == (0, 0, COUNT, COUNT)
+            assert (await destination.bounds([p]))[p] == (0, 0, COUNT, COUNT, 0)
 
             def only_once() -> bool:
                 guard.asked += 1
@@ -737,7 +739,7 @@ def test_without_a_lease_nothing_is_sent(
             with pytest.raises(Fenced):
                 await half.empty_transaction(filler, [p])
             assert guard.asked == asked + 2
-            assert (await destination.bounds([p]))[p] == (0, 0, COUNT, COUNT)
+            assert (await destination.bounds([p]))[p] == (0, 0, COUNT, COUNT, 0)
 
     run(scenario())
 

@@ -409,7 +409,7 @@ class Cluster:
         if isinstance(partition, int):
             return LogBounds(partition, -1, -1, -1)
         log = partition.log
-        return LogBounds(0, log.start, log.high_watermark, log.stable_end)
+        return LogBounds(0, log.start, log.high_watermark, log.stable_end, log.leader_epoch)
 
     def producers(self, key: TopicPartition) -> ActiveProducers:
         """Answer DescribeProducers."""

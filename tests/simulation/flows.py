@@ -12,8 +12,7 @@ What is different from the exact engine's simulation:
 """
 
 import random
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Final
@@ -21,10 +20,10 @@ from typing import Final
 from model.cluster import Cluster
 from model.log import Marker
 from model.loop import VirtualLoop
-from simulation.checker import Violation
 from simulation.flow_checker import NUMBER, FlowChecker, Origin
 from simulation.flow_lanes import FlowLane, FlowVariant
 from simulation.history import Profile, Writer, cleaned, records_of
+from simulation.lags import Reported
 from simulation.lanes import MIRROR, Lane
 from simulation.scenario import (
     SHARDS,
@@ -33,7 +32,7 @@ from simulation.scenario import (
     Simulation,
     play,
 )
-from twinlog.engines.base import Assignment, PartitionProgress
+from twinlog.engines.base import Assignment
 from twinlog.kafka.log.batch import TRANSACTIONAL
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import RawRecord, build, decode, encode_tail, whole
@@ -50,8 +49,6 @@ SMALL_BUFFER: Final = {"buffer_bytes": 4_000, "fetch_max_bytes": 1_000}
 """Limits of some seeds' lanes, for which many partitions lack replicas at a time: they have to drop
 what they hold."""
 SMALL_SHARE: Final = 0.3
-LAG_SECONDS: Final = 0.5
-"""The interval of the checks of what lanes report."""
 UNCLEANED_SECONDS: Final = 5.0
 """The age from which records are compacted: a cleaner leaves the active segment alone."""
 
@@ -223,7 +220,6 @@ class FlowSimulation(Simulation):
         self._passes_lost = self.checker.passes_lost = draw.random() < 0.7
         self._foreign: list[Foreign] = []
         self.source.followers_answer = True
-        self._stable_ends: defaultdict[TopicPartition, list[tuple[float, int]]] = defaultdict(list)
         # A separate generator: other draws of the seed stay the same.
         buffers = random.Random(f"buffers {seed}")
         self.settings = replace(self.settings, leaders_max_age_s=buffers.choice((3.0, 30.0)))
@@ -316,36 +312,23 @@ class FlowSimulation(Simulation):
 
     # ---- what lanes report ---------------------------------------------------------------------
 
-    def _check_lags(self) -> None:
+    def _end(self, key: TopicPartition) -> int:
+        return self.source.log(key).stable_end
+
+    def _reported(self) -> Iterator[Reported]:
         now = self.loop.time()
-        for key in self.checker.truth:
-            self._stable_ends[key].append((now, self.source.log(key).stable_end))
         for lane in self.lanes:
             assert isinstance(lane, FlowLane)
             if not lane.process.killed:
                 for partition in lane.partitions():
-                    self._check_lag(lane, partition.source, partition.heard_at, partition.row(now))
-        self.loop.later(LAG_SECONDS, self._check_lags)
-
-    def _check_lag(
-        self, lane: Lane, key: TopicPartition, heard_at: float | None, row: PartitionProgress
-    ) -> None:
-        if row.lag_ms != 0 or heard_at is None:
-            return
-        ends = self._stable_ends[key]
-        stable_end = max((end for at, end in ends if at <= heard_at), default=0)
-        if row.mirrored_end < stable_end:
-            self.loop.broken = Violation(
-                f"{lane.name} reports no lag of {key}, and has copied up to {row.mirrored_end}: at "
-                f"{heard_at:.3f} the source reached to {stable_end}"
-            )
+                    row = partition.row(now)
+                    yield Reported(lane.name, partition.source, partition.heard_at, row)
 
     # ---- faults --------------------------------------------------------------------------------
 
     def trouble(self) -> None:
         """Schedule each danger; some seeds omit some."""
         super().trouble()
-        self._check_lags()
         for mean, action in (
             (self._draw.choice((0.0, 8.0)), self._lack_replicas),
             (6.0 if self._flow_hazards.unclean else 0.0, self._lose_replicated),

@@ -13,7 +13,7 @@ The lane's own code decides what to do with a mirror partition (`runtime/reconci
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -22,6 +22,7 @@ from model.loop import Process, VirtualLoop
 from model.network import Network
 from model.ports import ModelDestination, ModelSource
 from model.states import ModelStates, StateTopic
+from simulation.lags import Reported
 from twinlog.engines.base import Assignment, Engine, PartitionProgress
 from twinlog.engines.exact.engine import ExactEngine, ExactWriters
 from twinlog.engines.exact.partition import ExactPartition
@@ -185,6 +186,14 @@ class Lane:
         """Fail the simulation if the lane raised an exception."""
         if not main.cancelled() and (error := main.exception()) is not None:
             self._world.loop.broken = error
+
+    def reported(self) -> Iterator[Reported]:
+        """What it reports of its partitions."""
+        if isinstance(self._engine, ExactEngine):
+            fetcher, partitions = self._engine.plane.fetcher, self._engine.plane.partitions
+            for row in self._engine.progress():
+                key = row.name.source
+                yield Reported(self.name, key, fetcher.answered_at(partitions[key]), row)
 
     def may_write(self) -> bool:
         """Return whether the lease is valid."""

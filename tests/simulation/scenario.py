@@ -10,7 +10,7 @@ and after them.
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from model.states import StateTopic
 from model.unusual import Unusual
 from simulation.checker import Checker, Violation
 from simulation.history import Profile, Writer, draw_profile
+from simulation.lags import LagChecks, Reported
 from simulation.lanes import LATE_SECONDS, MIRROR, Group, Lane, World
 from simulation.life import Life
 from simulation.variants import VARIANTS
@@ -67,6 +68,7 @@ class Hazards:
     * `calm`: there are no other faults.
     * `foreign`: foreign producers write to a removed topic before it is fenced.
     * `forgotten`: `__mirror_state` is lost while all lanes are dead and have no requests in flight.
+    * `followers`: the source's followers answer consumers, too, and may be cut off (KIP-392).
     """
 
     again: bool = False
@@ -79,6 +81,7 @@ class Hazards:
     calm: bool = False
     foreign: bool = False
     forgotten: bool = False
+    followers: bool = False
 
 
 NO_HAZARDS: Final = Hazards()
@@ -178,6 +181,7 @@ class Simulation:
         unusual = random.Random(f"unusual {seed}")
         self.source.unusual = Unusual(loop, unusual)
         self.source.unusual.quiet = hazards.calm or unusual.random() < 0.3
+        self.source.followers_answer = hazards.followers
         self.destination.markers_cut = rng.choice((0.0, 0.2))
         self.destination.coordinator.first_epoch = rng.choice((0, 0, 0, 32_760))
         faults = Faults(late_seconds=0.0) if hazards.calm else _faults(rng)
@@ -334,7 +338,7 @@ class Simulation:
         return lane
 
     def _new_lane(self, name: str, seed: int) -> Lane:
-        return Lane(name, self._world, seed)
+        return self._variant.lane(name, self._world, seed)
 
     def _check_lease(self, client: str) -> None:
         """Fail the simulation if a lane without a lease sends a request that writes."""
@@ -343,6 +347,19 @@ class Simulation:
             self.loop.broken = Violation(
                 f"{client} writes at {self.loop.time():.3f}, its lease ended at {lease:.3f}"
             )
+
+    # --- what lanes report ------------------------------------------------------------------
+
+    def _ends(self) -> list[tuple[TopicPartition, int]]:
+        return [(key, self._end(key)) for key in self.checker.truth]
+
+    def _end(self, key: TopicPartition) -> int:
+        return self.source.log(key).high_watermark
+
+    def _reported(self) -> Iterator[Reported]:
+        for lane in self.lanes:
+            if not lane.process.killed:
+                yield from lane.reported()
 
     # --- faults -----------------------------------------------------------------------------
 
@@ -364,6 +381,8 @@ class Simulation:
         ):
             if mean:
                 self._again(mean, action)
+        if self.source.followers_answer:
+            LagChecks(loop=self.loop, ends=self._ends, reported=self._reported).start()
         if self._throttles.random() < 0.5:
             self._change_throttle()
         held = self.networks[1].faults.held_share

@@ -57,6 +57,19 @@ def test_states_keep_their_guarantees_under_commands() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_lags_are_reported_although_followers_are_cut_off() -> None:
+    """Goal: a lane that reports no lag has what the leader had when it was last heard of."""
+    done = _simulate("--seeds", "3:9", "--hazards", "followers")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_lane_that_takes_a_follower_for_the_leader_is_found() -> None:
+    """Goal: a follower that is cut off counts as contact with the source: lag 0 is reported."""
+    arguments = ("--seeds", "5:9", "--hazards", "followers", "--variant", "trustful")
+    done = _simulate(*arguments, "--until-failed")
+    assert "FAILED: Violation" in done.stdout, done.stdout + done.stderr
+
+
 def test_nothing_is_appended_after_paused() -> None:
     """Goal: where no request is lost, nothing is appended after PAUSED is stored."""
     done = _simulate("--seeds", "0:4", "--hazards", "commands", "calm")

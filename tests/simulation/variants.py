@@ -10,12 +10,15 @@ from model.network import Network
 from model.ports import ModelDestination, ModelSource
 from model.producers import INVALID_PRODUCER_EPOCH
 from model.states import ModelStates
-from simulation.lanes import DestinationMaker, OwnedMaker, SourceMaker, owned_by
-from twinlog.engines.base import Sealed, Sealing
-from twinlog.engines.exact.engine import ExactWriters
+from simulation.lanes import DestinationMaker, Lane, OwnedMaker, SourceMaker, owned_by
+from twinlog.engines.base import Engine, Sealed, Sealing
+from twinlog.engines.exact.engine import ExactEngine, ExactWriters
+from twinlog.engines.exact.fetcher import Fetcher
+from twinlog.engines.exact.followers import LeaderQuestions
 from twinlog.engines.exact.foreign import Foreign
 from twinlog.engines.exact.marker_epochs import LastMarker
 from twinlog.engines.exact.marker_writer import MarkerWriter, Prepared
+from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.ports import (
     Appended,
     Batch,
@@ -247,12 +250,43 @@ class Presuming(OwnedStatePartition):
         self.reported = _PresumingStates()
 
 
+class _TrustfulFetcher(Fetcher):
+    """Takes what a follower answers for what the leader says."""
+
+    def answered_at(self, partition: ExactPartition) -> float | None:
+        """Count answers of followers too."""
+        replica, partition.source_replica = partition.source_replica, -1
+        try:
+            return super().answered_at(partition)
+        finally:
+            partition.source_replica = replica
+
+
+class _NoQuestions(LeaderQuestions):
+    """Leaders are not asked while followers are read."""
+
+    async def run(self) -> None:
+        """Do nothing."""
+
+
+class Trustful(Lane):
+    """Counts a follower's answers as contact with the source."""
+
+    def _new_engine(self) -> Engine:
+        engine = super()._new_engine()
+        assert isinstance(engine, ExactEngine)
+        engine.plane.fetcher.__class__ = _TrustfulFetcher
+        engine.plane.leader_questions.__class__ = _NoQuestions
+        return engine
+
+
 class Variant(NamedTuple):
     """The ports that a simulation uses, and the parts of a lane that know the states."""
 
     destination: DestinationMaker = ModelDestination
     source: SourceMaker = ModelSource
     owned: OwnedMaker = owned_by
+    lane: type[Lane] = Lane
 
 
 VARIANTS: dict[str, Variant] = {
@@ -269,4 +303,5 @@ VARIANTS: dict[str, Variant] = {
     "hasty": Variant(owned=partial(owned_by, made=Hasty)),
     "boastful": Variant(owned=lambda writers, *rest: owned_by(Boastful(writers.shard), *rest)),
     "presuming": Variant(owned=partial(owned_by, made=Presuming)),
+    "trustful": Variant(lane=Trustful),
 }

@@ -282,9 +282,12 @@ def _value(entries: Mapping[str, admin.ConfigEntry] | Refusal | None, name: str)
 
 
 def _bounds(*answers: ListedOffset | Refusal) -> LogBounds:
-    offsets: list[int] = []
+    listed: list[ListedOffset] = []
     for answer in answers:
         if isinstance(answer, Refusal):
             return LogBounds(answer.code, -1, -1, -1)
-        offsets.append(answer.offset)
-    return LogBounds(0, *offsets)
+        listed.append(answer)
+    # With the earliest offset, a broker returns the epoch of the record there.
+    leader_epoch = min(answer.leader_epoch for answer in listed[1:])
+    offsets = (answer.offset for answer in listed)
+    return LogBounds(0, *offsets)._replace(leader_epoch=leader_epoch)

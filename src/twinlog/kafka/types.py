@@ -77,9 +77,14 @@ class ProducerState(NamedTuple):
 
 
 class LogBounds(NamedTuple):
-    """Log start offset, high watermark and last stable offset of a partition."""
+    """Log start offset, high watermark and last stable offset of a partition.
+
+    `leader_epoch` is of the leader that has answered with the two ends, the lower one if another
+    leader was elected between them; -1 if it is not known.
+    """
 
     error: int
     start: int
     high_watermark: int
     last_stable: int
+    leader_epoch: int = UNKNOWN_EPOCH

@@ -59,6 +59,6 @@ async def destination_bounds(
     return {
         partition: bounds
         if bounds.error or partition not in translation.maps
-        else LogBounds(0, *map(translation.offsets(partition).to_source, bounds[1:]))
+        else LogBounds(0, *map(translation.offsets(partition).to_source, bounds[1:4]))
         for partition, bounds in translation.by_source(partitions, answers).items()
     }

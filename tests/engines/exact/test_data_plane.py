@@ -278,7 +278,7 @@ def test_answers_for_other_partitions_are_no_contact_with_the_leader() -> None:
             partition.destination_node = 1
             partition.append.place(START, plane.now(), compared=True)
             plane.emit(partition, SourceLed(LeaderReport(node, 5, UUID(int=1))))
-            plane.emit(partition, SourceBounds(Offset(0), Offset(0), 0, from_follower=False))
+            plane.emit(partition, SourceBounds(Offset(0), Offset(0), 0, at_least=False))
             plane.fetcher._counts_from[partition] = hour_ago
         plane.fetcher._answer_times.update({(1, 0): hour_ago, (2, 0): plane.now()})
         plane.emit(moved, SourceLed(LeaderReport(2, 6, UUID(int=1))))

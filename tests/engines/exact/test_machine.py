@@ -122,7 +122,7 @@ EVENTS: Final[dict[str, Event]] = {
     "unsettled": Unsettled(),
     "ahead": Ahead(Offset(9), Offset(5)),
     "not ahead": NotAhead(),
-    "source bounds": SourceBounds(Offset(9), Offset(9), 0, from_follower=False),
+    "source bounds": SourceBounds(Offset(9), Offset(9), 0, at_least=False),
     "queued": Queued([Gap(Offset(7), Offset(8), seen=True)]),
     "read": Read(sound=True, explained=True, behind=True),
     "read nothing": Read(sound=False, explained=False, behind=True),

@@ -47,6 +47,7 @@ from twinlog.engines.exact.events import (
     RetryDue,
 )
 from twinlog.engines.exact.fetcher import Fetcher
+from twinlog.engines.exact.followers import LeaderQuestions
 from twinlog.engines.exact.gap_filler import GapFiller
 from twinlog.engines.exact.leaders import Leaders
 from twinlog.engines.exact.log_start_follower import LogStartFollower
@@ -118,6 +119,7 @@ class DataPlane:
         self.confirmations = Confirmations(self)
         self.fetcher = Fetcher(self, self.policies)
         self.absences = AbsenceReader(self, self.fetcher)
+        self.leader_questions = LeaderQuestions(self)
         self.placer = Placer(self, self.leaders, self.policies)
         self._carry_out: dict[Do, Callable[[ExactPartition], object]] = {
             Do.FETCH: self.fetcher.update,
@@ -304,6 +306,7 @@ class DataPlane:
         self.start(self.leaders.run())
         self.start(self.log_starts.run())
         self.start(self.policies.run(self.source))
+        self.start(self.leader_questions.run())
         try:
             await self._failure
         finally:

@@ -324,7 +324,7 @@ class ExactEngine:
             return None
         began_at = partition.source_ends.since(append.log_end)
         if began_at is not None:
-            return int((now - began_at) * 1000)
+            return max(int((now - began_at) * 1000), 1)  # 0: nothing is missing
         patience = _SOURCE_SILENT_S + self.plane.settings.fetch_max_wait_ms / 1000
         return 0 if answered_at is not None and now < answered_at + patience else None
 

@@ -82,13 +82,14 @@ class NotAhead(NamedTuple):
 class SourceBounds(NamedTuple):
     """An answer of the source has its high watermark, last stable offset and log start offset.
 
-    `from_follower`: a follower may lag behind, so its offsets prove no end, and no log start.
+    `at_least`: the source may reach further. A follower may lag behind, and what a leader was asked
+    beside the fetches may be older than they are. Such offsets prove no end, and no log start.
     """
 
     high_watermark: Offset
     last_stable: Offset
     start: int
-    from_follower: bool
+    at_least: bool
 
 
 class Queued(NamedTuple):

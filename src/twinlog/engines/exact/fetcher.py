@@ -108,7 +108,7 @@ class Fetcher:
         append = partition.append
         if partition.source_node < 0 or append.planned_end < partition.bulk_until:
             return
-        if partition.source_replica >= 0 and self._plane.now() >= partition.redirect_at:
+        if partition.follows and self._plane.now() >= partition.redirect_at:
             self.return_to_leader(partition)
         key = self._loops.key(partition)
         if self._keys.get(partition, key) != key:
@@ -143,13 +143,14 @@ class Fetcher:
             self._counts_from.pop(partition, None)
 
     def answered_at(self, partition: ExactPartition) -> float | None:
-        """When the last answered fetch of this partition was sent; None: none was answered.
+        """When its leader was last asked that has answered; None: none has.
 
         An answer counts for all partitions of its fetch, since it lists only those with news: not
-        for one that has joined the loop since, and not for one that it refuses.
+        for one that has joined the loop since, and not for one that it refuses. A follower's answer
+        counts for none: it may be cut off from the leader, which is asked itself (followers.py).
         """
         key = self._keys.get(partition)
-        if key is None or partition.key not in self._positions.get(key, ()):
+        if key is None or partition.follows or partition.key not in self._positions.get(key, ()):
             return partition.source_heard_at
         asked_at = self._answer_times.get(key)
         if asked_at is None or asked_at < self._counts_from[partition]:
@@ -286,8 +287,8 @@ class Fetcher:
             if partition is not None and self._belongs(partition, clock):
                 with self._plane.guard([partition]):
                     nodes.add(partition.destination_node)
-                    follower = partition.source_replica >= 0
-                    await self._take(partition, fetched, clock, steps, follower=follower)
+                    follows = partition.follows
+                    await self._take(partition, fetched, clock, steps, follower=follows)
         for node in nodes:  # not after each partition: a Produce holds batches of many
             self._plane.pump(node)
 
@@ -320,7 +321,7 @@ class Fetcher:
             emit(partition, Diverged(fetched.diverging))
         else:
             bounds = Offset(fetched.high_watermark), Offset(fetched.last_stable)
-            emit(partition, SourceBounds(*bounds, fetched.log_start, from_follower=follower))
+            emit(partition, SourceBounds(*bounds, fetched.log_start, at_least=follower))
             if len(fetched.records):
                 await self._take_records(partition, fetched, clock, steps)
             else:
@@ -412,7 +413,7 @@ class Fetcher:
 
     def return_to_leader(self, partition: ExactPartition) -> None:
         """Read from the leader again; it may name another replica."""
-        if partition.source_replica >= 0:
+        if partition.follows:
             self.leave(partition)
             partition.source_replica = -1
             self.touch(partition)

@@ -339,11 +339,11 @@ def _ahead(partition: ExactPartition, ahead: Ahead, moment: Moment) -> list[Acti
 
 
 def _bounded(partition: ExactPartition, bounds: SourceBounds, now: float) -> list[Action]:
-    high_watermark, stable, start, from_follower = bounds
-    if from_follower:
+    high_watermark, stable, start, at_least = bounds
+    if at_least:
         high_watermark = max(high_watermark, partition.source_high_watermark)
         stable = max(stable, partition.source_stable)
-    actions = [] if from_follower else _source_starts_at(partition, start, now)
+    actions = [] if at_least else _source_starts_at(partition, start, now)
     partition.source_high_watermark = high_watermark
     partition.source_ends.seen(high_watermark, now)
     partition.source_stable = stable
@@ -418,7 +418,7 @@ def _diverged(partition: ExactPartition, source: EpochEnd, moment: Moment) -> li
 
 
 def _fetch_refused(partition: ExactPartition, code: int, moment: Moment) -> list[Action]:
-    if partition.source_replica >= 0:
+    if partition.follows:
         return [Do.LEADER, *_look(partition, moment)]
     if code_of(code).reaction is Reaction.METADATA:
         partition.source_node = -1

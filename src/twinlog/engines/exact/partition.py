@@ -72,7 +72,7 @@ class ExactPartition:
     source_start: Offset = UNKNOWN_OFFSET
     source_high_watermark: Offset = UNKNOWN_OFFSET
     source_stable: Offset = UNKNOWN_OFFSET
-    source_heard_at: float | None = None  # last answered fetch before it was left out
+    source_heard_at: float | None = None  # last contact while its leader is not fetched from
     source_ends: LagClock = field(default_factory=LagClock)  # when its high watermarks were seen
     throttled: bool = False  # its fetches wait for the mirror's rate
     log_starts: LogStarts = field(default_factory=LogStarts)  # the source's, not yet followed
@@ -96,6 +96,11 @@ class ExactPartition:
     def read_node(self) -> int:
         """The source broker that it is read from."""
         return self.source_node if self.source_replica < 0 else self.source_replica
+
+    @property
+    def follows(self) -> bool:
+        """Whether it is read from a follower, whose answers are no contact with the source."""
+        return self.source_replica >= 0
 
     @property
     def fetch_position(self) -> FetchPosition:

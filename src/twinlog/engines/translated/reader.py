@@ -2,7 +2,7 @@
 
 A partition is read from its leader, or from the replica that the leader names (KIP-392). What such
 a follower answers without records proves nothing: it may lag, or be cut off from the leader, which
-is asked itself how far the source reaches (leader_bounds.py).
+is asked itself how far the source reaches (source/leader_bounds.py).
 
 Throttled partitions have a session of their own, which waits for the rate (mirror/throttle.py).
 
@@ -23,8 +23,9 @@ from twinlog.engines.loop_steps import Steps
 from twinlog.engines.ports import SourcePort
 from twinlog.engines.source.absences import Absences
 from twinlog.engines.source.jumps import believe, skips
+from twinlog.engines.source.leader_bounds import LeaderBounds
 from twinlog.engines.source.policies import SourcePolicies
-from twinlog.engines.translated.leader_bounds import LeaderBounds
+from twinlog.engines.translated.followers import FlowFollowers
 from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions, SourceQueue
 from twinlog.engines.translated.suspects import FlowSuspects
 from twinlog.kafka.error_codes import ErrorCode
@@ -74,7 +75,7 @@ class FlowReader:
         """Which topics of the source compact."""
         self.absences = Absences[_Partition](FlowSuspects(flow, source))
         """The partitions whose source has offsets, and answers without records."""
-        self.leader_bounds = LeaderBounds(flow, source)
+        self.leader_bounds = LeaderBounds[_Partition](FlowFollowers(flow, source))
         """How far partitions reach that are read from followers."""
         self._bucket: TokenBucket | None = None
         self._throttled_bytes = 0

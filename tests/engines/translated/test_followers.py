@@ -1,4 +1,4 @@
-"""Twin of twinlog.engines.translated.leader_bounds: partitions that are read from a follower."""
+"""Partitions that a flow reads from a follower: its leader is asked (source/leader_bounds.py)."""
 
 import asyncio
 import random
@@ -13,9 +13,9 @@ from waiting import until_async
 from twinlog.engines.base import PartitionProgress
 from twinlog.engines.ports import FetchResult, LeaderReport, SourcePort
 from twinlog.engines.settings import LaneSettings
-from twinlog.engines.translated import leader_bounds
+from twinlog.engines.source import leader_bounds
+from twinlog.engines.source.leader_bounds import BOUNDS_S
 from twinlog.engines.translated.engine import FlowEngine
-from twinlog.engines.translated.leader_bounds import BOUNDS_S
 from twinlog.engines.translated.partitions import FlowPartition, FlowPartitions, FlowStage
 from twinlog.engines.translated.reader import FlowReader
 from twinlog.engines.translated.sequence import PartitionSequence
@@ -188,7 +188,7 @@ def test_an_engine_asks_leaders_while_it_reads_from_followers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Goal: its rows show the lag to what the leader has."""
-    for name in ("BOUNDS_S", "_LOOK_S"):
+    for name in ("BOUNDS_S", "LOOK_S"):
         monkeypatch.setattr(leader_bounds, name, 0.01)
 
     class Waiting(Source):
