@@ -118,8 +118,10 @@ def _run(local: LocalCluster, test: Callable[[], Awaitable[None]]) -> None:
 
 
 def _config(group: str, topic: str, instance: str | None = None, **times: float) -> GroupConfig:
-    defaults = {"session_timeout": SESSION, "heartbeat_interval": 0.2, "rebalance_timeout": 20.0}
-    return GroupConfig(group_id=group, topic=topic, instance_id=instance, **(defaults | times))
+    session = times.get("session_timeout", SESSION)
+    defaults = {"heartbeat_interval": 0.2, "rebalance_timeout": max(session, 20.0)}
+    times = {"session_timeout": session, **defaults, **times}
+    return GroupConfig(group_id=group, topic=topic, instance_id=instance, **times)
 
 
 def test_two_members_share_partitions_and_the_survivor_takes_over(
