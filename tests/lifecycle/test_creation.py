@@ -13,7 +13,7 @@ from twinlog.kafka.client.metadata import Topic
 from twinlog.kafka.client.references import NOTHING
 from twinlog.kafka.errors import UserError
 from twinlog.lifecycle.changes import alter_mirror
-from twinlog.lifecycle.creation import check_name, check_properties, create_mirror, resolve
+from twinlog.lifecycle.creation import check_properties, create_mirror, resolve
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 
 SERVERS = {"bootstrap.servers": "h:1"}
@@ -24,29 +24,6 @@ def topics(*names: str, internal: tuple[str, ...] = ()) -> dict[str, Topic]:
         name: Topic(name, UUID(int=1), name in internal, MappingProxyType({}))
         for name in (*names, *internal)
     }
-
-
-@pytest.mark.parametrize("name", ["m", "my-mirror", "a.b_c-D9", "x" * 249, ".a", "removed"])
-def test_valid_mirror_names_are_accepted(name: str) -> None:
-    check_name(name)
-
-
-@given(st.text(max_size=260))
-def test_any_name_is_accepted_or_an_invalid_mirror_name(name: str) -> None:
-    """Any name is allowed, or gives INVALID_MIRROR_NAME."""
-    try:
-        check_name(name)
-    except MirrorRefused as refused:
-        kind = refused.kind
-    else:
-        kind = None
-    allowed = (
-        0 < len(name) <= 249
-        and name not in {".", ".."}
-        and all(c.isascii() and (c.isalnum() or c in "._-") for c in name)
-        and not name.endswith((".removed", ".paused"))
-    )
-    assert kind is (None if allowed else MirrorError.INVALID_MIRROR_NAME)
 
 
 def test_unused_security_settings_are_warnings() -> None:

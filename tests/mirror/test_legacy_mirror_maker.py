@@ -85,6 +85,11 @@ def test_scripts_with_other_groups_are_other_flows() -> None:
     ]
     (error,) = mapped(group_id="a b").errors
     assert error.startswith("--consumer.config: group.id is 'a b': expected letters, digits")
+    assert mapped(group_id="a" * 239).errors == ()
+    (error,) = mapped(group_id="a" * 240).errors
+    assert error.startswith(
+        "--consumer.config: group.id: INVALID_MIRROR_NAME: the mirror name has 250 characters"
+    )
 
 
 def test_the_consumer_decides_where_the_flow_begins() -> None:

@@ -126,6 +126,26 @@ def test_errors_are_those_of_the_file_and_of_its_clients() -> None:
     assert result.lines[1].verdict is LineVerdict.ERROR
 
 
+def test_aliases_that_give_a_flow_no_valid_name_are_an_error() -> None:
+    """Goal: what the start refuses is known before, with the line; heartbeats need no name."""
+    text = HEADER.replace("B", "B.paused")
+    result = reported(text)
+    (error,) = result.errors
+    assert error.startswith(
+        "line 1: INVALID_MIRROR_NAME: 'A-to-B.paused' ends with .paused, which is reserved by "
+        "KIP-1279; the flow A->B.paused is stored"
+    )
+    assert result.lines[0].verdict is LineVerdict.ERROR
+    assert reported(text, ("A",)).errors == ()
+    back = text.replace("A->B.paused", "B.paused->A")
+    assert reported(back).errors == ()
+    long = HEADER.replace("B", "b" * 245)
+    assert "the mirror name has 250 characters, expected at most 249" in reported(long).errors[0]
+    wrong = reported(HEADER.replace("B", "B!.paused")).errors
+    assert [error for error in wrong if "INVALID_MIRROR_NAME" in error] == []
+    assert wrong
+
+
 KEYS = st.sampled_from(
     [
         "topics",

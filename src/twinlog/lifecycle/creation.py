@@ -59,6 +59,7 @@ from twinlog.lifecycle.removed import not_proved_equal, where_logs_part, whole_l
 from twinlog.lifecycle.required_apis import check_apis
 from twinlog.lifecycle.source_configs import source_configs
 from twinlog.mirror.errors import MirrorError
+from twinlog.mirror.mirror_names import check_name
 from twinlog.mirror.settings import (
     FLOW_KINDS,
     SETTINGS,
@@ -81,41 +82,15 @@ from twinlog.text import few
 
 log = logging.getLogger(__name__)
 
-MAX_NAME: Final = 249
-"""Characters of a topic name, and so of a mirror name."""
-FORBIDDEN_SUFFIXES: Final = (".removed", ".paused")
 CONNECT_TIMEOUT: Final = 10.0
 """Seconds after which an unreachable cluster is reported to the waiting operator."""
 INTERNAL: Final = "__"
 BROKER_DEFAULT: Final = -1
-_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _ANY_SERVER: Final = {"bootstrap.servers": "localhost:9092"}
 _NOT_SEEN: Final = (
     "brokers show topics only to principals with READ or DESCRIBE: check the name, and the rights "
     "of the mirror's principal"
 )
-
-
-def check_name(name: str) -> None:
-    """Refuse an invalid mirror name: the rules are those of a topic name.
-
-    Raises:
-        MirrorRefused: INVALID_MIRROR_NAME.
-    """
-    trouble = ""
-    if not name or name in {".", ".."}:
-        trouble = f"{name!r} is not a valid mirror name"
-    elif len(name) > MAX_NAME:
-        trouble = f"the mirror name has {len(name)} characters, expected at most {MAX_NAME}"
-    elif not _NAME.fullmatch(name):
-        trouble = f"{name!r} has characters other than ASCII letters, digits, '.', '_' and '-'"
-    for suffix in FORBIDDEN_SUFFIXES:
-        if name.endswith(suffix):
-            trouble = f"{name!r} ends with {suffix}, which is reserved by KIP-1279"
-    if trouble:
-        raise MirrorError.INVALID_MIRROR_NAME.error(
-            trouble, hint=f"choose another name: up to {MAX_NAME} letters, digits, '.', '_' and '-'"
-        )
 
 
 def check_properties(

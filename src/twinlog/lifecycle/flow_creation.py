@@ -39,6 +39,7 @@ from twinlog.mirror.flow import (
 )
 from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.mirror_maker_file import Flow
+from twinlog.mirror.mirror_names import flow_name
 from twinlog.mirror.replication_policy import has_properties_of_its_own
 from twinlog.mirror.settings import FLOW_KINDS, GROUPS, KIND, REFRESH, TRANSACTIONAL
 from twinlog.store.config_records import Mirror, MirrorTopic
@@ -58,11 +59,6 @@ log = logging.getLogger(__name__)
 _NO_GROUPS: Final = ""
 _REFRESH_S: Final = 600
 """Seconds between two refreshes of a flow that has everything off: partitions are added still."""
-
-
-def flow_name(source: str, target: str) -> str:
-    """The name of the mirror of a flow."""
-    return f"{source}-to-{target}"
 
 
 def used_properties(properties: Mapping[str, str]) -> dict[str, str]:

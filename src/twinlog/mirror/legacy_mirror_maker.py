@@ -36,6 +36,7 @@ from twinlog.mirror.flow_settings_parser import parse_flow_settings
 from twinlog.mirror.mirror_maker_file import ClusterClients, Flow
 from twinlog.mirror.mirror_maker_lines import FileLine, LineVerdict
 from twinlog.mirror.mirror_maker_names import BOOTSTRAP, CLIENT_NAMES, INTERCEPTORS
+from twinlog.mirror.mirror_names import wrong_flow_name
 from twinlog.mirror.replication_policy import POLICY_CLASS, SAME_NAMES
 
 SOURCE: Final = "source"
@@ -103,6 +104,8 @@ def legacy_flow(
             f"--consumer.config: {GROUP} is {alias!r}: expected letters, digits, '.', '_' or '-', "
             "as it names the flow"
         )
+    elif trouble := wrong_flow_name(alias, TARGET):
+        errors.append(f"--consumer.config: {GROUP}: {trouble}")
     settings = _settings(options, source, alias, errors)
     flow = None
     if settings is not None and not errors:

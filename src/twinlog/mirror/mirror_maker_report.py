@@ -8,6 +8,8 @@ from typing import Final
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.mirror_maker_file import (
+    ALIAS,
+    CLUSTERS,
     Flow,
     MirrorMakerFile,
     Problem,
@@ -15,6 +17,7 @@ from twinlog.mirror.mirror_maker_file import (
     targeting,
 )
 from twinlog.mirror.mirror_maker_lines import FileLine, explain_lines
+from twinlog.mirror.mirror_names import wrong_flow_name
 from twinlog.mirror.properties_text import last_values
 from twinlog.mirror.replication_policy import (
     DEFAULT,
@@ -103,7 +106,8 @@ def report(
     }
     named = [flow for flow in flows if flow.name not in refused]
     unknown = _unknown_policies(file, flows, refused)
-    problems = sorted({*file.problems, *client_problems, *unknown})
+    names = wrong_flow_names(file, flows)
+    problems = sorted({*file.problems, *client_problems, *unknown, *names})
     errors = [str(problem) for problem in problems]
     errors += [
         f"--clusters has {alias!r}: expected one of {', '.join(file.aliases)}"
@@ -170,6 +174,16 @@ def flow_warnings(flows: Collection[Flow]) -> Iterable[str]:
             f"flows {', '.join(circle)} leave topic names unchanged and form a circle: the same "
             "records would be mirrored again and again; give them different topics"
         )
+
+
+def wrong_flow_names(file: MirrorMakerFile, flows: Collection[Flow]) -> Iterable[Problem]:
+    """Aliases whose flow has no valid name: a start is refused. Heartbeats alone need no name."""
+    line = last_values(file.properties)[CLUSTERS].line if flows else 0
+    for flow in flows:
+        source, target = flow.source_alias, flow.target_alias
+        valid = ALIAS.fullmatch(source) and ALIAS.fullmatch(target)  # else there is a problem
+        if not flow.heartbeats_only and valid and (trouble := wrong_flow_name(source, target)):
+            yield Problem(line, trouble)
 
 
 def _unknown_policies(

@@ -27,9 +27,10 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_config
 from twinlog.kafka.errors import TwinlogError, UserError
 from twinlog.lifecycle.creation import connected
-from twinlog.lifecycle.flow_creation import create_flow, flow_name, take_over_topics
+from twinlog.lifecycle.flow_creation import create_flow, take_over_topics
 from twinlog.lifecycle.flow_handback import hand_back
 from twinlog.mirror.flow import FlowRules
+from twinlog.mirror.mirror_names import flow_name
 from twinlog.mirror.mm2_records import Heartbeat
 from twinlog.store.control_topics import ControlTopics, take_control_topics
 from twinlog.sync.flow_records import BookkeepingTopics

@@ -18,7 +18,7 @@ from twinlog.kafka.groups.offsets import committed_offsets
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.changes import delete_mirror, pause_topics, remove_topics, resume_topics
 from twinlog.lifecycle.creation import connected_source
-from twinlog.lifecycle.flow_creation import create_flow, flow_name, properties_of
+from twinlog.lifecycle.flow_creation import create_flow, properties_of
 from twinlog.lifecycle.flow_forgetting import forget_flow
 from twinlog.lifecycle.flow_positions import GroupSide, import_positions
 from twinlog.mirror.connect_worker import STORED_NAMES
@@ -27,6 +27,7 @@ from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.flow import belongs_to_transforms, flow_of
 from twinlog.mirror.flow_settings import SETTINGS
 from twinlog.mirror.mirror_maker_file import Flow
+from twinlog.mirror.mirror_names import flow_name
 from twinlog.mirror.settings import FLOW_KINDS, FLOW_PREFIX, TRANSACTIONAL, split_settings
 from twinlog.operations.describe import MirrorDescription
 from twinlog.operations.flow_results import (

@@ -32,6 +32,7 @@ from twinlog.mirror.mirror_maker_report import (
     flow_row,
     flow_warnings,
     report,
+    wrong_flow_names,
 )
 from twinlog.mirror.properties_text import ENCODING, Property, last_values, parse_lines
 from twinlog.operations.query_analysis import QueryFinding, analyse_queries
@@ -112,7 +113,8 @@ def check_flow(request: FlowRequest) -> CheckedFlow:
     )
     parsed = parse_flow_lines(lines, lambda key, value: resolve(key, value, os.environ))
     unused, client_problems = _check_clients(parsed.clients)
-    problems = sorted({*parsed.problems, *client_problems})
+    names = wrong_flow_names(parsed, parsed.flows)
+    problems = sorted({*parsed.problems, *client_problems, *names})
     errors = [problem.text for problem in problems]
     explained = explain_lines(parsed, unused, problems)
     of_request = [line for line in explained if line.key not in frame]

@@ -71,6 +71,13 @@ def hasty(tmp_path: Path) -> tuple[str, str]:
             (*SOURCE, "--source", "B"),
             "source and target have the same alias B: expected different ones",
         ),
+        (
+            (*SOURCE, "--target", "B.paused"),
+            (
+                "INVALID_MIRROR_NAME: 'A-to-B.paused' ends with .paused, which is reserved by "
+                "KIP-1279; the flow A->B.paused is stored with this name: choose other aliases"
+            ),
+        ),
     ],
 )
 def test_a_flow_that_cannot_be_is_refused_in_one_line(words: tuple[str, ...], error: str) -> None:

@@ -36,6 +36,7 @@ from twinlog.kafka.client.references import EVERYTHING
 from twinlog.kafka.errors import UserError
 from twinlog.lifecycle import creation as mirrors
 from twinlog.lifecycle.rebuild import Interrupted, Rebuild
+from twinlog.mirror.mirror_names import check_name
 from twinlog.operations.describe import DescribedPartition
 from twinlog.operations.mirror_admin import MirrorAdmin
 from twinlog.operations.results import (
@@ -117,7 +118,7 @@ class Action(Generic[R]):
 
 def _check_created(arguments: Arguments) -> None:
     """Check the mirror's name and properties; an error names the file of --mirror-config."""
-    mirrors.check_name(arguments.mirror)
+    check_name(arguments.mirror)
     try:
         warnings = mirrors.check_properties(_configs(arguments), EVERYTHING)[1]
     except UserError as error:
