@@ -11,8 +11,6 @@ MirrorMaker 2 writes as well. They are what shows C that it is two flows behind 
 
 import asyncio
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 
 import librdkafka_tools
@@ -21,11 +19,11 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from mirror_maker_java import mirror_maker_java
 from mirror_maker_process import mirror_maker
 from remote_topics import values
+from several_clusters import several_clusters
 from waiting import until
 
 from twinlog.interfaces.client.remote_cluster_utils import RemoteClusterUtils
 from twinlog.local.cluster import LocalCluster
-from twinlog.local.processes import SHORT_LIVED
 from twinlog.mirror.mm2_records import Heartbeat, decode_heartbeat
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
@@ -62,14 +60,8 @@ HOPS = {
 @pytest.fixture(scope="module")
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, LocalCluster]]:
     """Start three clusters of one broker."""
-    folder = tmp_path_factory.mktemp("chain")
-
-    def start(name: str) -> LocalCluster:
-        return LocalCluster.start(heap="256m", directory=folder / name, jvm_flags=SHORT_LIVED)
-
-    with ExitStack() as stack, ThreadPoolExecutor(3) as pool:
-        started = {name: pool.submit(start, name) for name in "ABC"}
-        yield {name: stack.enter_context(one.result()) for name, one in started.items()}
+    with several_clusters(tmp_path_factory.mktemp("chain"), "ABC") as started:
+        yield started
 
 
 def heartbeats(servers: str, topic: str) -> list[Heartbeat]:

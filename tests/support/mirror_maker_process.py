@@ -14,6 +14,8 @@ from twinlog.local.identity import identity_of
 
 END_SECONDS = 180.0
 LINES = 80
+RUNNING = "running "
+"""Begins the line of a flow that is printed once signals end the command in order."""
 
 
 class MirrorMakerProcess:
@@ -25,6 +27,7 @@ class MirrorMakerProcess:
         self._log = folder / "mirror-maker.log"
         self._arguments = arguments
         self._process: subprocess.Popen[str] | None = None
+        self._before = 0
 
     def check(self) -> None:
         """Check that the file has no error."""
@@ -33,6 +36,7 @@ class MirrorMakerProcess:
 
     def start(self) -> None:
         """Start it."""
+        self._before = len(self.text()) if self._log.exists() else 0
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
                 [*commands.TWINLOG, "mirror-maker", str(self._file), *self._arguments],
@@ -42,8 +46,13 @@ class MirrorMakerProcess:
             )
 
     def end(self) -> None:
-        """Ask it to end (SIGTERM), as a service manager does."""
+        """Ask it to end (SIGTERM), as a service manager does; it may have been started just now."""
         process = self._running()
+        until(
+            lambda: RUNNING in self.text()[self._before :] or process.poll() is not None,
+            END_SECONDS,
+            "a command that ends in order",
+        )
         process.send_signal(signal.SIGTERM)
         assert process.wait(END_SECONDS) == 0, self.log()
 
