@@ -1,7 +1,7 @@
 """What readers with read_uncommitted see of a flow: each error in it is found."""
 
 import pytest
-from flow_kinds import QUERY, Copied, Placed, aborted
+from flow_kinds import FUNCTION, QUERY, Copied, Placed, aborted
 
 
 def record(number: int, value: bytes = b"v") -> Copied:
@@ -47,3 +47,14 @@ def test_a_copy_names_its_place() -> None:
     """Goal: no two records of a partition have the same copy, whatever their values are."""
     for value in (b"{}", None):
         assert len({QUERY.changed("a.t-0", offset, value) for offset in range(50)}) == 50
+
+
+def test_the_function_drops_single_records_and_whole_runs() -> None:
+    """Goal: the same runs whatever the values are, so that a micro-batch may have no result."""
+    values = [b"%d" % number for number in range(400)]
+    dropped = [at for at, value in enumerate(values) if not FUNCTION.kept(at, value)]
+    runs = {at for at in range(400) if at // 10 % 4 == 0}
+    assert runs < set(dropped)
+    assert 200 < len(dropped) < 300
+    assert not FUNCTION.kept(11, None)
+    assert not FUNCTION.kept(11, b"")

@@ -3,17 +3,22 @@
     batches        forwards batches: exactly once for readers of both isolation levels
     transactions   `transaction.producer` (KIP-656)
     query          SQL that changes each record, by the Spark beside a lane (decision 0016)
+    function       a Python function that drops records, and leaves the others as they are
 
-What a query gives is computed here from the records of the source, as librdkafka reads
-them, and by no code of a flow. A copy's value names its partition and offset on the source, so a
-record that is doubled, misplaced, or that has another record's result differs from what is
-expected.
+What a query or function gives is computed here from the records of the source, as librdkafka reads
+them, and by no code of a flow. A copy's value by the query names its partition and offset on the
+source, so a record that is doubled, misplaced, or that has another record's result differs from
+what is expected.
+
+The function drops records one by one, and whole runs of them: then a micro-batch may have no
+result, and only its position is written.
 
 Flows of all kinds but the first write in transactions, and some are aborted by kills: see `aborted`
 for what readers with read_uncommitted may find beyond the committed records.
 """
 
 import hashlib
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -27,6 +32,9 @@ Placed = list[tuple[int, Copied]]
 Changed = Callable[[str, int, bytes | None], bytes | None]
 """A copy's value, by remote partition, the source's offset, and the source's value."""
 
+Kept = Callable[[int, bytes | None], bool]
+"""Whether a record is copied, by the source's offset and value."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowKind:
@@ -38,16 +46,23 @@ class FlowKind:
     is_transactional: bool = True
     """Whether a kill may leave records of aborted transactions."""
     changed: Changed = lambda _place, _offset, value: value
+    kept: Kept = lambda _offset, _value: True
+    drops: bool = False
+    """Whether `kept` is not always true."""
 
     @property
     def has_query(self) -> bool:
-        """Whether a Spark beside each lane transforms the records."""
+        """Whether a Spark beside each lane transforms the records, by a query or a function."""
         return any(name.startswith("twinlog.transform.") for name in self.settings)
 
 
 def _by_query(place: str, offset: int, value: bytes | None) -> bytes:
     digest = "null" if value is None else hashlib.sha256(value).hexdigest()
     return f"{place}@{offset} {digest} {(value or b'').decode()[::-1]}".encode()
+
+
+def _kept_by_function(offset: int, value: bytes | None) -> bool:
+    return zlib.crc32(value or b"") % 3 != 0 and offset // 10 % 4 != 0
 
 
 _SQL: Final = """
@@ -59,6 +74,12 @@ _SQL: Final = """
 BATCHES: Final = FlowKind(name="batches", is_transactional=False)
 TRANSACTIONS: Final = FlowKind(name="transactions", settings={"transaction.producer": "true"})
 QUERY: Final = FlowKind(name="query", settings={"twinlog.transform.sql": _SQL}, changed=_by_query)
+FUNCTION: Final = FlowKind(
+    name="function",
+    settings={"twinlog.transform.function": "frame_functions:sampled"},
+    kept=_kept_by_function,
+    drops=True,
+)
 
 
 def aborted(committed: Placed, seen: Placed) -> int:

@@ -63,6 +63,8 @@ _KEPT_BYTES: Final = 1000
 
 _PREFIX: Final = "a."
 """Of remote topics."""
+_POSITIONS: Final = "twinlog.flow.a-to-b"
+"""The group in which flows with transactions or transforms keep their positions."""
 
 
 class OtherLoad(Protocol):
@@ -210,11 +212,14 @@ class FlowOrdeal:
             written |= others.numbers
             totals = {**totals, "records": totals["records"] + others.records}
         self.say(f"the load has ended: {totals}")
-        compared = beyond = 0
+        compared = beyond = dropped = 0
         for one in self.partitions:
-            placed = self._source_records(one)
-            wanted = [record for _, record in placed]
-            check_numbers(one, wanted, written)
+            source, kept = self._source_records(one)
+            check_numbers(one, [record for _, record in source], written)
+            wanted = [record for offset, record in source if offset in kept]
+            dropped += len(source) - len(wanted)
+            if self.kind.drops:
+                self._await_position(one, source[-1][0] + 1)
             self._await_copies(one, len(wanted))
             committed, seen = (self._copies(one, level) for level in LEVELS)
             found = [record for _, record in committed]
@@ -224,7 +229,11 @@ class FlowOrdeal:
             compared += len(committed) + len(seen)
             beyond += more
         assert compared > 0
-        self.say(f"{compared} records read with {' and '.join(LEVELS)}, {beyond} of them aborted")
+        assert self.kind.drops == (dropped > 0), dropped
+        self.say(
+            f"{compared} records read with {' and '.join(LEVELS)}, {beyond} of them aborted; "
+            f"{dropped} of the source's dropped"
+        )
         return Proof(
             rest=self.rest,
             recoveries=tuple(self.recoveries),
@@ -232,9 +241,31 @@ class FlowOrdeal:
             aborted=totals["aborted"],
             records=compared,
             gaps=0,
-            verified=f"each record once, and {beyond} copies that the flow has aborted",
+            verified=f"each record once, {dropped} of the source's dropped, and {beyond} copies "
+            "that the flow has aborted",
             steps=self._check_ways(),
         )
+
+    def _await_position(self, partition: Partition, end: int) -> None:
+        """Wait until the flow has read up to `end`, also where it has dropped the last records.
+
+        It commits its position on the target, of the remote partition, in the source's offsets.
+        """
+        topic, index = partition
+        servers = self.stage.destination.bootstrap_servers
+        until(
+            lambda: self._position(servers, TopicPartition(f"{_PREFIX}{topic}", index)),
+            CATCH_UP_SECONDS,
+            f"a position of {end} in {_PREFIX}{partition}",
+            good=lambda offset: offset >= end,
+            pause=1.0,
+        )
+
+    @staticmethod
+    def _position(servers: str, remote: TopicPartition) -> int:
+        with librdkafka_tools.consumer(servers, _POSITIONS) as group:
+            (found,) = group.committed([remote], timeout=30)
+        return int(found.offset)
 
     def _await_copies(self, partition: Partition, count: int) -> None:
         """Wait until a remote partition has so many records, and no open transaction."""
@@ -266,16 +297,22 @@ class FlowOrdeal:
         assert not book.forbidden(), book.forbidden()
         return book.steps
 
-    def _source_records(self, partition: Partition) -> Placed:
-        """The committed records of the source, with the values that their copies are to have."""
+    def _source_records(self, partition: Partition) -> tuple[Placed, set[int]]:
+        """The committed records of the source, with the values that their copies are to have.
+
+        Returns:
+            The records, and the offsets of those that are to be copied.
+        """
         topic, index = partition
-        place = f"{_PREFIX}{topic}-{index}"
-        return placed_records_of(
-            self.stage.source.bootstrap_servers,
-            *partition,
-            "read_committed",
-            lambda offset, value: self.kind.changed(place, offset, value),
-        )
+        place, kept = f"{_PREFIX}{topic}-{index}", set[int]()
+
+        def changed(offset: int, value: bytes | None) -> bytes | None:
+            if self.kind.kept(offset, value):
+                kept.add(offset)
+            return self.kind.changed(place, offset, value)
+
+        servers = self.stage.source.bootstrap_servers
+        return placed_records_of(servers, *partition, "read_committed", changed), kept
 
     def _copies(self, partition: Partition, level: str) -> Placed:
         topic, index = partition

@@ -19,6 +19,12 @@ def gold(records: DataFrame) -> DataFrame:
     )
 
 
+def sampled(records: DataFrame) -> DataFrame:
+    """Drop records by a checksum of their values, and each fourth run of ten offsets."""
+    some = f.pmod(f.crc32(f.coalesce("value", f.lit(b""))), f.lit(3)) != 0
+    return records.where(some & (f.expr("offset div 10 % 4") != 0)).select("record")
+
+
 def broken(records: DataFrame) -> list[object]:
     """Return what is no DataFrame."""
     return records.columns  # type: ignore[return-value]

@@ -81,14 +81,23 @@ def kill_jvm(mirror: Ordeal, node: str, *arguments: str) -> None:
 
 
 def kill_executor(mirror: Ordeal, spark: SparkCluster) -> None:
-    """Kill one executor."""
+    """Kill one executor; the Spark beside its lane, if there is one, ends with it."""
 
     def there() -> list[Identity]:
         found = [executor for number in spark.workers for executor in spark.executors(number)]
         return found if len(found) == LANES else []
 
     found = until(there, 300, "an executor for each lane")
-    mirror.kill(lambda: process_tree.end(mirror.random.choice(found)))
+    sparks: list[process_tree.LaneSpark] = []
+
+    def strike() -> None:
+        victim = mirror.random.choice(found)
+        sparks.extend(process_tree.lane_sparks(victim.pid))
+        process_tree.end(victim)
+
+    mirror.kill(strike)
+    left = [part for spark in sparks for part in spark]
+    until(lambda: not any(part.alive() for part in left), what="the end of the Spark beside it")
 
 
 def kill_spark_worker(mirror: Ordeal, spark: SparkCluster) -> None:
