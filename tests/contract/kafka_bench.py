@@ -125,7 +125,7 @@ class KafkaBench:
 def config_of(local: LocalCluster) -> ClusterConfig:
     """Return a client configuration for the cluster."""
     addresses = tuple(Address("127.0.0.1", broker.port) for broker in local.brokers)
-    return ClusterConfig(bootstrap_servers=addresses, api_timeout=2 * _SECONDS)
+    return ClusterConfig(bootstrap_servers=addresses)
 
 
 def run_on_kafka(local: LocalCluster, behaviour: Behaviour) -> None:
