@@ -1,6 +1,7 @@
 """What checkpoints and offset syncs of a flow say, without brokers."""
 
 import asyncio
+import re
 from collections.abc import Collection, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -21,15 +22,24 @@ from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, encode
 from twinlog.store.group_log import Remembered
 from twinlog.store.snapshot import Snapshot, StoredRecord
-from twinlog.sync import flow_records, group_offsets
+from twinlog.sync import (
+    flow_records,
+    group_offsets,
+    group_rules,
+    shared_translation,
+    translated_offsets,
+)
 from twinlog.sync.base import SyncContext
 from twinlog.sync.flow_records import Checkpoints, Positions
+from twinlog.sync.group_check import GroupDifference
 from twinlog.sync.group_offsets import GroupSync
 from twinlog.sync.stored_checkpoints import StoredCheckpoints
 
 GROUP = "readers"
 T, U = TopicPartition("t", 0), TopicPartition("u", 0)
 FAR = 1 << 40
+TARGET: Any = object()
+ALL = TopicPartition("all", 0)
 SHARED = {"t": "all", "u": "all", "v": "a.v"}
 
 
@@ -59,22 +69,59 @@ class Flow:
         """The beginnings of remote logs, by their names."""
         self.stored: dict[tuple[str, TopicPartition], Checkpoint] = {}
         self.unreadable: TwinlogError | None = None
+        self.settled: frozenset[TopicPartition] = frozenset()
+        self.later: Mapping[str, str] | None = None
+        """The topics after the maps were read, if they are others."""
+        self.states: dict[str, State] = {}
+        self.recreated: Collection[str] = ()
+        self.begun: bool | None = False
+        self.copies: dict[TopicPartition, Committed] = {}
+        """What the group has committed on the target."""
+        self.commits: list[dict[TopicPartition, int]] = []
         kind = SimpleNamespace(translation=self._translation)
+        monkeypatch.setattr(shared_translation, "kind_named", lambda _: kind)
+        monkeypatch.setattr(shared_translation, "list_offsets", self._listed_before)
         for module in (flow_records, group_offsets):
-            monkeypatch.setattr(module, "kind_named", lambda _: kind)
             monkeypatch.setattr(module, "list_groups", self._groups)
         monkeypatch.setattr(flow_records, "committed_offsets", self._committed)
         monkeypatch.setattr(flow_records, "list_offsets", self._listed)
+        monkeypatch.setattr(translated_offsets, "list_offsets", self._listed)
+        for module in (group_rules, group_offsets):
+            monkeypatch.setattr(module, "group_offsets", self._group_offsets)
+        monkeypatch.setattr(group_offsets, "commit_offsets", self._commit)
+        monkeypatch.setattr(GroupSync, "_repeat_interval", self._repeat)
         monkeypatch.setattr(flow_records, "read_checkpoints", self.read_checkpoints)
         self.sync = Checkpoints()
+        self.now = 1000.0
+        self.node = GroupSync(TARGET, clock=lambda: self.now)
         monkeypatch.setattr(self.sync._topics, "write", self._write)
         monkeypatch.setattr(group_offsets, "read_groups", self._remembered)
+        for name in ("create_groups_topic", "write_groups"):
+            monkeypatch.setattr(group_offsets, name, self._nothing)
 
     @property
     def context(self) -> SyncContext:
-        source = stored_properties({"bootstrap.servers": "a:1"}, {"enabled": "true"}, "a", "b")
-        mirror = Mirror(name="flow", source=source, source_cluster_id="a")
-        topics = [
+        topics = self._topics(self.names)
+        source: Any = SimpleNamespace(refresh=self._metadata)
+        store: Any = SimpleNamespace(states=self._states, snapshot=self._snapshot)
+        snapshot = self._snapshot_of(topics)
+        settings: Any = SimpleNamespace(groups_include=[re.compile(".*")], refresh_interval=1.0)
+        return SyncContext(
+            destination=TARGET,
+            store=store,
+            name="flow",
+            snapshot=snapshot,
+            source=source,
+            settings=settings,
+            topics=topics,
+            same=[topic for topic in topics if topic.wanted is Wanted.MIRRORING],
+            there={},
+            here={},
+            latest=lambda: snapshot,
+        )
+
+    def _topics(self, names: Mapping[str, str]) -> list[MirrorTopic]:
+        return [
             MirrorTopic(
                 mirror="flow",
                 topic=topic,
@@ -83,27 +130,46 @@ class Flow:
                 destination_topic=remote,
                 wanted=self.wanted.get(topic, Wanted.MIRRORING),
             )
-            for index, (topic, remote) in enumerate(self.names.items(), 1)
+            for index, (topic, remote) in enumerate(names.items(), 1)
         ]
+
+    def _snapshot_of(self, topics: Collection[MirrorTopic]) -> Snapshot:
+        source = stored_properties({"bootstrap.servers": "a:1"}, {"enabled": "true"}, "a", "b")
+        mirror = Mirror(name="flow", source=source, source_cluster_id="a")
         records = [StoredRecord(0, at, *encode(one)) for at, one in enumerate([mirror, *topics])]
-        nothing: Any = None
-        store: Any = SimpleNamespace(states=self._states)
-        return SyncContext(
-            destination=nothing,
-            store=store,
-            name="flow",
-            snapshot=Snapshot().after(records),
-            source=nothing,
-            settings=SimpleNamespace(groups_include=[], refresh_interval=1.0),  # type: ignore[arg-type]
-            topics=topics,
-            same=[topic for topic in topics if topic.wanted is Wanted.MIRRORING],
-            there={},
-            here={},
-            latest=nothing,
+        return Snapshot().after(records)
+
+    async def _snapshot(self) -> Snapshot:
+        assert self.maps_were_read, "a topic that was added before would not be known"
+        return self._snapshot_of(self._topics(self.names if self.later is None else self.later))
+
+    async def _metadata(self, names: Collection[str]) -> Any:
+        ids = {topic.topic: topic.topic_id for topic in self._topics(self.names)}
+        return SimpleNamespace(
+            topics={
+                name: SimpleNamespace(
+                    error=0, topic_id=UUID(int=99) if name in self.recreated else ids[name]
+                )
+                for name in names
+            }
         )
+
+    def check(self) -> dict[TopicPartition, int]:
+        """Let the node check its groups; return what it commits."""
+        self.commits.clear()
+        self.maps_were_read = False
+        self.now += 30.0
+        context = self.context
+        assert asyncio.run(self.node.apply(context, self.compared(context))) == 0
+        return {p: offset for commit in self.commits for p, offset in commit.items()}
+
+    def compared(self, context: SyncContext) -> GroupDifference:
+        """What the node compares."""
+        return asyncio.run(self.node.compare(context))
 
     def positions(self) -> Positions:
         """What is to be written."""
+        self.maps_were_read = False
         found = asyncio.run(self.sync.compare(self.context))
         assert found is not None
         return found
@@ -131,7 +197,16 @@ class Flow:
         maps = {key: self.maps[key] for key in names.keys() & self.maps.keys()}
         self.maps_were_read = True
         unknown = frozenset(names.keys() - maps.keys())
-        return Translation(names, maps, unknown, self.begins, self.lost, self.passed)
+        return Translation(
+            *(names, maps, unknown, self.begins, self.lost, self.passed), settled=self.settled
+        )
+
+    async def _listed_before(
+        self, _: object, partitions: Collection[TopicPartition], spec: OffsetSpec
+    ) -> dict[TopicPartition, ListedOffset | Refusal]:
+        assert spec is OffsetSpec.LATEST
+        assert not self.maps_were_read, "a map that was read before may lack what is below"
+        return self._ends(partitions)
 
     async def _listed(
         self, _: object, partitions: Collection[TopicPartition], spec: OffsetSpec
@@ -139,6 +214,11 @@ class Flow:
         if spec is OffsetSpec.EARLIEST:
             return {name: ListedOffset(self.starts.get(name, 0), -1, -1) for name in partitions}
         assert self.maps_were_read, "a log that has grown since would hide what the maps lack"
+        return self._ends(partitions)
+
+    def _ends(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, ListedOffset | Refusal]:
         ends = {
             TopicPartition(self.names[key.topic], key.partition): end
             for key, end in self.ends.items()
@@ -167,32 +247,161 @@ class Flow:
     async def _committed(self, *_: object) -> dict[TopicPartition, Committed]:
         return self.committed
 
+    async def _group_offsets(
+        self, cluster: object, *_: object, **__: object
+    ) -> dict[TopicPartition, Committed]:
+        return dict(self.copies if cluster is TARGET else self.committed)
+
+    async def _commit(
+        self, _: object, group: str, offsets: Mapping[TopicPartition, Committed]
+    ) -> dict[TopicPartition, None]:
+        assert group == GROUP
+        self.copies |= offsets
+        self.commits.append({p: at.offset for p, at in offsets.items()})
+        return dict.fromkeys(offsets)
+
+    async def _repeat(self, *_: object) -> float:
+        return 1e6
+
     async def _states(self) -> object:
-        return SimpleNamespace(state=lambda _: State.MIRRORING)
+        last = SimpleNamespace(begun=self.begun)
+        epochs = {
+            name: last for topic in self._topics(self.names) for name in topic.mirror_partitions
+        }
+        return SimpleNamespace(
+            state=lambda name: self.states.get(name.topic, State.MIRRORING),
+            unread=lambda _: "",
+            epochs=epochs,
+        )
+
+    async def _nothing(self, *_: object) -> None:
+        pass
 
     async def _remembered(self, *_: object) -> Remembered:
         return Remembered()
 
 
-@pytest.mark.parametrize("removed", [False, True])
-def test_topics_that_share_a_remote_topic_have_no_offsets_of_groups(
-    monkeypatch: pytest.MonkeyPatch, *, removed: bool
+def shared_flow(monkeypatch: pytest.MonkeyPatch) -> Flow:
+    """A flow of t, u and v: `all` has t at 0-9 and u at 10-19."""
+    flow, v = Flow(monkeypatch, SHARED), TopicPartition("v", 0)
+    flow.maps = {T: runs((0, 0, 10)), U: runs((0, 10, 10)), v: runs((0, 0, 10))}
+    flow.settled = frozenset({T, U, v})
+    flow.ends = {T: 20, U: 20, v: 10}
+    return flow
+
+
+@pytest.mark.parametrize("wanted", [Wanted.MIRRORING, Wanted.PAUSED, Wanted.STOPPED])
+def test_a_group_has_the_lowest_place_in_a_shared_topic(
+    monkeypatch: pytest.MonkeyPatch, wanted: Wanted
 ) -> None:
     """Goal: a group is not put behind records of one topic by what it has read of the other.
 
-    Also not if the other one was removed from the flow: its records are still there.
+    Also not if the other one is paused, or was removed from the flow: its records are still there.
     """
-    flow, v = Flow(monkeypatch, SHARED), TopicPartition("v", 0)
-    flow.maps = {T: runs((0, 0, 10)), U: runs((0, 10, 10)), v: runs((0, 0, 10))}
-    flow.committed = {T: Committed(2), U: Committed(9), v: Committed(4)}
-    if removed:
-        flow.wanted = {"u": Wanted.STOPPED}
-    assert flow.checkpoints() == {TopicPartition("a.v", 0): (4, 4)}
+    flow, v = shared_flow(monkeypatch), TopicPartition("v", 0)
+    flow.wanted = {"u": wanted}
+    for t, u, upstream, place in ((2, 9, 2, 2), (10, 3, 3, 13), (10, 10, 10, 20)):
+        flow.committed = {T: Committed(t, "of t"), U: Committed(u), v: Committed(4)}
+        assert flow.checkpoints() == {ALL: (upstream, place), TopicPartition("a.v", 0): (4, 4)}
+        assert flow.check()[ALL] == place
+        assert flow.copies[ALL] == Committed(place)
     synced = {sync.partition for sync in flow.positions().offset_syncs}
-    assert synced == ({T, v} if removed else {T, U, v}), "each names one topic of the source"
-    node: Any = GroupSync(None, clock=lambda: 1.0)  # type: ignore[arg-type]
-    difference = asyncio.run(node.compare(flow.context))
-    assert difference.check.partitions.keys() == {v}
+    both = wanted is Wanted.MIRRORING
+    assert synced == ({T, U, v} if both else {T, v}), "each names one topic of the source"
+
+
+def test_a_group_without_an_offset_in_one_of_them_has_none(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: it may have read nothing of the other one; the log says so once."""
+    caplog.set_level("INFO")
+    flow = shared_flow(monkeypatch)
+    flow.committed = {T: Committed(10)}
+    assert flow.checkpoints() == {}
+    assert flow.check() == flow.check() == {}
+    text = "share one: readers in all-0: it has no offset of u-0"
+    assert caplog.text.count(text) == 1
+    del flow.maps[U]
+    assert flow.checkpoints() == {ALL: (10, 20)}, "nothing was copied of it"
+    assert flow.check() == {ALL: 20}
+    flow.begun = True
+    flow.committed = {T: Committed(5)}
+    assert flow.checkpoints() == {}, "it has begun, so its map is lost"
+
+
+def test_a_topic_that_is_added_meanwhile_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: its records may be in front of the place in the other one."""
+    flow = Flow(monkeypatch, {"t": "all"})
+    flow.maps, flow.settled, flow.ends = {T: runs((0, 0, 5), (5, 9, 1))}, frozenset({T}), {T: 10}
+    flow.committed = {T: Committed(6)}
+    flow.later = {"t": "all", "u": "all"}
+    assert flow.check() == {}
+    assert flow.checkpoints() == {}
+    flow.later = None
+    assert flow.check() == {ALL: 10}
+    assert flow.checkpoints() == {ALL: (6, 10)}
+
+
+def test_a_group_is_rewound_in_a_shared_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: also if its place in another one is not known any more, and only what is its own."""
+    flow = shared_flow(monkeypatch)
+    flow.committed = {T: Committed(10), U: Committed(10)}
+    assert flow.check() == {ALL: 20}
+    flow.refresh()
+    flow.committed = {T: Committed(7), U: Committed(10)}
+    assert flow.check() == {ALL: 7}
+    assert flow.refresh() == {ALL: (7, 7)}
+    flow.committed = {T: Committed(4)}
+    assert flow.check() == {ALL: 4}
+    assert flow.refresh() == {ALL: (4, 4)}
+    flow.committed = {T: Committed(9)}
+    assert flow.check() == {}
+    assert flow.refresh() == {ALL: (4, 4)}, "it is raised only if all places are known"
+    flow.copies[ALL] = Committed(8, "", 3)
+    flow.committed = {T: Committed(1), U: Committed(10)}
+    flow.check()
+    flow.now += 600.0
+    assert flow.check() == {}, "the group has committed it itself"
+
+
+def test_what_was_committed_before_a_topic_was_shared_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: a topic with a lower name is added, and a group that was rewound follows at once."""
+    flow = Flow(monkeypatch, {"u": "all"})
+    flow.maps, flow.settled, flow.ends = {U: runs((0, 0, 10))}, frozenset({U}), {U: 10}
+    flow.committed = {U: Committed(10)}
+    assert flow.check() == {ALL: 10}
+    flow.names = {"u": "all", "t": "all"}
+    flow.committed = {U: Committed(6)}
+    assert flow.check() == {ALL: 6}
+
+
+@pytest.mark.parametrize("topic", ["t", "u"])
+def test_no_offset_is_committed_while_one_of_them_was_recreated(
+    monkeypatch: pytest.MonkeyPatch, topic: str
+) -> None:
+    """Goal: its offsets are about other records."""
+    flow = shared_flow(monkeypatch)
+    flow.committed = {T: Committed(10), U: Committed(10)}
+    flow.recreated = [topic]
+    assert flow.check() == {}
+    assert flow.checkpoints() == {}
+    flow.recreated = []
+    assert flow.check() == {ALL: 20}
+    assert flow.checkpoints() == {ALL: (10, 20)}
+
+
+def test_a_shared_partition_follows_while_one_of_its_topics_is_mirrored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: one that is FAILED does not hold the group up; none is copied after a failover."""
+    flow = shared_flow(monkeypatch)
+    flow.committed = {T: Committed(10), U: Committed(10)}
+    flow.states = {"t": State.FAILED, "u": State.FAILED}
+    assert flow.check() == {}
+    del flow.states["u"]
+    assert flow.check() == {ALL: 20}
 
 
 def test_no_checkpoint_is_behind_the_end_of_its_log(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,7 +171,7 @@ class FlowClusters:
         return taken_over
 
     def _check_positions(self, topics: Collection[MirrorTopic], names: Mapping[str, str]) -> None:
-        """Warn of two source topics for one remote topic: no group is translated there.
+        """Warn of two source topics for one remote topic: groups may read records twice there.
 
         Raises:
             UserError: the flow writes in transactions, and they would have one position.
@@ -179,8 +179,8 @@ class FlowClusters:
         check_positions(self.mirror.kind, topics, names)
         for first, second, remote in shared_remotes(topics, names):
             log.warning(
-                "flow %s: %s and %s are copied to one topic, %s: offsets of groups are not "
-                "translated there",
+                "flow %s: %s and %s are copied to one topic, %s: a group has the lower of its "
+                "places there, if it has committed offsets of both, and reads some records again",
                 self.mirror.name,
                 *sorted((first, second)),
                 remote,

@@ -4,14 +4,20 @@ All that compares both clusters (lag, readiness, switchover, verify, group offse
 source's names and offsets, and translates what it reads from the destination and writes there. For
 a mirror of kind `exact` both are the same (`SAME`). An engine that renames topics, or whose records
 get other offsets, has a translation of its own.
+
+A partition of the destination that several source partitions are copied to has no offset of the
+source. What concerns groups counts there in the destination's own offsets (`joined`).
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.offset_runs import OffsetRuns
+from twinlog.mirror.shared_partitions import Feeder, JoinedPartition
 
 T = TypeVar("T")
 
@@ -82,6 +88,102 @@ class Translation:
     positions: Mapping[TopicPartition, int] = field(default_factory=lambda: MappingProxyType({}))
     """By the source's partition, the offset below which everything was copied or has no copy. It
     may be above the end of the map: behind a transaction marker, say."""
+    settled: frozenset[TopicPartition] = frozenset()
+    """Partitions of the source whose map had all that was sent when it was read."""
+    shared: Mapping[TopicPartition, JoinedPartition] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    """The destination's partitions that several source partitions are copied to, by the first of
+    these (`with_shared`)."""
+    keys: Mapping[TopicPartition, TopicPartition] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    """That first one, by each of these."""
+
+    def with_shared(
+        self,
+        ends: Mapping[TopicPartition, int],
+        names: Mapping[TopicPartition, TopicPartition],
+        not_begun: Container[TopicPartition],
+    ) -> "Translation":
+        """The same, with the partitions of the destination that several of the source share.
+
+        Args:
+            ends: the destination's log ends, read before the maps.
+            names: the destination's partition of each of the source's, read after the maps.
+            not_begun: partitions of the source of which nothing was sent, if they have no map.
+        """
+        sources, later = _by_name(self.names), _by_name(names)
+        shared = {
+            min(partitions): JoinedPartition(
+                remote=remote,
+                feeders={partition: self._feeder(partition, not_begun) for partition in partitions},
+                end=ends.get(remote) if sources.get(remote) == partitions else None,
+            )
+            for remote, partitions in later.items()
+            if len(partitions) > 1
+        }
+        keys = {partition: key for key, one in shared.items() for partition in one.feeders}
+        return replace(self, shared=shared, keys=keys)
+
+    def _feeder(self, partition: TopicPartition, not_begun: Container[TopicPartition]) -> Feeder:
+        offsets = self.maps.get(partition)
+        return Feeder(
+            offsets=offsets if isinstance(offsets, OffsetRuns) else None,
+            begin=self.begins.get(partition, 0),
+            settled=partition in (not_begun if offsets is None else self.settled),
+            lost=partition in self.lost,
+            passed=partition in self.passed,
+        )
+
+    def joined(self) -> "Translation":
+        """A translation that has one partition for those that share one of the destination's.
+
+        It is the first one of the source's (`key`), and its offsets are the destination's.
+        """
+        feeders = self.keys.keys()
+
+        def without(values: Mapping[TopicPartition, T]) -> dict[TopicPartition, T]:
+            return {key: value for key, value in values.items() if key not in feeders}
+
+        return replace(
+            self,
+            names={**without(self.names), **{k: one.remote for k, one in self.shared.items()}},
+            maps={**without(self.maps), **dict.fromkeys(self.shared, _SAME_OFFSETS)},
+            unknown=self.unknown - feeders,
+            begins=without(self.begins),
+            lost=self.lost - feeders,
+            passed=self.passed - feeders,
+            positions=without(self.positions),
+            settled=self.settled - feeders,
+        )
+
+    def of_topics(self, topics: Container[str]) -> "Translation":
+        """The part of these topics of the source; what they share stays whole."""
+        values = {name: value for name, value in self.names.items() if name.topic in topics}
+        maps = {name: value for name, value in self.maps.items() if name.topic in topics}
+        unknown = frozenset(name for name in self.unknown if name.topic in topics)
+        shared = {
+            key: one
+            for key, one in self.shared.items()
+            if any(topic in topics for topic in one.topics)
+        }
+        keys = {partition: key for key, one in shared.items() for partition in one.feeders}
+        return replace(self, names=values, maps=maps, unknown=unknown, shared=shared, keys=keys)
+
+    def key(self, partition: TopicPartition) -> TopicPartition:
+        """The partition that a source's counts as: another one if they share a partition."""
+        return self.keys.get(partition, partition)
+
+    def topics(self, partition: TopicPartition) -> frozenset[str]:
+        """The source's topics whose records the copy of a partition has, or will have."""
+        shared = self.shared.get(partition)
+        return frozenset({partition.topic}) if shared is None else shared.topics
+
+    def copied_topics(self, partition: TopicPartition) -> frozenset[str]:
+        """Those of `topics` of which something was copied, or may have been."""
+        shared = self.shared.get(partition)
+        return frozenset({partition.topic}) if shared is None else shared.copied_topics
 
     def translates(self, partition: TopicPartition, offset: int) -> bool:
         """Whether it is known where this offset of a mapped partition is on the destination."""
@@ -135,6 +237,16 @@ class Translation:
             for name, value in values.items()
             if name in sources or name not in self.names
         }
+
+
+def _by_name(
+    names: Mapping[TopicPartition, TopicPartition],
+) -> dict[TopicPartition, set[TopicPartition]]:
+    """The source's partitions, by the destination's."""
+    sources: defaultdict[TopicPartition, set[TopicPartition]] = defaultdict(set)
+    for partition, name in names.items():
+        sources[name].add(partition)
+    return sources
 
 
 SAME = Translation()

@@ -23,7 +23,7 @@ from twinlog.kafka.client.metadata import Topic
 from twinlog.mirror.settings import EXACT, MirrorSettings
 from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.mirrors import MirrorStore
-from twinlog.store.snapshot import Snapshot, shared_topics
+from twinlog.store.snapshot import Snapshot
 
 D = TypeVar("D")
 
@@ -67,12 +67,6 @@ class SyncContext(MirrorContext):
     """The destination's."""
     latest: Callable[[], Snapshot]
     """Returns the mirrors as they are known to the node at the time of the call."""
-
-    @property
-    def with_groups(self) -> list[MirrorTopic]:
-        """Those of `same` whose offsets of groups are copied: not those that share a topic."""
-        shared = shared_topics(self.snapshot.topics_of(self.name))
-        return [topic for topic in self.same if topic.destination_name not in shared]
 
 
 class Sync(ABC, Generic[D]):

@@ -29,7 +29,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from twinlog.engines.kinds import kind_named
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, TwinlogError
@@ -52,6 +51,9 @@ from twinlog.store.config_records import Mirror
 from twinlog.store.topic_writer import ALL, Entry, append
 from twinlog.sync.base import METADATA, Host, MirrorContext, Moved, Sync, SyncContext, drop
 from twinlog.sync.flow_topics import FLOWS
+from twinlog.sync.group_rules import recreated_topics
+from twinlog.sync.shared_checkpoints import lowered, shared_checkpoints
+from twinlog.sync.shared_translation import read_translation
 from twinlog.sync.stored_checkpoints import read_checkpoints
 
 log = logging.getLogger(__name__)
@@ -225,18 +227,19 @@ class Checkpoints(Sync[Positions | None]):
         flow = flow_of(context.mirror.source)
         if not flow.settings.emits_checkpoints or not context.same:
             return None
-        kind = kind_named(context.mirror.kind)
-        translation = await kind.translation(context.destination, context.same)
+        same = {topic.topic for topic in context.same}
+        translation = await read_translation(
+            context.destination, context.store, context.snapshot, context.name, same
+        )
         runs = {
             key: found
             for key, found in translation.maps.items()
-            if isinstance(found, OffsetRuns) and key not in translation.lost
+            if isinstance(found, OffsetRuns) and key not in translation.lost and key.topic in same
             # A map that has lost all its runs has given checkpoints before.
             if found.runs or key in translation.passed
         }
         ends = await _remote_offsets(context, runs, translation, OffsetSpec.LATEST)
         committed, failures = await _committed(context.source, flow)
-        with_groups = {topic.topic for topic in context.with_groups}
         checkpoints = [
             Checkpoint(
                 group=group,
@@ -248,8 +251,16 @@ class Checkpoints(Sync[Positions | None]):
             for group, offsets in committed.items()
             for key, at in offsets.items()
             # Nothing is translated before something was copied.
-            if key in ends and key.topic in with_groups and translation.translates(key, at.offset)
+            if key in ends
+            and key not in translation.keys
+            and translation.translates(key, at.offset)
         ]
+        shared = shared_checkpoints(
+            committed,
+            translation.shared.values(),
+            {translation.name(key): end for key, end in ends.items()},
+        )
+        checkpoints += await _of_known_topics(context, translation, shared.exact)
         offset_syncs = [
             OffsetSync(
                 partition=key,
@@ -263,13 +274,15 @@ class Checkpoints(Sync[Positions | None]):
             (group, key): at.offset
             for group, offsets in committed.items()
             for key, at in offsets.items()
-            if key.topic in with_groups
+            if key.topic in same
+            and key not in translation.keys
             and key not in translation.lost
             and not translation.translates(key, at.offset)
         }
         failures += len(runs) - len(ends)
         try:
             checkpoints += await self._set_back(context, flow, translation, below)
+            checkpoints += await self._lowered(context, flow, shared.floors)
         except TwinlogError as error:
             failures += 1
             log.warning("flow %s: cannot compare its checkpoints: %s", context.name, error)
@@ -295,11 +308,7 @@ class Checkpoints(Sync[Positions | None]):
         """
         if not below:
             return []
-        if context.name not in self._stored:
-            topic = flow.policy.checkpoints_topic(flow.settings.source_cluster_alias)
-            read = (await read_checkpoints(context.destination, topic)).checkpoints
-            self._stored[context.name] = {(one.group, one.partition): one for one in read}
-        stored = self._stored[context.name]
+        stored = await self._read_stored(context, flow)
         partitions = {key for _, key in below}
         starts = await _remote_offsets(context, partitions, translation, OffsetSpec.EARLIEST)
         return [
@@ -329,6 +338,26 @@ class Checkpoints(Sync[Positions | None]):
             and checkpoint.upstream_offset <= offset
             and checkpoint.downstream_offset > place >= starts[key]
         ]
+
+    async def _lowered(
+        self, context: SyncContext, flow: FlowRules, floors: Collection[Checkpoint]
+    ) -> list[Checkpoint]:
+        """Checkpoints in shared partitions that are above what groups have read (`lowered`)."""
+        if not floors:
+            return []
+        stored = await self._read_stored(context, flow)
+        remotes = {floor.partition for floor in floors}
+        starts = await list_offsets(context.destination, remotes, OffsetSpec.EARLIEST)
+        known = {p: at.offset for p, at in starts.items() if not isinstance(at, Refusal)}
+        return lowered(floors, stored, known)
+
+    async def _read_stored(self, context: SyncContext, flow: FlowRules) -> CheckpointByKey:
+        """The checkpoints that the target has; read once, until all are written again."""
+        if context.name not in self._stored:
+            topic = flow.policy.checkpoints_topic(flow.settings.source_cluster_alias)
+            read = (await read_checkpoints(context.destination, topic)).checkpoints
+            self._stored[context.name] = {(one.group, one.partition): one for one in read}
+        return self._stored[context.name]
 
     async def apply(self, context: SyncContext, difference: Positions | None) -> int:
         """Write what has changed since the last time; return how much was not read."""
@@ -403,6 +432,24 @@ async def _committed(source: KafkaCluster, flow: FlowRules) -> tuple[GroupsOffse
 
     await asyncio.gather(*map(read, groups))
     return found, len(groups) - len(found)
+
+
+async def _of_known_topics(
+    context: SyncContext, translation: Translation, checkpoints: Collection[Checkpoint]
+) -> list[Checkpoint]:
+    """Those of these checkpoints in shared partitions whose topics are not recreated.
+
+    Topics that are paused or removed count there, and the refresh has not compared them.
+    """
+    remotes = {one.partition for one in checkpoints}
+    topics = {
+        one.remote: one.copied_topics
+        for one in translation.shared.values()
+        if one.remote in remotes
+    }
+    ids = {topic.topic: topic.topic_id for topic in context.snapshot.topics_of(context.name)}
+    recreated = await recreated_topics(context.source, set().union(*topics.values()), ids)
+    return [one for one in checkpoints if not topics[one.partition] & recreated]
 
 
 async def _remote_offsets(

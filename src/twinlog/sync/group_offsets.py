@@ -13,13 +13,12 @@ group that is idle there.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Container, Mapping, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Container, Mapping
+from dataclasses import replace
 from re import Pattern
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
-from twinlog.engines.kinds import kind_named
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Retriable, TwinlogError, UserError
@@ -38,12 +37,20 @@ from twinlog.store.config_records import Wanted
 from twinlog.store.group_log import create_groups_topic, read_groups, write_groups
 from twinlog.store.group_records import NO_OFFSET, GroupMemory, LastCheck
 from twinlog.store.snapshot import Snapshot
+from twinlog.sync.absent_acls import MirrorTexts
 from twinlog.sync.base import Host, Moved, Sync, SyncContext, drop
+from twinlog.sync.group_check import (
+    NOTHING_DUE,
+    DueOffsets,
+    GroupCheck,
+    GroupDifference,
+    WantedTopics,
+)
 from twinlog.sync.group_memory import KnownGroups
 from twinlog.sync.group_rules import (
     SHARE,
-    Bounds,
     GroupOffsets,
+    at_floors,
     at_map_start,
     destination_offsets,
     due_offsets,
@@ -58,6 +65,8 @@ from twinlog.sync.group_rules import (
     served,
 )
 from twinlog.sync.repeated_commits import DEFAULT_REPEAT_S, read_repeat_interval
+from twinlog.sync.shared_translation import read_translation
+from twinlog.text import few
 
 log = logging.getLogger(__name__)
 
@@ -74,54 +83,7 @@ _ACTIVE: Final = frozenset(
     {ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NON_EMPTY_GROUP}
 )
 """The group has members."""
-
-WantedTopics = Callable[[], Container[str]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Check:
-    """The inputs of one check of a mirror's groups; see `GroupSync.sync`."""
-
-    source: KafkaCluster
-    mirror: str
-    include: Collection[Pattern[str]]
-    partitions: Mapping[TopicPartition, UUID]
-    translation: Translation
-    wanted: WantedTopics
-    quiet_s: float
-    topic_ids: Mapping[str, UUID]
-    """The ids of the source's topics, by name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupDifference:
-    """The offsets of a mirror's groups in both clusters; group_rules.py says which are copied."""
-
-    check: _Check
-    memory: KnownGroups
-    now_ms: int
-    listed: Mapping[str, Group]
-    """All groups that the source lists."""
-    served: Collection[Group]
-    """Those of them whose offsets are copied."""
-    bounds: Bounds = field(default_factory=lambda: Bounds({}, {}))
-    repeat_s: float = DEFAULT_REPEAT_S
-    offsets: Mapping[Group, GroupOffsets] = field(default_factory=dict)
-    busy: Container[str] = frozenset()
-    """Groups with members on the destination."""
-    unread: Mapping[str, TwinlogError] = field(default_factory=dict)
-    """Why offsets of other groups cannot be read."""
-
-
-class _Due(NamedTuple):
-    """What is to be committed of a group, and its copies before, in the destination's offsets."""
-
-    offsets: Mapping[TopicPartition, Committed]
-    copies: Mapping[TopicPartition, Committed]
-    repeats: bool
-
-
-_NOTHING_DUE: Final = _Due({}, {}, repeats=False)
+_UNPLACED: Final = "offsets of groups are not copied where several source partitions share one"
 
 
 class GroupSync(Sync[GroupDifference]):
@@ -148,6 +110,7 @@ class GroupSync(Sync[GroupDifference]):
         self._clock = clock
         self._remembers = remembers
         self._memories: dict[str, KnownGroups] = {}
+        self._texts = MirrorTexts()
         self._repeat_s: float | None = None
 
     @classmethod
@@ -189,7 +152,7 @@ class GroupSync(Sync[GroupDifference]):
             UserError: the right to list groups or to read offsets is missing.
         """
         topic_ids = _topic_ids(partitions)
-        check = _Check(
+        check = GroupCheck(
             source=source,
             mirror=mirror,
             include=include,
@@ -209,16 +172,23 @@ class GroupSync(Sync[GroupDifference]):
             UserError: the right to list groups or to read offsets is missing.
         """
         # A recreated topic stays MIRRORING until its lane has detected that.
-        states, kind = await context.store.states(), kind_named(context.mirror.kind)
-        topics = context.snapshot.topics_of(context.name)
-        translation = await kind.translation(context.destination, topics)
-        partitions = {
-            name.source: topic.topic_id
-            for topic in context.with_groups
-            for name in topic.mirror_partitions
-            if states.state(name) is State.MIRRORING and name.source not in translation.unknown
+        states = await context.store.states()
+        read = await read_translation(
+            context.destination, context.store, context.snapshot, context.name
+        )
+        translation = read.joined()
+        topic_ids = {
+            topic.topic: topic.topic_id for topic in context.snapshot.topics_of(context.name)
         }
-        check = _Check(
+        # Of those that share a partition of the destination, one is enough.
+        following = {
+            translation.key(name.source)
+            for topic in context.same
+            for name in topic.mirror_partitions
+            if states.state(name) is State.MIRRORING
+        }
+        partitions = {key: topic_ids[key.topic] for key in following - translation.unknown}
+        check = GroupCheck(
             source=context.source,
             mirror=context.name,
             include=context.settings.groups_include,
@@ -226,7 +196,7 @@ class GroupSync(Sync[GroupDifference]):
             translation=translation,
             wanted=lambda: _mirrored(context.latest(), context.name),
             quiet_s=QUIET_CHECKS * context.settings.refresh_interval,
-            topic_ids=_topic_ids(partitions),
+            topic_ids=topic_ids,
         )
         return await self._compare(check)
 
@@ -235,7 +205,7 @@ class GroupSync(Sync[GroupDifference]):
         del context
         return await self._apply(difference)
 
-    async def _compare(self, check: _Check) -> GroupDifference:
+    async def _compare(self, check: GroupCheck) -> GroupDifference:
         now_ms = int(self._clock() * 1000)
         source_groups = await list_groups(check.source)
         difference = GroupDifference(
@@ -280,7 +250,7 @@ class GroupSync(Sync[GroupDifference]):
             log.warning("group %s: cannot copy its offsets: %s", name, error)
         limit = asyncio.Semaphore(AT_ONCE)
 
-        async def serve(group: Group, due: _Due) -> int:
+        async def serve(group: Group, due: DueOffsets) -> int:
             async with limit:
                 try:
                     return await self._serve(difference, group, due)
@@ -290,6 +260,7 @@ class GroupSync(Sync[GroupDifference]):
                     return 0
 
         if difference.served and check.partitions:
+            self._tell_unplaced(difference)
             due = {group: self._due(difference, group) for group in difference.offsets}
             await self._announce(check, memory, due)
             count = sum(await asyncio.gather(*(serve(*item) for item in due.items())))
@@ -298,16 +269,29 @@ class GroupSync(Sync[GroupDifference]):
             return len(failures)
         if not memory.was_read:
             return len(failures) + 1
-        await self._note_deleted(check.source, memory, source_groups, check.partitions.keys())
+        await self._note_deleted(check, memory, source_groups)
         failures += [name for name in memory.undecoded - {*failures} if name is not None]
         names = tuple(sorted(failures)[:MAX_NAMED])
         last_check = LastCheck(mirror=check.mirror, time_ms=difference.now_ms, failed=names)
         await self._forget_unserved(difference)
         return len(failures) + await self._write(memory, last_check)
 
+    def _tell_unplaced(self, difference: GroupDifference) -> None:
+        """Log once why groups have no offset where several source partitions share a partition."""
+        mirror, names = difference.check.mirror, difference.check.translation
+        unplaced = sorted(
+            f"{group.name} in {names.name(partition)}: {place.lacks}"
+            for group, offsets in difference.offsets.items()
+            for partition, place in offsets.unplaced.items()
+        )
+        if not unplaced:
+            self._texts.last.pop((mirror, _UNPLACED), None)
+            return
+        self._texts.tell(mirror, _UNPLACED, f"{_UNPLACED}: {few(unplaced, '; ')}", logging.INFO)
+
     # ---- one group -----------------------------------------------------------------------------
 
-    async def _serve(self, difference: GroupDifference, group: Group, due: _Due) -> int:
+    async def _serve(self, difference: GroupDifference, group: Group, due: DueOffsets) -> int:
         """Copy one group's offsets; return how many partitions were committed.
 
         Raises:
@@ -319,15 +303,15 @@ class GroupSync(Sync[GroupDifference]):
             raise Retriable(problem)
         return count
 
-    def _due(self, difference: GroupDifference, group: Group) -> _Due:
+    def _due(self, difference: GroupDifference, group: Group) -> DueOffsets:
         """What is due of one group with these offsets on the destination and the source."""
         check, memory, now_ms = difference.check, difference.memory, difference.now_ms
         logs, busy = difference.bounds.logs, group.name in difference.busy
-        on_destination, committed, untranslated = difference.offsets[group]
+        on_destination, committed, untranslated, unplaced = difference.offsets[group]
         entry, translation = memory.groups.get(group.name), check.translation
         source = _of(logs, committed)
         if not source and entry is None:
-            return _NOTHING_DUE
+            return NOTHING_DUE
         destination = _of(source, on_destination)
         own = memory.own(group.name, destination, translation)
         active = busy or moved_by_others(destination, own, entry, translation)
@@ -343,18 +327,19 @@ class GroupSync(Sync[GroupDifference]):
         )
         memory.groups[group.name] = current
         if busy or now_ms - current.active_ms < check.quiet_s * 1000:
-            return _NOTHING_DUE
+            return NOTHING_DUE
         copies = in_source_offsets(destination, translation, source, own)
         due = due_offsets(source, copies, logs, own)
         repeats = group.kind != SHARE and now_ms - current.copied_ms >= difference.repeat_s * 1000
         offsets = {p: destination[p] for p in own} if repeats else {}
         offsets |= in_destination_offsets(due, destination, own, translation)
         lowered = at_map_start(on_destination, untranslated & logs.keys(), entry, translation)
+        lowered |= at_floors(on_destination, unplaced, logs, entry, translation)
         destination |= _of(lowered, on_destination)
-        return _Due(offsets | lowered, destination, repeats=repeats)
+        return DueOffsets(offsets | lowered, destination, repeats=repeats)
 
     async def _announce(
-        self, check: _Check, memory: KnownGroups, due: Mapping[Group, _Due]
+        self, check: GroupCheck, memory: KnownGroups, due: Mapping[Group, DueOffsets]
     ) -> None:
         """Store what is going to be committed; if that fails, it is committed all the same."""
         for group, what in due.items():
@@ -374,7 +359,7 @@ class GroupSync(Sync[GroupDifference]):
         else:
             memory.written |= {entry.group: entry for entry in entries}
 
-    async def _follow(self, difference: GroupDifference, group: Group, due: _Due) -> int:
+    async def _follow(self, difference: GroupDifference, group: Group, due: DueOffsets) -> int:
         """Commit what is due of one group, as far as it still is.
 
         What was announced and is not sent, also after an error, does not stay announced.
@@ -391,7 +376,7 @@ class GroupSync(Sync[GroupDifference]):
 
     async def _still_due(
         self,
-        check: _Check,
+        check: GroupCheck,
         group: Group,
         offsets: Mapping[TopicPartition, Committed],
         copies: Mapping[TopicPartition, Committed],
@@ -402,10 +387,11 @@ class GroupSync(Sync[GroupDifference]):
         detected. And nothing is committed over what another client has committed meanwhile: the
         group itself, or a switchover, which may have read a later offset on the source.
         """
+        topics = {p: check.translation.copied_topics(p) for p in offsets}
         recreated = await recreated_topics(
-            check.source, {partition.topic for partition in offsets}, check.topic_ids
+            check.source, set().union(*topics.values()), check.topic_ids
         )
-        offsets = {p: offset for p, offset in offsets.items() if p.topic not in recreated}
+        offsets = {p: offset for p, offset in offsets.items() if not topics[p] & recreated}
         current: Mapping[TopicPartition, Committed] = {}
         if offsets:
             current = await destination_offsets(self._destination, group, check.translation)
@@ -437,8 +423,12 @@ class GroupSync(Sync[GroupDifference]):
         write = set_start_offsets if group.kind == SHARE else commit_offsets
         count = 0
         for whole in in_parts(group.name, offsets):
-            topic_ids = check.wanted()
-            part = {p: offset for p, offset in whole.items() if p.topic in topic_ids}
+            wanted = check.wanted()
+            part = {
+                p: offset
+                for p, offset in whole.items()
+                if any(topic in wanted for topic in check.translation.topics(p))
+            }
             if not part:
                 continue
             named = {check.translation.name(p): at for p, at in part.items()}
@@ -479,27 +469,23 @@ class GroupSync(Sync[GroupDifference]):
         return memory
 
     async def _note_deleted(
-        self,
-        source: KafkaCluster,
-        memory: KnownGroups,
-        source_groups: Collection[str],
-        partitions: Set[TopicPartition],
+        self, check: GroupCheck, memory: KnownGroups, source_groups: Collection[str]
     ) -> None:
         """Note which offsets are gone on the source, of groups that it does not list.
 
         The offsets are read by group name until that is noted: a missing entry in a list is no
         evidence.
         """
-        limit = asyncio.Semaphore(AT_ONCE)
+        limit, partitions = asyncio.Semaphore(AT_ONCE), check.partitions.keys()
 
         async def note(entry: GroupMemory) -> None:
             group = Group(entry.group, "", entry.kind)
             async with limit:
                 try:
-                    committed = await group_offsets(source, group)
+                    committed = await group_offsets(check.source, group)
                 except TwinlogError:
                     return  # keep the offsets that were read last
-            deleted_partitions = partitions - committed.keys()
+            deleted_partitions = partitions - {check.translation.key(p) for p in committed}
             memory.groups[entry.group] = replace(
                 entry,
                 partitions={

@@ -52,6 +52,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from re import Pattern
+from types import MappingProxyType
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -67,6 +68,7 @@ from twinlog.kafka.groups.offsets import (
 from twinlog.kafka.requests.partitions import OffsetSpec
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.reported_positions import is_position_group, is_reported
+from twinlog.mirror.shared_partitions import SharedPlace
 from twinlog.mirror.translation import SAME, Translation
 from twinlog.store.group_records import NO_OFFSET, GroupMemory, PartitionMemory, metadata_checksum
 from twinlog.sync.translated_offsets import list_translated_offsets
@@ -107,15 +109,20 @@ class Bounds(NamedTuple):
 def _memories(
     memory: GroupMemory | None, translation: Translation
 ) -> Mapping[TopicPartition, PartitionMemory]:
-    """What is remembered, without what is not in offsets of the destination."""
+    """What is remembered, without what is not in offsets of the destination.
+
+    Of partitions that share one of the destination's, it counts as the first one's (`joined`), also
+    what was remembered when another one was the first, or the only one.
+    """
     if memory is None or not translation.maps:
         return {} if memory is None else memory.partitions
-    return {
-        partition: PartitionMemory(source=entry.source, deleted=entry.deleted)
-        if partition in translation.maps and not entry.translated
-        else entry
-        for partition, entry in memory.partitions.items()
-    }
+    memories: dict[TopicPartition, PartitionMemory] = {}
+    for partition, entry in sorted(memory.partitions.items()):
+        key = translation.key(partition)
+        known = entry.translated or key not in translation.maps
+        if key not in memories or not memories[key].may_be_copied:
+            memories[key] = entry if known else PartitionMemory(entry.source, deleted=entry.deleted)
+    return memories
 
 
 def own_offsets(
@@ -384,6 +391,33 @@ def at_map_start(
     return {p: Committed(at) for p, at in starts.items() if known[p].offset > at}
 
 
+def at_floors(
+    destination: Mapping[TopicPartition, Committed],
+    unplaced: Mapping[TopicPartition, SharedPlace],
+    logs: Mapping[TopicPartition, Log],
+    memory: GroupMemory | None,
+    translation: Translation,
+) -> dict[TopicPartition, Committed]:
+    """Where own offsets in shared partitions are set back to, though not all places are known.
+
+    A group that was rewound in one of the source's partitions would skip what it is to read again.
+
+    Args:
+        destination: what the group has committed there (`destination_offsets`).
+        unplaced: what is known of its places.
+        logs: the partitions whose offsets follow, with their logs on the destination.
+        memory: what is remembered of the group.
+        translation: where the partitions and offsets are on the destination.
+    """
+    floors = {
+        partition: max(place.lowest, logs[partition].start)
+        for partition, place in unplaced.items()
+        if place.lowest is not None and partition in logs and partition in destination
+    }
+    own = own_offsets({p: destination[p] for p in floors}, memory, translation)
+    return {p: Committed(floors[p]) for p in own if destination[p].offset > floors[p]}
+
+
 async def group_offsets(
     cluster: KafkaCluster, group: Group, *, stable: bool = False
 ) -> dict[TopicPartition, Committed]:
@@ -407,6 +441,8 @@ class GroupOffsets(NamedTuple):
     untranslated: frozenset[TopicPartition] = frozenset()
     """Partitions of which the source has an offset that cannot be translated. That is not the same
     as a group that has none there."""
+    unplaced: Mapping[TopicPartition, SharedPlace] = MappingProxyType({})
+    """Of these, those that several of the source's share, with what is known of their places."""
 
 
 async def read_offsets(
@@ -439,6 +475,7 @@ async def read_offsets(
         for partition, at in (await group_offsets(source, group, stable=stable)).items()
         if not is_reported(at.metadata)
     }
+    committed, unplaced = in_shared(committed, translation)
     untranslated = translation.untranslated(
         {partition: at.offset for partition, at in committed.items()}
     )
@@ -451,7 +488,33 @@ async def read_offsets(
         for partition, at in committed.items()
         if partition not in untranslated
     }
-    return GroupOffsets(copies, translated, untranslated)
+    return GroupOffsets(copies, translated, untranslated | unplaced.keys(), unplaced)
+
+
+def in_shared(
+    committed: Mapping[TopicPartition, Committed], translation: Translation
+) -> tuple[dict[TopicPartition, Committed], dict[TopicPartition, SharedPlace]]:
+    """A group's offsets with one for those that share a partition, and those that have none.
+
+    It has no metadata: what an application has committed is about one of the source's partitions.
+
+    Args:
+        committed: what it has committed on the source.
+        translation: where the partitions and offsets are on the destination.
+    """
+    offsets = {partition: at.offset for partition, at in committed.items()}
+    places = {
+        key: translation.shared[key].place(offsets)
+        for key in {translation.key(partition) for partition in committed}
+        if key in translation.shared
+    }
+    joined = {p: at for p, at in committed.items() if translation.key(p) not in places}
+    joined |= {
+        key: Committed(place.lowest)
+        for key, place in places.items()
+        if place.lowest is not None and not place.lacks
+    }
+    return joined, {key: place for key, place in places.items() if place.lacks}
 
 
 async def recreated_topics(

@@ -730,7 +730,7 @@ def test_a_transaction_that_fails_is_ended_by_a_newer_epoch(
 def test_two_topics_do_not_share_one_position(caplog: pytest.LogCaptureFixture) -> None:
     """Goal: a policy of one's own that gives two topics one name is refused for such a flow.
 
-    For others it is a warning, as no offsets of groups are translated there.
+    For others it is a warning, as groups read some records again there.
     """
     topic = MirrorTopic(
         mirror="m", topic="x.t", topic_id=UUID(int=1), partitions=1, destination_topic="t"

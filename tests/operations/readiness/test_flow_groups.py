@@ -35,6 +35,7 @@ from twinlog.sync.group_rules import Bounds, Log
 from twinlog.sync.stored_checkpoints import StoredCheckpoints
 
 FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
+ALL = TopicPartition("all", 0)
 GROUP = "readers"
 
 
@@ -42,11 +43,18 @@ def survey(
     recorded: Mapping[TopicPartition, RecordedMap] = MappingProxyType({}),
     *,
     syncs: bool = False,
+    shared: bool = False,
     **translation: Any,
 ) -> FlowSurvey:
-    """A flow of a topic with two partitions, of which 10 offsets each are copied."""
+    """A flow of a topic with two partitions, of which 10 offsets each are copied.
+
+    `shared`: both to one remote partition, whose log ends at 20.
+    """
     properties = {"enabled": "true", "sync.group.offsets.enabled": str(syncs).lower()}
     names = {one: TopicPartition("a.t", one.partition) for one in (FIRST, SECOND)}
+    names = dict.fromkeys(names, ALL) if shared else names
+    maps = {partition: one.runs for partition, one in recorded.items()}
+    read = Translation(names, maps, **translation).with_shared({ALL: 20}, names, ())
     subject = SimpleNamespace(
         mirror=SimpleNamespace(
             name="a-to-b",
@@ -57,9 +65,9 @@ def survey(
         described=SimpleNamespace(topics=[]),
         settings=SimpleNamespace(groups_include=()),
         partitions=[FIRST, SECOND],
-        translation=Translation(
-            names, {partition: one.runs for partition, one in recorded.items()}, **translation
-        ),
+        translation=read,
+        of_groups=read.joined(),
+        by_selected_topic=lambda by_topic: by_topic,
     )
     ends = {FIRST: 10, SECOND: 10}
     return FlowSurvey(cast(Any, None), cast(Any, subject), recorded, ends, ends)
@@ -72,9 +80,13 @@ def groups(
     refused: Mapping[TopicPartition, Refusal] | None = None,
     lists_all: bool = True,
     log_start: int = 0,
+    checkpoint: int | None = None,
     **flow_settings: Any,
 ) -> tuple[ByTopic, tuple[Finding, ...]]:
-    """What is found of one group, whose checkpoints are what it has committed."""
+    """What is found of one group, whose checkpoints are what it has committed.
+
+    `checkpoint`: the one in the shared partition instead.
+    """
     flow, refusals = survey(**flow_settings), refused or {}
 
     async def listed(_: object) -> dict[str, Group]:
@@ -84,7 +96,8 @@ def groups(
         return committed
 
     async def bounds(*_: object) -> Bounds:
-        logs = {one: Log(0, 10) for one in (FIRST, SECOND) if one not in refusals}
+        end = 10 if checkpoint is None else 20
+        logs = {one: Log(0, end) for one in (FIRST, SECOND) if one not in refusals}
         return Bounds(logs, refusals)
 
     async def complete(_: object) -> bool:
@@ -99,8 +112,14 @@ def groups(
                 downstream_offset=at.offset,
             )
             for one, at in committed.items()
-            if not at.metadata
+            if not at.metadata and checkpoint is None
         ]
+        if checkpoint is not None:
+            stored.append(
+                Checkpoint(
+                    group=GROUP, partition=ALL, upstream_offset=0, downstream_offset=checkpoint
+                )
+            )
         return SimpleNamespace(checkpoints=stored, unreadable=())
 
     async def compared(*_: object, **__: object) -> tuple[ByTopic, tuple[Finding, ...]]:
@@ -123,6 +142,54 @@ def test_a_group_whose_offsets_are_known_is_no_finding(monkeypatch: pytest.Monke
     assert not findings
     ((found,),) = by_topic.values()
     assert (found.due, found.missing, found.unread) == (0, 0, 6 + 5)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "due", "behind", "skips"),
+    [(14, 0, 0, ()), (9, 1, 5, ()), (15, 0, 0, (Skip(FIRST, 14, 15, follows=True),))],
+)
+def test_a_shared_partition_counts_in_its_own_offsets(
+    monkeypatch: pytest.MonkeyPatch,
+    checkpoint: int,
+    due: int,
+    behind: int,
+    skips: tuple[Skip, ...],
+) -> None:
+    """Goal: the lowest place of both is compared, and what is committed beyond the copy is named.
+
+    The first one is read beyond the 10 offsets that are copied, the second one up to 4.
+    """
+    maps = {
+        FIRST: OffsetRuns(Ends(Offset(0), Offset(0))),
+        SECOND: OffsetRuns(Ends(Offset(0), Offset(0))),
+    }
+    maps[FIRST].append(Run(Offset(0), Offset(0), 10))
+    maps[SECOND].append(Run(Offset(0), Offset(10), 10))
+    by_topic, findings = groups(
+        monkeypatch,
+        {FIRST: Committed(12), SECOND: Committed(4)},
+        recorded={one: RecordedMap(runs, Offset(10), pending=False) for one, runs in maps.items()},
+        shared=True,
+        checkpoint=checkpoint,
+        settled=frozenset(maps),
+    )
+    assert not findings
+    ((found,),) = by_topic.values()
+    assert (found.due, found.behind, found.missing, found.skips) == (due, behind, 0, skips)
+    assert (found.ahead, found.unread) == (2, 6)
+
+
+def test_a_group_without_one_offset_for_a_shared_partition_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: an operator sees which offset it lacks."""
+    by_topic, (finding,) = groups(monkeypatch, {SECOND: Committed(4)}, shared=True, checkpoint=3)
+    assert not by_topic
+    assert finding.reason is Reason.GROUP_NOT_COPIED
+    assert finding.text == (
+        f"group {GROUP}: no offset is copied to all-0, which several source partitions share: it "
+        "has no offset of t-0; its offset of t-1 is not translated"
+    )
 
 
 def test_a_list_that_may_lack_groups_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,8 @@
 """The age of what the control topics report; with brokers: test_survey.py."""
 
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -8,11 +10,8 @@ import pytest
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.translation import Translation
 from twinlog.operations.describe import MirrorDescription, PartitionDescription, TopicDescription
-from twinlog.operations.readiness.reasons import Reason
 from twinlog.operations.readiness.subject import (
     Subject,
-    _of_shared,
-    _without,
     source_age_ms,
     status_age_ms,
 )
@@ -104,12 +103,19 @@ def test_a_clock_that_is_ahead_does_not_reduce_the_age() -> None:
     assert source_age_ms(found) == pytest.approx(7_000, abs=1000)
 
 
-def test_topics_that_share_a_remote_topic_are_reported() -> None:
-    """Goal: an operator sees why no offset of a group is there, of the topics asked for."""
-    shared = {"all": ["t", "u"], "both": ["v", "w"]}
-    (finding,) = _of_shared(shared, {"u", "x"})
-    assert finding.reason is Reason.GROUP_NOT_COPIED
-    assert "t, u are copied to one topic, all: " in finding.text
-    t, x = TopicPartition("t", 0), TopicPartition("x", 0)
-    found = _without(Translation({t: TopicPartition("all", 0), x: x}), {"t", "u"})
-    assert found.unknown == {t}
+def test_shared_partitions_count_under_a_selected_topic() -> None:
+    """Goal: a group's facts are shown, also if the topic as which they count was not selected."""
+    a, b = TopicPartition("a", 0), TopicPartition("b", 0)
+    names = dict.fromkeys((a, b), TopicPartition("all", 0))
+    read = Translation(names).with_shared({}, names, ())
+    nothing: Any = None
+    topic: Any = SimpleNamespace(topic="b", partitions=1)
+    found = replace(
+        subject(ages={}),
+        topics=(topic,),
+        translation=read.of_topics({"b"}),
+        of_groups=read.of_topics({"b"}).joined(),
+        mirror=nothing,
+    )
+    assert found.group_partitions == [a]
+    assert found.by_selected_topic({"a": (1,), "b": (2,), "c": (3,)}) == {"b": (1, 2), "c": (3,)}

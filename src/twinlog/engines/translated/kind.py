@@ -48,5 +48,6 @@ class TranslatedKind:
         lost = frozenset(name for name, one in recorded.items() if one.lost)
         positions = {name: one.position for name, one in recorded.items()}
         passed = frozenset(name for name, one in recorded.items() if one.lost_places)
+        settled = frozenset(name for name, one in recorded.items() if not one.pending)
         begins |= lacking
-        return Translation(names, maps, unknown, begins, lost, passed, positions)
+        return Translation(names, maps, unknown, begins, lost, passed, positions, settled)

@@ -49,6 +49,7 @@ from twinlog.operations.readiness.group_survey import (
     ByTopic,
     group_facts,
     not_listed,
+    not_placed,
     not_translated,
     offset_facts,
 )
@@ -59,7 +60,7 @@ from twinlog.store.control_topics import LANES_GROUP
 from twinlog.store.recorded_maps import read_maps
 from twinlog.store.topic_reader import Tail
 from twinlog.sync.flow_records import ALL_S, KINDS
-from twinlog.sync.group_rules import group_offsets, in_source_offsets, log_bounds
+from twinlog.sync.group_rules import group_offsets, in_shared, in_source_offsets, log_bounds
 from twinlog.sync.stored_checkpoints import StoredCheckpoints, read_checkpoints
 from twinlog.text import few
 
@@ -220,8 +221,8 @@ class FlowSurvey:
         if self.syncs_groups:
             facts, findings = await group_facts(
                 *(source, self._destination, subject.mirror.name),
-                *(subject.settings.groups_include, mapped),
-                translation=subject.translation,
+                *(subject.settings.groups_include, self._counted(mapped)),
+                translation=subject.of_groups,
             )
             kinds = {
                 group.group: group.kind
@@ -230,7 +231,7 @@ class FlowSurvey:
                 if group.followed
             }
             committed = {
-                name: _by_topic(await group_offsets(source, Group(name, "", kind)))
+                name: self._by_topic(await group_offsets(source, Group(name, "", kind)))
                 for name, kind in sorted(kinds.items())
             }
             followed = {
@@ -241,20 +242,33 @@ class FlowSurvey:
                 )
                 for topic, groups in facts.items()
             }
-            return followed, findings
+            return subject.by_selected_topic(followed), findings
         if self._checkpoints:
-            return await self._by_checkpoints(source, mapped)
+            facts, findings = await self._by_checkpoints(source, mapped)
+            return subject.by_selected_topic(facts), findings
         if not self._is_mapped:
             text = "groups: a flow with transforms or transaction.producer translates no offsets"
         else:
             text = "groups: the flow translates no offsets (emit.checkpoints.enabled)"
         return {}, (Finding(Reason.GROUP_NOT_COPIED, text),)
 
+    def _counted(self, logs: Mapping[TopicPartition, SourceLog]) -> dict[TopicPartition, SourceLog]:
+        """The logs in which offsets of groups count: of shared partitions, the remote ones."""
+        names = self._subject.of_groups
+        return {
+            **{partition: log for partition, log in logs.items() if partition not in names.keys},
+            **{
+                key: SourceLog(None, one.end or 0, one.end or 0)
+                for key, one in names.shared.items()
+                if not logs.keys().isdisjoint(one.feeders)
+            },
+        }
+
     async def _by_checkpoints(
-        self, source: KafkaCluster, logs: Mapping[TopicPartition, SourceLog]
+        self, source: KafkaCluster, mapped: Mapping[TopicPartition, SourceLog]
     ) -> tuple[ByTopic, tuple[Finding, ...]]:
         """The groups whose offsets clients translate by checkpoints. These are read first."""
-        translation = self._subject.translation
+        translation, logs = self._subject.of_groups, self._counted(mapped)
         checkpoints: defaultdict[str, dict[TopicPartition, Committed]] = defaultdict(dict)
         stored = await self._read_checkpoints()
         for one in stored.checkpoints:
@@ -262,6 +276,7 @@ class FlowSurvey:
         bounds = await log_bounds(self._destination, list(logs), translation)
         by_topic: defaultdict[str, list[GroupFacts]] = defaultdict(list)
         failed: list[str] = []
+        not_copied: list[Finding] = []
         incomplete = await not_listed(source)
         for group in sorted((await list_groups(source)).values()):
             if group.kind not in KINDS or not self._flow.settings.selects_group(group.name):
@@ -271,26 +286,30 @@ class FlowSurvey:
             except TwinlogError as error:
                 failed.append(f"{group.name}: {error}")
                 continue
-            untranslated = translation.untranslated(
-                {p: at.offset for p, at in committed.items()}
-            ) & (logs.keys() | translation.unknown)
+            joined, unplaced = in_shared(committed, translation)
+            shown = {p: place for p, place in unplaced.items() if p in logs}
+            not_copied += not_placed(group.name, shown, translation)
+            untranslated = translation.untranslated({p: at.offset for p, at in joined.items()}) & (
+                logs.keys() | translation.unknown
+            )
             offsets = {
                 p: at._replace(offset=translation.offsets(p).lowest(at.offset))
-                for p, at in committed.items()
+                for p, at in joined.items()
                 if p in logs and p not in untranslated
             }
             failed += not_translated(group.name, untranslated, translation)
             if problem := bounds.unknown(offsets.keys()):
                 failed.append(f"offsets of {group.name}: {problem}")
-            remote = self._in_source_offsets(checkpoints[group.name], logs, offsets)
+            placed = logs.keys() - unplaced.keys()
+            remote = self._in_source_offsets(checkpoints[group.name], placed, offsets)
             facts = offset_facts(
                 *(group.name, logs, bounds.logs, offsets, remote), own=frozenset(remote)
             )
-            by_source = _by_topic(committed)
+            by_source = self._by_topic(committed)
             for topic, found in facts.items():
                 by_topic[topic].append(
                     replace(
-                        self._beyond_map(found, by_source.get(topic, {}), logs),
+                        self._beyond_map(found, by_source.get(topic, {}), mapped),
                         kind=group.kind,
                         idle_on_source=group.idle,
                         deleted=(),
@@ -299,7 +318,21 @@ class FlowSurvey:
         if stored.unreadable:
             failed.append(f"checkpoints that cannot be read: {few(sorted(stored.unreadable))}")
         findings = [Finding(Reason.GROUP_UNREADABLE, f"groups: {text}") for text in failed]
-        return {topic: tuple(facts) for topic, facts in by_topic.items()}, (*incomplete, *findings)
+        return {topic: tuple(facts) for topic, facts in by_topic.items()}, (
+            *incomplete,
+            *not_copied,
+            *findings,
+        )
+
+    def _by_topic(
+        self, committed: Mapping[TopicPartition, Committed]
+    ) -> Mapping[str, Mapping[TopicPartition, int]]:
+        """The offsets that a group has committed itself, by the topic as which they count."""
+        names = self._subject.of_groups
+        by_topic: defaultdict[str, dict[TopicPartition, int]] = defaultdict(dict)
+        for partition, at in _own(committed).items():
+            by_topic[names.key(partition).topic][partition] = at.offset
+        return by_topic
 
     def _beyond_map(
         self,
@@ -335,11 +368,11 @@ class FlowSurvey:
     def _in_source_offsets(
         self,
         checkpoints: Mapping[TopicPartition, Committed],
-        logs: Mapping[TopicPartition, SourceLog],
+        partitions: Collection[TopicPartition],
         source: Mapping[TopicPartition, Committed],
     ) -> dict[TopicPartition, Committed]:
-        translation = self._subject.translation
-        copies = translation.by_source(logs, checkpoints)
+        translation = self._subject.of_groups
+        copies = translation.by_source(partitions, checkpoints)
         return in_source_offsets(copies, translation, source, copies.keys())
 
     def unknown_groups(self) -> tuple[Finding, ...]:
@@ -465,16 +498,6 @@ class FlowSurvey:
 def _own(committed: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, Committed]:
     """A group's own offsets, without the positions that a flow reports in its name."""
     return {p: at for p, at in committed.items() if not is_reported(at.metadata)}
-
-
-def _by_topic(
-    committed: Mapping[TopicPartition, Committed],
-) -> Mapping[str, Mapping[TopicPartition, int]]:
-    """The offsets that a group has committed itself, by topic."""
-    by_topic: defaultdict[str, dict[TopicPartition, int]] = defaultdict(dict)
-    for partition, at in _own(committed).items():
-        by_topic[partition.topic][partition] = at.offset
-    return by_topic
 
 
 def _age_ms(times_ms: Collection[int]) -> int | None:

@@ -30,6 +30,7 @@ from twinlog.kafka.groups.offsets import (
 )
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.reported_positions import is_position_group
+from twinlog.mirror.shared_partitions import SharedPlace
 from twinlog.mirror.translation import SAME, Translation
 from twinlog.operations.readiness.facts import GroupFacts, Skip, SourceLog, Standing
 from twinlog.operations.readiness.reasons import Finding, Reason
@@ -114,7 +115,7 @@ async def group_facts(
         async with limit:
             try:
                 copy = _as_there(group, destination_groups)
-                copies, committed, untranslated = await read_offsets(
+                copies, committed, untranslated, unplaced = await read_offsets(
                     source, destination, group, translation, copy=copy, stable=stable
                 )
             except TwinlogError as error:
@@ -128,10 +129,14 @@ async def group_facts(
             unreadable.append(_unreadable(f"offsets of {group.name}: {problem}"))
         followed = is_served(group, include)
         untranslated &= logs.keys() | translation.unknown
-        if followed and (texts := not_translated(group.name, untranslated, translation)):
+        others = untranslated - unplaced.keys()
+        if followed and (texts := not_translated(group.name, others, translation)):
             if stable:
                 raise Retriable(f"group {group.name}: {texts[0]}")
             unreadable.extend(map(_unreadable, texts))
+        if followed:
+            shown = {p: place for p, place in unplaced.items() if p in logs}
+            unreadable.extend(not_placed(group.name, shown, translation))
         own = own_offsets(copies, memories.get(group.name), translation) - untranslated
         copies = in_source_offsets(copies, translation, committed, own)
         idle = group.name not in destination_groups or destination_groups[group.name].idle
@@ -176,6 +181,26 @@ def not_translated(
             (_BEGAN_LATER, {*partitions} - unmapped - lost),
         )
         if of_these
+    ]
+
+
+def not_placed(
+    group: str, unplaced: Mapping[TopicPartition, SharedPlace], translation: Translation
+) -> list[Finding]:
+    """Findings about a group without one offset for several source partitions.
+
+    Args:
+        group: the group's name.
+        unplaced: why, by the partition as which they count (`Translation.joined`).
+        translation: where the partitions and offsets are on the destination.
+    """
+    return [
+        Finding(
+            Reason.GROUP_NOT_COPIED,
+            f"group {group}: no offset is copied to {translation.name(partition)}, which several "
+            f"source partitions share: {place.lacks}",
+        )
+        for partition, place in sorted(unplaced.items())
     ]
 
 

@@ -5,10 +5,10 @@ those statuses again that are older than what they are compared with.
 """
 
 import time
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from twinlog.engines.kinds import kind_named
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.groups.offsets import CLASSIC, list_groups
 from twinlog.kafka.types import TopicPartition
@@ -22,10 +22,13 @@ from twinlog.operations.readiness.reasons import Finding, Reason
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.store.control_topics import LANES_GROUP, States
 from twinlog.store.mirrors import MirrorStore
-from twinlog.store.snapshot import Snapshot, shared_topics
+from twinlog.store.snapshot import Snapshot
 from twinlog.store.statuses import Reports, foreign_members, is_fresh, read_reports, renewed
 from twinlog.sync.compaction import topic_behind_ms
+from twinlog.sync.shared_translation import read_translation
 from twinlog.text import few
+
+F = TypeVar("F")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,8 @@ class Subject:
     """Time of the reading, by the monotonic clock."""
     translation: Translation = SAME
     """Where the topics' partitions and offsets are on the destination."""
+    of_groups: Translation = SAME
+    """The same for offsets of groups (`Translation.joined`)."""
 
     @property
     def settings(self) -> MirrorSettings:
@@ -66,6 +71,26 @@ class Subject:
             for topic in self.topics
             for index in range(topic.partitions)
         ]
+
+    @property
+    def group_partitions(self) -> list[TopicPartition]:
+        """The partitions as which they count for groups, of which offsets are translated."""
+        keys = {self.of_groups.key(partition) for partition in self.partitions}
+        return sorted(keys - self.of_groups.unknown)
+
+    def by_selected_topic(self, by_topic: Mapping[str, tuple[F, ...]]) -> dict[str, tuple[F, ...]]:
+        """What is known of topics, by the selected ones: those of `of_groups` may be others."""
+        selected, result = {*self.names}, dict[str, tuple[F, ...]]()
+        for topic, facts in by_topic.items():
+            among = {
+                name
+                for key, one in self.of_groups.shared.items()
+                if key.topic == topic
+                for name in one.topics
+            }
+            name = topic if topic in selected else min(among & selected, default=topic)
+            result[name] = (*result.get(name, ()), *facts)
+        return result
 
     def named(self, topic: str) -> bool:
         """Whether the operator's expression names this topic."""
@@ -131,10 +156,9 @@ async def subject_of(destination: KafkaCluster, mirror: str, topics: Topics) -> 
     else:
         # The group is missing, or another kind of group has its name: the nodes' statuses decide.
         node_runs = any(map(is_fresh, reports.ages.values()))
-    translation = await kind_named(snapshot.mirrors[mirror].kind).translation(
-        destination, selection
+    translation = (await read_translation(destination, store, snapshot, mirror, names)).of_topics(
+        names
     )
-    shared = shared_topics(snapshot.topics_of(mirror))
     unreadable = (*snapshot.unreadable.values(), *states.unreadable.values(), *reports.unreadable)
     return Subject(
         mirror=snapshot.mirrors[mirror],
@@ -145,30 +169,11 @@ async def subject_of(destination: KafkaCluster, mirror: str, topics: Topics) -> 
         states=states,
         reports=reports,
         expression=topics,
-        findings=(
-            *_of_control(unreadable, foreign.descriptions),
-            *_of_shared(shared, names),
-        ),
+        findings=tuple(_of_control(unreadable, foreign.descriptions)),
         read_at=read_at,
-        translation=_without(translation, {name for among in shared.values() for name in among}),
+        translation=translation,
+        of_groups=translation.joined(),
     )
-
-
-def _without(translation: Translation, topics: Container[str]) -> Translation:
-    """A translation by which no offset of these topics of the source is translated."""
-    untranslated = {name for name in translation.names if name.topic in topics}
-    return replace(translation, unknown=translation.unknown | untranslated)
-
-
-def _of_shared(shared: Mapping[str, Collection[str]], topics: Set[str]) -> Iterator[Finding]:
-    """Findings about topics that share a remote topic (`shared_topics`), among those selected."""
-    for remote, names in sorted(shared.items()):
-        if not topics.isdisjoint(names):
-            text = (
-                f"groups: {few(names)} are copied to one topic, {remote}: offsets of groups are "
-                "not translated there"
-            )
-            yield Finding(Reason.GROUP_NOT_COPIED, text)
 
 
 def _of_control(unreadable: Sequence[str], foreign: Sequence[str]) -> Iterator[Finding]:

@@ -128,10 +128,11 @@ async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
         groups, findings = await remembered_facts(
             destination,
             subject.mirror.name,
-            [p for p in subject.partitions if p not in subject.translation.unknown],
+            subject.group_partitions,
             int(time.time() * 1000),
-            subject.translation,
+            subject.of_groups,
         )
+        groups = subject.by_selected_topic(groups)
     facts = _as_reported(subject, ends, destination_topics, trouble)
     findings += await not_compared(destination, subject)
     facts = replace(

@@ -1,0 +1,143 @@
+"""One offset of a group in a remote partition that several source partitions are copied to.
+
+Each of these *feeders* has an exact map of its own (offset_runs.py), and the group has an offset in
+each of them. On the destination it can have one only:
+
+    a-0       0  1  2  | 3  4           the group has read what is left of |
+    b-0       0  | 1  2
+    remote    a0 a1 b0 a2 b1 a3 b2 a4
+                          ^             the lowest of the places: nothing unread is before it
+
+What is behind it and was read already, is read again (here none; a group that has read all of `a`
+and nothing of `b` since last week reads a week of `a` again).
+
+**Where a group is in a feeder,** with `end`, the remote log end that was read before all maps:
+
+    the group's offset   what is copied of the feeder       place
+    -------------------  ---------------------------------  ----------------------------------------
+    in the map           a record there or behind it        where that one is
+    behind the map       all that was sent is in the map    `end`: what is copied next lands there
+                                                            or behind, as it was not there before
+    behind the map       perhaps more was sent              the end of the map
+    none                 nothing, by evidence               `end`, for the same reason
+    none                 something                          none: it may have read nothing of it
+    below the map        the rest, by another program       none: where to is not known
+    any                  the destination has lost records   none
+
+All places have to be known: otherwise the group may skip what the others hide. Then the lowest of
+those that are known is a *floor*: an offset that was committed before may be lowered to it, if the
+group was rewound, but none is raised.
+
+A feeder that is added later is no exception. Its records land behind the end of the log, so behind
+all offsets that were committed before. From its first record on the group needs an offset in it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.offset_runs import OffsetRuns
+from twinlog.text import few
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feeder:
+    """What is known of a source partition that is copied to a shared one."""
+
+    offsets: OffsetRuns | None = None
+    """Its map; None: it has none."""
+    begin: int = 0
+    """Another program has copied what is below, and where to is not known."""
+    settled: bool = False
+    """Whether all that was sent before the map was read is in it; without a map, nothing was."""
+    lost: bool = False
+    """Whether the destination is known to have lost records of it."""
+    passed: bool = False
+    """Whether the mirror has gone on without such records."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the destination has no record of it, by evidence."""
+        copied = self.offsets is not None and bool(self.offsets.runs)
+        return self.settled and not (copied or self.begin or self.lost or self.passed)
+
+    def place(self, offset: int | None, end: int) -> int | None:
+        """Where a group with this offset goes on; None: not known (see the module).
+
+        Args:
+            offset: what the group has committed; None: nothing.
+            end: the remote log end, read before the map.
+        """
+        if self.is_empty:
+            return end
+        if self.lost or offset is None or offset < self.begin:
+            return None
+        if self.offsets is None:
+            return end if self.settled else None
+        if self.offsets.runs and offset < self.offsets.end.source:
+            return self.offsets.to_destination(offset)
+        return end if self.settled else self.offsets.end.destination
+
+
+class SharedPlace(NamedTuple):
+    """Where a group goes on in a shared partition."""
+
+    lowest: int | None
+    """The lowest of the places that are known, in feeders where it has an offset; None: none is."""
+    feeder: TopicPartition | None
+    """Whose place that is."""
+    lacks: str
+    """Why not all places are known; empty: they are, and nothing unread is before the lowest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedPartition:
+    """A destination's partition with records of several source partitions."""
+
+    remote: TopicPartition
+    feeders: Mapping[TopicPartition, Feeder] = field(default_factory=dict)
+    """All of them, by the source's partition, also those that are paused, removed or FAILED."""
+    end: int | None = None
+    """The remote log end, read before all maps; None: it cannot be read, or the feeders have
+    changed meanwhile."""
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The source's topics."""
+        return frozenset(partition.topic for partition in self.feeders)
+
+    @property
+    def copied_topics(self) -> frozenset[str]:
+        """Those of them of which something was copied, or may have been."""
+        return frozenset(p.topic for p, feeder in self.feeders.items() if not feeder.is_empty)
+
+    def place(self, committed: Mapping[TopicPartition, int]) -> SharedPlace:
+        """Where a group goes on.
+
+        Args:
+            committed: its offsets on the source, by partition; of others, too.
+        """
+        if self.end is None:
+            text = f"the log of {self.remote} cannot be read, or its source partitions have changed"
+            return SharedPlace(None, None, text)
+        places: list[tuple[int, TopicPartition]] = []
+        missing: list[TopicPartition] = []
+        unknown: list[TopicPartition] = []
+        for partition, feeder in sorted(self.feeders.items()):
+            offset = committed.get(partition)
+            place = feeder.place(offset, self.end)
+            if offset is None:
+                missing += [partition] if place is None else []
+                continue  # what is empty is at the end, where nothing is lower
+            if place is None:
+                unknown.append(partition)
+                if not feeder.lost and offset < feeder.begin:
+                    places.append((0, partition))  # it is somewhere: another program has copied it
+                continue
+            places.append((min(place, self.end), partition))
+        texts = [f"it has no offset of {few(missing)}"] if missing else []
+        texts += [f"its offset of {few(unknown)} is not translated"] if unknown else []
+        if not places:
+            return SharedPlace(None, None, "; ".join(texts))
+        return SharedPlace(*min(places), "; ".join(texts))

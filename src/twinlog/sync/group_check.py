@@ -1,0 +1,64 @@
+"""One check of a mirror's groups: inputs, what was read, and what is due (group_offsets.py)."""
+
+from collections.abc import Callable, Collection, Container, Mapping
+from dataclasses import dataclass, field
+from re import Pattern
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import TwinlogError
+from twinlog.kafka.groups.offsets import Committed, Group
+from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.translation import Translation
+from twinlog.sync.group_memory import KnownGroups
+from twinlog.sync.group_rules import Bounds, GroupOffsets
+from twinlog.sync.repeated_commits import DEFAULT_REPEAT_S
+
+WantedTopics = Callable[[], Container[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCheck:
+    """The inputs of one check of a mirror's groups; see `GroupSync.sync`."""
+
+    source: KafkaCluster
+    mirror: str
+    include: Collection[Pattern[str]]
+    partitions: Mapping[TopicPartition, UUID]
+    translation: Translation
+    wanted: WantedTopics
+    quiet_s: float
+    topic_ids: Mapping[str, UUID]
+    """The ids of the source's topics, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDifference:
+    """The offsets of a mirror's groups in both clusters; group_rules.py says which are copied."""
+
+    check: GroupCheck
+    memory: KnownGroups
+    now_ms: int
+    listed: Mapping[str, Group]
+    """All groups that the source lists."""
+    served: Collection[Group]
+    """Those of them whose offsets are copied."""
+    bounds: Bounds = field(default_factory=lambda: Bounds({}, {}))
+    repeat_s: float = DEFAULT_REPEAT_S
+    offsets: Mapping[Group, GroupOffsets] = field(default_factory=dict)
+    busy: Container[str] = frozenset()
+    """Groups with members on the destination."""
+    unread: Mapping[str, TwinlogError] = field(default_factory=dict)
+    """Why offsets of other groups cannot be read."""
+
+
+class DueOffsets(NamedTuple):
+    """What is to be committed of a group, and its copies before, in the destination's offsets."""
+
+    offsets: Mapping[TopicPartition, Committed]
+    copies: Mapping[TopicPartition, Committed]
+    repeats: bool
+
+
+NOTHING_DUE: Final = DueOffsets({}, {}, repeats=False)

@@ -1,0 +1,81 @@
+"""Checkpoints in remote partitions that several source partitions share (shared_partitions.py).
+
+A checkpoint names the remote partition (KIP-382: Kafka's `MirrorCheckpointTask` renames it before),
+and so does its key. So there is one for a group and a shared partition, whatever the number of its
+source partitions, and Kafka's `RemoteClusterUtils` uses its downstream offset as it is. It has to
+be the lowest place. The upstream offset is the one that the group has committed in the source's
+partition whose place that is.
+
+Where not all places are known, none is written, but one that was written before is lowered: the
+group may have gone back.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from twinlog.kafka.groups.offsets import Committed
+from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.mm2_records import Checkpoint
+from twinlog.mirror.shared_partitions import JoinedPartition
+
+
+class SharedCheckpoints(NamedTuple):
+    """The checkpoints of all groups in shared partitions."""
+
+    exact: Collection[Checkpoint]
+    """Where each group goes on."""
+    floors: Collection[Checkpoint]
+    """Where others go on at least: they replace stored ones that are higher."""
+
+
+def shared_checkpoints(
+    committed: Mapping[str, Mapping[TopicPartition, Committed]],
+    shared: Collection[JoinedPartition],
+    ends: Mapping[TopicPartition, int],
+) -> SharedCheckpoints:
+    """The checkpoints of groups in shared partitions, whose logs can be read.
+
+    Args:
+        committed: what groups have committed on the source, by group.
+        shared: the shared partitions.
+        ends: the remote log ends, read after the maps.
+    """
+    exact: list[Checkpoint] = []
+    floors: list[Checkpoint] = []
+    for group, offsets in committed.items():
+        own = {partition: at.offset for partition, at in offsets.items()}
+        for one in shared:
+            place = one.place(own)
+            if place.lowest is None or place.feeder is None or one.remote not in ends:
+                continue
+            checkpoint = Checkpoint(
+                group=group,
+                partition=one.remote,
+                upstream_offset=own[place.feeder],
+                downstream_offset=min(place.lowest, ends[one.remote]),
+            )
+            (floors if place.lacks else exact).append(checkpoint)
+    return SharedCheckpoints(exact, floors)
+
+
+def lowered(
+    floors: Collection[Checkpoint],
+    stored: Mapping[tuple[str, TopicPartition], Checkpoint],
+    starts: Mapping[TopicPartition, int],
+) -> list[Checkpoint]:
+    """Those of the floors that replace a stored checkpoint.
+
+    Args:
+        floors: see `SharedCheckpoints`.
+        stored: the checkpoints that the target has, by group and partition.
+        starts: the remote log starts: a consumer cannot begin below.
+    """
+    return [
+        replace(floor, downstream_offset=place)
+        for floor in floors
+        if (known := stored.get((floor.group, floor.partition))) is not None
+        and floor.partition in starts
+        and known.downstream_offset
+        > (place := max(floor.downstream_offset, starts[floor.partition]))
+    ]

@@ -1,0 +1,217 @@
+"""Where a group goes on in a partition that several source partitions share."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run
+from twinlog.mirror.shared_partitions import Feeder, JoinedPartition, SharedPlace
+from twinlog.mirror.translation import Translation
+
+A, B, C = (TopicPartition(topic, 0) for topic in "abc")
+ALL = TopicPartition("all", 0)
+
+
+def runs(*parts: tuple[int, int, int], start: tuple[int, int] = (0, 0)) -> OffsetRuns:
+    """The map of a partition: source, destination and length of its runs."""
+    offsets = OffsetRuns(Ends(Offset(start[0]), Offset(start[1])))
+    for source, destination, length in parts:
+        offsets.append(Run(Offset(source), Offset(destination), length))
+    return offsets
+
+
+def shared(end: int | None = 100, **feeders: Feeder) -> JoinedPartition:
+    """The partition `all`, of these topics."""
+    return JoinedPartition(
+        remote=ALL, feeders={TopicPartition(t, 0): one for t, one in feeders.items()}, end=end
+    )
+
+
+# a at 0-9 and 30-39 (offsets 0-9 and 12-21), b at 10-29
+MAPPED_A = Feeder(offsets=runs((0, 0, 10), (12, 30, 10)), settled=True)
+MAPPED_B = Feeder(offsets=runs((0, 10, 20)), settled=True)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "place", "whose"),
+    [
+        (3, 5, 3, A),
+        (10, 5, 15, B),  # the next one of `a` is behind the hole, at 30
+        (13, 20, 31, A),  # `b` is read to its end: what it gets next is behind the log's end
+        (22, 19, 29, B),
+        (22, 20, 100, A),
+        (99, 99, 100, A),  # committed beyond what is copied
+    ],
+)
+def test_it_is_the_lowest_place(a: int, b: int, place: int, whose: TopicPartition) -> None:
+    one = shared(a=MAPPED_A, b=MAPPED_B)
+    assert one.place({A: a, B: b}) == SharedPlace(place, whose, "")
+
+
+def test_the_end_of_a_map_counts_while_more_may_have_been_sent() -> None:
+    """Goal: a record that was sent and not recorded yet is not skipped."""
+    one = shared(a=MAPPED_A, b=replace(MAPPED_B, settled=False))
+    assert one.place({A: 22, B: 20}) == SharedPlace(30, B, "")
+
+
+def test_a_place_behind_the_end_is_the_end() -> None:
+    """Goal: `c` has nothing below the end, and may have something between it and such a place."""
+    one = shared(5, a=MAPPED_A, c=Feeder(settled=True))
+    assert one.place({A: 9}) == SharedPlace(5, A, "")
+
+
+@pytest.mark.parametrize(
+    ("feeder", "lacks"),
+    [
+        (Feeder(settled=True), ""),
+        (Feeder(offsets=runs(start=(0, 7)), settled=True), ""),
+        (Feeder(), "it has no offset of c-0"),
+        (Feeder(offsets=runs(start=(0, 7))), "it has no offset of c-0"),
+        (Feeder(settled=True, begin=4), "it has no offset of c-0"),
+        (Feeder(offsets=runs((0, 50, 1)), settled=True), "it has no offset of c-0"),
+        (Feeder(offsets=runs(), settled=True, passed=True), "it has no offset of c-0"),
+        (Feeder(settled=True, lost=True), "it has no offset of c-0"),
+    ],
+)
+def test_a_feeder_without_an_offset_has_to_be_empty(feeder: Feeder, lacks: str) -> None:
+    """Goal: what the group has not read of it may be in front of its place in the others."""
+    place = shared(a=MAPPED_A, c=feeder).place({A: 22})
+    assert place == SharedPlace(100, A, lacks)
+
+
+@pytest.mark.parametrize(
+    ("feeder", "floor"),
+    [
+        (Feeder(offsets=runs((4, 50, 1), start=(4, 50)), begin=4), (0, C)),
+        (Feeder(offsets=runs((0, 50, 1)), lost=True), (100, A)),
+        (Feeder(), (100, A)),
+    ],
+)
+def test_an_offset_that_is_not_translated_gives_none(
+    feeder: Feeder, floor: tuple[int, TopicPartition]
+) -> None:
+    """Goal: nothing is guessed; what is known shows where a group cannot be behind of."""
+    place = shared(a=MAPPED_A, c=feeder).place({A: 22, C: 3})
+    assert place == SharedPlace(*floor, "its offset of c-0 is not translated")
+
+
+def test_an_unknown_end_gives_none() -> None:
+    text = "the log of all-0 cannot be read, or its source partitions have changed"
+    assert shared(None, a=MAPPED_A).place({A: 3}) == SharedPlace(None, None, text)
+    assert shared(a=MAPPED_A).place({}) == SharedPlace(None, None, "it has no offset of a-0")
+
+
+def test_topics_of_which_something_is_copied() -> None:
+    one = shared(a=MAPPED_A, b=Feeder(settled=True), c=Feeder())
+    assert (one.topics, one.copied_topics) == ({"a", "b", "c"}, {"a", "c"})
+
+
+@given(
+    st.lists(st.sampled_from([A, B, C]), max_size=40),
+    st.data(),
+)
+def test_nothing_unread_is_in_front(order: list[TopicPartition], data: st.DataObject) -> None:
+    """Goal: issue 19: a group skips no record of any feeder, whatever the broker's order is.
+
+    The maps are read one after another while copying goes on, and may lag; topics begin late; the
+    source has offsets without records. The oracle knows the whole log.
+    """
+    end = data.draw(st.integers(0, len(order)), "the log end, read first")
+    copied: dict[TopicPartition, list[tuple[int, int]]] = {A: [], B: [], C: []}
+    following = dict.fromkeys(copied, 0)
+    for at, partition in enumerate(order):
+        offset = following[partition] + data.draw(st.integers(0, 2), "offsets without a record")
+        copied[partition].append((offset, at))
+        following[partition] = offset + 1
+    feeders: dict[TopicPartition, Feeder] = {}
+    committed: dict[TopicPartition, int] = {}
+    for partition, records in copied.items():
+        read_at = data.draw(st.integers(end, len(order)), "the log end when the map is read")
+        sent = sum(at < read_at for _, at in records)
+        recorded = data.draw(st.integers(0, sent), "records in the map")
+        offsets = runs(*((offset, at, 1) for offset, at in records[:recorded]))
+        has_map = recorded or data.draw(st.booleans(), "begun")
+        feeders[partition] = Feeder(
+            offsets=offsets if has_map else None,
+            settled=recorded == sent and data.draw(st.booleans()),
+        )
+        if data.draw(st.booleans(), "committed"):
+            committed[partition] = data.draw(st.integers(0, following[partition] + 3))
+    place = JoinedPartition(remote=ALL, feeders=feeders, end=end).place(committed)
+    unread = [
+        at
+        for partition, records in copied.items()
+        for offset, at in records
+        if offset >= committed.get(partition, 0)
+    ]
+    if place.lowest is None:
+        assert not committed or place.lacks
+    elif not place.lacks:
+        assert place.lowest <= min([*unread, end])
+        assert place.feeder in committed
+    else:
+        # Of the partitions that it knows, a floor hides nothing either.
+        assert place.lowest <= min(
+            [
+                at
+                for partition in committed
+                if feeders[partition].offsets is not None or feeders[partition].settled
+                for offset, at in copied[partition]
+                if offset >= committed[partition]
+            ],
+            default=len(order),
+        )
+
+
+@given(st.lists(st.sampled_from([A, B]), min_size=1, max_size=40), st.data())
+def test_it_is_no_lower_than_it_has_to_be(order: list[TopicPartition], data: st.DataObject) -> None:
+    """Goal: once all is recorded, a group goes on at its first unread record, or at the end."""
+    places = {key: [at for at, one in enumerate(order) if one == key] for key in (A, B)}
+    feeders = {
+        key: Feeder(offsets=runs(*((n, at, 1) for n, at in enumerate(its))), settled=True)
+        for key, its in places.items()
+    }
+    committed = {key: data.draw(st.integers(0, len(its))) for key, its in places.items()}
+    first = min([len(order), *(at for key, its in places.items() for at in its[committed[key] :])])
+    one = JoinedPartition(remote=ALL, feeders=feeders, end=len(order))
+    assert one.place(committed).lowest == first
+
+
+def test_a_translation_joins_what_shares_a_partition() -> None:
+    """Goal: groups count there in the destination's offsets, under the first partition's name."""
+    names = {A: ALL, B: ALL, C: C}
+    maps = {A: runs((0, 0, 5)), C: runs((0, 3, 2))}
+    plain = Translation(
+        names, maps, unknown=frozenset({B}), begins={A: 2, C: 1}, settled=frozenset({A})
+    )
+    read = plain.with_shared({ALL: 9}, names, {B, C})
+    assert read.shared == {
+        A: JoinedPartition(
+            remote=ALL,
+            feeders={A: Feeder(offsets=maps[A], begin=2, settled=True), B: Feeder(settled=True)},
+            end=9,
+        )
+    }
+    assert [read.key(one) for one in (A, B, C)] == [A, A, C]
+    assert (read.topics(A), read.copied_topics(A), read.topics(C)) == ({"a", "b"}, {"a"}, {"c"})
+    joined = read.joined()
+    assert joined.names == {A: ALL, C: C}
+    assert (joined.offsets(A).to_destination(7), joined.offsets(C).to_destination(1)) == (7, 4)
+    assert (joined.unknown, joined.begins) == (frozenset(), {C: 1})
+    assert joined.from_destination({ALL: 5, C: 6}) == {A: 5, C: 6}
+    assert plain.with_shared({ALL: 9}, names, ()).shared[A].feeders[B] == Feeder()
+    part = read.of_topics({"b"})
+    assert (part.names, part.unknown, part.shared) == ({B: ALL}, {B}, read.shared)
+    assert read.of_topics({"c"}).shared == {}
+
+
+def test_partitions_that_share_one_only_by_one_reading_have_no_end() -> None:
+    """Goal: a topic that was added meanwhile may have records that the maps lead past."""
+    plain = Translation({A: ALL}, {A: runs((0, 0, 5))})
+    assert plain.with_shared({ALL: 9}, {A: ALL, B: ALL}, {B}).shared[A].end is None
+    read = Translation({A: ALL, B: ALL, C: ALL}).with_shared({ALL: 9}, {A: ALL, B: ALL}, ())
+    assert read.shared[A].end is None
+    assert plain.with_shared({}, {A: ALL, B: ALL}, ()).shared[A].end is None
