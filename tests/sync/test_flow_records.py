@@ -21,6 +21,7 @@ from twinlog.mirror.states import State
 from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, encode
 from twinlog.store.group_log import Remembered
+from twinlog.store.group_records import JOINED, NO_OFFSET, PartitionMemory
 from twinlog.store.snapshot import Snapshot, StoredRecord
 from twinlog.sync import (
     flow_records,
@@ -72,6 +73,10 @@ class Flow:
         self.settled: frozenset[TopicPartition] = frozenset()
         self.later: Mapping[str, str] | None = None
         """The topics after the maps were read, if they are others."""
+        self.own_policy = True
+        """Whether the policy is none of Kafka's, which give no two topics one name."""
+        self.control_reads: list[str] = []
+        self.repeat_s = 1e6
         self.states: dict[str, State] = {}
         self.recreated: Collection[str] = ()
         self.begun: bool | None = False
@@ -81,6 +86,9 @@ class Flow:
         kind = SimpleNamespace(translation=self._translation)
         monkeypatch.setattr(shared_translation, "kind_named", lambda _: kind)
         monkeypatch.setattr(shared_translation, "list_offsets", self._listed_before)
+        monkeypatch.setattr(
+            shared_translation, "has_properties_of_its_own", lambda _: self.own_policy
+        )
         for module in (flow_records, group_offsets):
             monkeypatch.setattr(module, "list_groups", self._groups)
         monkeypatch.setattr(flow_records, "committed_offsets", self._committed)
@@ -141,6 +149,7 @@ class Flow:
 
     async def _snapshot(self) -> Snapshot:
         assert self.maps_were_read, "a topic that was added before would not be known"
+        self.control_reads.append("topics")
         return self._snapshot_of(self._topics(self.names if self.later is None else self.later))
 
     async def _metadata(self, names: Collection[str]) -> Any:
@@ -162,6 +171,10 @@ class Flow:
         context = self.context
         assert asyncio.run(self.node.apply(context, self.compared(context))) == 0
         return {p: offset for commit in self.commits for p, offset in commit.items()}
+
+    def memory(self) -> Mapping[TopicPartition, PartitionMemory]:
+        """What the node remembers of the group."""
+        return self.node._memories["flow"].groups[GROUP].partitions
 
     def compared(self, context: SyncContext) -> GroupDifference:
         """What the node compares."""
@@ -261,9 +274,10 @@ class Flow:
         return dict.fromkeys(offsets)
 
     async def _repeat(self, *_: object) -> float:
-        return 1e6
+        return self.repeat_s
 
     async def _states(self) -> object:
+        self.control_reads.append("states" if self.maps_were_read else "states before the maps")
         last = SimpleNamespace(begun=self.begun)
         epochs = {
             name: last for topic in self._topics(self.names) for name in topic.mirror_partitions
@@ -322,8 +336,8 @@ def test_a_group_without_an_offset_in_one_of_them_has_none(
     text = "share one: readers in all-0: it has no offset of u-0"
     assert caplog.text.count(text) == 1
     del flow.maps[U]
-    assert flow.checkpoints() == {ALL: (10, 20)}, "nothing was copied of it"
-    assert flow.check() == {ALL: 20}
+    assert flow.checkpoints() == {ALL: (10, 10)}, "nothing was copied of it"
+    assert flow.check() == {ALL: 10}
     flow.begun = True
     flow.committed = {T: Committed(5)}
     assert flow.checkpoints() == {}, "it has begun, so its map is lost"
@@ -340,6 +354,129 @@ def test_a_topic_that_is_added_meanwhile_is_waited_for(monkeypatch: pytest.Monke
     flow.later = None
     assert flow.check() == {ALL: 10}
     assert flow.checkpoints() == {ALL: (6, 10)}
+
+
+@pytest.mark.parametrize("added", ["s", "u"])
+def test_a_topic_of_any_name_may_be_added_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, added: str
+) -> None:
+    """Goal: the groups of the other topics are served, also if it is the first one by name."""
+    flow, v = Flow(monkeypatch, {"t": "all", "v": "a.v"}), TopicPartition("v", 0)
+    flow.maps = {T: runs((0, 0, 10)), v: runs((0, 0, 10))}
+    flow.settled, flow.ends = frozenset({T, v}), {T: 10, v: 10}
+    flow.committed = {T: Committed(6), v: Committed(4)}
+    flow.later = {**flow.names, added: "all"}
+    assert flow.check() == {TopicPartition("a.v", 0): 4}
+    assert flow.checkpoints() == {TopicPartition("a.v", 0): (4, 4)}
+
+
+@pytest.mark.parametrize("copy", [None, Committed(25, "", 3)])
+def test_a_group_does_not_pass_records_of_others(
+    monkeypatch: pytest.MonkeyPatch, copy: Committed | None
+) -> None:
+    """Goal: the flow has copied up to 19, others have written up to 199, and the group reads on."""
+    flow = shared_flow(monkeypatch)
+    flow.ends = {T: 200, U: 200}
+    flow.copies = {} if copy is None else {ALL: copy}
+    flow.committed = {T: Committed(10), U: Committed(10)}
+    flow.check()
+    flow.now += 600.0
+    flow.check()
+    assert flow.copies == {ALL: Committed(20) if copy is None else copy}
+    assert flow.checkpoints() == {ALL: (10, 20)}
+
+
+def test_an_offset_that_is_not_raised_is_committed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: the brokers do not expire it while a place is missing, or a topic was recreated."""
+    flow = shared_flow(monkeypatch)
+    flow.committed = {T: Committed(5), U: Committed(10)}
+    assert flow.check() == {ALL: 5}
+    flow.committed = {T: Committed(10)}
+    assert flow.check() == {}
+    flow.repeat_s = 100.0
+    flow.now += 100.0
+    assert flow.check() == {ALL: 5}, "as it is"
+    assert flow.check() == {}
+    flow.committed = {T: Committed(10), U: Committed(10)}
+    flow.recreated = ["u"]
+    flow.now += 100.0
+    assert flow.check() == {ALL: 5}
+    assert flow.check() == {}
+
+
+def test_what_was_not_sent_is_repeated_by_the_next_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a repeat that was left out does not count as one."""
+    flow = Flow(monkeypatch, {"t": "a.t"})
+    flow.maps, flow.ends = {T: runs((0, 0, 10))}, {T: 10}
+    flow.committed = {T: Committed(5)}
+    remote = TopicPartition("a.t", 0)
+    assert flow.check() == {remote: 5}
+    flow.repeat_s, flow.recreated = 100.0, ["t"]
+    flow.now += 100.0
+    assert flow.check() == {}
+    flow.recreated = []
+    assert flow.check() == {remote: 5}
+    assert flow.check() == {}
+
+
+@pytest.mark.parametrize("topic", ["t", "u"])
+def test_a_group_is_rewound_while_a_topic_is_recreated_or_deleted(
+    monkeypatch: pytest.MonkeyPatch, topic: str
+) -> None:
+    """Goal: a topic that is gone for good does not let the group skip what it reads again."""
+    flow = shared_flow(monkeypatch)
+    flow.committed = {T: Committed(10), U: Committed(10)}
+    assert flow.check() == {ALL: 20}
+    flow.refresh()
+    flow.recreated = [topic]
+    flow.committed = {T: Committed(4), U: Committed(10)}
+    assert flow.check() == {ALL: 4}
+    assert flow.refresh() == {ALL: (4, 4)}
+    flow.committed = {T: Committed(2)}
+    assert flow.check() == {ALL: 2}
+    assert flow.refresh() == {ALL: (2, 2)}
+    flow.committed = {T: Committed(9), U: Committed(10)}
+    assert flow.check() == {}, "it is not raised"
+    assert flow.refresh() == {ALL: (2, 2)}
+
+
+def test_only_flows_that_may_share_a_topic_read_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: the groups of an ordinary flow cost no more than before."""
+    flow = Flow(monkeypatch, {"t": "a.t"})
+    flow.maps, flow.ends, flow.committed = {T: runs((0, 0, 10))}, {T: 10}, {T: Committed(5)}
+    flow.own_policy = False
+    flow.checkpoints()
+    flow.check()
+    assert flow.control_reads == ["states before the maps"], "which partitions are MIRRORING"
+    flow = shared_flow(monkeypatch)
+    flow.own_policy = False
+    flow.checkpoints()
+    assert flow.control_reads == ["topics"]
+    del flow.maps[U]
+    flow.checkpoints()
+    assert flow.control_reads == ["topics", "topics", "states"]
+
+
+def test_a_place_that_is_missing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: when the source is dead, no offset of before counts as one of the shared partition."""
+    flow = Flow(monkeypatch, {"t": "all"})
+    flow.maps, flow.settled, flow.ends = {T: runs((0, 3, 10))}, frozenset({T}), {T: 13}
+    flow.committed = {T: Committed(6)}
+    assert flow.check() == {ALL: 9}
+    ((t, before),) = flow.memory().items()
+    assert (t, before.source, before.translated) == (T, 6, 1)
+    flow.names = {"t": "all", "u": "all"}
+    flow.maps[U] = runs((0, 20, 1))
+    assert flow.check() == {}
+    ((t, entry),) = flow.memory().items()
+    assert (t, entry) == (T, before._replace(source=NO_OFFSET, translated=JOINED))
+    flow.committed[U] = Committed(0)
+    assert flow.check() == {}
+    assert flow.memory()[T].source == 9
+    alone = Flow(monkeypatch, {"t": "all", "u": "all"})
+    alone.maps, alone.committed = {T: runs((0, 0, 10)), U: runs((0, 10, 1))}, {T: Committed(6)}
+    assert alone.check() == {}
+    assert alone.memory() == {T: PartitionMemory(translated=JOINED)}
 
 
 def test_a_group_is_rewound_in_a_shared_topic(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,18 +11,22 @@ each of them. On the destination it can have one only:
 What is behind it and was read already, is read again (here none; a group that has read all of `a`
 and nothing of `b` since last week reads a week of `a` again).
 
-**Where a group is in a feeder,** with `end`, the remote log end that was read before all maps:
+**Where a group is in a feeder,** with `reach`, the highest end of all feeders' maps, but no more
+than the remote log end that was read before all maps:
 
     the group's offset   what is copied of the feeder       place
     -------------------  ---------------------------------  ----------------------------------------
     in the map           a record there or behind it        where that one is
-    behind the map       all that was sent is in the map    `end`: what is copied next lands there
-                                                            or behind, as it was not there before
+    behind the map       all that was sent is in the map    `reach`: what is copied next lands behind
+                                                            the log end, as it was not there before
     behind the map       perhaps more was sent              the end of the map
-    none                 nothing, by evidence               `end`, for the same reason
+    none                 nothing, by evidence               `reach`, for the same reason
     none                 something                          none: it may have read nothing of it
     below the map        the rest, by another program       none: where to is not known
     any                  the destination has lost records   none
+
+The log end itself is no place: behind what this mirror has copied there may be records of another
+mirror, or of applications, which the group has not read.
 
 All places have to be known: otherwise the group may skip what the others hide. Then the lowest of
 those that are known is a *floor*: an offset that was committed before may be lowered to it, if the
@@ -62,22 +66,28 @@ class Feeder:
         copied = self.offsets is not None and bool(self.offsets.runs)
         return self.settled and not (copied or self.begin or self.lost or self.passed)
 
-    def place(self, offset: int | None, end: int) -> int | None:
+    @property
+    def reach(self) -> int:
+        """Behind the last known record of it on the destination; 0: none is known."""
+        known = self.offsets is not None and bool(self.offsets.runs) and not self.lost
+        return self.offsets.end.destination if self.offsets is not None and known else 0
+
+    def place(self, offset: int, reach: int) -> int | None:
         """Where a group with this offset goes on; None: not known (see the module).
 
         Args:
-            offset: what the group has committed; None: nothing.
-            end: the remote log end, read before the map.
+            offset: what the group has committed.
+            reach: of all feeders; 0: none is known.
         """
         if self.is_empty:
-            return end
-        if self.lost or offset is None or offset < self.begin:
+            return reach or None
+        if self.lost or offset < self.begin:
             return None
         if self.offsets is None:
-            return end if self.settled else None
+            return (reach or None) if self.settled else None
         if self.offsets.runs and offset < self.offsets.end.source:
             return self.offsets.to_destination(offset)
-        return end if self.settled else self.offsets.end.destination
+        return reach if self.settled and reach else self.offsets.end.destination
 
 
 class SharedPlace(NamedTuple):
@@ -112,6 +122,12 @@ class JoinedPartition:
         """Those of them of which something was copied, or may have been."""
         return frozenset(p.topic for p, feeder in self.feeders.items() if not feeder.is_empty)
 
+    @property
+    def reach(self) -> int:
+        """Behind the last record that the mirror is known to have copied; 0: none is known."""
+        copied = max((feeder.reach for feeder in self.feeders.values()), default=0)
+        return min(copied, self.end or 0)
+
     def place(self, committed: Mapping[TopicPartition, int]) -> SharedPlace:
         """Where a group goes on.
 
@@ -126,10 +142,10 @@ class JoinedPartition:
         unknown: list[TopicPartition] = []
         for partition, feeder in sorted(self.feeders.items()):
             offset = committed.get(partition)
-            place = feeder.place(offset, self.end)
             if offset is None:
-                missing += [partition] if place is None else []
-                continue  # what is empty is at the end, where nothing is lower
+                missing += [] if feeder.is_empty else [partition]
+                continue  # what is empty is at the reach, where nothing is lower
+            place = feeder.place(offset, self.reach)
             if place is None:
                 unknown.append(partition)
                 if not feeder.lost and offset < feeder.begin:

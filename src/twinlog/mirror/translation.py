@@ -114,13 +114,14 @@ class Translation:
             not_begun: partitions of the source of which nothing was sent, if they have no map.
         """
         sources, later = _by_name(self.names), _by_name(names)
+        both = _by_name({**self.names, **names})
         shared = {
             min(partitions): JoinedPartition(
                 remote=remote,
                 feeders={partition: self._feeder(partition, not_begun) for partition in partitions},
-                end=ends.get(remote) if sources.get(remote) == partitions else None,
+                end=ends.get(remote) if sources.get(remote) == later.get(remote) else None,
             )
-            for remote, partitions in later.items()
+            for remote, partitions in both.items()
             if len(partitions) > 1
         }
         keys = {partition: key for key, one in shared.items() for partition in one.feeders}

@@ -35,6 +35,8 @@ from twinlog.kafka.types import TopicPartition
 from twinlog.store.json_fields import JsonObject, decode_json, encode_json
 
 NO_OFFSET: Final = -1
+JOINED: Final = 2
+"""`PartitionMemory.translated`, where several source partitions share one of the destination."""
 
 MAX_RECORD: Final = 64 * 1024 * 1024
 """Bytes of JSON."""
@@ -69,7 +71,9 @@ class PartitionMemory(NamedTuple):
     """CRC-32 of the metadata that goes with `sent`."""
     translated: int = 0
     """1 if the destination has other offsets than the source (a flow). Former versions stored a
-    flow's in the source's offsets, without this: what they have stored proves nothing."""
+    flow's in the source's offsets, without this: what they have stored proves nothing. `JOINED`:
+    several source partitions share the destination's, and `source` is an offset there; it is missing
+    if the group had no place."""
 
     @property
     def may_be_copied(self) -> bool:

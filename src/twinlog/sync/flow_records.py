@@ -260,7 +260,8 @@ class Checkpoints(Sync[Positions | None]):
             translation.shared.values(),
             {translation.name(key): end for key, end in ends.items()},
         )
-        checkpoints += await _of_known_topics(context, translation, shared.exact)
+        recreated = await _of_recreated_topics(context, translation, shared.exact)
+        checkpoints += [one for one in shared.exact if one not in recreated]
         offset_syncs = [
             OffsetSync(
                 partition=key,
@@ -282,7 +283,7 @@ class Checkpoints(Sync[Positions | None]):
         failures += len(runs) - len(ends)
         try:
             checkpoints += await self._set_back(context, flow, translation, below)
-            checkpoints += await self._lowered(context, flow, shared.floors)
+            checkpoints += await self._lowered(context, flow, [*shared.floors, *recreated])
         except TwinlogError as error:
             failures += 1
             log.warning("flow %s: cannot compare its checkpoints: %s", context.name, error)
@@ -434,12 +435,13 @@ async def _committed(source: KafkaCluster, flow: FlowRules) -> tuple[GroupsOffse
     return found, len(groups) - len(found)
 
 
-async def _of_known_topics(
+async def _of_recreated_topics(
     context: SyncContext, translation: Translation, checkpoints: Collection[Checkpoint]
 ) -> list[Checkpoint]:
-    """Those of these checkpoints in shared partitions whose topics are not recreated.
+    """Those of these checkpoints in shared partitions of which a topic was recreated, or deleted.
 
-    Topics that are paused or removed count there, and the refresh has not compared them.
+    Topics that are paused or removed count there, and the refresh has not compared them. Such a
+    checkpoint may lower a stored one, which skips nothing, and raises none.
     """
     remotes = {one.partition for one in checkpoints}
     topics = {
@@ -449,7 +451,7 @@ async def _of_known_topics(
     }
     ids = {topic.topic: topic.topic_id for topic in context.snapshot.topics_of(context.name)}
     recreated = await recreated_topics(context.source, set().union(*topics.values()), ids)
-    return [one for one in checkpoints if not topics[one.partition] & recreated]
+    return [one for one in checkpoints if topics[one.partition] & recreated]
 
 
 async def _remote_offsets(

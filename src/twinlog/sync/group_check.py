@@ -58,7 +58,8 @@ class DueOffsets(NamedTuple):
 
     offsets: Mapping[TopicPartition, Committed]
     copies: Mapping[TopicPartition, Committed]
-    repeats: bool
+    repeats: Mapping[TopicPartition, Committed]
+    """Own offsets that are committed again, as they are, before the brokers expire them."""
 
 
-NOTHING_DUE: Final = DueOffsets({}, {}, repeats=False)
+NOTHING_DUE: Final = DueOffsets({}, {}, {})

@@ -187,7 +187,12 @@ class GroupSync(Sync[GroupDifference]):
             for name in topic.mirror_partitions
             if states.state(name) is State.MIRRORING
         }
-        partitions = {key: topic_ids[key.topic] for key in following - translation.unknown}
+        # A topic that was added meanwhile waits for the next check.
+        partitions = {
+            key: topic_ids[key.topic]
+            for key in following - translation.unknown
+            if key.topic in topic_ids
+        }
         check = GroupCheck(
             source=context.source,
             mirror=context.name,
@@ -309,8 +314,8 @@ class GroupSync(Sync[GroupDifference]):
         logs, busy = difference.bounds.logs, group.name in difference.busy
         on_destination, committed, untranslated, unplaced = difference.offsets[group]
         entry, translation = memory.groups.get(group.name), check.translation
-        source = _of(logs, committed)
-        if not source and entry is None:
+        source, kept = _of(logs, committed), logs.keys() & unplaced.keys()
+        if not source and not kept and entry is None:
             return NOTHING_DUE
         destination = _of(source, on_destination)
         own = memory.own(group.name, destination, translation)
@@ -322,7 +327,9 @@ class GroupSync(Sync[GroupDifference]):
             active_ms=now_ms if active else previous.active_ms,
             copied_ms=previous.copied_ms or now_ms,
             partitions=remembered(
-                source, destination, own, entry, logs.keys() - untranslated, translation=translation
+                *(source, destination, own, entry, logs.keys() - untranslated),
+                unplaced=kept,
+                translation=translation,
             ),
         )
         memory.groups[group.name] = current
@@ -330,13 +337,17 @@ class GroupSync(Sync[GroupDifference]):
             return NOTHING_DUE
         copies = in_source_offsets(destination, translation, source, own)
         due = due_offsets(source, copies, logs, own)
-        repeats = group.kind != SHARE and now_ms - current.copied_ms >= difference.repeat_s * 1000
-        offsets = {p: destination[p] for p in own} if repeats else {}
+        repeats: dict[TopicPartition, Committed] = {}
+        if group.kind != SHARE and now_ms - current.copied_ms >= difference.repeat_s * 1000:
+            # An offset that cannot be raised, as a place is missing, is not to expire either.
+            copied = destination | _of(kept, on_destination)
+            repeats = _of(memory.own(group.name, copied, translation), copied)
+        offsets = dict(repeats)
         offsets |= in_destination_offsets(due, destination, own, translation)
         lowered = at_map_start(on_destination, untranslated & logs.keys(), entry, translation)
         lowered |= at_floors(on_destination, unplaced, logs, entry, translation)
-        destination |= _of(lowered, on_destination)
-        return DueOffsets(offsets | lowered, destination, repeats=repeats)
+        destination |= _of(lowered.keys() | repeats.keys(), on_destination)
+        return DueOffsets(offsets | lowered, destination, repeats)
 
     async def _announce(
         self, check: GroupCheck, memory: KnownGroups, due: Mapping[Group, DueOffsets]
@@ -366,32 +377,36 @@ class GroupSync(Sync[GroupDifference]):
         """
         sent: set[TopicPartition] = set()
         try:
-            offsets = await self._still_due(difference.check, group, due.offsets, due.copies)
+            offsets = await self._still_due(difference.check, group, due)
             count = await self._commit(difference, group, offsets, sent)
         finally:
             difference.memory.not_sent(group.name, due.offsets.keys() - sent)
-        if due.repeats:
+        if due.repeats and due.repeats.keys() <= sent:
             difference.memory.repeated(group.name, difference.now_ms)
         return count
 
     async def _still_due(
-        self,
-        check: GroupCheck,
-        group: Group,
-        offsets: Mapping[TopicPartition, Committed],
-        copies: Mapping[TopicPartition, Committed],
+        self, check: GroupCheck, group: Group, due: DueOffsets
     ) -> dict[TopicPartition, Committed]:
-        """What of `offsets` still holds after a second reading.
+        """What of it still holds after a second reading.
 
         The source's topics are read after the offsets, so that a topic recreated before is
-        detected. And nothing is committed over what another client has committed meanwhile: the
+        detected. In a shared partition that concerns raised offsets only: to lower one skips
+        nothing, and one of its topics may be deleted for good. And nothing is committed over what another client has committed meanwhile: the
         group itself, or a switchover, which may have read a later offset on the source.
         """
-        topics = {p: check.translation.copied_topics(p) for p in offsets}
+        copies, shared = due.copies, check.translation.shared
+        topics = {
+            p: check.translation.copied_topics(p)
+            for p, at in due.offsets.items()
+            if p not in shared or p not in copies or at.offset > copies[p].offset
+        }
         recreated = await recreated_topics(
             check.source, set().union(*topics.values()), check.topic_ids
         )
-        offsets = {p: offset for p, offset in offsets.items() if not topics[p] & recreated}
+        dropped = {p for p, names in topics.items() if names & recreated}
+        offsets = {p: at for p, at in due.offsets.items() if p not in dropped}
+        offsets |= _of(dropped & shared.keys(), due.repeats)
         current: Mapping[TopicPartition, Committed] = {}
         if offsets:
             current = await destination_offsets(self._destination, group, check.translation)

@@ -70,7 +70,13 @@ from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.reported_positions import is_position_group, is_reported
 from twinlog.mirror.shared_partitions import SharedPlace
 from twinlog.mirror.translation import SAME, Translation
-from twinlog.store.group_records import NO_OFFSET, GroupMemory, PartitionMemory, metadata_checksum
+from twinlog.store.group_records import (
+    JOINED,
+    NO_OFFSET,
+    GroupMemory,
+    PartitionMemory,
+    metadata_checksum,
+)
 from twinlog.sync.translated_offsets import list_translated_offsets
 
 log = logging.getLogger(__name__)
@@ -106,13 +112,14 @@ class Bounds(NamedTuple):
         return ""
 
 
-def _memories(
+def partition_memories(
     memory: GroupMemory | None, translation: Translation
 ) -> Mapping[TopicPartition, PartitionMemory]:
     """What is remembered, without what is not in offsets of the destination.
 
     Of partitions that share one of the destination's, it counts as the first one's (`joined`), also
-    what was remembered when another one was the first, or the only one.
+    what was remembered when another one was the first, or the only one. What the source had then is
+    no offset of the destination (`JOINED`).
     """
     if memory is None or not translation.maps:
         return {} if memory is None else memory.partitions
@@ -120,6 +127,8 @@ def _memories(
     for partition, entry in sorted(memory.partitions.items()):
         key = translation.key(partition)
         known = entry.translated or key not in translation.maps
+        if (entry.translated == JOINED) != (key in translation.shared):
+            entry = entry._replace(source=NO_OFFSET)  # noqa: PLW2901
         if key not in memories or not memories[key].may_be_copied:
             memories[key] = entry if known else PartitionMemory(entry.source, deleted=entry.deleted)
     return memories
@@ -137,7 +146,7 @@ def own_offsets(
         memory: what is remembered of the group.
         translation: where the partitions and offsets are on the destination.
     """
-    memories = _memories(memory, translation)
+    memories = partition_memories(memory, translation)
     return frozenset(
         partition
         for partition, committed in destination.items()
@@ -158,7 +167,7 @@ def moved_by_others(
     An offset of another client that is seen for the first time may be new. Arguments as for
     `own_offsets`.
     """
-    memories = _memories(memory, translation)
+    memories = partition_memories(memory, translation)
     return any(
         committed.offset != memories.get(partition, PartitionMemory()).other
         for partition, committed in destination.items()
@@ -257,6 +266,7 @@ def remembered(
     memory: GroupMemory | None,
     checked: Collection[TopicPartition] = (),
     *,
+    unplaced: Collection[TopicPartition] = (),
     translation: Translation = SAME,
 ) -> dict[TopicPartition, PartitionMemory]:
     """What to remember of a group's partitions after a check.
@@ -269,14 +279,18 @@ def remembered(
         memory: what was remembered before; what it holds of other partitions stays as it is, also
             what was read on the source: they may be paused, or FAILED, at this check.
         checked: the partitions that were checked.
+        unplaced: shared ones in which the group had no place.
         translation: where the partitions and offsets are on the destination.
     """
-    previous = _memories(memory, translation)
+    previous = partition_memories(memory, translation)
     result = {
         partition: entry._replace(source=NO_OFFSET, deleted=1) if partition in checked else entry
         for partition, entry in previous.items()
         if partition not in source and (partition not in checked or entry.may_be_copied)
     }
+    for partition in unplaced:
+        entry = previous.get(partition, PartitionMemory())
+        result[partition] = entry._replace(source=NO_OFFSET, deleted=0, translated=JOINED)
     for partition, committed in source.items():
         copy = destination.get(partition)
         is_own = copy is not None and partition in own
@@ -285,7 +299,9 @@ def remembered(
             copied=copy.offset if copy is not None and is_own else NO_OFFSET,
             metadata=metadata_checksum(copy.metadata) if copy is not None and is_own else 0,
             other=NO_OFFSET if copy is None or is_own else copy.offset,
-            translated=int(partition in translation.maps),
+            translated=(
+                JOINED if partition in translation.shared else int(partition in translation.maps)
+            ),
         )
         # What was sent may land until it is known to have landed.
         before = previous.get(partition, entry)

@@ -8,8 +8,13 @@ follows from them true all the same (mirror/shared_partitions.py):
     2  the maps: a feeder without a record there has none below the ends, and none that a map of
        another feeder could lead past
     3  the mirror's topics again: one that was not added yet has had no record at 2 either
+    4  the states of partitions, if one of those that share has no map
+
+A mirror of which no topics share one, by a policy that can let none share one (Kafka's own), reads
+the maps only.
 """
 
+from collections import Counter
 from collections.abc import Collection
 
 from twinlog.engines.kinds import kind_named
@@ -17,6 +22,8 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
 from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.flow import settings_texts
+from twinlog.mirror.replication_policy import has_properties_of_its_own
 from twinlog.mirror.settings import TRANSLATED
 from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import MirrorTopic
@@ -44,12 +51,14 @@ async def read_translation(
     Raises:
         TwinlogError: it cannot be read now.
     """
-    topics, kind_name = snapshot.topics_of(mirror), snapshot.mirrors[mirror].kind
+    topics, properties = snapshot.topics_of(mirror), snapshot.mirrors[mirror].source
+    kind_name = snapshot.mirrors[mirror].kind
     if selection is not None:
         remotes = {topic.destination_name for topic in topics if topic.topic in selection}
         topics = [topic for topic in topics if topic.destination_name in remotes]
     kind, shared = kind_named(kind_name), shared_topics(topics)
-    if kind_name != TRANSLATED:
+    may_share = bool(shared) or has_properties_of_its_own(settings_texts(properties))
+    if kind_name != TRANSLATED or not may_share:
         return await kind.translation(destination, topics)
     names = {
         topic.on_destination(name)
@@ -61,17 +70,23 @@ async def read_translation(
     ends = {name: end.offset for name, end in listed.items() if not isinstance(end, Refusal)}
     translation = await kind.translation(destination, topics)
     copies = {topic.destination_name for topic in topics}
+    later_snapshot = await store.snapshot()
+    if later_snapshot.unread_topics(mirror):
+        ends = {}  # one that cannot be read may share a partition
     later = [
-        topic
-        for topic in (await store.snapshot()).topics_of(mirror)
-        if topic.destination_name in copies
+        topic for topic in later_snapshot.topics_of(mirror) if topic.destination_name in copies
     ]
     later_names = {
         name.source: topic.on_destination(name)
         for topic in later
         for name in topic.mirror_partitions
     }
-    return translation.with_shared(ends, later_names, _not_begun(later, await store.states()))
+    counts = Counter(later_names.values())
+    unmapped = later_names.keys() - translation.maps.keys()
+    not_begun = frozenset[TopicPartition]()
+    if any(counts[later_names[partition]] > 1 for partition in unmapped):
+        not_begun = _not_begun(later, await store.states())
+    return translation.with_shared(ends, later_names, not_begun)
 
 
 def _not_begun(topics: Collection[MirrorTopic], states: States) -> frozenset[TopicPartition]:

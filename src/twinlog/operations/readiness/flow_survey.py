@@ -258,7 +258,7 @@ class FlowSurvey:
         return {
             **{partition: log for partition, log in logs.items() if partition not in names.keys},
             **{
-                key: SourceLog(None, one.end or 0, one.end or 0)
+                key: SourceLog(None, one.reach, one.reach)
                 for key, one in names.shared.items()
                 if not logs.keys().isdisjoint(one.feeders)
             },

@@ -45,6 +45,7 @@ from twinlog.sync.group_rules import (
     is_served,
     log_bounds,
     own_offsets,
+    partition_memories,
     read_offsets,
     served,
 )
@@ -56,6 +57,7 @@ AT_ONCE: Final = 20
 _BEGAN_LATER: Final = "not compared, as the flow began at a later offset"
 _NOTHING_COPIED: Final = "not compared, as no offset is translated there yet"
 _LOST: Final = "not compared, as the target has lost records that were copied"
+_NO_PLACE: Final = SharedPlace(None, None, "at the last check not all of its offsets were known")
 
 ByTopic = dict[str, tuple[GroupFacts, ...]]
 
@@ -318,12 +320,19 @@ async def _remembered(
     findings: list[Finding] = []
 
     async def facts(memory: GroupMemory) -> list[tuple[str, GroupFacts]]:
+        entries = partition_memories(memory, translation)
         committed = {
             partition: Committed(offsets.source)
-            for partition, offsets in memory.partitions.items()
+            for partition, offsets in entries.items()
             if offsets.source != NO_OFFSET
         }
-        deleted = {partition for partition, offsets in memory.partitions.items() if offsets.deleted}
+        deleted = {partition for partition, offsets in entries.items() if offsets.deleted}
+        unplaced = {
+            partition: _NO_PLACE
+            for partition in translation.shared.keys() & entries.keys() & {*partitions}
+            if partition not in committed and partition not in deleted
+        }
+        findings.extend(not_placed(memory.group, unplaced, translation))
         if text := bounds.unknown(committed.keys() | deleted):
             findings.append(_unreadable(f"offsets of {memory.group}: {text}"))
         committed = {p: at for p, at in committed.items() if p in bounds.logs}
