@@ -70,6 +70,11 @@ def test_before_the_first_copy_there_is_no_place() -> None:
     """Goal: what the log has is of others."""
     one = shared(a=Feeder(settled=True), b=Feeder(settled=True))
     assert one.place({A: 3}) == SharedPlace(None, None, "its offset of a-0 is not translated")
+    begun = Feeder(offsets=runs(start=(0, 50)))
+    for settled in (False, True):
+        one = shared(a=replace(begun, settled=settled, begin=2), b=Feeder(settled=True))
+        assert one.place({A: 3}) == SharedPlace(None, None, "its offset of a-0 is not translated")
+    assert shared(a=MAPPED_A, b=begun).place({A: 22, B: 0}) == SharedPlace(40, A, "")
     anew = Feeder(offsets=runs(start=(5, 60)), begin=5, passed=True, settled=True)
     assert shared(a=anew).place({A: 7}) == SharedPlace(60, A, ""), "where its map begins anew"
 
@@ -179,7 +184,8 @@ def test_nothing_unread_is_in_front(order: list[TopicPartition], data: st.DataOb
         assert not committed or place.lacks
     elif not place.lacks:
         assert place.lowest <= min([*unread, end])
-        assert place.lowest <= max(at for records in copied.values() for _, at in records) + 1
+        behind = [at + 1 for records in copied.values() for _, at in records]
+        assert place.lowest <= max(behind, default=-1)
         assert place.feeder in committed
     else:
         # Of the partitions that it knows, a floor hides nothing either.

@@ -17,8 +17,8 @@ than the remote log end that was read before all maps:
     the group's offset   what is copied of the feeder       place
     -------------------  ---------------------------------  ----------------------------------------
     in the map           a record there or behind it        where that one is
-    behind the map       all that was sent is in the map    `reach`: what is copied next lands behind
-                                                            the log end, as it was not there before
+    behind the map       all that was sent is in the map    `reach`: what is copied next lands at the
+                                                            log end or behind: it was not there yet
     behind the map       perhaps more was sent              the end of the map
     none                 nothing, by evidence               `reach`, for the same reason
     none                 something                          none: it may have read nothing of it
@@ -87,7 +87,11 @@ class Feeder:
             return (reach or None) if self.settled else None
         if self.offsets.runs and offset < self.offsets.end.source:
             return self.offsets.to_destination(offset)
-        return reach if self.settled and reach else self.offsets.end.destination
+        known = self.offsets.end.destination
+        if not (self.offsets.runs or self.passed):
+            # What is in front of where it began is of others.
+            return (reach if self.settled else min(known, reach)) or None
+        return reach if self.settled and reach else known
 
 
 class SharedPlace(NamedTuple):

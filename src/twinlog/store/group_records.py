@@ -72,7 +72,7 @@ class PartitionMemory(NamedTuple):
     translated: int = 0
     """1 if the destination has other offsets than the source (a flow). Former versions stored a
     flow's in the source's offsets, without this: what they have stored proves nothing. `JOINED`:
-    several source partitions share the destination's, and `source` is an offset there; it is missing
+    several source partitions share the destination's, and `source` is an offset there, and missing
     if the group had no place."""
 
     @property

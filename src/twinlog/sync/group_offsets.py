@@ -392,8 +392,9 @@ class GroupSync(Sync[GroupDifference]):
 
         The source's topics are read after the offsets, so that a topic recreated before is
         detected. In a shared partition that concerns raised offsets only: to lower one skips
-        nothing, and one of its topics may be deleted for good. And nothing is committed over what another client has committed meanwhile: the
-        group itself, or a switchover, which may have read a later offset on the source.
+        nothing, and one of its topics may be deleted for good. And nothing is committed over what
+        another client has committed meanwhile: the group itself, or a switchover, which may have
+        read a later offset on the source.
         """
         copies, shared = due.copies, check.translation.shared
         topics = {

@@ -20,7 +20,7 @@ from twinlog.operations.readiness.facts import SourceLog, Standing
 from twinlog.operations.readiness.group_survey import ByTopic, group_facts, remembered_facts
 from twinlog.operations.readiness.reasons import Finding, Reason
 from twinlog.store.group_log import Remembered
-from twinlog.store.group_records import NO_OFFSET, GroupMemory, LastCheck, PartitionMemory
+from twinlog.store.group_records import JOINED, NO_OFFSET, GroupMemory, LastCheck, PartitionMemory
 from twinlog.sync import group_rules
 from twinlog.sync.group_rules import Bounds, Log
 
@@ -86,8 +86,9 @@ class World:
         )
         return _texts(asyncio.run(facts))
 
-    def dead(self, now_ms: int = 0) -> tuple[ByTopic, list[str]]:
-        return _texts(asyncio.run(remembered_facts(DESTINATION, "m", [A], now_ms)))
+    def dead(self, now_ms: int = 0, translation: Translation = SAME) -> tuple[ByTopic, list[str]]:
+        facts = remembered_facts(DESTINATION, "m", [A], now_ms, translation)
+        return _texts(asyncio.run(facts))
 
 
 def _texts(found: tuple[ByTopic, tuple[Finding, ...]]) -> tuple[ByTopic, list[str]]:
@@ -214,6 +215,37 @@ def test_an_offset_that_is_lacking_for_a_shared_partition_is_named(world: World)
     )
     assert world.live(translation=translation) == ({}, [text])
     assert world.live(translation=translation, include="other") == ({}, [])
+
+
+def test_a_dead_source_shows_who_had_no_place_in_a_shared_partition(world: World) -> None:
+    """Goal: issue 19: a group without an offset there is named when a failover is decided.
+
+    What was stored before the topics shared one is no offset of the remote log.
+    """
+    remote = TopicPartition("all", 0)
+    names = dict.fromkeys((A, B), remote)
+    translation = Translation(names).with_shared({remote: 90}, names, ()).joined()
+    text = (
+        "group {}: no offset is copied to all-0, which several source partitions share: at the "
+        "last check not all of its offsets were known"
+    )
+    rows = {
+        "joined": {A: PartitionMemory(90, 20, translated=JOINED)},
+        "lacks": {A: PartitionMemory(translated=JOINED)},
+        "before": {B: PartitionMemory(90, 20, translated=1)},
+        "deleted": {A: PartitionMemory(NO_OFFSET, 20, deleted=1, translated=JOINED)},
+        "elsewhere": {TopicPartition("w", 0): PartitionMemory(90, 20, translated=1)},
+    }
+    world.remembered = Remembered(
+        check=LastCheck(mirror="m", time_ms=0),
+        groups={
+            name: GroupMemory(mirror="m", group=name, kind="classic", partitions=row)
+            for name, row in rows.items()
+        },
+    )
+    by_topic, [_, *texts] = world.dead(translation=translation)
+    assert [(one.group, one.missing) for one in by_topic["t"]] == [("joined", 1)]
+    assert texts == [text.format("before"), text.format("lacks")]
 
 
 def test_a_group_behind_lost_copies_would_skip_records(world: World) -> None:
