@@ -17,8 +17,8 @@ than the remote log end that was read before all maps:
     the group's offset   what is copied of the feeder       place
     -------------------  ---------------------------------  ----------------------------------------
     in the map           a record there or behind it        where that one is
-    behind the map       all that was sent is in the map    `reach`: what is copied next lands at the
-                                                            log end or behind: it was not there yet
+    behind the map       all that was sent is in the map    `reach`: what is copied next is at the
+                                                            log end or behind
     behind the map       perhaps more was sent              the end of the map
     none                 nothing, by evidence               `reach`, for the same reason
     none                 something                          none: it may have read nothing of it

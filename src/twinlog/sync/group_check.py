@@ -52,6 +52,15 @@ class GroupDifference:
     unread: Mapping[str, TwinlogError] = field(default_factory=dict)
     """Why offsets of other groups cannot be read."""
 
+    @property
+    def unplaced_texts(self) -> list[str]:
+        """Which groups have no place in which shared partition, and why."""
+        return sorted(
+            f"{group.name} in {self.check.translation.name(partition)}: {place.lacks}"
+            for group, offsets in self.offsets.items()
+            for partition, place in offsets.unplaced.items()
+        )
+
 
 class DueOffsets(NamedTuple):
     """What is to be committed of a group, and its copies before, in the destination's offsets."""

@@ -283,12 +283,7 @@ class GroupSync(Sync[GroupDifference]):
 
     def _tell_unplaced(self, difference: GroupDifference) -> None:
         """Log once why groups have no offset where several source partitions share a partition."""
-        mirror, names = difference.check.mirror, difference.check.translation
-        unplaced = sorted(
-            f"{group.name} in {names.name(partition)}: {place.lacks}"
-            for group, offsets in difference.offsets.items()
-            for partition, place in offsets.unplaced.items()
-        )
+        mirror, unplaced = difference.check.mirror, difference.unplaced_texts
         if not unplaced:
             self._texts.last.pop((mirror, _UNPLACED), None)
             return
