@@ -85,6 +85,14 @@ def test_the_end_of_a_map_counts_while_more_may_have_been_sent() -> None:
     assert one.place({A: 22, B: 20}) == SharedPlace(30, B, "")
 
 
+def test_the_beginning_of_the_log_is_a_place() -> None:
+    """Goal: of `b` something may be sent, to 0 or behind: a floor is no higher."""
+    begun = Feeder(offsets=runs())
+    assert shared(a=MAPPED_A, b=begun).place({A: 22, B: 0}) == SharedPlace(0, B, "")
+    lacks = "it has no offset of c-0"
+    assert shared(a=MAPPED_A, b=begun, c=Feeder()).place({A: 22, B: 0}) == (0, B, lacks)
+
+
 def test_a_place_behind_the_end_is_the_end() -> None:
     """Goal: `c` has nothing below the end, and may have something between it and such a place."""
     one = shared(5, a=MAPPED_A, c=Feeder(settled=True))

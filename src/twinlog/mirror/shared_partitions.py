@@ -90,7 +90,8 @@ class Feeder:
         known = self.offsets.end.destination
         if not (self.offsets.runs or self.passed):
             # What is in front of where it began is of others.
-            return (reach if self.settled else min(known, reach)) or None
+            place = reach if self.settled else min(known, reach)
+            return place if reach else None
         return reach if self.settled and reach else known
 
 
