@@ -257,4 +257,6 @@ def test_partitions_that_share_one_only_by_one_reading_have_no_end() -> None:
     assert plain.with_shared({ALL: 9}, {A: ALL, B: ALL}, {B}).shared[A].end is None
     read = Translation({A: ALL, B: ALL, C: ALL}).with_shared({ALL: 9}, {A: ALL, B: ALL}, ())
     assert read.shared[A].end is None
+    read = Translation({A: ALL, B: ALL}).with_shared({ALL: 9}, {A: ALL}, ())
+    assert (read.shared[A].end, sorted(read.keys)) == (None, [A, B]), "its records are still there"
     assert plain.with_shared({}, {A: ALL, B: ALL}, ()).shared[A].end is None
