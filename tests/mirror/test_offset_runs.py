@@ -1,6 +1,7 @@
 """Twin of twinlog.mirror.offset_runs; its oracle is a list of single records."""
 
 import itertools
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from twinlog.kafka.errors import ProtocolError
 from twinlog.kafka.types import Offset
-from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run, decode_runs, encode_runs
+from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run, decode_runs, encode_runs, landed_runs
 
 START = Ends(Offset(7), Offset(3))
 steps = st.lists(
@@ -114,3 +115,45 @@ def test_the_size_of_a_map() -> None:
     for at in range(0, 1_000_000, 500):
         plain.append(Run(Offset(7 + at), Offset(3 + at), 500))
     assert len(encode_runs(START, plain.runs)) == 5
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5)), max_size=8),
+    st.lists(st.integers(1, 4), min_size=1),
+    st.randoms(use_true_random=False),
+)
+def test_landed_records_are_where_their_batches_are(
+    sources: list[tuple[int, int]], cuts: list[int], rng: Random
+) -> None:
+    """Goal: the runs are what counting record by record gives."""
+    ranges: list[tuple[Offset, Offset]] = []
+    at = 7
+    for skipped, length in sources:
+        ranges.append((Offset(at + skipped), Offset(at + skipped + length)))
+        at += skipped + length
+    offsets = [offset for start, end in ranges for offset in range(start, end)]
+    batches: list[tuple[Offset, int]] = []
+    places: list[int] = []
+    base = 3
+    while len(places) < len(offsets):
+        count = min(rng.choice(cuts), len(offsets) - len(places))
+        base += rng.randrange(3)
+        batches.append((Offset(base), count))
+        places += range(base, base + count)
+        base += count
+    runs = landed_runs(ranges, batches)
+    assert [
+        (run.source + at, run.destination + at) for run in runs for at in range(run.length)
+    ] == list(zip(offsets, places, strict=True))
+    grown = OffsetRuns(START)
+    for run in runs:
+        grown.append(run)
+
+
+def test_records_without_a_place_are_refused() -> None:
+    """Goal: no offset is given to a record by its number, if the numbers do not agree."""
+    with pytest.raises(ValueError, match="1 records at 11 have no offset on the source"):
+        landed_runs([(Offset(0), Offset(1))], [(Offset(10), 2)])
+    for sources in ([(Offset(0), Offset(3))], [(Offset(0), Offset(2)), (Offset(4), Offset(5))]):
+        with pytest.raises(ValueError, match="have landed nowhere"):
+            landed_runs(sources, [(Offset(10), 2)])

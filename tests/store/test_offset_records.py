@@ -1,6 +1,7 @@
 """Twin of twinlog.store.offset_records."""
 
 import json
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -13,8 +14,12 @@ from twinlog.mirror.sequence_plan import NOTHING, SequencePlan, Taken
 from twinlog.store.offset_records import (
     BegunPartition,
     DroppedChunk,
+    DroppedHead,
+    DroppedPart,
     LostCopies,
     MapChunk,
+    MapHead,
+    MapPart,
     MapTail,
     OffsetRecord,
     OffsetsOwner,
@@ -24,6 +29,9 @@ from twinlog.store.offset_records import (
     StoredPlan,
     decode,
     encode,
+    headed_map_of,
+    is_of_map_with_head,
+    is_of_transactions,
     mirror_of,
 )
 
@@ -38,6 +46,8 @@ PLAN = SequencePlan(
 )
 ROUTE = Route(UUID(int=1), "a.orders", UUID(int=2), 1)
 CHUNK = MapChunk(NAME, 4, ENDS, (Run(Offset(11), Offset(50), 3), Run(Offset(15), Offset(60), 1)))
+
+HEAD = MapHead(NAME, ROUTE, Offset(70), 3, 4)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +67,9 @@ CHUNK = MapChunk(NAME, 4, ENDS, (Run(Offset(11), Offset(50), 3), Run(Offset(15),
         SharedPartition(TopicPartition("a.orders", 3)),
         CHUNK,
         MapChunk(NAME, 0, ENDS, ()),
+        MapPart(CHUNK),
+        HEAD,
+        replace(HEAD, tail="7,1,2,3", lacks_start=True, lost=True),
     ],
 )
 def test_a_record_survives_its_encoding(stored: OffsetRecord) -> None:
@@ -119,3 +132,38 @@ def test_the_mirror_of_a_record_is_known_by_its_key() -> None:
     assert mirror_of(encode(SharedPartition(TopicPartition("a.orders", 3)))[0]) is None
     with pytest.raises(ProtocolError):
         mirror_of(None)
+
+
+@pytest.mark.parametrize(
+    ("stored", "key"),
+    [
+        (HEAD, (NAME, None)),
+        (DroppedHead(NAME), (NAME, None)),
+        (MapPart(CHUNK), (NAME, 4)),
+        (DroppedPart(NAME, 9), (NAME, 9)),
+        (CHUNK, None),
+        (BegunPartition(NAME, ROUTE), None),
+        (SharedPartition(TopicPartition("a.orders", 3)), None),
+    ],
+)
+def test_what_is_of_a_map_with_a_head(
+    stored: OffsetRecord, key: tuple[MirrorPartition, int | None] | None
+) -> None:
+    """Goal: it is forgotten with its flow, and is no trace of a flow without transactions."""
+    encoded, value = encode(stored)
+    assert headed_map_of(encoded) == key
+    assert is_of_map_with_head(encoded) == (key is not None)
+    assert is_of_transactions(encoded) == (stored is not CHUNK)
+    if key is not None:
+        assert mirror_of(encoded) == NAME.mirror
+    if isinstance(stored, DroppedHead | DroppedPart):
+        assert value is None
+        assert decode(encoded, value) is None
+
+
+@pytest.mark.parametrize("parts", [[1], [1, -1], [1, "2"], [1, 2, 3]])
+def test_the_parts_of_a_head_are_two_numbers(parts: list[object]) -> None:
+    key, value = encode(HEAD)
+    body = json.loads(value or b"")
+    with pytest.raises(ProtocolError, match="parts"):
+        decode(key, json.dumps({**body, "parts": parts}).encode())

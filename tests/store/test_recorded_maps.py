@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Iterable
-from typing import cast
+from dataclasses import replace
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -18,14 +19,21 @@ from twinlog.kafka.types import (
     Sequence,
     TopicPartition,
 )
-from twinlog.mirror.offset_runs import Ends
+from twinlog.mirror.offset_runs import Ends, Run
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.recorded_map import RecordedMap
 from twinlog.mirror.sequence_plan import SequencePlan
 from twinlog.store import recorded_maps
 from twinlog.store.config_records import MirrorTopic
-from twinlog.store.offset_log import StoredOffsets
-from twinlog.store.offset_records import LostCopies, MapChunk, Route, StoredPlan
-from twinlog.store.recorded_maps import read_ends, read_last_copied, read_maps
+from twinlog.store.offset_log import HeadedMap, StoredOffsets
+from twinlog.store.offset_records import LostCopies, MapChunk, MapHead, Route, StoredPlan
+from twinlog.store.recorded_maps import (
+    read_ends,
+    read_headed_maps,
+    read_last_copied,
+    read_maps,
+    recorded_translation,
+)
 from twinlog.store.state_records import LastMirrored
 
 TOPIC = MirrorTopic(
@@ -156,3 +164,60 @@ def test_only_what_no_broker_knows_is_no_map(monkeypatch: pytest.MonkeyPatch) ->
     known = False
     assert asyncio.run(read_maps(cast("KafkaCluster", None), [TOPIC])) == {}
     assert asked == ["__mirror_offsets", "__mirror_offsets"]
+
+
+@pytest.mark.parametrize(
+    ("change", "mapped"),
+    [
+        ({}, True),
+        ({"route": ROUTE._replace(source_topic_id=UUID(int=9))}, False),
+        ({"route": ROUTE._replace(topic_id=UUID(int=9))}, False),
+        ({"lost": True, "lacks_start": True}, True),
+    ],
+)
+def test_a_map_with_a_head_is_of_the_topics_that_are_copied(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], *, mapped: bool
+) -> None:
+    """Goal: maps of former topics, and those whose parts are lost, give no translation."""
+    chunk = MapChunk(NAME, 2, Ends(Offset(5), Offset(1)), (Run(Offset(6), Offset(3), 2),))
+    head = replace(MapHead(NAME, ROUTE, Offset(9), 2, 2), **change)
+    found: dict[int, StoredOffsets] = {
+        0: StoredOffsets(headed={NAME: HeadedMap(head=head, chunks=[chunk])})
+    }
+
+    async def partitions(*_: object) -> int:
+        return 1
+
+    async def stored(_: object, places: object) -> dict[int, StoredOffsets]:
+        asked.append(places)
+        return found
+
+    asked: list[object] = []
+    monkeypatch.setattr(recorded_maps, "partition_count", partitions)
+    monkeypatch.setattr(recorded_maps, "read_offsets", stored)
+
+    def read(*, is_routed: bool = False) -> dict[TopicPartition, RecordedMap]:
+        return asyncio.run(
+            read_headed_maps(cast("KafkaCluster", None), [TOPIC], is_routed=is_routed)
+        )
+
+    maps = read()
+    assert maps.keys() == ({TopicPartition("orders", 0)} if mapped else set())
+    for recorded in maps.values():
+        assert (recorded.position, recorded.pending) == (9, False)
+        assert (recorded.lost, recorded.lacks_start) == (head.lost, head.lacks_start)
+        assert recorded.runs.start == (5, 1)
+        assert recorded.follows_another, "the map of its first parts was given up"
+        assert recorded_translation([TOPIC], maps).passed == maps.keys()
+        assert recorded.runs.runs == [*chunk.runs]
+    # Elsewhere it is recorded that others' records were routed to the remote partition.
+    whole = replace(chunk, number=0, start=Ends(Offset(0), Offset(0)))
+    first = replace(head, first=0, last=0)
+    found[0] = StoredOffsets(headed={NAME: HeadedMap(head=first, chunks=[whole])})
+    assert not recorded_translation([TOPIC], read()).passed
+    found[3] = StoredOffsets(shared={TopicPartition("a.orders", 0)})
+    assert not read(is_routed=True)
+    assert asked[-1] is None
+    found[0] = StoredOffsets(headed={NAME: HeadedMap(head=None, reason="lost")})
+    del found[3]
+    assert not read()

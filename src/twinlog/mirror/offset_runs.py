@@ -133,6 +133,38 @@ class OffsetRuns:
         return self._start.source if index < 0 else min(offset, self._runs[index].source_end)
 
 
+def landed_runs(
+    sources: Iterable[tuple[Offset, Offset]], batches: Iterable[tuple[Offset, int]]
+) -> list[Run]:
+    """Where records are that were written in these batches, in order.
+
+    Args:
+        sources: the offsets `[start, end)` that they have on the source.
+        batches: where each batch begins on the destination, and how many records it has; as many
+            in all as there are source offsets.
+
+    Raises:
+        ValueError: there are more records than offsets, or fewer.
+    """
+    runs: list[Run] = []
+    rest = iter(sources)
+    start, end = Offset(0), Offset(0)
+    for base, count in batches:
+        place, left = base, count
+        while left:
+            while start == end:
+                following = next(rest, None)
+                if following is None:
+                    raise ValueError(f"{left} records at {place} have no offset on the source")
+                start, end = following
+            length = min(left, end - start)
+            runs.append(Run(start, place, length))
+            start, place, left = Offset(start + length), Offset(place + length), left - length
+    if start != end or any(first != last for first, last in rest):
+        raise ValueError(f"records from source offset {start} on have landed nowhere")
+    return runs
+
+
 def encode_runs(start: Ends, runs: Iterable[Run]) -> bytes:
     """Runs that follow each other, the first of them at or behind `start`."""
     parts: list[bytes] = []

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID
-from twinlog.kafka.errors import ControlTopicLost, Fenced, Retriable
+from twinlog.kafka.errors import ControlTopicLost, Fenced, ProtocolError, Retriable
 from twinlog.kafka.requests.topics import confirm_absent
 from twinlog.kafka.requests.transactions import ProducerId
 from twinlog.kafka.types import Offset, TopicPartition
@@ -21,6 +21,8 @@ from twinlog.store.offset_records import (
     BegunPartition,
     DroppedChunk,
     MapChunk,
+    MapHead,
+    MapPart,
     OffsetRecord,
     OffsetsOwner,
     OffsetsProducer,
@@ -28,7 +30,9 @@ from twinlog.store.offset_records import (
     StoredPlan,
     decode,
     encode,
+    headed_map_of,
     is_begun,
+    is_of_map_with_head,
     is_of_transactions,
     mirror_of,
 )
@@ -51,6 +55,19 @@ _CONFIGS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeadedMap:
+    """The map of a partition whose flow writes in transactions."""
+
+    head: MapHead | None
+    """None: nothing of it holds; `reason` has why, if it was recorded at all."""
+    chunks: Sequence[MapChunk] = ()
+    """The parts that the head names, in order."""
+    numbers: tuple[int, int] = (0, -1)
+    """The lowest and the highest number of a part that is stored, of former maps as well."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredOffsets:
     """What `__mirror_offsets` holds of some partitions."""
 
@@ -61,6 +78,8 @@ class StoredOffsets:
     """Partitions whose positions are committed offsets."""
     shared: Collection[TopicPartition] = ()
     """Of the destination: several source partitions have written there in transactions."""
+    headed: Mapping[MirrorPartition, HeadedMap] = field(default_factory=dict)
+    """The maps of partitions whose flows write in transactions."""
     owner: str | None = None
     """The last takeover."""
     producer_id: int | None = None
@@ -72,12 +91,16 @@ class StoredOffsets:
 
     def map(self, name: MirrorPartition) -> OffsetRuns:
         """The whole map of a partition."""
-        chunks = self.chunks.get(name, ())
-        runs = OffsetRuns(chunks[0].start if chunks else Ends(Offset(0), Offset(0)))
-        for chunk in chunks:
-            for run in chunk.runs:
-                runs.append(run)
-        return runs
+        return whole_map(self.chunks.get(name, ()))
+
+
+def whole_map(chunks: Sequence[MapChunk]) -> OffsetRuns:
+    """The map of these parts, each of which begins where the one before it ends."""
+    runs = OffsetRuns(chunks[0].start if chunks else Ends(Offset(0), Offset(0)))
+    for chunk in chunks:
+        for run in chunk.runs:
+            runs.append(run)
+    return runs
 
 
 async def create_offsets_topic(
@@ -132,7 +155,11 @@ def fold_offsets(
     begun: dict[MirrorPartition, BegunPartition] = {}
     shared: set[TopicPartition] = set()
     all_records = list(records)
-    for record in latest(all_records).values():
+    last_records = latest(all_records).values()
+    headed_records = [record for record in last_records if is_of_map_with_head(record.key)]
+    for record in last_records:
+        if is_of_map_with_head(record.key):
+            continue
         match decode(record.key, record.value):
             case OffsetsOwner(lane):
                 owner = lane
@@ -160,6 +187,7 @@ def fold_offsets(
         chunks=ordered,
         begun=begun,
         shared=frozenset(shared),
+        headed=_headed_maps(headed_records),
         owner=owner,
         producer_id=producer_id,
         has_past=any(
@@ -167,6 +195,56 @@ def fold_offsets(
             for record in all_records
         ),
     )
+
+
+def _headed_maps(
+    records: Iterable[ControlRecord],
+) -> Mapping[MirrorPartition, HeadedMap]:
+    """The maps that have heads; what is wrong with one concerns its partition alone."""
+    heads: dict[MirrorPartition, MapHead] = {}
+    parts = defaultdict[MirrorPartition, dict[int, MapChunk | None]](dict)
+    troubles: dict[MirrorPartition, str] = {}
+    for record in records:
+        key = headed_map_of(record.key)
+        if key is None:  # of a newer version
+            continue
+        name, number = key
+        found = None
+        try:
+            found = decode(record.key, record.value)
+        except ProtocolError as error:
+            if number is None:
+                troubles[name] = str(error)
+        if isinstance(found, MapHead):
+            heads[name] = found
+        if number is not None:
+            parts[name][number] = found.chunk if isinstance(found, MapPart) else None
+    return {
+        name: _headed_map(heads.get(name), parts[name], troubles.get(name, ""))
+        for name in {*heads, *parts, *troubles}
+    }
+
+
+def _headed_map(
+    head: MapHead | None, parts: Mapping[int, MapChunk | None], trouble: str
+) -> HeadedMap:
+    numbers = (min(parts, default=0), max(parts, default=-1))
+    if head is None:
+        return HeadedMap(head=None, numbers=numbers, reason=trouble)
+    chunks: list[MapChunk] = []
+    for number in range(head.first, head.last + 1):
+        chunk = parts.get(number)
+        if chunk is None:
+            reason = f"part {number} is missing in {OFFSETS_TOPIC}, or cannot be read"
+            return HeadedMap(head=None, numbers=numbers, reason=reason)
+        if chunks and chunk.start != chunks[-1].end:
+            reason = f"part {number} in {OFFSETS_TOPIC} does not follow the one before it"
+            return HeadedMap(head=None, numbers=numbers, reason=reason)
+        chunks.append(chunk)
+    if not chunks or chunks[-1].end.source > head.position:
+        reason = f"its parts in {OFFSETS_TOPIC} do not agree with its position {head.position}"
+        return HeadedMap(head=None, numbers=numbers, reason=reason)
+    return HeadedMap(head=head, chunks=chunks, numbers=numbers)
 
 
 async def read_offsets(

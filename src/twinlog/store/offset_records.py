@@ -30,6 +30,13 @@
                                                 of one of them
     ["map", mirror, topic, partition, number]   start: [source, destination], runs: base64 of
                                                 offset_runs.encode_runs
+    ["head", mirror, topic, partition]          route: of a flow that writes in transactions, and
+                                                records a map; position: the source's offset up to
+                                                which the map is complete; parts: [first, last],
+                                                numbers of its parts; tail: as in the metadata of
+                                                the position that is committed with it; and flags:
+                                                lacks_start, lost
+    ["part", mirror, topic, partition, number]  a part of such a map, as those of "map"
 
 The topic has as many partitions as `__mirror_state`, and a partition of a flow has its records in
 that of its state. It is compacted. Each chunk of a map begins where the one before it ends; the
@@ -38,6 +45,10 @@ batch, so a reader sees both or none (docs/decisions/0014-recorded-offset-map.md
 
 A topic that was recreated on either side has another route: its plan and its map begin again, and
 the parts of the former map get tombstones.
+
+The map of a flow that writes in transactions is written in these, with the position. It has keys of
+its own: a flow of the same name may have been one without transactions, and has left its map. The
+parts that its head does not name are of a former map.
 """
 
 import base64
@@ -69,6 +80,8 @@ _TRIPLE: Final = 3
 _LOSS: Final = 6
 CHUNK_RUNS: Final = 1000
 """Runs of a part of a map: a full one takes 4 to 8 KB, and is not written again."""
+PART_RUNS: Final = 100
+"""Of a flow that writes in transactions: each of these writes the last part again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +198,47 @@ class DroppedChunk:
     number: int
 
 
+@dataclass(frozen=True, slots=True)
+class MapHead:
+    """How far the map of a partition reaches whose position is a committed offset."""
+
+    name: MirrorPartition
+    route: Route
+    position: Offset
+    """The source's offset up to which all was copied, or has no copy: the committed position."""
+    first: int
+    """The number of the first part."""
+    last: int
+    tail: str = ""
+    """That of the committed position, as text (engines/transactional/remote_tails.py)."""
+    lacks_start: bool = False
+    """Whether more may have been copied below the map, and where to is not known."""
+    lost: bool = False
+    """Whether the destination is known to have lost records of the map."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapPart:
+    """A part of the map of such a partition."""
+
+    chunk: MapChunk
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedHead:
+    """A tombstone for the head of a map: nothing of it holds any more."""
+
+    name: MirrorPartition
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedPart:
+    """A tombstone for a part of a map that has a head."""
+
+    name: MirrorPartition
+    number: int
+
+
 OffsetRecord: TypeAlias = (
     OffsetsOwner
     | OffsetsProducer
@@ -193,6 +247,10 @@ OffsetRecord: TypeAlias = (
     | SharedPartition
     | MapChunk
     | DroppedChunk
+    | MapHead
+    | MapPart
+    | DroppedHead
+    | DroppedPart
 )
 
 
@@ -206,6 +264,10 @@ def encode(record: OffsetRecord) -> tuple[bytes, bytes | None]:
             key, body = ["producer"], {"producer_id": producer_id}
         case DroppedChunk(name, number):
             return encode_json(["map", *name, number]), None
+        case DroppedPart(name, number):
+            return encode_json(["part", *name, number]), None
+        case DroppedHead(name):
+            return encode_json(["head", *name]), None
         case StoredPlan(name, plan, route, epochs, taken, tail, lost, behind_another, losses):
             key = ["plan", *name]
             body = {
@@ -227,10 +289,20 @@ def encode(record: OffsetRecord) -> tuple[bytes, bytes | None]:
             body |= {} if copied_to is None else {"begin": copied_to}
         case SharedPartition(remote):
             key, body = ["shared", *remote], {}
-        case MapChunk(name, number, start, runs):
-            key = ["map", *name, number]
-            encoded = base64.b64encode(encode_runs(start, runs)).decode()
-            body = {"start": list(start), "runs": encoded}
+        case MapChunk(name, number):
+            key, body = ["map", *name, number], _chunk_fields(record)
+        case MapPart(chunk):
+            key, body = ["part", *chunk.name, chunk.number], _chunk_fields(chunk)
+        case MapHead(name, route, position, first, last, tail_text, lacks_start, is_lost):
+            key = ["head", *name]
+            body = {
+                "route": _route_fields(route),
+                "position": position,
+                "parts": [first, last],
+                "tail": tail_text,
+                "lacks_start": lacks_start,
+                "lost": is_lost,
+            }
     return encode_json(key), encode_json({"version": _VERSION, **body})
 
 
@@ -248,17 +320,34 @@ def decode(key: bytes | None, value: bytes | None) -> OffsetRecord | None:
             body = _body(parts, value)
             is_owner = kind == "owner"
             return OffsetsOwner(body.text("lane")) if is_owner else _producer(body)
-        case ["plan" | "begun", str(), str(), int()]:
+        case ["plan" | "begun" | "head", str(), str(), int()]:
             body = _body(parts, value)
             name = MirrorPartition(*parts[1:])
             return _of_partition(parts[0], name, body)
         case ["shared", str(topic), int(partition)]:
             _body(parts, value)
             return SharedPartition(TopicPartition(topic, partition))
-        case ["map", str(), str(), int(), int(number)]:
-            return _chunk(MirrorPartition(*parts[1:4]), number, _body(parts, value))
+        case ["map" | "part" as kind, str(), str(), int(), int(number)]:
+            chunk = _chunk(MirrorPartition(*parts[1:4]), number, _body(parts, value))
+            return chunk if kind == "map" else MapPart(chunk)
         case _:
             return None
+
+
+def _head(name: MirrorPartition, body: JsonObject) -> MapHead:
+    numbers = body.list("parts")
+    if len(numbers) != _PAIR or not all(type(one) is int and one >= 0 for one in numbers):
+        raise body.error("parts", "two numbers")
+    return MapHead(
+        name,
+        _route(body),
+        Offset(body.number("position")),
+        numbers[0],
+        numbers[1],
+        tail=body.text("tail"),
+        lacks_start=body.flag("lacks_start"),
+        lost=body.flag("lost"),
+    )
 
 
 def _producer(body: JsonObject) -> OffsetsProducer:
@@ -266,6 +355,8 @@ def _producer(body: JsonObject) -> OffsetsProducer:
 
 
 def _of_partition(kind: str, name: MirrorPartition, body: JsonObject) -> OffsetRecord:
+    if kind == "head":
+        return _head(name, body)
     if kind == "begun":
         begin = Offset(body.number("begin")) if body.has("begin") else None
         return BegunPartition(name, _route(body), begin)
@@ -289,8 +380,8 @@ def mirror_of(key: bytes | None) -> str | None:
         ProtocolError: the bytes do not have this module's format.
     """
     match decode_json(key or b"", f"the key of {_WHAT}"):
-        case ["plan" | "begun", str(mirror), str(), int()] | [
-            "map",
+        case ["plan" | "begun" | "head", str(mirror), str(), int()] | [
+            "map" | "part",
             str(mirror),
             str(),
             int(),
@@ -308,11 +399,36 @@ def is_begun(key: bytes | None) -> bool:
 
 def is_of_transactions(key: bytes | None) -> bool:
     """Whether a key is that of a record which only flows that write in transactions have."""
-    return is_begun(key) or _is_of(key, "shared")
+    return any(_is_of(key, kind) for kind in ("begun", "shared", "head", "part"))
+
+
+def is_of_map_with_head(key: bytes | None) -> bool:
+    """Whether a key is that of a `MapHead` or a `MapPart`."""
+    return _is_of(key, "head") or _is_of(key, "part")
+
+
+def headed_map_of(key: bytes | None) -> tuple[MirrorPartition, int | None] | None:
+    """The partition whose map has a head that a key is about, and the part's number; None: none.
+
+    Raises:
+        ProtocolError: the bytes do not have this module's format.
+    """
+    match decode_json(key or b"", f"the key of {_WHAT}"):
+        case ["head", str(mirror), str(topic), int(partition)]:
+            return MirrorPartition(mirror, topic, partition), None
+        case ["part", str(mirror), str(topic), int(partition), int(number)]:
+            return MirrorPartition(mirror, topic, partition), number
+        case _:
+            return None
 
 
 def _is_of(key: bytes | None, kind: str) -> bool:
     return (key or b"").startswith(encode_json([kind])[:-1])
+
+
+def _chunk_fields(chunk: MapChunk) -> dict[str, Any]:
+    encoded = base64.b64encode(encode_runs(chunk.start, chunk.runs)).decode()
+    return {"start": list(chunk.start), "runs": encoded}
 
 
 def _chunk(name: MirrorPartition, number: int, body: JsonObject) -> MapChunk:
@@ -429,8 +545,13 @@ def _ends(body: JsonObject, name: str) -> Ends:
     return Ends(*map(Offset, offsets))
 
 
-def extended(chunk: MapChunk, runs: Iterable[Run]) -> list[MapChunk]:
+def extended(chunk: MapChunk, runs: Iterable[Run], most: int = CHUNK_RUNS) -> list[MapChunk]:
     """The last part of a map with more runs; of a full part, also the next one.
+
+    Args:
+        chunk: the last part.
+        runs: behind it.
+        most: runs of a part.
 
     Returns:
         What is to be stored, in order.
@@ -440,8 +561,8 @@ def extended(chunk: MapChunk, runs: Iterable[Run]) -> list[MapChunk]:
         grown.append(run)
     parts: list[MapChunk] = []
     start, number = chunk.start, chunk.number
-    for first in range(0, max(len(grown.runs), 1), CHUNK_RUNS):
-        part = MapChunk(chunk.name, number, start, tuple(grown.runs[first : first + CHUNK_RUNS]))
+    for first in range(0, max(len(grown.runs), 1), most):
+        part = MapChunk(chunk.name, number, start, tuple(grown.runs[first : first + most]))
         parts.append(part)
         start, number = part.end, number + 1
     return parts

@@ -4,18 +4,20 @@
 They say nothing about the present ones, so the route of each plan is compared.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
 from twinlog.kafka.log.leader_epochs import SourceEpochs
 from twinlog.kafka.requests.topics import confirm_absent
 from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.recorded_map import RecordedMap
+from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.control_topics import partition_count
-from twinlog.store.offset_log import OFFSETS_TOPIC, read_offsets
-from twinlog.store.offset_records import StoredPlan
+from twinlog.store.offset_log import OFFSETS_TOPIC, StoredOffsets, read_offsets, whole_map
+from twinlog.store.offset_records import Route, StoredPlan
 from twinlog.store.partition_counts import known_partition_count
 from twinlog.store.snapshot import owners
 from twinlog.store.state_records import LastMirrored
@@ -36,17 +38,11 @@ async def read_maps(
     Raises:
         TwinlogError: they cannot be read now, or a part of them is lost.
     """
-    count = await partition_count(destination, OFFSETS_TOPIC)
-    if count is None:
-        # A broker that is behind knows no map of any flow, and nothing would count as copied.
-        await confirm_absent(destination, OFFSETS_TOPIC)
-    owned = {} if count is None else owners(topics, count)
-    stored = await read_offsets(destination, sorted(owned)) if owned else {}
     maps: dict[TopicPartition, RecordedMap] = {}
-    for place, offsets in stored.items():
-        for name, topic in owned[place]:
+    for offsets, partitions in await _stored(destination, topics):
+        for name, topic in partitions:
             plan = offsets.plans.get(name)
-            if plan is not None and _is_of(plan, topic):
+            if plan is not None and _is_of(plan.route, topic):
                 runs = offsets.map(name)
                 position = max(plan.plan.recorded.source, runs.end.source)
                 # An owner that outlives a lost `__mirror_offsets` goes on with the part it is at.
@@ -65,6 +61,91 @@ async def read_maps(
                     ),
                 )
     return maps
+
+
+async def read_headed_maps(
+    destination: KafkaCluster, topics: Collection[MirrorTopic], *, is_routed: bool
+) -> dict[TopicPartition, RecordedMap]:
+    """The maps of a flow that writes in transactions, as they are committed now.
+
+    What of them is being committed is waited for (`topic_reader`). Whoever has seen a copy before
+    finds it in the map: both are in one transaction, and the copy is not committed before.
+
+    Args:
+        destination: the flow's cluster.
+        topics: topics of one flow.
+        is_routed: whether its transforms may route records to the remote topics of others. Each
+            state partition names those to which it has.
+
+    Returns:
+        A partition without a map, or with one that cannot be read, is missing. So is one whose
+        remote partition has records of others: between two of its own records there may be some
+        that a group has not read.
+
+    Raises:
+        TwinlogError: they cannot be read now.
+    """
+    stored = await _stored(destination, topics, reads_all=is_routed)
+    shared = {remote for offsets, _ in stored for remote in offsets.shared}
+    maps: dict[TopicPartition, RecordedMap] = {}
+    for offsets, partitions in stored:
+        for name, topic in partitions:
+            if topic.on_destination(name) in shared:
+                continue
+            headed = offsets.headed.get(name)
+            if headed is None or (head := headed.head) is None or not _is_of(head.route, topic):
+                continue
+            maps[name.source] = RecordedMap(
+                whole_map(headed.chunks),
+                head.position,
+                pending=False,
+                lacks_start=head.lacks_start,
+                lost=head.lost,
+                follows_another=head.first > 0,
+            )
+    return maps
+
+
+def recorded_translation(
+    topics: Collection[MirrorTopic], recorded: Mapping[TopicPartition, RecordedMap]
+) -> Translation:
+    """Where the partitions and offsets of topics are on the destination, by their maps."""
+    maps = {partition: one.runs for partition, one in recorded.items()}
+    names = {
+        name.source: topic.on_destination(name)
+        for topic in topics
+        for name in topic.mirror_partitions
+    }
+    # The map of a former flow goes on where it has ended, so it may begin above a later begin.
+    begins = {
+        name.source: max(begin, maps[name.source].start.source) if name.source in maps else begin
+        for topic in topics
+        for name in topic.mirror_partitions
+        if (begin := topic.begin(name.partition)) is not None
+    }
+    lacking = {name: one.runs.start.source for name, one in recorded.items() if one.lacks_start}
+    unknown = frozenset(names.keys() - maps.keys())
+    lost = frozenset(name for name, one in recorded.items() if one.lost)
+    positions = {name: one.position for name, one in recorded.items()}
+    passed = frozenset(
+        name for name, one in recorded.items() if one.lost_places or one.follows_another
+    )
+    begins |= lacking
+    return Translation(names, maps, unknown, begins, lost, passed, positions)
+
+
+async def _stored(
+    destination: KafkaCluster, topics: Collection[MirrorTopic], *, reads_all: bool = False
+) -> list[tuple[StoredOffsets, Collection[tuple[MirrorPartition, MirrorTopic]]]]:
+    """What the state partitions of these topics hold, or all do, with the topics' partitions."""
+    count = await partition_count(destination, OFFSETS_TOPIC)
+    if count is None:
+        # A broker that is behind knows no map of any flow, and nothing would count as copied.
+        await confirm_absent(destination, OFFSETS_TOPIC)
+        return []
+    owned = owners(topics, count)
+    stored = await read_offsets(destination, None if reads_all else sorted(owned)) if owned else {}
+    return [(offsets, owned.get(place, ())) for place, offsets in stored.items()]
 
 
 async def read_ends(
@@ -99,7 +180,7 @@ async def read_last_copied(
         for place, partitions in owners(topics, count).items()
         if place in stored
         for name, topic in partitions
-        if (plan := stored[place].plans.get(name)) is not None and _is_of(plan, topic)
+        if (plan := stored[place].plans.get(name)) is not None and _is_of(plan.route, topic)
     }
 
 
@@ -108,9 +189,8 @@ def _last(stored: StoredPlan) -> LastMirrored:
     return LastMirrored(SourceEpochs(stored.epochs).before(end), end)
 
 
-def _is_of(stored: StoredPlan, topic: MirrorTopic) -> bool:
-    """Whether a plan is of the topics that are copied now."""
-    route = stored.route
+def _is_of(route: Route, topic: MirrorTopic) -> bool:
+    """Whether a map is of the topics that are copied now."""
     return (
         route.source_topic_id == topic.topic_id
         and route.topic == topic.destination_name
