@@ -124,7 +124,9 @@ def test_a_second_mirror_kind_is_mirrored_verified_and_removed(
 
                 await commit_offsets(setup.source, group, {key: Committed(7)})
                 mirror = (await setup.store.snapshot()).mirrors[setup.mirror]
-                translation = await kind_named(mirror.kind).translation(setup.destination, [topic])
+                translation = await kind_named(mirror.kind).translation(
+                    setup.destination, [topic], mirror.source
+                )
                 sync = GroupSync(setup.destination)
                 include = [re.compile(re.escape(group))]
                 asked = (setup.source, setup.mirror, include, {key: topic.topic_id})

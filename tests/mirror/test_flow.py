@@ -16,6 +16,7 @@ from twinlog.mirror.flow import (
     flow_properties,
     flow_settings_of,
     may_route,
+    records_map,
     transforms_of,
 )
 from twinlog.mirror.flow_settings import DEFAULT_POLICY, IDENTITY_POLICY, SETTINGS
@@ -74,10 +75,51 @@ def test_transforms_are_stored_with_the_flow() -> None:
         transforms_of({**properties, "mirror.flow.transforms.route.type": "Mine"})
 
 
-def test_groups_are_not_translated_for_transforms() -> None:
-    settings = {"enabled": "true", "sync.group.offsets.enabled": "true", **TRANSFORMS}
-    with pytest.raises(UserError, match=r"sync\.group\.offsets\.enabled of a->b is true"):
+TIMED = TRANSFORMS
+MASKED = {
+    "transforms": "m",
+    "transforms.m.type": "MaskField$Value",
+    "transforms.m.fields": "x",
+    "value.converter": "JsonConverter",
+    "value.converter.schemas.enable": "false",
+}
+QUERY = {"twinlog.transform.sql": "SELECT record FROM records"}
+IN_TRANSACTIONS = {"transaction.producer": "true"}
+GROUPS, MAP = "sync.group.offsets.enabled", "twinlog.offset.map"
+
+
+@pytest.mark.parametrize("transforms", [TIMED, QUERY])
+@pytest.mark.parametrize("name", [GROUPS, MAP])
+def test_what_cannot_be_translated_is_refused(transforms: dict[str, str], name: str) -> None:
+    """Goal: nobody relies on a map that is not recorded."""
+    settings = {"enabled": "true", name: "true", **transforms}
+    with pytest.raises(UserError, match=f"{name} of a->b is true: expected false"):
         stored_properties({"bootstrap.servers": "a:9092"}, settings, "a", "b")
+
+
+@pytest.mark.parametrize(
+    ("settings", "recorded"),
+    [
+        ({}, True),
+        ({MAP: "false"}, True),
+        (IN_TRANSACTIONS, False),
+        (MASKED, False),
+        ({**IN_TRANSACTIONS, MAP: "true"}, True),
+        ({**MASKED, MAP: "true"}, True),
+        ({**MASKED, GROUPS: "true"}, True),
+        ({**MASKED, GROUPS: "true", "emit.checkpoints.enabled": "false"}, True),
+        ({**TIMED, "enabled": "false", MAP: "true"}, False),
+        ({**QUERY, "enabled": "false", GROUPS: "true"}, False),
+    ],
+)
+def test_in_transactions_a_map_is_recorded_on_request(
+    settings: dict[str, str], *, recorded: bool
+) -> None:
+    """Goal: others make no request for it, and offer no translation."""
+    properties = stored_properties(
+        {"bootstrap.servers": "a:9092"}, {"enabled": "true", **settings}, "a", "b"
+    )
+    assert records_map(properties) == recorded
 
 
 def test_transforms_of_a_file_are_stored() -> None:
@@ -246,8 +288,7 @@ def flows(draw: st.DrawFn) -> Flow:
             value = value.strip()  # Kafka's policies do not strip these
         lines.append(f"{'' if everywhere else 'A->B.'}{name} = {value}\n")
     file = parse_mirror_maker_file(HEADER + "".join(lines), lambda _, value: value)
-    refused = "offset-syncs.topic", "sync.group.offsets.enabled is true"
-    assert all(any(text in problem.text for text in refused) for problem in file.problems)
+    assert all("offset-syncs.topic" in problem.text for problem in file.problems)
     assume(not file.problems)
     (flow,) = file.flows
     return flow

@@ -8,7 +8,6 @@ import pytest
 from checkout import DOCS, ROOT
 
 from twinlog.mirror.flow_settings import (
-    FORMER_NAMES,
     IDENTITY_POLICY,
     SETTINGS,
     FlowSetting,
@@ -16,6 +15,7 @@ from twinlog.mirror.flow_settings import (
     field_name,
 )
 from twinlog.mirror.flow_settings_parser import parse_flow_settings
+from twinlog.mirror.mirror_maker_names import FORMER_NAMES
 from twinlog.mirror.replication_policy import IdentityReplicationPolicy, policy_of
 from twinlog.text import closest
 

@@ -304,12 +304,18 @@ def test_credentials_of_a_schema_registry_are_not_resolved() -> None:
     ]
 
 
-def test_groups_cannot_be_synced_where_records_are_transformed() -> None:
-    text = ONE_WAY + TRANSFORMS.replace("${env:X}", "x") + "sync.group.offsets.enabled = true\n"
-    (problem,) = problems(text)
-    assert problem.startswith("line 6: A->B: sync.group.offsets.enabled is true: expected false")
-    (problem,) = problems(ONE_WAY + "transaction.producer = true\nsync.group.offsets.enabled=true")
-    assert problem.startswith("line 6: A->B: sync.group.offsets.enabled is true: expected false")
+@pytest.mark.parametrize("name", ["sync.group.offsets.enabled", "twinlog.offset.map"])
+def test_offsets_are_translated_where_each_copy_has_its_record(name: str) -> None:
+    """Goal: a file is refused where a query, or the time, decides where copies are."""
+    wanted = f"{name} = true\n"
+    query = "A->B.twinlog.transform.sql = SELECT record FROM records\n"
+    (problem,) = problems(ONE_WAY + query + wanted)
+    assert problem.startswith(f"line 6: A->B: {name} is true: expected false")
+    timed = "A->B.transforms = t\nA->B.transforms.t.type = TimestampRouter\n"
+    (problem,) = problems(ONE_WAY + timed + wanted)
+    assert problem.startswith(f"line 6: A->B: {name} is true: expected false")
+    assert not problems(ONE_WAY + TRANSFORMS.replace("${env:X}", "x") + wanted)
+    assert not problems(ONE_WAY + "transaction.producer = true\n" + wanted)
 
 
 def test_all_errors_are_reported_with_their_lines() -> None:

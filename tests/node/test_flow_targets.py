@@ -45,6 +45,7 @@ def test_a_takeover_is_asked_for_by_the_flag_or_the_file(
         "A->B.consumer.auto.offset.reset = by_duration:P1D",
         "B.consumer.auto.offset.reset = none",
         "A.consumer.auto.offset.reset = latest",
+        "A->B.transforms = t\nA->B.transforms.t.type = TimestampRouter\ntwinlog.offset.map = true",
         "transaction.producer = true\nsync.group.offsets.enabled = true",
         "replication.policy.separator =",
         "replication.policy.class = x.Mine",

@@ -70,9 +70,12 @@ class ShiftedKind:
         return ShiftedEngines(lane)
 
     async def translation(
-        self, destination: KafkaCluster, topics: Collection[MirrorTopic]
+        self,
+        destination: KafkaCluster,
+        topics: Collection[MirrorTopic],
+        properties: Mapping[str, str],
     ) -> Translation:
-        del destination
+        del destination, properties
         names = {
             name.source: topic.on_destination(name)
             for topic in topics

@@ -210,7 +210,9 @@ class Flow:
         assert {one.group for one in found} <= {GROUP}
         return {one.partition: (one.upstream_offset, one.downstream_offset) for one in found}
 
-    async def _translation(self, _: object, topics: Collection[MirrorTopic]) -> Translation:
+    async def _translation(
+        self, _: object, topics: Collection[MirrorTopic], _properties: object
+    ) -> Translation:
         names = {
             name.source: topic.on_destination(name)
             for topic in topics

@@ -361,9 +361,17 @@ class MirrorKind(Protocol):
         ...
 
     async def translation(
-        self, destination: KafkaCluster, topics: Collection[MirrorTopic]
+        self,
+        destination: KafkaCluster,
+        topics: Collection[MirrorTopic],
+        properties: Mapping[str, str],
     ) -> Translation:
         """Where the partitions and offsets of these topics are on the destination.
+
+        Args:
+            destination: the mirror's cluster.
+            topics: topics of one mirror.
+            properties: the mirror's.
 
         Raises:
             TwinlogError: it cannot be read now.

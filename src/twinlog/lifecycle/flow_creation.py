@@ -29,9 +29,11 @@ from twinlog.mirror.connect_worker import stored_names
 from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.flow import (
+    NO_MAP,
     connect_worker_of,
     flow_of,
     flow_properties,
+    impossible_maps,
     may_route,
     reports_positions,
     transforms_of,
@@ -103,11 +105,8 @@ def stored_properties(
     properties = flow_properties(values, source, target)
     settings = flow_of(properties).settings
     transforms_of(properties)
-    if properties[KIND] == TRANSACTIONAL and settings.syncs_group_offsets:
-        raise UserError(
-            f"sync.group.offsets.enabled of {source}->{target} is true: expected false, since "
-            "offsets of groups are not translated for transforms or transaction.producer"
-        )
+    for name in impossible_maps(values, settings):
+        raise UserError(f"{name} of {source}->{target} is true: {NO_MAP}")
     if expectation := unsupported_offset_reset(settings):
         raise UserError(
             f"consumer.auto.offset.reset of {source}->{target} is "

@@ -28,6 +28,7 @@ from twinlog.mirror.dataframe_transform import (
     wrong_dataframe_transform,
 )
 from twinlog.mirror.flow_settings import (
+    MAP,
     POLICY_PREFIX,
     SETTINGS,
     TRANSACTIONS,
@@ -47,11 +48,16 @@ from twinlog.mirror.transform_chain import (
     has_router,
     has_transforms,
     is_transform_property,
+    names_topics_by_time,
     parse_transforms,
     wrong_transforms,
 )
 from twinlog.mirror.transform_options import WrongProperty
 
+_GROUPS: Final = "sync.group.offsets.enabled"
+NO_MAP: Final = (
+    "expected false, since offsets are not translated for a query, a function, or TimestampRouter"
+)
 _ALIASES: Final = ("source.cluster.alias", "target.cluster.alias")
 
 
@@ -175,6 +181,52 @@ def reports_positions(properties: Mapping[str, str]) -> bool:
     settings = flow_of(properties).settings
     wanted = properties[KIND] == TRANSACTIONAL or settings.connector_type == "sink"
     return wanted and settings.twinlog_source_offsets_interval_seconds > 0
+
+
+def records_map(properties: Mapping[str, str]) -> bool:
+    """Whether a flow with these properties records where each record landed.
+
+    In transactions it does so on request, as it costs a batch of records in each of them.
+
+    Raises:
+        UserError: see `flow_settings_of`.
+    """
+    if properties[KIND] != TRANSACTIONAL:
+        return True
+    return records_map_of(settings_texts(properties), flow_settings_of(properties))
+
+
+def records_map_of(values: Mapping[str, str], settings: FlowSettings) -> bool:
+    """See `records_map`, of a flow with these settings and properties of transforms."""
+    if not settings.transaction_producer and not has_any_transform(values):
+        return True
+    is_wanted = settings.sync_group_offsets_enabled or settings.twinlog_offset_map
+    return is_wanted and may_record_map(values)
+
+
+def may_record_map(values: Mapping[str, str]) -> bool:
+    """Whether a flow with transforms of these properties, by MirrorMaker 2's names, can do so.
+
+    What a query or function makes of a record may depend on others, and be anywhere. Topics that
+    are named by time may be remote ones of other topics, which would have to be recorded for each.
+    """
+    return not has_dataframe_transform(values) and not names_topics_by_time(values)
+
+
+def impossible_maps(values: Mapping[str, str], settings: FlowSettings) -> Sequence[str]:
+    """The settings, by MirrorMaker 2's names, that need a map which the flow cannot record.
+
+    Args:
+        values: the properties of its transforms, by MirrorMaker 2's names.
+        settings: the flow's.
+    """
+    if may_record_map(values):
+        return ()
+    is_set = {
+        _GROUPS: settings.syncs_group_offsets,
+        MAP: settings.enabled and settings.twinlog_offset_map,
+    }
+    return [name for name, is_wanted in is_set.items() if is_wanted]
 
 
 def transforms_of(properties: Mapping[str, str]) -> TransformChain | DataFrameTransform:

@@ -51,6 +51,7 @@ ISOLATION: Final = "isolation.level"
 CONSUMER: Final = "consumer."
 TRANSACTIONS: Final = "transaction.producer"
 DATA_LOSS: Final = "twinlog.data.loss"
+MAP: Final = "twinlog.offset.map"
 TAKEOVER: Final = "twinlog.takeover"
 SOURCE_OFFSETS: Final = "twinlog.source.offsets.interval.seconds"
 
@@ -445,6 +446,15 @@ _ROWS: Final = (
         origin="twinlog",
     ),
     FlowSetting(
+        MAP,
+        "false",
+        parse_flag,
+        _FLAG,
+        "whether offsets are translated with transforms or `transaction.producer`, too; needed for "
+        "checkpoints and `flows translate` without `sync.group.offsets.enabled`",
+        origin="twinlog",
+    ),
+    FlowSetting(
         CONSUMER + OFFSET_RESET,
         "earliest",
         parse_offset_reset,
@@ -468,13 +478,6 @@ _ROWS: Final = (
 )
 
 SETTINGS: Final[Mapping[str, FlowSetting]] = {row.name: row for row in _ROWS}
-
-FORMER_NAMES: Final[Mapping[str, str]] = {
-    "topics.blacklist": "topics.exclude",
-    "groups.blacklist": "groups.exclude",
-    "config.properties.blacklist": "config.properties.exclude",
-}
-"""Names until Kafka 3.9. If both are set, at whatever level, the present name counts (as there)."""
 
 
 def field_name(setting: str) -> str:
@@ -540,6 +543,7 @@ class FlowSettings:
     twinlog_data_loss: str
     twinlog_takeover: str
     twinlog_source_offsets_interval_seconds: int
+    twinlog_offset_map: bool
     consumer_auto_offset_reset: str
     consumer_isolation_level: str
 

@@ -48,19 +48,19 @@ from twinlog.mirror.dataframe_transform import (
     keeps_references,
 )
 from twinlog.mirror.flow import (
+    NO_MAP,
     belongs_to_transforms,
     has_any_transform,
+    impossible_maps,
     unsupported_offset_reset,
     wrong_any_transform,
 )
 from twinlog.mirror.flow_settings import (
     CONSUMER,
-    FORMER_NAMES,
     ISOLATION,
     OFFSET_RESET,
     POLICY_PREFIX,
     SETTINGS,
-    TRANSACTIONS,
     FlowSettings,
 )
 from twinlog.mirror.flow_settings_parser import parse_flow_settings
@@ -68,6 +68,7 @@ from twinlog.mirror.mirror_maker_names import (
     BOOTSTRAP,
     CLIENT_NAMES,
     CONNECTOR_NAMES,
+    FORMER_NAMES,
     INTERCEPTORS,
     ROLES,
     SIDES,
@@ -468,13 +469,9 @@ class _FileReader:
                 self.uses[item.line].add(flow)
             for name, error in wrong_any_transform(values):
                 self._problem(items.get(name, blamed), f"{flow}: {error}")
-        in_transactions = settings is not None and (transformed or settings.transaction_producer)
-        if settings is not None and in_transactions and settings.syncs_group_offsets:
-            self._problem(
-                blamed if transformed and blamed is not None else merged[TRANSACTIONS],
-                f"{flow}: sync.group.offsets.enabled is true: expected false, since offsets of "
-                "groups are not translated for transforms or transaction.producer",
-            )
+        if settings is not None and blamed is not None:
+            for name in impossible_maps(values, settings):
+                self._problem(blamed, f"{flow}: {name} is true: {NO_MAP}")
         return values if transformed else {}
 
     def _record_uses(

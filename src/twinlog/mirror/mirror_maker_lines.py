@@ -34,7 +34,6 @@ from twinlog.mirror.dataframe_transform import (
 from twinlog.mirror.flow import belongs_to_transforms
 from twinlog.mirror.flow_settings import (
     CONSUMER,
-    FORMER_NAMES,
     ISOLATION,
     OFFSET_RESET,
     POLICY_PREFIX,
@@ -57,6 +56,7 @@ from twinlog.mirror.mirror_maker_names import (
     CLIENT_REASONS,
     CONNECTOR_NAMES,
     DRAFT_NAMES,
+    FORMER_NAMES,
     REMOTE_ADMIN,
     ROLE_NAMES,
     ROLES,

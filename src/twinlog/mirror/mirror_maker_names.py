@@ -14,7 +14,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from twinlog.mirror.config_providers import PROVIDERS
-from twinlog.mirror.flow_settings import FORMER_NAMES, SETTINGS
+from twinlog.mirror.flow_settings import SETTINGS
+
+FORMER_NAMES: Final[Mapping[str, str]] = {
+    "topics.blacklist": "topics.exclude",
+    "groups.blacklist": "groups.exclude",
+    "config.properties.blacklist": "config.properties.exclude",
+}
+"""Names until Kafka 3.9. If both are set, at whatever level, the present name counts (as there)."""
 
 ROLES: Final = ("consumer", "producer", "admin")
 SIDES: Final = ("source", "target")

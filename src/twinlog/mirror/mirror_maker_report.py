@@ -6,6 +6,7 @@ from importlib.metadata import EntryPoint
 from typing import Final
 
 from twinlog.kafka.errors import UserError
+from twinlog.mirror.flow import records_map_of
 from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.mirror_maker_file import (
     ALIAS,
@@ -129,9 +130,8 @@ def flow_row(flow: Flow) -> FlowRow:
     """A flow as a row."""
     settings = flow.settings
     beats, syncs = settings.emits_heartbeats, settings.syncs_group_offsets
-    # A flow that writes in transactions has no map of offsets to make checkpoints of.
-    mapped = not flow.transforms and not settings.transaction_producer
-    checks = mapped and settings.emits_checkpoints
+    # A flow that writes in transactions has a map of offsets to make checkpoints of if it asks.
+    checks = records_map_of(flow.transforms, settings) and settings.emits_checkpoints
     return FlowRow(
         source=flow.source_alias,
         target=flow.target_alias,

@@ -24,11 +24,11 @@ from twinlog.lifecycle.flow_positions import GroupSide, import_positions
 from twinlog.mirror.connect_worker import STORED_NAMES
 from twinlog.mirror.dataframe_transform import keeps_references
 from twinlog.mirror.errors import MirrorError, MirrorRefused
-from twinlog.mirror.flow import belongs_to_transforms, flow_of
-from twinlog.mirror.flow_settings import SETTINGS
+from twinlog.mirror.flow import belongs_to_transforms, flow_of, records_map
+from twinlog.mirror.flow_settings import MAP, SETTINGS
 from twinlog.mirror.mirror_maker_file import Flow
 from twinlog.mirror.mirror_names import flow_name
-from twinlog.mirror.settings import FLOW_KINDS, FLOW_PREFIX, TRANSACTIONAL, split_settings
+from twinlog.mirror.settings import FLOW_KINDS, FLOW_PREFIX, split_settings
 from twinlog.operations.describe import MirrorDescription
 from twinlog.operations.flow_results import (
     CreateFlowResult,
@@ -273,7 +273,7 @@ class FlowAdmin:
         snapshot = await self._mapped(flow)
         topics = _named(snapshot.topics_of(flow), flow, topic, partition, direction)
         questions = {TopicPartition(topic, partition): list(offsets)}
-        return await self._translated(flow, topics, questions, direction)
+        return await self._translated(snapshot.mirrors[flow], topics, questions, direction)
 
     async def translate_group(
         self, flow: str, group: str, direction: Direction = Direction.TO_TARGET
@@ -299,7 +299,9 @@ class FlowAdmin:
                 questions = await of_copied_topics(source, topics, questions)
         else:
             questions = await _committed(self._cluster, group, "target")
-        translated = await self._translated(flow, topics, _each(questions), direction)
+        translated = await self._translated(
+            snapshot.mirrors[flow], topics, _each(questions), direction
+        )
         return replace(translated, group=group)
 
     async def translate_timestamp(
@@ -348,7 +350,9 @@ class FlowAdmin:
                 questions = await of_copied_topics(source, topics, questions)
         else:
             questions = await at_timestamp(self._cluster, partitions, timestamp_ms, "target")
-        translated = await self._translated(flow, topics, _each(questions), direction)
+        translated = await self._translated(
+            snapshot.mirrors[flow], topics, _each(questions), direction
+        )
         return replace(translated, timestamp_ms=timestamp_ms)
 
     async def _flow(self, name: str) -> Snapshot:
@@ -360,23 +364,23 @@ class FlowAdmin:
     async def _mapped(self, name: str) -> Snapshot:
         """All mirrors, among which is this flow, whose offsets are recorded."""
         snapshot = await self._flow(name)
-        if snapshot.mirrors[name].kind == TRANSACTIONAL:
+        if not records_map(snapshot.mirrors[name].source):
             raise UserError(
                 f"flow {name} has transforms or transaction.producer: its offsets are not recorded",
-                hint="docs/operations/transforms.md",
+                hint=f"set {MAP}=true (docs/operations/transforms.md#offsets)",
             )
         return snapshot
 
     async def _translated(
         self,
-        flow: str,
+        flow: Mirror,
         topics: Sequence[MirrorTopic],
         questions: Questions,
         direction: Direction,
     ) -> TranslatedOffsets:
         asked = {partition.topic for partition in questions}
         side = [topic for topic in topics if _name_on(topic, direction) in asked]
-        known = await read_flow_offsets(self._cluster, side, direction)
+        known = await read_flow_offsets(self._cluster, side, flow.source, direction)
         results: list[TranslatedOffset] = []
         for partition, offsets in sorted(questions.items(), key=lambda item: item[0]):
             for offset in offsets:
@@ -384,7 +388,7 @@ class FlowAdmin:
                     results.append(known.to_target(partition, offset))
                 else:
                     results += known.to_source(partition, offset)
-        return TranslatedOffsets(flow=flow, direction=direction, offsets=tuple(results))
+        return TranslatedOffsets(flow=flow.name, direction=direction, offsets=tuple(results))
 
 
 def _described(

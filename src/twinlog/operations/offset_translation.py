@@ -9,18 +9,19 @@ or named by a plan. Of the target's logs the bounds are read as well:
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from twinlog.engines.transactional.kind import read_flow_maps
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import is_another
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.recorded_map import MapAnswer, OffsetAnswer, RecordedMap
+from twinlog.mirror.settings import KIND, TRANSACTIONAL
 from twinlog.operations.flow_results import Direction, TranslatedOffset
 from twinlog.store.config_records import MirrorTopic
-from twinlog.store.recorded_maps import read_maps
 
 
 class TargetLog(NamedTuple):
@@ -43,6 +44,10 @@ Question = int | NoAnswer
 _LOST: Final = (
     "the target has lost records that were copied (the partition is FAILED), and may have others "
     "at their offsets"
+)
+_UNMAPPED: Final = (
+    "no map of this partition is recorded yet, or records of other topics are routed to its remote "
+    "topic"
 )
 _TEXTS: Final[Mapping[tuple[Direction, MapAnswer], str]] = {
     (Direction.TO_TARGET, MapAnswer.RECORD): "",
@@ -91,6 +96,8 @@ class FlowOffsets:
     """Of the target's partitions; those of topics that are gone are missing."""
     gone: Mapping[str, str]
     """Why the target's topic is not the one that was copied to, by its name."""
+    without_map: str = "nothing of this partition was copied yet"
+    """Why a partition may have no map."""
 
     def to_target(self, source: TopicPartition, question: Question) -> TranslatedOffset:
         """Where the target has an offset of the source's partition."""
@@ -159,7 +166,7 @@ class FlowOffsets:
             return NoAnswer(MapAnswer.RECREATED, self.gone[target.topic])
         offset_map = self.maps.get(source)
         if offset_map is None:
-            return NoAnswer(MapAnswer.NO_MAP, "nothing of this partition was copied yet")
+            return NoAnswer(MapAnswer.NO_MAP, self.without_map)
         # From which offset on is not recorded, and a log that has grown again does not show it.
         return NoAnswer(MapAnswer.LOST, _LOST) if offset_map.lost else offset_map
 
@@ -202,13 +209,17 @@ def _translated(
 
 
 async def read_flow_offsets(
-    destination: KafkaCluster, topics: Sequence[MirrorTopic], direction: Direction
+    destination: KafkaCluster,
+    topics: Sequence[MirrorTopic],
+    properties: Mapping[str, str],
+    direction: Direction,
 ) -> FlowOffsets:
     """What is known now; what is asked for has to be read before (see the module).
 
     Args:
         destination: the flow's cluster.
         topics: of one flow; those that are asked for.
+        properties: the flow's.
         direction: of the questions.
 
     Raises:
@@ -229,12 +240,13 @@ async def read_flow_offsets(
             gone[remote] = f"{remote} was recreated on the target since it was copied to"
     targets = {target for target in names.values() if target.topic not in gone}
     if direction is Direction.TO_TARGET:
-        maps = await read_maps(destination, topics)
+        maps = await read_flow_maps(destination, topics, properties)
         bounds = await _bounds(destination, targets)
     else:
         bounds = await _bounds(destination, targets)
-        maps = await read_maps(destination, topics)
-    return FlowOffsets(names=names, maps=maps, bounds=bounds, gone=gone)
+        maps = await read_flow_maps(destination, topics, properties)
+    known = FlowOffsets(names=names, maps=maps, bounds=bounds, gone=gone)
+    return replace(known, without_map=_UNMAPPED) if properties[KIND] == TRANSACTIONAL else known
 
 
 async def _bounds(

@@ -181,7 +181,7 @@ async def _plan(
 ) -> tuple[list[Extent], list[VerifyTask]]:
     """What can be compared of one mirror, cut into tasks."""
     async with connected_source(mirror, cluster.config.grants) as source:
-        translation = await kind_named(mirror.kind).translation(cluster, topics)
+        translation = await kind_named(mirror.kind).translation(cluster, topics, mirror.source)
         partitions = await partitions_of(source, cluster, topics)
         # The destination is read first, so that a running mirror is never ahead of its source.
         copy_bounds = await destination_bounds(cluster, partitions, translation)

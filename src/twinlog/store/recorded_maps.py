@@ -130,8 +130,9 @@ def recorded_translation(
     passed = frozenset(
         name for name, one in recorded.items() if one.lost_places or one.follows_another
     )
+    settled = frozenset(name for name, one in recorded.items() if not one.pending)
     begins |= lacking
-    return Translation(names, maps, unknown, begins, lost, passed, positions)
+    return Translation(names, maps, unknown, begins, lost, passed, positions, settled)
 
 
 async def _stored(

@@ -59,7 +59,7 @@ async def read_translation(
     kind, shared = kind_named(kind_name), shared_topics(topics)
     may_share = bool(shared) or has_properties_of_its_own(settings_texts(properties))
     if kind_name != TRANSLATED or not may_share:
-        return await kind.translation(destination, topics)
+        return await kind.translation(destination, topics, properties)
     names = {
         topic.on_destination(name)
         for topic in topics
@@ -68,7 +68,7 @@ async def read_translation(
     }
     listed = await list_offsets(destination, names, OffsetSpec.LATEST) if names else {}
     ends = {name: end.offset for name, end in listed.items() if not isinstance(end, Refusal)}
-    translation = await kind.translation(destination, topics)
+    translation = await kind.translation(destination, topics, properties)
     copies = {topic.destination_name for topic in topics}
     later_snapshot = await store.snapshot()
     if later_snapshot.unread_topics(mirror):

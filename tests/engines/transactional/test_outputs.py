@@ -117,6 +117,64 @@ def test_records_before_one_that_fails_are_written() -> None:
     assert built.header.num_records == 2
 
 
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        {},
+        {
+            "transforms": "h",
+            "transforms.h.type": "InsertHeader",
+            "transforms.h.header": "h",
+            "transforms.h.value.literal": "x",
+        },
+        {
+            "transforms": "f, r",
+            "transforms.f.type": "Filter",
+            "transforms.f.predicate": "dropped",
+            "transforms.r.type": "RegexRouter",
+            "transforms.r.regex": ".*",
+            "transforms.r.replacement": "other",
+            "transforms.r.predicate": "routed",
+            "predicates": "dropped, routed",
+            "predicates.dropped.type": "RecordIsTombstone",
+            "predicates.routed.type": "HasHeaderKey",
+            "predicates.routed.name": "routed",
+        },
+    ],
+)
+def test_each_record_of_the_remote_partition_has_its_source(transforms: dict[str, str]) -> None:
+    """Goal: the map is of the record itself, however batches are cut, merged and forwarded."""
+    chain, pieces = parse_transforms(transforms), []
+    for start, count in ((4, 3), (9, 700), (709, 2), (800, 5000)):
+        records = [
+            RawRecord(
+                start + at,
+                THEN,
+                0,
+                memoryview(
+                    encode_tail(
+                        str(start + at).encode(),
+                        None if at % 7 == 3 else b"v" * 200,
+                        (("routed", b""),) if at % 5 == 1 else (),
+                    )
+                ),
+            )
+            for at in range(count)
+        ]
+        whole = memoryview(batch(records))
+        (header,) = batches(whole)
+        pieces.append(Data(Offset(start), Offset(start + count), header, header.records(whole)))
+    found = asyncio.run(transformed(chain, pieces, REMOTE, is_mapped=True))
+    keys = [
+        int(decode(raw).key or b"")
+        for built in found.batches[REMOTE]
+        for raw in raw_records(built.header, built.records)
+    ]
+    assert keys == [offset for start, end in found.sources for offset in range(start, end)]
+    assert len(keys) == 5705 if len(transforms) < 5 else len(keys) < 5000
+    assert not asyncio.run(transformed(chain, pieces, REMOTE)).sources
+
+
 # ---- against the oracle ------------------------------------------------------------------------
 
 _WHEN = {

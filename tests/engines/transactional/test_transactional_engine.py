@@ -104,7 +104,7 @@ def test_two_topics_that_are_copied_to_one_are_failed(monkeypatch: pytest.Monkey
     async def locate(
         _: object, mirror: str, partitions: Mapping[MirrorPartition, ToBegin], **options: bool
     ) -> Mapping[MirrorPartition, NotLocated]:
-        assert (mirror, options) == ("flow", {"passes_lost": False})
+        assert (mirror, options) == ("flow", {"passes_lost": False, "is_mapped": False})
         located.extend(partitions)
         return {name: NotLocated("later") for name in partitions}
 
@@ -157,7 +157,10 @@ def test_a_refused_write_does_not_take_the_routed_topics_from_another_one() -> N
 def test_the_results_of_two_partitions_are_not_mixed() -> None:
     """Goal: whatever their remote partitions are, each gets what its own records give."""
     second = replace(ASSIGNMENT, name=MirrorPartition("flow", "x.orders", 0))
-    rules: Any = SimpleNamespace(policy=SimpleNamespace(is_heartbeats_topic=lambda _: False))
+    policy = SimpleNamespace(is_heartbeats_topic=lambda _: False)
+    rules: Any = SimpleNamespace(
+        flow=SimpleNamespace(policy=policy), transforms=TransformChain(), is_mapped=False
+    )
 
     async def body() -> None:
         engine, first = _started()
@@ -166,7 +169,7 @@ def test_the_results_of_two_partitions_are_not_mixed() -> None:
             partition: _data(number + 1)
             for number, partition in enumerate(engine.flow.all.values())
         }
-        results = await engine._transformed(given, rules, TransformChain())
+        results = await engine._transformed(given, rules)
         counts = {
             name: sum(one.header.num_records for one in result.batches[ASSIGNMENT.destination])
             for name, result in results.items()
@@ -200,7 +203,7 @@ def test_no_record_goes_where_records_may_be_lost(monkeypatch: pytest.MonkeyPatc
 
     async def body() -> None:
         engine, partition = _started()
-        rules: Any = None
+        rules: Any = SimpleNamespace(is_mapped=False)
 
         async def outputs(to: TopicPartition, routed: RoutedTail) -> Any:
             async def transformed(*_: object) -> object:
@@ -208,7 +211,7 @@ def test_no_record_goes_where_records_may_be_lost(monkeypatch: pytest.MonkeyPatc
 
             monkeypatch.setattr(engine, "_transformed", transformed)
             queue = _queue(engine, routed)
-            return await engine._outputs([(partition, queue)], rules, TransformChain())
+            return await engine._outputs([(partition, queue)], rules)
 
         for routed in (missing, unled):
             assert partition.name in await outputs(ASSIGNMENT.destination, routed)

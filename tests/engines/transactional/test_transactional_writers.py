@@ -11,6 +11,7 @@ import pytest
 from stored_beginnings import MemoryBeginnings
 
 from model.loop import run
+from twinlog.engines.ports import LogEnd
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.transactional import kept_positions, transactions
 from twinlog.engines.transactional import writers as writers_module
@@ -26,7 +27,7 @@ from twinlog.engines.transactional.remote_tails import (
     tail_of_batch,
 )
 from twinlog.engines.transactional.routed_tails import Doubt, RoutedLoss, RoutedTail, RoutedTails
-from twinlog.engines.transactional.source_position import SourcePosition, ToBegin
+from twinlog.engines.transactional.source_position import Copies, SourcePosition, ToBegin
 from twinlog.engines.transactional.transactions import (
     GroupOffsets,
     TargetTransactions,
@@ -38,15 +39,26 @@ from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.kafka.client.metadata import EMPTY
 from twinlog.kafka.errors import Retriable, TwinlogError
 from twinlog.kafka.groups.offsets import Committed
+from twinlog.kafka.log.records import Encoded, raw_records
 from twinlog.kafka.log.records import decode as decode_record
-from twinlog.kafka.log.records import raw_records
 from twinlog.kafka.requests.transactions import ProducerId
 from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, Sequence, TopicPartition
 from twinlog.kafka.types import ProducerId as ProducerIdNumber
 from twinlog.lifecycle.flow_topics import FlowClusters
+from twinlog.mirror.offset_runs import Run
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.store.config_records import MirrorTopic
-from twinlog.store.offset_records import BegunPartition, Route, SharedPartition, decode, encode
+from twinlog.store.offset_records import (
+    BegunPartition,
+    MapHead,
+    MapPart,
+    OffsetRecord,
+    Route,
+    SharedPartition,
+    decode,
+    encode,
+    mirror_of,
+)
 from twinlog.store.topic_reader import ControlRecord
 
 REMOTE = TopicPartition("A.t", 0)
@@ -66,6 +78,8 @@ class Transactions:
         self.written: list[TransactionContent] = []
         self.landed: dict[TopicPartition, LandedBatches] = {}
         self.behind: GroupOffsets = {}
+        self.mapped: list[list[Encoded]] = []
+        """Batches for `__mirror_offsets`."""
         self.refuses = False
 
     async def fence(self) -> int:
@@ -76,6 +90,7 @@ class Transactions:
         if self.refuses:
             raise Retriable("a partition refuses it")
         self.written.append(content)
+        self.mapped = list(content.batches_behind(self.landed).values())
         self.behind = content.offsets_behind(self.landed)
 
 
@@ -100,6 +115,9 @@ class Located:
         self.routed: RoutedTails | TailProblem | None = None
         """What the comparison of routed tails finds; None: that they are as they were."""
         self.shared: list[SharedPartition] = []
+        self.mapped: list[OffsetRecord] = []
+        """What is recorded of its map."""
+        self.log_end: int | None = 60
         self.deletion_is_loss = False
         self.own_ids: dict[TopicPartition, Collection[int]] = {}
         """What was last asked of the log behind the tail."""
@@ -112,22 +130,47 @@ class Located:
         for name in ("compare_tails", "compare_routed"):
             patch.setattr(writers_module, name, getattr(self, name))
 
-    def __call__(self, *, passes_lost: bool = False) -> TransactionalQueue | NotLocated:
+    def __call__(
+        self, *, passes_lost: bool = False, is_mapped: bool = False
+    ) -> TransactionalQueue | NotLocated:
         """Locate the partition, as a new owner."""
         owner, fake = self.owner()
         to_begin = ToBegin(ROUTE, self.copied_to or Offset(0), self.copied_to, self.begun_in)
-        locating = owner.locate("m", {NAME: to_begin}, passes_lost=passes_lost)
+        locating = owner.locate("m", {NAME: to_begin}, passes_lost=passes_lost, is_mapped=is_mapped)
         result = asyncio.run(locating)[NAME]
         for content in fake.written:
             (offset,) = content.offsets["lanes.flow.m"].values()
             self.committed = Committed(offset.offset, offset.metadata, offset.leader_epoch)
             self.begun = [BegunPartition(NAME, ROUTE, self.copied_to)]
+            self.keep(content.batches.get(TopicPartition("__mirror_offsets", 0), ()))
         return result
+
+    def keep(self, batches: Collection[Encoded]) -> None:
+        """Add what was written of the map."""
+        for batch in batches:
+            for raw in raw_records(batch.header, batch.records):
+                one = decode_record(raw)
+                assert one.key is not None
+                found = decode(one.key, one.value)
+                if isinstance(found, MapHead | MapPart):
+                    self.mapped.append(found)
+                elif one.value is None and mirror_of(one.key):
+                    keys = [encode(known)[0] for known in self.mapped]
+                    pairs = zip(keys, self.mapped, strict=True)
+                    self.mapped = [known for key, known in pairs if key != one.key]
+
+    def head(self) -> MapHead:
+        """The last one that was written."""
+        return [one for one in self.mapped if isinstance(one, MapHead)][-1]
+
+    async def log_ends(self, keys: Collection[TopicPartition]) -> dict[TopicPartition, LogEnd]:
+        assert list(keys) == [REMOTE]
+        return {} if self.log_end is None else {REMOTE: LogEnd(0, self.log_end, 1)}
 
     def owner(self) -> tuple[TransactionalWriters, Transactions]:
         """A new owner, and its transactions."""
         lane: Any = SimpleNamespace(destination=CLUSTER, id_prefix="lanes", settings=LaneSettings())
-        port: Any = SimpleNamespace()
+        port: Any = SimpleNamespace(log_ends=self.log_ends)
         owner = TransactionalWriters(0, lane, port)
         fake: Any = Transactions()
         owner._transactions = fake
@@ -159,7 +202,7 @@ class Located:
         return {n: one if self.routed is None else self.routed for n, one in routed.items()}
 
     async def read_whole(self, *_: object) -> list[ControlRecord]:
-        records = map(encode, [*self.begun, *self.shared])
+        records = map(encode, [*self.begun, *self.shared, *self.mapped])
         return [ControlRecord(0, at, 0, *record) for at, record in enumerate(records)]
 
     async def offsets_topic_id(self, _: object) -> UUID:
@@ -177,6 +220,93 @@ def located(monkeypatch: pytest.MonkeyPatch) -> Located:
 def _start(result: TransactionalQueue | NotLocated) -> int:
     assert isinstance(result, TransactionalQueue)
     return result.position
+
+
+def test_a_map_is_read_again_with_its_position(located: Located) -> None:
+    """Goal: a new owner goes on with the map where its position is, and else begins anew there."""
+    assert _start(located(is_mapped=True)) == 0
+    assert (located.head().position, located.head().lacks_start) == (0, False)
+    start = located.head()
+    assert _start(located(is_mapped=True)) == 0
+    assert located.head() == start, "nothing was copied since"
+    owner, fake = located.owner()
+    behind = replace(
+        position(0),
+        offset=Offset(5),
+        copies=Copies(Offset(0), [(Offset(1), Offset(3))], 0, 1),
+    )
+
+    async def write() -> None:
+        (queue,) = (
+            await owner.locate("m", {NAME: ToBegin(ROUTE, Offset(0))}, is_mapped=True)
+        ).values()
+        assert isinstance(queue, TransactionalQueue)
+        fake.landed = {REMOTE: LandedBatches(Offset(61), TAIL, ((Offset(61), 2),))}
+        await owner.write({REMOTE: []}, {NAME: replace(behind, fence=queue.fence)})
+        # Without a map at the position before, nothing is written.
+        later = replace(behind, fence=queue.fence)
+        with pytest.raises(Outdated, match="the map of offsets of"):
+            await owner.write({REMOTE: []}, {NAME: later})
+
+    asyncio.run(write())
+    located.keep([batch for batches in fake.mapped for batch in batches])
+    (offset,) = fake.behind["lanes.flow.m"].values()
+    located.committed = Committed(offset.offset, offset.metadata, offset.leader_epoch)
+    assert (located.head().position, located.head().tail) == (5, "53,7,4,12")
+    assert _start(located(is_mapped=True)) == 5
+    parts = [one.chunk for one in located.mapped if isinstance(one, MapPart)]
+    assert parts[-1].runs == (Run(Offset(1), Offset(61), 2),)
+    # An operator moves the position.
+    located.committed = Committed(3, "")
+    located.log_end = None
+    result = located(is_mapped=True)
+    assert isinstance(result, NotLocated)
+    assert "cannot read the log end of A.t-0" in result.reason
+    located.log_end = 70
+    assert _start(located(is_mapped=True)) == 3
+    assert (located.head().position, located.head().lacks_start) == (3, True)
+    assert [one.chunk.start for one in located.mapped if isinstance(one, MapPart)] == [(3, 70)]
+
+
+def test_a_map_is_refused_where_records_are_lost(located: Located) -> None:
+    """Goal: others may be at their offsets. Passed over, the map begins anew behind them."""
+    located(is_mapped=True)
+    assert located.committed is not None
+    metadata = position_metadata(ROUTE, None, TAIL)
+    located.committed = Committed(5, metadata)
+    located(is_mapped=True)
+    assert not located.head().lost
+    located.problem = LostEnd("the last record is another one")
+    assert isinstance(located(is_mapped=True), NotLocated)
+    assert located.head().lost
+    located.problem, position_of = None, located.head().position
+    assert isinstance(located(is_mapped=True), NotLocated), "the position says that it is lost"
+    assert _start(located(is_mapped=True, passes_lost=True)) == 5
+    assert (located.head().lost, located.head().lacks_start) == (False, True)
+    assert located.head().position == position_of == 5
+
+
+def test_a_map_that_is_not_wanted_any_more_is_dropped(located: Located) -> None:
+    """Goal: no reader takes it for one that reaches the position."""
+    located(is_mapped=True)
+    assert located.mapped
+    owner, fake = located.owner()
+
+    async def write() -> None:
+        await owner.locate("m", {NAME: ToBegin(ROUTE, Offset(0))})
+        assert not fake.written, "nothing is asked or written for it before"
+        at = replace(position(1), fence=owner._fences)
+        await owner.write({}, {NAME: at})
+        assert fake.mapped
+        dropped = fake.mapped
+        await owner.write({}, {NAME: at})
+        assert not fake.mapped
+        assert fake.written[-1].partitions_behind == []
+        fake.mapped = dropped
+
+    asyncio.run(write())
+    located.keep([batch for batches in fake.mapped for batch in batches])
+    assert not any(isinstance(one, MapHead) for one in located.mapped)
 
 
 def test_an_offset_of_an_operator_is_dated_when_it_is_first_read(located: Located) -> None:
@@ -665,7 +795,7 @@ def test_who_writes_to_another_ones_remote_partition_records_it_first() -> None:
         await owner.open(MemoryBeginnings())
         owner._begun, owner._begun_id = {}, OFFSETS_ID
         of_other = replace(position(1), remote=other, route=ROUTE._replace(topic="A.u"))
-        await owner._begin({NAME: position(1), second: of_other})
+        await owner._begin({NAME: position(1), second: of_other}, {})
         positions = {NAME: position(1)}
         await owner.write({REMOTE: [], routed: []}, positions)
         fake.landed = {REMOTE: LandedBatches(Offset(53), NEXT)}
@@ -694,9 +824,9 @@ def test_two_partitions_that_are_copied_to_one_are_recorded() -> None:
 
     async def run() -> None:
         await owner.open(MemoryBeginnings())
-        await owner._begin({NAME: position(1)})
-        await owner._begin({later: position(1)})
-        await owner._begin({NAME: position(1)})
+        await owner._begin({NAME: position(1)}, {})
+        await owner._begin({later: position(1)}, {})
+        await owner._begin({NAME: position(1)}, {})
 
     asyncio.run(run())
     recorded = [_recorded(content) for content in fake.written]
@@ -766,7 +896,9 @@ def test_what_was_forgotten_is_read_again(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(writers_module, "read_whole", read_whole)
     monkeypatch.setattr(writers_module, "offsets_topic_id", topic_id)
     monkeypatch.setattr(
-        writers_module, "fold_offsets", lambda _: SimpleNamespace(begun=dict(begun), shared=())
+        writers_module,
+        "fold_offsets",
+        lambda _: SimpleNamespace(begun=dict(begun), shared=(), headed={}),
     )
     lane: Any = SimpleNamespace(destination=CLUSTER, id_prefix="lanes", settings=LaneSettings())
     writers = TransactionalWriters(3, lane, port=SimpleNamespace())  # type: ignore[arg-type]

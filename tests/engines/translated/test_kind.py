@@ -40,7 +40,7 @@ def test_what_a_former_flow_has_not_mapped_is_not_translated(
         destination_topic="a.orders",
         begins=(4001, 6000, 70),
     )
-    found = asyncio.run(TranslatedKind().translation(cast("KafkaCluster", None), [topic]))
+    found = asyncio.run(TranslatedKind().translation(cast("KafkaCluster", None), [topic], {}))
     assert {key.partition: begin for key, begin in found.begins.items()} == {
         0: 5000,
         1: 6000,
@@ -60,7 +60,7 @@ def test_what_a_lost_part_of_a_map_had_is_not_translated(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(kind, "read_maps", read)
     topic = MirrorTopic(mirror="flow", topic="orders", topic_id=UUID(int=1), partitions=1)
-    found = asyncio.run(TranslatedKind().translation(cast("KafkaCluster", None), [topic]))
+    found = asyncio.run(TranslatedKind().translation(cast("KafkaCluster", None), [topic], {}))
     assert not found.translates(A, 4999)
     assert found.translates(A, 5000)
     assert not found.lost
@@ -83,6 +83,6 @@ def test_a_copy_that_has_lost_records_is_known(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(kind, "read_maps", read)
     topic = MirrorTopic(mirror="flow", topic="orders", topic_id=UUID(int=1), partitions=2)
-    found = asyncio.run(TranslatedKind().translation(cast("KafkaCluster", None), [topic]))
+    found = asyncio.run(TranslatedKind().translation(cast("KafkaCluster", None), [topic], {}))
     assert found.lost == {A}
     assert found.passed == {TopicPartition("orders", 1)}

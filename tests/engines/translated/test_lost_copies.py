@@ -85,8 +85,9 @@ def translated(
 ) -> list[TranslatedOffset]:
     async def read() -> list[TranslatedOffset]:
         async with client(pair.destination) as target:
-            topics = (await MirrorStore(target).snapshot()).topics_of(mirror)
-            known = await read_flow_offsets(target, topics, direction)
+            snapshot = await MirrorStore(target).snapshot()
+            topics, properties = snapshot.topics_of(mirror), snapshot.mirrors[mirror].source
+            known = await read_flow_offsets(target, topics, properties, direction)
         if direction is Direction.TO_TARGET:
             return [known.to_target(TopicPartition(topic, 0), at) for at in offsets]
         return [known.to_source(TopicPartition(f"a.{topic}", 0), at)[0] for at in offsets]

@@ -283,7 +283,11 @@ def test_a_position_of_a_former_topic_is_none(monkeypatch: pytest.MonkeyPatch) -
         mirror=SimpleNamespace(
             name="a-to-b",
             kind=TRANSACTIONAL,
-            source=stored_properties({"bootstrap.servers": "a:1"}, {"enabled": "true"}, "a", "b"),
+            source=stored_properties(
+                {"bootstrap.servers": "a:1"},
+                {"enabled": "true", "transaction.producer": "true"},
+                *("a", "b"),
+            ),
         ),
         topics=[topic],
         described=SimpleNamespace(topics=[]),

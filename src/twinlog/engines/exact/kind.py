@@ -1,6 +1,6 @@
 """The kind `exact`: topics have the same name, and records the same offset, on both sides."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from twinlog.engines.base import EnginesOfKind, LaneContext
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -19,8 +19,11 @@ class ExactKind:
         return ExactEngines(lane)
 
     async def translation(
-        self, destination: KafkaCluster, topics: Collection[MirrorTopic]
+        self,
+        destination: KafkaCluster,
+        topics: Collection[MirrorTopic],
+        properties: Mapping[str, str],
     ) -> Translation:
         """Nothing is translated."""
-        del destination, topics
+        del destination, topics, properties
         return SAME

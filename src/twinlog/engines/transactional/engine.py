@@ -23,6 +23,15 @@ from twinlog.engines.ports import DestinationPort, SourcePort
 from twinlog.engines.transactional.kept_positions import KEEP_S
 from twinlog.engines.transactional.micro_batch import frame_outputs
 from twinlog.engines.transactional.outputs import BATCH_BYTES, Outputs, RecordFailure, transformed
+from twinlog.engines.transactional.partition_output import (
+    PartitionOutput,
+    Taken,
+    TransactionalPartition,
+    copied_to,
+    partition_output,
+    position_behind,
+    route_of,
+)
 from twinlog.engines.transactional.positions import loss, position_group
 from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.engines.transactional.routed_tails import Doubt, in_doubt, to_compare_again
@@ -31,7 +40,7 @@ from twinlog.engines.transactional.transactions import TransactionRefused
 from twinlog.engines.transactional.writers import Outdated, TransactionalWriters
 from twinlog.engines.translated.engine import BaseFlowEngine
 from twinlog.engines.translated.location import NotLocated
-from twinlog.engines.translated.partitions import TOO_LARGE, FlowPartition, FlowStage
+from twinlog.engines.translated.partitions import TOO_LARGE, FlowStage
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
@@ -46,11 +55,10 @@ from twinlog.kafka.log.records import Encoded
 from twinlog.kafka.requests.topics import NewTopic, create_topics
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.dataframe_transform import DataFrameTransform
-from twinlog.mirror.flow import FlowRules, flow_of, transforms_of
+from twinlog.mirror.flow import FlowRules, flow_of, records_map, transforms_of
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Data
 from twinlog.mirror.transform_chain import TransformChain
-from twinlog.store.offset_records import Route
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +70,6 @@ _STOP_POLL_S: Final = 0.1
 """How soon a partition that is to be stopped ends a query of Spark's."""
 
 _T = TypeVar("_T")
-
-_Partition = FlowPartition[TransactionalWriters, TransactionalQueue]
-_Taken = list[tuple[_Partition, TransactionalQueue]]
-_Transforms = TransformChain | DataFrameTransform
 
 
 class TransactionalEngines:
@@ -90,16 +94,13 @@ class TransactionalEngines:
         """Nothing: a transaction does not depend on what brokers remember of producers."""
 
 
-class _Output(NamedTuple):
-    """What a partition has in a transaction, and its position behind it."""
+class _Rules(NamedTuple):
+    """What a flow does with records."""
 
-    batches: Mapping[TopicPartition, Sequence[Encoded]]
-    end: Offset
-    records: int
-    """Of the source, dropped ones included."""
-    bytes: int
-    failure: str | None
-    """Why the record at `end` cannot be transformed."""
+    flow: FlowRules
+    transforms: TransformChain | DataFrameTransform
+    is_mapped: bool
+    """Whether it records where they are (position_maps.py)."""
 
 
 class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueue]):
@@ -123,7 +124,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         self._dataframes = lane.dataframes
         self._writing: set[TransactionalWriters] = set()
         self._configured: Mapping[str, str] = {}
-        self._rules: tuple[FlowRules, _Transforms] | None = None
+        self._rules: _Rules | None = None
         self._unreadable = "the flow's settings are not known yet"
         self._stuck: dict[MirrorPartition, Offset] = {}  # at records that cannot be transformed
         self._partitions_of: dict[str, int] = {}  # of topics that records are routed to
@@ -145,12 +146,15 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         except UserError as error:
             self._rules, self._unreadable = None, f"the flow's settings cannot be read: {error}"
         else:
-            self._rules = rules, transforms
+            self._rules = _Rules(rules, transforms, records_map(properties))
 
     # ---- locating ------------------------------------------------------------------------------
 
     async def _locate(
-        self, source: SourcePort, writers: TransactionalWriters, partitions: list[_Partition]
+        self,
+        source: SourcePort,
+        writers: TransactionalWriters,
+        partitions: list[TransactionalPartition],
     ) -> None:
         if self._rules is not None:
             await super()._locate(source, writers, partitions)
@@ -160,14 +164,14 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
             self._flow.fail(partition, self._unreadable)
 
     async def _find_positions(
-        self, writers: TransactionalWriters, begins: Mapping[_Partition, Offset]
+        self, writers: TransactionalWriters, begins: Mapping[TransactionalPartition, Offset]
     ) -> Mapping[MirrorPartition, TransactionalQueue | NotLocated]:
         shared = self._shared(begins)
         to_locate = {
             p.name: ToBegin(
-                _route(p),
+                route_of(p),
                 begin,
-                _copied_to(p),
+                copied_to(p),
                 p.assignment.offsets_topic_id if p.owned_before else None,
             )
             for p, begin in begins.items()
@@ -176,12 +180,17 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         results: dict[MirrorPartition, TransactionalQueue | NotLocated] = {**shared}
         if to_locate:
             located = await writers.locate(
-                self._mirror, to_locate, passes_lost=self._flow.passes_lost
+                self._mirror,
+                to_locate,
+                passes_lost=self._flow.passes_lost,
+                is_mapped=self._rules is not None and self._rules.is_mapped,
             )
             results.update(located)
         return results
 
-    def _shared(self, partitions: Collection[_Partition]) -> Mapping[MirrorPartition, NotLocated]:
+    def _shared(
+        self, partitions: Collection[TransactionalPartition]
+    ) -> Mapping[MirrorPartition, NotLocated]:
         """Those of these partitions whose remote one is another partition's of this flow, too.
 
         Both would have one position. Such topics are not added; an earlier version may have.
@@ -200,7 +209,9 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
             if len(sharing := names[partition.destination]) > 1
         }
 
-    def _located(self, partition: _Partition, result: TransactionalQueue | NotLocated) -> None:
+    def _located(
+        self, partition: TransactionalPartition, result: TransactionalQueue | NotLocated
+    ) -> None:
         located = isinstance(result, TransactionalQueue)
         found = partition.writers.losses.take(partition.name, located=located)
         self._flow.note_losses(partition, found)
@@ -224,7 +235,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
     # ---- transactions --------------------------------------------------------------------------
 
     def _deliver(
-        self, copying: Collection[tuple[_Partition, TransactionalQueue]], now: float
+        self, copying: Collection[tuple[TransactionalPartition, TransactionalQueue]], now: float
     ) -> None:
         if self._rules is None:
             for partition, _ in copying:
@@ -233,7 +244,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         if now >= self._routed_due:
             self._routed_due = now + self._flow.settings.leaders_max_age_s
             self._start(self._follow_routed())
-        due: defaultdict[TransactionalWriters, _Taken] = defaultdict(list)
+        due: defaultdict[TransactionalWriters, Taken] = defaultdict(list)
         for partition, queue in copying:
             age = now - partition.recorded_at
             passed = queue.mirrored_end > queue.recorded and age >= _RECORD_S
@@ -244,7 +255,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
                 self._writing.add(writers)
                 for partition, _ in partitions:
                     partition.in_flight += 1
-                self._start(self._write(writers, partitions, *self._rules))
+                self._start(self._write(writers, partitions, self._rules))
 
     async def _follow_routed(self) -> None:
         """Locate partitions again whose records were routed to what has changed since."""
@@ -258,31 +269,27 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
             if reason := to_compare_again(queue.routed, leaders):
                 self._flow.locate_again(partition, reason)
 
-    async def _write(
-        self,
-        writers: TransactionalWriters,
-        partitions: _Taken,
-        rules: FlowRules,
-        transforms: _Transforms,
-    ) -> None:
+    async def _write(self, writers: TransactionalWriters, partitions: Taken, rules: _Rules) -> None:
         """Write what these partitions have queued, in one transaction.
 
         Raises:
             Fenced: the lane may not write any more.
         """
-        taken: _Taken = []
+        taken: Taken = []
         try:
-            outputs = await self._outputs(partitions, rules, transforms)
+            outputs = await self._outputs(partitions, rules)
             taken = [(p, queue) for p, queue in partitions if p.name in outputs]
-            refused = await self._unroutable(outputs, rules)
+            refused = await self._unroutable(outputs, rules.flow)
             if refused:
                 self._refused(taken, outputs, refused)
                 return
             batches: defaultdict[TopicPartition, list[Encoded]] = defaultdict(list)
-            for output in outputs.values():
+            positions: dict[MirrorPartition, SourcePosition] = {}
+            for p, queue in taken:
+                output, first = outputs[p.name], len(batches.get(p.destination, ()))
+                positions[p.name] = position_behind(p, queue, output, first, rules.flow)
                 for key, built in output.batches.items():
                     batches[key] += built
-            positions = {p.name: _position(p, queue, outputs[p.name]) for p, queue in taken}
             if positions:
                 written = await writers.write(batches, positions)
                 self._committed(taken, outputs)
@@ -307,7 +314,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
                 partition.in_flight -= 1
             self._flow.changed.set()
 
-    def _failed(self, partitions: _Taken, error: TwinlogError) -> None:
+    def _failed(self, partitions: Taken, error: TwinlogError) -> None:
         for partition, queue in partitions:
             if partition.sequence is not queue:
                 continue
@@ -317,8 +324,8 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
                 self._flow.trouble(partition, f"a transaction has failed: {error}")
 
     async def _outputs(
-        self, partitions: _Taken, rules: FlowRules, transforms: _Transforms
-    ) -> dict[MirrorPartition, _Output]:
+        self, partitions: Taken, rules: _Rules
+    ) -> dict[MirrorPartition, PartitionOutput]:
         """What these partitions have for a transaction; those that have trouble are left out.
 
         Raises:
@@ -328,8 +335,8 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         share = max(self._flow.settings.produce_max_bytes // len(partitions), _LEAST_BYTES)
         taken = {partition.name: queue.take(share) for partition, queue in partitions}
         data = {partition: taken[partition.name][0] for partition, _ in partitions}
-        results = await self._transformed(data, rules, transforms)
-        outputs: dict[MirrorPartition, _Output] = {}
+        results = await self._transformed(data, rules)
+        outputs: dict[MirrorPartition, PartitionOutput] = {}
         for partition, queue in partitions:
             batches, end = taken[partition.name]
             result = results[partition.name]
@@ -344,32 +351,33 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
             if doubt := in_doubt(queue.routed, result.batches):
                 self._doubted(partition, queue, doubt)
                 continue
-            reason = None
-            if failure is not None:  # what is before it goes first
-                end, reason = failure
-            records = sum(max(0, min(one.end, end) - one.start) for one in batches)
-            size = sum(one.size for one in batches)
-            outputs[partition.name] = _Output(result.batches, end, records, size, reason)
+            outputs[partition.name] = partition_output(
+                batches, end, result, is_mapped=rules.is_mapped
+            )
         return outputs
 
     async def _transformed(
-        self, data: Mapping[_Partition, Sequence[Data]], rules: FlowRules, transforms: _Transforms
+        self, data: Mapping[TransactionalPartition, Sequence[Data]], rules: _Rules
     ) -> Mapping[MirrorPartition, Outputs | CorruptBatch]:
         """The results of the transforms."""
         results: dict[MirrorPartition, Outputs | CorruptBatch] = {}
         for_spark: dict[TopicPartition, Sequence[Data]] = {}
-        now = self._flow.now()
+        now, transforms = self._flow.now(), rules.transforms
         for partition, batches in data.items():
             chain = transforms
             # Heartbeats are MirrorMaker 2's own records: its clients could not read changed ones.
-            if rules.policy.is_heartbeats_topic(partition.source.topic):
+            if rules.flow.policy.is_heartbeats_topic(partition.source.topic):
                 chain = TransformChain()
             if isinstance(chain, DataFrameTransform):
                 for_spark[partition.destination] = batches
                 continue
             try:
                 results[partition.name] = await transformed(
-                    chain, batches, partition.destination, partition.may_build(BATCH_BYTES, now)
+                    chain,
+                    batches,
+                    partition.destination,
+                    partition.may_build(BATCH_BYTES, now),
+                    is_mapped=rules.is_mapped,
                 )
             except CorruptBatch as error:
                 results[partition.name] = error
@@ -384,7 +392,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         return results
 
     async def _unless_stopped(
-        self, query: Coroutine[object, object, _T], partitions: Collection[_Partition]
+        self, query: Coroutine[object, object, _T], partitions: Collection[TransactionalPartition]
     ) -> _T:
         """The result of a query; a partition that is to be stopped does not wait for it.
 
@@ -402,7 +410,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         return task.result()
 
     async def _unroutable(
-        self, outputs: Mapping[MirrorPartition, _Output], rules: FlowRules
+        self, outputs: Mapping[MirrorPartition, PartitionOutput], rules: FlowRules
     ) -> Mapping[TopicPartition, str]:
         """Create the topics that records are routed to; the partitions that do not exist.
 
@@ -477,8 +485,8 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
 
     def _refused(
         self,
-        taken: _Taken,
-        outputs: Mapping[MirrorPartition, _Output],
+        taken: Taken,
+        outputs: Mapping[MirrorPartition, PartitionOutput],
         causes: Mapping[TopicPartition, str],
     ) -> None:
         """Note that nothing was committed, since these destination partitions refuse writes.
@@ -500,7 +508,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
                 reason = next(iter(causes.values()))
                 self._flow.trouble(partition, f"a transaction was refused: {reason}")
 
-    def _committed(self, taken: _Taken, outputs: Mapping[MirrorPartition, _Output]) -> None:
+    def _committed(self, taken: Taken, outputs: Mapping[MirrorPartition, PartitionOutput]) -> None:
         now = self._flow.now()
         for partition, queue in taken:
             output = outputs[partition.name]
@@ -516,7 +524,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
             self._flow.news.add(partition.assignment.state_partition)
 
     def _stuck_at(
-        self, partition: _Partition, queue: TransactionalQueue, failure: RecordFailure
+        self, partition: TransactionalPartition, queue: TransactionalQueue, failure: RecordFailure
     ) -> None:
         """Fail a partition at a record; it is tried again, as transforms may be altered.
 
@@ -526,7 +534,9 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
             self._stuck[partition.name] = failure.offset
             self._flow.fail(partition, failure.reason)
 
-    def _doubted(self, partition: _Partition, queue: TransactionalQueue, doubt: Doubt) -> None:
+    def _doubted(
+        self, partition: TransactionalPartition, queue: TransactionalQueue, doubt: Doubt
+    ) -> None:
         """Note that records go where records may be lost: it is located, and compared, again."""
         if partition.sequence is queue:
             group = position_group(self._id_prefix, self._mirror)
@@ -537,7 +547,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
             else:
                 self._flow.trouble(partition, reason)
 
-    def _goes_on(self, partition: _Partition) -> None:
+    def _goes_on(self, partition: TransactionalPartition) -> None:
         self._stuck.pop(partition.name, None)
         partition.stage, partition.reason = FlowStage.COPYING, None
         self._flow.note(partition)
@@ -550,8 +560,8 @@ def _available(dataframes: DataFrames | None) -> DataFrames:
 
 
 def _note_too_large(
-    taken: _Taken,
-    outputs: Mapping[MirrorPartition, _Output],
+    taken: Taken,
+    outputs: Mapping[MirrorPartition, PartitionOutput],
     refusals: Mapping[TopicPartition, Refusal],
     now: float,
 ) -> None:
@@ -561,29 +571,3 @@ def _note_too_large(
         batches = [one for key in refused for one in outputs[partition.name].batches.get(key, ())]
         if batches:
             partition.note_too_large(max(batch.header.length for batch in batches), now)
-
-
-def _route(partition: _Partition) -> Route:
-    assignment = partition.assignment
-    return Route(
-        assignment.source_topic_id, partition.destination.topic, assignment.destination_topic_id
-    )
-
-
-def _copied_to(partition: _Partition) -> Offset | None:
-    begin = partition.assignment.begin
-    return None if begin is None else Offset(begin)
-
-
-def _position(partition: _Partition, queue: TransactionalQueue, output: _Output) -> SourcePosition:
-    return SourcePosition(
-        partition.destination,
-        _route(partition),
-        output.end,
-        queue.epochs.before(output.end),
-        _copied_to(partition),
-        queue.fence,
-        queue.tail,
-        queue.routed,
-        [key for key in output.batches if key != partition.destination],
-    )

@@ -1,11 +1,16 @@
 """The kind `transactional`: records are transformed, or written in transactions (KIP-656)."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from twinlog.engines.base import EnginesOfKind, LaneContext
 from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.flow import may_route, records_map
+from twinlog.mirror.recorded_map import RecordedMap
+from twinlog.mirror.settings import KIND, TRANSACTIONAL
 from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import MirrorTopic
+from twinlog.store.recorded_maps import read_headed_maps, read_maps, recorded_translation
 
 
 class TransactionalKind:
@@ -19,13 +24,34 @@ class TransactionalKind:
         return TransactionalEngines(lane)
 
     async def translation(
-        self, destination: KafkaCluster, topics: Collection[MirrorTopic]
+        self,
+        destination: KafkaCluster,
+        topics: Collection[MirrorTopic],
+        properties: Mapping[str, str],
     ) -> Translation:
-        """The names of the topics; offsets are not translated: records may be dropped or routed."""
-        del destination
-        names = {
-            name.source: topic.on_destination(name)
-            for topic in topics
-            for name in topic.mirror_partitions
-        }
-        return Translation(names, {}, frozenset(names))
+        """The names of the topics, and the maps as they are recorded now, if the flow has any.
+
+        Raises:
+            TwinlogError: they cannot be read now.
+        """
+        return recorded_translation(topics, await read_flow_maps(destination, topics, properties))
+
+
+async def read_flow_maps(
+    destination: KafkaCluster, topics: Collection[MirrorTopic], properties: Mapping[str, str]
+) -> dict[TopicPartition, RecordedMap]:
+    """The maps of topics of a flow, of either kind; none if it does not record them.
+
+    Args:
+        destination: the flow's cluster.
+        topics: topics of the flow.
+        properties: the flow's.
+
+    Raises:
+        TwinlogError: they cannot be read now.
+    """
+    if properties[KIND] != TRANSACTIONAL:
+        return await read_maps(destination, topics)
+    if not records_map(properties):
+        return {}
+    return await read_headed_maps(destination, topics, is_routed=may_route(properties))

@@ -39,6 +39,7 @@ from twinlog.kafka.log.records import (
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.plan import Data
 from twinlog.mirror.record_converters import TransformError
+from twinlog.mirror.sequence_plan import SourceRun
 from twinlog.mirror.transform_chain import TransformChain
 
 BATCH_BYTES: Final = 512 * 1024
@@ -96,20 +97,37 @@ class GrowingBatches:
 
     Args:
         max_bytes: of one of them, uncompressed.
+        mapped: a destination partition of whose records `sources` is wanted; None: of none.
     """
 
-    def __init__(self, max_bytes: int = BATCH_BYTES) -> None:
+    def __init__(
+        self, max_bytes: int = BATCH_BYTES, *, mapped: TopicPartition | None = None
+    ) -> None:
         self._max_bytes = max_bytes
+        self._mapped = mapped
         self._growing: dict[TopicPartition, _Growing] = {}
+        self.sources: list[SourceRun] = []
+        """The source offsets of the records that go to `mapped`, one for each, in order."""
 
     def add(self, to: TopicPartition, records: list[CutRecord], codec: Codec) -> None:
         """Append records to a partition, to be compressed as their batch of the source is."""
         if records:
             self._of(to, codec).add(records, codec)
+            if to == self._mapped:
+                for record in records:
+                    self._note(Offset(record[0]), Offset(record[0] + 1))
 
-    def forward(self, to: TopicPartition, batch: Encoded) -> None:
+    def forward(self, to: TopicPartition, batch: Data) -> None:
         """Append a batch as it is."""
-        self._of(to, batch.header.codec).forward(batch)
+        self._of(to, batch.header.codec).forward(Encoded(batch.header, batch.records))
+        if to == self._mapped:
+            self._note(batch.start, batch.end)
+
+    def _note(self, start: Offset, end: Offset) -> None:
+        if self.sources and self.sources[-1][1] == start:
+            self.sources[-1] = (self.sources[-1][0], end)
+        else:
+            self.sources.append((start, end))
 
     def _of(self, to: TopicPartition, codec: Codec) -> _Growing:
         if to not in self._growing:
@@ -140,6 +158,8 @@ class Outputs(NamedTuple):
 
     batches: Mapping[TopicPartition, Sequence[Encoded]]
     failure: RecordFailure | None = None
+    sources: Sequence[SourceRun] = ()
+    """The source offsets of the records for the remote partition, one for each, if wanted."""
 
 
 async def transformed(
@@ -147,6 +167,8 @@ async def transformed(
     batches: Sequence[Data],
     remote: TopicPartition,
     max_bytes: int = BATCH_BYTES,
+    *,
+    is_mapped: bool = False,
 ) -> Outputs:
     """The batches to write for these of the source.
 
@@ -155,14 +177,15 @@ async def transformed(
         batches: of one partition, in order.
         remote: the partition's remote one, which transforms may change.
         max_bytes: of a batch that is not forwarded as it is, uncompressed.
+        is_mapped: whether `Outputs.sources` is wanted.
 
     Raises:
         CorruptBatch: a batch cannot be read.
     """
-    growing = GrowingBatches(max_bytes)
+    growing = GrowingBatches(max_bytes, mapped=remote if is_mapped else None)
     transform = _transform_alike if chain.is_uniform else _transform_each
     failure = await transform(chain, batches, remote, growing)
-    return Outputs(await growing.finished(), failure)
+    return Outputs(await growing.finished(), failure, growing.sources)
 
 
 async def _transform_alike(
@@ -186,7 +209,7 @@ async def _transform_alike(
     added = headers[at:]
     for batch in batches:
         if not added and _FORWARDED_BYTES <= len(batch.records) <= BATCH_BYTES:
-            growing.forward(to, Encoded(batch.header, batch.records))
+            growing.forward(to, batch)
             continue
         for records in cut_records(batch.header, batch.records):
             changed = with_headers(records, count, added)

@@ -79,6 +79,8 @@ class LandedBatches(NamedTuple):
     """Of the first batch."""
     tail: RemoteTail
     """The last batch."""
+    batches: tuple[tuple[Offset, int], ...] = ()
+    """Where each batch begins, and how many records it has."""
 
 
 def tail_of_batch(base: int, count: int, producer: tuple[int, int], number: Sequence) -> RemoteTail:

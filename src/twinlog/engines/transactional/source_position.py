@@ -1,7 +1,8 @@
 """The positions that a transactional flow commits, and what becomes of them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 from uuid import UUID
 
 from twinlog.engines.transactional.positions import position_metadata
@@ -11,6 +12,7 @@ from twinlog.kafka.errors import Retriable
 from twinlog.kafka.requests.transactions import TransactionOffset
 from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.sequence_plan import SourceRun
 from twinlog.store.offset_records import BegunPartition, Route
 
 
@@ -25,6 +27,21 @@ class ToBegin:
     begun_in: UUID | None = None
     """The id of the `__mirror_offsets` in which a former owner may have recorded that it has begun;
     None if it had none, or the id is not known."""
+
+
+class Copies(NamedTuple):
+    """The copies of a partition in its remote partition that a transaction writes."""
+
+    start: Offset
+    """The position before it."""
+    sources: Sequence[SourceRun]
+    """The source's offsets of these records, in order."""
+    first: int
+    """Which of the transaction's batches of the remote partition is the first one with them."""
+    batches: int
+    """How many batches these are."""
+    shared: Collection[TopicPartition] = ()
+    """Other partitions that get records of it, and may be remote ones of other topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +63,8 @@ class SourcePosition:
     """Other logs that get records of it in this transaction."""
     lost: TopicPartition | None = None
     """Where the target is known to have lost records that were copied."""
+    copies: Copies | None = None
+    """None: no map is recorded."""
 
     def begun(self, name: MirrorPartition) -> BegunPartition:
         """The record that the partition of this name has begun."""

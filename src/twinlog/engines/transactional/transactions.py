@@ -1,7 +1,7 @@
 """A transaction on the target: batches, positions of groups, and entries of control topics.
 
-    AddPartitionsToTxn -> Produce, one batch of each partition at a time -> AddOffsetsToTxn,
-    TxnOffsetCommit -> EndTxn
+    AddPartitionsToTxn -> Produce, one batch of each partition at a time -> Produce of what depends
+    on where these have landed -> AddOffsetsToTxn, TxnOffsetCommit -> EndTxn
 
 The coordinator of a group appends the offsets of a request to `__consumer_offsets` as one batch, of
 at most `message.max.bytes`. So many offsets are several requests of the same transaction.
@@ -18,10 +18,10 @@ A transaction that fails is ended by InitProducerId. Its markers have a newer ep
 in the network is refused then. The markers of EndTxn would have the same epoch.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from twinlog.engines.transactional.remote_tails import LandedBatches, tail_of_batch
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -73,9 +73,13 @@ class TransactionRefused(Retriable):
 
 GroupOffsets = Mapping[str, Mapping[TopicPartition, TransactionOffset]]
 """By group."""
+Batches = Mapping[TopicPartition, Sequence[Encoded]]
+"""By partition, in order."""
+Landed = Mapping[TopicPartition, LandedBatches]
+"""What of each partition has landed."""
 
 
-def _none(_: object) -> GroupOffsets:
+def _none(_: object) -> Mapping[Any, Any]:
     return {}
 
 
@@ -83,12 +87,15 @@ def _none(_: object) -> GroupOffsets:
 class TransactionContent:
     """What a transaction writes: batches by partition, and offsets by group.
 
-    `offsets_behind` gives more offsets, by what of each partition has landed.
+    `offsets_behind` gives more offsets, by what of each partition has landed. `batches_behind` does
+    so for more batches, which go to the partitions of `partitions_behind`; it is called before.
     """
 
-    batches: Mapping[TopicPartition, Sequence[Encoded]] = field(default_factory=dict)
+    batches: Batches = field(default_factory=dict)
     offsets: GroupOffsets = field(default_factory=dict)
-    offsets_behind: Callable[[Mapping[TopicPartition, LandedBatches]], GroupOffsets] = _none
+    offsets_behind: Callable[[Landed], GroupOffsets] = _none
+    batches_behind: Callable[[Landed], Batches] = _none
+    partitions_behind: Collection[TopicPartition] = ()
 
 
 class TargetTransactions:
@@ -146,17 +153,35 @@ class TargetTransactions:
         await self._id.commit(producer)
 
     async def _prepare(self, producer: ProducerId, content: TransactionContent) -> None:
-        if content.batches:
+        partitions = dict.fromkeys([*content.batches, *content.partitions_behind])
+        if partitions:
             answers = await add_partitions_to_txn(
                 self._cluster,
                 self._id.name,
                 producer,
-                list(content.batches),
+                list(partitions),
                 before_send=self._before_send,
             )
-            self._check(content.batches, answers)
+            self._check(partitions, answers)
+        landed = await self._produce(producer, content.batches)
+        await self._produce(producer, content.batches_behind(landed))
+        all_offsets = {**content.offsets, **content.offsets_behind(landed)}
+        for group, offsets in all_offsets.items():
+            for portion in _portions(group, offsets):
+                refusals = await send_offsets_to_txn(
+                    self._cluster,
+                    self._id.name,
+                    producer,
+                    group,
+                    portion,
+                    before_send=self._before_send,
+                )
+                self._check(refusals, refusals)
+
+    async def _produce(self, producer: ProducerId, content: Batches) -> Landed:
+        """Append batches, in order in each partition."""
         landed: dict[TopicPartition, LandedBatches] = {}
-        for batches in _rounds(content.batches):
+        for batches in _rounds(content):
             numbers = {p: self._id.numbers(p, b.header.num_records) for p, b in batches.items()}
             data = {p: _whole(batch, producer, numbers[p]) for p, batch in batches.items()}
             results = await send_batches(
@@ -173,22 +198,10 @@ class TargetTransactions:
                 base, count = results[key], batch.header.num_records
                 if isinstance(base, Refusal) or base < 0:
                     raise Retriable(f"the broker does not tell where a batch of {key} landed")
-                start = landed[key].start if key in landed else Offset(base)
-                landed[key] = LandedBatches(
-                    start, tail_of_batch(base, count, producer, numbers[key])
-                )
-        all_offsets = {**content.offsets, **content.offsets_behind(landed)}
-        for group, offsets in all_offsets.items():
-            for portion in _portions(group, offsets):
-                refusals = await send_offsets_to_txn(
-                    self._cluster,
-                    self._id.name,
-                    producer,
-                    group,
-                    portion,
-                    before_send=self._before_send,
-                )
-                self._check(refusals, refusals)
+                tail, place = tail_of_batch(base, count, producer, numbers[key]), Offset(base)
+                former = landed.get(key) or LandedBatches(place, tail)
+                landed[key] = LandedBatches(former.start, tail, (*former.batches, (place, count)))
+        return landed
 
     def _check(
         self, partitions: Iterable[TopicPartition], answers: Mapping[TopicPartition, object]

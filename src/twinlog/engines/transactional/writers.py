@@ -11,6 +11,8 @@ transaction, and excludes that it begins another one. Only then are the position
 Only `open`, `locate` and `seal` fence. A transaction with positions that were read before the last
 fence is refused (`Outdated`): in between, another owner may have copied further.
 
+With the positions, the maps of offsets are recorded, if a flow wants one (position_maps.py).
+
 Brokers forget an offset of a group without members some time after its own commit
 (`offsets.retention.minutes`). A partition that is copied commits its position from time to time,
 changed or not. One that is FAILED commits none, but it is located again and again: `locate` commits
@@ -36,6 +38,17 @@ from twinlog.engines.transactional.losses import (
     unsettled,
 )
 from twinlog.engines.transactional.own_writes import by_remote, own_ids
+from twinlog.engines.transactional.position_maps import (
+    NO_MAP,
+    KnownMap,
+    MapChange,
+    breach,
+    changed_maps,
+    dropped_map,
+    grown_map,
+    known_maps,
+    record_batches,
+)
 from twinlog.engines.transactional.positions import (
     PositionLost,
     found_position,
@@ -48,7 +61,6 @@ from twinlog.engines.transactional.positions import (
 )
 from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.engines.transactional.remote_tails import (
-    LandedBatches,
     OlderPosition,
     TailProblem,
     compare_tails,
@@ -61,7 +73,9 @@ from twinlog.engines.transactional.routed_tails import (
 )
 from twinlog.engines.transactional.source_position import SourcePosition, ToBegin, behind
 from twinlog.engines.transactional.transactions import (
+    Batches,
     GroupOffsets,
+    Landed,
     TargetTransactions,
     TransactionContent,
 )
@@ -71,8 +85,7 @@ from twinlog.engines.translated.location import NotLocated
 from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.kafka.errors import Fenced, Refusal, Retriable, TwinlogError
 from twinlog.kafka.groups.offsets import Committed, committed_offsets
-from twinlog.kafka.log.compression import Codec
-from twinlog.kafka.log.records import Encoded, RawRecord, build, encode_tail
+from twinlog.kafka.log.records import Encoded
 from twinlog.kafka.requests.transactions import TransactionOffset
 from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
@@ -84,7 +97,7 @@ from twinlog.store.offset_log import (
     offsets_topic_id,
     read_begun,
 )
-from twinlog.store.offset_records import BegunPartition, SharedPartition, encode
+from twinlog.store.offset_records import BegunPartition, OffsetRecord, SharedPartition
 from twinlog.store.topic_reader import read_whole
 
 log = logging.getLogger(__name__)
@@ -101,6 +114,7 @@ class TransactionalWriters:
 
     def __init__(self, number: int, lane: LaneContext, port: DestinationPort) -> None:
         self._number = number
+        self._log = TopicPartition(OFFSETS_TOPIC, number)
         self._lane = lane
         self._port = port
         self._beginnings: Beginnings  # from `open` on
@@ -112,6 +126,7 @@ class TransactionalWriters:
         self._begun_id: UUID | None = None  # of the topic that it was read from
         # Of the target, read with it: several source partitions have written there under the id.
         self._shared: frozenset[TopicPartition] = frozenset()
+        self._maps: dict[MirrorPartition, KnownMap] = {}  # read with it, too
         self._producer_id = _NO_PRODUCER
         self._producer_ids: set[int] = set()  # that the id had at its fences
         self._fences = 0
@@ -157,11 +172,13 @@ class TransactionalWriters:
         partitions: Mapping[MirrorPartition, ToBegin],
         *,
         passes_lost: bool = False,
+        is_mapped: bool = False,
     ) -> Mapping[MirrorPartition, TransactionalQueue | NotLocated]:
         """Where these partitions of a flow go on; those that have not begun begin.
 
         No transaction with them is in flight. `passes_lost`: where the target has lost records, it
         is reported, and the position gets another tail. Then the partition is located again.
+        `is_mapped`: whether the flow records a map.
 
         Raises:
             Fenced: another owner has taken over.
@@ -214,13 +231,21 @@ class TransactionalWriters:
                 )
                 # Also where an operator has committed an offset: from now on it is dated.
                 is_stored = here is not None and is_dated(here) and lost_of(here) is None
-                if not is_stored or begun.get(name) != position.begun(name):
+                goes_on = not is_mapped or breach(self._maps.get(name, NO_MAP), position) is None
+                if not is_stored or begun.get(name) != position.begun(name) or not goes_on:
                     new[name] = position
+            beginning = [name for name, here in found.items() if here is None]
+            maps, unknown = await changed_maps(
+                self._port, self._maps, new, compared, beginning, is_mapped=is_mapped
+            )
+            for name, reason in unknown.items():
+                del new[name]
+                results[name] = NotLocated(reason)
             for name in await self._changed(group, {n: remotes[n] for n in new}, committed):
                 del new[name]
                 results[name] = NotLocated("its position has changed meanwhile")
             if new:
-                await self._begin(new)
+                await self._begin(new, maps)
             await self._keep(group, to_keep(remotes, results, new, committed), committed)
         located = [n for n, one in results.items() if isinstance(one, TransactionalQueue)]
         await self._beginnings.store(located)  # before anything is sent
@@ -379,11 +404,12 @@ class TransactionalWriters:
             self._outdated = False  # `forget` may set it while this reads
             try:
                 stored, begun_id = await self._read_begun()
+                maps = known_maps(stored)
             except BaseException:
                 self._outdated = True  # until then, what was known holds: others may be written
                 raise
             self._begun, self._shared = stored.begun, frozenset(stored.shared)
-            self._begun_id = begun_id
+            self._begun_id, self._maps = begun_id, maps
         return self._begun
 
     async def _read_begun(self) -> tuple[StoredOffsets, UUID | None]:
@@ -398,33 +424,31 @@ class TransactionalWriters:
             raise Retriable("the topic was recreated while it was read", topic=OFFSETS_TOPIC)
         return fold_offsets(records), after
 
-    async def _begin(self, positions: Mapping[MirrorPartition, SourcePosition]) -> None:
+    async def _begin(
+        self,
+        positions: Mapping[MirrorPartition, SourcePosition],
+        maps: Mapping[MirrorPartition, MapChange],
+    ) -> None:
         begun = {name: position.begun(name) for name, position in positions.items()}
         all_begun = {**(self._begun or {}), **begun}
         names = by_remote(all_begun)
         shared = {one.remote for one in positions.values() if len(names[one.remote]) > 1}
         shared -= self._shared
-        records: list[BegunPartition | SharedPartition] = [
+        records: list[OffsetRecord] = [
             *begun.values(),
             *map(SharedPartition, sorted(shared)),
+            *(record for name in positions if name in maps for record in maps[name].records),
         ]
         await self._transactions.write(
             TransactionContent(batches=self._records(records), offsets=self._offsets(positions))
         )
         self._begun, self._shared = all_begun, self._shared | shared
+        self._maps |= {name: one.known for name, one in maps.items() if name in positions}
 
-    def _records(
-        self, records: Sequence[BegunPartition | SharedPartition]
-    ) -> dict[TopicPartition, list[Encoded]]:
-        """The batch with these records for `__mirror_offsets`, if there are any."""
-        if not records:
-            return {}
+    def _records(self, records: Sequence[OffsetRecord]) -> dict[TopicPartition, list[Encoded]]:
+        """The batches with these records for `__mirror_offsets`, if there are any."""
         now_ms = self._lane.destination.brokers_time.now_ms()
-        raw = [
-            RawRecord(at, now_ms, 0, memoryview(encode_tail(*encode(one))))
-            for at, one in enumerate(records)
-        ]
-        return {TopicPartition(OFFSETS_TOPIC, self._number): [build(raw, Codec.NONE)]}
+        return {self._log: record_batches(records, now_ms)} if records else {}
 
     def _offsets(self, positions: Mapping[MirrorPartition, SourcePosition]) -> GroupOffsets:
         offsets: defaultdict[str, dict[TopicPartition, TransactionOffset]] = defaultdict(dict)
@@ -453,26 +477,60 @@ class TransactionalWriters:
             located = {position.fence for position in positions.values()}
             if not self._transactions.ready or located - {self._fences}:
                 raise Outdated("the transactional id was fenced, or has to be, since the location")
-            written = dict(positions)
+            written, maps = dict(positions), self._maps_to_write(positions)
             shared = self._newly_shared(batches, positions)
             records = self._records([*map(SharedPartition, sorted(shared))])
             metadata = self._lane.destination.metadata
 
-            def offsets_behind(landed: Mapping[TopicPartition, LandedBatches]) -> GroupOffsets:
+            def after(landed: Landed) -> None:
                 for name, position in positions.items():
-                    after = behind(position, landed.get(position.remote), self._begun_id)
+                    moved = behind(position, landed.get(position.remote), self._begun_id)
                     elsewhere = {key: landed[key] for key in position.routed_to if key in landed}
                     routed = routed_behind(position.routed, elsewhere, metadata)
-                    written[name] = replace(after, routed=bounded(routed, len(positions)))
-                return self._offsets(written)
+                    written[name] = replace(moved, routed=bounded(routed, len(positions)))
+                    if position.copies is not None:
+                        here = landed.get(position.remote)
+                        maps[name] = grown_map(
+                            name, self._maps.get(name, NO_MAP), written[name], here
+                        )
+
+            def batches_behind(landed: Landed) -> Batches:
+                after(landed)
+                return self._records([record for one in maps.values() for record in one.records])
 
             await self._transactions.write(
-                TransactionContent(batches={**batches, **records}, offsets_behind=offsets_behind)
+                TransactionContent(
+                    batches={**batches, **records},
+                    batches_behind=batches_behind,
+                    partitions_behind=[self._log] if maps else [],
+                    offsets_behind=lambda _: self._offsets(written),
+                )
             )
+            self._maps |= {name: one.known for name, one in maps.items()}
             self._shared |= shared
             for name, position in written.items():
                 self._kept.note(position_group(self._lane.id_prefix, name.mirror), position.remote)
             return written
+
+    def _maps_to_write(
+        self, positions: Mapping[MirrorPartition, SourcePosition]
+    ) -> dict[MirrorPartition, MapChange]:
+        """The maps that a transaction changes; those that grow have changed nothing yet.
+
+        Raises:
+            Outdated: a map is wanted, and there is none that goes on at the position.
+        """
+        maps: dict[MirrorPartition, MapChange] = {}
+        for name, position in positions.items():
+            known, copies = self._maps.get(name, NO_MAP), position.copies
+            if copies is None:
+                if change := dropped_map(known):
+                    maps[name] = change
+            elif known.head is None or known.head.position != copies.start:
+                raise Outdated(f"the map of offsets of {name} is to begin")
+            else:
+                maps[name] = MapChange((), known)
+        return maps
 
     def _newly_shared(
         self,
@@ -485,7 +543,9 @@ class TransactionalWriters:
         """
         own = {one.remote for one in positions.values()}
         routed = {*batches} - own - self._shared
-        return routed.intersection(by_remote(self._begun or {})) if routed else set()
+        named = {key for one in positions.values() if one.copies for key in one.copies.shared}
+        shared = routed.intersection(by_remote(self._begun or {})) if routed else set()
+        return shared | (named - self._shared)
 
     async def seal(
         self, partitions: Mapping[MirrorPartition, Sealing]

@@ -24,6 +24,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from twinlog.engines.transactional.kind import read_flow_maps
 from twinlog.engines.transactional.positions import committed_positions, position_group
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import ProtocolError, Refusal, TwinlogError
@@ -31,7 +32,8 @@ from twinlog.kafka.groups.offsets import Committed, Group, committed_offsets, li
 from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.copied_topics import copied_topics
-from twinlog.mirror.flow import flow_of
+from twinlog.mirror.flow import flow_of, records_map
+from twinlog.mirror.flow_settings import MAP
 from twinlog.mirror.mm2_records import decode_heartbeat
 from twinlog.mirror.recorded_map import RecordedMap
 from twinlog.mirror.reported_positions import is_reported
@@ -57,7 +59,6 @@ from twinlog.operations.readiness.reasons import Finding, Reason
 from twinlog.operations.readiness.subject import Subject
 from twinlog.store.config_records import Wanted
 from twinlog.store.control_topics import LANES_GROUP
-from twinlog.store.recorded_maps import read_maps
 from twinlog.store.topic_reader import Tail
 from twinlog.sync.flow_records import ALL_S, KINDS
 from twinlog.sync.group_rules import group_offsets, in_shared, in_source_offsets, log_bounds
@@ -73,7 +74,8 @@ _HEARTBEATS_READ: Final = 500
 """Records at the end of the heartbeats topic among which the flow's last one is searched."""
 _NOT_KEPT: Final = (
     "unknown whether the remote logs still hold what was copied: a flow with transforms or "
-    "transaction.producer does not record where it has copied to"
+    "transaction.producer does not record where it has copied to, unless it has a map of each "
+    "partition (twinlog.offset.map)"
 )
 _AHEAD: Final = (
     "the last one is dated ahead of this machine's clock, so its age is unknown; check the clocks "
@@ -121,8 +123,8 @@ class FlowSurvey:
         """
         maps: Mapping[TopicPartition, RecordedMap] = {}
         positions: dict[TopicPartition, int] = {}
+        maps = await read_flow_maps(destination, subject.topics, subject.mirror.source)
         if subject.mirror.kind == TRANSLATED:
-            maps = await read_maps(destination, subject.topics)
             positions = {partition: recorded.position for partition, recorded in maps.items()}
         else:
             group = position_group(LANES_GROUP, subject.mirror.name)
@@ -141,7 +143,7 @@ class FlowSurvey:
 
     @property
     def _is_mapped(self) -> bool:
-        return self._subject.mirror.kind == TRANSLATED
+        return records_map(self._subject.mirror.source)
 
     @property
     def _checkpoints(self) -> bool:
@@ -247,7 +249,7 @@ class FlowSurvey:
             facts, findings = await self._by_checkpoints(source, mapped)
             return subject.by_selected_topic(facts), findings
         if not self._is_mapped:
-            text = "groups: a flow with transforms or transaction.producer translates no offsets"
+            text = f"groups: a flow in transactions translates no offsets without {MAP}=true"
         else:
             text = "groups: the flow translates no offsets (emit.checkpoints.enabled)"
         return {}, (Finding(Reason.GROUP_NOT_COPIED, text),)
@@ -383,7 +385,7 @@ class FlowSurvey:
     async def completed(self, facts: MirrorFacts) -> MirrorFacts:
         """The facts with those that only a flow has."""
         heartbeat, checkpoint, findings = None, None, list[Finding]()
-        if not self._is_mapped:
+        if not self._is_mapped or self._positions.keys() - self._maps.keys():
             findings.append(Finding(Reason.NOT_COMPARED, _NOT_KEPT))
         if self._flow.settings.emits_heartbeats:
             heartbeat, trouble = await self._heartbeat()

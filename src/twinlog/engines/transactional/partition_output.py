@@ -1,0 +1,110 @@
+"""What one partition has in a transaction, and the position behind it."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from twinlog.engines.transactional.outputs import Outputs
+from twinlog.engines.transactional.queue import TransactionalQueue
+from twinlog.engines.transactional.source_position import Copies, SourcePosition
+from twinlog.engines.transactional.writers import TransactionalWriters
+from twinlog.engines.translated.partitions import FlowPartition
+from twinlog.kafka.log.records import Encoded
+from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.mirror.flow import FlowRules
+from twinlog.mirror.plan import Data
+from twinlog.mirror.sequence_plan import SourceRun
+from twinlog.store.offset_records import Route
+
+TransactionalPartition = FlowPartition[TransactionalWriters, TransactionalQueue]
+Taken = list[tuple[TransactionalPartition, TransactionalQueue]]
+
+
+class PartitionOutput(NamedTuple):
+    """What a partition has in a transaction, and its position behind it."""
+
+    batches: Mapping[TopicPartition, Sequence[Encoded]]
+    end: Offset
+    records: int
+    """Of the source, dropped ones included."""
+    bytes: int
+    failure: str | None
+    """Why the record at `end` cannot be transformed."""
+    sources: Sequence[SourceRun] | None = None
+    """See `Outputs`; None: no map is recorded."""
+
+
+def partition_output(
+    taken: Sequence[Data], end: Offset, result: Outputs, *, is_mapped: bool
+) -> PartitionOutput:
+    """What a partition has in a transaction.
+
+    Args:
+        taken: its batches of the source.
+        end: the position behind them.
+        result: of the transforms; with a failure, what is before it goes first.
+        is_mapped: whether the flow records a map.
+    """
+    reason = None
+    if result.failure is not None:
+        end, reason = result.failure
+    records = sum(max(0, min(one.end, end) - one.start) for one in taken)
+    size = sum(one.size for one in taken)
+    sources = result.sources if is_mapped else None
+    return PartitionOutput(result.batches, end, records, size, reason, sources)
+
+
+def route_of(partition: TransactionalPartition) -> Route:
+    """Between which topics a partition is copied."""
+    assignment = partition.assignment
+    return Route(
+        assignment.source_topic_id, partition.destination.topic, assignment.destination_topic_id
+    )
+
+
+def copied_to(partition: TransactionalPartition) -> Offset | None:
+    """Where another program had copied to, as it was taken over."""
+    begin = partition.assignment.begin
+    return None if begin is None else Offset(begin)
+
+
+def _may_be_remote(topic: str, flow: FlowRules) -> bool:
+    """Whether a topic of the target may be the remote one of a topic of the flow, by its name."""
+    alias, policy = flow.settings.source_cluster_alias, flow.policy
+    keeps_name = policy.format_remote_topic(alias, topic) == topic
+    return keeps_name or policy.topic_source(topic) == alias
+
+
+def position_behind(
+    partition: TransactionalPartition,
+    queue: TransactionalQueue,
+    output: PartitionOutput,
+    first: int,
+    flow: FlowRules,
+) -> SourcePosition:
+    """The position behind what a partition has in a transaction.
+
+    Args:
+        partition: the partition.
+        queue: where it was taken from.
+        output: what it has in the transaction.
+        first: which of the transaction's batches of the remote partition is its first one.
+        flow: the flow's rules.
+    """
+    copies = None
+    elsewhere = [key for key in output.batches if key != partition.destination]
+    if output.sources is not None:
+        count = len(output.batches.get(partition.destination, ()))
+        shared = [key for key in elsewhere if _may_be_remote(key.topic, flow)]
+        copies = Copies(queue.recorded, output.sources, first, count, shared)
+    return SourcePosition(
+        partition.destination,
+        route_of(partition),
+        output.end,
+        queue.epochs.before(output.end),
+        copied_to(partition),
+        queue.fence,
+        queue.tail,
+        queue.routed,
+        elsewhere,
+        copies=copies,
+    )

@@ -1,0 +1,275 @@
+"""The maps of offsets that transactional flows record beside their positions (decision 0015).
+
+A map tells where each copy in the *remote* partition of a source partition is (decision 0014). It
+is recorded in `__mirror_offsets`, in the transaction that writes the copies and their position:
+
+    Produce copies ─► they landed at 52, 53, ... ─► Produce map ─► position ─► EndTxn
+                                                     part 7: ... 10 at 52, 11 at 53
+                                                     head: complete up to source offset 12
+
+So all three are committed or aborted together, and the map always reaches the position. The *head*
+names the position, its tail, and the parts that hold. A map goes on only at exactly this position:
+
+    | the head's              | goes on | else                                                    |
+    | ----------------------- | ------- | ------------------------------------------------------- |
+    | position                | equal   | an operator, or an owner that records no map, moved it  |
+    | tail                    | equal   | the same, or the flow has passed over lost records      |
+    | topics                  | equal   | one was recreated                                       |
+    | `lost`                  | no      | the target has lost records that the map names          |
+    | parts                   | all     | `__mirror_offsets` has lost one, or it cannot be read   |
+
+Otherwise it begins anew at the position, behind the end of the remote log, under new numbers of
+parts. What is below is not translated then (`lacks_start`): its copies are somewhere, and the map
+does not know where. What was not recorded is never guessed.
+
+Copies that transforms route elsewhere are in no map, and neither are those that several rows of a
+query may make of a record (`mirror.flow.records_map`).
+"""
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from twinlog.engines.ports import DestinationPort
+from twinlog.engines.transactional.remote_tails import LandedBatches
+from twinlog.engines.transactional.routed_tails import RoutedLoss
+from twinlog.engines.transactional.source_position import SourcePosition
+from twinlog.engines.translated.remote_log import LostEnd
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.records import Encoded, RawRecord, build, encode_tail
+from twinlog.kafka.types import Offset
+from twinlog.mirror.offset_runs import Ends, landed_runs
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.store.offset_log import StoredOffsets
+from twinlog.store.offset_records import (
+    PART_RUNS,
+    DroppedHead,
+    DroppedPart,
+    MapChunk,
+    MapHead,
+    MapPart,
+    OffsetRecord,
+    encode,
+    extended,
+)
+
+log = logging.getLogger(__name__)
+
+_DROPPED: Final = 10_000
+"""Parts of a former map that one transaction removes. Others stay, and no head names them."""
+_BATCH_BYTES: Final = 500_000
+"""Of records for `__mirror_offsets`, below the default of `max.message.bytes`."""
+_RECORD_BYTES: Final = 30
+"""Of a record besides its key and value, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMap:
+    """What an owner knows of the map of a partition."""
+
+    head: MapHead | None = None
+    """None: there is none, or it does not hold."""
+    last: MapChunk | None = None
+    """The last part, which grows; None as `head`."""
+    numbers: tuple[int, int] = (0, -1)
+    """See `HeadedMap`."""
+    reason: str = ""
+    """Why it does not hold."""
+
+
+NO_MAP: Final = KnownMap()
+
+
+class MapChange(NamedTuple):
+    """Records of a transaction, and what is known once it is committed."""
+
+    records: Sequence[OffsetRecord]
+    known: KnownMap
+
+
+def known_maps(stored: StoredOffsets) -> dict[MirrorPartition, KnownMap]:
+    """The maps that are stored in a state partition."""
+    return {
+        name: KnownMap(one.head, one.chunks[-1] if one.chunks else None, one.numbers, one.reason)
+        for name, one in stored.headed.items()
+    }
+
+
+def breach(known: KnownMap, position: SourcePosition) -> str | None:
+    """Why a map does not go on at a position that was found; None: it does."""
+    head = known.head
+    if head is None:
+        return known.reason or "none is recorded"
+    if head.lost:
+        return "the target has lost records that it names"
+    if head.route != position.route:
+        return "it is of other topics"
+    if head.position != position.offset:
+        return f"it reaches source offset {head.position}"
+    if head.tail != _tail(position):
+        return "the position is not the one that was committed with it"
+    return None
+
+
+def new_map(
+    name: MirrorPartition,
+    known: KnownMap,
+    position: SourcePosition,
+    start: Ends,
+    *,
+    lacks_start: bool,
+) -> MapChange:
+    """Begin a map anew.
+
+    Args:
+        name: the partition.
+        known: its former map.
+        position: the position that is committed with it.
+        start: where the map begins; no later copy lands below.
+        lacks_start: whether something may have been copied before.
+    """
+    lowest, highest = known.numbers
+    number, dropped = highest + 1, range(lowest, min(highest + 1, lowest + _DROPPED))
+    part = MapChunk(name, number, start, ())
+    head = MapHead(
+        name,
+        position.route,
+        position.offset,
+        number,
+        number,
+        tail=_tail(position),
+        lacks_start=lacks_start,
+    )
+    records: list[OffsetRecord] = [DroppedPart(name, one) for one in dropped]
+    numbers = (dropped.stop if dropped.stop <= highest else number, number)
+    return MapChange([*records, MapPart(part), head], KnownMap(head, part, numbers))
+
+
+def grown_map(
+    name: MirrorPartition,
+    known: KnownMap,
+    position: SourcePosition,
+    landed: LandedBatches | None,
+) -> MapChange:
+    """A map with what has landed of a transaction, up to the position behind it.
+
+    Args:
+        name: the partition.
+        known: its map, which goes on at `position.copies.start`.
+        position: the position that is committed with it.
+        landed: in its remote partition, also of others; None: nothing.
+    """
+    copies, head, last = position.copies, known.head, known.last
+    assert copies is not None
+    assert head is not None
+    assert last is not None
+    batches = () if landed is None else landed.batches
+    own = batches[copies.first : copies.first + copies.batches]
+    runs = landed_runs(copies.sources, own)
+    before: Sequence[OffsetRecord] = ()
+    if runs and runs[0].destination < last.end.destination:
+        # The log is shorter than it was, and no tail has shown it: copies are lost.
+        start = Ends(copies.start, runs[0].destination)
+        before, known = new_map(name, known, position, start, lacks_start=True)
+        head, last = known.head, known.last
+        assert head is not None
+        assert last is not None
+    parts = extended(last, runs, PART_RUNS)
+    number = parts[-1].number
+    head = replace(head, position=position.offset, last=number, tail=_tail(position))
+    records: list[OffsetRecord] = [*before, *map(MapPart, parts if runs else ()), head]
+    return MapChange(records, KnownMap(head, parts[-1], (known.numbers[0], number)))
+
+
+def lost_map(known: KnownMap) -> MapChange | None:
+    """Note that the target has lost records; None: nothing is to be noted."""
+    if known.head is None or known.head.lost:
+        return None
+    head = replace(known.head, lost=True)
+    return MapChange([head], replace(known, head=head))
+
+
+def dropped_map(known: KnownMap) -> MapChange | None:
+    """Note that a map is not recorded any more; None: there is none."""
+    if known.head is None:
+        return None
+    reason = "it was not recorded meanwhile"
+    return MapChange([DroppedHead(known.head.name)], KnownMap(numbers=known.numbers, reason=reason))
+
+
+async def changed_maps(
+    port: DestinationPort,
+    maps: Mapping[MirrorPartition, KnownMap],
+    positions: Mapping[MirrorPartition, SourcePosition],
+    compared: Mapping[MirrorPartition, object],
+    begin: Collection[MirrorPartition],
+    *,
+    is_mapped: bool,
+) -> tuple[dict[MirrorPartition, MapChange], dict[MirrorPartition, str]]:
+    """What becomes of the maps of partitions that are located.
+
+    Args:
+        port: the target.
+        maps: what is known.
+        positions: the positions that are to be committed.
+        compared: what was found of the logs; a `LostEnd` where records are lost.
+        begin: partitions of which nothing was found.
+        is_mapped: whether the flow records a map.
+
+    Returns:
+        The changes, and why a map cannot begin now.
+
+    Raises:
+        Retriable: the target is unreachable.
+    """
+    changes: dict[MirrorPartition, MapChange | None] = {}
+    anew: dict[MirrorPartition, str] = {}
+    for name, position in positions.items():
+        known, problem = maps.get(name, NO_MAP), compared[name]
+        if isinstance(problem, LostEnd):
+            if not isinstance(problem, RoutedLoss):
+                changes[name] = lost_map(known)
+        elif not is_mapped:
+            changes[name] = dropped_map(known)
+        elif why := breach(known, position):
+            anew[name] = why
+    ends = await port.log_ends([positions[name].remote for name in anew]) if anew else {}
+    unknown: dict[MirrorPartition, str] = {}
+    for name, why in anew.items():
+        position, end = positions[name], ends.get(positions[name].remote)
+        if end is None or end.error:
+            unknown[name] = f"cannot read the log end of {position.remote}, where its map begins"
+            continue
+        has_copied = name not in begin or bool(position.copied_to)
+        if has_copied:
+            log.warning(
+                "%s: its map of offsets begins anew at source offset %d, and lower offsets are not "
+                "translated: %s",
+                *(name, position.offset, why),
+            )
+        start = Ends(position.offset, Offset(end.log_end))
+        changes[name] = new_map(
+            name, maps.get(name, NO_MAP), position, start, lacks_start=has_copied
+        )
+    return {name: one for name, one in changes.items() if one is not None}, unknown
+
+
+def record_batches(records: Sequence[OffsetRecord], now_ms: int) -> list[Encoded]:
+    """Batches with these records for `__mirror_offsets`, in order."""
+    batches: list[Encoded] = []
+    raw: list[RawRecord] = []
+    size = 0
+    for record in records:
+        key, value = encode(record)
+        added = len(key) + len(value or b"") + _RECORD_BYTES
+        if raw and size + added > _BATCH_BYTES:
+            batches.append(build(raw, Codec.NONE))
+            raw, size = [], 0
+        raw.append(RawRecord(len(raw), now_ms, 0, memoryview(encode_tail(key, value))))
+        size += added
+    return [*batches, build(raw, Codec.NONE)] if raw else batches
+
+
+def _tail(position: SourcePosition) -> str:
+    return position.tail.text() if position.tail else ""

@@ -1,0 +1,304 @@
+"""Twin of twinlog.engines.transactional.position_maps."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from twinlog.engines.ports import LogEnd
+from twinlog.engines.transactional.position_maps import (
+    NO_MAP,
+    KnownMap,
+    MapChange,
+    breach,
+    changed_maps,
+    dropped_map,
+    grown_map,
+    known_maps,
+    lost_map,
+    new_map,
+    record_batches,
+)
+from twinlog.engines.transactional.remote_tails import LandedBatches, tail_of_batch
+from twinlog.engines.transactional.routed_tails import RoutedLoss
+from twinlog.engines.transactional.source_position import Copies, SourcePosition
+from twinlog.engines.translated.remote_log import LostEnd
+from twinlog.kafka.log.records import decode as decode_record
+from twinlog.kafka.log.records import raw_records
+from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
+from twinlog.kafka.types import Sequence as SequenceNumber
+from twinlog.mirror.offset_runs import Ends, Run
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.store.offset_log import fold_offsets
+from twinlog.store.offset_records import (
+    PART_RUNS,
+    DroppedHead,
+    DroppedPart,
+    MapHead,
+    MapPart,
+    OffsetRecord,
+    Route,
+    encode,
+)
+from twinlog.store.topic_reader import ControlRecord
+
+NAME, OTHER = MirrorPartition("m", "t", 0), MirrorPartition("m", "u", 0)
+REMOTE = TopicPartition("A.t", 0)
+ROUTE = Route(UUID(int=1), REMOTE.topic, UUID(int=2))
+TAIL = tail_of_batch(50, 3, (7, 4), SequenceNumber(10))
+EPOCH = LeaderEpoch(UNKNOWN_EPOCH)
+
+
+def position(offset: int, copies: Copies | None = None) -> SourcePosition:
+    return SourcePosition(REMOTE, ROUTE, Offset(offset), EPOCH, None, 1, TAIL, copies=copies)
+
+
+def copies(start: int, *sources: tuple[int, int], first: int = 0, batches: int = 1) -> Copies:
+    runs = [(Offset(at), Offset(end)) for at, end in sources]
+    return Copies(Offset(start), runs, first, batches)
+
+
+def landed(*batches: tuple[int, int]) -> LandedBatches:
+    places = tuple((Offset(base), count) for base, count in batches)
+    return LandedBatches(places[0][0], TAIL, places)
+
+
+class Log:
+    """A partition of `__mirror_offsets`, with all that was written."""
+
+    def __init__(self) -> None:
+        self.records: list[ControlRecord] = []
+
+    def write(self, change: MapChange) -> KnownMap:
+        """Write records as a transaction does; what is known then is what a new owner reads."""
+        for record in change.records:
+            self._append(*encode(record))
+        assert self.read() == change.known
+        return change.known
+
+    def _append(self, key: bytes, value: bytes | None) -> None:
+        self.records.append(ControlRecord(0, len(self.records), 0, key, value))
+
+    def read(self) -> KnownMap:
+        return known_maps(fold_offsets(self.records)).get(NAME, NO_MAP)
+
+    def runs(self) -> list[Run]:
+        chunks = fold_offsets(self.records).headed[NAME].chunks
+        return [run for chunk in chunks for run in chunk.runs]
+
+    def spoil(self, record: OffsetRecord) -> None:
+        """Make what is stored under the key of a record unreadable."""
+        self._append(encode(record)[0], b"{")
+
+
+def begun(log: Log, at: int = 0, place: int = 0, *, lacks_start: bool = False) -> KnownMap:
+    start = Ends(Offset(at), Offset(place))
+    return log.write(new_map(NAME, log.read(), position(at), start, lacks_start=lacks_start))
+
+
+def test_a_map_grows_with_its_transactions() -> None:
+    """Goal: each record is where its batch has landed; dropped ones and markers leave gaps."""
+    log = Log()
+    known = begun(log)
+    behind = position(12, copies(0, (0, 4), (6, 9), first=1, batches=2))
+    known = log.write(grown_map(NAME, known, behind, landed((3, 9), (12, 5), (17, 2))))
+    assert log.runs() == [Run(*map(Offset, (0, 12)), 4), Run(*map(Offset, (6, 16)), 3)]
+    assert breach(known, position(12)) is None
+    known = log.write(grown_map(NAME, known, position(20, copies(12, batches=0)), None))
+    assert breach(known, position(20)) is None
+    assert breach(known, position(12)) == "it reaches source offset 20"
+    assert len(log.runs()) == 2
+
+
+def test_full_parts_are_not_written_again() -> None:
+    """Goal: the cost of a transaction does not grow with the map."""
+    log = Log()
+    known, at = begun(log), 0
+    for _ in range(2 * PART_RUNS + 10):
+        behind = position(at + 2, copies(at, (at, at + 1)))
+        change = grown_map(NAME, known, behind, landed((3 * at, 1)))
+        assert sum(isinstance(one, MapPart) for one in change.records) <= 2
+        known, at = log.write(change), at + 2
+    assert len(log.runs()) == 2 * PART_RUNS + 10
+    assert known.head is not None
+    assert (known.head.first, known.head.last) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"offset": Offset(11)}, "it reaches source offset 12"),
+        ({"tail": None}, "not the one that was committed with it"),
+        ({"tail": tail_of_batch(50, 3, (7, 4), SequenceNumber(11))}, "not the one that was"),
+        ({"route": ROUTE._replace(source_topic_id=UUID(int=9))}, "it is of other topics"),
+    ],
+)
+def test_a_map_goes_on_at_its_own_position_only(changed: dict[str, Any], reason: str) -> None:
+    """Goal: who has moved the position otherwise has copied, or left out, what no map names."""
+    known = grown_map(NAME, begun(Log()), position(12, copies(0, (0, 4))), landed((0, 4))).known
+    assert breach(known, position(12)) is None
+    assert reason in str(breach(known, replace(position(12), **changed)))
+
+
+def test_a_map_that_begins_anew_has_nothing_of_the_former_one() -> None:
+    log = Log()
+    known = log.write(grown_map(NAME, begun(log), position(12, copies(0, (0, 4))), landed((0, 4))))
+    change = new_map(NAME, known, position(7), Ends(Offset(7), Offset(20)), lacks_start=True)
+    assert DroppedPart(NAME, 0) in change.records
+    known = log.write(change)
+    assert not log.runs()
+    assert known.last is not None
+    assert known.last.start == (7, 20)
+    assert known.head is not None
+    assert known.head.lacks_start
+    # Parts that are left, of a map that had too many, or that an aborted write had read: not used.
+    log.write(grown_map(NAME, known, position(9, copies(7, (7, 9))), landed((20, 2))))
+    assert log.runs() == [Run(Offset(7), Offset(20), 2)]
+
+
+def test_a_log_that_is_shorter_begins_the_map_anew() -> None:
+    """Goal: no offset is translated to a place where copies were lost."""
+    log = Log()
+    known = log.write(grown_map(NAME, begun(log), position(12, copies(0, (0, 4))), landed((50, 4))))
+    behind = position(15, copies(12, (12, 15)))
+    known = log.write(grown_map(NAME, known, behind, landed((52, 3))))
+    assert log.runs() == [Run(Offset(12), Offset(52), 3)]
+    assert known.head is not None
+    assert known.head.lacks_start
+
+
+def test_lost_and_dropped_maps_do_not_go_on() -> None:
+    log = Log()
+    known = log.write(grown_map(NAME, begun(log), position(12, copies(0, (0, 4))), landed((0, 4))))
+    change = lost_map(known)
+    assert change is not None
+    known = log.write(change)
+    assert "lost" in str(breach(known, position(12)))
+    assert lost_map(known) is None
+    change = dropped_map(known)
+    assert change is not None
+    for record in change.records:
+        log._append(*encode(record))
+    assert change.records == [DroppedHead(NAME)]
+    assert log.read().head is None
+    assert breach(log.read(), position(12)) == "none is recorded"
+    assert dropped_map(change.known) is None
+    assert begun(log, 12, 60).head is not None
+    assert not log.runs()
+
+
+@pytest.mark.parametrize("spoiled", ["head", "part", "no part"])
+def test_what_cannot_be_read_concerns_its_partition_alone(spoiled: str) -> None:
+    """Goal: the others go on; the map begins anew, under numbers that no part has had."""
+    log = Log()
+    known = log.write(grown_map(NAME, begun(log), position(12, copies(0, (0, 4))), landed((0, 4))))
+    other = new_map(OTHER, NO_MAP, position(3), Ends(Offset(3), Offset(9)), lacks_start=False)
+    for record in other.records:
+        log._append(*encode(record))
+    assert known.head is not None
+    assert known.last is not None
+    if spoiled == "head":
+        log.spoil(known.head)
+    elif spoiled == "part":
+        log.spoil(MapPart(known.last))
+    else:
+        log._append(encode(DroppedPart(NAME, 0))[0], None)
+    found = known_maps(fold_offsets(log.records))
+    assert found[OTHER] == other.known
+    assert found[NAME].head is None
+    assert found[NAME].reason
+    assert breach(found[NAME], position(12)) == found[NAME].reason
+    again = begun(log, 12, 60, lacks_start=True)
+    assert again.head is not None
+    assert again.head.first == (0 if spoiled == "no part" else 1)
+    assert not log.runs()
+
+
+class Port:
+    """The target: the ends of its logs."""
+
+    def __init__(self, ends: dict[TopicPartition, LogEnd]) -> None:
+        self.ends = ends
+        self.asked: list[Sequence[TopicPartition]] = []
+
+    async def log_ends(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, LogEnd]:
+        self.asked.append(keys)
+        return self.ends
+
+
+def changes(
+    port: Port,
+    known: KnownMap,
+    at: SourcePosition,
+    *,
+    compared: object = (),
+    begin: Collection[MirrorPartition] = (),
+    is_mapped: bool = True,
+) -> tuple[MapChange | None, str | None]:
+    found, unknown = asyncio.run(
+        changed_maps(
+            *(port, {NAME: known}, {NAME: at}, {NAME: compared}, begin),  # type: ignore[arg-type]
+            is_mapped=is_mapped,
+        )
+    )
+    return found.get(NAME), unknown.get(NAME)
+
+
+def test_what_becomes_of_a_map_when_its_partition_is_located(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Goal: a map begins behind the log's end; a flow without one makes no request for it."""
+    known = grown_map(NAME, begun(Log()), position(12, copies(0, (0, 4))), landed((0, 4))).known
+    port = Port({REMOTE: LogEnd(0, 70, 1)})
+    assert changes(port, NO_MAP, position(12), is_mapped=False) == (None, None)
+    assert changes(port, known, position(12)) == (None, None)
+    change, _ = changes(port, known, position(12), is_mapped=False)
+    assert change is not None
+    assert change.records == [DroppedHead(NAME)]
+    change, _ = changes(port, known, position(12), compared=LostEnd("lost"))
+    assert change is not None
+    (head,) = change.records
+    assert isinstance(head, MapHead)
+    assert head.lost
+    routed = RoutedLoss(TopicPartition("x", 0), "lost", proved=True)
+    assert changes(port, known, position(12), compared=routed) == (None, None)
+    assert not port.asked
+    assert not caplog.records
+    for begin, lacks_start in (([NAME], False), ([], True)):
+        change, _ = changes(port, known, position(5), begin=begin)
+        assert change is not None
+        assert change.known.head is not None
+        assert change.known.head.lacks_start == lacks_start
+        assert change.known.last is not None
+        assert change.known.last.start == (5, 70)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    for ends in ({}, {REMOTE: LogEnd(5, -1, -1)}):
+        change, why = changes(Port(ends), NO_MAP, position(5))
+        assert change is None
+        assert "cannot read the log end" in str(why)
+
+
+def test_records_are_cut_into_batches_that_brokers_accept() -> None:
+    records = [
+        MapPart(
+            new_map(
+                NAME._replace(topic="t" * 200, partition=at),
+                NO_MAP,
+                position(1),
+                Ends(Offset(1), Offset(1)),
+                lacks_start=False,
+            ).known.last
+        )  # type: ignore[arg-type]
+        for at in range(4000)
+    ]
+    batches = record_batches(records, 5)
+    assert len(batches) > 1
+    assert all(len(batch.records) < 600_000 for batch in batches)
+    found = [
+        decode_record(raw) for batch in batches for raw in raw_records(batch.header, batch.records)
+    ]
+    assert [(one.key, one.value) for one in found] == [encode(record) for record in records]
+    assert not record_batches([], 5)
