@@ -40,6 +40,13 @@ SETTINGS = {
     "offset-syncs.topic.replication.factor": "1",
 }
 
+IN_TRANSACTIONS = {
+    "topics": "exact-.*",
+    "transaction.producer": "true",
+    "emit.heartbeats.enabled": "false",
+    "heartbeats.replication.enabled": "false",
+}
+
 
 def create(stage: Stage, source: str, settings: Mapping[str, str]) -> str:
     """Create a flow of the source under this alias; return its name."""
@@ -56,12 +63,13 @@ def create(stage: Stage, source: str, settings: Mapping[str, str]) -> str:
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory, metrics_address: str) -> Iterator[Stage]:
-    """Start two clusters, a flow `a->b`, and a node."""
+    """Start two clusters, a flow `a->b`, another one `t->b` in transactions, and a node."""
     with Stage(tmp_path_factory.mktemp("flows")) as stage:
         stage.start_source()
         stage.start_destination()
 
         assert create(stage, "a", SETTINGS) == FLOW
+        create(stage, "t", {**SETTINGS, **IN_TRANSACTIONS})
         stage.start_node("node", "--metrics-address", metrics_address)
         await_ready(metrics_address)
         yield stage
@@ -122,22 +130,26 @@ def write_transactions(servers: str, topic: str, count: int) -> None:
         producer.commit_transaction(120)
 
 
-def test_a_group_continues_at_exactly_its_next_record(stage: Stage, topic: str) -> None:
+@pytest.mark.parametrize(("alias", "prefix"), [("a", "copied"), ("t", "exact")])
+def test_a_group_continues_at_exactly_its_next_record(
+    stage: Stage, topic: str, alias: str, prefix: str
+) -> None:
     """Goal: anywhere in the log, behind the end too, and it follows a group that is rewound."""
-    servers, name, group = stage.source.bootstrap_servers, f"copied-{topic}", f"g-{topic}"
+    servers, name, group = stage.source.bootstrap_servers, f"{prefix}-{topic}", f"g-{topic}"
     librdkafka_tools.make_topic(servers, name)
     write_transactions(servers, name, 300)
-    await_copy(stage, f"a.{name}", [300])
+    await_copy(stage, f"{alias}.{name}", [300])
     here = stage.destination.bootstrap_servers
     for number in (137, 300, 20, 299):
         librdkafka_tools.commit(servers, group, name, {0: number + number // 10})
 
         def follows(number: int = number) -> bool:
             with librdkafka_tools.consumer(here, group) as remote:
-                (committed,) = remote.committed([TopicPartition(f"a.{name}", 0)], timeout=120)
+                copy = TopicPartition(f"{alias}.{name}", 0)
+                (committed,) = remote.committed([copy], timeout=120)
                 # Behind the last record is the end of the map.
-                expected = [*places(stage.destination, f"a.{name}"), None][number]
-                last = places(stage.destination, f"a.{name}")[-1]
+                expected = [*places(stage.destination, copy.topic), None][number]
+                last = places(stage.destination, copy.topic)[-1]
                 return bool(committed.offset == (last + 1 if expected is None else expected))
 
         until(follows, SECONDS, f"the group's offset on the destination at {number}")

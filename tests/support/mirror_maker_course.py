@@ -45,7 +45,8 @@ from twinlog.local import commands
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.processes import SHORT_LIVED
 
-CONDITIONS = ("renamed", "identity", "killed", "tls", "transactional")
+CONDITIONS = ("renamed", "identity", "killed", "tls", "transactional", "exactly-once")
+KILLED = {"killed", "exactly-once"}
 SECONDS = 240.0
 WORKERS = 8
 """Cases at once: they wait most of their time."""
@@ -326,7 +327,7 @@ def run_course(condition: str, cases: Sequence[Case], folder: Path) -> Outcomes:
                 _step(pool, running, outcomes, phase, maker)
                 took = time.monotonic() - began
                 sys.stdout.write(f"{condition}: phase {phase} took {took:.1f} s\n")
-                if phase == 1 and condition == "killed":
+                if phase == 1 and condition in KILLED:
                     maker.kill()
                 elif phase in {1, 3}:
                     maker.end()
@@ -358,6 +359,8 @@ def properties(condition: str, primary: LocalCluster, backup: LocalCluster, fold
     lines = [FILE.format(back="back-.*, both-.*" if condition != "identity" else "back-.*")]
     if condition == "identity":
         lines.append(f"replication.policy.class = {IDENTITY}")
+    if condition == "exactly-once":
+        lines.append("transaction.producer = true")
     for alias in ("primary", "backup", "off", "late"):
         cluster = backup if alias == "backup" else primary
         if condition == "tls":
