@@ -47,7 +47,7 @@ PLAN = SequencePlan(
 ROUTE = Route(UUID(int=1), "a.orders", UUID(int=2), 1)
 CHUNK = MapChunk(NAME, 4, ENDS, (Run(Offset(11), Offset(50), 3), Run(Offset(15), Offset(60), 1)))
 
-HEAD = MapHead(NAME, ROUTE, Offset(70), 3, 4)
+HEAD = MapHead(NAME, ROUTE, Offset(70), 3, 4, Ends(Offset(60), Offset(66)))
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def test_a_map_with_a_head_is_of_the_topics_that_are_copied(
 ) -> None:
     """Goal: maps of former topics, and those whose parts are lost, give no translation."""
     chunk = MapChunk(NAME, 2, Ends(Offset(5), Offset(1)), (Run(Offset(6), Offset(3), 2),))
-    head = replace(MapHead(NAME, ROUTE, Offset(9), 2, 2), **change)
+    head = replace(MapHead(NAME, ROUTE, Offset(9), 2, 2, chunk.end), **change)
     found: dict[int, StoredOffsets] = {
         0: StoredOffsets(headed={NAME: HeadedMap(head=head, chunks=[chunk])})
     }
@@ -212,7 +212,7 @@ def test_a_map_with_a_head_is_of_the_topics_that_are_copied(
         assert recorded.runs.runs == [*chunk.runs]
     # Elsewhere it is recorded that others' records were routed to the remote partition.
     whole = replace(chunk, number=0, start=Ends(Offset(0), Offset(0)))
-    first = replace(head, first=0, last=0)
+    first = replace(head, first=0, last=0, end=whole.end)
     found[0] = StoredOffsets(headed={NAME: HeadedMap(head=first, chunks=[whole])})
     assert not recorded_translation([TOPIC], read()).passed
     found[3] = StoredOffsets(shared={TopicPartition("a.orders", 0)})

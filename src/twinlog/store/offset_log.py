@@ -241,8 +241,8 @@ def _headed_map(
             reason = f"part {number} in {OFFSETS_TOPIC} does not follow the one before it"
             return HeadedMap(head=None, numbers=numbers, reason=reason)
         chunks.append(chunk)
-    if not chunks or chunks[-1].end.source > head.position:
-        reason = f"its parts in {OFFSETS_TOPIC} do not agree with its position {head.position}"
+    if not chunks or chunks[-1].end != head.end:
+        reason = f"its last part in {OFFSETS_TOPIC} is an older one than its head"
         return HeadedMap(head=None, numbers=numbers, reason=reason)
     return HeadedMap(head=head, chunks=chunks, numbers=numbers)
 

@@ -33,8 +33,9 @@
     ["head", mirror, topic, partition]          route: of a flow that writes in transactions, and
                                                 records a map; position: the source's offset up to
                                                 which the map is complete; parts: [first, last],
-                                                numbers of its parts; tail: as in the metadata of
-                                                the position that is committed with it; and flags:
+                                                numbers of its parts; end: [source, destination]
+                                                of the last one; tail: as in the metadata of the
+                                                position that is committed with it; and flags:
                                                 lacks_start, lost
     ["part", mirror, topic, partition, number]  a part of such a map, as those of "map"
 
@@ -209,6 +210,8 @@ class MapHead:
     first: int
     """The number of the first part."""
     last: int
+    end: Ends
+    """Where the last part ends: it is written again under its number, and may be an older one."""
     tail: str = ""
     """That of the committed position, as text (engines/transactional/remote_tails.py)."""
     lacks_start: bool = False
@@ -293,12 +296,13 @@ def encode(record: OffsetRecord) -> tuple[bytes, bytes | None]:
             key, body = ["map", *name, number], _chunk_fields(record)
         case MapPart(chunk):
             key, body = ["part", *chunk.name, chunk.number], _chunk_fields(chunk)
-        case MapHead(name, route, position, first, last, tail_text, lacks_start, is_lost):
+        case MapHead(name, route, position, first, last, end, tail_text, lacks_start, is_lost):
             key = ["head", *name]
             body = {
                 "route": _route_fields(route),
                 "position": position,
                 "parts": [first, last],
+                "end": list(end),
                 "tail": tail_text,
                 "lacks_start": lacks_start,
                 "lost": is_lost,
@@ -344,6 +348,7 @@ def _head(name: MirrorPartition, body: JsonObject) -> MapHead:
         Offset(body.number("position")),
         numbers[0],
         numbers[1],
+        _ends(body, "end"),
         tail=body.text("tail"),
         lacks_start=body.flag("lacks_start"),
         lost=body.flag("lost"),

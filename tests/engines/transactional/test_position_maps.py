@@ -113,6 +113,26 @@ def test_a_map_grows_with_its_transactions() -> None:
     assert len(log.runs()) == 2
 
 
+def test_an_older_part_is_not_that_of_a_newer_head() -> None:
+    """Goal: no map has a hole where `__mirror_offsets` has lost its end, and a head follows."""
+    log = Log()
+    known = log.write(grown_map(NAME, begun(log), position(10, copies(0, (0, 9))), landed((0, 9))))
+    kept = list(log.records)
+    known = log.write(grown_map(NAME, known, position(20, copies(10, (10, 19))), landed((10, 9))))
+    # An unclean election takes the part and the head. The owner lives, and records are dropped.
+    change = grown_map(NAME, known, position(25, copies(20, batches=0)), None)
+    assert len(change.records) == 1
+    log.records = kept
+    for record in change.records:
+        log._append(*encode(record))
+    assert log.read().head is None
+    assert "older" in str(breach(log.read(), position(25)))
+    assert not log.runs()
+    # Its next copy writes the part whole, and nothing is missing.
+    log.write(grown_map(NAME, change.known, position(30, copies(25, (25, 30))), landed((20, 5))))
+    assert [run.source for run in log.runs()] == [0, 10, 25]
+
+
 def test_full_parts_are_not_written_again() -> None:
     """Goal: the cost of a transaction does not grow with the map."""
     log = Log()

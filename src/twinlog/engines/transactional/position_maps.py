@@ -8,7 +8,8 @@ is recorded in `__mirror_offsets`, in the transaction that writes the copies and
                                                      head: complete up to source offset 12
 
 So all three are committed or aborted together, and the map always reaches the position. The *head*
-names the position, its tail, and the parts that hold. A map goes on only at exactly this position:
+names the position, its tail, and the parts that hold, with the end of the last one: `__mirror_offsets`
+may lose that, and keep an older one. A map goes on only at exactly this position:
 
     | the head's              | goes on | else                                                    |
     | ----------------------- | ------- | ------------------------------------------------------- |
@@ -138,6 +139,7 @@ def new_map(
         position.offset,
         number,
         number,
+        start,
         tail=_tail(position),
         lacks_start=lacks_start,
     )
@@ -177,7 +179,9 @@ def grown_map(
         assert last is not None
     parts = extended(last, runs, PART_RUNS)
     number = parts[-1].number
-    head = replace(head, position=position.offset, last=number, tail=_tail(position))
+    head = replace(
+        head, position=position.offset, last=number, end=parts[-1].end, tail=_tail(position)
+    )
     records: list[OffsetRecord] = [*before, *map(MapPart, parts if runs else ()), head]
     return MapChange(records, KnownMap(head, parts[-1], (known.numbers[0], number)))
 
