@@ -76,6 +76,12 @@ def test_transforms_are_stored_with_the_flow() -> None:
 
 
 TIMED = TRANSFORMS
+ROUTED = {
+    "transforms": "r",
+    "transforms.r.type": "org.apache.kafka.connect.transforms.RegexRouter",
+    "transforms.r.regex": ".*",
+    "transforms.r.replacement": "x",
+}
 MASKED = {
     "transforms": "m",
     "transforms.m.type": "MaskField$Value",
@@ -88,7 +94,7 @@ IN_TRANSACTIONS = {"transaction.producer": "true"}
 GROUPS, MAP = "sync.group.offsets.enabled", "twinlog.offset.map"
 
 
-@pytest.mark.parametrize("transforms", [TIMED, QUERY])
+@pytest.mark.parametrize("transforms", [TIMED, ROUTED, QUERY])
 @pytest.mark.parametrize("name", [GROUPS, MAP])
 def test_what_cannot_be_translated_is_refused(transforms: dict[str, str], name: str) -> None:
     """Goal: nobody relies on a map that is not recorded."""
@@ -109,6 +115,7 @@ def test_what_cannot_be_translated_is_refused(transforms: dict[str, str], name: 
         ({**MASKED, GROUPS: "true"}, True),
         ({**MASKED, GROUPS: "true", "emit.checkpoints.enabled": "false"}, True),
         ({**TIMED, "enabled": "false", MAP: "true"}, False),
+        ({**ROUTED, "enabled": "false", MAP: "true"}, False),
         ({**QUERY, "enabled": "false", GROUPS: "true"}, False),
     ],
 )

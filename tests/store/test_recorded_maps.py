@@ -188,18 +188,14 @@ def test_a_map_with_a_head_is_of_the_topics_that_are_copied(
     async def partitions(*_: object) -> int:
         return 1
 
-    async def stored(_: object, places: object) -> dict[int, StoredOffsets]:
-        asked.append(places)
+    async def stored(_: object, __: object) -> dict[int, StoredOffsets]:
         return found
 
-    asked: list[object] = []
     monkeypatch.setattr(recorded_maps, "partition_count", partitions)
     monkeypatch.setattr(recorded_maps, "read_offsets", stored)
 
-    def read(*, is_routed: bool = False) -> dict[TopicPartition, RecordedMap]:
-        return asyncio.run(
-            read_headed_maps(cast("KafkaCluster", None), [TOPIC], is_routed=is_routed)
-        )
+    def read() -> dict[TopicPartition, RecordedMap]:
+        return asyncio.run(read_headed_maps(cast("KafkaCluster", None), [TOPIC]))
 
     maps = read()
     assert maps.keys() == ({TopicPartition("orders", 0)} if mapped else set())
@@ -210,14 +206,9 @@ def test_a_map_with_a_head_is_of_the_topics_that_are_copied(
         assert recorded.follows_another, "the map of its first parts was given up"
         assert recorded_translation([TOPIC], maps).passed == maps.keys()
         assert recorded.runs.runs == [*chunk.runs]
-    # Elsewhere it is recorded that others' records were routed to the remote partition.
     whole = replace(chunk, number=0, start=Ends(Offset(0), Offset(0)))
     first = replace(head, first=0, last=0, end=whole.end)
     found[0] = StoredOffsets(headed={NAME: HeadedMap(head=first, chunks=[whole])})
     assert not recorded_translation([TOPIC], read()).passed
-    found[3] = StoredOffsets(shared={TopicPartition("a.orders", 0)})
-    assert not read(is_routed=True)
-    assert asked[-1] is None
     found[0] = StoredOffsets(headed={NAME: HeadedMap(head=None, reason="lost")})
-    del found[3]
     assert not read()

@@ -48,7 +48,6 @@ from twinlog.mirror.transform_chain import (
     has_router,
     has_transforms,
     is_transform_property,
-    names_topics_by_time,
     parse_transforms,
     wrong_transforms,
 )
@@ -56,7 +55,8 @@ from twinlog.mirror.transform_options import WrongProperty
 
 _GROUPS: Final = "sync.group.offsets.enabled"
 NO_MAP: Final = (
-    "expected false, since offsets are not translated for a query, a function, or TimestampRouter"
+    "expected false, since offsets are not translated for a query, a function, or transforms that "
+    "route records (RegexRouter, TimestampRouter)"
 )
 _ALIASES: Final = ("source.cluster.alias", "target.cluster.alias")
 
@@ -207,10 +207,11 @@ def records_map_of(values: Mapping[str, str], settings: FlowSettings) -> bool:
 def may_record_map(values: Mapping[str, str]) -> bool:
     """Whether a flow with transforms of these properties, by MirrorMaker 2's names, can do so.
 
-    What a query or function makes of a record may depend on others, and be anywhere. Topics that
-    are named by time may be remote ones of other topics, which would have to be recorded for each.
+    What a query or function makes of a record may depend on others, and be anywhere. Records that
+    are routed may go to the remote topic of another one, and a group that goes on there between two
+    of its own records has not read them.
     """
-    return not has_dataframe_transform(values) and not names_topics_by_time(values)
+    return not has_dataframe_transform(values) and not has_router(values)
 
 
 def impossible_maps(values: Mapping[str, str], settings: FlowSettings) -> Sequence[str]:

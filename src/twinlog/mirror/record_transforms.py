@@ -493,11 +493,6 @@ def is_router(class_name: str) -> bool:
     return class_name.strip().removeprefix(TRANSFORMS_PACKAGE) in _ROUTERS
 
 
-def is_timestamp_router(class_name: str) -> bool:
-    """Whether a transform of this class names topics by the timestamps of records."""
-    return class_name.strip().removeprefix(TRANSFORMS_PACKAGE) == "TimestampRouter"
-
-
 def is_uniform_predicate(class_name: str) -> bool:
     """Whether a predicate depends on nothing of a record but its topic and partition."""
     return class_name.strip().removeprefix(PREDICATES_PACKAGE) in _UNIFORM_PREDICATES

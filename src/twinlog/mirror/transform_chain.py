@@ -34,7 +34,6 @@ from twinlog.mirror.record_transforms import (
     Transform,
     applied,
     is_router,
-    is_timestamp_router,
     is_uniform_predicate,
     is_uniform_transform,
     predicate_named,
@@ -158,15 +157,9 @@ def has_transforms(values: Mapping[str, str]) -> bool:
 
 
 def has_router(values: Mapping[str, str]) -> bool:
-    """Whether a transform of a flow with these properties, which can be read, routes records."""
+    """Whether a transform of a flow with these properties routes records."""
     names = _list(values, TRANSFORMS) if has_transforms(values) else []
-    return any(is_router(values[f"{TRANSFORMS}.{name}.type"]) for name in names)
-
-
-def names_topics_by_time(values: Mapping[str, str]) -> bool:
-    """Whether transforms of these properties, which can be read, name topics by the time."""
-    names = _list(values, TRANSFORMS) if has_transforms(values) else []
-    return any(is_timestamp_router(values.get(f"{TRANSFORMS}.{name}.type", "")) for name in names)
+    return any(is_router(values.get(f"{TRANSFORMS}.{name}.type", "")) for name in names)
 
 
 def parse_transforms(values: Mapping[str, str]) -> TransformChain:

@@ -45,10 +45,7 @@ _LOST: Final = (
     "the target has lost records that were copied (the partition is FAILED), and may have others "
     "at their offsets"
 )
-_UNMAPPED: Final = (
-    "no map of this partition is recorded yet, or records of other topics are routed to its remote "
-    "topic"
-)
+_UNMAPPED: Final = "no map of this partition is recorded yet, or it has lost its last part"
 _TEXTS: Final[Mapping[tuple[Direction, MapAnswer], str]] = {
     (Direction.TO_TARGET, MapAnswer.RECORD): "",
     (Direction.TO_TARGET, MapAnswer.NEXT): (

@@ -64,7 +64,7 @@ async def read_maps(
 
 
 async def read_headed_maps(
-    destination: KafkaCluster, topics: Collection[MirrorTopic], *, is_routed: bool
+    destination: KafkaCluster, topics: Collection[MirrorTopic]
 ) -> dict[TopicPartition, RecordedMap]:
     """The maps of a flow that writes in transactions, as they are committed now.
 
@@ -74,24 +74,16 @@ async def read_headed_maps(
     Args:
         destination: the flow's cluster.
         topics: topics of one flow.
-        is_routed: whether its transforms may route records to the remote topics of others. Each
-            state partition names those to which it has.
 
     Returns:
-        A partition without a map, or with one that cannot be read, is missing. So is one whose
-        remote partition has records of others: between two of its own records there may be some
-        that a group has not read.
+        A partition without a map, or with one that cannot be read, is missing.
 
     Raises:
         TwinlogError: they cannot be read now.
     """
-    stored = await _stored(destination, topics, reads_all=is_routed)
-    shared = {remote for offsets, _ in stored for remote in offsets.shared}
     maps: dict[TopicPartition, RecordedMap] = {}
-    for offsets, partitions in stored:
+    for offsets, partitions in await _stored(destination, topics):
         for name, topic in partitions:
-            if topic.on_destination(name) in shared:
-                continue
             headed = offsets.headed.get(name)
             if headed is None or (head := headed.head) is None or not _is_of(head.route, topic):
                 continue
@@ -136,17 +128,17 @@ def recorded_translation(
 
 
 async def _stored(
-    destination: KafkaCluster, topics: Collection[MirrorTopic], *, reads_all: bool = False
+    destination: KafkaCluster, topics: Collection[MirrorTopic]
 ) -> list[tuple[StoredOffsets, Collection[tuple[MirrorPartition, MirrorTopic]]]]:
-    """What the state partitions of these topics hold, or all do, with the topics' partitions."""
+    """What the state partitions of these topics hold, with the topics' partitions."""
     count = await partition_count(destination, OFFSETS_TOPIC)
     if count is None:
         # A broker that is behind knows no map of any flow, and nothing would count as copied.
         await confirm_absent(destination, OFFSETS_TOPIC)
         return []
     owned = owners(topics, count)
-    stored = await read_offsets(destination, None if reads_all else sorted(owned)) if owned else {}
-    return [(offsets, owned.get(place, ())) for place, offsets in stored.items()]
+    stored = await read_offsets(destination, sorted(owned)) if owned else {}
+    return [(offsets, owned[place]) for place, offsets in stored.items()]
 
 
 async def read_ends(

@@ -40,26 +40,20 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 SECONDS = 90.0
 PACKAGE = "org.apache.kafka.connect.transforms."
 MAP = {"twinlog.offset.map": "true"}
-ROUTED = {
-    "transforms": "drop, route, mask",
+DROPPING = {
+    "transforms": "drop, mask",
     "transforms.drop.type": f"{PACKAGE}Filter",
     "transforms.drop.predicate": "skipped",
-    "transforms.route.type": f"{PACKAGE}RegexRouter",
-    "transforms.route.regex": "(.*)",
-    "transforms.route.replacement": "vip-$1",
-    "transforms.route.predicate": "important",
     "transforms.mask.type": f"{PACKAGE}MaskField$Value",
     "transforms.mask.fields": "secret",
-    "predicates": "skipped, important",
+    "predicates": "skipped",
     "predicates.skipped.type": f"{PACKAGE}predicates.HasHeaderKey",
     "predicates.skipped.name": "skip",
-    "predicates.important.type": f"{PACKAGE}predicates.HasHeaderKey",
-    "predicates.important.name": "vip",
     "value.converter": "org.apache.kafka.connect.json.JsonConverter",
     "value.converter.schemas.enable": "false",
     **MAP,
 }
-"""See `numbers_written_to`: of each 35 numbers 7 are dropped, and 4 of the others are routed."""
+"""See `numbers_written_to`: of each 5 numbers one is dropped."""
 IN_TRANSACTIONS = {"transaction.producer": "true", **MAP}
 
 
@@ -163,9 +157,9 @@ def check_map(pair: Pair, flow: str, topic: str, partition: int, *, start: int =
 
 
 def test_each_offset_is_translated_though_lanes_are_killed(pair: Pair, tmp_path: Path) -> None:
-    """Goal: kill -9 at random moments, records that are dropped or routed: the map is exact."""
+    """Goal: kill -9 at random moments, records that are dropped: the map is exact."""
     flow, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
-    asyncio.run(made(pair, flow, topic, ROUTED))
+    asyncio.run(made(pair, flow, topic, DROPPING))
     source, destination = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
     rng = random.Random(11)
     writing = numbers_written_to(source, topic)
@@ -184,7 +178,7 @@ def test_each_offset_is_translated_though_lanes_are_killed(pair: Pair, tmp_path:
                 running.kill(node)
             committed = writing.end()
             running.start("last")
-            wanted = sum(1 for number in committed if number % 5 and number % 7)
+            wanted = sum(1 for number in committed if number % 5)
             until(lambda: count(destination, f"a.{topic}") >= wanted, SECONDS, f"{wanted} records")
             assert count(destination, f"a.{topic}") == wanted
             for partition in range(PARTITIONS):

@@ -97,6 +97,41 @@ def test_a_position_of_a_former_flow_is_no_beginning() -> None:
     asyncio.run(body())
 
 
+IN_TRANSACTIONS = {
+    "mirror.kind": "transactional",
+    "mirror.flow.source.cluster.alias": "a",
+    "mirror.flow.target.cluster.alias": "b",
+    "mirror.flow.transaction.producer": "true",
+}
+WITH_MAP = {**IN_TRANSACTIONS, "mirror.flow.twinlog.offset.map": "true"}
+
+
+def test_partitions_are_located_again_if_no_map_is_recorded_any_more() -> None:
+    """Goal: no head stays where nothing is copied while the map is off."""
+
+    async def body() -> None:
+        engine, partition = _started()
+        engine.configure(WITH_MAP)
+        engine._located(partition, TransactionalQueue(Offset(9), LeaderEpoch(-1)))
+        engine.configure({**WITH_MAP, "mirror.flow.groups": "g"})
+        assert partition.sequence is not None
+        engine.configure(IN_TRANSACTIONS)
+        assert partition.sequence is None
+        # Also one that is being located meanwhile.
+        engine.configure(WITH_MAP)
+
+        async def locate(*_: object, **options: bool) -> Mapping[MirrorPartition, object]:
+            assert options["is_mapped"]
+            engine.configure(IN_TRANSACTIONS)
+            return {partition.name: TransactionalQueue(Offset(9), LeaderEpoch(-1))}
+
+        writers: Any = SimpleNamespace(locate=locate)
+        found = await engine._find_positions(writers, {partition: Offset(0)})
+        assert isinstance(found[partition.name], NotLocated)
+
+    asyncio.run(body())
+
+
 def test_two_topics_that_are_copied_to_one_are_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: neither goes on at the other's position; the flow's other topics do."""
     located: list[MirrorPartition] = []

@@ -289,12 +289,11 @@ def test_a_map_is_refused_where_records_are_lost(located: Located) -> None:
 def test_a_map_that_is_not_wanted_any_more_is_dropped(located: Located) -> None:
     """Goal: no reader takes it for one that reaches the position."""
     located(is_mapped=True)
-    assert located.mapped
+    assert located.head()
     owner, fake = located.owner()
 
     async def write() -> None:
-        await owner.locate("m", {NAME: ToBegin(ROUTE, Offset(0))})
-        assert not fake.written, "nothing is asked or written for it before"
+        await owner.locate("m", {NAME: ToBegin(ROUTE, Offset(0))}, is_mapped=True)
         at = replace(position(1), fence=owner._fences)
         await owner.write({}, {NAME: at})
         assert fake.mapped
@@ -307,6 +306,17 @@ def test_a_map_that_is_not_wanted_any_more_is_dropped(located: Located) -> None:
     asyncio.run(write())
     located.keep([batch for batches in fake.mapped for batch in batches])
     assert not any(isinstance(one, MapHead) for one in located.mapped)
+
+
+def test_a_map_that_is_not_wanted_is_dropped_though_nothing_is_copied(located: Located) -> None:
+    """Goal: a map that is off and on again does not go on: others may have written meanwhile."""
+    located(is_mapped=True)
+    assert located.head()
+    assert _start(located()) == 0
+    assert not any(isinstance(one, MapHead) for one in located.mapped)
+    owner, fake = located.owner()
+    asyncio.run(owner.locate("m", {NAME: ToBegin(ROUTE, Offset(0))}))
+    assert not fake.written, "nothing is written for it again"
 
 
 def test_an_offset_of_an_operator_is_dated_when_it_is_first_read(located: Located) -> None:

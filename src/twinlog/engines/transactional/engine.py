@@ -146,7 +146,16 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         except UserError as error:
             self._rules, self._unreadable = None, f"the flow's settings cannot be read: {error}"
         else:
+            was_mapped = self._is_mapped
             self._rules = _Rules(rules, transforms, records_map(properties))
+            if was_mapped and not self._is_mapped:
+                # Where nothing is copied, no transaction drops the map.
+                for partition, _ in self._flow.copying:
+                    self._flow.locate_again(partition, "no map of offsets is recorded any more")
+
+    @property
+    def _is_mapped(self) -> bool:
+        return self._rules is not None and self._rules.is_mapped
 
     # ---- locating ------------------------------------------------------------------------------
 
@@ -179,12 +188,16 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         }
         results: dict[MirrorPartition, TransactionalQueue | NotLocated] = {**shared}
         if to_locate:
+            is_mapped = self._is_mapped
             located = await writers.locate(
                 self._mirror,
                 to_locate,
                 passes_lost=self._flow.passes_lost,
-                is_mapped=self._rules is not None and self._rules.is_mapped,
+                is_mapped=is_mapped,
             )
+            if is_mapped and not self._is_mapped:  # the map is to be dropped
+                reason = NotLocated("the flow's settings have changed; locating it again")
+                located = dict.fromkeys(to_locate, reason)
             results.update(located)
         return results
 
@@ -287,7 +300,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
             positions: dict[MirrorPartition, SourcePosition] = {}
             for p, queue in taken:
                 output, first = outputs[p.name], len(batches.get(p.destination, ()))
-                positions[p.name] = position_behind(p, queue, output, first, rules.flow)
+                positions[p.name] = position_behind(p, queue, output, first)
                 for key, built in output.batches.items():
                     batches[key] += built
             if positions:

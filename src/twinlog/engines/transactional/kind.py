@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from twinlog.engines.base import EnginesOfKind, LaneContext
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.types import TopicPartition
-from twinlog.mirror.flow import may_route, records_map
+from twinlog.mirror.flow import records_map
 from twinlog.mirror.recorded_map import RecordedMap
 from twinlog.mirror.settings import KIND, TRANSACTIONAL
 from twinlog.mirror.translation import Translation
@@ -54,4 +54,4 @@ async def read_flow_maps(
         return await read_maps(destination, topics)
     if not records_map(properties):
         return {}
-    return await read_headed_maps(destination, topics, is_routed=may_route(properties))
+    return await read_headed_maps(destination, topics)

@@ -10,7 +10,6 @@ from twinlog.engines.transactional.writers import TransactionalWriters
 from twinlog.engines.translated.partitions import FlowPartition
 from twinlog.kafka.log.records import Encoded
 from twinlog.kafka.types import Offset, TopicPartition
-from twinlog.mirror.flow import FlowRules
 from twinlog.mirror.plan import Data
 from twinlog.mirror.sequence_plan import SourceRun
 from twinlog.store.offset_records import Route
@@ -67,19 +66,11 @@ def copied_to(partition: TransactionalPartition) -> Offset | None:
     return None if begin is None else Offset(begin)
 
 
-def _may_be_remote(topic: str, flow: FlowRules) -> bool:
-    """Whether a topic of the target may be the remote one of a topic of the flow, by its name."""
-    alias, policy = flow.settings.source_cluster_alias, flow.policy
-    keeps_name = policy.format_remote_topic(alias, topic) == topic
-    return keeps_name or policy.topic_source(topic) == alias
-
-
 def position_behind(
     partition: TransactionalPartition,
     queue: TransactionalQueue,
     output: PartitionOutput,
     first: int,
-    flow: FlowRules,
 ) -> SourcePosition:
     """The position behind what a partition has in a transaction.
 
@@ -88,14 +79,12 @@ def position_behind(
         queue: where it was taken from.
         output: what it has in the transaction.
         first: which of the transaction's batches of the remote partition is its first one.
-        flow: the flow's rules.
     """
     copies = None
     elsewhere = [key for key in output.batches if key != partition.destination]
     if output.sources is not None:
         count = len(output.batches.get(partition.destination, ()))
-        shared = [key for key in elsewhere if _may_be_remote(key.topic, flow)]
-        copies = Copies(queue.recorded, output.sources, first, count, shared)
+        copies = Copies(queue.recorded, output.sources, first, count)
     return SourcePosition(
         partition.destination,
         route_of(partition),

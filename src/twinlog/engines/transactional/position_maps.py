@@ -8,8 +8,8 @@ is recorded in `__mirror_offsets`, in the transaction that writes the copies and
                                                      head: complete up to source offset 12
 
 So all three are committed or aborted together, and the map always reaches the position. The *head*
-names the position, its tail, and the parts that hold, with the end of the last one: `__mirror_offsets`
-may lose that, and keep an older one. A map goes on only at exactly this position:
+names the position, its tail, and the parts that hold, with the end of the last one: a loss of what
+`__mirror_offsets` ends with may leave an older one. A map goes on only at exactly this position:
 
     | the head's              | goes on | else                                                    |
     | ----------------------- | ------- | ------------------------------------------------------- |
@@ -23,8 +23,10 @@ Otherwise it begins anew at the position, behind the end of the remote log, unde
 parts. What is below is not translated then (`lacks_start`): its copies are somewhere, and the map
 does not know where. What was not recorded is never guessed.
 
-Copies that transforms route elsewhere are in no map, and neither are those that several rows of a
-query may make of a record (`mirror.flow.records_map`).
+A flow has no map if its transforms may route records, or if it has a query or a function
+(`mirror.flow.records_map`): records of others may be between two copies of a partition then. Where
+it has none any more, its head is dropped with the next transaction or location, before a later map
+could go on behind such records.
 """
 
 import logging
@@ -111,6 +113,11 @@ def breach(known: KnownMap, position: SourcePosition) -> str | None:
     if head.tail != _tail(position):
         return "the position is not the one that was committed with it"
     return None
+
+
+def holds(known: KnownMap, position: SourcePosition, *, is_mapped: bool) -> bool:
+    """Whether what is recorded of a map can stay, at a position that was found."""
+    return breach(known, position) is None if is_mapped else known.head is None
 
 
 def new_map(

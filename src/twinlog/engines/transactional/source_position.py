@@ -40,8 +40,6 @@ class Copies(NamedTuple):
     """Which of the transaction's batches of the remote partition is the first one with them."""
     batches: int
     """How many batches these are."""
-    shared: Collection[TopicPartition] = ()
-    """Other partitions that get records of it, and may be remote ones of other topics."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,10 +42,10 @@ from twinlog.engines.transactional.position_maps import (
     NO_MAP,
     KnownMap,
     MapChange,
-    breach,
     changed_maps,
     dropped_map,
     grown_map,
+    holds,
     known_maps,
     record_batches,
 )
@@ -231,7 +231,7 @@ class TransactionalWriters:
                 )
                 # Also where an operator has committed an offset: from now on it is dated.
                 is_stored = here is not None and is_dated(here) and lost_of(here) is None
-                goes_on = not is_mapped or breach(self._maps.get(name, NO_MAP), position) is None
+                goes_on = holds(self._maps.get(name, NO_MAP), position, is_mapped=is_mapped)
                 if not is_stored or begun.get(name) != position.begun(name) or not goes_on:
                     new[name] = position
             beginning = [name for name, here in found.items() if here is None]
@@ -543,9 +543,7 @@ class TransactionalWriters:
         """
         own = {one.remote for one in positions.values()}
         routed = {*batches} - own - self._shared
-        named = {key for one in positions.values() if one.copies for key in one.copies.shared}
-        shared = routed.intersection(by_remote(self._begun or {})) if routed else set()
-        return shared | (named - self._shared)
+        return routed.intersection(by_remote(self._begun or {})) if routed else set()
 
     async def seal(
         self, partitions: Mapping[MirrorPartition, Sealing]
