@@ -25,8 +25,17 @@ from twinlog.mirror.recorded_map import RecordedMap
 from twinlog.mirror.sequence_plan import SequencePlan
 from twinlog.store import recorded_maps
 from twinlog.store.config_records import MirrorTopic
-from twinlog.store.offset_log import HeadedMap, StoredOffsets
-from twinlog.store.offset_records import LostCopies, MapChunk, MapHead, Route, StoredPlan
+from twinlog.store.offset_log import HeadedRecords, StoredOffsets
+from twinlog.store.offset_records import (
+    LostCopies,
+    MapChunk,
+    MapHead,
+    MapPart,
+    OffsetRecord,
+    Route,
+    StoredPlan,
+    encode,
+)
 from twinlog.store.recorded_maps import (
     read_ends,
     read_headed_maps,
@@ -35,6 +44,7 @@ from twinlog.store.recorded_maps import (
     recorded_translation,
 )
 from twinlog.store.state_records import LastMirrored
+from twinlog.store.topic_reader import ControlRecord
 
 TOPIC = MirrorTopic(
     mirror="flow",
@@ -166,6 +176,14 @@ def test_only_what_no_broker_knows_is_no_map(monkeypatch: pytest.MonkeyPatch) ->
     assert asked == ["__mirror_offsets", "__mirror_offsets"]
 
 
+def _headed(head: MapHead, *chunks: MapChunk) -> StoredOffsets:
+    def record(one: OffsetRecord) -> ControlRecord:
+        return ControlRecord(0, 0, 0, *encode(one))
+
+    parts = {chunk.number: record(MapPart(chunk)) for chunk in chunks}
+    return StoredOffsets(headed={NAME: HeadedRecords(record(head), parts)})
+
+
 @pytest.mark.parametrize(
     ("change", "mapped"),
     [
@@ -181,9 +199,7 @@ def test_a_map_with_a_head_is_of_the_topics_that_are_copied(
     """Goal: maps of former topics, and those whose parts are lost, give no translation."""
     chunk = MapChunk(NAME, 2, Ends(Offset(5), Offset(1)), (Run(Offset(6), Offset(3), 2),))
     head = replace(MapHead(NAME, ROUTE, Offset(9), 2, 2, chunk.end), **change)
-    found: dict[int, StoredOffsets] = {
-        0: StoredOffsets(headed={NAME: HeadedMap(head=head, chunks=[chunk])})
-    }
+    found = {0: _headed(head, chunk)}
 
     async def partitions(*_: object) -> int:
         return 1
@@ -208,7 +224,7 @@ def test_a_map_with_a_head_is_of_the_topics_that_are_copied(
         assert recorded.runs.runs == [*chunk.runs]
     whole = replace(chunk, number=0, start=Ends(Offset(0), Offset(0)))
     first = replace(head, first=0, last=0, end=whole.end)
-    found[0] = StoredOffsets(headed={NAME: HeadedMap(head=first, chunks=[whole])})
+    found[0] = _headed(first, whole)
     assert not recorded_translation([TOPIC], read()).passed
-    found[0] = StoredOffsets(headed={NAME: HeadedMap(head=None, reason="lost")})
+    found[0] = _headed(head)
     assert not read()

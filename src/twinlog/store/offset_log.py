@@ -61,10 +61,66 @@ class HeadedMap:
     head: MapHead | None
     """None: nothing of it holds; `reason` has why, if it was recorded at all."""
     chunks: Sequence[MapChunk] = ()
-    """The parts that the head names, in order."""
+    """Parts that the head names, in order, up to the last one."""
     numbers: tuple[int, int] = (0, -1)
     """The lowest and the highest number of a part that is stored, of former maps as well."""
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadedRecords:
+    """The records of such a map as they are stored: most readers want nothing, or the end, of it.
+
+    A map may have a million runs. What is wrong with it concerns its partition alone.
+    """
+
+    head: ControlRecord | None
+    parts: Mapping[int, ControlRecord]
+
+    def end(self) -> HeadedMap:
+        """The map, with its last part only: the others are not decoded."""
+        return self._decoded(is_whole=False)
+
+    def whole(self) -> HeadedMap:
+        """The map with all parts that follow each other, up to its end.
+
+        It takes some seconds for a million runs, so it is not for an event loop.
+        """
+        return self._decoded(is_whole=True)
+
+    def _decoded(self, *, is_whole: bool) -> HeadedMap:
+        numbers = (min(self.parts, default=0), max(self.parts, default=-1))
+        head, reason = None, ""
+        if self.head is not None:
+            try:
+                head = decode(self.head.key, self.head.value)
+            except ProtocolError as error:
+                reason = str(error)
+        if not isinstance(head, MapHead):
+            return HeadedMap(head=None, numbers=numbers, reason=reason)
+        chunks: list[MapChunk] = []
+        for number in range(head.last, (head.first if is_whole else head.last) - 1, -1):
+            chunk = self._chunk(number)
+            if chunk is None or chunk.end != (chunks[-1].start if chunks else head.end):
+                break
+            chunks.append(chunk)
+        if not chunks:
+            reason = f"part {head.last} is missing in {OFFSETS_TOPIC}, or older than its head"
+            return HeadedMap(head=None, numbers=numbers, reason=reason)
+        if is_whole and chunks[-1].number != head.first:
+            head = replace(head, lacks_start=True)
+        return HeadedMap(head=head, chunks=chunks[::-1], numbers=numbers)
+
+    def _chunk(self, number: int) -> MapChunk | None:
+        """A part; None if it is missing, or cannot be read."""
+        record = self.parts.get(number)
+        if record is None:
+            return None
+        try:
+            part = decode(record.key, record.value)
+        except ProtocolError:
+            return None
+        return part.chunk if isinstance(part, MapPart) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +134,8 @@ class StoredOffsets:
     """Partitions whose positions are committed offsets."""
     shared: Collection[TopicPartition] = ()
     """Of the destination: several source partitions have written there in transactions."""
-    headed: Mapping[MirrorPartition, HeadedMap] = field(default_factory=dict)
-    """The maps of partitions whose flows write in transactions."""
+    headed: Mapping[MirrorPartition, HeadedRecords] = field(default_factory=dict)
+    """The maps of partitions whose flows write in transactions, not decoded."""
     owner: str | None = None
     """The last takeover."""
     producer_id: int | None = None
@@ -197,54 +253,20 @@ def fold_offsets(
     )
 
 
-def _headed_maps(
-    records: Iterable[ControlRecord],
-) -> Mapping[MirrorPartition, HeadedMap]:
-    """The maps that have heads; what is wrong with one concerns its partition alone."""
-    heads: dict[MirrorPartition, MapHead] = {}
-    parts = defaultdict[MirrorPartition, dict[int, MapChunk | None]](dict)
-    troubles: dict[MirrorPartition, str] = {}
+def _headed_maps(records: Iterable[ControlRecord]) -> Mapping[MirrorPartition, HeadedRecords]:
+    """The maps that have heads; nothing but their keys is decoded."""
+    heads: dict[MirrorPartition, ControlRecord] = {}
+    parts = defaultdict[MirrorPartition, dict[int, ControlRecord]](dict)
     for record in records:
         key = headed_map_of(record.key)
         if key is None:  # of a newer version
             continue
         name, number = key
-        found = None
-        try:
-            found = decode(record.key, record.value)
-        except ProtocolError as error:
-            if number is None:
-                troubles[name] = str(error)
-        if isinstance(found, MapHead):
-            heads[name] = found
-        if number is not None:
-            parts[name][number] = found.chunk if isinstance(found, MapPart) else None
-    return {
-        name: _headed_map(heads.get(name), parts[name], troubles.get(name, ""))
-        for name in {*heads, *parts, *troubles}
-    }
-
-
-def _headed_map(
-    head: MapHead | None, parts: Mapping[int, MapChunk | None], trouble: str
-) -> HeadedMap:
-    numbers = (min(parts, default=0), max(parts, default=-1))
-    if head is None:
-        return HeadedMap(head=None, numbers=numbers, reason=trouble)
-    chunks: list[MapChunk] = []
-    for number in range(head.first, head.last + 1):
-        chunk = parts.get(number)
-        if chunk is None:
-            reason = f"part {number} is missing in {OFFSETS_TOPIC}, or cannot be read"
-            return HeadedMap(head=None, numbers=numbers, reason=reason)
-        if chunks and chunk.start != chunks[-1].end:
-            reason = f"part {number} in {OFFSETS_TOPIC} does not follow the one before it"
-            return HeadedMap(head=None, numbers=numbers, reason=reason)
-        chunks.append(chunk)
-    if not chunks or chunks[-1].end != head.end:
-        reason = f"its last part in {OFFSETS_TOPIC} is an older one than its head"
-        return HeadedMap(head=None, numbers=numbers, reason=reason)
-    return HeadedMap(head=head, chunks=chunks, numbers=numbers)
+        if number is None:
+            heads[name] = record
+        else:
+            parts[name][number] = record
+    return {name: HeadedRecords(heads.get(name), parts[name]) for name in {*heads, *parts}}
 
 
 async def read_offsets(

@@ -397,19 +397,24 @@ def mirror_of(key: bytes | None) -> str | None:
             return None
 
 
+_OF_BEGUN: Final = encode_json(["begun"])[:-1]
+_OF_MAPS: Final = tuple(encode_json([kind])[:-1] for kind in ("head", "part"))
+_OF_TRANSACTIONS: Final = (_OF_BEGUN, encode_json(["shared"])[:-1], *_OF_MAPS)
+
+
 def is_begun(key: bytes | None) -> bool:
     """Whether a key is that of a `BegunPartition`."""
-    return _is_of(key, "begun")
+    return (key or b"").startswith(_OF_BEGUN)
 
 
 def is_of_transactions(key: bytes | None) -> bool:
     """Whether a key is that of a record which only flows that write in transactions have."""
-    return any(_is_of(key, kind) for kind in ("begun", "shared", "head", "part"))
+    return (key or b"").startswith(_OF_TRANSACTIONS)
 
 
 def is_of_map_with_head(key: bytes | None) -> bool:
     """Whether a key is that of a `MapHead` or a `MapPart`."""
-    return _is_of(key, "head") or _is_of(key, "part")
+    return (key or b"").startswith(_OF_MAPS)
 
 
 def headed_map_of(key: bytes | None) -> tuple[MirrorPartition, int | None] | None:
@@ -425,10 +430,6 @@ def headed_map_of(key: bytes | None) -> tuple[MirrorPartition, int | None] | Non
             return MirrorPartition(mirror, topic, partition), number
         case _:
             return None
-
-
-def _is_of(key: bytes | None, kind: str) -> bool:
-    return (key or b"").startswith(encode_json([kind])[:-1])
 
 
 def _chunk_fields(chunk: MapChunk) -> dict[str, Any]:

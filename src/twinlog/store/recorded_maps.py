@@ -4,7 +4,8 @@
 They say nothing about the present ones, so the route of each plan is compared.
 """
 
-from collections.abc import Collection, Mapping
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
@@ -16,7 +17,13 @@ from twinlog.mirror.recorded_map import RecordedMap
 from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.control_topics import partition_count
-from twinlog.store.offset_log import OFFSETS_TOPIC, StoredOffsets, read_offsets, whole_map
+from twinlog.store.offset_log import (
+    OFFSETS_TOPIC,
+    HeadedRecords,
+    StoredOffsets,
+    read_offsets,
+    whole_map,
+)
 from twinlog.store.offset_records import Route, StoredPlan
 from twinlog.store.partition_counts import known_partition_count
 from twinlog.store.snapshot import owners
@@ -81,20 +88,34 @@ async def read_headed_maps(
     Raises:
         TwinlogError: they cannot be read now.
     """
+    stored = await _stored(destination, topics)
+    wanted = [
+        (offsets.headed[name], name, topic)
+        for offsets, partitions in stored
+        for name, topic in partitions
+        if name in offsets.headed
+    ]
+    # A map may have a million runs, and the event loop has heartbeats to send.
+    return await asyncio.to_thread(_decoded, wanted) if wanted else {}
+
+
+def _decoded(
+    stored: Iterable[tuple[HeadedRecords, MirrorPartition, MirrorTopic]],
+) -> dict[TopicPartition, RecordedMap]:
+    """The maps of partitions; those that cannot be read are missing."""
     maps: dict[TopicPartition, RecordedMap] = {}
-    for offsets, partitions in await _stored(destination, topics):
-        for name, topic in partitions:
-            headed = offsets.headed.get(name)
-            if headed is None or (head := headed.head) is None or not _is_of(head.route, topic):
-                continue
-            maps[name.source] = RecordedMap(
-                whole_map(headed.chunks),
-                head.position,
-                pending=False,
-                lacks_start=head.lacks_start,
-                lost=head.lost,
-                follows_another=head.first > 0,
-            )
+    for records, name, topic in stored:
+        headed = records.whole()
+        if (head := headed.head) is None or not _is_of(head.route, topic):
+            continue
+        maps[name.source] = RecordedMap(
+            whole_map(headed.chunks),
+            head.position,
+            pending=False,
+            lacks_start=head.lacks_start,
+            lost=head.lost,
+            follows_another=head.first > 0,
+        )
     return maps
 
 

@@ -314,13 +314,13 @@ def test_a_map_with_a_part_that_is_lost_begins_anew(pair: Pair, tmp_path: Path) 
 
 
 async def lose_part(pair: Pair, flow: str, topic: str) -> None:
-    """Write a tombstone for the first part of the map of partition 0."""
+    """Write a tombstone for the last part of the map of partition 0."""
     name = MirrorPartition(flow, topic, 0)
     async with client(pair.destination) as cluster:
         stored = await read_offsets(cluster)
         (place,) = (number for number, one in stored.items() if name in one.headed)
-        head = stored[place].headed[name].head
+        head = stored[place].headed[name].end().head
         assert head is not None
-        entry = Entry(OFFSETS_TOPIC, place, *encode(DroppedPart(name, head.first)))
+        entry = Entry(OFFSETS_TOPIC, place, *encode(DroppedPart(name, head.last)))
         answers = await append(cluster, [entry], acks=ALL)
     assert all(isinstance(answer, int) for answer in answers.values())

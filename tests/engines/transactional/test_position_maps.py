@@ -32,6 +32,7 @@ from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartiti
 from twinlog.kafka.types import Sequence as SequenceNumber
 from twinlog.mirror.offset_runs import Ends, Run
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.store import offset_log
 from twinlog.store.offset_log import fold_offsets
 from twinlog.store.offset_records import (
     PART_RUNS,
@@ -86,7 +87,7 @@ class Log:
         return known_maps(fold_offsets(self.records)).get(NAME, NO_MAP)
 
     def runs(self) -> list[Run]:
-        chunks = fold_offsets(self.records).headed[NAME].chunks
+        chunks = fold_offsets(self.records).headed[NAME].whole().chunks
         return [run for chunk in chunks for run in chunk.runs]
 
     def spoil(self, record: OffsetRecord) -> None:
@@ -235,6 +236,43 @@ def test_what_cannot_be_read_concerns_its_partition_alone(spoiled: str) -> None:
     assert again.head is not None
     assert again.head.first == (0 if spoiled == "no part" else 1)
     assert not log.runs()
+
+
+def test_what_is_in_front_of_a_part_that_is_lost_is_not_translated() -> None:
+    """Goal: a map goes on though it has lost a part, and is read from behind that part on."""
+    log = Log()
+    known, at = begun(log), 0
+    for _ in range(2 * PART_RUNS + 10):
+        behind = position(at + 2, copies(at, (at, at + 1)))
+        known, at = log.write(grown_map(NAME, known, behind, landed((3 * at, 1)))), at + 2
+    log._append(encode(DroppedPart(NAME, 1))[0], None)
+    assert log.read() == known
+    assert breach(known, position(at)) is None
+    assert [run.source for run in log.runs()] == [*range(4 * PART_RUNS, at, 2)]
+    head = fold_offsets(log.records).headed[NAME].whole().head
+    assert head is not None
+    assert head.lacks_start
+
+
+def test_a_fence_decodes_the_end_of_a_map_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: it does not block the lane's event loop for as long as a map is long."""
+    log = Log()
+    known, at = begun(log), 0
+    for _ in range(3 * PART_RUNS):
+        behind = position(at + 2, copies(at, (at, at + 1)))
+        known, at = log.write(grown_map(NAME, known, behind, landed((3 * at, 1)))), at + 2
+    decoded: list[bytes | None] = []
+    original = offset_log.decode
+
+    def decode(key: bytes | None, value: bytes | None) -> OffsetRecord | None:
+        decoded.append(key)
+        return original(key, value)
+
+    monkeypatch.setattr(offset_log, "decode", decode)
+    stored = fold_offsets(log.records)
+    assert not decoded, "a flow of another kind has no use for it"
+    assert known_maps(stored)[NAME] == known
+    assert len(decoded) == 2
 
 
 class Port:

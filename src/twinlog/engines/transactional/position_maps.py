@@ -17,7 +17,7 @@ names the position, its tail, and the parts that hold, with the end of the last 
     | tail                    | equal   | the same, or the flow has passed over lost records      |
     | topics                  | equal   | one was recreated                                       |
     | `lost`                  | no      | the target has lost records that the map names          |
-    | parts                   | all     | `__mirror_offsets` has lost one, or it cannot be read   |
+    | last part               | equal   | `__mirror_offsets` has lost it, or it cannot be read    |
 
 Otherwise it begins anew at the position, behind the end of the remote log, under new numbers of
 parts. What is below is not translated then (`lacks_start`): its copies are somewhere, and the map
@@ -92,10 +92,11 @@ class MapChange(NamedTuple):
 
 
 def known_maps(stored: StoredOffsets) -> dict[MirrorPartition, KnownMap]:
-    """The maps that are stored in a state partition."""
+    """The maps that are stored in a state partition; only the last part of each is decoded."""
+    ends = {name: one.end() for name, one in stored.headed.items()}
     return {
         name: KnownMap(one.head, one.chunks[-1] if one.chunks else None, one.numbers, one.reason)
-        for name, one in stored.headed.items()
+        for name, one in ends.items()
     }
 
 
