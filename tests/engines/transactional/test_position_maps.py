@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from twinlog.engines.ports import LogEnd
+from twinlog.engines.transactional import position_maps
 from twinlog.engines.transactional.position_maps import (
     NO_MAP,
     KnownMap,
@@ -203,7 +204,7 @@ def test_lost_and_dropped_maps_do_not_go_on() -> None:
     assert change is not None
     for record in change.records:
         log._append(*encode(record))
-    assert change.records == [DroppedHead(NAME)]
+    assert change.records == [DroppedPart(NAME, 0), DroppedHead(NAME)]
     assert log.read().head is None
     assert breach(log.read(), position(12)) == "none is recorded"
     assert dropped_map(change.known) is None
@@ -252,6 +253,30 @@ def test_what_is_in_front_of_a_part_that_is_lost_is_not_translated() -> None:
     head = fold_offsets(log.records).headed[NAME].whole().head
     assert head is not None
     assert head.lacks_start
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_a_map_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch, *, is_left: bool) -> None:
+    """Goal: what is read of it is bounded, and what is in front of that is not translated."""
+    monkeypatch.setattr(position_maps, "MOST_PARTS", 2)
+    log = Log()
+    known, at = begun(log), 0
+    if is_left:  # a part of a former map
+        monkeypatch.setattr(position_maps, "_DROPPED", 0)
+        known = begun(log)
+    for number in range(4 * PART_RUNS):
+        behind = position(at + 2, copies(at, (at, at + 1)))
+        change = grown_map(NAME, known, behind, landed((3 * at, 1)))
+        known, at = log.write(change), at + 2
+        assert known.head is not None
+        assert known.head.lacks_start == (number >= 2 * PART_RUNS)
+    assert [run.source for run in log.runs()] == [*range(4 * PART_RUNS, at, 2)]
+    stored = fold_offsets(log.records).headed[NAME]
+    assert len(stored.parts) == (3 if is_left else 2)
+    head = stored.whole().head
+    assert head is not None
+    assert head.lacks_start
+    assert begun(log, at, 9000).head is not None
 
 
 def test_a_fence_decodes_the_end_of_a_map_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,7 +340,7 @@ def test_what_becomes_of_a_map_when_its_partition_is_located(
     assert changes(port, known, position(12)) == (None, None)
     change, _ = changes(port, known, position(12), is_mapped=False)
     assert change is not None
-    assert change.records == [DroppedHead(NAME)]
+    assert change.records == [DroppedPart(NAME, 0), DroppedHead(NAME)]
     change, _ = changes(port, known, position(12), compared=LostEnd("lost"))
     assert change is not None
     (head,) = change.records

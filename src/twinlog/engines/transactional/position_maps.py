@@ -19,6 +19,8 @@ names the position, its tail, and the parts that hold, with the end of the last 
     | `lost`                  | no      | the target has lost records that the map names          |
     | last part               | equal   | `__mirror_offsets` has lost it, or it cannot be read    |
 
+Beyond a million runs it loses its oldest parts: groups are near the end, or read again.
+
 Otherwise it begins anew at the position, behind the end of the remote log, under new numbers of
 parts. What is below is not translated then (`lacks_start`): its copies are somewhere, and the map
 does not know where. What was not recorded is never guessed.
@@ -59,6 +61,8 @@ from twinlog.store.offset_records import (
 
 log = logging.getLogger(__name__)
 
+MOST_PARTS: Final = 10_000
+"""Of a map: a million runs. A reader takes some seconds, and 150 MB, for as many (by estimate)."""
 _DROPPED: Final = 10_000
 """Parts of a former map that one transaction removes. Others stay, and no head names them."""
 _BATCH_BYTES: Final = 500_000
@@ -138,8 +142,7 @@ def new_map(
         start: where the map begins; no later copy lands below.
         lacks_start: whether something may have been copied before.
     """
-    lowest, highest = known.numbers
-    number, dropped = highest + 1, range(lowest, min(highest + 1, lowest + _DROPPED))
+    number, dropped, lowest = known.numbers[1] + 1, *_dropped_parts(name, known)
     part = MapChunk(name, number, start, ())
     head = MapHead(
         name,
@@ -151,9 +154,14 @@ def new_map(
         tail=_tail(position),
         lacks_start=lacks_start,
     )
-    records: list[OffsetRecord] = [DroppedPart(name, one) for one in dropped]
-    numbers = (dropped.stop if dropped.stop <= highest else number, number)
-    return MapChange([*records, MapPart(part), head], KnownMap(head, part, numbers))
+    return MapChange([*dropped, MapPart(part), head], KnownMap(head, part, (lowest, number)))
+
+
+def _dropped_parts(name: MirrorPartition, known: KnownMap) -> tuple[Sequence[DroppedPart], int]:
+    """Tombstones for what is stored of a map, and the lowest number that is left, or follows."""
+    lowest, highest = known.numbers
+    left = min(highest + 1, lowest + _DROPPED)
+    return [DroppedPart(name, one) for one in range(lowest, left)], left
 
 
 def grown_map(
@@ -187,11 +195,20 @@ def grown_map(
         assert last is not None
     parts = extended(last, runs, PART_RUNS)
     number = parts[-1].number
+    first = max(head.first, number - MOST_PARTS + 1)
+    oldest = [DroppedPart(name, one) for one in range(head.first, first)]
+    lowest = known.numbers[0] if known.numbers[0] < head.first else first
     head = replace(
-        head, position=position.offset, last=number, end=parts[-1].end, tail=_tail(position)
+        head,
+        position=position.offset,
+        first=first,
+        last=number,
+        end=parts[-1].end,
+        tail=_tail(position),
+        lacks_start=head.lacks_start or bool(oldest),
     )
-    records: list[OffsetRecord] = [*before, *map(MapPart, parts if runs else ()), head]
-    return MapChange(records, KnownMap(head, parts[-1], (known.numbers[0], number)))
+    records: list[OffsetRecord] = [*before, *oldest, *map(MapPart, parts if runs else ()), head]
+    return MapChange(records, KnownMap(head, parts[-1], (lowest, number)))
 
 
 def lost_map(known: KnownMap) -> MapChange | None:
@@ -206,8 +223,10 @@ def dropped_map(known: KnownMap) -> MapChange | None:
     """Note that a map is not recorded any more; None: there is none."""
     if known.head is None:
         return None
-    reason = "it was not recorded meanwhile"
-    return MapChange([DroppedHead(known.head.name)], KnownMap(numbers=known.numbers, reason=reason))
+    name, reason = known.head.name, "it was not recorded meanwhile"
+    dropped, lowest = _dropped_parts(name, known)
+    numbers = (lowest, known.numbers[1])
+    return MapChange([*dropped, DroppedHead(name)], KnownMap(numbers=numbers, reason=reason))
 
 
 async def changed_maps(
