@@ -39,7 +39,8 @@ from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.kafka.client.metadata import EMPTY
 from twinlog.kafka.errors import Retriable, TwinlogError
 from twinlog.kafka.groups.offsets import Committed
-from twinlog.kafka.log.records import Encoded, raw_records
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.records import Encoded, RawRecord, build, encode_tail, raw_records
 from twinlog.kafka.log.records import decode as decode_record
 from twinlog.kafka.requests.transactions import ProducerId
 from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, Sequence, TopicPartition
@@ -865,6 +866,43 @@ def test_a_transaction_that_fails_is_ended_by_a_newer_epoch(
         asyncio.run(writer.write(TransactionContent(offsets={"g": {}})))
     assert ended == ["id"]
     assert not writer.ready
+
+
+@pytest.mark.parametrize(("second", "is_lost"), [(103, False), (110, False), (102, True)])
+def test_a_log_that_becomes_shorter_within_a_transaction_ends_it(
+    monkeypatch: pytest.MonkeyPatch, second: int, *, is_lost: bool
+) -> None:
+    """Goal: records of its first batches are not left out, and no position is behind them."""
+    places, committed = [100, second], list[object]()
+
+    async def add(_: object, __: object, ___: object, keys: Collection[Any], **____: object) -> Any:
+        return dict.fromkeys(keys)
+
+    async def send(
+        _: object, data: Mapping[TopicPartition, object], *__: object, **___: Any
+    ) -> Any:
+        return dict.fromkeys(data, places.pop(0))
+
+    async def init_producer_id(*_: object, **__: object) -> ProducerId:
+        return ProducerId(1, 1)
+
+    async def commit(_: object) -> None:
+        committed.append(True)
+
+    monkeypatch.setattr(transactions, "add_partitions_to_txn", add)
+    monkeypatch.setattr(transactions, "send_batches", send)
+    monkeypatch.setattr(transactions, "init_producer_id", init_producer_id)
+    writer = TargetTransactions(CLUSTER, "id", lambda: None)
+    writer._id._producer = ProducerId(1, 0)
+    monkeypatch.setattr(writer._id, "commit", commit)
+    records = [RawRecord(at, 0, 0, memoryview(encode_tail(None, b"v"))) for at in range(3)]
+    content = TransactionContent(batches={REMOTE: [build(records, Codec.NONE)] * 2})
+    if is_lost:
+        with pytest.raises(Retriable, match="a batch landed at 102 of"):
+            asyncio.run(writer.write(content))
+    else:
+        asyncio.run(writer.write(content))
+    assert committed == ([] if is_lost else [True])
 
 
 def test_two_topics_do_not_share_one_position(caplog: pytest.LogCaptureFixture) -> None:

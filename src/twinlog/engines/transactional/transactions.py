@@ -200,6 +200,12 @@ class TargetTransactions:
                     raise Retriable(f"the broker does not tell where a batch of {key} landed")
                 tail, place = tail_of_batch(base, count, producer, numbers[key]), Offset(base)
                 former = landed.get(key) or LandedBatches(place, tail)
+                if key in landed and place < former.tail.end:
+                    # A leader that knows nothing of the producer takes any number as its first.
+                    raise Retriable(
+                        f"the destination has lost records: a batch landed at {place} of {key}, "
+                        f"which the transaction had written up to {former.tail.end}"
+                    )
                 landed[key] = LandedBatches(former.start, tail, (*former.batches, (place, count)))
         return landed
 
