@@ -223,8 +223,11 @@ def test_a_map_with_a_head_is_of_the_topics_that_are_copied(
         assert recorded_translation([TOPIC], maps).passed == maps.keys()
         assert recorded.runs.runs == [*chunk.runs]
     whole = replace(chunk, number=0, start=Ends(Offset(0), Offset(0)))
-    first = replace(head, first=0, last=0, end=whole.end)
+    first = MapHead(NAME, ROUTE, Offset(9), 0, 0, whole.end)
     found[0] = _headed(first, whole)
     assert not recorded_translation([TOPIC], read()).passed
+    # A former map may have left no number, where `__mirror_offsets` was lost.
+    found[0] = _headed(replace(first, lacks_start=True), whole)
+    assert recorded_translation([TOPIC], read()).passed
     found[0] = _headed(head)
     assert not read()

@@ -84,7 +84,7 @@ class RecordedMap:
     """Where these copies were, up to where new ones follow. A position there may be of before the
     loss, or of after it."""
     follows_another: bool = False
-    """Whether a former map was given up for it: offsets that it gave may be too high."""
+    """Whether a former map may have been given up for it: offsets that it gave may be too high."""
 
     def has_lost(self, offset: int) -> bool:
         """Whether the destination has lost the copy of this offset of the source."""

@@ -114,7 +114,7 @@ def _decoded(
             pending=False,
             lacks_start=head.lacks_start,
             lost=head.lost,
-            follows_another=head.first > 0,
+            follows_another=head.lacks_start or head.first > 0,
         )
     return maps
 

@@ -34,6 +34,13 @@ class TransactionalKind:
         Raises:
             TwinlogError: they cannot be read now.
         """
+        if not records_map(properties):
+            names = {
+                name.source: topic.on_destination(name)
+                for topic in topics
+                for name in topic.mirror_partitions
+            }
+            return Translation(names, {}, frozenset(names))
         return recorded_translation(topics, await read_flow_maps(destination, topics, properties))
 
 
