@@ -8,7 +8,6 @@ from uuid import UUID
 
 import pytest
 
-from twinlog.engines.ports import LogEnd
 from twinlog.engines.transactional import position_maps
 from twinlog.engines.transactional.position_maps import (
     NO_MAP,
@@ -29,7 +28,7 @@ from twinlog.engines.transactional.source_position import Copies, SourcePosition
 from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.kafka.log.records import decode as decode_record
 from twinlog.kafka.log.records import raw_records
-from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
+from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, LogBounds, Offset, TopicPartition
 from twinlog.kafka.types import Sequence as SequenceNumber
 from twinlog.mirror.offset_runs import Ends, Run
 from twinlog.mirror.placement import MirrorPartition
@@ -162,6 +161,9 @@ def test_a_map_goes_on_at_its_own_position_only(changed: dict[str, Any], reason:
     """Goal: who has moved the position otherwise has copied, or left out, what no map names."""
     known = grown_map(NAME, begun(Log()), position(12, copies(0, (0, 4))), landed((0, 4))).known
     assert breach(known, position(12)) is None
+    # A command of an earlier version does not know the remote topic's id.
+    unknown = replace(position(12), route=ROUTE._replace(topic_id=None))
+    assert breach(known, unknown) is None
     assert reason in str(breach(known, replace(position(12), **changed)))
 
 
@@ -301,15 +303,15 @@ def test_a_fence_decodes_the_end_of_a_map_only(monkeypatch: pytest.MonkeyPatch) 
 
 
 class Port:
-    """The target: the ends of its logs."""
+    """The target: the bounds of its logs."""
 
-    def __init__(self, ends: dict[TopicPartition, LogEnd]) -> None:
-        self.ends = ends
+    def __init__(self, known: dict[TopicPartition, LogBounds]) -> None:
+        self.known = known
         self.asked: list[Sequence[TopicPartition]] = []
 
-    async def log_ends(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, LogEnd]:
+    async def bounds(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, LogBounds]:
         self.asked.append(keys)
-        return self.ends
+        return self.known
 
 
 def changes(
@@ -333,9 +335,9 @@ def changes(
 def test_what_becomes_of_a_map_when_its_partition_is_located(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Goal: a map begins behind the log's end; a flow without one makes no request for it."""
+    """Goal: a map begins at the high watermark; a flow without one makes no request for it."""
     known = grown_map(NAME, begun(Log()), position(12, copies(0, (0, 4))), landed((0, 4))).known
-    port = Port({REMOTE: LogEnd(0, 70, 1)})
+    port = Port({REMOTE: LogBounds(0, 0, 70, 65)})
     assert changes(port, NO_MAP, position(12), is_mapped=False) == (None, None)
     assert changes(port, known, position(12)) == (None, None)
     change, _ = changes(port, known, position(12), is_mapped=False)
@@ -358,10 +360,10 @@ def test_what_becomes_of_a_map_when_its_partition_is_located(
         assert change.known.last is not None
         assert change.known.last.start == (5, 70)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    for ends in ({}, {REMOTE: LogEnd(5, -1, -1)}):
-        change, why = changes(Port(ends), NO_MAP, position(5))
+    for known in ({}, {REMOTE: LogBounds(5, -1, -1, -1)}):
+        change, why = changes(Port(known), NO_MAP, position(5))
         assert change is None
-        assert "cannot read the log end" in str(why)
+        assert "cannot read the bounds" in str(why)
 
 
 def test_records_are_cut_into_batches_that_brokers_accept() -> None:

@@ -11,7 +11,6 @@ import pytest
 from stored_beginnings import MemoryBeginnings
 
 from model.loop import run
-from twinlog.engines.ports import LogEnd
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.transactional import kept_positions, transactions
 from twinlog.engines.transactional import writers as writers_module
@@ -43,7 +42,14 @@ from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import Encoded, RawRecord, build, encode_tail, raw_records
 from twinlog.kafka.log.records import decode as decode_record
 from twinlog.kafka.requests.transactions import ProducerId
-from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, Sequence, TopicPartition
+from twinlog.kafka.types import (
+    UNKNOWN_EPOCH,
+    LeaderEpoch,
+    LogBounds,
+    Offset,
+    Sequence,
+    TopicPartition,
+)
 from twinlog.kafka.types import ProducerId as ProducerIdNumber
 from twinlog.lifecycle.flow_topics import FlowClusters
 from twinlog.mirror.offset_runs import Run
@@ -118,7 +124,7 @@ class Located:
         self.shared: list[SharedPartition] = []
         self.mapped: list[OffsetRecord] = []
         """What is recorded of its map."""
-        self.log_end: int | None = 60
+        self.high_watermark: int | None = 60
         self.deletion_is_loss = False
         self.own_ids: dict[TopicPartition, Collection[int]] = {}
         """What was last asked of the log behind the tail."""
@@ -164,14 +170,16 @@ class Located:
         """The last one that was written."""
         return [one for one in self.mapped if isinstance(one, MapHead)][-1]
 
-    async def log_ends(self, keys: Collection[TopicPartition]) -> dict[TopicPartition, LogEnd]:
+    async def bounds(self, keys: Collection[TopicPartition]) -> dict[TopicPartition, LogBounds]:
         assert list(keys) == [REMOTE]
-        return {} if self.log_end is None else {REMOTE: LogEnd(0, self.log_end, 1)}
+        if self.high_watermark is None:
+            return {}
+        return {REMOTE: LogBounds(0, 0, self.high_watermark, self.high_watermark)}
 
     def owner(self) -> tuple[TransactionalWriters, Transactions]:
         """A new owner, and its transactions."""
         lane: Any = SimpleNamespace(destination=CLUSTER, id_prefix="lanes", settings=LaneSettings())
-        port: Any = SimpleNamespace(log_ends=self.log_ends)
+        port: Any = SimpleNamespace(bounds=self.bounds)
         owner = TransactionalWriters(0, lane, port)
         fake: Any = Transactions()
         owner._transactions = fake
@@ -259,11 +267,11 @@ def test_a_map_is_read_again_with_its_position(located: Located) -> None:
     assert parts[-1].runs == (Run(Offset(1), Offset(61), 2),)
     # An operator moves the position.
     located.committed = Committed(3, "")
-    located.log_end = None
+    located.high_watermark = None
     result = located(is_mapped=True)
     assert isinstance(result, NotLocated)
-    assert "cannot read the log end of A.t-0" in result.reason
-    located.log_end = 70
+    assert "cannot read the bounds of A.t-0" in result.reason
+    located.high_watermark = 70
     assert _start(located(is_mapped=True)) == 3
     assert (located.head().position, located.head().lacks_start) == (3, True)
     assert [one.chunk.start for one in located.mapped if isinstance(one, MapPart)] == [(3, 70)]

@@ -21,9 +21,9 @@ names the position, its tail, and the parts that hold, with the end of the last 
 
 Beyond a million runs it loses its oldest parts: groups are near the end, or read again.
 
-Otherwise it begins anew at the position, behind the end of the remote log, under new numbers of
-parts. What is below is not translated then (`lacks_start`): its copies are somewhere, and the map
-does not know where. What was not recorded is never guessed.
+Otherwise it begins anew at the position, at the high watermark of the remote log, under new numbers
+of parts. What is below is not translated then (`lacks_start`): its copies are somewhere, and where
+is not known. What was not recorded is never guessed.
 
 A flow has no map if its transforms may route records, or if it has a query or a function
 (`mirror.flow.records_map`): records of others may be between two copies of a partition then. Where
@@ -37,6 +37,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from twinlog.engines.ports import DestinationPort
+from twinlog.engines.transactional.positions import is_same_route
 from twinlog.engines.transactional.remote_tails import LandedBatches
 from twinlog.engines.transactional.routed_tails import RoutedLoss
 from twinlog.engines.transactional.source_position import SourcePosition
@@ -111,7 +112,7 @@ def breach(known: KnownMap, position: SourcePosition) -> str | None:
         return known.reason or "none is recorded"
     if head.lost:
         return "the target has lost records that it names"
-    if head.route != position.route:
+    if not is_same_route(head.route, position.route):
         return "it is of other topics"
     if head.position != position.offset:
         return f"it reaches source offset {head.position}"
@@ -265,12 +266,13 @@ async def changed_maps(
             changes[name] = dropped_map(known)
         elif why := breach(known, position):
             anew[name] = why
-    ends = await port.log_ends([positions[name].remote for name in anew]) if anew else {}
+    # What is above a high watermark may be lost, and copies land there.
+    bounds = await port.bounds([positions[name].remote for name in anew]) if anew else {}
     unknown: dict[MirrorPartition, str] = {}
     for name, why in anew.items():
-        position, end = positions[name], ends.get(positions[name].remote)
-        if end is None or end.error:
-            unknown[name] = f"cannot read the log end of {position.remote}, where its map begins"
+        position, log_bounds = positions[name], bounds.get(positions[name].remote)
+        if log_bounds is None or log_bounds.error:
+            unknown[name] = f"cannot read the bounds of {position.remote}, where its map begins"
             continue
         has_copied = name not in begin or bool(position.copied_to)
         if has_copied:
@@ -279,7 +281,7 @@ async def changed_maps(
                 "translated: %s",
                 *(name, position.offset, why),
             )
-        start = Ends(position.offset, Offset(end.log_end))
+        start = Ends(position.offset, Offset(log_bounds.high_watermark))
         changes[name] = new_map(
             name, maps.get(name, NO_MAP), position, start, lacks_start=has_copied
         )

@@ -179,7 +179,7 @@ def found_position(
                 f"operator has committed for group {group}, may be from before {doubt}"
             )
         return committed
-    has_begun = begun_before if begun is None else _same(begun.route, wanted)
+    has_begun = begun_before if begun is None else is_same_route(begun.route, wanted)
     if not has_begun:
         return None
     raise PositionLost(
@@ -196,7 +196,7 @@ def _doubt(
 
     Once the partition has begun it is dated, so what is not has been committed since.
     """
-    if begun is not None and not _same(begun.route, wanted):
+    if begun is not None and not is_same_route(begun.route, wanted):
         return (
             "a topic was recreated; to begin, delete this offset on the target "
             "(kafka-consumer-groups --delete-offsets)"
@@ -224,7 +224,7 @@ def _fields(metadata: str) -> dict[str, str]:
     return dict(part.partition("=")[::2] for part in metadata.split(";"))
 
 
-def _same(begun: Route, wanted: Route) -> bool:
+def is_same_route(begun: Route, wanted: Route) -> bool:
     """Whether neither topic was recreated or replaced since."""
     ids = {begun.topic_id, wanted.topic_id} - {None}
     return (
