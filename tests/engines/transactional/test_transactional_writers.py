@@ -1,6 +1,7 @@
 """Which transactions are written at all: after fences of one's own, and after doubtful answers."""
 
 import asyncio
+import threading
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
@@ -951,11 +952,12 @@ def test_what_was_forgotten_is_read_again(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(writers_module, "read_whole", read_whole)
     monkeypatch.setattr(writers_module, "offsets_topic_id", topic_id)
-    monkeypatch.setattr(
-        writers_module,
-        "fold_offsets",
-        lambda _: SimpleNamespace(begun=dict(begun), shared=(), headed={}),
-    )
+
+    def fold_offsets(_: object) -> object:
+        assert threading.current_thread() is not threading.main_thread(), "it may take a while"
+        return SimpleNamespace(begun=dict(begun), shared=(), headed={})
+
+    monkeypatch.setattr(writers_module, "fold_offsets", fold_offsets)
     lane: Any = SimpleNamespace(destination=CLUSTER, id_prefix="lanes", settings=LaneSettings())
     writers = TransactionalWriters(3, lane, port=SimpleNamespace())  # type: ignore[arg-type]
     fake: Any = Transactions()
