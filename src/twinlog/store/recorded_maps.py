@@ -95,7 +95,7 @@ async def read_headed_maps(
         for name, topic in partitions
         if name in offsets.headed
     ]
-    # A map may have a million runs, and the event loop has heartbeats to send.
+    # A map may have 100,000 runs, and the event loop has heartbeats to send.
     return await asyncio.to_thread(_decoded, wanted) if wanted else {}
 
 

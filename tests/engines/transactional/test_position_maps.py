@@ -114,6 +114,19 @@ def test_a_map_grows_with_its_transactions() -> None:
     assert len(log.runs()) == 2
 
 
+def test_a_map_takes_the_topic_ids_that_are_known_later() -> None:
+    """Goal: a head without them would be that of a recreated topic, too."""
+    log, at = Log(), position(0)
+    known = begun(log)
+    assert known.head is not None
+    without = replace(known, head=replace(known.head, route=at.route._replace(topic_id=None)))
+    assert breach(without, at) is None
+    behind = position(12, copies(0, (0, 4)))
+    grown = grown_map(NAME, without, behind, landed((3, 4)))
+    assert grown.known.head is not None
+    assert grown.known.head.route == at.route
+
+
 def test_an_older_part_is_not_that_of_a_newer_head() -> None:
     """Goal: no map has a hole where `__mirror_offsets` has lost its end, and a head follows."""
     log = Log()
@@ -325,7 +338,8 @@ def changes(
 ) -> tuple[MapChange | None, str | None]:
     found, unknown = asyncio.run(
         changed_maps(
-            *(port, {NAME: known}, {NAME: at}, {NAME: compared}, begin),  # type: ignore[arg-type]
+            *(port, NAME.mirror, {NAME: known}, {NAME: at}, {NAME: compared}),  # type: ignore[arg-type]
+            begin=begin,
             is_mapped=is_mapped,
         )
     )

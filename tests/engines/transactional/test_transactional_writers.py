@@ -329,6 +329,25 @@ def test_a_map_that_is_not_wanted_is_dropped_though_nothing_is_copied(located: L
     assert not fake.written, "nothing is written for it again"
 
 
+def test_maps_of_what_is_paused_are_dropped_with_others(located: Located) -> None:
+    """Goal: its map does not go on behind what others have written since (limits.md)."""
+    located(is_mapped=True)
+    other = MirrorPartition(NAME.mirror, "u", 0)
+    foreign = MirrorPartition("another", "t", 0)
+    head = located.head()
+    owner, fake = located.owner()
+
+    async def locate(*, is_mapped: bool) -> None:
+        await owner.locate("m", {NAME: ToBegin(ROUTE, Offset(0))}, is_mapped=is_mapped)
+
+    asyncio.run(locate(is_mapped=True))
+    assert not fake.written, "nothing has changed"
+    owner._maps[other] = replace(owner._maps[NAME], head=replace(head, name=other))
+    owner._maps[foreign] = replace(owner._maps[NAME], head=replace(head, name=foreign))
+    asyncio.run(locate(is_mapped=False))
+    assert {name for name, one in owner._maps.items() if one.head is not None} == {foreign}
+
+
 def test_an_offset_of_an_operator_is_dated_when_it_is_first_read(located: Located) -> None:
     """Goal: it does not count behind what another program has copied since."""
     assert _start(located()) == 0

@@ -125,6 +125,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         self._writing: set[TransactionalWriters] = set()
         self._configured: Mapping[str, str] = {}
         self._rules: _Rules | None = None
+        self._has_maps = False  # by the last rules that could be read
         self._unreadable = "the flow's settings are not known yet"
         self._stuck: dict[MirrorPartition, Offset] = {}  # at records that cannot be transformed
         self._partitions_of: dict[str, int] = {}  # of topics that records are routed to
@@ -146,9 +147,9 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         except UserError as error:
             self._rules, self._unreadable = None, f"the flow's settings cannot be read: {error}"
         else:
-            was_mapped = self._is_mapped
             self._rules = _Rules(rules, transforms, records_map(properties))
-            if was_mapped and not self._is_mapped:
+            had_maps, self._has_maps = self._has_maps, self._rules.is_mapped
+            if had_maps and not self._has_maps:
                 # Where nothing is copied, no transaction drops the map.
                 for partition, _ in self._flow.copying:
                     self._flow.locate_again(partition, "no map of offsets is recorded any more")

@@ -236,15 +236,16 @@ class TransactionalWriters:
                     new[name] = position
             beginning = [name for name, here in found.items() if here is None]
             maps, unknown = await changed_maps(
-                self._port, self._maps, new, compared, beginning, is_mapped=is_mapped
+                self._port, mirror, self._maps, new, compared, begin=beginning, is_mapped=is_mapped
             )
             for name, reason in unknown.items():
                 del new[name]
                 results[name] = NotLocated(reason)
             for name in await self._changed(group, {n: remotes[n] for n in new}, committed):
                 del new[name]
+                maps.pop(name, None)
                 results[name] = NotLocated("its position has changed meanwhile")
-            if new:
+            if new or maps:
                 await self._begin(new, maps)
             await self._keep(group, to_keep(remotes, results, new, committed), committed)
         located = [n for n, one in results.items() if isinstance(one, TransactionalQueue)]
@@ -422,7 +423,7 @@ class TransactionalWriters:
         records = await read_whole(self._lane.destination, OFFSETS_TOPIC, [self._number])
         if before != (after := await offsets_topic_id(self._lane.destination)):
             raise Retriable("the topic was recreated while it was read", topic=OFFSETS_TOPIC)
-        # The keys of long maps take 0.1 s for a million runs, and the loop has heartbeats to send.
+        # Many long maps have many keys, and the loop has heartbeats to send.
         return await asyncio.to_thread(fold_offsets, records), after
 
     async def _begin(
@@ -438,13 +439,13 @@ class TransactionalWriters:
         records: list[OffsetRecord] = [
             *begun.values(),
             *map(SharedPartition, sorted(shared)),
-            *(record for name in positions if name in maps for record in maps[name].records),
+            *(record for one in maps.values() for record in one.records),
         ]
         await self._transactions.write(
             TransactionContent(batches=self._records(records), offsets=self._offsets(positions))
         )
         self._begun, self._shared = all_begun, self._shared | shared
-        self._maps |= {name: one.known for name, one in maps.items() if name in positions}
+        self._maps |= {name: one.known for name, one in maps.items()}
 
     def _records(self, records: Sequence[OffsetRecord]) -> dict[TopicPartition, list[Encoded]]:
         """The batches with these records for `__mirror_offsets`, if there are any."""
