@@ -3,10 +3,23 @@
 With brokers: tests/end_to_end/test_aggregation.py.
 """
 
+import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final, cast
+from uuid import UUID
 
-from twinlog.lifecycle.flow_topics import lacking_partitions
+import pytest
+
+from twinlog.kafka.client.metadata import Partition, Topic
+from twinlog.lifecycle import flow_topics
+from twinlog.lifecycle.flow_creation import stored_properties
+from twinlog.lifecycle.flow_topics import FlowClusters, lacking_partitions
+from twinlog.mirror.flow import flow_of
+from twinlog.store.config_records import Mirror, MirrorTopic
+
+ID: Final = UUID(int=2)
+FORMER: Final = MirrorTopic(mirror="m", topic="t", topic_id=UUID(int=1), partitions=1)
 
 
 def topic(partitions: int) -> Any:
@@ -22,3 +35,52 @@ def test_a_shared_remote_topic_gets_the_partitions_of_its_largest_source() -> No
         assert lacking_partitions(order, names, existing) == {"common": 5, "a.own": 3}
     assert lacking_partitions({"small": topic(2)}, names, existing) == {}
     assert lacking_partitions({"new": topic(2)}, names, existing) == {}
+
+
+@pytest.mark.parametrize(
+    ("former", "known"),
+    [
+        (None, False),
+        (FORMER, True),
+        (replace(FORMER, topic_id=ID), False),
+        (replace(FORMER, topic_id=ID, known_before=True), True),
+        (replace(FORMER, topic_id=ID, whole=True), True),
+    ],
+)
+def test_a_topic_that_had_another_id_was_known_before(
+    monkeypatch: pytest.MonkeyPatch, former: MirrorTopic | None, known: bool
+) -> None:
+    """Goal: records of the former one count as copied, however often the topic is recreated."""
+    added: list[MirrorTopic] = []
+
+    class Store:
+        def __init__(self, _: object) -> None: ...
+
+        async def snapshot(self) -> Any:
+            return SimpleNamespace(topics_of=lambda _: [] if former is None else [former])
+
+        async def check_addable(self, *_: object) -> None: ...
+
+        async def add_topics(self, _: str, topics: list[MirrorTopic]) -> None:
+            added.extend(topics)
+
+    async def existing(*_: object) -> dict[str, Topic]:
+        return {"all": one}
+
+    async def nothing(*_: object) -> None: ...
+
+    async def begins(*_: object) -> list[Any]:
+        return []
+
+    one = Topic("t", ID, internal=False, partitions={0: Partition(1, 0, (1,), (1,))})
+    monkeypatch.setattr(flow_topics, "MirrorStore", Store)
+    monkeypatch.setattr(flow_topics, "existing_topics", existing)
+    monkeypatch.setattr(flow_topics, "offsets_topic_id", nothing)
+    monkeypatch.setattr(flow_topics.FlowTakeover, "begins", begins)
+    source = stored_properties({"bootstrap.servers": "a:1"}, {"enabled": "true"}, "a", "b")
+    mirror, cluster = Mirror(name="m", source=source, source_cluster_id="a"), cast("Any", None)
+    clusters = FlowClusters(
+        destination=cluster, source=cluster, mirror=mirror, flow=flow_of(mirror.source)
+    )
+    assert asyncio.run(clusters.add({"t": one}, {"t": "all"})) == []
+    assert [topic.known_before for topic in added] == [known]

@@ -61,7 +61,8 @@ def test_records_of_other_writers_are_not_passed() -> None:
     assert one.place({A: 22, B: 20}) == SharedPlace(40, A, "")
     assert one.place({A: 22, B: 20, C: 0}) == SharedPlace(40, A, "")
     lost = replace(MAPPED_A, offsets=runs((0, 0, 10), (12, 90, 10)), lost=True)
-    assert shared(a=lost, b=MAPPED_B).place({B: 20}).lowest == 30, "others may be in their place"
+    one = shared(a=lost, b=MAPPED_B, c=replace(MAPPED_A, passed=True))
+    assert one.reach == 40, "others may be in their place"
     begun = replace(MAPPED_B, offsets=runs(start=(5, 100)), begin=5)
     assert shared(a=MAPPED_A, b=begun).place({A: 22, B: 5}) == SharedPlace(40, A, "")
 
@@ -90,7 +91,8 @@ def test_the_beginning_of_the_log_is_a_place() -> None:
     begun = Feeder(offsets=runs())
     assert shared(a=MAPPED_A, b=begun).place({A: 22, B: 0}) == SharedPlace(0, B, "")
     lacks = "it has no offset of c-0"
-    assert shared(a=MAPPED_A, b=begun, c=Feeder()).place({A: 22, B: 0}) == (0, B, lacks)
+    one = shared(a=MAPPED_A, b=begun, c=Feeder())
+    assert one.place({A: 22, B: 0}) == (None, None, lacks), "but it shows no rewind"
 
 
 def test_a_place_behind_the_end_is_the_end() -> None:
@@ -110,29 +112,76 @@ def test_a_place_behind_the_end_is_the_end() -> None:
         (Feeder(offsets=runs((0, 50, 1)), settled=True), "it has no offset of c-0"),
         (Feeder(offsets=runs(), settled=True, passed=True), "it has no offset of c-0"),
         (Feeder(settled=True, lost=True), "it has no offset of c-0"),
+        (Feeder(settled=True, known_before=True), "it has no offset of c-0"),
+        (
+            Feeder(offsets=runs(start=(0, 7)), settled=True, known_before=True),
+            "it has no offset of c-0",
+        ),
     ],
 )
 def test_a_feeder_without_an_offset_has_to_be_empty(feeder: Feeder, lacks: str) -> None:
     """Goal: what the group has not read of it may be in front of its place in the others."""
-    place = shared(a=MAPPED_A, c=feeder).place({A: 22})
-    assert place.lowest in (40, 51)
-    assert (place.feeder, place.lacks) == (A, lacks)
+    one = shared(a=MAPPED_A, c=feeder)
+    assert one.place({A: 22}) == ((None, None, lacks) if lacks else (40, A, ""))
+    assert one.place({A: 13}) == (31, A, lacks)
 
 
 @pytest.mark.parametrize(
     ("feeder", "floor"),
     [
-        (Feeder(offsets=runs((4, 50, 1), start=(4, 50)), begin=4), (0, C)),
-        (Feeder(offsets=runs((0, 50, 1)), lost=True), (40, A)),
-        (Feeder(), (40, A)),
+        (Feeder(offsets=runs((4, 50, 1), start=(4, 50)), begin=4), (31, A)),
+        (Feeder(offsets=runs((0, 5, 9)), lost=True), (31, A)),
+        (Feeder(), (31, A)),
+        (Feeder(offsets=runs((4, 20, 1), start=(4, 20)), begin=4, passed=True), (20, C)),
+        (Feeder(offsets=runs((6, 20, 1), start=(4, 15)), begin=4, passed=True), (20, C)),
+        (Feeder(offsets=runs(start=(4, 15)), begin=4, passed=True), (15, C)),
     ],
 )
 def test_an_offset_that_is_not_translated_gives_none(
     feeder: Feeder, floor: tuple[int, TopicPartition]
 ) -> None:
     """Goal: nothing is guessed; what is known shows where a group cannot be behind of."""
-    place = shared(a=MAPPED_A, c=feeder).place({A: 22, C: 3})
+    place = shared(a=MAPPED_A, c=feeder).place({A: 13, C: 3})
     assert place == SharedPlace(*floor, "its offset of c-0 is not translated")
+
+
+@pytest.mark.parametrize(
+    ("b", "end"),
+    [
+        (MAPPED_B, 100),
+        (replace(MAPPED_B, settled=False), 100),
+        (replace(MAPPED_B, lost=True), 100),
+        (MAPPED_B, 35),
+    ],
+)
+def test_only_a_record_in_a_map_shows_a_rewind(b: Feeder, end: int) -> None:
+    """Goal: a place that dips does not set back a group that lacks an offset, for good.
+
+    A record is being copied, copies are lost, or a leader shows an earlier end for a moment.
+    """
+    one = shared(end, a=MAPPED_A, b=b, c=Feeder())
+    lacks = one.place({A: 22, B: 20}).lacks
+    assert "it has no offset of c-0" in lacks
+    assert one.place({A: 22, B: 20}) == (None, None, lacks)
+    assert one.place({A: 13, B: 20}) == (31, A, lacks), "rewound"
+    assert one.place({A: 20, B: 20}).lowest == (38 if end > 38 else None)
+
+
+def test_the_end_of_a_map_that_goes_on_without_lost_copies_is_a_floor() -> None:
+    """Goal: what was committed before the loss may be behind what is copied since."""
+    one = shared(a=replace(MAPPED_A, passed=True), b=MAPPED_B, c=Feeder())
+    assert one.place({A: 22, B: 20}) == (40, A, "it has no offset of c-0")
+    assert one.place({A: 99, B: 20}) == (40, A, "it has no offset of c-0")
+
+
+def test_offsets_of_a_recreated_topic_are_no_places() -> None:
+    """Goal: the map is about other records: neither raised nor lowered by them."""
+    one = shared(a=MAPPED_A, b=MAPPED_B, c=Feeder(settled=True))
+    text = "a-0 was recreated or deleted on the source"
+    assert one.place({A: 3, B: 20}, {"a"}) == (None, None, text)
+    assert one.place({A: 3, B: 15}, {"a"}) == (25, B, text)
+    assert one.place({B: 20}, {"a"}) == (None, None, text)
+    assert one.place({A: 22, B: 20, C: 3}, {"c"}) == (40, A, ""), "nothing of it was copied"
 
 
 def test_an_unknown_end_gives_none() -> None:
@@ -196,16 +245,11 @@ def test_nothing_unread_is_in_front(order: list[TopicPartition], data: st.DataOb
         assert place.lowest <= max(behind, default=-1)
         assert place.feeder in committed
     else:
-        # Of the partitions that it knows, a floor hides nothing either.
-        assert place.lowest <= min(
-            [
-                at
-                for partition in committed
-                if feeders[partition].offsets is not None or feeders[partition].settled
-                for offset, at in copied[partition]
-                if offset >= committed[partition]
-            ],
-            default=len(order),
+        # Of the partition that shows the rewind, a floor is the first unread record.
+        assert place.feeder is not None
+        assert place.lowest in unread
+        assert place.lowest == min(
+            at for offset, at in copied[place.feeder] if offset >= committed[place.feeder]
         )
 
 
@@ -246,6 +290,9 @@ def test_a_translation_joins_what_shares_a_partition() -> None:
     assert (joined.unknown, joined.begins) == (frozenset(), {C: 1})
     assert joined.from_destination({ALL: 5, C: 6}) == {A: 5, C: 6}
     assert plain.with_shared({ALL: 9}, names, ()).shared[A].feeders[B] == Feeder()
+    again = plain.with_shared({ALL: 9}, names, {B}, {"b"})
+    assert again.shared[A].feeders[B] == Feeder(settled=True, known_before=True)
+    assert again.copied_topics(A) == {"a", "b"}
     part = read.of_topics({"b"})
     assert (part.names, part.unknown, part.shared) == ({B: ALL}, {B}, read.shared)
     assert read.of_topics({"c"}).shared == {}

@@ -75,6 +75,7 @@ records = st.one_of(
         partitions=st.integers(1, 10_000),
         wanted=st.sampled_from(Wanted),
         whole=st.booleans(),
+        known_before=st.booleans(),
         source_deleted=st.booleans(),
         origins=st.lists(text, max_size=3).map(tuple),
         set_back=st.none()
@@ -111,6 +112,8 @@ def test_topic_records_have_a_stable_json_form() -> None:
     followed = replace(topic, followed_from=(7, 0))
     assert encode(followed)[1].startswith(b'{"followed_from":[7,0],"part')
     assert encode(replace(topic, whole=True))[1].endswith(b'"wanted":"MIRRORING","whole":true}')
+    before = encode(replace(topic, known_before=True))[1]
+    assert before.startswith(b'{"known_before":true,"partitions":3,')
     recorded = replace(topic, offsets_topic_id=UUID(int=3))
     assert encode(recorded)[1].startswith(b'{"offsets_topic_id":"AAAAAAAAAAAAAAAAAAAAAw","part')
 

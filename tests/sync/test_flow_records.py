@@ -17,6 +17,8 @@ from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.mirror.mm2_records import Checkpoint, Mm2Record
 from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.shared_partitions import Feeder, JoinedPartition
 from twinlog.mirror.states import State
 from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, encode
@@ -34,6 +36,7 @@ from twinlog.sync.base import SyncContext
 from twinlog.sync.flow_records import Checkpoints, Positions
 from twinlog.sync.group_check import GroupDifference
 from twinlog.sync.group_offsets import GroupSync
+from twinlog.sync.shared_checkpoints import shared_checkpoints
 from twinlog.sync.stored_checkpoints import StoredCheckpoints
 
 GROUP = "readers"
@@ -82,6 +85,12 @@ class Flow:
         self.states: dict[str, State] = {}
         self.recreated: Collection[str] = ()
         self.begun: bool | None = False
+        self.without_last: Collection[str] = ()
+        """Topics of which a state is stored, and nothing more."""
+        self.known_before: Collection[str] = ()
+        self.whole: Collection[str] = ()
+        self.remote_ids: dict[str, UUID] = {}
+        """Ids of remote topics, by the source's topic."""
         self.copies: dict[TopicPartition, Committed] = {}
         """What the group has committed on the target."""
         self.commits: list[dict[TopicPartition, int]] = []
@@ -139,6 +148,9 @@ class Flow:
                 partitions=1,
                 destination_topic=remote,
                 wanted=self.wanted.get(topic, Wanted.MIRRORING),
+                destination_topic_id=self.remote_ids.get(topic),
+                known_before=topic in self.known_before,
+                whole=topic in self.whole,
             )
             for index, (topic, remote) in enumerate(names.items(), 1)
         ]
@@ -291,12 +303,16 @@ class Flow:
         self.control_reads.append("states" if self.maps_were_read else "states before the maps")
         last = SimpleNamespace(begun=self.begun)
         epochs = {
-            name: last for topic in self._topics(self.names) for name in topic.mirror_partitions
+            name: last
+            for topic in self._topics(self.names)
+            for name in topic.mirror_partitions
+            if topic.topic not in self.without_last
         }
         return SimpleNamespace(
             state=lambda name: self.states.get(name.topic, State.MIRRORING),
             unread=lambda _: "",
             epochs=epochs,
+            states=[MirrorPartition("flow", topic, 0) for topic in self.without_last],
         )
 
     async def _nothing(self, *_: object) -> None:
@@ -442,16 +458,106 @@ def test_what_was_not_sent_is_repeated_by_the_next_check(monkeypatch: pytest.Mon
     assert flow.check() == {}
 
 
-@pytest.mark.parametrize("topic", ["t", "u"])
+@pytest.mark.parametrize("offset", [None, 2, 10])
+def test_a_group_is_not_set_back_by_an_offset_of_a_recreated_topic(
+    monkeypatch: pytest.MonkeyPatch, offset: int | None
+) -> None:
+    """Goal: it is about other records than the map, and nobody has rewound the group."""
+    flow = shared_flow(monkeypatch)
+    flow.committed = {T: Committed(10), U: Committed(10)}
+    assert flow.check() == {ALL: 20}
+    flow.refresh()
+    flow.recreated = ["t"]
+    flow.committed = {U: Committed(10)}
+    if offset is not None:
+        flow.committed[T] = Committed(offset)
+    assert flow.check() == {}
+    assert flow.refresh() == {ALL: (10, 20)}
+    flow.committed[U] = Committed(7)
+    assert flow.check() == {ALL: 17}, "it was rewound in the other one"
+    assert flow.refresh() == {ALL: (7, 17)}
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("said", ["known_before", "whole"])
+def test_a_topic_that_was_recreated_is_not_empty(
+    monkeypatch: pytest.MonkeyPatch, said: str, mapped: bool
+) -> None:
+    """Goal: the group skips no record of the former one that only the target still has.
+
+    It is added again, and nothing of the new one was copied yet.
+    """
+    flow = shared_flow(monkeypatch)
+    flow.committed = {T: Committed(3), U: Committed(10)}
+    assert flow.check() == {ALL: 3}
+    flow.refresh()
+    setattr(flow, said, ["t"])
+    del flow.maps[T]
+    if mapped:
+        flow.maps[T] = runs(start=(0, 20))
+    flow.committed = {U: Committed(10)}
+    assert flow.check() == {}
+    assert flow.refresh() == {ALL: (3, 3)}
+    flow.committed[T] = Committed(0)
+    assert flow.check() == {ALL: 20}, "the group reads the new one"
+    assert flow.refresh()[ALL][1] == 20
+
+
+def test_a_map_that_is_lost_is_no_evidence_that_nothing_was_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: an earlier version has stored a state, and not whether the partition has begun."""
+    flow = shared_flow(monkeypatch)
+    flow.committed = {T: Committed(10)}
+    del flow.maps[U]
+    flow.without_last = ["u"]
+    assert flow.check() == flow.checkpoints() == {}
+    flow.without_last = ["v"]
+    assert flow.check() == {ALL: 10}
+
+
+def test_nothing_is_written_of_two_remote_topics_of_one_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: a map of the former remote topic does not lead past what is copied to the new one."""
+    flow = shared_flow(monkeypatch)
+    flow.committed = {T: Committed(10), U: Committed(10)}
+    flow.remote_ids = {"t": UUID(int=7), "u": UUID(int=8)}
+    assert flow.check() == flow.checkpoints() == {}
+    for other in (None, UUID(int=7)):
+        flow.remote_ids = {"t": UUID(int=7)} | ({} if other is None else {"u": other})
+        assert flow.checkpoints() == {ALL: (10, 20)}
+    assert flow.check() == {ALL: 20}
+
+
+def test_a_checkpoint_is_not_lowered_to_an_end_that_may_be_old(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: one of a group that lacks an offset would stay there."""
+    flow = shared_flow(monkeypatch)
+    flow.committed = {T: Committed(10), U: Committed(10)}
+    assert flow.refresh() == {ALL: (10, 20)}
+    flow.committed = {U: Committed(8)}
+    flow.ends = {T: 15, U: 15}
+    assert flow.refresh() == {ALL: (10, 20)}
+    flow.ends = {T: 20, U: 20}
+    assert flow.refresh() == {ALL: (8, 18)}
+    feeders = {T: Feeder(offsets=flow.maps[T]), U: Feeder(offsets=flow.maps[U])}
+    one = JoinedPartition(remote=ALL, feeders=feeders, end=20)
+    for end, found in ((15, []), (18, [18])):  # read after the maps
+        floors = shared_checkpoints({GROUP: flow.committed}, [one], {ALL: end}).floors
+        assert [floor.downstream_offset for floor in floors] == found
+
+
 def test_a_group_is_rewound_while_a_topic_is_recreated_or_deleted(
-    monkeypatch: pytest.MonkeyPatch, topic: str
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Goal: a topic that is gone for good does not let the group skip what it reads again."""
     flow = shared_flow(monkeypatch)
     flow.committed = {T: Committed(10), U: Committed(10)}
     assert flow.check() == {ALL: 20}
     flow.refresh()
-    flow.recreated = [topic]
+    flow.recreated = ["u"]
     flow.committed = {T: Committed(4), U: Committed(10)}
     assert flow.check() == {ALL: 4}
     assert flow.refresh() == {ALL: (4, 4)}

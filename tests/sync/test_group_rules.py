@@ -238,3 +238,27 @@ def test_offsets_are_committed_in_those_of_the_destination(
     own = {A} if is_own else set[TopicPartition]()
     found = in_destination_offsets({A: Committed(due)}, destination, own, copied)
     assert found == ({} if committed is None else {A: Committed(committed)})
+
+
+@pytest.mark.parametrize("there", [30, 50])
+def test_of_several_rows_of_a_shared_partition_the_one_that_is_there_counts(there: int) -> None:
+    """Goal: an offset that an earlier version has committed for one of them is still lowered."""
+    b = TopicPartition("z", 0)
+    names = dict.fromkeys((A, b), TopicPartition("all", 0))
+    maps = {A: OffsetRuns(Ends(Offset(0), Offset(0))), b: OffsetRuns(Ends(Offset(0), Offset(0)))}
+    read = Translation(names, maps).with_shared({}, names, ()).joined()
+    memory = GroupMemory(
+        mirror="m",
+        group="g",
+        kind="classic",
+        partitions={
+            A: PartitionMemory(10, 30, translated=1),
+            b: PartitionMemory(5, 50, translated=1),
+        },
+    )
+    destination = {A: Committed(there)}
+    assert own_offsets(destination, memory, read) == {A}
+    assert not moved_by_others(destination, {A}, memory, read)
+    kept = remembered({}, destination, {A}, memory, {A}, unplaced={A}, translation=read)
+    assert kept[A].copied == there
+    assert own_offsets({A: Committed(40)}, memory, read) == frozenset()

@@ -124,9 +124,9 @@ class FlowClusters:
         snapshot = await store.snapshot()
         await store.check_addable(snapshot, self.mirror.name, names)
         self._check_positions(snapshot.topics_of(self.mirror.name), names)
-        former = {topic.topic for topic in snapshot.topics_of(self.mirror.name)}
+        former = {topic.topic: topic for topic in snapshot.topics_of(self.mirror.name)}
         placed = {partition.topic for partition in positions}
-        whole = former if self.flow.settings.passes_lost else frozenset[str]()
+        whole = former.keys() if self.flow.settings.passes_lost else frozenset[str]()
         usable = {name: usable_topic(topics[name]) for name in names}
         created = await self._create(usable, names)
         try:
@@ -160,6 +160,7 @@ class FlowClusters:
                         else _begins(name, begins),
                         followed_from=followed_from.get(name, ()),
                         whole=name in whole,
+                        known_before=_known_before(topic.topic_id, former.get(name)),
                         offsets_topic_id=recorded_in,
                     )
                     for name, topic in usable.items()
@@ -253,6 +254,13 @@ def lacking_partitions(
         if remote in existing and len(existing[remote].partitions) < count:
             counts[remote] = max(count, counts.get(remote, 0))
     return counts
+
+
+def _known_before(topic_id: UUID, former: MirrorTopic | None) -> bool:
+    """`MirrorTopic.known_before`; `whole` is what earlier versions have stored of it."""
+    return former is not None and (
+        former.topic_id != topic_id or former.known_before or former.whole
+    )
 
 
 def _begins(topic: str, begins: Mapping[TopicPartition, int]) -> tuple[int, ...]:

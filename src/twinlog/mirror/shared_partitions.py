@@ -20,7 +20,9 @@ than the remote log end that was read before all maps:
     behind the map       all that was sent is in the map    `reach`: what is copied next is at the
                                                             log end or behind
     behind the map       perhaps more was sent              the end of the map
-    none                 nothing, by evidence               `reach`, for the same reason
+    none                 nothing, by evidence               `reach`, for the same reason (not of a
+                                                            topic that was recreated: records of the
+                                                            former one may be there)
     none                 something                          none: it may have read nothing of it
     below the map        the rest, by another program       none: where to is not known
     any                  the destination has lost records   none
@@ -28,15 +30,20 @@ than the remote log end that was read before all maps:
 The log end itself is no place: behind what this mirror has copied there may be records of another
 mirror, or of applications, which the group has not read.
 
-All places have to be known: otherwise the group may skip what the others hide. Then the lowest of
-those that are known is a *floor*: an offset that was committed before may be lowered to it, if the
-group was rewound, but none is raised.
+All places have to be known: otherwise the group may skip what the others hide. Then none is raised,
+and one that was committed before is lowered to the *floor*, if the group was rewound: the lowest
+place of a record that is in a map. The others of the table say nothing about a rewind. They may dip
+below what was committed (while a record is being copied, say), and nothing would raise it again.
+Where the mirror has gone on without lost copies, where its map begins and ends is a floor, too:
+what was committed before may be behind what is copied since.
+
+Offsets of a topic that was recreated are about other records than its map, so they are not known.
 
 A feeder that is added later is no exception. Its records land behind the end of the log, so behind
 all offsets that were committed before. From its first record on the group needs an offset in it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -59,12 +66,15 @@ class Feeder:
     """Whether the destination is known to have lost records of it."""
     passed: bool = False
     """Whether the mirror has gone on without such records."""
+    known_before: bool = False
+    """Whether the destination may have records of a former topic of this name."""
 
     @property
     def is_empty(self) -> bool:
         """Whether the destination has no record of it, by evidence."""
         copied = self.offsets is not None and bool(self.offsets.runs)
-        return self.settled and not (copied or self.begin or self.lost or self.passed)
+        had_records = self.lost or self.passed or self.known_before
+        return self.settled and not (copied or self.begin or had_records)
 
     @property
     def reach(self) -> int:
@@ -94,12 +104,21 @@ class Feeder:
             return place if reach else None
         return reach if self.settled and reach else known
 
+    def floor(self, offset: int) -> int | None:
+        """Where a group with this offset has to go back to, wherever others are; None: nowhere."""
+        if self.offsets is None or self.lost:
+            return None
+        if not self.passed and not self.begin <= offset < self.offsets.end.source:
+            return None
+        return self.offsets.to_destination(max(offset, self.begin))
+
 
 class SharedPlace(NamedTuple):
     """Where a group goes on in a shared partition."""
 
     lowest: int | None
-    """The lowest of the places that are known, in feeders where it has an offset; None: none is."""
+    """The lowest of its places in feeders where it has an offset, if all are known; otherwise the
+    lowest floor. None: there is none."""
     feeder: TopicPartition | None
     """Whose place that is."""
     lacks: str
@@ -115,7 +134,7 @@ class JoinedPartition:
     """All of them, by the source's partition, also those that are paused, removed or FAILED."""
     end: int | None = None
     """The remote log end, read before all maps; None: it cannot be read, or the feeders have
-    changed meanwhile."""
+    changed meanwhile, or were copied to different topics of this name."""
 
     @property
     def topics(self) -> frozenset[str]:
@@ -133,32 +152,43 @@ class JoinedPartition:
         copied = max((feeder.reach for feeder in self.feeders.values()), default=0)
         return min(copied, self.end or 0)
 
-    def place(self, committed: Mapping[TopicPartition, int]) -> SharedPlace:
+    def place(
+        self, committed: Mapping[TopicPartition, int], recreated: Collection[str] = ()
+    ) -> SharedPlace:
         """Where a group goes on.
 
         Args:
             committed: its offsets on the source, by partition; of others, too.
+            recreated: topics that are not those which were copied, or may not be.
         """
         if self.end is None:
             text = f"the log of {self.remote} cannot be read, or its source partitions have changed"
             return SharedPlace(None, None, text)
         places: list[tuple[int, TopicPartition]] = []
+        floors: list[tuple[int, TopicPartition]] = []
+        others: list[TopicPartition] = []
         missing: list[TopicPartition] = []
         unknown: list[TopicPartition] = []
         for partition, feeder in sorted(self.feeders.items()):
             offset = committed.get(partition)
+            if partition.topic in recreated and not feeder.is_empty:
+                others.append(partition)
+                continue
             if offset is None:
                 missing += [] if feeder.is_empty else [partition]
                 continue  # what is empty is at the reach, where nothing is lower
+            floor = feeder.floor(offset)
+            if floor is not None and floor <= self.end:
+                floors.append((floor, partition))
             place = feeder.place(offset, self.reach)
             if place is None:
                 unknown.append(partition)
-                if not feeder.lost and offset < feeder.begin:
-                    places.append((0, partition))  # it is somewhere: another program has copied it
-                continue
-            places.append((min(place, self.end), partition))
-        texts = [f"it has no offset of {few(missing)}"] if missing else []
+            else:
+                places.append((min(place, self.end), partition))
+        texts = [f"{few(others)} was recreated or deleted on the source"] if others else []
+        texts += [f"it has no offset of {few(missing)}"] if missing else []
         texts += [f"its offset of {few(unknown)} is not translated"] if unknown else []
-        if not places:
+        known = floors if texts else places
+        if not known:
             return SharedPlace(None, None, "; ".join(texts))
-        return SharedPlace(*min(places), "; ".join(texts))
+        return SharedPlace(*min(known), "; ".join(texts))

@@ -105,6 +105,7 @@ class Translation:
         ends: Mapping[TopicPartition, int],
         names: Mapping[TopicPartition, TopicPartition],
         not_begun: Container[TopicPartition],
+        known_before: Container[str] = (),
     ) -> "Translation":
         """The same, with the partitions of the destination that several of the source share.
 
@@ -112,13 +113,14 @@ class Translation:
             ends: the destination's log ends, read before the maps.
             names: the destination's partition of each of the source's, read after the maps.
             not_begun: partitions of the source of which nothing was sent, if they have no map.
+            known_before: topics of the source of which former ones may have been copied.
         """
         sources, later = _by_name(self.names), _by_name(names)
         both = _by_name({**self.names, **names})
         shared = {
             min(partitions): JoinedPartition(
                 remote=remote,
-                feeders={partition: self._feeder(partition, not_begun) for partition in partitions},
+                feeders={one: self._feeder(one, not_begun, known_before) for one in partitions},
                 end=ends.get(remote) if sources.get(remote) == later.get(remote) else None,
             )
             for remote, partitions in both.items()
@@ -127,7 +129,12 @@ class Translation:
         keys = {partition: key for key, one in shared.items() for partition in one.feeders}
         return replace(self, shared=shared, keys=keys)
 
-    def _feeder(self, partition: TopicPartition, not_begun: Container[TopicPartition]) -> Feeder:
+    def _feeder(
+        self,
+        partition: TopicPartition,
+        not_begun: Container[TopicPartition],
+        known_before: Container[str],
+    ) -> Feeder:
         offsets = self.maps.get(partition)
         return Feeder(
             offsets=offsets if isinstance(offsets, OffsetRuns) else None,
@@ -135,6 +142,7 @@ class Translation:
             settled=partition in (not_begun if offsets is None else self.settled),
             lost=partition in self.lost,
             passed=partition in self.passed,
+            known_before=partition.topic in known_before,
         )
 
     def joined(self) -> "Translation":

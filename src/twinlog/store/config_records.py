@@ -17,6 +17,8 @@ destination's metadata log, which clients cannot write to on a stock broker.
                                          partition, absent unless the flow begins at the end,
                                          set_back: {name: value}, what the failover sets back;
                                          absent if nothing is left to set back,
+                                         known_before: true, only if the flow had a topic of this
+                                         name with another topic_id before,
                                          source_deleted: true, only if the topic was removed
                                          from the mirror because it was deleted on the source,
                                          wanted: MIRRORING, PAUSED or STOPPED
@@ -38,7 +40,8 @@ version can report a level that it does not know. Records of unknown kinds are l
 
 `destination_topic_id` was added without a new level: older versions leave it out. If it is absent,
 it is not known whether the destination's topic was recreated. `followed`, `not-mirrored`,
-`source_deleted` and `followed_from` were also added later; older versions leave them out.
+`source_deleted`, `followed_from` and `known_before` were also added later; older versions leave
+them out.
 
 A mirror, its topics and the ACLs that it has created are in one partition, that of the mirror's
 name (mirror/placement.py), so that they are read in the order in which they were written. A stop
@@ -147,6 +150,9 @@ class MirrorTopic:
     whole: bool = False
     """Whether all of it is copied since it was recreated on the source: what another program has
     recorded is about the former topic. Only for flows."""
+    known_before: bool = False
+    """Whether the flow had a topic of this name with another id before, of which its remote topic
+    may have records."""
     source_deleted: bool = False
     """Whether it was removed because it was deleted on the source, and not by an operator."""
     offsets_topic_id: UUID | None = None
@@ -353,6 +359,7 @@ def _fields(record: ConfigRecord) -> dict[str, Any]:
                 **({"begins": record.begins} if record.begins else {}),
                 **({"followed_from": record.followed_from} if record.followed_from else {}),
                 **({"whole": True} if record.whole else {}),
+                **({"known_before": True} if record.known_before else {}),
                 **({"source_deleted": True} if record.source_deleted else {}),
                 **_optional_id("offsets_topic_id", record.offsets_topic_id),
             }
@@ -444,6 +451,7 @@ def _decoded(parts: list[str], body: JsonObject) -> ConfigRecord:
                 begins=_offsets(body, "begins"),
                 followed_from=_offsets(body, "followed_from"),
                 whole=body.has("whole") and body.flag("whole"),
+                known_before=body.has("known_before") and body.flag("known_before"),
                 source_deleted=body.has("source_deleted") and body.flag("source_deleted"),
                 offsets_topic_id=_optional_id_of(body, "offsets_topic_id"),
             )

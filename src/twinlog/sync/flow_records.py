@@ -259,9 +259,9 @@ class Checkpoints(Sync[Positions | None]):
             committed,
             translation.shared.values(),
             {translation.name(key): end for key, end in ends.items()},
+            await _recreated_topics(context, translation),
         )
-        recreated = await _of_recreated_topics(context, translation, shared.exact)
-        checkpoints += [one for one in shared.exact if one not in recreated]
+        checkpoints += shared.exact
         offset_syncs = [
             OffsetSync(
                 partition=key,
@@ -283,7 +283,7 @@ class Checkpoints(Sync[Positions | None]):
         failures += len(runs) - len(ends)
         try:
             checkpoints += await self._set_back(context, flow, translation, below)
-            checkpoints += await self._lowered(context, flow, [*shared.floors, *recreated])
+            checkpoints += await self._lowered(context, flow, shared.floors)
         except TwinlogError as error:
             failures += 1
             log.warning("flow %s: cannot compare its checkpoints: %s", context.name, error)
@@ -435,23 +435,14 @@ async def _committed(source: KafkaCluster, flow: FlowRules) -> tuple[GroupsOffse
     return found, len(groups) - len(found)
 
 
-async def _of_recreated_topics(
-    context: SyncContext, translation: Translation, checkpoints: Collection[Checkpoint]
-) -> list[Checkpoint]:
-    """Those of these checkpoints in shared partitions of which a topic was recreated, or deleted.
+async def _recreated_topics(context: SyncContext, translation: Translation) -> set[str]:
+    """Topics in shared partitions that were recreated or deleted since the flow has copied them.
 
-    Topics that are paused or removed count there, and the refresh has not compared them. Such a
-    checkpoint may lower a stored one, which skips nothing, and raises none.
+    Those that are paused or removed count there, and the refresh has not compared them.
     """
-    remotes = {one.partition for one in checkpoints}
-    topics = {
-        one.remote: one.copied_topics
-        for one in translation.shared.values()
-        if one.remote in remotes
-    }
     ids = {topic.topic: topic.topic_id for topic in context.snapshot.topics_of(context.name)}
-    recreated = await recreated_topics(context.source, set().union(*topics.values()), ids)
-    return [one for one in checkpoints if topics[one.partition] & recreated]
+    copied = {topic for one in translation.shared.values() for topic in one.copied_topics}
+    return await recreated_topics(context.source, copied & ids.keys(), ids)
 
 
 async def _remote_offsets(

@@ -12,7 +12,7 @@ from twinlog.kafka.groups.offsets import Committed, Group
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.translation import Translation
 from twinlog.sync.group_memory import KnownGroups
-from twinlog.sync.group_rules import Bounds, GroupOffsets
+from twinlog.sync.group_rules import Bounds, GroupOffsets, compared_offsets, recreated_topics
 from twinlog.sync.repeated_commits import DEFAULT_REPEAT_S
 
 WantedTopics = Callable[[], Container[str]]
@@ -72,3 +72,22 @@ class DueOffsets(NamedTuple):
 
 
 NOTHING_DUE: Final = DueOffsets({}, {}, {})
+
+
+async def without_recreated(
+    check: GroupCheck, offsets: Mapping[Group, GroupOffsets]
+) -> Mapping[Group, GroupOffsets]:
+    """The offsets of groups, without those of recreated topics in shared partitions.
+
+    They are about other records than the map, and may neither raise nor lower what was committed.
+    The source's topics are read after the offsets, so that each of these is detected.
+    """
+    shared = check.translation.shared.values()
+    copied = {topic for one in shared for topic in one.copied_topics} & check.topic_ids.keys()
+    recreated = await recreated_topics(check.source, copied, check.topic_ids, tells=False)
+    if not recreated:
+        return offsets
+    return {
+        group: compared_offsets(one.destination, one.committed, check.translation, recreated)
+        for group, one in offsets.items()
+    }

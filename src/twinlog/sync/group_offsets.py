@@ -45,6 +45,7 @@ from twinlog.sync.group_check import (
     GroupCheck,
     GroupDifference,
     WantedTopics,
+    without_recreated,
 )
 from twinlog.sync.group_memory import KnownGroups
 from twinlog.sync.group_rules import (
@@ -243,7 +244,7 @@ class GroupSync(Sync[GroupDifference]):
             difference,
             bounds=bounds,
             repeat_s=repeat_s,
-            offsets=offsets,
+            offsets=await without_recreated(check, offsets),
             busy=frozenset(name for name, group in destination_groups.items() if not group.idle),
             unread=unread,
         )
@@ -307,7 +308,7 @@ class GroupSync(Sync[GroupDifference]):
         """What is due of one group with these offsets on the destination and the source."""
         check, memory, now_ms = difference.check, difference.memory, difference.now_ms
         logs, busy = difference.bounds.logs, group.name in difference.busy
-        on_destination, committed, untranslated, unplaced = difference.offsets[group]
+        on_destination, committed, untranslated, unplaced, _ = difference.offsets[group]
         entry, translation = memory.groups.get(group.name), check.translation
         source, kept = _of(logs, committed), logs.keys() & unplaced.keys()
         if not source and not kept and entry is None:
@@ -322,7 +323,7 @@ class GroupSync(Sync[GroupDifference]):
             active_ms=now_ms if active else previous.active_ms,
             copied_ms=previous.copied_ms or now_ms,
             partitions=remembered(
-                *(source, destination, own, entry, logs.keys() - untranslated),
+                *(source, on_destination, own, entry, logs.keys() - untranslated),
                 unplaced=kept,
                 translation=translation,
             ),
@@ -386,10 +387,10 @@ class GroupSync(Sync[GroupDifference]):
         """What of it still holds after a second reading.
 
         The source's topics are read after the offsets, so that a topic recreated before is
-        detected. In a shared partition that concerns raised offsets only: to lower one skips
-        nothing, and one of its topics may be deleted for good. And nothing is committed over what
-        another client has committed meanwhile: the group itself, or a switchover, which may have
-        read a later offset on the source.
+        detected. In a shared partition that concerns raised offsets only: what lowers one is of
+        the others (`without_recreated`), and one of its topics may be deleted for good. And nothing
+        is committed over what another client has committed meanwhile: the group itself, or a
+        switchover, which may have read a later offset on the source.
         """
         copies, shared = due.copies, check.translation.shared
         topics = {

@@ -113,13 +113,21 @@ class Bounds(NamedTuple):
 
 
 def partition_memories(
-    memory: GroupMemory | None, translation: Translation
+    memory: GroupMemory | None,
+    translation: Translation,
+    destination: Mapping[TopicPartition, Committed] = MappingProxyType({}),
 ) -> Mapping[TopicPartition, PartitionMemory]:
     """What is remembered, without what is not in offsets of the destination.
 
     Of partitions that share one of the destination's, it counts as the first one's (`joined`), also
     what was remembered when another one was the first, or the only one. What the source had then is
-    no offset of the destination (`JOINED`).
+    no offset of the destination (`JOINED`). If several are remembered of one, as by an earlier
+    version, the one that is there counts.
+
+    Args:
+        memory: what is remembered of the group.
+        translation: where the partitions and offsets are on the destination.
+        destination: what the group has committed there (`destination_offsets`).
     """
     if memory is None or not translation.maps:
         return {} if memory is None else memory.partitions
@@ -129,9 +137,20 @@ def partition_memories(
         known = entry.translated or key not in translation.maps
         if (entry.translated == JOINED) != (key in translation.shared):
             entry = entry._replace(source=NO_OFFSET)  # noqa: PLW2901
-        if key not in memories or not memories[key].may_be_copied:
-            memories[key] = entry if known else PartitionMemory(entry.source, deleted=entry.deleted)
+        entry = entry if known else PartitionMemory(entry.source, deleted=entry.deleted)  # noqa: PLW2901
+        at = destination.get(key)
+        if (
+            key not in memories
+            or not memories[key].may_be_copied
+            or (at is not None and _is_own(at, entry) and not _is_own(at, memories[key]))
+        ):
+            memories[key] = entry
     return memories
+
+
+def _is_own(committed: Committed, entry: PartitionMemory) -> bool:
+    """Whether the mirror has committed this, or may have."""
+    return entry.is_own(committed.offset, metadata_checksum(committed.metadata))
 
 
 def own_offsets(
@@ -146,13 +165,13 @@ def own_offsets(
         memory: what is remembered of the group.
         translation: where the partitions and offsets are on the destination.
     """
-    memories = partition_memories(memory, translation)
+    memories = partition_memories(memory, translation, destination)
     return frozenset(
         partition
         for partition, committed in destination.items()
         if committed.leader_epoch == NO_EPOCH
         and (entry := memories.get(partition)) is not None
-        and entry.is_own(committed.offset, metadata_checksum(committed.metadata))
+        and _is_own(committed, entry)
     )
 
 
@@ -167,7 +186,7 @@ def moved_by_others(
     An offset of another client that is seen for the first time may be new. Arguments as for
     `own_offsets`.
     """
-    memories = partition_memories(memory, translation)
+    memories = partition_memories(memory, translation, destination)
     return any(
         committed.offset != memories.get(partition, PartitionMemory()).other
         for partition, committed in destination.items()
@@ -282,7 +301,7 @@ def remembered(
         unplaced: shared ones in which the group had no place.
         translation: where the partitions and offsets are on the destination.
     """
-    previous = partition_memories(memory, translation)
+    previous = partition_memories(memory, translation, destination)
     result = {
         partition: entry._replace(source=NO_OFFSET, deleted=1) if partition in checked else entry
         for partition, entry in previous.items()
@@ -459,6 +478,8 @@ class GroupOffsets(NamedTuple):
     as a group that has none there."""
     unplaced: Mapping[TopicPartition, SharedPlace] = MappingProxyType({})
     """Of these, those that several of the source's share, with what is known of their places."""
+    committed: Mapping[TopicPartition, Committed] = MappingProxyType({})
+    """As they are committed on the source."""
 
 
 async def read_offsets(
@@ -491,9 +512,26 @@ async def read_offsets(
         for partition, at in (await group_offsets(source, group, stable=stable)).items()
         if not is_reported(at.metadata)
     }
-    committed, unplaced = in_shared(committed, translation)
+    return compared_offsets(copies, committed, translation)
+
+
+def compared_offsets(
+    copies: Mapping[TopicPartition, Committed],
+    committed: Mapping[TopicPartition, Committed],
+    translation: Translation,
+    recreated: Collection[str] = (),
+) -> GroupOffsets:
+    """A group's offsets in both clusters.
+
+    Args:
+        copies: what it has committed on the destination (`destination_offsets`).
+        committed: what it has committed on the source.
+        translation: where the partitions and offsets are on the destination.
+        recreated: topics whose offsets in shared partitions are about other records.
+    """
+    joined, unplaced = in_shared(committed, translation, recreated)
     untranslated = translation.untranslated(
-        {partition: at.offset for partition, at in committed.items()}
+        {partition: at.offset for partition, at in joined.items()}
     )
     translated = {
         partition: Committed(
@@ -501,14 +539,18 @@ async def read_offsets(
             at.metadata if translation.keeps_place(partition, at.offset) else "",
             at.leader_epoch,
         )
-        for partition, at in committed.items()
+        for partition, at in joined.items()
         if partition not in untranslated
     }
-    return GroupOffsets(copies, translated, untranslated | unplaced.keys(), unplaced)
+    return GroupOffsets(
+        copies, translated, untranslated.union(unplaced), unplaced, committed=committed
+    )
 
 
 def in_shared(
-    committed: Mapping[TopicPartition, Committed], translation: Translation
+    committed: Mapping[TopicPartition, Committed],
+    translation: Translation,
+    recreated: Collection[str] = (),
 ) -> tuple[dict[TopicPartition, Committed], dict[TopicPartition, SharedPlace]]:
     """A group's offsets with one for those that share a partition, and those that have none.
 
@@ -517,10 +559,11 @@ def in_shared(
     Args:
         committed: what it has committed on the source.
         translation: where the partitions and offsets are on the destination.
+        recreated: topics whose offsets are about other records than what was copied.
     """
     offsets = {partition: at.offset for partition, at in committed.items()}
     places = {
-        key: translation.shared[key].place(offsets)
+        key: translation.shared[key].place(offsets, recreated)
         for key in {translation.key(partition) for partition in committed}
         if key in translation.shared
     }
@@ -534,9 +577,13 @@ def in_shared(
 
 
 async def recreated_topics(
-    source: KafkaCluster, names: Collection[str], topic_ids: Mapping[str, UUID]
+    source: KafkaCluster,
+    names: Collection[str],
+    topic_ids: Mapping[str, UUID],
+    *,
+    tells: bool = True,
 ) -> set[str]:
-    """Those of these topics that were recreated on the source, or may have been."""
+    """Those of these topics that were recreated on the source, or may have been; logged if told."""
     if not names:
         return set()
     topics = (await source.refresh(names)).topics
@@ -545,7 +592,7 @@ async def recreated_topics(
         for name in names
         if (topic := topics.get(name)) is None or topic.error or topic.topic_id != topic_ids[name]
     }
-    for name in recreated:
+    for name in recreated if tells else ():
         log.warning(
             "%s may have been recreated on the source: its group offsets are not copied", name
         )

@@ -6,8 +6,8 @@ source partitions, and Kafka's `RemoteClusterUtils` uses its downstream offset a
 be the lowest place. The upstream offset is the one that the group has committed in the source's
 partition whose place that is.
 
-Where not all places are known, none is written, but one that was written before is lowered: the
-group may have gone back.
+Where not all places are known, none is written, but one that was written before is lowered to the
+floor: the group may have gone back.
 """
 
 from collections.abc import Collection, Mapping
@@ -33,6 +33,7 @@ def shared_checkpoints(
     committed: Mapping[str, Mapping[TopicPartition, Committed]],
     shared: Collection[JoinedPartition],
     ends: Mapping[TopicPartition, int],
+    recreated: Collection[str] = (),
 ) -> SharedCheckpoints:
     """The checkpoints of groups in shared partitions, whose logs can be read.
 
@@ -40,15 +41,18 @@ def shared_checkpoints(
         committed: what groups have committed on the source, by group.
         shared: the shared partitions.
         ends: the remote log ends, read after the maps.
+        recreated: topics of the source that were recreated or deleted.
     """
     exact: list[Checkpoint] = []
     floors: list[Checkpoint] = []
     for group, offsets in committed.items():
         own = {partition: at.offset for partition, at in offsets.items()}
         for one in shared:
-            place = one.place(own)
+            place = one.place(own, recreated)
             if place.lowest is None or place.feeder is None or one.remote not in ends:
                 continue
+            if place.lacks and place.lowest > ends[one.remote]:
+                continue  # that end may be of a leader that does not show the record yet
             checkpoint = Checkpoint(
                 group=group,
                 partition=one.remote,

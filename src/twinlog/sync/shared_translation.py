@@ -73,6 +73,8 @@ async def read_translation(
     later_snapshot = await store.snapshot()
     if later_snapshot.unread_topics(mirror):
         ends = {}  # one that cannot be read may share a partition
+    former = _recreated_remotes([*topics, *later_snapshot.topics_of(mirror)])
+    ends = {name: end for name, end in ends.items() if name.topic not in former}
     later = [
         topic for topic in later_snapshot.topics_of(mirror) if topic.destination_name in copies
     ]
@@ -86,19 +88,35 @@ async def read_translation(
     not_begun = frozenset[TopicPartition]()
     if any(counts[later_names[partition]] > 1 for partition in unmapped):
         not_begun = _not_begun(later, await store.states())
-    return translation.with_shared(ends, later_names, not_begun)
+    known_before = {topic.topic for topic in (*topics, *later) if topic.known_before or topic.whole}
+    return translation.with_shared(ends, later_names, not_begun, known_before)
 
 
 def _not_begun(topics: Collection[MirrorTopic], states: States) -> frozenset[TopicPartition]:
     """Partitions of which nothing was sent, by their states, unless they have a map.
 
     One that has begun and has no map is one whose map is lost. An earlier version has not stored
-    whether one has begun.
+    whether one has begun, but a state.
     """
     return frozenset(
         name.source
         for topic in topics
         for name in topic.mirror_partitions
         if not states.unread(name)
-        and ((last := states.epochs.get(name)) is None or last.begun is False)
+        and (
+            name not in states.states
+            if (last := states.epochs.get(name)) is None
+            else last.begun is False
+        )
     )
+
+
+def _recreated_remotes(topics: Collection[MirrorTopic]) -> set[str]:
+    """Remote topics of which some of these topics name another one, with the same name."""
+    ids = {
+        (topic.destination_name, topic.destination_topic_id)
+        for topic in topics
+        if topic.destination_topic_id is not None
+    }
+    counts = Counter(name for name, _ in ids)
+    return {name for name, count in counts.items() if count > 1}

@@ -117,7 +117,7 @@ async def group_facts(
         async with limit:
             try:
                 copy = _as_there(group, destination_groups)
-                copies, committed, untranslated, unplaced = await read_offsets(
+                copies, committed, untranslated, unplaced, _ = await read_offsets(
                     source, destination, group, translation, copy=copy, stable=stable
                 )
             except TwinlogError as error:
