@@ -9,6 +9,7 @@ import pytest
 from clients import client, make_topic, topic_configs
 from sync_contexts import sync_context
 from unusual_sources import TIERED_TOPIC, tiered
+from waiting import until_async
 
 from conftest import Pair
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -94,14 +95,26 @@ async def set_configs(cluster: KafkaCluster, topic: str) -> dict[str, str | None
     }
 
 
+async def become(cluster: KafkaCluster, topic: str, wanted: Mapping[str, str | None]) -> None:
+    """Wait until these are set on a topic, and no others: a broker learns of it a moment later."""
+
+    async def are_set() -> bool:
+        return await set_configs(cluster, topic) == wanted
+
+    await until_async(are_set, what=f"{topic} with {wanted}")
+
+
 async def alter(cluster: KafkaCluster, topic: str, **values: str) -> None:
-    """Set configurations of a topic; `_` stands for a dot."""
+    """Set configurations of a topic, and wait until its broker has them; `_` stands for a dot."""
     resource = topic_resource(topic)
-    changes = [
-        Alteration(name.replace("_", "."), AlterOperation.SET, value)
-        for name, value in values.items()
-    ]
+    wanted = {name.replace("_", "."): value for name, value in values.items()}
+    changes = [Alteration(name, AlterOperation.SET, value) for name, value in wanted.items()]
     assert await incremental_alter_configs(cluster, {resource: changes}) == {resource: None}
+
+    async def are_set() -> bool:
+        return wanted.items() <= (await set_configs(cluster, topic)).items()
+
+    await until_async(are_set, what=f"{topic} with {wanted}")
 
 
 def test_a_target_without_tiered_storage_gets_the_rest(
@@ -119,7 +132,7 @@ def test_a_target_without_tiered_storage_gets_the_rest(
             await make_topic(ours.source, topic, configs=SOURCE_CONFIGS)
             await added(ours, topic)
             wanted = {"segment.bytes": "1048576", "retention.ms": "86400000"}
-            assert await set_configs(ours.destination, f"copy.{topic}") == wanted
+            await become(ours.destination, f"copy.{topic}", wanted)
             text = "without remote.storage.enable, local.retention.ms: tiered storage is"
             assert f"copy.{topic} is created {text}" in caplog.text
             await alter(ours.source, topic, retention_ms="96400000")
@@ -127,7 +140,7 @@ def test_a_target_without_tiered_storage_gets_the_rest(
             for _ in range(2):
                 assert await run_sync(sync, await refresh_context(ours, store)) == 0
             changed = {**wanted, "retention.ms": "96400000"}
-            assert await set_configs(ours.destination, f"copy.{topic}") == changed
+            await become(ours.destination, f"copy.{topic}", changed)
             assert caplog.text.count(f"copy.{topic} follows the configurations of {topic} {text}")
             assert caplog.text.count("follows the configurations") == 1, "it is logged once"
 
@@ -153,7 +166,7 @@ def test_tiered_storage_of_a_remote_topic_stays(
             )
             assert await run_sync(FlowConfigs(), await refresh_context(ours, store)) == 0
             wanted = {"remote.storage.enable": "true", "local.retention.ms": "1000"}
-            assert await set_configs(ours.destination, f"copy.{topic}") == wanted
+            await become(ours.destination, f"copy.{topic}", wanted)
 
     asyncio.run(body())
 
@@ -173,14 +186,14 @@ def test_topics_with_one_copy_do_not_undo_each_others_configurations(
                 topics = (await ours.source.refresh(None)).topics
                 await ours.add(topics, {name: common})
             first = {"retention.ms": "86400000", "max.message.bytes": "70000"}
-            assert await set_configs(ours.destination, common) == first
+            await become(ours.destination, common, first)
             for name in names:
                 await alter(ours.source, name, max_message_bytes="80000", segment_bytes="1048576")
             sync = FlowConfigs()
             both = {**first, "max.message.bytes": "80000", "segment.bytes": "1048576"}
             for _ in range(3):
                 assert await run_sync(sync, await refresh_context(ours, store)) == 0
-                assert await set_configs(ours.destination, common) == both
+                await become(ours.destination, common, both)
             differ = f"{common} has the records of {', '.join(sorted(names))}, whose configurations"
             text = f"{differ} differ: retention.ms of {common} is left as it is"
             assert caplog.text.count(text) == 1, "it is logged once"
