@@ -36,6 +36,11 @@ async def retain(cluster: KafkaCluster, topics: list[str], milliseconds: int) ->
     changes = {topic_resource(name): [alteration] for name in topics}
     assert set((await incremental_alter_configs(cluster, changes)).values()) == {None}
 
+    async def are_set() -> bool:
+        return {await retained(cluster, name) for name in topics} == {str(milliseconds)}
+
+    await until_async(are_set)
+
 
 async def retained(cluster: KafkaCluster, topic: str) -> str | None:
     return (await topic_configs(cluster, topic))["retention.ms"].value
