@@ -211,10 +211,10 @@ def fold_offsets(
     begun: dict[MirrorPartition, BegunPartition] = {}
     shared: set[TopicPartition] = set()
     all_records = list(records)
-    last_records = latest(all_records).values()
-    headed_records = [record for record in last_records if is_of_map_with_head(record.key)]
-    for record in last_records:
+    headed_records: list[ControlRecord] = []
+    for record in latest(all_records).values():
         if is_of_map_with_head(record.key):
+            headed_records.append(record)
             continue
         match decode(record.key, record.value):
             case OffsetsOwner(lane):
