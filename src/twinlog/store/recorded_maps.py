@@ -119,16 +119,21 @@ def _decoded(
     return maps
 
 
+def remote_names(topics: Iterable[MirrorTopic]) -> dict[TopicPartition, TopicPartition]:
+    """The destination's partition of each of the source's, of topics of one mirror."""
+    return {
+        name.source: topic.on_destination(name)
+        for topic in topics
+        for name in topic.mirror_partitions
+    }
+
+
 def recorded_translation(
     topics: Collection[MirrorTopic], recorded: Mapping[TopicPartition, RecordedMap]
 ) -> Translation:
     """Where the partitions and offsets of topics are on the destination, by their maps."""
     maps = {partition: one.runs for partition, one in recorded.items()}
-    names = {
-        name.source: topic.on_destination(name)
-        for topic in topics
-        for name in topic.mirror_partitions
-    }
+    names = remote_names(topics)
     # The map of a former flow goes on where it has ended, so it may begin above a later begin.
     begins = {
         name.source: max(begin, maps[name.source].start.source) if name.source in maps else begin

@@ -29,6 +29,7 @@ from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.control_topics import States
 from twinlog.store.mirrors import MirrorStore
+from twinlog.store.recorded_maps import remote_names
 from twinlog.store.snapshot import Snapshot, shared_topics
 
 
@@ -78,11 +79,7 @@ async def read_translation(
     later = [
         topic for topic in later_snapshot.topics_of(mirror) if topic.destination_name in copies
     ]
-    later_names = {
-        name.source: topic.on_destination(name)
-        for topic in later
-        for name in topic.mirror_partitions
-    }
+    later_names = remote_names(later)
     counts = Counter(later_names.values())
     unmapped = later_names.keys() - translation.maps.keys()
     not_begun = frozenset[TopicPartition]()

@@ -10,7 +10,12 @@ from twinlog.mirror.recorded_map import RecordedMap
 from twinlog.mirror.settings import KIND, TRANSACTIONAL
 from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import MirrorTopic
-from twinlog.store.recorded_maps import read_headed_maps, read_maps, recorded_translation
+from twinlog.store.recorded_maps import (
+    read_headed_maps,
+    read_maps,
+    recorded_translation,
+    remote_names,
+)
 
 
 class TransactionalKind:
@@ -35,11 +40,7 @@ class TransactionalKind:
             TwinlogError: they cannot be read now.
         """
         if not records_map(properties):
-            names = {
-                name.source: topic.on_destination(name)
-                for topic in topics
-                for name in topic.mirror_partitions
-            }
+            names = remote_names(topics)
             return Translation(names, {}, frozenset(names))
         return recorded_translation(topics, await read_flow_maps(destination, topics, properties))
 
