@@ -5,7 +5,8 @@ What is refused, and what is recorded then, with records in memory: test_flow_ha
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,8 @@ from twinlog.kafka.errors import UserError
 from twinlog.kafka.groups.offsets import Committed, commit_offsets
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.flow_handback import HandedBack, hand_back
+from twinlog.local.cluster import LocalCluster
+from twinlog.local.processes import SHORT_LIVED
 from twinlog.mirror.connect_offsets import decode
 from twinlog.mirror.connect_worker import default_worker
 from twinlog.store.topic_reader import read_whole
@@ -30,6 +33,19 @@ from twinlog.store.topic_reader import read_whole
 pytestmark = [pytest.mark.broker]
 
 TRANSACTIONS = {"transaction.producer": "true"}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Two clusters that are killed: the controller lets them register again after 4 s."""
+    with ExitStack() as clusters:
+        source, destination = (
+            clusters.enter_context(
+                LocalCluster.start(directory=tmp_path_factory.mktemp(name), jvm_flags=SHORT_LIVED)
+            )
+            for name in ("source", "destination")
+        )
+        yield Pair(source, destination)
 
 
 def stop(pair: Pair, mirror: str, topic: str, nodes: Lanes) -> None:

@@ -13,7 +13,7 @@ from twinlog.java import Java
 from twinlog.local import processes
 from twinlog.local.errors import LocalError
 from twinlog.local.identity import Identity
-from twinlog.local.processes import JavaProgram, ProcessGroup
+from twinlog.local.processes import JavaProgram, ProcessGroup, last_error
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +117,19 @@ def test_programs_end_with_their_owner_unless_released(end: str, tmp_path: Path)
     if end == "released":
         assert all(each.signal(signal.SIGKILL) for each in left)
     until(lambda: not any(each.alive() for each in left), what="the end of the programs")
+
+
+def test_what_a_broker_says_while_it_shuts_down_is_no_cause_of_its_end(tmp_path: Path) -> None:
+    """Kafka's cleanup names exceptions in lines of level INFO, behind those of the cause."""
+    log = tmp_path / "server.log"
+    log.write_text(
+        "[main] ERROR kafka.Kafka$ - Exiting Kafka due to fatal exception during startup.\n"
+        "java.net.BindException: Address already in use\n"
+        "[event-handler] INFO QuorumController - RejectedExecutionException: shutting down\n"
+        "[main] INFO Metrics - Metrics reporters closed\n"
+    )
+    cause = last_error(log)
+    assert cause == f"java.net.BindException: Address already in use (log: {log})"
 
 
 def _output(code: str) -> str:

@@ -230,6 +230,8 @@ def _quick_start(nodes: tuple[LocalNode, ...]) -> dict[str, str]:
         # controller lets the same broker register again.
         "broker.session.timeout.ms": "4000",
         "broker.heartbeat.interval.ms": "500",
+        # Default: 60 s; a broker that was killed and cannot register again until then ends.
+        "initial.broker.registration.timeout.ms": "240000",
         # Default: 128 MB of the heap, filled with zeros at the start, for the log cleaner.
         "log.cleaner.dedupe.buffer.size": str(16 << 20),
         # Default: 10 MB for each of a segment's indexes, sparse at first. On a disk with megabytes

@@ -242,8 +242,11 @@ def _start_watcher() -> subprocess.Popen[bytes]:
 def last_error(*logs: Path) -> str:
     """Return the line of a program's logs that best explains its end, and the log's path."""
     lines = [line for log in logs if log.exists() for line in _tail(log)]
+    # A broker that shuts down names exceptions in lines of level INFO, which explain nothing.
     errors = [
-        line for line in lines if "Exception" in line or " ERROR " in line or "Error:" in line
+        line
+        for line in lines
+        if ("Exception" in line or " ERROR " in line or "Error:" in line) and " INFO " not in line
     ]
     return f"{(errors or lines or ['no output'])[-1].strip()} (log: {logs[0]})"
 
