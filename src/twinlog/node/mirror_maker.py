@@ -6,6 +6,11 @@
 
 A node has one Spark session, so each target has a process of its own. They end together: if one
 fails, or this process is asked to stop.
+
+A stop before the nodes are started cuts off what is being created, since a cluster may be
+unreachable, and a takeover may compare much. What is stored is then as after a crash. A flow's
+settings are written in one transaction, and so are the topics that it takes over. The same command
+does the rest.
 """
 
 import asyncio
@@ -15,7 +20,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +37,7 @@ from twinlog.lifecycle.flow_handback import hand_back
 from twinlog.mirror.flow import FlowRules
 from twinlog.mirror.mirror_names import flow_name
 from twinlog.mirror.mm2_records import Heartbeat
+from twinlog.node.stopping import ended_by
 from twinlog.store.control_topics import ControlTopics, take_control_topics
 from twinlog.sync.flow_records import BookkeepingTopics
 
@@ -113,8 +119,16 @@ class MirrorMaker:
             UserError: a flow cannot be created; no node was started.
             Retriable: a cluster is unreachable.
         """
-        for target in self._targets:
-            await _prepare(target, self._report)
+        prepared: list[str] = []
+        async with ended_by(self._stop):
+            for target in self._targets:
+                await _prepare(target, self._report, prepared)
+        if self._stop.is_set():
+            self._report(
+                "stopped before any node was started; complete flows: "
+                f"{', '.join(prepared) or 'none'}; the same command creates or completes all others"
+            )
+            return 0
         beats = [asyncio.create_task(_beat(pair)) for pair in self._pairs]
         try:
             with tempfile.TemporaryDirectory(prefix="twinlog-") as folder:
@@ -180,7 +194,10 @@ class MirrorMaker:
         )
 
 
-async def _prepare(target: Target, report: Callable[[str], None]) -> None:
+async def _prepare(
+    target: Target, report: Callable[[str], None], prepared: MutableSequence[str]
+) -> None:
+    """Create or alter the flows to a target, and take over; append each flow's name when done."""
     properties = dict(target.properties)
     topics: ControlTopics = take_control_topics(properties)
     parsed = parse_config(properties)
@@ -190,6 +207,7 @@ async def _prepare(target: Target, report: Callable[[str], None]) -> None:
             log.info("flow %s is stored in cluster %s", name, target.alias)
             for partition in await take_over_topics(cluster, name):
                 report(f"{flow.source}->{target.alias}: {partition}")
+            prepared.append(f"{flow.source}->{target.alias}")
 
 
 async def hand_back_flows(targets: Sequence[Target], report: Callable[[str], None]) -> None:

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -38,6 +38,7 @@ from twinlog.node.endpoint import Answer, Answers, Endpoint
 from twinlog.node.health import Health, live, ready
 from twinlog.node.metrics import CONTENT_TYPE, Exposition
 from twinlog.node.observation import Observed
+from twinlog.node.stopping import ended_by
 from twinlog.runtime.lane import LaneConfig, run_lane
 from twinlog.runtime.session import map_tasks, start_spark, stop_spark
 from twinlog.store.config_records import Wanted
@@ -122,9 +123,6 @@ class _Heard(NamedTuple):
     """The earliest time: the read before did not have it yet."""
 
 
-_NOTHING: Final = NodeProgress(mirrored=0, failed=(), waiting=0, lag=0, records=0, bytes=0)
-
-
 class Node:
     """A running node. `watch` is called with its progress each second."""
 
@@ -132,7 +130,7 @@ class Node:
         self._config = config
         self._watch = watch
         self._snapshot = Snapshot()
-        self._latest = _NOTHING
+        self._latest: NodeProgress | None = None
         self._stop_before: int | None = None
         self._contacts: dict[int, _Heard] = {}
         self._looked_at = _LONG_AGO
@@ -146,11 +144,11 @@ class Node:
         """Ask the node to end; its lanes finish what is in flight."""
         self._stop.set()
 
-    async def run(self) -> NodeProgress:
+    async def run(self) -> NodeProgress | None:
         """Run until asked to stop; with `once`, until all is mirrored.
 
         Returns:
-            The last progress.
+            The last progress; None if it was stopped before it knew any.
 
         Raises:
             UserError: Spark, the destination or the address of the metrics cannot be used.
@@ -184,22 +182,17 @@ class Node:
             "/health/live": lambda: healthy(live, starting=200),
         }
 
-    async def _run(self) -> NodeProgress:
+    async def _run(self) -> NodeProgress | None:
         config = self._config
         parsed = parse_config(config.destination)
         for warning in parsed.warnings:
             log.warning("--command-config: %s", warning)
-        async with connected(parsed.config, "destination") as cluster:
-            self._grants = cluster.config.grants
-            store = MirrorStore(cluster, background=True)
-            await create_control_topics(cluster, config.control_topics)
-            # Stop requests and statuses that are stored now are of earlier nodes. Clocks are not
-            # compared for that: a clock may jump.
-            snapshot = await store.snapshot()
-            await check_state_partitions(cluster, snapshot)
-            request = snapshot.stops.get(config.node)
-            self._stop_before = None if request is None else request.requested_ms
-            self._hear((await store.statuses())[0], _LONG_AGO)
+        async with AsyncExitStack() as stack:
+            async with ended_by(self._stop):
+                cluster = await stack.enter_async_context(connected(parsed.config, "destination"))
+                store = await self._begin(cluster)
+            if self._stop.is_set():
+                return None
             spark = await asyncio.to_thread(start_spark, config.master, config.spark_conf)
             lanes = config.lanes or spark.defaultParallelism
             arguments = [self._lane(index, lanes) for index in range(lanes)]
@@ -211,6 +204,20 @@ class Node:
                 await asyncio.to_thread(stop_spark, spark)
                 # If Spark had to end the lanes, the cancelled job is not an error.
                 await asyncio.gather(job, return_exceptions=True)
+
+    async def _begin(self, cluster: KafkaCluster) -> MirrorStore:
+        """Create the control topics, and read what earlier nodes have stored there."""
+        self._grants = cluster.config.grants
+        store = MirrorStore(cluster, background=True)
+        await create_control_topics(cluster, self._config.control_topics)
+        # Stop requests and statuses that are stored now are of earlier nodes. Clocks are not
+        # compared for that: a clock may jump.
+        snapshot = await store.snapshot()
+        await check_state_partitions(cluster, snapshot)
+        request = snapshot.stops.get(self._config.node)
+        self._stop_before = None if request is None else request.requested_ms
+        self._hear((await store.statuses())[0], _LONG_AGO)
+        return store
 
     def _lane(self, index: int, lanes: int) -> LaneConfig:
         config = self._config
@@ -235,7 +242,7 @@ class Node:
         store: MirrorStore,
         job: "asyncio.Task[list[None]]",
         lanes: frozenset[str],
-    ) -> NodeProgress:
+    ) -> NodeProgress | None:
         refresher = Refresher(cluster, store, lambda: self._snapshot)
         self._marks = refresher.host.sync(Compaction).marks
         group = GroupMember(
@@ -289,7 +296,7 @@ class Node:
         except TimeoutError:
             log.warning("lanes have not ended within %g s, Spark ends them", STOP_PATIENCE_S)
 
-    async def _last_progress(self, store: MirrorStore) -> NodeProgress:
+    async def _last_progress(self, store: MirrorStore) -> NodeProgress | None:
         """The progress now; the last known one if the destination does not answer."""
         with suppress(TimeoutError, Retriable):
             async with asyncio.timeout(LAST_LOOK_S):

@@ -8,17 +8,17 @@ milliseconds that its import takes.
 """
 
 import asyncio
-import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
 import twinlog
 from twinlog.interfaces.cli.options import ListenAddress, lane_options, spark_options
 from twinlog.interfaces.cli.output import say
+from twinlog.interfaces.cli.signals import end_signals
 
 PROPERTIES_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 RUNNING: Final = (
@@ -93,13 +93,18 @@ def mirror_maker(
         raise click.UsageError("--clusters needs at least one alias behind FILE")
     if check + takeover + hand_back > 1:
         raise click.UsageError("expected at most one of --check, --takeover and --hand-back")
-    from twinlog.operations.mirror_maker import check_file  # noqa: PLC0415 (see above)
 
-    checked = check_file(file, aliases, analyse=check, tell=say)
+    def checked() -> Any:
+        from twinlog.operations.mirror_maker import check_file  # noqa: PLC0415 (see above)
+
+        return check_file(file, aliases, analyse=check, tell=say)
+
     if hand_back:
-        _hand_back(checked)
+        _hand_back(checked())
+    elif check:
+        _explain(checked(), as_json)
     else:
-        _finish(checked, running, check=check, as_json=as_json, takeover=takeover)
+        _run(checked, running, takeover=takeover)
 
 
 @click.command("kafka-mirror-maker")
@@ -129,33 +134,54 @@ def kafka_mirror_maker(
     It goes on until Ctrl-C. Exit status 0: it ended as requested, or with --check the flags are
     valid. 1: there are errors, or the flow cannot run.
     """
-    from twinlog.mirror.legacy_mirror_maker import LegacyOptions  # noqa: PLC0415 (see above)
-    from twinlog.operations.mirror_maker import check_flags  # noqa: PLC0415
-
     running = {name: flags.pop(name) for name in RUNNING}
-    checked = check_flags(LegacyOptions(**flags), consumer_config, producer_config)
-    _finish(checked, running, check=check, as_json=as_json)
 
+    def checked() -> Any:
+        from twinlog.mirror.legacy_mirror_maker import LegacyOptions  # noqa: PLC0415 (see above)
+        from twinlog.operations.mirror_maker import check_flags  # noqa: PLC0415
 
-def _finish(
-    checked: Any,
-    running: Mapping[str, Any],
-    *,
-    check: bool,
-    as_json: bool,
-    takeover: bool = False,
-) -> None:
-    """Print the report of a check, or run the flows."""
-    from twinlog.interfaces.cli.mirror_maker_tables import finish, require_valid  # noqa: PLC0415
+        return check_flags(LegacyOptions(**flags), consumer_config, producer_config)
 
     if check:
-        finish(checked.report, as_json)
-        return
-    require_valid(checked.report)
+        _explain(checked(), as_json)
+    else:
+        _run(checked, running)
+
+
+def _explain(checked: Any, as_json: bool) -> None:
+    """Print the report of a check."""
+    from twinlog.interfaces.cli.mirror_maker_tables import finish  # noqa: PLC0415 (see above)
+
+    finish(checked.report, as_json)
+
+
+def _run(
+    check: Callable[[], Any], running: Mapping[str, Any], *, takeover: bool = False
+) -> NoReturn:
+    """Check the flows, and run them until a signal, which may arrive from now on."""
+    with end_signals() as call_at_signals:
+        checked = check()
+        maker = _mirror_maker(checked, running, takeover=takeover)
+
+        async def until_stopped() -> int:
+            call_at_signals(maker.stop)
+            status: int = await maker.run()
+            return status
+
+        for flow in checked.flows:
+            if not flow.heartbeats_only:
+                say(f"running {flow.name}")
+        sys.exit(asyncio.run(until_stopped()))
+
+
+def _mirror_maker(checked: Any, running: Mapping[str, Any], *, takeover: bool) -> Any:
+    """What runs the flows, if they can run."""
+    from twinlog.interfaces.cli.mirror_maker_tables import require_valid  # noqa: PLC0415 (see above)
     from twinlog.logs import set_up  # noqa: PLC0415
     from twinlog.node.flow_targets import run_parts  # noqa: PLC0415
     from twinlog.node.mirror_maker import MirrorMaker  # noqa: PLC0415
 
+    require_valid(checked.report)
     targets, pairs = run_parts(checked.flows, checked.clusters, takeover=takeover)
     if not targets and not pairs:
         raise click.ClickException("no flow is enabled: write SOURCE->TARGET.enabled = true")
@@ -166,18 +192,7 @@ def _finish(
             f"from 1 to {_LAST_PORT - len(targets) + 1}"
         )
     set_up(running["log_level"], "text")
-    maker = MirrorMaker(targets, pairs, _node_arguments(running), say, metrics)
-
-    async def until_stopped() -> int:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, maker.stop)
-        return await maker.run()
-
-    for flow in checked.flows:
-        if not flow.heartbeats_only:
-            say(f"running {flow.name}")
-    sys.exit(asyncio.run(until_stopped()))
+    return MirrorMaker(targets, pairs, _node_arguments(running), say, metrics)
 
 
 def _hand_back(checked: Any) -> None:

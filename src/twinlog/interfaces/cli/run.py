@@ -3,9 +3,9 @@
 import asyncio
 import json
 import os
-import signal
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -19,6 +19,7 @@ from twinlog.interfaces.cli.options import (
     spark_options,
     spark_settings,
 )
+from twinlog.interfaces.cli.signals import Stop, end_signals
 from twinlog.logs import FORMATS, set_up
 from twinlog.node.node import Node, NodeConfig, NodeProgress
 from twinlog.store.control_topics import take_control_topics
@@ -79,35 +80,38 @@ def run(
 
     Exit status 0 if it ended as requested, 1 if mirror partitions are FAILED at the end.
     """
-    destination = destination_properties(bootstrap_server, command_config)
-    config = NodeConfig(
-        node=node,
-        control_topics=take_control_topics(destination),
-        destination=destination,
-        master=master,
-        spark_conf=spark_settings(conf),
-        lanes=lanes,
-        settings=lane_settings(lane_config, lane_property),
-        once=once,
-        log_level=log_level,
-        log_format=log_format,
-        metrics_address=metrics_address,
-    )
-    set_up(log_level, log_format)
-    progress = asyncio.run(_run(config, _Display(as_json=as_json)))
-    for row in progress.failed:
+    with end_signals() as call_at_signals:
+        destination = destination_properties(bootstrap_server, command_config)
+        config = NodeConfig(
+            node=node,
+            control_topics=take_control_topics(destination),
+            destination=destination,
+            master=master,
+            spark_conf=spark_settings(conf),
+            lanes=lanes,
+            settings=lane_settings(lane_config, lane_property),
+            once=once,
+            log_level=log_level,
+            log_format=log_format,
+            metrics_address=metrics_address,
+        )
+        set_up(log_level, log_format)
+        progress = asyncio.run(_run(config, _Display(as_json=as_json), call_at_signals))
+    failed = () if progress is None else progress.failed
+    for row in failed:
         click.echo(printable(f"FAILED {row.partition}: {row.reason}"), err=True)
-    if progress.failed:
+    if failed:
         sys.exit(1)
 
 
-async def _run(config: NodeConfig, display: "_Display") -> NodeProgress:
+async def _run(
+    config: NodeConfig, display: "_Display", call_at_signals: Callable[[Stop], None]
+) -> NodeProgress | None:
     node = Node(config, display.show)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, node.stop)
+    call_at_signals(node.stop)
     progress = await node.run()
-    display.show(progress)
+    if progress is not None:
+        display.show(progress)
     display.end()
     return progress
 

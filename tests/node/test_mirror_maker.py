@@ -1,0 +1,62 @@
+"""Twin of twinlog.node.mirror_maker: what a stop leaves that comes while flows are created."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from twinlog.node import mirror_maker
+from twinlog.node.mirror_maker import MirrorMaker, StoredFlow, Target
+
+STOPPED = (
+    "stopped before any node was started; complete flows: a->b; the same command creates or "
+    "completes all others"
+)
+
+
+def test_a_stop_during_the_creation_starts_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: it ends at once, as requested, and tells which flows are complete."""
+    lines: list[str] = []
+    at_work = asyncio.Event()
+    closed: list[str] = []
+
+    @asynccontextmanager
+    async def connected(_: object, target: str) -> AsyncIterator[str]:
+        try:
+            yield target
+        finally:
+            closed.append(target)
+
+    async def create_flow(_: object, source: str, target: str, *__: object) -> str:
+        return f"{source}-to-{target}"
+
+    async def take_over_topics(_: object, name: str) -> list[str]:
+        if name == "a-to-c":
+            at_work.set()
+            await asyncio.Event().wait()
+        return ["t-0 begins at 7"]
+
+    async def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a node is started")
+
+    for step in (connected, create_flow, take_over_topics):
+        monkeypatch.setattr(mirror_maker, step.__name__, step)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+    flow = StoredFlow(source="a", properties={})
+    properties = {"bootstrap.servers": "h:1"}
+    targets = [
+        Target(alias=alias, properties=properties, flows=[flow]) for alias in ("b", "c", "d")
+    ]
+
+    async def run() -> int:
+        maker = MirrorMaker(targets, [], report=lines.append)
+        running = asyncio.create_task(maker.run())
+        await at_work.wait()
+        maker.stop()
+        return await running
+
+    assert asyncio.run(run()) == 0
+    assert closed == ["b", "c"]
+    assert lines == ["a->b: t-0 begins at 7", STOPPED]
