@@ -28,9 +28,10 @@ from twinlog.store.snapshot import Snapshot, StoredRecord
 from twinlog.sync import (
     flow_records,
     group_offsets,
-    group_rules,
+    group_readings,
     shared_translation,
     translated_offsets,
+    unlisted_groups,
 )
 from twinlog.sync.base import SyncContext
 from twinlog.sync.flow_records import Checkpoints, Positions
@@ -105,7 +106,7 @@ class Flow:
         monkeypatch.setattr(flow_records, "committed_offsets", self._committed)
         monkeypatch.setattr(flow_records, "list_offsets", self._listed)
         monkeypatch.setattr(translated_offsets, "list_offsets", self._listed)
-        for module in (group_rules, group_offsets):
+        for module in (unlisted_groups, group_readings):
             monkeypatch.setattr(module, "group_offsets", self._group_offsets)
         monkeypatch.setattr(group_offsets, "commit_offsets", self._commit)
         monkeypatch.setattr(GroupSync, "_repeat_interval", self._repeat)

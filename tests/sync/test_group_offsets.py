@@ -26,10 +26,11 @@ from twinlog.store.group_records import (
     encode,
 )
 from twinlog.sync import group_offsets as group_sync
-from twinlog.sync import group_rules
-from twinlog.sync.group_offsets import FORGET_S, GroupSync
-from twinlog.sync.group_rules import Bounds, Log
+from twinlog.sync import group_readings, unlisted_groups
+from twinlog.sync.group_offsets import GroupSync
+from twinlog.sync.group_readings import Bounds, Log
 from twinlog.sync.repeated_commits import DEFAULT_REPEAT_S, MAX_REPEAT_S, repeat_interval
+from twinlog.sync.unlisted_groups import FORGET_S
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 REMOTE = TopicPartition("s.t", 0)
@@ -86,7 +87,6 @@ class World:
         self.node = self.new_node()
         for name, function in {
             "list_groups": self._list,
-            "group_offsets": self._offsets,
             "commit_offsets": self._commit,
             "set_start_offsets": self._commit,
             "log_bounds": self._bounds,
@@ -95,7 +95,8 @@ class World:
             "create_groups_topic": self._nothing,
         }.items():
             monkeypatch.setattr(group_sync, name, function)
-        monkeypatch.setattr(group_rules, "group_offsets", self._offsets)
+        for module in (unlisted_groups, group_readings):
+            monkeypatch.setattr(module, "group_offsets", self._offsets)
         monkeypatch.setattr(GroupSync, "_repeat_interval", self._repeat)
 
     def new_node(self) -> GroupSync:
@@ -390,7 +391,7 @@ def test_an_offset_is_read_again_before_it_is_lowered(
             cluster.commit("g", 93)
         return dict(cluster.groups.get(group.name, {}))
 
-    for module in (group_sync, group_rules):
+    for module in (unlisted_groups, group_readings):
         monkeypatch.setattr(module, "group_offsets", offsets)
     world.check()
     assert world.destination.offset("g") == 93
@@ -415,7 +416,7 @@ def test_a_later_offset_copied_meanwhile_is_kept(
             cluster.commit("g", 100, epoch=-1)
         return dict(cluster.groups.get(group.name, {}))
 
-    for module in (group_sync, group_rules):
+    for module in (unlisted_groups, group_readings):
         monkeypatch.setattr(module, "group_offsets", offsets)
     world.check()
     assert world.destination.offset("g") == 100
@@ -689,7 +690,7 @@ def unread(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[int]]:
             raise Retriable("no coordinator")
         return dict(cluster.groups.get(group.name, {}))
 
-    for module in (group_sync, group_rules):
+    for module in (unlisted_groups, group_readings):
         monkeypatch.setattr(module, "group_offsets", offsets)
     return fails
 

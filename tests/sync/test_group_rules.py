@@ -13,8 +13,8 @@ from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run
 from twinlog.mirror.translation import SAME, Translation
 from twinlog.store.group_records import GroupMemory, PartitionMemory, metadata_checksum
+from twinlog.sync.group_readings import Log
 from twinlog.sync.group_rules import (
-    Log,
     due_offsets,
     in_destination_offsets,
     in_source_offsets,

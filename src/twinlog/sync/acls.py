@@ -52,7 +52,8 @@ from twinlog.store.snapshot import Snapshot
 from twinlog.sync.absent_acls import AbsentAcls, MirrorTexts
 from twinlog.sync.base import Host, Moved, Remark, ReportedSync, SyncContext
 from twinlog.sync.created_acls import carry_out
-from twinlog.sync.group_rules import group_offsets, served
+from twinlog.sync.group_readings import group_offsets
+from twinlog.sync.group_rules import served
 from twinlog.sync.read_only import ReadOnly
 from twinlog.text import few
 

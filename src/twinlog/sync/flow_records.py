@@ -51,7 +51,7 @@ from twinlog.store.config_records import Mirror
 from twinlog.store.topic_writer import ALL, Entry, append
 from twinlog.sync.base import METADATA, Host, MirrorContext, Moved, Sync, SyncContext, drop
 from twinlog.sync.flow_topics import FLOWS
-from twinlog.sync.group_rules import recreated_topics
+from twinlog.sync.group_readings import recreated_topics
 from twinlog.sync.shared_checkpoints import lowered, shared_checkpoints
 from twinlog.sync.shared_translation import read_translation
 from twinlog.sync.stored_checkpoints import read_checkpoints

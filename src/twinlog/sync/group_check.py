@@ -12,9 +12,11 @@ from twinlog.kafka.groups.offsets import Committed, Group
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.translation import Translation
 from twinlog.sync.group_memory import KnownGroups
-from twinlog.sync.group_rules import Bounds, GroupOffsets, compared_offsets, recreated_topics
+from twinlog.sync.group_readings import Bounds, GroupOffsets, compared_offsets, recreated_topics
 from twinlog.sync.repeated_commits import DEFAULT_REPEAT_S
 
+AT_ONCE: Final = 20
+"""Groups that are served concurrently."""
 WantedTopics = Callable[[], Container[str]]
 
 

@@ -1,4 +1,6 @@
-"""Copies group offsets from a mirror's source to its destination; group_rules.py has the rules.
+"""Copies group offsets from a mirror's source to its destination.
+
+group_rules.py has the rules, and group_readings.py reads what they are applied to.
 
 One `GroupSync` belongs to one node. After a check, what it has read and committed is written to
 `__mirror_groups`, for the next node, and for `twinlog readiness` when the source is dead. What is
@@ -35,11 +37,12 @@ from twinlog.mirror.states import State
 from twinlog.mirror.translation import SAME, Translation
 from twinlog.store.config_records import Wanted
 from twinlog.store.group_log import create_groups_topic, read_groups, write_groups
-from twinlog.store.group_records import NO_OFFSET, GroupMemory, LastCheck
+from twinlog.store.group_records import GroupMemory, LastCheck
 from twinlog.store.snapshot import Snapshot
 from twinlog.sync.absent_acls import MirrorTexts
 from twinlog.sync.base import Host, Moved, Sync, SyncContext, drop
 from twinlog.sync.group_check import (
+    AT_ONCE,
     NOTHING_DUE,
     DueOffsets,
     GroupCheck,
@@ -48,36 +51,33 @@ from twinlog.sync.group_check import (
     without_recreated,
 )
 from twinlog.sync.group_memory import KnownGroups
-from twinlog.sync.group_rules import (
+from twinlog.sync.group_readings import (
     SHARE,
     GroupOffsets,
-    at_floors,
-    at_map_start,
     destination_offsets,
-    due_offsets,
-    group_offsets,
-    in_destination_offsets,
-    in_source_offsets,
     log_bounds,
-    moved_by_others,
     read_offsets,
     recreated_topics,
+)
+from twinlog.sync.group_rules import (
+    at_floors,
+    at_map_start,
+    due_offsets,
+    in_destination_offsets,
+    in_source_offsets,
+    moved_by_others,
     remembered,
     served,
 )
 from twinlog.sync.repeated_commits import DEFAULT_REPEAT_S, read_repeat_interval
 from twinlog.sync.shared_translation import read_translation
+from twinlog.sync.unlisted_groups import forget_unserved, note_deleted
 from twinlog.text import few
 
 log = logging.getLogger(__name__)
 
-AT_ONCE: Final = 20
-"""Groups that are served concurrently."""
 QUIET_CHECKS: Final = 10
 """Refresh intervals for which a group must have been quiet on the destination."""
-FORGET_S: Final = 3600.0
-"""Seconds after which a group that the source does not list any more is forgotten, if none of its
-copied offsets is left; otherwise it is checked again after the same time."""
 MAX_NAMED: Final = 1000
 """Failed groups that the record of a check names at most."""
 _ACTIVE: Final = frozenset(
@@ -250,7 +250,7 @@ class GroupSync(Sync[GroupDifference]):
         )
 
     async def _apply(self, difference: GroupDifference) -> int:
-        check, memory, source_groups = difference.check, difference.memory, difference.listed
+        check, memory = difference.check, difference.memory
         failures = [*difference.unread]
         for name, error in difference.unread.items():
             log.warning("group %s: cannot copy its offsets: %s", name, error)
@@ -275,11 +275,11 @@ class GroupSync(Sync[GroupDifference]):
             return len(failures)
         if not memory.was_read:
             return len(failures) + 1
-        await self._note_deleted(check, memory, source_groups)
+        await note_deleted(difference)
         failures += [name for name in memory.undecoded - {*failures} if name is not None]
         names = tuple(sorted(failures)[:MAX_NAMED])
         last_check = LastCheck(mirror=check.mirror, time_ms=difference.now_ms, failed=names)
-        await self._forget_unserved(difference)
+        await forget_unserved(self._destination, difference)
         return len(failures) + await self._write(memory, last_check)
 
     def _tell_unplaced(self, difference: GroupDifference) -> None:
@@ -479,82 +479,6 @@ class GroupSync(Sync[GroupDifference]):
                 memory = memory or KnownGroups(was_read=False)
             self._memories[mirror] = memory
         return memory
-
-    async def _note_deleted(
-        self, check: GroupCheck, memory: KnownGroups, source_groups: Collection[str]
-    ) -> None:
-        """Note which offsets are gone on the source, of groups that it does not list.
-
-        The offsets are read by group name until that is noted: a missing entry in a list is no
-        evidence.
-        """
-        limit, partitions = asyncio.Semaphore(AT_ONCE), check.partitions.keys()
-
-        async def note(entry: GroupMemory) -> None:
-            group = Group(entry.group, "", entry.kind)
-            async with limit:
-                try:
-                    committed = await group_offsets(check.source, group)
-                except TwinlogError:
-                    return  # keep the offsets that were read last
-            deleted_partitions = partitions - {check.translation.key(p) for p in committed}
-            memory.groups[entry.group] = replace(
-                entry,
-                partitions={
-                    partition: offsets._replace(source=NO_OFFSET, deleted=1)
-                    if partition in deleted_partitions
-                    else offsets
-                    for partition, offsets in entry.partitions.items()
-                    if partition not in deleted_partitions or offsets.may_be_copied
-                },
-            )
-
-        candidates = [
-            entry
-            for name, entry in memory.groups.items()
-            if name not in source_groups
-            and any(not entry.partitions[p].deleted for p in partitions & entry.partitions.keys())
-        ]
-        await asyncio.gather(*map(note, candidates))
-
-    async def _forget_unserved(self, difference: GroupDifference) -> None:
-        """Drop groups that are not served any more, or that the source has not listed for long.
-
-        One list without the group proves nothing: its coordinator may not answer. While a copied
-        offset is left on the destination, the group would continue from it (`GROUP_DELETED`).
-        """
-        memory, source_groups, now_ms = difference.memory, difference.listed, difference.now_ms
-        unserved = memory.groups.keys() - {group.name for group in difference.served}
-        since_ms = {name: memory.unlisted.get(name, now_ms) for name in unserved}
-        excluded = {name for name in unserved if name in source_groups}
-        expired = {
-            name for name in unserved - excluded if now_ms - since_ms[name] > FORGET_S * 1000
-        }
-        copied = await self._with_copies(memory, sorted(expired), difference.check.translation)
-        for name in excluded | expired - copied:
-            del memory.groups[name]
-        restarts = dict.fromkeys(copied, now_ms)
-        memory.unlisted = {
-            name: at for name, at in (since_ms | restarts).items() if name in memory.groups
-        }
-
-    async def _with_copies(
-        self, memory: KnownGroups, names: Collection[str], translation: Translation
-    ) -> set[str]:
-        """Those of these groups with an own offset on the destination, or with unknown offsets."""
-        limit = asyncio.Semaphore(AT_ONCE)
-
-        async def has(name: str) -> bool:
-            async with limit:
-                group = Group(name, "", memory.groups[name].kind)
-                try:
-                    offsets = await destination_offsets(self._destination, group, translation)
-                except TwinlogError:
-                    return True
-                return bool(memory.own(name, offsets, translation))
-
-        answers = await asyncio.gather(*map(has, names))
-        return {name for name, has_copy in zip(names, answers, strict=True) if has_copy}
 
     async def _write(self, memory: KnownGroups, last_check: LastCheck) -> int:
         """Write what has changed, and the check itself; return 1 if it cannot be written."""

@@ -31,7 +31,7 @@ from twinlog.operations.readiness.group_survey import ByTopic
 from twinlog.operations.readiness.reasons import Finding, Reason
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.offset_records import Route
-from twinlog.sync.group_rules import Bounds, Log
+from twinlog.sync.group_readings import Bounds, Log
 from twinlog.sync.stored_checkpoints import StoredCheckpoints
 
 FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)

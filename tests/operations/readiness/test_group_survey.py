@@ -21,8 +21,8 @@ from twinlog.operations.readiness.group_survey import ByTopic, group_facts, reme
 from twinlog.operations.readiness.reasons import Finding, Reason
 from twinlog.store.group_log import Remembered
 from twinlog.store.group_records import JOINED, NO_OFFSET, GroupMemory, LastCheck, PartitionMemory
-from twinlog.sync import group_rules
-from twinlog.sync.group_rules import Bounds, Log
+from twinlog.sync import group_readings
+from twinlog.sync.group_readings import Bounds, Log
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 EMPTY = SourceLog(0, 0, 0)
@@ -42,7 +42,7 @@ class World:
         self.remembered: Remembered | Exception = Remembered()
         for name in ("list_groups", "lists_all_groups", "log_bounds"):
             monkeypatch.setattr(group_survey, name, getattr(self, name))
-        monkeypatch.setattr(group_rules, "group_offsets", self.group_offsets)
+        monkeypatch.setattr(group_readings, "group_offsets", self.group_offsets)
         monkeypatch.setattr(group_survey, "read_groups", self.read_groups)
 
     async def list_groups(self, cluster: KafkaCluster) -> dict[str, Group]:

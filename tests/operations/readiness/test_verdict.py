@@ -22,7 +22,7 @@ from twinlog.operations.readiness.facts import (
 from twinlog.operations.readiness.group_survey import offset_facts
 from twinlog.operations.readiness.reasons import BEYOND_LAG, WEIGHTS, Finding, Reason, Verdict
 from twinlog.operations.readiness.verdict import Readiness, judge
-from twinlog.sync.group_rules import Log
+from twinlog.sync.group_readings import Log
 
 GOOD = PartitionFacts(
     partition=0, state=State.MIRRORING, source=SourceLog(0, 100, 100, 100), destination_end=100

@@ -61,7 +61,8 @@ from twinlog.store.config_records import Wanted
 from twinlog.store.control_topics import LANES_GROUP
 from twinlog.store.topic_reader import Tail
 from twinlog.sync.flow_records import ALL_S, KINDS
-from twinlog.sync.group_rules import group_offsets, in_shared, in_source_offsets, log_bounds
+from twinlog.sync.group_readings import group_offsets, in_shared, log_bounds
+from twinlog.sync.group_rules import in_source_offsets
 from twinlog.sync.stored_checkpoints import StoredCheckpoints, read_checkpoints
 from twinlog.text import few
 

@@ -36,17 +36,19 @@ from twinlog.operations.readiness.facts import GroupFacts, Skip, SourceLog, Stan
 from twinlog.operations.readiness.reasons import Finding, Reason
 from twinlog.store.group_log import GROUPS_TOPIC, Remembered, read_groups
 from twinlog.store.group_records import NO_OFFSET, GroupMemory
-from twinlog.sync.group_rules import (
+from twinlog.sync.group_readings import (
     SHARE,
     Log,
     destination_offsets,
+    log_bounds,
+    read_offsets,
+)
+from twinlog.sync.group_rules import (
     due_offsets,
     in_source_offsets,
     is_served,
-    log_bounds,
     own_offsets,
     partition_memories,
-    read_offsets,
     served,
 )
 from twinlog.text import few

@@ -1,0 +1,233 @@
+"""What a mirror's groups have committed in both clusters, and where the logs are that they read.
+
+Offsets of the destination are as they are committed there, those of the source as they are
+translated for it. What cannot be read or translated is named, and is never taken for a group that
+has committed nothing. group_rules.py says what follows from them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import Refusal
+from twinlog.kafka.groups.offsets import Committed, Group, committed_offsets, start_offsets
+from twinlog.kafka.requests.partitions import OffsetSpec
+from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.reported_positions import is_reported
+from twinlog.mirror.shared_partitions import SharedPlace
+from twinlog.mirror.translation import SAME, Translation
+from twinlog.sync.translated_offsets import list_translated_offsets
+
+log = logging.getLogger(__name__)
+
+SHARE: Final = "share"
+"""The kind of a share group, which has no committed offsets, but starts (KIP-932)."""
+
+
+class Log(NamedTuple):
+    """Log start and log end of a partition on the destination."""
+
+    start: int
+    end: int
+
+
+class Bounds(NamedTuple):
+    """The destination's logs, and the refusals for those that cannot be read."""
+
+    logs: Mapping[TopicPartition, Log]
+    refused: Mapping[TopicPartition, Refusal]
+
+    def unknown(self, committed: Collection[TopicPartition]) -> str:
+        """Why some of these commits allow no conclusion; empty: all logs are known.
+
+        An offset whose log is unknown is neither copied nor compared. That is not the same as a
+        group that has committed nothing there.
+        """
+        for partition, refusal in sorted(self.refused.items()):
+            if partition in committed:
+                return f"cannot read the log bounds of {partition} on the destination: {refusal}"
+        return ""
+
+
+class GroupOffsets(NamedTuple):
+    """A group's committed offsets in both clusters, by the source's partition."""
+
+    destination: Mapping[TopicPartition, Committed]
+    """As they are committed there (`in_source_offsets`)."""
+    source: Mapping[TopicPartition, Committed]
+    untranslated: frozenset[TopicPartition] = frozenset()
+    """Partitions of which the source has an offset that cannot be translated. That is not the same
+    as a group that has none there."""
+    unplaced: Mapping[TopicPartition, SharedPlace] = MappingProxyType({})
+    """Of these, those that several of the source's share, with what is known of their places."""
+    committed: Mapping[TopicPartition, Committed] = MappingProxyType({})
+    """As they are committed on the source."""
+
+
+async def log_bounds(
+    destination: KafkaCluster,
+    partitions: Collection[TopicPartition],
+    translation: Translation = SAME,
+) -> Bounds:
+    """Where these partitions' logs begin and end, in the source's names and offsets."""
+    starts, ends = await asyncio.gather(
+        list_translated_offsets(destination, partitions, OffsetSpec.EARLIEST, translation),
+        list_translated_offsets(destination, partitions, OffsetSpec.LATEST, translation),
+    )
+    logs: dict[TopicPartition, Log] = {}
+    refusals: dict[TopicPartition, Refusal] = {}
+    for partition in partitions:
+        start, end = starts[partition], ends[partition]
+        if isinstance(start, Refusal):
+            refusals[partition] = start
+        elif isinstance(end, Refusal):
+            refusals[partition] = end
+        else:
+            logs[partition] = Log(start, end)
+    return Bounds(logs, refusals)
+
+
+async def group_offsets(
+    cluster: KafkaCluster, group: Group, *, stable: bool = False
+) -> dict[TopicPartition, Committed]:
+    """The committed offsets of a group; `stable` as for `committed_offsets`.
+
+    Raises:
+        Retriable: the coordinator does not answer.
+        UserError: a right is missing.
+    """
+    if group.kind == SHARE:
+        return await start_offsets(cluster, group.name)
+    return await committed_offsets(cluster, group.name, stable=stable)
+
+
+async def destination_offsets(
+    destination: KafkaCluster, group: Group, translation: Translation = SAME
+) -> dict[TopicPartition, Committed]:
+    """What a group has committed on the destination, by the source's partition, as it is there.
+
+    Raises:
+        Retriable, UserError: see `group_offsets`.
+    """
+    return translation.from_destination(await group_offsets(destination, group))
+
+
+async def read_offsets(
+    source: KafkaCluster,
+    destination: KafkaCluster,
+    group: Group,
+    translation: Translation = SAME,
+    *,
+    copy: Group | None = None,
+    stable: bool = False,
+) -> GroupOffsets:
+    """Read the offsets of a group in both clusters.
+
+    The destination is read first, so that its copies are never ahead of the source's offsets.
+
+    Args:
+        source: the mirror's source.
+        destination: the mirror's cluster.
+        group: the group on the source.
+        translation: where the partitions and offsets are on the destination.
+        copy: the destination's group of this name, where its kind may be another one.
+        stable: on the source; as for `committed_offsets`.
+
+    Raises:
+        Retriable, UserError: see `group_offsets`.
+    """
+    copies = await destination_offsets(destination, copy or group, translation)
+    committed = {
+        partition: at
+        for partition, at in (await group_offsets(source, group, stable=stable)).items()
+        if not is_reported(at.metadata)
+    }
+    return compared_offsets(copies, committed, translation)
+
+
+def compared_offsets(
+    copies: Mapping[TopicPartition, Committed],
+    committed: Mapping[TopicPartition, Committed],
+    translation: Translation,
+    recreated: Collection[str] = (),
+) -> GroupOffsets:
+    """A group's offsets in both clusters.
+
+    Args:
+        copies: what it has committed on the destination (`destination_offsets`).
+        committed: what it has committed on the source.
+        translation: where the partitions and offsets are on the destination.
+        recreated: topics whose offsets in shared partitions are about other records.
+    """
+    joined, unplaced = in_shared(committed, translation, recreated)
+    untranslated = translation.untranslated(
+        {partition: at.offset for partition, at in joined.items()}
+    )
+    translated = {
+        partition: Committed(
+            translation.offsets(partition).lowest(at.offset),
+            at.metadata if translation.keeps_place(partition, at.offset) else "",
+            at.leader_epoch,
+        )
+        for partition, at in joined.items()
+        if partition not in untranslated
+    }
+    return GroupOffsets(
+        copies, translated, untranslated.union(unplaced), unplaced, committed=committed
+    )
+
+
+def in_shared(
+    committed: Mapping[TopicPartition, Committed],
+    translation: Translation,
+    recreated: Collection[str] = (),
+) -> tuple[dict[TopicPartition, Committed], dict[TopicPartition, SharedPlace]]:
+    """A group's offsets with one for those that share a partition, and those that have none.
+
+    It has no metadata: what an application has committed is about one of the source's partitions.
+
+    Args:
+        committed: what it has committed on the source.
+        translation: where the partitions and offsets are on the destination.
+        recreated: topics whose offsets are about other records than what was copied.
+    """
+    offsets = {partition: at.offset for partition, at in committed.items()}
+    places = {
+        key: translation.shared[key].place(offsets, recreated)
+        for key in {translation.key(partition) for partition in committed}
+        if key in translation.shared
+    }
+    joined = {p: at for p, at in committed.items() if translation.key(p) not in places}
+    joined |= {
+        key: Committed(place.lowest)
+        for key, place in places.items()
+        if place.lowest is not None and not place.lacks
+    }
+    return joined, {key: place for key, place in places.items() if place.lacks}
+
+
+async def recreated_topics(
+    source: KafkaCluster,
+    names: Collection[str],
+    topic_ids: Mapping[str, UUID],
+    *,
+    tells: bool = True,
+) -> set[str]:
+    """Those of these topics that were recreated on the source, or may have been; logged if told."""
+    if not names:
+        return set()
+    topics = (await source.refresh(names)).topics
+    recreated = {
+        name
+        for name in names
+        if (topic := topics.get(name)) is None or topic.error or topic.topic_id != topic_ids[name]
+    }
+    for name in recreated if tells else ():
+        log.warning(
+            "%s may have been recreated on the source: its group offsets are not copied", name
+        )
+    return recreated
