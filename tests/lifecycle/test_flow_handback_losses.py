@@ -4,7 +4,6 @@ What is refused, and what is recorded then, with records in memory: test_flow_ha
 """
 
 import asyncio
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,14 +13,12 @@ from clients import client
 from lane_processes import Lanes, lanes
 from lost_logs import SECONDS, copied, lose, write
 from stored_flows import states
-from transformed_flows import flow_properties, made
+from transformed_flows import commit_position, flow_properties, new_flow
 from waiting import until
 
 from conftest import Pair
 from twinlog import MirrorAdmin
-from twinlog.engines.transactional.positions import position_group
 from twinlog.kafka.errors import UserError
-from twinlog.kafka.groups.offsets import Committed, commit_offsets
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.flow_handback import HandedBack, hand_back
 from twinlog.local.cluster import LocalCluster
@@ -69,17 +66,6 @@ def stop(pair: Pair, mirror: str, topic: str, nodes: Lanes) -> None:
     nodes.end()
 
 
-def commit(pair: Pair, mirror: str, remote: str, offset: int) -> None:
-    """Commit a flow's offset for the partition 0, as an operator does."""
-
-    async def decide() -> None:
-        async with client(pair.destination) as cluster:
-            key, group = TopicPartition(remote, 0), position_group("twinlog", mirror)
-            assert (await commit_offsets(cluster, group, {key: Committed(offset)}))[key] is None
-
-    asyncio.run(decide())
-
-
 def handed_back(pair: Pair, mirror: str, settings: Mapping[str, str]) -> list[HandedBack]:
     async def run() -> list[HandedBack]:
         async with client(pair.destination) as cluster:
@@ -122,8 +108,7 @@ def test_a_flow_whose_target_has_lost_records_is_not_handed_back(
 
     The operator commits an offset that is still copied, and it is handed back there.
     """
-    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
-    asyncio.run(made(pair, mirror, topic, TRANSACTIONS))
+    mirror, topic = new_flow(pair, TRANSACTIONS)
     target, remote = pair.destination.bootstrap_servers, f"a.{topic}"
     with lanes(target, tmp_path) as nodes:
         copy_four(pair, topic, nodes)
@@ -135,7 +120,7 @@ def test_a_flow_whose_target_has_lost_records_is_not_handed_back(
     with pytest.raises(UserError, match="others were written in their place; position 4 of group"):
         handed_back(pair, mirror, TRANSACTIONS)
     assert recorded(pair, topic) == {}
-    commit(pair, mirror, remote, 2)
+    commit_position(pair, mirror, remote, 2)
     assert handed_back(pair, mirror, TRANSACTIONS) == [HandedBack(TopicPartition(topic, 0), 1)]
     assert recorded(pair, topic) == {0: 1}
 
@@ -145,8 +130,7 @@ def test_a_flow_whose_source_has_lost_records_is_not_handed_back(
     pair: Pair, tmp_path: Path, settings: Mapping[str, str]
 ) -> None:
     """Goal: what MirrorMaker 2 would skip of a source that has grown again is refused."""
-    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
-    asyncio.run(made(pair, mirror, topic, settings))
+    mirror, topic = new_flow(pair, settings)
     source, target = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
     with lanes(target, tmp_path) as nodes:
         copy_four(pair, topic, nodes)
@@ -160,6 +144,6 @@ def test_a_flow_whose_source_has_lost_records_is_not_handed_back(
         handed_back(pair, mirror, settings)
     assert recorded(pair, topic) == {}
     if settings:
-        commit(pair, mirror, f"a.{topic}", 2)
+        commit_position(pair, mirror, f"a.{topic}", 2)
         assert handed_back(pair, mirror, settings) == [HandedBack(TopicPartition(topic, 0), 1)]
         assert recorded(pair, topic) == {0: 1}

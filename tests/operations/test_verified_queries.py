@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from copied_topic import CopiedTopic
 from lane_processes import lanes
-from transformed_flows import alter, count, headers_of, made, numbers_written_to
+from transformed_flows import alter, count, headers_of, new_flow, numbers_written_to
 from waiting import until
 
 from conftest import Pair
@@ -74,8 +73,7 @@ def test_a_flow_with_a_query_is_the_same_although_its_lane_was_killed(
     pair: Pair, tmp_path: Path
 ) -> None:
     """Goal: filtered, masked and routed records, once each; then faults in its logs are found."""
-    flow, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
-    asyncio.run(made(pair, flow, topic, QUERY))
+    flow, topic = new_flow(pair, QUERY)
     source, target = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
     remote, vip = f"a.{topic}", f"vip-a.{topic}"
     writing = numbers_written_to(source, topic)
@@ -234,12 +232,11 @@ def test_what_cannot_be_judged_is_not_seen(pair: Pair, tmp_path: Path) -> None:
 
 def test_records_go_to_other_partitions(pair: Pair) -> None:
     """Goal: partitions that the query chooses; a record in a wrong one is found."""
-    flow, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
     query = {
         "twinlog.transform.sql": "SELECT record, CAST(CAST(CAST(key AS STRING) AS INT) % 2 AS INT) "
         "AS partition FROM records"
     }
-    asyncio.run(made(pair, flow, topic, query))
+    flow, topic = new_flow(pair, query)
     source, target, remote = (
         pair.source.bootstrap_servers,
         pair.destination.bootstrap_servers,
@@ -297,8 +294,7 @@ def test_a_query_that_cannot_be_decided_is_never_good(pair: Pair, tmp_path: Path
 
 def test_a_partition_that_the_query_sends_nothing_to(pair: Pair) -> None:
     """Goal: a copy once more in a partition of a topic where no record should be."""
-    flow, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
-    asyncio.run(made(pair, flow, topic, QUERY))
+    flow, topic = new_flow(pair, QUERY)
     source, target = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
     remote, vip = f"a.{topic}", f"vip-a.{topic}"
     librdkafka_tools.make_topic(target, vip, 3)

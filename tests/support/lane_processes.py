@@ -14,7 +14,7 @@ class Lanes:
     """Processes with a lane each."""
 
     def __init__(self, servers: str, folder: Path, settings: Mapping[str, str]) -> None:
-        self._servers = servers
+        self.servers = servers
         self._settings = [f"{name}={value}" for name, value in settings.items()]
         self._folder = folder
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -23,7 +23,7 @@ class Lanes:
         """Start a lane; return its process id."""
         with (self._folder / f"{node}.log").open("ab") as log:
             self._processes[node] = subprocess.Popen(
-                [sys.executable, "-m", "flow_lane", node, self._servers, *self._settings],
+                [sys.executable, "-m", "flow_lane", node, self.servers, *self._settings],
                 cwd=SUPPORT,
                 stdout=log,
                 stderr=log,

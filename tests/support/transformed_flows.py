@@ -2,19 +2,23 @@
 
 import asyncio
 import json
+import random
 import secrets
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 
 from clients import client
 from confluent_kafka import Consumer, TopicPartition
+from lane_processes import Lanes
 from number_producer import NumberProducer
 from stored_flows import store_flow
 from waiting import until
 
 from conftest import Pair
 from twinlog.engines.transactional.positions import position_group
-from twinlog.kafka.groups.offsets import Committed, committed_offsets
+from twinlog.kafka.groups.offsets import Committed, commit_offsets, committed_offsets
+from twinlog.kafka.types import TopicPartition as KafkaPartition
 from twinlog.lifecycle.changes import alter_mirror
 from twinlog.lifecycle.flow_creation import stored_properties
 
@@ -27,10 +31,12 @@ def flow_properties(pair: Pair, transforms: Mapping[str, str]) -> dict[str, str]
     return stored_properties(connection, settings, "a", "b")
 
 
-async def made(pair: Pair, mirror: str, topic: str, transforms: Mapping[str, str]) -> None:
-    """Create a flow that copies a topic to `a.TOPIC`."""
+def new_flow(pair: Pair, transforms: Mapping[str, str]) -> tuple[str, str]:
+    """Create a flow that copies a new topic to `a.TOPIC`; return the names of both."""
+    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
     properties = flow_properties(pair, transforms)
-    await store_flow(pair, mirror, properties, (topic, f"a.{topic}"), PARTITIONS)
+    asyncio.run(store_flow(pair, mirror, properties, (topic, f"a.{topic}"), PARTITIONS))
+    return mirror, topic
 
 
 def headers_of(number: int) -> list[tuple[str, bytes]]:
@@ -89,6 +95,22 @@ def count(servers: str, topic: str) -> int:
     return sum(map(len, consumed(servers, topic).values()))
 
 
+def await_progress(servers: str, topic: str, rng: random.Random, seconds: float) -> None:
+    """Wait until 100 more records have arrived in a topic, and then for a random moment."""
+    before = count(servers, topic)
+    until(lambda: count(servers, topic) > before + 100, seconds, "the flow goes on")
+    threading.Event().wait(rng.random())
+
+
+def kill_lanes(running: Lanes, times: int, topic: str, rng: random.Random, seconds: float) -> None:
+    """Start lanes one after another; kill each at a random moment while it writes to a topic."""
+    for turn in range(times):
+        node = f"node-{turn}"
+        running.start(node)
+        await_progress(running.servers, topic, rng, seconds)
+        running.kill(node)
+
+
 def check_copies(
     servers: str,
     topic: str,
@@ -125,6 +147,25 @@ async def positions(pair: Pair, mirror: str, topic: str) -> dict[int, Committed]
     async with client(pair.destination) as destination:
         found = await committed_offsets(destination, position_group("twinlog", mirror))
     return {key.partition: one for key, one in found.items() if key.topic == f"a.{topic}"}
+
+
+def commit_position(pair: Pair, mirror: str, remote: str, offset: int) -> None:
+    """Commit a flow's position of partition 0, as an operator does.
+
+    Args:
+        pair: the clusters.
+        mirror: the flow.
+        remote: the topic on the target.
+        offset: of the source.
+    """
+
+    async def commit() -> None:
+        async with client(pair.destination) as cluster:
+            key, group = KafkaPartition(remote, 0), position_group("twinlog", mirror)
+            answers = await commit_offsets(cluster, group, {key: Committed(offset)})
+        assert answers == {key: None}
+
+    asyncio.run(commit())
 
 
 def await_position(pair: Pair, mirror: str, topic: str, offset: int, seconds: float) -> Committed:

@@ -3,9 +3,7 @@
 import asyncio
 import os
 import random
-import secrets
 import signal
-import threading
 from pathlib import Path
 
 import process_tree
@@ -16,11 +14,12 @@ from stored_flows import states
 from transformed_flows import (
     alter,
     await_position,
+    await_progress,
     check_copies,
     consumed,
     count,
     headers_of,
-    made,
+    new_flow,
     numbers_written_to,
 )
 from waiting import until
@@ -71,16 +70,13 @@ def test_transformed_records_arrive_once_though_lanes_and_spark_are_killed(
     pair: Pair, tmp_path: Path
 ) -> None:
     """Goal: kill -9 of lane, worker and JVM at random moments: each record once, in order."""
-    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
-    asyncio.run(made(pair, mirror, topic, {**QUERY, **names_table(tmp_path)}))
+    _, topic = new_flow(pair, {**QUERY, **names_table(tmp_path)})
     source, destination = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
     rng = random.Random(12)
     writing = numbers_written_to(source, topic)
 
     def goes_on() -> None:
-        before = count(destination, f"a.{topic}")
-        until(lambda: count(destination, f"a.{topic}") > before + 100, SECONDS, "it goes on")
-        threading.Event().wait(rng.random())
+        await_progress(destination, f"a.{topic}", rng, SECONDS)
 
     try:
         with lanes(destination, tmp_path) as running:
@@ -117,8 +113,7 @@ def test_what_cannot_be_transformed_is_failed_until_the_query_is_altered(
     pair: Pair, tmp_path: Path
 ) -> None:
     """Goal: one partition at one record, with its offset; all of them for a wrong query."""
-    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
-    asyncio.run(made(pair, mirror, topic, {"twinlog.transform.sql": "SELECT record FROM recrods"}))
+    mirror, topic = new_flow(pair, {"twinlog.transform.sql": "SELECT record FROM recrods"})
     source, destination = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
     producer = Producer({"bootstrap.servers": source})
     good = '{"number":1,"secret":"x"}'

@@ -1,21 +1,18 @@
 """Transactional flows whose target loses committed records: one broker, whose files are changed."""
 
 import asyncio
-import secrets
 from pathlib import Path
 
 import pytest
-from clients import client
 from confluent_kafka.admin import AdminClient, NewTopic
 from lane_processes import lanes
 from lost_logs import SECONDS, copied, failed, lose, routed, routed_values, values, write
 from stored_flows import losses
-from transformed_flows import await_position, made, positions
+from transformed_flows import await_position, commit_position, new_flow, positions
 from waiting import until
 
 from conftest import Pair
 from twinlog.engines.transactional.positions import position_group
-from twinlog.kafka.groups.offsets import Committed, commit_offsets
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
 
@@ -45,17 +42,6 @@ def offsets_log(cluster: LocalCluster, group: str) -> TopicPartition:
     return TopicPartition("__consumer_offsets", size % count)
 
 
-def commit(pair: Pair, mirror: str, remote: str, offset: int) -> None:
-    """Commit a flow's offset for the partition 0, as an operator does."""
-
-    async def decide() -> None:
-        async with client(pair.destination) as cluster:
-            key, group = TopicPartition(remote, 0), position_group("twinlog", mirror)
-            assert (await commit_offsets(cluster, group, {key: Committed(offset)}))[key] is None
-
-    asyncio.run(decide())
-
-
 def test_a_position_that_is_older_than_the_copy_is_failed(
     fragile: LocalCluster, kafka: LocalCluster, tmp_path: Path
 ) -> None:
@@ -64,8 +50,7 @@ def test_a_position_that_is_older_than_the_copy_is_failed(
     An operator's offset decides where the flow goes on.
     """
     pair = Pair(kafka, fragile)
-    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
-    asyncio.run(made(pair, mirror, topic, {"transaction.producer": "true"}))
+    mirror, topic = new_flow(pair, {"transaction.producer": "true"})
     source, target = kafka.bootstrap_servers, fragile.bootstrap_servers
     remote = f"a.{topic}"
     with lanes(target, tmp_path) as nodes:
@@ -84,7 +69,7 @@ def test_a_position_that_is_older_than_the_copy_is_failed(
         failed(pair, mirror, "the position is older than the copy")
         copied(pair, topic, 0, "0", "1", "2", "3", "foreign")
         assert asyncio.run(positions(pair, mirror, topic))[0] == older
-        commit(pair, mirror, remote, 4)
+        commit_position(pair, mirror, remote, 4)
         copied(pair, topic, 0, "0", "1", "2", "3", "foreign", "4")
 
 
@@ -97,8 +82,7 @@ def test_a_target_that_has_lost_committed_records_is_failed(
     An operator's offset decides which records are copied again.
     """
     pair = Pair(kafka, fragile)
-    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
-    asyncio.run(made(pair, mirror, topic, {"transaction.producer": "true"}))
+    mirror, topic = new_flow(pair, {"transaction.producer": "true"})
     source, target = kafka.bootstrap_servers, fragile.bootstrap_servers
     remote = f"a.{topic}"
     with lanes(target, tmp_path) as nodes:
@@ -132,7 +116,7 @@ def test_a_target_that_has_lost_committed_records_is_failed(
         failed(pair, mirror, "commit the source's offset to go on at")
         until(lambda: losses(pair, mirror)[0].times == 1, SECONDS, "the count of the last owner")
         assert f"lost={remote}-0" in asyncio.run(positions(pair, mirror, topic))[0].metadata
-        commit(pair, mirror, remote, 2)
+        commit_position(pair, mirror, remote, 2)
         write(source, topic, "5")
         again = ["2", "3", "4", "5"] if running else ["2", "3", "5"]
         copied(pair, topic, 0, "0", "1", *["foreign"] * 6, *again)
@@ -157,8 +141,7 @@ def test_a_routed_topic_that_has_lost_committed_records_is_failed(
     The remote topic has lost nothing, and its own records follow those that are lost.
     """
     pair = Pair(kafka, fragile)
-    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
-    asyncio.run(made(pair, mirror, topic, ROUTE))
+    mirror, topic = new_flow(pair, ROUTE)
     source, target = kafka.bootstrap_servers, fragile.bootstrap_servers
     vip = f"vip-a.{topic}"
     with lanes(target, tmp_path) as nodes:
@@ -182,7 +165,7 @@ def test_a_routed_topic_that_has_lost_committed_records_is_failed(
         nodes.start("last")
         failed(pair, mirror, f"lost records of {vip}-0; position 5 of group")
         write(source, topic, "v5", "6")
-        commit(pair, mirror, f"a.{topic}", 2)
+        commit_position(pair, mirror, f"a.{topic}", 2)
         routed(pair, vip, "v0", "v1", *["foreign"] * 6, "v2", "v3", "v5")
         copied(pair, topic, 0, "4", "4", "6")
 
@@ -195,8 +178,7 @@ def delete(servers: str, topic: str) -> None:
 
 def test_a_routed_topic_that_was_recreated_is_failed(pair: Pair, tmp_path: Path) -> None:
     """Goal: the id tells it, though the new topic is longer and the flow writes nothing to it."""
-    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
-    asyncio.run(made(pair, mirror, topic, ROUTE))
+    mirror, topic = new_flow(pair, ROUTE)
     source, target = (one.bootstrap_servers for one in (pair.source, pair.destination))
     vip = f"vip-a.{topic}"
     with lanes(target, tmp_path) as nodes:
@@ -216,7 +198,7 @@ def test_a_routed_topic_that_was_recreated_is_failed(pair: Pair, tmp_path: Path)
         copied(pair, topic, 1, "a")
         failed(pair, mirror, "commit the source's offset to go on at")
         assert routed_values(pair, vip) == [b"foreign"] * 9
-        commit(pair, mirror, f"a.{topic}", 1)
+        commit_position(pair, mirror, f"a.{topic}", 1)
         routed(pair, vip, *["foreign"] * 9, "v1", "v3")
         copied(pair, topic, 0, "2", "2")
 
@@ -226,8 +208,7 @@ def test_a_routed_topic_that_was_deleted_is_not_created_again(pair: Pair, tmp_pa
 
     What would begin it anew waits for an operator.
     """
-    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
-    asyncio.run(made(pair, mirror, topic, ROUTE))
+    mirror, topic = new_flow(pair, ROUTE)
     source, target = (one.bootstrap_servers for one in (pair.source, pair.destination))
     vip = f"vip-a.{topic}"
     with lanes(target, tmp_path) as nodes:
@@ -246,7 +227,7 @@ def test_a_routed_topic_that_was_deleted_is_not_created_again(pair: Pair, tmp_pa
         failed(pair, mirror, f"the destination does not have {vip}-0, to which records were routed")
         assert vip not in AdminClient({"bootstrap.servers": target}).list_topics(timeout=120).topics
         assert values(pair, topic, 0) == [b"1", b"2", b"3"]
-        commit(pair, mirror, f"a.{topic}", 4)
+        commit_position(pair, mirror, f"a.{topic}", 4)
         routed(pair, vip, "v4")
         copied(pair, topic, 0, "1", "2", "3", "5")
 
@@ -259,8 +240,7 @@ def test_a_flow_that_passes_losses_goes_on(
     A deleted topic is created again, once every broker has said that it is gone.
     """
     pair = Pair(kafka, fragile)
-    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
-    asyncio.run(made(pair, mirror, topic, {**ROUTE, "twinlog.data.loss": "continue"}))
+    mirror, topic = new_flow(pair, {**ROUTE, "twinlog.data.loss": "continue"})
     source, target = kafka.bootstrap_servers, fragile.bootstrap_servers
     vip = f"vip-a.{topic}"
     with lanes(target, tmp_path) as nodes:

@@ -4,19 +4,20 @@ import asyncio
 import json
 import random
 import secrets
-import threading
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
 from clients import client
 from confluent_kafka import Consumer, Producer, TopicPartition
-from lane_processes import lanes
+from lane_processes import Lanes, lanes
 from transformed_flows import (
     PARTITIONS,
     alter,
+    commit_position,
     count,
-    made,
+    kill_lanes,
+    new_flow,
     numbers_written_to,
     positions,
 )
@@ -24,10 +25,7 @@ from waiting import until
 
 from conftest import Pair
 from twinlog import MirrorAdmin
-from twinlog.engines.transactional.positions import position_group
 from twinlog.kafka.errors import UserError
-from twinlog.kafka.groups.offsets import Committed, commit_offsets
-from twinlog.kafka.types import TopicPartition as KafkaPartition
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.recorded_map import MapAnswer
 from twinlog.operations.flow_results import Direction, TranslatedOffset
@@ -158,24 +156,12 @@ def check_map(pair: Pair, flow: str, topic: str, partition: int, *, start: int =
 
 def test_each_offset_is_translated_though_lanes_are_killed(pair: Pair, tmp_path: Path) -> None:
     """Goal: kill -9 at random moments, records that are dropped: the map is exact."""
-    flow, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
-    asyncio.run(made(pair, flow, topic, DROPPING))
+    flow, topic = new_flow(pair, DROPPING)
     source, destination = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
-    rng = random.Random(11)
     writing = numbers_written_to(source, topic)
     try:
         with lanes(destination, tmp_path) as running:
-            for turn in range(4):
-                node = f"node-{turn}"
-                running.start(node)
-                before = count(destination, f"a.{topic}")
-                until(
-                    lambda before=before: count(destination, f"a.{topic}") > before + 100,
-                    SECONDS,
-                    "the flow goes on",
-                )
-                threading.Event().wait(rng.random())
-                running.kill(node)
+            kill_lanes(running, 4, f"a.{topic}", random.Random(11), SECONDS)
             committed = writing.end()
             running.start("last")
             wanted = sum(1 for number in committed if number % 5)
@@ -210,6 +196,21 @@ def await_count(pair: Pair, topic: str, wanted: int) -> None:
     assert count(servers, f"a.{topic}") == wanted
 
 
+def copy_numbers(pair: Pair, topic: str, numbers: range) -> None:
+    """Write numbers that follow those written before, and wait until they are copied."""
+    write_numbers(pair.source.bootstrap_servers, topic, numbers)
+    await_count(pair, topic, numbers.stop)
+
+
+def flow_with_copies(pair: Pair, running: Lanes) -> tuple[str, str]:
+    """Copy 300 numbers by a new flow, then kill its lane; return its name and the topic's."""
+    flow, topic = new_flow(pair, IN_TRANSACTIONS)
+    running.start("node")
+    copy_numbers(pair, topic, range(300))
+    running.kill("node")
+    return flow, topic
+
+
 def committed(pair: Pair, flow: str, topic: str, partition: int) -> int:
     return asyncio.run(positions(pair, flow, topic))[partition].offset
 
@@ -222,14 +223,11 @@ def first_translated(pair: Pair, flow: str, topic: str) -> int | None:
 
 def test_a_map_that_is_switched_on_later_begins_there(pair: Pair, tmp_path: Path) -> None:
     """Goal: nothing before is translated, by no guess; and nothing at all while it is off."""
-    flow, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
     off = {"transaction.producer": "true"}
-    asyncio.run(made(pair, flow, topic, off))
-    source = pair.source.bootstrap_servers
+    flow, topic = new_flow(pair, off)
     with lanes(pair.destination.bootstrap_servers, tmp_path) as running:
         running.start("node")
-        write_numbers(source, topic, range(150))
-        await_count(pair, topic, 150)
+        copy_numbers(pair, topic, range(150))
         with pytest.raises(UserError, match="its offsets are not recorded"):
             translated(pair, flow, (topic, 0), [1])
         starts = [committed(pair, flow, topic, partition) for partition in range(PARTITIONS)]
@@ -238,9 +236,8 @@ def test_a_map_that_is_switched_on_later_begins_there(pair: Pair, tmp_path: Path
 
         def begins() -> int | None:
             nonlocal written
-            write_numbers(source, topic, range(written, written + 30))
+            copy_numbers(pair, topic, range(written, written + 30))
             written += 30
-            await_count(pair, topic, written)
             return first_translated(pair, flow, topic)
 
         start = until(begins, SECONDS, "a map", pause=1.0)
@@ -250,9 +247,8 @@ def test_a_map_that_is_switched_on_later_begins_there(pair: Pair, tmp_path: Path
         asyncio.run(alter(pair, flow, off))
         running.kill("node")
         running.start("second")
-        write_numbers(source, topic, range(written, written + 90))
+        copy_numbers(pair, topic, range(written, written + 90))
         written += 90
-        await_count(pair, topic, written)
         asyncio.run(alter(pair, flow, IN_TRANSACTIONS))
         again = until(begins, SECONDS, "another map", good=lambda at: (at or 0) > start, pause=1.0)
         assert again is not None
@@ -261,27 +257,13 @@ def test_a_map_that_is_switched_on_later_begins_there(pair: Pair, tmp_path: Path
 
 def test_an_offset_of_an_operator_begins_the_map_anew(pair: Pair, tmp_path: Path) -> None:
     """Goal: records that are copied again are translated to their later copies, others not."""
-    flow, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
-    asyncio.run(made(pair, flow, topic, IN_TRANSACTIONS))
-    source, destination = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
-    with lanes(destination, tmp_path) as running:
-        running.start("node")
-        write_numbers(source, topic, range(300))
-        await_count(pair, topic, 300)
+    with lanes(pair.destination.bootstrap_servers, tmp_path) as running:
+        flow, topic = flow_with_copies(pair, running)
         for partition in range(PARTITIONS):
             assert check_map(pair, flow, topic, partition) > 100
-        running.kill("node")
-        records = placed(source, topic, 0)
+        records = placed(pair.source.bootstrap_servers, topic, 0)
         back, again = records[40][0], len(records) - 40
-
-        async def rewind() -> None:
-            key = KafkaPartition(f"a.{topic}", 0)
-            async with client(pair.destination) as cluster:
-                group = position_group("twinlog", flow)
-                answers = await commit_offsets(cluster, group, {key: Committed(back)})
-            assert answers == {key: None}
-
-        until(lambda: asyncio.run(rewind()) is None, SECONDS, "the group without its lane")
+        commit_position(pair, flow, f"a.{topic}", back)
         running.start("second")
         await_count(pair, topic, 300 + again)
         assert check_map(pair, flow, topic, 0, start=back) > 50
@@ -291,21 +273,14 @@ def test_an_offset_of_an_operator_begins_the_map_anew(pair: Pair, tmp_path: Path
 
 def test_a_map_with_a_part_that_is_lost_begins_anew(pair: Pair, tmp_path: Path) -> None:
     """Goal: a partition without its map is not translated; it goes on, and so do the others."""
-    flow, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
-    asyncio.run(made(pair, flow, topic, IN_TRANSACTIONS))
-    source, destination = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
-    with lanes(destination, tmp_path) as running:
-        running.start("node")
-        write_numbers(source, topic, range(300))
-        await_count(pair, topic, 300)
-        running.kill("node")
+    with lanes(pair.destination.bootstrap_servers, tmp_path) as running:
+        flow, topic = flow_with_copies(pair, running)
         start = committed(pair, flow, topic, 0)
         asyncio.run(lose_part(pair, flow, topic))
         (answer,) = translated(pair, flow, (topic, 0), [5])
         assert answer.answer is MapAnswer.NO_MAP
         running.start("second")
-        write_numbers(source, topic, range(300, 360))
-        await_count(pair, topic, 360)
+        copy_numbers(pair, topic, range(300, 360))
         assert check_map(pair, flow, topic, 0, start=start) > 10
         for partition in (1, 2):
             assert check_map(pair, flow, topic, partition) > 100

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import random
-import secrets
 import threading
 from collections import defaultdict
 from collections.abc import Mapping
@@ -20,11 +19,13 @@ from transformed_flows import (
     PARTITIONS,
     await_position,
     check_copies,
+    commit_position,
     consumed,
     count,
     flow_properties,
     headers_of,
-    made,
+    kill_lanes,
+    new_flow,
     numbers_written_to,
     positions,
 )
@@ -32,8 +33,6 @@ from waiting import until
 
 from conftest import Pair
 from twinlog.engines.transactional.positions import position_group
-from twinlog.kafka.groups.offsets import Committed, commit_offsets
-from twinlog.kafka.types import TopicPartition as KafkaPartition
 from twinlog.lifecycle.changes import alter_mirror
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
@@ -73,24 +72,12 @@ def test_transformed_records_arrive_once_though_lanes_are_killed(
     pair: Pair, tmp_path: Path
 ) -> None:
     """Goal: kill -9 of the owner at random moments: each record once, in order, in its topic."""
-    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
-    asyncio.run(made(pair, mirror, topic, TRANSFORMS))
+    _, topic = new_flow(pair, TRANSFORMS)
     source, destination = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
-    rng = random.Random(11)
     writing = numbers_written_to(source, topic)
     try:
         with lanes(destination, tmp_path) as running:
-            for turn in range(5):
-                node = f"node-{turn}"
-                running.start(node)
-                before = count(destination, f"a.{topic}")
-                until(
-                    lambda before=before: count(destination, f"a.{topic}") > before + 100,
-                    SECONDS,
-                    "the flow goes on",
-                )
-                threading.Event().wait(rng.random())
-                running.kill(node)
+            kill_lanes(running, 5, f"a.{topic}", random.Random(11), SECONDS)
             committed = writing.end()
             running.start("last")
             check_copies(destination, topic, committed, transformed, SECONDS)
@@ -129,8 +116,7 @@ def test_large_and_small_batches_arrive_once_though_lanes_are_killed(
 ) -> None:
     """Goal: batches that are forwarded, merged, or get headers, with kill -9 of the owner."""
     transforms, prefix, added = UNIFORM[name]
-    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
-    asyncio.run(made(pair, mirror, topic, transforms))
+    _, topic = new_flow(pair, transforms)
     remote, rng = f"{prefix}{topic}", random.Random(12)
     source, destination = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
     settings = {"bootstrap.servers": source, "linger.ms": 1000, "batch.size": 200_000}
@@ -153,16 +139,7 @@ def test_large_and_small_batches_arrive_once_though_lanes_are_killed(
     writing.start()
     try:
         with lanes(destination, tmp_path) as running:
-            for turn in range(3):
-                running.start(f"node-{turn}")
-                before = count(destination, remote)
-                until(
-                    lambda before=before: count(destination, remote) > before + 100,
-                    SECONDS,
-                    "the flow goes on",
-                )
-                stop.wait(rng.random())
-                running.kill(f"node-{turn}")
+            kill_lanes(running, 3, remote, random.Random(13), SECONDS)
             stop.set()
             writing.join(180)
             running.start("last")
@@ -178,8 +155,7 @@ def test_a_record_that_cannot_be_transformed_stops_its_partition_only(
     pair: Pair, tmp_path: Path
 ) -> None:
     """Goal: FAILED with the offset; it goes on where an operator commits the next one."""
-    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
-    asyncio.run(made(pair, mirror, topic, TRANSFORMS))
+    mirror, topic = new_flow(pair, TRANSFORMS)
     source, destination = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
     producer = Producer({"bootstrap.servers": source})
     good = json.dumps({"number": 1, "secret": "x"})
@@ -202,14 +178,7 @@ def test_a_record_that_cannot_be_transformed_stops_its_partition_only(
         until(lambda: len(consumed(destination, f"a.{topic}")[0]) == 1, SECONDS, "one record")
         await_position(pair, mirror, topic, 1, SECONDS)
         until(lambda: states(pair, mirror)[1][0] == "MIRRORING", SECONDS, "the other partition")
-
-        async def skip() -> None:
-            async with client(pair.destination) as cluster:
-                key = KafkaPartition(f"a.{topic}", 0)
-                group = position_group("twinlog", mirror)
-                assert (await commit_offsets(cluster, group, {key: Committed(2)}))[key] is None
-
-        asyncio.run(skip())
+        commit_position(pair, mirror, f"a.{topic}", 2)
         until(lambda: states(pair, mirror)[0][0] == "MIRRORING", SECONDS, "it goes on")
         await_position(pair, mirror, topic, 3, SECONDS)
         until(lambda: len(consumed(destination, f"a.{topic}")[0]) == 2, SECONDS, "two records")
@@ -219,14 +188,13 @@ def test_transforms_that_are_altered_count_from_the_next_record_on(
     pair: Pair, tmp_path: Path
 ) -> None:
     """Goal: without a restart; and transforms that cannot be read let no record through."""
-    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
     one = {
         "transforms": "mark",
         "transforms.mark.type": "InsertHeader",
         "transforms.mark.header": "h",
         "transforms.mark.value.literal": "first",
     }
-    asyncio.run(made(pair, mirror, topic, one))
+    mirror, topic = new_flow(pair, one)
     source, destination = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
     producer = Producer({"bootstrap.servers": source})
 
@@ -260,8 +228,7 @@ def test_a_flow_begins_and_goes_on_where_its_group_says(pair: Pair, tmp_path: Pa
 
     Where the source has deleted records behind that offset, they are lost, and not passed over.
     """
-    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
-    asyncio.run(made(pair, mirror, topic, {"transaction.producer": "true"}))
+    mirror, topic = new_flow(pair, {"transaction.producer": "true"})
     source, destination = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
     group = position_group("twinlog", mirror)
     producer = Producer({"bootstrap.servers": source})

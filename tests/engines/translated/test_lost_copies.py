@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition as Position
 from lane_processes import lanes
 from lost_logs import SECONDS, copied, failed, lose, write
 from stored_flows import losses
-from transformed_flows import made
+from transformed_flows import new_flow
 from waiting import until
 
 from conftest import Pair
@@ -30,8 +30,7 @@ def test_records_in_place_of_lost_copies_are_not_named_as_copies(
 ) -> None:
     """Goal: the log is longer than the map again, so its end does not show the loss."""
     pair = Pair(kafka, fragile)
-    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
-    asyncio.run(made(pair, mirror, topic, {}))
+    mirror, topic = new_flow(pair, {})
     remote = TopicPartition(f"a.{topic}", 0)
 
     def are(answer: MapAnswer) -> bool:
@@ -110,8 +109,7 @@ def test_a_flow_that_passes_losses_goes_on(
     next copied record, and no place of a lost copy is translated back. Another owner goes on, too.
     """
     pair = Pair(kafka, fragile)
-    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
-    asyncio.run(made(pair, mirror, topic, {"twinlog.data.loss": "continue"}))
+    mirror, topic = new_flow(pair, {"twinlog.data.loss": "continue"})
     source, remote = kafka.bootstrap_servers, f"a.{topic}"
 
     def places(*values: str) -> list[int | None]:

@@ -1,13 +1,11 @@
 """Flows whose `__mirror_offsets` loses records under the same topic id: one broker."""
 
-import asyncio
-import secrets
 from pathlib import Path
 
 import pytest
 from lane_processes import lanes
 from lost_logs import SECONDS, copied, empty, failed, values, write
-from transformed_flows import made
+from transformed_flows import new_flow
 from waiting import until
 
 from conftest import Pair
@@ -29,8 +27,7 @@ def test_no_later_owner_copies_again_what_is_not_recorded_any_more(
     the broker's disk was replaced; or an unclean election has lost the log's end.
     """
     pair = Pair(kafka, fragile)
-    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
-    asyncio.run(made(pair, mirror, topic, {}))
+    mirror, topic = new_flow(pair, {})
     source = kafka.bootstrap_servers
     with lanes(fragile.bootstrap_servers, tmp_path) as nodes:
         nodes.start("first")

@@ -17,8 +17,7 @@ from flow_assignment import ASSIGNMENT
 from lane_processes import lanes
 from librdkafka_tools import admin
 from stored_flows import store_flow
-from transformed_flows import PARTITIONS, consumed, count
-from transformed_flows import made as transactional_flow
+from transformed_flows import PARTITIONS, consumed, count, new_flow
 from waiting import until
 
 from conftest import Pair
@@ -66,18 +65,18 @@ def test_many_small_batches_are_copied_to_a_topic_with_a_small_limit(
     pair: Pair, tmp_path: Path, transactional: bool, codec: str
 ) -> None:
     """Goal: a flow that is behind is not refused for good; each record arrives once."""
-    mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
     source, destination = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
-    remote = f"a.{topic}"
     if transactional:
-        asyncio.run(transactional_flow(pair, mirror, topic, {"transaction.producer": "true"}))
+        _, topic = new_flow(pair, {"transaction.producer": "true"})
     else:
+        mirror, topic = (f"{name}-{secrets.token_hex(4)}" for name in ("flow", "t"))
         properties = {
             **flow_properties({"enabled": "true"}, "a", "b"),
             "bootstrap.servers": source,
             "mirror.kind": TRANSLATED,
         }
-        asyncio.run(store_flow(pair, mirror, properties, (topic, remote), PARTITIONS))
+        asyncio.run(store_flow(pair, mirror, properties, (topic, f"a.{topic}"), PARTITIONS))
+    remote = f"a.{topic}"
     limit(destination, remote)
     wanted: dict[int, list[bytes]] = {}
     producer = Producer(
