@@ -30,16 +30,10 @@ from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.sequence_plan import SequencePlan
 from twinlog.mirror.states import State
 from twinlog.store.control_topics import LANES_GROUP
+from twinlog.store.map_chunks import MapChunk
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.offset_log import OFFSETS_TOPIC, forgetting_entries, read_offsets
-from twinlog.store.offset_records import (
-    BegunPartition,
-    MapChunk,
-    OffsetRecord,
-    Route,
-    StoredPlan,
-    encode,
-)
+from twinlog.store.offset_records import BegunPartition, OffsetRecord, Route, StoredPlan, encode
 from twinlog.store.topic_writer import ALL, Entry, append
 
 pytestmark = pytest.mark.broker

@@ -74,7 +74,7 @@ def test_a_destination_that_ends_anywhere_holds_what_the_map_says(
 
 @given(steps)
 def test_runs_are_merged_and_survive_their_encoding(skips: list[tuple[int, int, int]]) -> None:
-    runs = _mapped(_runs(skips)).runs
+    runs = _mapped(_runs(skips)).runs()
     for before, after in itertools.pairwise(runs):
         assert (before.source_end, before.destination_end) != after[:2]
     data = encode_runs(START, runs)
@@ -110,11 +110,11 @@ def test_a_run_before_the_end_is_refused(run: Run) -> None:
 def test_the_size_of_a_map() -> None:
     """Goal: a billion records in transactions of ten take 300 MB; without transactions, 4 bytes."""
     transactions = [(0, 0, 10)] + [(1, 0, 10)] * 99_999
-    assert len(encode_runs(START, _mapped(_runs(transactions)).runs)) == 300_000
+    assert len(encode_runs(START, _mapped(_runs(transactions)).runs())) == 300_000
     plain = OffsetRuns(START)
     for at in range(0, 1_000_000, 500):
         plain.append(Run(Offset(7 + at), Offset(3 + at), 500))
-    assert len(encode_runs(START, plain.runs)) == 5
+    assert len(encode_runs(START, plain.runs())) == 5
 
 
 @given(

@@ -22,6 +22,7 @@ from twinlog.mirror.offset_runs import Ends
 from twinlog.mirror.settings import FLOW_PREFIX
 from twinlog.operations.flow_verification import NOTHING_RECORDED
 from twinlog.operations.verification_report import DIFFERS, NOT_SEEN, SAME, Verification
+from twinlog.store.map_chunks import MapChunk
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.offset_log import StoredOffsets
 from twinlog.store.offset_records import OffsetRecord
@@ -155,11 +156,11 @@ def test_a_wrong_map_is_found(pair: Pair, tmp_path: Path) -> None:
         (chunk,) = next(
             chunks for name, chunks in stored.chunks.items() if name.mirror == copied.flow
         )
-        first, second, *others = chunk.runs
+        first, second, *others = chunk.runs.decoded()
         moved = second._replace(
             destination=Offset(second.destination + 1), length=second.length - 1
         )
-        return replace(chunk, runs=(first, moved, *others))
+        return MapChunk(chunk.name, chunk.number, chunk.runs.start, (first, moved, *others))
 
     copied.change_offsets(shifted)
     result = copied.verify()

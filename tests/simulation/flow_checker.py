@@ -32,8 +32,9 @@ from twinlog.kafka.log.records import RawRecord, decode, raw_records
 from twinlog.kafka.types import FetchPosition, TopicPartition
 from twinlog.mirror.offset_runs import OffsetRuns, Run
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.store.map_chunks import MapChunk
 from twinlog.store.offset_log import fold_offsets
-from twinlog.store.offset_records import MapChunk, StoredPlan
+from twinlog.store.offset_records import StoredPlan
 from twinlog.store.offset_records import decode as decode_offsets
 from twinlog.store.topic_reader import ControlRecord
 
@@ -295,7 +296,8 @@ class FlowChecker:
         what shows the loss. So may compaction, whose logs are not checked.
         """
         for offset in lost:
-            is_mapped = any(run.source <= offset < run.source_end for run in runs.runs)
+            run = runs.at_source(offset)
+            is_mapped = run is not None and run.source <= offset
             if is_mapped and runs.to_destination(offset) >= log_start:
                 raise Violation(f"{key}: the copy of {offset} is lost, and the map has it")
 

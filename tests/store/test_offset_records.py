@@ -11,13 +11,13 @@ from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, Sequence, Top
 from twinlog.mirror.offset_runs import Ends, Run
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.sequence_plan import NOTHING, SequencePlan, Taken
+from twinlog.store.map_chunks import MapChunk
 from twinlog.store.offset_records import (
     BegunPartition,
     DroppedChunk,
     DroppedHead,
     DroppedPart,
     LostCopies,
-    MapChunk,
     MapHead,
     MapPart,
     MapTail,
@@ -29,9 +29,10 @@ from twinlog.store.offset_records import (
     StoredPlan,
     decode,
     encode,
-    headed_map_of,
+    is_of_chunk,
     is_of_map_with_head,
     is_of_transactions,
+    map_of,
     mirror_of,
 )
 
@@ -141,22 +142,25 @@ def test_the_mirror_of_a_record_is_known_by_its_key() -> None:
         (DroppedHead(NAME), (NAME, None)),
         (MapPart(CHUNK), (NAME, 4)),
         (DroppedPart(NAME, 9), (NAME, 9)),
-        (CHUNK, None),
+        (CHUNK, (NAME, 4)),
+        (DroppedChunk(NAME, 4), (NAME, 4)),
         (BegunPartition(NAME, ROUTE), None),
         (SharedPartition(TopicPartition("a.orders", 3)), None),
     ],
 )
-def test_what_is_of_a_map_with_a_head(
+def test_what_is_of_a_map(
     stored: OffsetRecord, key: tuple[MirrorPartition, int | None] | None
 ) -> None:
     """Goal: it is forgotten with its flow, and is no trace of a flow without transactions."""
     encoded, value = encode(stored)
-    assert headed_map_of(encoded) == key
-    assert is_of_map_with_head(encoded) == (key is not None)
-    assert is_of_transactions(encoded) == (stored is not CHUNK)
+    assert map_of(encoded) == key
+    of_chunk = isinstance(stored, MapChunk | DroppedChunk)
+    assert is_of_chunk(encoded) == of_chunk
+    assert is_of_map_with_head(encoded) == (key is not None and not of_chunk)
+    assert is_of_transactions(encoded) != of_chunk
     if key is not None:
         assert mirror_of(encoded) == NAME.mirror
-    if isinstance(stored, DroppedHead | DroppedPart):
+    if isinstance(stored, DroppedHead | DroppedPart | DroppedChunk):
         assert value is None
         assert decode(encoded, value) is None
 

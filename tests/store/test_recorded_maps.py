@@ -25,10 +25,10 @@ from twinlog.mirror.recorded_map import RecordedMap
 from twinlog.mirror.sequence_plan import SequencePlan
 from twinlog.store import recorded_maps
 from twinlog.store.config_records import MirrorTopic
+from twinlog.store.map_chunks import MapChunk
 from twinlog.store.offset_log import HeadedRecords, StoredOffsets
 from twinlog.store.offset_records import (
     LostCopies,
-    MapChunk,
     MapHead,
     MapPart,
     OffsetRecord,
@@ -137,7 +137,7 @@ def test_a_map_tells_that_more_was_copied_below_it(
     )
     offsets = StoredOffsets(
         plans={NAME: stored_plan},
-        chunks={NAME: [MapChunk(NAME, first, at, ())]},
+        chunks={NAME: [MapChunk(NAME, first, at, ()).encoded()]},
     )
 
     async def partitions(*_: object) -> int | None:
@@ -221,7 +221,7 @@ def test_a_map_with_a_head_is_of_the_topics_that_are_copied(
         assert recorded.runs.start == (5, 1)
         assert recorded.follows_another, "the map of its first parts was given up"
         assert recorded_translation([TOPIC], maps).passed == maps.keys()
-        assert recorded.runs.runs == [*chunk.runs]
+        assert recorded.runs.runs() == [*chunk.runs]
     whole = replace(chunk, number=0, start=Ends(Offset(0), Offset(0)))
     first = MapHead(NAME, ROUTE, Offset(9), 0, 0, whole.end)
     found[0] = _headed(first, whole)

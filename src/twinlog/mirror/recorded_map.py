@@ -17,7 +17,6 @@ in the map: nothing is sent that no plan names (decision 0014). So without a pen
 that was copied before the map was read is missing in it.
 """
 
-from bisect import bisect_right
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
@@ -95,17 +94,19 @@ class RecordedMap:
 
         Args:
             offset: on the source, 0 or more.
+
+        Raises:
+            ProtocolError: the part of the map that has it is damaged.
         """
-        runs, start, end = self.runs.runs, self.runs.start, self.runs.end
+        start, end = self.runs.start, self.runs.end
         if offset < start.source:
             return OffsetAnswer(MapAnswer.BEFORE_START, None, start.source)
-        index = bisect_right(runs, offset, key=lambda run: run.source) - 1
-        if index >= 0 and offset < runs[index].source_end:
-            place = Offset(runs[index].destination + offset - runs[index].source)
-            return OffsetAnswer(MapAnswer.RECORD, place, Offset(offset))
-        if index + 1 < len(runs):
-            following = runs[index + 1]
-            return OffsetAnswer(MapAnswer.NEXT, following.destination, following.source)
+        run = self.runs.at_source(offset)
+        if run is not None:
+            is_record = run.source <= offset
+            answer = MapAnswer.RECORD if is_record else MapAnswer.NEXT
+            limit = Offset(offset) if is_record else run.source
+            return OffsetAnswer(answer, run.destination_of(offset), limit)
         if offset <= max(self.position, end.source):
             return OffsetAnswer(MapAnswer.END, end.destination, end.source)
         return OffsetAnswer(MapAnswer.NOT_COPIED, None, end.source)
@@ -116,19 +117,20 @@ class RecordedMap:
         Args:
             offset: on the destination, 0 or more, and not behind the log's end when the map was
                 read.
+
+        Raises:
+            ProtocolError: the part of the map that has it is damaged.
         """
-        runs, start = self.runs.runs, self.runs.start
+        start = self.runs.start
         if offset < start.destination:
             return OffsetAnswer(MapAnswer.BEFORE_START, None, start.destination)
-        index = bisect_right(runs, offset, key=lambda run: run.destination) - 1
-        if index >= 0 and offset < runs[index].destination_end:
-            place = Offset(runs[index].source + offset - runs[index].destination)
-            return OffsetAnswer(MapAnswer.RECORD, place, Offset(offset))
+        run = self.runs.at_destination(offset)
+        if run is not None and run.destination <= offset:
+            return OffsetAnswer(MapAnswer.RECORD, run.source_of(offset), Offset(offset))
         if any(first <= offset < last for first, last in self.lost_places):
             return OffsetAnswer(MapAnswer.LOST, None, Offset(offset))
-        if index + 1 < len(runs):
-            following = runs[index + 1]
-            return OffsetAnswer(MapAnswer.NEXT, following.source, following.destination)
+        if run is not None:
+            return OffsetAnswer(MapAnswer.NEXT, run.source, run.destination)
         return self._source_end(offset)
 
     def _source_end(self, offset: int) -> OffsetAnswer:

@@ -72,14 +72,14 @@ class Feeder:
     @property
     def is_empty(self) -> bool:
         """Whether the destination has no record of it, by evidence."""
-        copied = self.offsets is not None and bool(self.offsets.runs)
+        copied = self.offsets is not None and not self.offsets.is_empty
         had_records = self.lost or self.passed or self.known_before
         return self.settled and not (copied or self.begin or had_records)
 
     @property
     def reach(self) -> int:
         """Behind the last known record of it on the destination; 0: none is known."""
-        known = self.offsets is not None and bool(self.offsets.runs) and not self.lost
+        known = self.offsets is not None and not self.offsets.is_empty and not self.lost
         return self.offsets.end.destination if self.offsets is not None and known else 0
 
     def place(self, offset: int, reach: int) -> int | None:
@@ -95,10 +95,10 @@ class Feeder:
             return None
         if self.offsets is None:
             return (reach or None) if self.settled else None
-        if self.offsets.runs and offset < self.offsets.end.source:
+        if not self.offsets.is_empty and offset < self.offsets.end.source:
             return self.offsets.to_destination(offset)
         known = self.offsets.end.destination
-        if not (self.offsets.runs or self.passed):
+        if self.offsets.is_empty and not self.passed:
             # What is in front of where it began is of others.
             place = reach if self.settled else min(known, reach)
             return place if reach else None

@@ -319,27 +319,26 @@ async def _claims(
 ) -> FlowClaims:
     if mirror.kind == TRANSACTIONAL:
         return await _committed(destination, mirror, topics)
-    try:
-        maps = await read_maps(destination, topics)
-    except TwinlogError as error:
-        return FlowClaims(trouble=f"it cannot be read: {error}")
     taken_over = {
         name.source
         for topic in topics
         for name in topic.mirror_partitions
         if topic.begin(name.partition) is not None
     }
-    return FlowClaims(
-        of={
-            partition: FlowClaim(
-                begin=recorded.runs.start,
-                end=recorded.position,
-                runs=encode_runs(recorded.runs.start, recorded.runs.runs),
-                taken_over=partition in taken_over,
-            )
-            for partition, recorded in maps.items()
-        }
-    )
+    try:
+        return FlowClaims(
+            of={
+                partition: FlowClaim(
+                    begin=recorded.runs.start,
+                    end=recorded.position,
+                    runs=encode_runs(recorded.runs.start, recorded.runs.runs()),
+                    taken_over=partition in taken_over,
+                )
+                for partition, recorded in (await read_maps(destination, topics)).items()
+            }
+        )
+    except TwinlogError as error:
+        return FlowClaims(trouble=f"it cannot be read: {error}")
 
 
 async def _committed(

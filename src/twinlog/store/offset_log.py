@@ -17,23 +17,24 @@ from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.offset_runs import Ends, OffsetRuns
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.store.control_topics import partition_count
+from twinlog.store.map_chunks import EncodedChunk
 from twinlog.store.offset_records import (
     BegunPartition,
     DroppedChunk,
-    MapChunk,
     MapHead,
-    MapPart,
     OffsetRecord,
     OffsetsOwner,
     OffsetsProducer,
     SharedPartition,
     StoredPlan,
     decode,
+    decode_chunk,
     encode,
-    headed_map_of,
     is_begun,
+    is_of_chunk,
     is_of_map_with_head,
     is_of_transactions,
+    map_of,
     mirror_of,
 )
 from twinlog.store.topic_creation import StoredTopic, create_stored
@@ -60,8 +61,8 @@ class HeadedMap:
 
     head: MapHead | None
     """None: nothing of it holds; `reason` has why, if it was recorded at all."""
-    chunks: Sequence[MapChunk] = ()
-    """Parts that the head names, in order, up to the last one."""
+    parts: Sequence[EncodedChunk] = ()
+    """Parts that the head names and that follow each other, in order, up to the last one."""
     numbers: tuple[int, int] = (0, -1)
     """The lowest and the highest number of a part that is stored, of former maps as well."""
     reason: str = ""
@@ -71,24 +72,27 @@ class HeadedMap:
 class HeadedRecords:
     """The records of such a map as they are stored: most readers want nothing, or the end, of it.
 
-    A map may have 100,000 runs. What is wrong with it concerns its partition alone.
+    What is wrong with it concerns its partition alone.
     """
 
     head: ControlRecord | None
     parts: Mapping[int, ControlRecord]
 
     def end(self) -> HeadedMap:
-        """The map, with its last part only: the others are not decoded."""
-        return self._decoded(is_whole=False)
+        """The map with its last two parts only: the others are not looked at."""
+        return self._map(2)
 
     def whole(self) -> HeadedMap:
         """The map with all parts that follow each other, up to its end.
 
-        It takes 0.6 s for 100,000 runs, so it is not for an event loop.
+        With thousands of them it is not for an event loop.
         """
-        return self._decoded(is_whole=True)
+        found = self._map()
+        if found.head is None or found.parts[0].number == found.head.first:
+            return found
+        return replace(found, head=replace(found.head, lacks_start=True))
 
-    def _decoded(self, *, is_whole: bool) -> HeadedMap:
+    def _map(self, most: int | None = None) -> HeadedMap:
         numbers = (min(self.parts, default=0), max(self.parts, default=-1))
         head, reason = None, ""
         if self.head is not None:
@@ -98,29 +102,28 @@ class HeadedRecords:
                 reason = str(error)
         if not isinstance(head, MapHead):
             return HeadedMap(head=None, numbers=numbers, reason=reason)
-        chunks: list[MapChunk] = []
-        for number in range(head.last, (head.first if is_whole else head.last) - 1, -1):
-            chunk = self._chunk(number)
-            if chunk is None or chunk.end != (chunks[-1].start if chunks else head.end):
+        parts: list[EncodedChunk] = []
+        for number in range(head.last, head.first - 1, -1):
+            if len(parts) == most:
                 break
-            chunks.append(chunk)
-        if not chunks:
+            part = self._part(head.name, number)
+            if part is None or part.runs.end != (parts[-1].runs.start if parts else head.end):
+                break
+            parts.append(part)
+        if not parts:
             reason = f"part {head.last} is missing in {OFFSETS_TOPIC}, or older than its head"
             return HeadedMap(head=None, numbers=numbers, reason=reason)
-        if is_whole and chunks[-1].number != head.first:
-            head = replace(head, lacks_start=True)
-        return HeadedMap(head=head, chunks=chunks[::-1], numbers=numbers)
+        return HeadedMap(head=head, parts=parts[::-1], numbers=numbers)
 
-    def _chunk(self, number: int) -> MapChunk | None:
+    def _part(self, name: MirrorPartition, number: int) -> EncodedChunk | None:
         """A part; None if it is missing, or cannot be read."""
         record = self.parts.get(number)
         if record is None:
             return None
         try:
-            part = decode(record.key, record.value)
+            return decode_chunk(name, number, record.value)
         except ProtocolError:
             return None
-        return part.chunk if isinstance(part, MapPart) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +131,8 @@ class StoredOffsets:
     """What `__mirror_offsets` holds of some partitions."""
 
     plans: Mapping[MirrorPartition, StoredPlan] = field(default_factory=dict)
-    chunks: Mapping[MirrorPartition, Sequence[MapChunk]] = field(default_factory=dict)
-    """The parts of each map, in order."""
+    chunks: Mapping[MirrorPartition, Sequence[EncodedChunk]] = field(default_factory=dict)
+    """The parts of each map, in order: each begins where the one before it ends."""
     begun: Mapping[MirrorPartition, BegunPartition] = field(default_factory=dict)
     """Partitions whose positions are committed offsets."""
     shared: Collection[TopicPartition] = ()
@@ -146,17 +149,14 @@ class StoredOffsets:
     """Of the topic that was read; None if it is not known."""
 
     def map(self, name: MirrorPartition) -> OffsetRuns:
-        """The whole map of a partition."""
+        """The whole map of a partition, whose parts are decoded where they are asked for."""
         return whole_map(self.chunks.get(name, ()))
 
 
-def whole_map(chunks: Sequence[MapChunk]) -> OffsetRuns:
+def whole_map(parts: Sequence[EncodedChunk]) -> OffsetRuns:
     """The map of these parts, each of which begins where the one before it ends."""
-    runs = OffsetRuns(chunks[0].start if chunks else Ends(Offset(0), Offset(0)))
-    for chunk in chunks:
-        for run in chunk.runs:
-            runs.append(run)
-    return runs
+    start = parts[0].runs.start if parts else Ends(Offset(0), Offset(0))
+    return OffsetRuns(start, [part.runs for part in parts])
 
 
 async def create_offsets_topic(
@@ -205,16 +205,19 @@ def fold_offsets(
         ControlTopicLost: a part of a map is missing.
     """
     plans: dict[MirrorPartition, StoredPlan] = {}
-    chunks: dict[MirrorPartition, dict[int, MapChunk]] = {}
     owner: str | None = None
     producer_id: int | None = None
     begun: dict[MirrorPartition, BegunPartition] = {}
     shared: set[TopicPartition] = set()
     all_records = list(records)
     headed_records: list[ControlRecord] = []
+    chunk_records: list[ControlRecord] = []
     for record in latest(all_records).values():
         if is_of_map_with_head(record.key):
             headed_records.append(record)
+            continue
+        if is_of_chunk(record.key):
+            chunk_records.append(record)
             continue
         match decode(record.key, record.value):
             case OffsetsOwner(lane):
@@ -227,20 +230,9 @@ def fold_offsets(
                 begun[one.name] = one
             case SharedPartition(remote):
                 shared.add(remote)
-            case MapChunk() as chunk:
-                chunks.setdefault(chunk.name, {})[chunk.number] = chunk
-    ordered = {name: [by[n] for n in sorted(by)] for name, by in chunks.items()}
-    for name, its in ordered.items():
-        for before, after in itertools.pairwise(its):
-            if after.start != before.end:
-                raise ControlTopicLost(
-                    f"{OFFSETS_TOPIC} lacks a part of the map of {name.source}: part "
-                    f"{before.number} ends at {before.end}, part {after.number} begins at "
-                    f"{after.start}"
-                )
     return StoredOffsets(
         plans=plans,
-        chunks=ordered,
+        chunks=_maps(chunk_records),
         begun=begun,
         shared=frozenset(shared),
         headed=_headed_maps(headed_records),
@@ -253,12 +245,35 @@ def fold_offsets(
     )
 
 
+def _maps(records: Iterable[ControlRecord]) -> Mapping[MirrorPartition, Sequence[EncodedChunk]]:
+    """The parts of the maps without heads, in order.
+
+    Raises:
+        ProtocolError, ControlTopicLost: see `fold_offsets`.
+    """
+    chunks = defaultdict[MirrorPartition, dict[int, EncodedChunk]](dict)
+    for record in records:
+        name, number = map_of(record.key) or (None, None)
+        if name is not None and number is not None:  # not of a newer version
+            chunks[name][number] = decode_chunk(name, number, record.value)
+    ordered = {name: [by[n] for n in sorted(by)] for name, by in chunks.items()}
+    for name, its in ordered.items():
+        for before, after in itertools.pairwise(its):
+            if after.runs.start != before.runs.end:
+                raise ControlTopicLost(
+                    f"{OFFSETS_TOPIC} lacks a part of the map of {name.source}: part "
+                    f"{before.number} ends at {before.runs.end}, part {after.number} begins at "
+                    f"{after.runs.start}"
+                )
+    return ordered
+
+
 def _headed_maps(records: Iterable[ControlRecord]) -> Mapping[MirrorPartition, HeadedRecords]:
     """The maps that have heads; nothing but their keys is decoded."""
     heads: dict[MirrorPartition, ControlRecord] = {}
     parts = defaultdict[MirrorPartition, dict[int, ControlRecord]](dict)
     for record in records:
-        key = headed_map_of(record.key)
+        key = map_of(record.key)
         if key is None:  # of a newer version
             continue
         name, number = key

@@ -28,8 +28,9 @@
                                                 written to this partition of the destination in
                                                 transactions, so a batch there is not known to be
                                                 of one of them
-    ["map", mirror, topic, partition, number]   start: [source, destination], runs: base64 of
-                                                offset_runs.encode_runs
+    ["map", mirror, topic, partition, number]   start, end: [source, destination], runs: base64 of
+                                                offset_runs.encode_runs; earlier versions store no
+                                                end
     ["head", mirror, topic, partition]          route: of a flow that writes in transactions, and
                                                 records a map; position: the source's offset up to
                                                 which the map is complete; parts: [first, last],
@@ -54,7 +55,6 @@ parts that its head does not name are of a former map.
 
 import base64
 import binascii
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
@@ -68,21 +68,18 @@ from twinlog.kafka.types import (
     Sequence,
     TopicPartition,
 )
-from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run, decode_runs, encode_runs
+from twinlog.mirror.offset_runs import EncodedRuns, Ends, decode_runs, end_of
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.sequence_plan import SequencePlan, SourceRun, Taken
 from twinlog.store.config_records import topic_id_of, topic_id_text
 from twinlog.store.json_fields import JsonObject, decode_json, encode_json
+from twinlog.store.map_chunks import EncodedChunk, MapChunk
 
 _VERSION: Final = 1
 _WHAT: Final = "a record of __mirror_offsets"
 _PAIR: Final = 2
 _TRIPLE: Final = 3
 _LOSS: Final = 6
-CHUNK_RUNS: Final = 1000
-"""Runs of a part of a map: a full one takes 4 to 8 KB, and is not written again."""
-PART_RUNS: Final = 100
-"""Of a flow that writes in transactions: each of these writes the last part again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,23 +169,6 @@ class SharedPartition:
     """
 
     remote: TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class MapChunk:
-    """A part of a partition's map. `start` is where the part before it ends."""
-
-    name: MirrorPartition
-    number: int
-    start: Ends
-    runs: tuple[Run, ...]
-
-    @property
-    def end(self) -> Ends:
-        """Where the next part begins."""
-        if not self.runs:
-            return self.start
-        return Ends(self.runs[-1].source_end, self.runs[-1].destination_end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +312,7 @@ def decode(key: bytes | None, value: bytes | None) -> OffsetRecord | None:
             _body(parts, value)
             return SharedPartition(TopicPartition(topic, partition))
         case ["map" | "part" as kind, str(), str(), int(), int(number)]:
-            chunk = _chunk(MirrorPartition(*parts[1:4]), number, _body(parts, value))
+            chunk = decode_chunk(MirrorPartition(*parts[1:4]), number, value).decoded()
             return chunk if kind == "map" else MapPart(chunk)
         case _:
             return None
@@ -397,6 +377,7 @@ def mirror_of(key: bytes | None) -> str | None:
             return None
 
 
+_OF_CHUNKS: Final = encode_json(["map"])[:-1]
 _OF_BEGUN: Final = encode_json(["begun"])[:-1]
 _OF_MAPS: Final = tuple(encode_json([kind])[:-1] for kind in ("head", "part"))
 _OF_TRANSACTIONS: Final = (_OF_BEGUN, encode_json(["shared"])[:-1], *_OF_MAPS)
@@ -417,8 +398,15 @@ def is_of_map_with_head(key: bytes | None) -> bool:
     return (key or b"").startswith(_OF_MAPS)
 
 
-def headed_map_of(key: bytes | None) -> tuple[MirrorPartition, int | None] | None:
-    """The partition whose map has a head that a key is about, and the part's number; None: none.
+def is_of_chunk(key: bytes | None) -> bool:
+    """Whether a key is that of a `MapChunk`."""
+    return (key or b"").startswith(_OF_CHUNKS)
+
+
+def map_of(key: bytes | None) -> tuple[MirrorPartition, int | None] | None:
+    """The partition whose map a key is about, and the number of the part; None: of no map.
+
+    The head of a map has no number.
 
     Raises:
         ProtocolError: the bytes do not have this module's format.
@@ -426,24 +414,32 @@ def headed_map_of(key: bytes | None) -> tuple[MirrorPartition, int | None] | Non
     match decode_json(key or b"", f"the key of {_WHAT}"):
         case ["head", str(mirror), str(topic), int(partition)]:
             return MirrorPartition(mirror, topic, partition), None
-        case ["part", str(mirror), str(topic), int(partition), int(number)]:
+        case ["map" | "part", str(mirror), str(topic), int(partition), int(number)]:
             return MirrorPartition(mirror, topic, partition), number
         case _:
             return None
 
 
 def _chunk_fields(chunk: MapChunk) -> dict[str, Any]:
-    encoded = base64.b64encode(encode_runs(chunk.start, chunk.runs)).decode()
-    return {"start": list(chunk.start), "runs": encoded}
+    runs = chunk.encoded().runs
+    encoded = base64.b64encode(runs.data).decode()
+    return {"start": list(runs.start), "end": list(runs.end), "runs": encoded}
 
 
-def _chunk(name: MirrorPartition, number: int, body: JsonObject) -> MapChunk:
+def decode_chunk(name: MirrorPartition, number: int, value: bytes | None) -> EncodedChunk:
+    """A part of a map (`map_of`); its runs are not decoded.
+
+    Raises:
+        ProtocolError: the bytes do not have this module's format.
+    """
+    body = _body(["part", *name, number], value or b"")
     start = _ends(body, "start")
     try:
-        runs = base64.b64decode(body.text("runs"), validate=True)
+        data = base64.b64decode(body.text("runs"), validate=True)
     except binascii.Error:
         raise body.error("runs", "base64") from None
-    return MapChunk(name, number, start, tuple(decode_runs(start, runs)))
+    end = _ends(body, "end") if body.has("end") else end_of(start, decode_runs(start, data))
+    return EncodedChunk(name, number, EncodedRuns(start, end, data))
 
 
 def _body(parts: list[Any], value: bytes) -> JsonObject:
@@ -549,26 +545,3 @@ def _ends(body: JsonObject, name: str) -> Ends:
     if len(offsets) != _PAIR or not all(type(at) is int and at >= 0 for at in offsets):
         raise body.error(name, "two offsets")
     return Ends(*map(Offset, offsets))
-
-
-def extended(chunk: MapChunk, runs: Iterable[Run], most: int = CHUNK_RUNS) -> list[MapChunk]:
-    """The last part of a map with more runs; of a full part, also the next one.
-
-    Args:
-        chunk: the last part.
-        runs: behind it.
-        most: runs of a part.
-
-    Returns:
-        What is to be stored, in order.
-    """
-    grown = OffsetRuns(chunk.start)
-    for run in (*chunk.runs, *runs):
-        grown.append(run)
-    parts: list[MapChunk] = []
-    start, number = chunk.start, chunk.number
-    for first in range(0, max(len(grown.runs), 1), most):
-        part = MapChunk(chunk.name, number, start, tuple(grown.runs[first : first + most]))
-        parts.append(part)
-        start, number = part.end, number + 1
-    return parts

@@ -95,7 +95,7 @@ async def read_headed_maps(
         for name, topic in partitions
         if name in offsets.headed
     ]
-    # A map may have 100,000 runs, and the event loop has heartbeats to send.
+    # A map may have thousands of parts, and the event loop has heartbeats to send.
     return await asyncio.to_thread(_decoded, wanted) if wanted else {}
 
 
@@ -109,7 +109,7 @@ def _decoded(
         if (head := headed.head) is None or not _is_of(head.route, topic):
             continue
         maps[name.source] = RecordedMap(
-            whole_map(headed.chunks),
+            whole_map(headed.parts),
             head.position,
             pending=False,
             lacks_start=head.lacks_start,

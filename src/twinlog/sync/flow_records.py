@@ -236,7 +236,7 @@ class Checkpoints(Sync[Positions | None]):
             for key, found in translation.maps.items()
             if isinstance(found, OffsetRuns) and key not in translation.lost and key.topic in same
             # A map that has lost all its runs has given checkpoints before.
-            if found.runs or key in translation.passed
+            if not found.is_empty or key in translation.passed
         }
         ends = await _remote_offsets(context, runs, translation, OffsetSpec.LATEST)
         committed, failures = await _committed(context.source, flow)
@@ -269,7 +269,7 @@ class Checkpoints(Sync[Positions | None]):
                 downstream_offset=found.end.destination - 1,
             )
             for key, found in runs.items()
-            if found.runs and found.end.destination <= ends.get(key, -1)
+            if not found.is_empty and found.end.destination <= ends.get(key, -1)
         ]
         below = {
             (group, key): at.offset

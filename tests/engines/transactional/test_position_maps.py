@@ -26,16 +26,18 @@ from twinlog.engines.transactional.remote_tails import LandedBatches, tail_of_ba
 from twinlog.engines.transactional.routed_tails import RoutedLoss
 from twinlog.engines.transactional.source_position import Copies, SourcePosition
 from twinlog.engines.translated.remote_log import LostEnd
+from twinlog.kafka.errors import ProtocolError
 from twinlog.kafka.log.records import decode as decode_record
 from twinlog.kafka.log.records import raw_records
 from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, LogBounds, Offset, TopicPartition
 from twinlog.kafka.types import Sequence as SequenceNumber
+from twinlog.mirror import offset_runs
 from twinlog.mirror.offset_runs import Ends, Run
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.store import offset_log
-from twinlog.store.offset_log import fold_offsets
+from twinlog.store.map_chunks import CHUNK_RUNS, PART_RUNS, EncodedChunk
+from twinlog.store.offset_log import fold_offsets, whole_map
 from twinlog.store.offset_records import (
-    PART_RUNS,
     DroppedHead,
     DroppedPart,
     MapHead,
@@ -75,10 +77,13 @@ class Log:
 
     def write(self, change: MapChange) -> KnownMap:
         """Write records as a transaction does; what is known then is what a new owner reads."""
-        for record in change.records:
-            self._append(*encode(record))
+        self.add(change)
         assert self.read() == change.known
         return change.known
+
+    def add(self, change: MapChange) -> None:
+        for record in change.records:
+            self._append(*encode(record))
 
     def _append(self, key: bytes, value: bytes | None) -> None:
         self.records.append(ControlRecord(0, len(self.records), 0, key, value))
@@ -87,8 +92,7 @@ class Log:
         return known_maps(fold_offsets(self.records)).get(NAME, NO_MAP)
 
     def runs(self) -> list[Run]:
-        chunks = fold_offsets(self.records).headed[NAME].whole().chunks
-        return [run for chunk in chunks for run in chunk.runs]
+        return whole_map(fold_offsets(self.records).headed[NAME].whole().parts).runs()
 
     def spoil(self, record: OffsetRecord) -> None:
         """Make what is stored under the key of a record unreadable."""
@@ -147,18 +151,54 @@ def test_an_older_part_is_not_that_of_a_newer_head() -> None:
     assert [run.source for run in log.runs()] == [0, 10, 25]
 
 
-def test_full_parts_are_not_written_again() -> None:
-    """Goal: the cost of a transaction does not grow with the map."""
-    log = Log()
+def grown(log: Log, runs: int, *, each: int = 1) -> tuple[KnownMap, int]:
+    """A map of this many runs, each of one record, and the position behind them.
+
+    Run `n` is source offset `2 * n` at remote offset `6 * n`.
+    """
     known, at = begun(log), 0
-    for _ in range(2 * PART_RUNS + 10):
-        behind = position(at + 2, copies(at, (at, at + 1)))
-        change = grown_map(NAME, known, behind, landed((3 * at, 1)))
-        assert sum(isinstance(one, MapPart) for one in change.records) <= 2
-        known, at = log.write(change), at + 2
-    assert len(log.runs()) == 2 * PART_RUNS + 10
+    while at < 2 * runs:
+        ends = range(at, at + 2 * each, 2)
+        behind = position(ends.stop, copies(at, *((one, one + 1) for one in ends), batches=each))
+        change = grown_map(NAME, known, behind, landed(*((3 * one, 1) for one in ends)))
+        written = [one.chunk for one in change.records if isinstance(one, MapPart)]
+        assert len(written) == 1 or len(change.known.last.runs) == 0  # type: ignore[union-attr]
+        log.add(change)
+        known, at = change.known, ends.stop
+    assert log.read() == known
+    return known, at
+
+
+def in_full(runs: int) -> list[Run]:
+    return [Run(Offset(2 * one), Offset(6 * one), 1) for one in range(runs)]
+
+
+def test_full_parts_are_not_written_again() -> None:
+    """Goal: the cost of a transaction does not grow with the map, and a map has few parts."""
+    log = Log()
+    count = 2 * CHUNK_RUNS + 10
+    known, _ = grown(log, count)
+    assert log.runs() == in_full(count)
     assert known.head is not None
-    assert (known.head.first, known.head.last) == (0, 2)
+    stored = fold_offsets(log.records).headed[NAME].whole()
+    assert [len(one.decoded().runs) for one in stored.parts[:2]] == [909, 909]
+    assert (known.head.first, known.head.last) == (0, 3)
+    parts = [record for record in log.records if record.key == encode(MapPart(known.last))[0]]  # type: ignore[arg-type]
+    assert max(len(record.value or b"") for record in parts) < 1000
+
+
+@pytest.mark.parametrize("each", [60, 150, 450, 2300])
+def test_a_map_of_large_transactions_has_all_runs(each: int) -> None:
+    """Goal: whatever a transaction has, the parts follow each other, and none is too long."""
+    log = Log()
+    known, at = grown(log, 5000, each=each)
+    assert log.runs() == in_full(at // 2)
+    stored = fold_offsets(log.records).headed[NAME].whole()
+    assert stored.head is not None
+    assert not stored.head.lacks_start
+    assert max(len(one.decoded().runs) for one in stored.parts) <= CHUNK_RUNS
+    assert known.last is not None
+    assert len(known.last.runs) <= PART_RUNS
 
 
 @pytest.mark.parametrize(
@@ -254,26 +294,78 @@ def test_what_cannot_be_read_concerns_its_partition_alone(spoiled: str) -> None:
     assert not log.runs()
 
 
-def test_what_is_in_front_of_a_part_that_is_lost_is_not_translated() -> None:
+@pytest.mark.parametrize("damage", ["lost", "unreadable", "older"])
+def test_what_is_in_front_of_a_part_that_is_lost_is_not_translated(damage: str) -> None:
     """Goal: a map goes on though it has lost a part, and is read from behind that part on."""
     log = Log()
-    known, at = begun(log), 0
-    for _ in range(2 * PART_RUNS + 10):
-        behind = position(at + 2, copies(at, (at, at + 1)))
-        known, at = log.write(grown_map(NAME, known, behind, landed((3 * at, 1)))), at + 2
-    log._append(encode(DroppedPart(NAME, 1))[0], None)
+    known, at = grown(log, 3 * CHUNK_RUNS)
+    key = encode(DroppedPart(NAME, 1))[0]
+    versions = [record.value for record in log.records if record.key == key]
+    log._append(key, {"lost": None, "unreadable": b"{", "older": versions[-2]}[damage])
     assert log.read() == known
     assert breach(known, position(at)) is None
-    assert [run.source for run in log.runs()] == [*range(4 * PART_RUNS, at, 2)]
+    assert log.runs() == in_full(3 * CHUNK_RUNS)[2 * 909 :]
     head = fold_offsets(log.records).headed[NAME].whole().head
     assert head is not None
     assert head.lacks_start
+
+
+@pytest.mark.parametrize("damage", ["lost", "unreadable", "older"])
+def test_a_map_goes_on_without_the_part_before_its_last_one(damage: str) -> None:
+    """Goal: an owner adds nothing to a part that it cannot trust, and translates behind it."""
+    log = Log()
+    known, _ = grown(log, 250)
+    assert known.before is not None
+    key = encode(DroppedPart(NAME, known.before.number))[0]
+    versions = [record.value for record in log.records if record.key == key]
+    log._append(key, {"lost": None, "unreadable": b"{", "older": versions[-2]}[damage])
+    found = log.read()
+    assert found == replace(known, before=None, numbers=found.numbers)
+    known, at = found, 500
+    while at < 1000:
+        behind = position(at + 2, copies(at, (at, at + 1)))
+        change = grown_map(NAME, known, behind, landed((3 * at, 1)))
+        log.add(change)
+        known, at = change.known, at + 2
+    assert log.read() == replace(known, numbers=log.read().numbers)
+    assert log.runs() == in_full(500)[202:]
+
+
+def test_a_part_whose_runs_are_damaged_gets_no_more() -> None:
+    """Goal: runs that end elsewhere than recorded are neither used nor written again."""
+    log = Log()
+    known, at = grown(log, 250)
+    assert known.before is not None
+    part = known.before.runs
+    damaged = known.before._replace(runs=replace(part, data=part.data[:-3] + b"\2\0\2"))
+    with pytest.raises(ProtocolError, match=r"end at \(4.., 12..\)"):
+        damaged.decoded()
+    known = replace(known, before=damaged)
+    while len(known.last.runs):  # type: ignore[union-attr]
+        behind = position(at + 2, copies(at, (at, at + 1)))
+        change = grown_map(NAME, known, behind, landed((3 * at, 1)))
+        known, at = change.known, at + 2
+    numbers = [one.chunk.number for one in change.records if isinstance(one, MapPart)]
+    assert numbers == [damaged.number + 1, damaged.number + 2]
+
+
+def test_a_last_part_whose_runs_are_damaged_is_not_continued() -> None:
+    """Goal: the map begins anew, and names no place by what cannot be right."""
+    log = Log()
+    known = log.write(grown_map(NAME, begun(log), position(12, copies(0, (0, 4))), landed((0, 4))))
+    assert known.last is not None
+    key, value = encode(MapPart(known.last))
+    assert value is not None
+    log._append(key, value.replace(b"AAAI", b"AAAG"))  # three records instead of four
+    assert log.read().head is None
+    assert "recorded to end at (4, 4)" in str(breach(log.read(), position(12)))
 
 
 @pytest.mark.parametrize("is_left", [False, True])
 def test_a_map_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch, *, is_left: bool) -> None:
     """Goal: what is read of it is bounded, and what is in front of that is not translated."""
     monkeypatch.setattr(position_maps, "MOST_PARTS", 2)
+    monkeypatch.setattr(position_maps, "CHUNK_RUNS", PART_RUNS + 1)
     log = Log()
     known, at = begun(log), 0
     if is_left:  # a part of a former map
@@ -284,8 +376,8 @@ def test_a_map_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch, *, is_lef
         change = grown_map(NAME, known, behind, landed((3 * at, 1)))
         known, at = log.write(change), at + 2
         assert known.head is not None
-        assert known.head.lacks_start == (number >= 2 * PART_RUNS)
-    assert [run.source for run in log.runs()] == [*range(4 * PART_RUNS, at, 2)]
+        assert known.head.lacks_start == (number > 2 * PART_RUNS)
+    assert [run.source for run in log.runs()] == [*range(4 * PART_RUNS + 4, at, 2)]
     stored = fold_offsets(log.records).headed[NAME]
     assert len(stored.parts) == (3 if is_left else 2)
     head = stored.whole().head
@@ -297,22 +389,28 @@ def test_a_map_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch, *, is_lef
 def test_a_fence_decodes_the_end_of_a_map_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: it does not block the lane's event loop for as long as a map is long."""
     log = Log()
-    known, at = begun(log), 0
-    for _ in range(3 * PART_RUNS):
-        behind = position(at + 2, copies(at, (at, at + 1)))
-        known, at = log.write(grown_map(NAME, known, behind, landed((3 * at, 1)))), at + 2
-    decoded: list[bytes | None] = []
-    original = offset_log.decode
+    known, _ = grown(log, 3 * CHUNK_RUNS)
+    assert known.head is not None
+    assert known.head.last > 2
+    looked_at: list[int] = []
+    decoded: list[bytes] = []
+    chunk_of, runs_of = offset_log.decode_chunk, offset_runs.decode_runs
 
-    def decode(key: bytes | None, value: bytes | None) -> OffsetRecord | None:
-        decoded.append(key)
-        return original(key, value)
+    def decode_chunk(name: MirrorPartition, number: int, value: bytes | None) -> EncodedChunk:
+        looked_at.append(number)
+        return chunk_of(name, number, value)
 
-    monkeypatch.setattr(offset_log, "decode", decode)
+    def decode_runs(start: Ends, data: bytes) -> list[Run]:
+        decoded.append(data)
+        return runs_of(start, data)
+
+    monkeypatch.setattr(offset_log, "decode_chunk", decode_chunk)
+    monkeypatch.setattr(offset_runs, "decode_runs", decode_runs)
     stored = fold_offsets(log.records)
-    assert not decoded, "a flow of another kind has no use for it"
+    assert not looked_at, "a flow of another kind has no use for it"
     assert known_maps(stored)[NAME] == known
-    assert len(decoded) == 2
+    assert looked_at == [known.head.last, known.head.last - 1]
+    assert len(decoded) == 1
 
 
 class Port:

@@ -72,7 +72,7 @@ async def maps(destination: KafkaCluster, mirror: str, topic: str) -> dict[tuple
         for found in stored.values()
         for name in found.chunks
         if (name.mirror, name.topic) == (mirror, topic)
-        for run in found.map(name).runs
+        for run in found.map(name).runs()
         for at in range(run.length)
     }
 

@@ -167,7 +167,7 @@ def test_each_record_is_copied_once_whenever_owners_die(seed: int, owners: int) 
     life.own(0)  # its map holds all that has landed
     where = {at: offset for offset, at in enumerate(life.log.records) if at is not None}
     assert {at: life.map.to_destination(at) for at in copied} == where
-    assert sum(run.length for run in life.map.runs) == len(copied)
+    assert sum(run.length for run in life.map.runs()) == len(copied)
 
 
 def test_nothing_is_sent_that_the_stored_plan_does_not_name() -> None:

@@ -36,14 +36,8 @@ from twinlog.kafka.types import Sequence as SequenceNumber
 from twinlog.mirror.offset_runs import Ends, Run
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.sequence_plan import SequencePlan, SourceRun
-from twinlog.store.offset_records import (
-    CHUNK_RUNS,
-    LostCopies,
-    MapChunk,
-    MapTail,
-    Route,
-    StoredPlan,
-)
+from twinlog.store.map_chunks import CHUNK_RUNS, MapChunk
+from twinlog.store.offset_records import LostCopies, MapTail, Route, StoredPlan
 
 NAME = MirrorPartition("flow", "orders", 0)
 KEY = TopicPartition("a.orders", 0)

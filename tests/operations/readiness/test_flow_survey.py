@@ -28,9 +28,10 @@ from twinlog.operations.readiness.facts import GroupFacts
 from twinlog.operations.readiness.reasons import Reason
 from twinlog.operations.readiness.verdict import Readiness
 from twinlog.store.control_topics import LANES_GROUP
+from twinlog.store.map_chunks import MapChunk
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.offset_log import OFFSETS_TOPIC
-from twinlog.store.offset_records import MapChunk, Route, StoredPlan, encode
+from twinlog.store.offset_records import Route, StoredPlan, encode
 from twinlog.store.topic_writer import ALL, Entry, append
 
 pytestmark = [pytest.mark.broker]

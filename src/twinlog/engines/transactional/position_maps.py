@@ -33,6 +33,7 @@ could go on behind such records: all of the flow in the state partition, also of
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -42,22 +43,21 @@ from twinlog.engines.transactional.remote_tails import LandedBatches
 from twinlog.engines.transactional.routed_tails import RoutedLoss
 from twinlog.engines.transactional.source_position import SourcePosition
 from twinlog.engines.translated.remote_log import LostEnd
+from twinlog.kafka.errors import ProtocolError
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import Encoded, RawRecord, build, encode_tail
 from twinlog.kafka.types import Offset
-from twinlog.mirror.offset_runs import Ends, landed_runs
+from twinlog.mirror.offset_runs import Ends, Run, landed_runs
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.store.offset_log import StoredOffsets
+from twinlog.store.map_chunks import CHUNK_RUNS, PART_RUNS, EncodedChunk, MapChunk, extended
+from twinlog.store.offset_log import HeadedMap, StoredOffsets
 from twinlog.store.offset_records import (
-    PART_RUNS,
     DroppedHead,
     DroppedPart,
-    MapChunk,
     MapHead,
     MapPart,
     OffsetRecord,
     encode,
-    extended,
 )
 
 log = logging.getLogger(__name__)
@@ -81,6 +81,8 @@ class KnownMap:
     """None: there is none, or it does not hold."""
     last: MapChunk | None = None
     """The last part, which grows; None as `head`."""
+    before: EncodedChunk | None = None
+    """The part before it; None: there is none, or it does not hold."""
     numbers: tuple[int, int] = (0, -1)
     """See `HeadedMap`."""
     reason: str = ""
@@ -99,11 +101,18 @@ class MapChange(NamedTuple):
 
 def known_maps(stored: StoredOffsets) -> dict[MirrorPartition, KnownMap]:
     """The maps that are stored in a state partition; only the last part of each is decoded."""
-    ends = {name: one.end() for name, one in stored.headed.items()}
-    return {
-        name: KnownMap(one.head, one.chunks[-1] if one.chunks else None, one.numbers, one.reason)
-        for name, one in ends.items()
-    }
+    return {name: _known(one.end()) for name, one in stored.headed.items()}
+
+
+def _known(end: HeadedMap) -> KnownMap:
+    if end.head is None:
+        return KnownMap(numbers=end.numbers, reason=end.reason)
+    *before, last = end.parts
+    try:
+        chunk = last.decoded()
+    except ProtocolError as error:
+        return KnownMap(numbers=end.numbers, reason=str(error))
+    return KnownMap(end.head, chunk, before[0] if before else None, end.numbers)
 
 
 def breach(known: KnownMap, position: SourcePosition) -> str | None:
@@ -156,7 +165,9 @@ def new_map(
         tail=_tail(position),
         lacks_start=lacks_start,
     )
-    return MapChange([*dropped, MapPart(part), head], KnownMap(head, part, (lowest, number)))
+    return MapChange(
+        [*dropped, MapPart(part), head], KnownMap(head, part, numbers=(lowest, number))
+    )
 
 
 def _dropped_parts(name: MirrorPartition, known: KnownMap) -> tuple[Sequence[DroppedPart], int]:
@@ -195,7 +206,8 @@ def grown_map(
         head, last = known.head, known.last
         assert head is not None
         assert last is not None
-    parts = extended(last, runs, PART_RUNS)
+    parts = _grown_parts(last, known.before, runs)
+    before_last = parts[-2].encoded() if len(parts) > 1 else known.before
     number = parts[-1].number
     first = max(head.first, number - MOST_PARTS + 1)
     oldest = [DroppedPart(name, one) for one in range(head.first, first)]
@@ -211,7 +223,29 @@ def grown_map(
         lacks_start=head.lacks_start or bool(oldest),
     )
     records: list[OffsetRecord] = [*before, *oldest, *map(MapPart, parts if runs else ()), head]
-    return MapChange(records, KnownMap(head, parts[-1], (lowest, number)))
+    return MapChange(records, KnownMap(head, parts[-1], before_last, (lowest, number)))
+
+
+def _grown_parts(
+    last: MapChunk, before: EncodedChunk | None, runs: Sequence[Run]
+) -> list[MapChunk]:
+    """The parts that change when runs are added, in order.
+
+    The last part stays small, since each transaction writes it again. When it is full, its runs go
+    to the part before it, or become one: a map has few keys, which all readers pass over.
+    """
+    (grown, *more) = extended(last, runs, PART_RUNS)
+    if not more:
+        return [grown]
+    moved = [run for part in (grown, *more) for run in part.runs]
+    base = MapChunk(last.name, last.number, last.start, ())
+    if before is not None:
+        with suppress(ProtocolError):  # readers report it
+            decoded = before.decoded()
+            if len(decoded.runs) + len(moved) <= CHUNK_RUNS:
+                base = decoded
+    parts = extended(base, moved, CHUNK_RUNS)
+    return [*parts, MapChunk(last.name, parts[-1].number + 1, parts[-1].end, ())]
 
 
 def lost_map(known: KnownMap) -> MapChange | None:

@@ -12,13 +12,8 @@ from twinlog.kafka.types import Sequence as SequenceNumber
 from twinlog.mirror.offset_runs import Ends
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.sequence_plan import NOTHING, SequencePlan, Taken
-from twinlog.store.offset_records import (
-    DroppedChunk,
-    MapChunk,
-    OffsetRecord,
-    Route,
-    StoredPlan,
-)
+from twinlog.store.map_chunks import MapChunk
+from twinlog.store.offset_records import DroppedChunk, OffsetRecord, Route, StoredPlan
 
 
 class LocatedPartition(NamedTuple):

@@ -12,7 +12,8 @@ from twinlog.engines.translated.surviving_copies import MapWithoutLoss
 from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, TopicPartition
 from twinlog.mirror.offset_runs import Ends
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.store.offset_records import LostCopies, MapChunk, MapTail, Route, StoredPlan
+from twinlog.store.map_chunks import MapChunk
+from twinlog.store.offset_records import LostCopies, MapTail, Route, StoredPlan
 
 _NOTHING_COPIED: Final = Offset(0)
 

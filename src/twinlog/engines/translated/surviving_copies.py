@@ -22,9 +22,7 @@ else has written between, and nothing was compacted or deleted, nothing at all i
 """
 
 import asyncio
-import itertools
 import logging
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -42,10 +40,11 @@ from twinlog.kafka.types import (
     advance,
 )
 from twinlog.kafka.types import Sequence as SequenceNumber
-from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run
+from twinlog.mirror.offset_runs import Ends, OffsetRuns
 from twinlog.mirror.record_losses import RecordLoss
 from twinlog.mirror.sequence_plan import Contradiction, Landed, LostBatches, resolve
-from twinlog.store.offset_records import LostCopies, MapChunk, MapTail, StoredPlan, extended
+from twinlog.store.map_chunks import MapChunk, extended
+from twinlog.store.offset_records import LostCopies, MapTail, StoredPlan
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +128,7 @@ class _Search:
                 f"the batch at offset {header.base_offset} is of a log that was lost before, and "
                 "that is back: which of the copies behind it are there is not known"
             )
-        if not _covers(self.runs.runs, header):
+        if not _covers(self.runs, header):
             raise Contradiction(
                 f"the batch at offset {header.base_offset} is neither in the map nor in the plan"
             )
@@ -158,15 +157,15 @@ class _Search:
         self.others |= lower.others
 
 
-def _covers(runs: Sequence[Run], header: Header) -> bool:
+def _covers(runs: OffsetRuns, header: Header) -> bool:
     """Whether the map has records at all offsets of a batch."""
     at = header.base_offset
-    index = max(bisect_right(runs, at, key=lambda run: run.destination) - 1, 0)
-    for run in itertools.islice(runs, index, None):
-        if at >= header.next_offset or not run.destination <= at < run.destination_end:
-            break
+    while at < header.next_offset:
+        run = runs.at_destination(at)
+        if run is None or run.destination > at:
+            return False
         at = run.destination_end
-    return at >= header.next_offset
+    return True
 
 
 class DamagedLog(NamedTuple):

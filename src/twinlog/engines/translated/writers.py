@@ -63,15 +63,9 @@ from twinlog.kafka.types import Sequence as SequenceNumber
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.record_losses import RecordLoss
 from twinlog.mirror.sequence_plan import Contradiction, LostBatches, Taken, resolve
+from twinlog.store.map_chunks import MapChunk, extended
 from twinlog.store.offset_log import OffsetLog
-from twinlog.store.offset_records import (
-    LostCopies,
-    MapChunk,
-    MapTail,
-    OffsetRecord,
-    StoredPlan,
-    extended,
-)
+from twinlog.store.offset_records import LostCopies, MapTail, OffsetRecord, StoredPlan
 
 log = logging.getLogger(__name__)
 
@@ -368,13 +362,15 @@ class FlowWriters:
         while self._outdated or not self._log_known:
             self._outdated = self._log_known = False
             stored = await self._log.take_over()
+            last = {name: parts[-1].decoded() for name, parts in stored.chunks.items()}
+            parts = () if wanted is None else stored.chunks.get(wanted, ())
+            chunks = [part.decoded() for part in parts]
             self._log_known = True
             self._log_topic_id = stored.topic_id
             if self._log_has_past is None:  # later, its own records are there, too
                 self._log_has_past = stored.has_past
             self._plans = dict(stored.plans)
-            self._last = {name: parts[-1] for name, parts in stored.chunks.items()}
-            chunks = () if wanted is None else stored.chunks.get(wanted, ())
+            self._last = last
         return chunks
 
     async def _landed(
