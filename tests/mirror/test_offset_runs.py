@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from twinlog.kafka.errors import ProtocolError
 from twinlog.kafka.types import Offset
-from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run, decode_runs, encode_runs, landed_runs
+from twinlog.mirror import offset_runs
+from twinlog.mirror.offset_runs import (
+    EncodedRuns,
+    Ends,
+    OffsetRuns,
+    Run,
+    decode_runs,
+    encode_runs,
+    encoded_runs,
+    landed_runs,
+)
 
 START = Ends(Offset(7), Offset(3))
 steps = st.lists(
@@ -78,7 +88,7 @@ def test_runs_are_merged_and_survive_their_encoding(skips: list[tuple[int, int, 
     for before, after in itertools.pairwise(runs):
         assert (before.source_end, before.destination_end) != after[:2]
     data = encode_runs(START, runs)
-    assert list(decode_runs(START, data)) == runs
+    assert decode_runs(START, data) == runs
     assert len(data) <= 3 * len(runs)
 
 
@@ -91,6 +101,165 @@ def test_any_bytes_are_runs_or_refused(data: bytes) -> None:
             runs.append(run)
     except ProtocolError:
         return
+
+
+@given(steps, st.data())
+def test_bytes_that_were_altered_are_refused_or_end_as_recorded(
+    skips: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    """Goal: a part whose runs are others is noticed by its end; none is cut off silently."""
+    part = encoded_runs(START, _runs(skips))
+    at = data.draw(st.integers(0, len(part.data) - 1))
+    altered = bytearray(part.data)
+    altered[at] ^= data.draw(st.integers(1, 255))
+    for changed in (bytes(altered), part.data[:at], part.data + b"\0"):
+        try:
+            runs = EncodedRuns(part.start, part.end, changed).decoded()
+        except ProtocolError:
+            continue
+        assert changed == bytes(altered)
+        assert _mapped(runs).end == part.end
+
+
+@pytest.mark.parametrize(
+    ("end", "data"),
+    [
+        ((8, 4), b""),
+        ((7, 3), b"\0\0\2"),
+        ((7, 4), b"\0\0\2"),
+        ((6, 9), b"\0\0\2"),
+        ((1 << 63, 4), b"\0\0\2"),
+    ],
+)
+def test_ends_that_no_runs_can_have_are_refused(end: tuple[int, int], data: bytes) -> None:
+    """Goal: what a binary search goes by grows, also if nothing is decoded."""
+    with pytest.raises(ProtocolError, match="recorded to begin"):
+        EncodedRuns(START, Ends(*map(Offset, end)), data)
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"\0\0", "cut off at byte 2"),
+        (b"\0\0\x82", "cut off at byte 3"),
+        (b"\1\0\2", "skips -1 and 0"),
+        (b"\0\1\2", "skips 0 and -1"),
+        (b"\0\0\0", "has 0 records"),
+        (b"\0\0" + b"\xfe" + b"\xff" * 8 + b"\1", "runs of offsets end at"),
+    ],
+)
+def test_bytes_that_are_no_runs_are_refused(data: bytes, problem: str) -> None:
+    with pytest.raises(ProtocolError, match=problem):
+        decode_runs(START, data)
+
+
+parted = st.lists(
+    st.lists(
+        st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(1, 5)), min_size=0, max_size=6
+    ),
+    max_size=8,
+)
+"""Parts of a map, each with what its runs skip and have; some have none."""
+
+
+def _parts(skips: list[list[tuple[int, int, int]]]) -> tuple[list[EncodedRuns], list[Run]]:
+    parts, runs, start = list[EncodedRuns](), list[Run](), START
+    for its in skips:
+        part = list[Run]()
+        for skipped, skipped_there, length in its:
+            source, destination = (part[-1].source_end, part[-1].destination_end) if part else start
+            run = Run(Offset(source + skipped), Offset(destination + skipped_there), length)
+            part.append(run)
+        parts.append(encoded_runs(start, part))
+        runs += part
+        start = parts[-1].end
+    return parts, runs
+
+
+def _naive(side: int, runs: list[Run], offset: int) -> Run | None:
+    return next((run for run in runs if offset < run[side] + run.length), None)
+
+
+@given(parted, st.integers(0, 8), st.integers(1, 3))
+def test_a_map_of_encoded_parts_answers_as_one_of_runs(
+    skips: list[list[tuple[int, int, int]]], encoded: int, kept: int
+) -> None:
+    """Goal: the parts that are decoded for an offset give what all runs give, wherever it is.
+
+    In front of the map, in a run, between two, at the border of a part, behind the end. The oracles are a scan of all runs, and a map to which they were appended one by one.
+    """
+    parts, runs = _parts(skips)
+    whole = _mapped(runs)
+    lazy = OffsetRuns(START, parts[:encoded])
+    for run in itertools.chain.from_iterable(part.decoded() for part in parts[encoded:]):
+        lazy.append(run)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(offset_runs, "_KEPT_PARTS", kept)
+        assert (lazy.start, lazy.end, lazy.is_empty) == (whole.start, whole.end, not runs)
+        assert _mapped(lazy.runs()).runs() == whole.runs()
+        for offset in range(max(whole.end) + 3):
+            for side, find in enumerate((lazy.at_source, lazy.at_destination)):
+                found, expected = find(offset), _naive(side, runs, offset)
+                if not skips[encoded:]:
+                    assert found == expected
+                assert (found is None) == (expected is None)
+            assert lazy.to_destination(offset) == whole.to_destination(offset)
+            assert lazy.to_source(offset) == whole.to_source(offset)
+            assert lazy.lowest(offset) == whole.lowest(offset)
+            before = [run for run in runs if run.source < offset]
+            lowest = min(offset, before[-1].source_end) if before else START.source
+            assert lazy.lowest(offset) == lowest
+
+
+def test_a_lookup_decodes_what_it_lands_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: neither the time nor the memory of a reader grows with the map's runs."""
+    parts, _ = _parts([[(1, 1, 2)] * 3] * 50)
+    decoded: list[Ends] = []
+    original = offset_runs.decode_runs
+
+    def decode(start: Ends, data: bytes) -> list[Run]:
+        decoded.append(start)
+        return original(start, data)
+
+    monkeypatch.setattr(offset_runs, "decode_runs", decode)
+    runs = OffsetRuns(START, parts)
+    assert runs.to_destination(parts[30].start.source + 1) == parts[30].start.destination + 1
+    assert runs.to_source(parts[30].start.destination + 2) == parts[30].start.source + 2
+    assert runs.lowest(parts[30].start.source + 2) == parts[30].start.source + 2
+    assert decoded == [parts[30].start]
+    assert runs.to_destination(runs.end.source + 5) == runs.end.destination
+    assert decoded == [parts[30].start]
+    for part in parts:
+        runs.to_source(part.start.destination)
+    assert len(decoded) <= 1 + len(parts)
+    assert len(runs._decoded) == offset_runs._KEPT_PARTS
+
+
+def test_a_damaged_part_gives_no_offset_and_the_others_do() -> None:
+    """Goal: runs that do not end where their part is recorded to end are never used."""
+    parts, runs = _parts([[(1, 1, 2), (0, 3, 4)]] * 3)
+    for data in (parts[1].data[:3], parts[1].data[:-1] + b"\6", parts[1].data[:-1], b"\xff"):
+        damaged = [parts[0], EncodedRuns(parts[1].start, parts[1].end, data), parts[2]]
+        lazy = OffsetRuns(START, damaged)
+        for offset in range(parts[1].start.source, parts[1].end.source):
+            with pytest.raises(ProtocolError, match="runs of offsets"):
+                lazy.to_destination(offset)
+        for offset in range(parts[1].start.destination, parts[1].end.destination):
+            with pytest.raises(ProtocolError, match="runs of offsets"):
+                lazy.to_source(offset)
+        with pytest.raises(ProtocolError, match="runs of offsets"):
+            lazy.runs()
+        for run in (*runs[:2], *runs[4:]):
+            assert lazy.to_destination(run.source) == run.destination
+            assert lazy.to_source(run.destination) == run.source
+
+
+def test_parts_that_do_not_follow_each_other_are_no_map() -> None:
+    """Goal: nothing is translated by parts between which one is missing."""
+    parts, _ = _parts([[(1, 1, 2)]] * 3)
+    for wrong in ([parts[0], parts[2]], parts[1:], parts[::-1]):
+        with pytest.raises(ValueError, match="a part begins at"):
+            OffsetRuns(START, wrong)
 
 
 def test_nothing_is_mapped_at_first() -> None:

@@ -1,11 +1,15 @@
 """Twin of twinlog.mirror.recorded_map; its oracle is a list of single records."""
 
+import itertools
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from twinlog.kafka.errors import ProtocolError
 from twinlog.kafka.types import Offset
-from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run
+from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run, encoded_runs
 from twinlog.mirror.recorded_map import MapAnswer, OffsetAnswer, RecordedMap
 
 START = Ends(Offset(7), Offset(3))
@@ -69,6 +73,48 @@ def test_a_position_leaves_the_same_records_on_both_sides(
         if place is not None:
             left = [source for source, at in pairs if at >= offset]
             assert [source for source, _ in pairs if source >= place] == left
+
+
+@given(steps, tails, st.lists(st.integers(0, 20)), st.lists(st.tuples(*[st.integers(0, 40)] * 2)))
+def test_a_map_of_encoded_parts_gives_the_same_answers(
+    skips: list[tuple[int, int, int]],
+    tail: tuple[int, bool],
+    cuts: list[int],
+    lost: list[tuple[int, int]],
+) -> None:
+    """Goal: a reader may leave parts encoded; in front, between, behind, and where copies are lost.
+
+    `cuts` are the runs at which another part begins; a part may have no run.
+    """
+    whole, _ = recorded(skips, tail)
+    runs, start = whole.runs.runs(), START
+    parts = []
+    bounds = [0, *(min(cut, len(runs)) for cut in sorted(cuts)), len(runs)]
+    for first, last in itertools.pairwise(bounds):
+        parts.append(encoded_runs(start, runs[first:last]))
+        start = parts[-1].end
+    places = tuple((Offset(first), Offset(last)) for first, last in lost)
+    whole = replace(whole, lost_places=places, lost_sources=places)
+    parted = replace(whole, runs=OffsetRuns(START, parts))
+    for offset in range(max(*whole.runs.end, whole.position) + 3):
+        assert parted.to_destination(offset) == whole.to_destination(offset)
+        assert parted.to_source(offset) == whole.to_source(offset)
+
+
+def test_a_damaged_part_gives_no_answer() -> None:
+    """Goal: neither a record, nor the next one, nor the end are named by what cannot be right."""
+    first = encoded_runs(START, [Run(Offset(8), Offset(4), 3)])
+    second = encoded_runs(first.end, [Run(Offset(15), Offset(10), 4)])
+    damaged = replace(second, data=second.data[:-1] + b"\2")
+    found = RecordedMap(OffsetRuns(START, [first, damaged]), second.end.source, pending=False)
+    assert found.to_destination(9) == (MapAnswer.RECORD, 5, 9)
+    assert found.to_destination(second.end.source) == (MapAnswer.END, second.end.destination, 19)
+    for offset in (11, 15, 18):
+        with pytest.raises(ProtocolError, match=r"end at \(16, 11\).*end at \(19, 14\)"):
+            found.to_destination(offset)
+    for offset in (7, 10, 13):
+        with pytest.raises(ProtocolError, match="runs of offsets"):
+            found.to_source(offset)
 
 
 MAP = recorded([(0, 2, 3), (1, 0, 2)], (2, False))[0]

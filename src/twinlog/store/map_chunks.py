@@ -67,13 +67,15 @@ def extended(chunk: MapChunk, runs: Iterable[Run], most: int = CHUNK_RUNS) -> li
     Returns:
         What is to be stored, in order.
     """
-    grown = OffsetRuns(chunk.start)
-    for run in (*chunk.runs, *runs):
+    last = chunk.runs[-1:]  # may become longer
+    grown = OffsetRuns(Ends(last[0].source, last[0].destination) if last else chunk.start)
+    for run in (*last, *runs):
         grown.append(run)
+    all_runs = (*chunk.runs[:-1], *grown.runs())
     parts: list[MapChunk] = []
-    start, number, all_runs = chunk.start, chunk.number, grown.runs()
+    start, number = chunk.start, chunk.number
     for first in range(0, max(len(all_runs), 1), most):
-        part = MapChunk(chunk.name, number, start, tuple(all_runs[first : first + most]))
+        part = MapChunk(chunk.name, number, start, all_runs[first : first + most])
         parts.append(part)
         start, number = part.end, number + 1
     return parts
