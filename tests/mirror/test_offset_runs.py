@@ -92,6 +92,16 @@ def test_runs_are_merged_and_survive_their_encoding(skips: list[tuple[int, int, 
     assert len(data) <= 3 * len(runs)
 
 
+@given(
+    st.lists(
+        st.tuples(*[st.integers(0, 1 << 40)] * 2, st.integers(1, 1 << 40)), min_size=1, max_size=20
+    )
+)
+def test_long_numbers_survive_their_encoding(skips: list[tuple[int, int, int]]) -> None:
+    runs = _runs(skips)
+    assert decode_runs(START, encode_runs(START, runs)) == runs
+
+
 @given(st.binary(max_size=40))
 def test_any_bytes_are_runs_or_refused(data: bytes) -> None:
     """Goal: what decodes follows each other, so that a map can be built from it."""
@@ -142,9 +152,13 @@ def test_ends_that_no_runs_can_have_are_refused(end: tuple[int, int], data: byte
     [
         (b"\0\0", "cut off at byte 2"),
         (b"\0\0\x82", "cut off at byte 3"),
-        (b"\1\0\2", "skips -1 and 0"),
-        (b"\0\1\2", "skips 0 and -1"),
-        (b"\0\0\0", "has 0 records"),
+        (b"\0\0\2\0\0\x82", "cut off at byte 6"),
+        (b"\0\0\2\0\x80\1", "cut off at byte 6"),
+        (b"\1\0\2", "go back"),
+        (b"\0\1\2", "go back"),
+        (b"\0\0\0", "no record"),
+        (b"\0\0\1", "no record"),
+        (b"\x81\1\0\2", "go back"),
         (b"\0\0" + b"\xfe" + b"\xff" * 8 + b"\1", "runs of offsets end at"),
     ],
 )
@@ -186,7 +200,8 @@ def test_a_map_of_encoded_parts_answers_as_one_of_runs(
 ) -> None:
     """Goal: the parts that are decoded for an offset give what all runs give, wherever it is.
 
-    In front of the map, in a run, between two, at the border of a part, behind the end. The oracles are a scan of all runs, and a map to which they were appended one by one.
+    In front of the map, in a run, between two, at the border of a part, behind the end. The oracles
+    are a scan of all runs, and a map to which they were appended one by one.
     """
     parts, runs = _parts(skips)
     whole = _mapped(runs)

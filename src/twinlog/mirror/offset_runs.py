@@ -31,6 +31,8 @@ from twinlog.kafka.log.records import encode_varint
 from twinlog.kafka.types import Offset
 
 _MAX_OFFSET: Final = (1 << 63) - 1
+_LAST_BYTE: Final = 0x7F
+"""Of a varint: higher ones have another byte behind them."""
 _SOURCE: Final = itemgetter(0)
 """Of a `Run`, and of `Ends`."""
 _DESTINATION: Final = itemgetter(1)
@@ -313,36 +315,47 @@ def encoded_runs(start: Ends, runs: Sequence[Run]) -> EncodedRuns:
 def decode_runs(start: Ends, data: bytes) -> list[Run]:
     """The runs that `encode_runs` has encoded.
 
-    It has a loop of its own over the bytes: `decode_varint` for each number takes three times as
-    long (5 us for a run), and a look-up decodes a thousand runs.
+    It reads most numbers in place: with `decode_varint` it takes four times as long, and a look-up
+    in a map decodes a thousand runs.
 
     Raises:
         ProtocolError: the bytes are no such runs.
     """
     runs: list[Run] = []
-    source, destination = start
-    skipped = skipped_there = field = value = shift = 0
-    for byte in data:
-        value |= (byte & 0x7F) << shift
-        if byte > 0x7F:
-            shift += 7
-            continue
-        value = (value >> 1) ^ -(value & 1)
-        if field == 0:
-            skipped, field = value, 1
-        elif field == 1:
-            skipped_there, field = value, 2
-        else:
-            if skipped < 0 or skipped_there < 0 or value < 1:
-                raise ProtocolError(
-                    f"a run of offsets skips {skipped} and {skipped_there}, and has {value} records"
-                )
-            run = Run(Offset(source + skipped), Offset(destination + skipped_there), value)
-            runs.append(run)
-            source, destination, field = run.source_end, run.destination_end, 0
-        value = shift = 0
-    if field or shift:
-        raise ProtocolError(f"runs of offsets are cut off at byte {len(data)}")
+    source, destination = int(start.source), int(start.destination)
+    at, end = 0, len(data)
+    try:
+        while at < end:
+            skipped, skipped_there, length = data[at], data[at + 1], data[at + 2]
+            at += 3
+            if skipped | skipped_there > _LAST_BYTE:
+                skipped, at = _number(data, at - 3)
+                skipped_there, at = _number(data, at)
+                length, at = _number(data, at)
+            elif length > _LAST_BYTE:
+                length, at = _number(data, at - 1)
+            # Zigzag: a negative number is odd.
+            if (skipped | skipped_there | length) & 1 or not length:
+                raise ProtocolError(f"runs of offsets go back, or have no record, at byte {at}")
+            source, destination = source + (skipped >> 1), destination + (skipped_there >> 1)
+            length >>= 1
+            runs.append(Run(Offset(source), Offset(destination), length))
+            source, destination = source + length, destination + length
+    except IndexError as error:
+        raise ProtocolError(f"runs of offsets are cut off at byte {end}") from error
     if max(source, destination) > _MAX_OFFSET:
         raise ProtocolError(f"runs of offsets end at {source} and {destination}")
     return runs
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """A varint, and the position behind it.
+
+    Raises:
+        IndexError: it is cut off.
+    """
+    value = shift = 0
+    while (byte := data[at]) > _LAST_BYTE:
+        value |= (byte & _LAST_BYTE) << shift
+        at, shift = at + 1, shift + 7
+    return value | byte << shift, at + 1

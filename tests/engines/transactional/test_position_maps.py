@@ -35,7 +35,7 @@ from twinlog.mirror import offset_runs
 from twinlog.mirror.offset_runs import Ends, Run
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.store import offset_log
-from twinlog.store.map_chunks import CHUNK_RUNS, PART_RUNS, EncodedChunk
+from twinlog.store.map_chunks import PART_RUNS, EncodedChunk
 from twinlog.store.offset_log import fold_offsets, whole_map
 from twinlog.store.offset_records import (
     DroppedHead,
@@ -151,6 +151,15 @@ def test_an_older_part_is_not_that_of_a_newer_head() -> None:
     assert [run.source for run in log.runs()] == [0, 10, 25]
 
 
+FULL = 250
+
+
+@pytest.fixture
+def full_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts are full with fewer runs, so that a test has many of them."""
+    monkeypatch.setattr(position_maps, "CHUNK_RUNS", FULL)
+
+
 def grown(log: Log, runs: int, *, each: int = 1) -> tuple[KnownMap, int]:
     """A map of this many runs, each of one record, and the position behind them.
 
@@ -173,30 +182,32 @@ def in_full(runs: int) -> list[Run]:
     return [Run(Offset(2 * one), Offset(6 * one), 1) for one in range(runs)]
 
 
+@pytest.mark.usefixtures("full_parts")
 def test_full_parts_are_not_written_again() -> None:
     """Goal: the cost of a transaction does not grow with the map, and a map has few parts."""
     log = Log()
-    count = 2 * CHUNK_RUNS + 10
+    count = 2 * FULL + 110
     known, _ = grown(log, count)
     assert log.runs() == in_full(count)
     assert known.head is not None
     stored = fold_offsets(log.records).headed[NAME].whole()
-    assert [len(one.decoded().runs) for one in stored.parts[:2]] == [909, 909]
+    assert [len(one.decoded().runs) for one in stored.parts[:2]] == [FULL] * 2
     assert (known.head.first, known.head.last) == (0, 3)
     parts = [record for record in log.records if record.key == encode(MapPart(known.last))[0]]  # type: ignore[arg-type]
     assert max(len(record.value or b"") for record in parts) < 1000
 
 
-@pytest.mark.parametrize("each", [60, 150, 450, 2300])
+@pytest.mark.usefixtures("full_parts")
+@pytest.mark.parametrize("each", [60, 150, 450, 1100])
 def test_a_map_of_large_transactions_has_all_runs(each: int) -> None:
     """Goal: whatever a transaction has, the parts follow each other, and none is too long."""
     log = Log()
-    known, at = grown(log, 5000, each=each)
+    known, at = grown(log, 1200, each=each)
     assert log.runs() == in_full(at // 2)
     stored = fold_offsets(log.records).headed[NAME].whole()
     assert stored.head is not None
     assert not stored.head.lacks_start
-    assert max(len(one.decoded().runs) for one in stored.parts) <= CHUNK_RUNS
+    assert max(len(one.decoded().runs) for one in stored.parts) <= FULL
     assert known.last is not None
     assert len(known.last.runs) <= PART_RUNS
 
@@ -294,17 +305,18 @@ def test_what_cannot_be_read_concerns_its_partition_alone(spoiled: str) -> None:
     assert not log.runs()
 
 
+@pytest.mark.usefixtures("full_parts")
 @pytest.mark.parametrize("damage", ["lost", "unreadable", "older"])
 def test_what_is_in_front_of_a_part_that_is_lost_is_not_translated(damage: str) -> None:
     """Goal: a map goes on though it has lost a part, and is read from behind that part on."""
     log = Log()
-    known, at = grown(log, 3 * CHUNK_RUNS)
+    known, at = grown(log, 3 * FULL)
     key = encode(DroppedPart(NAME, 1))[0]
     versions = [record.value for record in log.records if record.key == key]
     log._append(key, {"lost": None, "unreadable": b"{", "older": versions[-2]}[damage])
     assert log.read() == known
     assert breach(known, position(at)) is None
-    assert log.runs() == in_full(3 * CHUNK_RUNS)[2 * 909 :]
+    assert log.runs() == in_full(3 * FULL)[2 * FULL :]
     head = fold_offsets(log.records).headed[NAME].whole().head
     assert head is not None
     assert head.lacks_start
@@ -386,10 +398,11 @@ def test_a_map_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch, *, is_lef
     assert begun(log, at, 9000).head is not None
 
 
+@pytest.mark.usefixtures("full_parts")
 def test_a_fence_decodes_the_end_of_a_map_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: it does not block the lane's event loop for as long as a map is long."""
     log = Log()
-    known, _ = grown(log, 3 * CHUNK_RUNS)
+    known, _ = grown(log, 3 * FULL)
     assert known.head is not None
     assert known.head.last > 2
     looked_at: list[int] = []
