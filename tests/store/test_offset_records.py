@@ -2,16 +2,19 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
 
-from twinlog.kafka.errors import ProtocolError
+from twinlog.kafka.errors import ControlTopicLost, ProtocolError
 from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition
+from twinlog.mirror import offset_runs
 from twinlog.mirror.offset_runs import Ends, Run
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.sequence_plan import NOTHING, SequencePlan, Taken
 from twinlog.store.map_chunks import MapChunk
+from twinlog.store.offset_log import StoredOffsets, fold_offsets, whole_map
 from twinlog.store.offset_records import (
     BegunPartition,
     DroppedChunk,
@@ -28,6 +31,7 @@ from twinlog.store.offset_records import (
     SharedPartition,
     StoredPlan,
     decode,
+    decode_chunk,
     encode,
     is_of_chunk,
     is_of_map_with_head,
@@ -35,6 +39,7 @@ from twinlog.store.offset_records import (
     map_of,
     mirror_of,
 )
+from twinlog.store.topic_reader import ControlRecord
 
 NAME = MirrorPartition("flow", "orders", 3)
 ENDS = Ends(Offset(10), Offset(50))
@@ -82,6 +87,78 @@ def test_a_chunk_ends_behind_its_last_run() -> None:
     assert MapChunk(NAME, 0, ENDS, ()).end == ENDS
 
 
+@pytest.mark.parametrize("stored", [CHUNK, MapChunk(NAME, 0, ENDS, ())])
+def test_a_chunk_is_read_without_its_runs(stored: MapChunk) -> None:
+    """Goal: where a part ends is known by what is recorded; earlier versions do not record it."""
+    _, value = encode(MapPart(stored))
+    assert value is not None
+    for end in (stored.end, None):
+        fields = {**json.loads(value), "end": end}
+        kept = {name: field for name, field in fields.items() if field is not None}
+        found = decode_chunk(NAME, stored.number, json.dumps(kept).encode())
+        assert found == stored.encoded()
+        assert found.runs.end == stored.end
+        assert found.decoded() == stored
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"end": [16]}, "end is .*two offsets"),
+        ({"end": [16, "61"]}, "end is .*two offsets"),
+        ({"end": [16, 50]}, r"begin at \(10, 50\) and to end at \(16, 50\)"),
+        ({"end": [9, 61]}, "to end at"),
+        ({"runs": ""}, "0 bytes of runs"),
+        ({"runs": "AAI", "end": None}, "expected base64"),
+        ({"runs": "AAA=", "end": None}, "cut off"),
+    ],
+)
+def test_a_chunk_that_cannot_be_is_refused(change: dict[str, Any], problem: str) -> None:
+    """Goal: no reader builds a map on ends that no runs can have."""
+    _, value = encode(MapPart(CHUNK))
+    assert value is not None
+    fields = {**json.loads(value), **change}
+    kept = {name: field for name, field in fields.items() if field is not None}
+    with pytest.raises(ProtocolError, match=problem):
+        decode_chunk(NAME, 4, json.dumps(kept).encode())
+
+
+def test_a_chunk_whose_runs_end_elsewhere_is_not_decoded() -> None:
+    _, value = encode(MapPart(CHUNK))
+    assert value is not None
+    found = decode_chunk(NAME, 4, json.dumps({**json.loads(value), "end": [17, 61]}).encode())
+    with pytest.raises(ProtocolError, match=r"end at \(16, 61\).*recorded to end at \(17, 61\)"):
+        found.decoded()
+    start = MapChunk(NAME, 3, Ends(Offset(2), Offset(2)), (Run(Offset(2), Offset(2), 5),))
+    damaged = whole_map([found._replace(number=0)])
+    with pytest.raises(ProtocolError, match=r"__mirror_offsets: the map of .*orders.* is damaged"):
+        damaged.to_destination(11)
+    with pytest.raises(ValueError, match="a part begins at"):
+        whole_map([start.encoded(), found])
+
+
+def test_maps_are_folded_by_the_ends_of_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a part that is missing or older is noticed, and no run is decoded for it."""
+    first = MapChunk(NAME, 0, Ends(Offset(0), Offset(0)), (Run(Offset(2), Offset(2), 5),))
+    longer = replace(first, runs=(*first.runs, Run(Offset(9), Offset(8), 2)))
+    second = MapChunk(NAME, 1, longer.end, (Run(Offset(20), Offset(20), 1),))
+
+    def refuse(*_: object) -> list[Run]:
+        raise AssertionError
+
+    def fold(*chunks: MapChunk) -> StoredOffsets:
+        return fold_offsets(ControlRecord(0, 0, 0, *encode(one)) for one in chunks)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(offset_runs, "decode_runs", refuse)
+        stored = fold(first, longer, second)
+        with pytest.raises(ControlTopicLost, match="lacks a part of the map"):
+            fold(longer, second, first)
+        assert stored.map(NAME).end == second.end
+    assert stored.map(NAME).runs() == [*longer.runs, *second.runs]
+    assert stored.chunks[NAME][0].decoded() == longer
+
+
 def test_tombstones_and_newer_kinds_are_left_alone() -> None:
     assert decode(encode(CHUNK)[0], None) is None
     assert encode(DroppedChunk(NAME, 4)) == (encode(CHUNK)[0], None)
@@ -114,7 +191,7 @@ def test_a_damaged_plan_is_refused(field: str, value: object, reason: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("runs", "reason"), [("?", "base64"), ("gA==", "cut off"), ("AAAA", "has 0 records")]
+    ("runs", "reason"), [("?", "base64"), ("gA==", "cut off"), ("AAAA", "have no record")]
 )
 def test_a_damaged_map_is_refused(runs: str, reason: str) -> None:
     key, data = encode(CHUNK)

@@ -126,12 +126,16 @@ class OffsetRuns:
     Args:
         start: where the map begins: below it nothing is known.
         parts: its first runs, encoded; the first part begins at `start`.
+        subject: whose map it is, for errors.
 
     Raises:
         ValueError: a part does not begin where the one before it ends.
     """
 
-    def __init__(self, start: Ends, parts: Sequence[EncodedRuns] = ()) -> None:
+    def __init__(
+        self, start: Ends, parts: Sequence[EncodedRuns] = (), subject: str = "a map of offsets"
+    ) -> None:
+        self._subject = subject
         self._start = start
         self._parts = parts
         self._decoded: dict[int, list[Run]] = {}  # of the parts that were asked for last
@@ -165,7 +169,7 @@ class OffsetRuns:
         Raises:
             ProtocolError: a part is damaged.
         """
-        return [*chain.from_iterable(part.decoded() for part in self._parts), *self._appended]
+        return [*chain.from_iterable(map(self._decode, range(len(self._parts)))), *self._appended]
 
     def append(self, run: Run) -> None:
         """Add a run behind all others.
@@ -249,11 +253,17 @@ class OffsetRuns:
             return self._appended
         runs = self._decoded.get(number)
         if runs is None:
-            runs = self._parts[number].decoded()
+            runs = self._decode(number)
             if len(self._decoded) >= _KEPT_PARTS:
                 del self._decoded[next(iter(self._decoded))]
             self._decoded[number] = runs
         return runs
+
+    def _decode(self, number: int) -> list[Run]:
+        try:
+            return self._parts[number].decoded()
+        except ProtocolError as error:
+            raise ProtocolError(f"{self._subject} is damaged: {error.message}") from error
 
 
 def end_of(start: Ends, runs: Sequence[Run]) -> Ends:

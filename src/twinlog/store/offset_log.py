@@ -156,7 +156,8 @@ class StoredOffsets:
 def whole_map(parts: Sequence[EncodedChunk]) -> OffsetRuns:
     """The map of these parts, each of which begins where the one before it ends."""
     start = parts[0].runs.start if parts else Ends(Offset(0), Offset(0))
-    return OffsetRuns(start, [part.runs for part in parts])
+    subject = f"{OFFSETS_TOPIC}: the map of {parts[0].name}" if parts else ""
+    return OffsetRuns(start, [part.runs for part in parts], subject)
 
 
 async def create_offsets_topic(
