@@ -219,7 +219,7 @@ class OffsetRuns:
         """
         if offset <= self._start.source:
             return self._start.source
-        number = self._part_at(_SOURCE, offset - 1)
+        number = self._part_at(_SOURCE, offset)
         runs = self._runs_of(number)
         index = bisect_left(runs, offset, key=_SOURCE) - 1
         before = runs[index].source_end if index >= 0 else self._start_of(number).source
