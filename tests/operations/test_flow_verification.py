@@ -5,14 +5,17 @@ from collections import Counter
 from uuid import UUID
 
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.types import LogBounds, TopicPartition
+from twinlog.kafka.types import LogBounds, Offset, TopicPartition
+from twinlog.mirror.offset_runs import Ends
+from twinlog.operations.flow_claims import FlowClaims
 from twinlog.operations.flow_routes import TopicRoute, Writer
 from twinlog.operations.flow_verification import FlowPlan, flow_logs, is_only_remote
 from twinlog.operations.serialise import json_data
 from twinlog.operations.verification_report import DIFFERS, NOT_SEEN, SAME, Verification
 from twinlog.store.config_records import MirrorTopic
-from twinlog.verify.flow_job import FlowCompared, FlowPair
+from twinlog.verify.flow_job import NO_BEGIN, FlowClaim, FlowCompared, FlowPair
 from twinlog.verify.job import Sides
+from twinlog.verify.map_check import MapClaim
 from twinlog.verify.transformed_log import TransformSettings
 from twinlog.verify.verdict import DifferenceKind, Tally
 
@@ -56,6 +59,36 @@ def test_a_map_that_cannot_be_read_is_not_seen() -> None:
     found = verdict(good(), FlowPlan(pairs={PAIR: BOUNDS}, trouble="it cannot be read: gone"))
     assert found.verdict == NOT_SEEN
     assert [one.reason for one in found.unseen] == ["recorded map: it cannot be read: gone"]
+
+
+def test_what_a_map_does_not_have_is_not_seen() -> None:
+    """Goal: it is named, and the verdict is not good; the count alone changes nothing."""
+    result = good()
+    assert result.recorded is not None
+    result.recorded.not_seen = 3
+    assert verdict(result).verdict == SAME
+    result.recorded.see_not(2, 5, "recorded map: it begins later")
+    found = verdict(result)
+    assert found.verdict == NOT_SEEN
+    assert [one[1:] for one in found.unseen] == [(2, 5, "recorded map: it begins later")]
+
+
+def test_what_has_to_be_recorded() -> None:
+    """Goal: a map of each position, if the flow records maps; where it has copied something."""
+    partition, begin = PAIR.source, Ends(Offset(7), Offset(0))
+    recorded = MapClaim(start=NO_BEGIN, position=9)
+    for claim, with_map, without in (
+        (FlowClaim(end=9, map=recorded), False, False),
+        (FlowClaim(end=9), True, False),
+        (FlowClaim(begin=begin, end=7, taken_over=True), False, False),
+        (FlowClaim(begin=begin, end=8, taken_over=True), True, False),
+    ):
+        claims = {partition: claim}
+        assert FlowClaims(of=claims).lacks(partition, claim) == with_map
+        assert FlowClaims(of=claims, is_mapped=False).lacks(partition, claim) == without
+        is_new = claim.taken_over and claim.end == 7
+        for is_mapped in (True, False):
+            assert FlowClaims(is_mapped=is_mapped).lacks(partition, claim) != is_new
 
 
 def test_copies_without_a_map_are_not_seen() -> None:

@@ -14,19 +14,28 @@ from tasks_here import run_tasks_here
 from waiting import until
 
 from conftest import Pair
+from twinlog.engines.transactional.positions import position_group
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import UserError
+from twinlog.kafka.groups.offsets import Committed, commit_offsets
 from twinlog.kafka.requests.partitions import delete_records
 from twinlog.kafka.types import Offset, TopicPartition
-from twinlog.mirror.offset_runs import Ends
+from twinlog.mirror.offset_runs import Ends, Run
 from twinlog.mirror.settings import FLOW_PREFIX
 from twinlog.operations.flow_verification import NOTHING_RECORDED
-from twinlog.operations.verification_report import DIFFERS, NOT_SEEN, SAME, Verification
+from twinlog.operations.verification_report import (
+    DIFFERS,
+    NOT_SEEN,
+    SAME,
+    Counts,
+    Verification,
+)
 from twinlog.store.map_chunks import MapChunk
 from twinlog.store.mirrors import MirrorStore
-from twinlog.store.offset_log import StoredOffsets
-from twinlog.store.offset_records import OffsetRecord
+from twinlog.store.offset_log import HeadedMap, StoredOffsets, read_offsets
+from twinlog.store.offset_records import DroppedPart, MapPart, OffsetRecord
 from twinlog.verify.flow_job import BEFORE, FOREIGN, REPEATED
+from twinlog.verify.map_check import LOST_COPIES
 from twinlog.verify.verdict import DifferenceKind
 
 pytestmark = [pytest.mark.broker]
@@ -350,6 +359,205 @@ def test_a_flow_in_transactions_is_compared_by_content(pair: Pair, tmp_path: Pat
             f"remote log: {FOREIGN}",
         )
     ]
+
+
+IN_TRANSACTIONS = {"transaction_producer": "true", "twinlog_offset_map": "true"}
+
+
+def map_counts(result: Verification) -> Counts:
+    """What was found of the map."""
+    (log,) = result.logs
+    assert log.remote is not None
+    assert log.remote.recorded_map is not None
+    return log.remote.recorded_map
+
+
+def stored_map(copied: CopiedTopic) -> HeadedMap:
+    """The map of the partition of a flow in transactions."""
+    maps: list[HeadedMap] = []
+
+    async def read(cluster: KafkaCluster) -> None:
+        for stored in (await read_offsets(cluster)).values():
+            maps.extend(
+                one.whole() for name, one in stored.headed.items() if name.mirror == copied.flow
+            )
+
+    copied.on_target(read)
+    (found,) = maps
+    return found
+
+
+def put_back(copied: CopiedTopic, offset: int) -> None:
+    """Commit a position, as an operator does, once the group is without its lane."""
+
+    async def commit(cluster: KafkaCluster) -> None:
+        key = TopicPartition(copied.remote, 0)
+        group = position_group("twinlog", copied.flow)
+        answers = await commit_offsets(cluster, group, {key: Committed(offset)})
+        assert answers == {key: None}, answers
+
+    def done() -> bool:
+        try:
+            copied.on_target(commit)
+        except AssertionError:
+            return False
+        return True
+
+    until(done, SECONDS, "the group without its lane")
+
+
+def test_a_wrong_map_of_a_flow_in_transactions_is_found(pair: Pair, tmp_path: Path) -> None:
+    """Goal: what was altered in `__mirror_offsets`, and nothing else; first, it is the same."""
+    copied = CopiedTopic(pair, **IN_TRANSACTIONS)
+    write_transactions(copied.source, copied.topic, range(40))
+    with lanes(copied.target, tmp_path) as running:
+        running.start("first")
+        copied.await_copied(40)
+        running.kill("first")
+        write_transactions(copied.source, copied.topic, range(40, 80))
+        running.start("second")
+        result = copied.await_copied(80)
+        running.kill("second")
+    assert result.verdict == SAME, (result.differences, result.unseen)
+    assert map_counts(result) == Counts(compared=80)
+    stored = stored_map(copied)
+    (chunk,) = (part.decoded() for part in stored.parts)
+    head, second, *others = chunk.runs
+    assert second.length == 10
+    at, end, place = second.source, second.source_end, second.destination
+    moved = f"recorded map: it has remote offset {place + 1}, the copy is at {place}"
+    lacks = "recorded map: it lacks this record, whose copy is at remote offset"
+    none = f"recorded map: it has remote offset {place}, and there is no copy"
+    shorter = second._replace(length=9)
+    faults: list[tuple[list[Run], list[tuple[int, int, str]]]] = [
+        (
+            [shorter._replace(destination=Offset(place + 1))],
+            [(at, end - 1, moved), (end - 1, end, f"{lacks} {place + 9}")],
+        ),
+        ([], [(at, end, f"{lacks} {place}")]),
+        (
+            [
+                Run(Offset(at - 1), place, 1),
+                Run(Offset(at + 1), Offset(place + 1), 9),
+            ],
+            [(at - 1, at, none), (at, at + 1, f"{lacks} {place}")],
+        ),
+    ]
+    for runs, expected in faults:
+        altered = replace(chunk, runs=(head, *runs, *others))
+        copied.change_offsets(lambda _, altered=altered: MapPart(altered))
+        result = copied.verify()
+        assert result.verdict == DIFFERS
+        assert result.counts.compared == 80, "the records are the same"
+        assert found(result) == [(copied.topic, *one) for one in expected]
+        assert not result.unseen
+        differing = sum(last - first for first, last, _ in expected)
+        assert map_counts(result).differs == differing
+    copied.change_offsets(lambda _: MapPart(chunk))
+    assert copied.verify().verdict == SAME
+    assert stored.head is not None
+    lost = replace(stored.head, lost=True)
+    copied.change_offsets(lambda _: lost)
+    result = copied.verify()
+    assert result.verdict == NOT_SEEN
+    assert [one.reason for one in result.unseen] == [LOST_COPIES]
+    assert map_counts(result) == Counts(not_seen=80)
+
+
+def test_a_map_that_has_begun_anew_is_equal_from_there(pair: Pair, tmp_path: Path) -> None:
+    """Goal: a lane is killed and the map lost: it is equal from where it has begun, else not seen.
+
+    Where records were copied again, it has the second copies: they are repeats, and it is right.
+    """
+    copied = CopiedTopic(pair, **IN_TRANSACTIONS)
+    write_transactions(copied.source, copied.topic, range(60))
+    with lanes(copied.target, tmp_path) as running:
+        running.start("first")
+        copied.await_copied(60)
+        running.kill("first")
+        head = stored_map(copied).head
+        assert head is not None
+        copied.change_offsets(lambda _: DroppedPart(head.name, head.last))
+        result = copied.verify()
+        assert result.verdict == NOT_SEEN
+        assert [one.reason for one in result.unseen] == [f"recorded map: {NOTHING_RECORDED}"]
+        write_transactions(copied.source, copied.topic, range(60, 100))
+        running.start("second")
+
+        def mapped(count: int) -> Verification:
+            return until(
+                copied.verify,
+                SECONDS,
+                f"{count} records in the map",
+                good=lambda now: now.counts.behind == 0 and map_counts(now).compared == count,
+            )
+
+        result = until(
+            copied.verify,
+            SECONDS,
+            "100 records",
+            good=lambda now: now.counts.compared == 100 and now.counts.behind == 0,
+        )
+        running.kill("second")
+        assert not result.differences
+        assert map_counts(result) == Counts(compared=40, not_seen=60)
+        (in_front,) = result.unseen
+        assert in_front.end == head.position
+        assert in_front.reason.startswith("recorded map: it begins at source offset")
+        assert result.verdict == NOT_SEEN
+        start = stored_map(copied).parts[0].runs.start
+        assert start.source == head.position
+        put_back(copied, start.source)
+        running.start("third")
+        write_transactions(copied.source, copied.topic, range(100, 120))
+        result = mapped(20)
+        running.kill("third")
+    assert len(found(result)) >= 1
+    assert {reason for *_, reason in found(result)} == {f"remote log: {REPEATED}"}
+    (log,) = result.logs
+    assert log.remote is not None
+    assert log.remote.counts.differs == 40
+    assert map_counts(result) == Counts(compared=20, not_seen=100)
+
+
+def test_the_map_of_a_flow_that_drops_records_is_compared(pair: Pair, tmp_path: Path) -> None:
+    """Goal: records that a filter drops are not in it, though its lane is killed."""
+    copied = CopiedTopic(
+        pair,
+        transaction_producer="true",
+        twinlog_offset_map="true",
+        transforms="drop",
+        transforms_drop_type="org.apache.kafka.connect.transforms.Filter",
+        transforms_drop_predicate="even",
+        predicates="even",
+        predicates_even_type="org.apache.kafka.connect.transforms.predicates.HasHeaderKey",
+        predicates_even_name="even",
+    )
+    producer = Producer({"bootstrap.servers": copied.source})
+
+    def write(numbers: range) -> None:
+        for number in numbers:
+            headers = {"n": str(number)} if number % 2 else {"even": ""}
+            producer.produce(copied.topic, str(number), partition=0, headers=headers)
+        assert producer.flush(120) == 0
+
+    with lanes(copied.target, tmp_path) as running:
+        write(range(100))
+        running.start("first")
+        copied.await_copied(50)
+        running.kill("first")
+        write(range(100, 160))
+        running.start("second")
+        result = copied.await_copied(80)
+        running.kill("second")
+    assert result.verdict == SAME, (result.differences, result.unseen)
+    assert map_counts(result) == Counts(compared=80)
+    (chunk,) = (part.decoded() for part in stored_map(copied).parts)
+    first, second, *others = chunk.runs
+    assert (first, second.source) == ((1, first.destination, 1), 3)
+    altered = replace(chunk, runs=(first, Run(Offset(2), second.destination, 1), *others))
+    copied.change_offsets(lambda _: MapPart(altered))
+    assert [(start, end) for _, start, end, _ in found(copied.verify())] == [(2, 3), (3, 4)]
 
 
 def test_a_flow_with_malformed_settings_does_not_stop_the_others(pair: Pair) -> None:

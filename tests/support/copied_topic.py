@@ -33,7 +33,7 @@ class CopiedTopic:
         self, pair: Pair, alias: str = "a", *, partitions: int = 1, **settings: str
     ) -> None:
         self.pair = pair
-        self._in_transactions = settings.get("transaction_producer") == "true"  # without a map
+        self._in_transactions = settings.get("transaction_producer") == "true"
         self.topic = f"t-{secrets.token_hex(4)}"
         self.remote, self.flow = f"{alias}.{self.topic}", f"flow-{self.topic}"
         self.source, self.target = (
@@ -118,7 +118,7 @@ class CopiedTopic:
 
         async def write(cluster: KafkaCluster) -> None:
             for place, stored in (await read_offsets(cluster)).items():
-                if any(name.mirror == self.flow for name in stored.plans):
+                if any(name.mirror == self.flow for name in (*stored.plans, *stored.headed)):
                     entry = Entry(OFFSETS_TOPIC, place, *encode(change(stored)))
                     answers = await append(cluster, [entry], acks=ALL)
                     assert not [one for one in answers.values() if isinstance(one, Refusal)]

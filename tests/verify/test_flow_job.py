@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -16,6 +17,7 @@ from twinlog.verify.flow_job import (
     BEFORE,
     DELETED,
     FOREIGN,
+    NO_BEGIN,
     REPEATED,
     FlowClaim,
     FlowCompared,
@@ -26,6 +28,7 @@ from twinlog.verify.flow_job import (
 from twinlog.verify.flow_walk import nearest
 from twinlog.verify.job import OPEN_TRANSACTION, Sides
 from twinlog.verify.log_view import Kind
+from twinlog.verify.map_check import LOST_COPIES, MapClaim
 from twinlog.verify.verdict import DifferenceKind, Tally
 
 PAIR = FlowPair("a-to-b", TopicPartition("t", 0), TopicPartition("a.t", 0))
@@ -58,6 +61,12 @@ def compare(
     return result
 
 
+def claimed(runs: Sequence[Run], end: int, begin: Ends = NO_BEGIN) -> FlowClaim:
+    """What a flow without transactions claims: its map begins where it has begun."""
+    recorded = MapClaim(start=begin, position=end, runs=encode_runs(begin, runs))
+    return FlowClaim(begin=begin, end=end, map=recorded)
+
+
 def ranges(tally: Tally) -> list[tuple[int, int, str]]:
     return [(start, end, str(reason)) for start, end, reason in tally.differences]
 
@@ -80,9 +89,7 @@ def test_equal_records_at_other_offsets_are_the_same() -> None:
         Run(Offset(6), Offset(4), 2),
         Run(Offset(8), Offset(7), 3),
     ]
-    begin = Ends(Offset(0), Offset(0))
-    claim = FlowClaim(begin=begin, end=11, runs=encode_runs(begin, runs))
-    result = compare(source, remote, claim)
+    result = compare(source, remote, claimed(runs, 11))
     assert same(result)
     assert (result.source.compared, result.remote.compared) == (8, 8)
     assert result.source.absent == {"marker": 1, "aborted": 2}
@@ -216,8 +223,8 @@ def test_what_is_in_front_of_the_begin_is_compared_by_itself() -> None:
     source = WrittenLog().records("abcdef")
     remote = WrittenLog().records("abbcX").records("cdef")
     begin = Ends(Offset(2), Offset(5))
-    runs = encode_runs(begin, [Run(Offset(2), Offset(5), 4)])
-    result = compare(source, remote, FlowClaim(begin=begin, end=6, runs=runs, taken_over=True))
+    runs = [Run(Offset(2), Offset(5), 4)]
+    result = compare(source, remote, replace(claimed(runs, 6, begin), taken_over=True))
     assert not result.source.differences
     assert not result.remote.differences
     assert not unseen(result.source)
@@ -233,29 +240,211 @@ def test_a_wrong_begin_makes_nothing_good() -> None:
     source, remote = WrittenLog().records("abcdef"), WrittenLog().records("abcdef")
     for at in ((3, 3), (2, 4), (4, 2), (6, 6), (9, 9), (0, 3), (3, 0)):
         begin = Ends(Offset(at[0]), Offset(at[1]))
-        claim = FlowClaim(begin=begin, end=6, runs=encode_runs(begin, []))
-        assert not same(compare(source, remote, claim)), at
+        assert not same(compare(source, remote, claimed([], 6, begin))), at
 
 
 def test_a_wrong_map_is_reported_and_records_stay_equal() -> None:
     source, remote = WrittenLog().records("abcdef"), WrittenLog().records("abcdef")
-    begin = Ends(Offset(0), Offset(0))
     runs = [Run(Offset(0), Offset(0), 2), Run(Offset(2), Offset(3), 3)]
-    result = compare(source, remote, FlowClaim(begin=begin, end=6, runs=encode_runs(begin, runs)))
+    result = compare(source, remote, claimed(runs, 6))
     assert result.source.compared == result.remote.compared == 6
     assert result.recorded is not None
     assert [(start, end) for start, end, _ in ranges(result.recorded)] == [(2, 5), (5, 6)]
 
 
+def stamped(log: WrittenLog) -> WrittenLog:
+    """The log, as if a broker had set its timestamps (LogAppendTime)."""
+    for span in log.spans:
+        assert span.batch is not None
+        assert span.batch.header is not None
+        attributes = span.batch.header.attributes | 8
+        span.batch.header = span.batch.header._replace(attributes=attributes)
+    return log
+
+
+def run_of(source: int, remote: int, length: int) -> Run:
+    return Run(Offset(source), Offset(remote), length)
+
+
+def mapped(
+    runs: Sequence[Run],
+    end: int,
+    begin: tuple[int, int] = (0, 0),
+    position: int | None = None,
+    **settings: bool,
+) -> FlowClaim:
+    """What a flow in transactions claims: its map has a beginning and a position of its own."""
+    start = Ends(*map(Offset, begin))
+    recorded = MapClaim(
+        start=start,
+        position=end if position is None else position,
+        runs=encode_runs(start, runs),
+        may_repeat=True,
+        **settings,
+    )
+    return FlowClaim(end=end, map=recorded)
+
+
+MAPPED = Sides(
+    WrittenLog().records("abc").skip(1).records("defg").skip(1, Kind.ABORTED).records("hij"),
+    WrittenLog().skip(2).records("abc").skip(1).records("defg").skip(1).records("hij").skip(1),
+)
+"""Two logs that are the same, with other offsets."""
+RIGHT = [run_of(0, 2, 3), run_of(4, 6, 4), run_of(9, 11, 3)]
+"""The map of them."""
+IN_FRONT = "recorded map: it begins at source offset 4, behind these copies"
+
+
+@pytest.mark.parametrize(
+    ("runs", "differing"),
+    [
+        (RIGHT, []),
+        ([run_of(0, 2, 2), run_of(2, 4, 1), *RIGHT[1:]], []),
+        ([RIGHT[0], run_of(4, 7, 4), RIGHT[2]], [(4, 8)]),
+        ([RIGHT[0], run_of(4, 5, 4), RIGHT[2]], [(4, 8)]),
+        ([RIGHT[0], run_of(4, 7, 3), RIGHT[2]], [(4, 7), (7, 8)]),
+        ([run_of(1, 2, 3), *RIGHT[1:]], [(0, 1), (1, 3), (3, 4)]),
+        ([RIGHT[0], RIGHT[2]], [(4, 8)]),
+        (RIGHT[:2], [(9, 12)]),
+        ([RIGHT[0], run_of(3, 5, 1), *RIGHT[1:]], [(3, 4)]),
+        ([*RIGHT[:2], run_of(8, 10, 1), RIGHT[2]], [(8, 9)]),
+        ([*RIGHT, run_of(12, 14, 2)], [(12, 14)]),
+        ([*RIGHT[:2], run_of(9, 15, 3)], [(9, 12)]),
+    ],
+)
+def test_each_fault_in_the_map_of_a_flow_in_transactions_is_found(
+    runs: list[Run], differing: list[tuple[int, int]]
+) -> None:
+    """Goal: runs that are shifted, missing or too many; the records stay equal."""
+    result = compare(*MAPPED, mapped(runs, 12), in_transactions=True)
+    assert result.source.compared == 10
+    assert not result.source.differences
+    assert result.recorded is not None
+    assert [one[:2] for one in ranges(result.recorded)] == differing
+    assert same(result) == (not differing)
+    assert result.recorded.not_seen == 0
+
+
+def test_what_a_map_does_not_have_is_not_seen() -> None:
+    """Goal: one that has begun later, or that has lost records, is never equal.
+
+    If it claims that nothing was copied before, it is wrong.
+    """
+    late = mapped(RIGHT[1:], 12, (4, 6), lacks_start=True)
+    result = compare(*MAPPED, late)
+    assert result.recorded is not None
+    assert unseen(result.recorded) == [(0, 4, IN_FRONT)]
+    assert (result.recorded.compared, result.recorded.not_seen) == (7, 3)
+    assert not result.recorded.differences
+    shifted = mapped([run_of(4, 7, 4), RIGHT[2]], 12, (4, 6), lacks_start=True)
+    result = compare(*MAPPED, shifted)
+    assert result.recorded is not None
+    assert [one[:2] for one in ranges(result.recorded)] == [(4, 8)]
+    result = compare(*MAPPED, mapped(RIGHT[1:], 12, (4, 6)))
+    assert result.recorded is not None
+    assert [one[:2] for one in ranges(result.recorded)] == [(0, 3)]
+    for runs in (RIGHT, RIGHT[1:]):
+        result = compare(*MAPPED, mapped(runs, 12, is_lost=True))
+        assert result.recorded is not None
+        assert (result.recorded.compared, result.recorded.differs) == (0, 0)
+        assert unseen(result.recorded) == [(0, 12, LOST_COPIES)]
+        assert not same(result)
+
+
+def test_a_map_is_held_to_its_own_position() -> None:
+    """Goal: what was copied since it was read is not lacking; what it has to have, is."""
+    assert same(compare(*MAPPED, mapped(RIGHT[:2], 9)))
+    assert same(compare(*MAPPED, mapped(RIGHT[:2], 12, position=9)))
+    assert not same(compare(*MAPPED, mapped(RIGHT[:2], 9, position=12)))
+    # An operator has set the position back; nothing was copied again yet.
+    assert same(compare(*MAPPED, mapped(RIGHT, 4, position=12)))
+
+
+def test_entries_behind_what_is_copied_are_wrong() -> None:
+    """Goal: also if the flow does not claim the records; an open transaction may have them."""
+    source, remote = WrittenLog().records("abcdef"), WrittenLog().records("abc").skip(1)
+    claim = mapped([run_of(0, 0, 3), run_of(4, 4, 1)], 3)
+    result = compare(source, remote, claim)
+    assert result.recorded is not None
+    assert [one[:2] for one in ranges(result.recorded)] == [(4, 5)]
+    assert result.behind == 3
+    result = compare(source, remote, claim, open_offsets=2, in_transactions=True)
+    assert result.recorded is not None
+    assert result.recorded == Tally(compared=3, not_seen=1)
+    beyond = mapped([*RIGHT[:2], run_of(9, 15, 3)], 12)
+    result = compare(*MAPPED, beyond, open_offsets=5)
+    assert result.recorded is not None
+    assert [one[:2] for one in unseen(result.recorded)] == [(9, 12)]
+    assert not result.recorded.differences
+    result = compare(source, remote, mapped([run_of(0, 0, 3)], 3, position=5))
+    assert result.recorded is not None
+    assert [one[:2] for one in unseen(result.recorded)] == [(3, 5)]
+
+
+def test_a_map_may_have_the_second_copy_of_a_record() -> None:
+    """Goal: a position that was set back: the map is not wrong there, and not equal either."""
+    source = WrittenLog().records("abcdef")
+    remote = WrittenLog().records("abcd").skip(1).records("cd").skip(1).records("ef").skip(1)
+    runs = [run_of(2, 5, 2), run_of(4, 8, 2)]
+    result = compare(source, remote, mapped(runs, 6, (2, 5), lacks_start=True))
+    assert ranges(result.remote) == [(5, 7, REPEATED)]
+    assert result.recorded is not None
+    assert not result.recorded.differences
+    assert (result.recorded.compared, result.recorded.not_seen) == (2, 4)
+    assert [one[:2] for one in unseen(result.recorded)] == [(2, 4), (0, 2)]
+    # The records there are others': that is known of foreign ones, too.
+    remote = WrittenLog().records("abcd").skip(1).records("XY").skip(1).records("ef").skip(1)
+    result = compare(source, remote, mapped(runs, 6, (2, 5), lacks_start=True))
+    assert result.recorded is not None
+    assert [one[:2] for one in ranges(result.recorded)] == [(2, 4)]
+
+
+def test_places_that_are_known_by_no_equal_record_are_not_judged() -> None:
+    """Goal: copies that were altered, and a target that stamps times, which no repeat equals."""
+    source = WrittenLog().records("abcdef")
+    altered = WrittenLog().records("abXdef")
+    result = compare(source, altered, mapped([run_of(0, 0, 1), run_of(1, 2, 1)], 6, position=2))
+    assert ranges(result.remote) == [(2, 3, DifferenceKind.CONTENT)]
+    assert result.recorded is not None
+    assert [one[:2] for one in unseen(result.recorded)] == [(1, 2)]
+    assert not result.recorded.differences
+    repeated = WrittenLog().records("abcd", 5).records("cd", 5).records("ef", 5)
+    runs = [run_of(0, 1, 1), run_of(2, 4, 2), run_of(4, 6, 2)]
+    result = compare(source, stamped(repeated), mapped(runs, 6))
+    assert result.recorded is not None
+    assert [one[:2] for one in ranges(result.recorded)] == [(0, 1), (1, 2)]
+    assert [one[:2] for one in unseen(result.recorded)] == [(2, 4)]
+    assert result.recorded.compared == 2
+
+
+@given(
+    skips=st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 5)), min_size=1, max_size=5
+    )
+)
+@settings(max_examples=300, deadline=None)
+def test_a_map_is_right_exactly_if_it_has_each_place(skips: list[tuple[int, int, int]]) -> None:
+    """Goal: any map, compared with the places that are known."""
+    runs, at = [], (0, 0)
+    for source, remote, count in skips:
+        runs.append(run_of(at[0] + source, at[1] + remote, count))
+        at = runs[-1].source_end, runs[-1].destination_end
+    right, stored = (
+        {run.source + n: run.destination + n for run in each for n in range(run.length)}
+        for each in (RIGHT, runs)
+    )
+    result = compare(*MAPPED, mapped(runs, 12))
+    assert result.recorded is not None
+    offsets = right.keys() | stored.keys()
+    assert result.recorded.differs == sum(right.get(one) != stored.get(one) for one in offsets)
+    assert result.recorded.compared == sum(right.get(one) == stored.get(one) for one in offsets)
+    assert result.recorded.not_seen == 0
+
+
 def test_a_target_that_stamps_times_differs_in_times_only() -> None:
     """Goal: records are still known by their contents (LogAppendTime on the target)."""
     source, remote = WrittenLog().records("abcd"), WrittenLog().records("abd", 5)
-    span = remote.spans[0]
-    assert span.batch is not None
-    assert span.batch.header is not None
-    header = span.batch.header._replace(attributes=span.batch.header.attributes | 8)
-    span.batch.header = header
-    result = compare(source, remote)
+    result = compare(source, stamped(remote))
     assert ranges(result.remote) == [(0, 3, DifferenceKind.TIMESTAMP)]
     assert (2, 3, DifferenceKind.LOST) in ranges(result.source)
 

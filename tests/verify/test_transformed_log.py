@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from written_logs import WrittenLog
 
 from twinlog.kafka.log.records import Headers, Record, decode
-from twinlog.kafka.types import TopicPartition
+from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.mirror.offset_runs import Run, encode_runs
 from twinlog.verify import flow_walk
 from twinlog.verify.flow_job import (
     DELETED,
     FOREIGN,
+    NO_BEGIN,
     REPEATED,
     UNWANTED,
     FlowClaim,
@@ -30,6 +32,7 @@ from twinlog.verify.flow_job import (
 )
 from twinlog.verify.job import Sides
 from twinlog.verify.log_view import Kind
+from twinlog.verify.map_check import MapClaim
 from twinlog.verify.transformed_log import MappedReader, TransformedLogs, TransformSettings
 from twinlog.verify.verdict import DifferenceKind, Tally
 
@@ -192,6 +195,40 @@ def test_an_altered_record_is_found(altered: Record) -> None:
     result = compare(source_of(20), WrittenLog().batch(records))
     assert ranges(result.source) == [(6, 7, DifferenceKind.CONTENT)]
     assert ranges(result.remote) == [(at, at + 1, DifferenceKind.CONTENT)]
+
+
+def test_the_map_of_a_flow_that_drops_records() -> None:
+    """Goal: right ones are equal, and an entry of a record that is dropped is wrong.
+
+    If the record is there, as transforms that were altered have left it, the entry is not judged.
+    """
+    numbers = numbers_in(REMOTE, 12)
+    runs = [Run(Offset(number), Offset(at), 1) for at, number in enumerate(numbers)]
+
+    def checked(stored: Sequence[Run], records: Iterable[Record]) -> FlowCompared:
+        claim = MapClaim(
+            start=NO_BEGIN, position=12, runs=encode_runs(NO_BEGIN, stored), may_repeat=True
+        )
+        result = compare(source_of(12), WrittenLog().batch(records).skip(1), map=claim)
+        assert result.recorded is not None
+        return result
+
+    result = checked(runs, copies(numbers))
+    assert same(result)
+    assert result.recorded == Tally(compared=len(numbers))
+    wrong = [*runs[:2], Run(Offset(2), Offset(2), 1), Run(Offset(3), Offset(3), 1), *runs[4:]]
+    result = checked(wrong, copies(numbers))
+    assert same(result)
+    assert result.recorded is not None
+    assert [one[:2] for one in ranges(result.recorded)] == [(2, 3), (3, 4), (6, 7)]
+    moved = [run._replace(destination=Offset(run.destination + 1)) for run in runs[2:]]
+    former = [*runs[:2], Run(Offset(2), Offset(2), 1), *moved]
+    result = checked(former, copies([0, 1, 2, *numbers[2:]]))
+    assert ranges(result.remote) == [(2, 3, UNWANTED)]
+    assert result.recorded is not None
+    assert not result.recorded.differences
+    assert [one[:2] for one in unseen(result.recorded)] == [(2, 3)]
+    assert (result.recorded.compared, result.recorded.not_seen) == (len(numbers), 1)
 
 
 def test_another_timestamp_is_found() -> None:

@@ -6,28 +6,22 @@ the remote logs hold all that was claimed, and the source all that they were cop
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from twinlog.engines.transactional.positions import position_group
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Refusal, TwinlogError, UserError
-from twinlog.kafka.groups.offsets import committed_offsets
-from twinlog.kafka.types import LogBounds, Offset, TopicPartition
-from twinlog.mirror.flow import flow_of
-from twinlog.mirror.offset_runs import Ends, encode_runs
+from twinlog.kafka.errors import Refusal, UserError
+from twinlog.kafka.types import LogBounds, TopicPartition
 from twinlog.mirror.settings import TRANSACTIONAL
+from twinlog.operations.flow_claims import begins_at_end, claimed_nothing, read_claims
 from twinlog.operations.flow_routes import TopicRoute, Writer, flow_routes
 from twinlog.operations.verification_report import Counts, LogReport, RemoteReport
 from twinlog.operations.verified_topics import partitions_of, topic_ids
-from twinlog.store.config_records import Mirror, MirrorTopic, topic_id_text
-from twinlog.store.control_topics import LANES_GROUP
-from twinlog.store.recorded_maps import read_maps
+from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.verify.flow_job import (
-    BEGIN_UNKNOWN,
     FlowClaim,
     FlowCompared,
     FlowPair,
@@ -40,9 +34,7 @@ from twinlog.verify.log_reader import read_bounds
 from twinlog.verify.query_job import QuerySource, QueryTask
 from twinlog.verify.verdict import Range, Tally
 
-BEGAN_AT_END: Final = "the flow began at the source's end, and where that was is not recorded"
 NOTHING_RECORDED: Final = "nothing is recorded, but records were copied"
-LATEST: Final = "latest"
 
 Bounds = Mapping[FlowPair, Sides[LogBounds]]
 
@@ -69,14 +61,6 @@ class FlowPlan:
     """By topic: others of the flow whose records may go to the same topics."""
     writers: Mapping[str, Collection[Writer]] = field(default_factory=dict)
     """Whose records the target's topics may hold."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowClaims:
-    """What a flow claims, by the source's partition."""
-
-    of: Mapping[TopicPartition, FlowClaim] = field(default_factory=dict)
-    trouble: str | None = None
 
 
 async def plan_flow(
@@ -110,7 +94,7 @@ async def plan_flow(
     if any(route.query for route in routes.values()):
         _check_grant(destination, mirror.name)
     neighbours = _neighbours(routes, topics, all_topics)
-    claims = await _claims(destination, mirror, topics)
+    claims = await read_claims(destination, mirror, topics)
     pairs = await _pairs(mirror.name, source, destination, topics, routes)
     remote_bounds = await read_bounds(destination, sorted({pair.remote for pair in pairs}))
     source_bounds = await read_bounds(source, [pair.source for pair in pairs])
@@ -129,7 +113,7 @@ async def plan_flow(
     for pair in pairs:
         topic, route = by_name[pair.source.topic], routes[pair.source.topic]
         side_ids = ids[pair.source.topic]
-        claim = claims.of.get(pair.source, _nothing_recorded(topic, pair.source.partition))
+        claim = claims.of.get(pair.source, claimed_nothing(topic, pair.source.partition))
         sides = Sides(source_bounds[pair.source], remote_bounds[pair.remote])
         is_absent = _is_absent(route, sides)
         if is_absent:
@@ -138,18 +122,17 @@ async def plan_flow(
             pair, route, sides, writers
         ):
             continue
-        if _begins_at_end(mirror) and claim.runs is not None and not sides.source.error:
+        in_transactions = mirror.kind == TRANSACTIONAL
+        begins_with_map = begins_at_end(mirror) and not in_transactions and claim.map is not None
+        if begins_with_map and not sides.source.error:
             begin = min(claim.begin.source, sides.source.last_stable)
             if (stored := topic.follows_from(pair.source.partition)) is not None:
                 begin = min(begin, stored)  # what is behind that was not left out on purpose
             start = max(sides.source.start, begin)
             sides = sides._replace(source=sides.source._replace(start=start))
         bounds[pair] = sides
-        if claims.trouble is None and not claim.taken_over:
-            # A flow in transactions has a position in place of a map; brokers forget offsets.
-            in_transactions = mirror.kind == TRANSACTIONAL
-            if pair.source not in claims.of if in_transactions else claim.runs is None:
-                unmapped.add(pair)
+        if claims.trouble is None and claims.lacks(pair.source, claim):
+            unmapped.add(pair)
         is_remote = pair.remote.topic == topic.destination_name
         if is_remote and is_another(topic.destination_topic_id, side_ids.destination):
             done.append(_recreated(pair, sides))
@@ -171,7 +154,7 @@ async def plan_flow(
                     pair=pair,
                     bounds=sides,
                     claim=claim,
-                    in_transactions=mirror.kind == TRANSACTIONAL,
+                    in_transactions=in_transactions,
                     transforms=route.transforms,
                     is_absent=is_absent,
                     neighbours=neighbours_at(neighbours[pair.source.topic], pair.source.partition),
@@ -224,13 +207,14 @@ def _report(result: FlowCompared, bounds: Sides[LogBounds], plan: FlowPlan) -> L
     source_counts = _counted(result.source, bounds.source, result.behind)
     remote_counts = _counted(result.remote, bounds.destination, 0)
     recorded = result.recorded
+    recorded_ranges = recorded or Tally()
     differences = [
         *(RangeDifference(source, *span) for span in result.source.differences),
         *(
             RangeDifference(remote, start, end, f"remote log: {reason}")
             for start, end, reason in result.remote.differences
         ),
-        *(RangeDifference(source, *span) for span in (recorded or Tally()).differences),
+        *(RangeDifference(source, *span) for span in recorded_ranges.differences),
     ]
     spans = [
         *(RangeDifference(source, *span) for span in result.source.unseen),
@@ -238,6 +222,7 @@ def _report(result: FlowCompared, bounds: Sides[LogBounds], plan: FlowPlan) -> L
             RangeDifference(remote, start, end, f"remote log: {reason}")
             for start, end, reason in result.remote.unseen
         ),
+        *(RangeDifference(source, *span) for span in recorded_ranges.unseen),
     ]
     trouble = plan.trouble
     unmapped = {(pair.flow, pair.source) for pair in plan.unmapped}
@@ -312,69 +297,6 @@ async def _target_ids(destination: KafkaCluster, pairs: Collection[FlowPair]) ->
     names = {pair.remote.topic for pair in pairs}
     found = (await destination.refresh(names)).topics
     return {name: found[name].topic_id if name in found else NO_TOPIC_ID for name in names}
-
-
-async def _claims(
-    destination: KafkaCluster, mirror: Mirror, topics: Sequence[MirrorTopic]
-) -> FlowClaims:
-    if mirror.kind == TRANSACTIONAL:
-        return await _committed(destination, mirror, topics)
-    taken_over = {
-        name.source
-        for topic in topics
-        for name in topic.mirror_partitions
-        if topic.begin(name.partition) is not None
-    }
-    try:
-        return FlowClaims(
-            of={
-                partition: FlowClaim(
-                    begin=recorded.runs.start,
-                    end=recorded.position,
-                    runs=encode_runs(recorded.runs.start, recorded.runs.runs()),
-                    taken_over=partition in taken_over,
-                )
-                for partition, recorded in (await read_maps(destination, topics)).items()
-            }
-        )
-    except TwinlogError as error:
-        return FlowClaims(trouble=f"it cannot be read: {error}")
-
-
-async def _committed(
-    destination: KafkaCluster, mirror: Mirror, topics: Sequence[MirrorTopic]
-) -> FlowClaims:
-    """The positions of a flow that writes in transactions: committed offsets."""
-    group = position_group(LANES_GROUP, mirror.name)
-    committed = await committed_offsets(destination, group)
-    claims: dict[TopicPartition, FlowClaim] = {}
-    for topic in topics:
-        for name in topic.mirror_partitions:
-            position = committed.get(topic.on_destination(name))
-            # An offset that an operator has set names no topic.
-            if position is None or (
-                position.metadata and topic_id_text(topic.topic_id) not in position.metadata
-            ):
-                continue
-            claim = _nothing_recorded(topic, name.partition)
-            # One that is followed from its first record on was there whole.
-            if _begins_at_end(mirror) and topic.follows_from(name.partition) != 0:
-                claim = replace(claim, lacks=Sides(claim.lacks.source, BEGAN_AT_END))
-            claims[name.source] = replace(claim, end=position.offset)
-    return FlowClaims(of=claims)
-
-
-def _nothing_recorded(topic: MirrorTopic, partition: int) -> FlowClaim:
-    """What is claimed of a partition without a map."""
-    begin = topic.begin(partition)
-    if begin is None:
-        return FlowClaim()
-    return FlowClaim(
-        begin=Ends(Offset(begin), Offset(0)),
-        end=begin,
-        taken_over=True,
-        lacks=Sides(BEGIN_UNKNOWN, ""),
-    )
 
 
 def _is_absent(route: TopicRoute, bounds: Sides[LogBounds]) -> bool:
@@ -558,7 +480,3 @@ def is_only_remote(topic: MirrorTopic, partition: int, bounds: Sides[LogBounds])
         and not remote.error
         and remote.start == remote.high_watermark
     )
-
-
-def _begins_at_end(mirror: Mirror) -> bool:
-    return flow_of(mirror.source).settings.consumer_auto_offset_reset == LATEST

@@ -22,7 +22,7 @@ questions, and decides only what a record without a pair is called:
 - Where the flow began, on both sides. What is in front of that was written by another program, or
   is of a former topic: the two parts are compared by themselves, and records without a pair are
   *not seen*.
-- Where the recorded map ends; the map is compared with the pairs (map_check.py).
+- Where the recorded map begins and ends; it is compared with the pairs (map_check.py).
 
 With transforms, the source's log is read as its copy should be (transformed_log.py). A topic whose
 records may go to several topics is compared with each of them, one at a time; flow_targets.py has
@@ -41,7 +41,7 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import TwinlogError
 from twinlog.kafka.log.records import RawRecord
 from twinlog.kafka.types import LogBounds, Offset, TopicPartition
-from twinlog.mirror.offset_runs import Ends, decode_runs
+from twinlog.mirror.offset_runs import Ends
 from twinlog.verify.connect_transforms import ConnectTransforms
 from twinlog.verify.flow_targets import (
     EMPTY,
@@ -71,7 +71,7 @@ from twinlog.verify.job import (
 from twinlog.verify.log_cursor import Blank, LogCursor, SpanSource
 from twinlog.verify.log_reader import PATIENCE_S, LogReader
 from twinlog.verify.log_view import Kind
-from twinlog.verify.map_check import MapCheck
+from twinlog.verify.map_check import NO_MAP, MapCheck, MapClaim, not_judged
 from twinlog.verify.transformed_log import MappedReader, TransformedLogs, TransformSettings
 from twinlog.verify.verdict import (
     ABORTED,
@@ -104,7 +104,9 @@ _ABSENT: Final = {
     Kind.ROUTED: ROUTED,
     Kind.OTHERS: OTHER_TOPICS,
 }
-_PROVEN: Final = frozenset({Kind.CONTROL, Kind.ABORTED, Kind.FILTERED, Kind.ROUTED})
+_NO_RECORD: Final = frozenset({Kind.CONTROL, Kind.ABORTED})
+_NO_COPY: Final = frozenset({*_NO_RECORD, Kind.FILTERED, Kind.ROUTED})
+_SETTLED: Final = frozenset({*_NO_RECORD, Kind.OTHERS})
 
 NO_BEGIN: Final = Ends(Offset(0), Offset(0))
 NO_LACKS: Final = Sides("", "")
@@ -131,8 +133,8 @@ class FlowClaim:
     """Where it began, on both sides."""
     end: int = 0
     """The source's offset up to which everything is copied."""
-    runs: bytes | None = None
-    """The map (`encode_runs`, from `begin` on); None: there is none, or it cannot be read."""
+    map: MapClaim | None = None
+    """The recorded map; None: there is none, or it cannot be read."""
     taken_over: bool = False
     """Whether another program has copied what is below `begin`."""
     lacks: Sides[str] = NO_LACKS
@@ -367,26 +369,26 @@ class Sighted:
     def __init__(self, task: FlowTask) -> None:
         claim = task.claim
         self.result = FlowCompared(pair=task.pair)
+        self._are_known = task.transforms is None
         self.extra: dict[int, Key] = {}
         """Remote records too many that are to be searched in the source, by offset."""
-        self._claimed = claim.end
-        self.map = MapCheck(
-            decode_runs(claim.begin, claim.runs or b""),
-            claim.begin.source,
-            claim.end,
-            taken_over=claim.taken_over,
-        )
+        own_begin = claim.begin.source if claim.taken_over else 0
+        self.map = MapCheck(claim.map or NO_MAP, own_begin)
 
     def pair(self, source: int, remote: int, count: int) -> None:
         """Equal records follow each other on both sides."""
         self.result.source.compared += count
         self.result.remote.compared += count
+        self.map.settled(remote, remote + count)
         self.map.copied(source, remote, count)
 
     def altered(self, source: RawRecord, remote: RawRecord, reason: str) -> None:
         """A record's copy is not equal to it."""
         self.result.source.differ(source.offset, source.offset + 1, reason)
         self.result.remote.differ(remote.offset, remote.offset + 1, reason)
+        self._are_known = False
+        if reason == DifferenceKind.TIMESTAMP:
+            self.map.settled(remote.offset, remote.offset + 1)
         self.map.copied(source.offset, remote.offset, 1)
 
     def missing(self, record: RawRecord, lack: str) -> None:
@@ -397,7 +399,7 @@ class Sighted:
             self.map.unknown(offset, offset + 1)
         else:
             self.result.source.differ(offset, offset + 1, DifferenceKind.LOST)
-            self.map.no_copy(offset, offset + 1)
+            self.map.no_copy(offset, offset + 1, is_record=True)
 
     def surplus(self, record: RawRecord, lack: str) -> None:
         """A remote record has no original; `lack`: why the source may lack it."""
@@ -412,34 +414,49 @@ class Sighted:
     def source_blank(self, blank: Blank) -> None:
         """Offsets of the source hold no record."""
         _blank(self.result.source, blank)
-        if blank.kind in _PROVEN:
-            self.map.no_copy(blank.start, blank.end)
+        if blank.kind in _NO_COPY:
+            is_record = blank.kind not in _NO_RECORD
+            self.map.no_copy(blank.start, blank.end, is_record=is_record)
         else:
             self.map.unknown(blank.start, blank.end)
 
     def remote_blank(self, blank: Blank) -> None:
         """Offsets of the remote log hold no record."""
         _blank(self.result.remote, blank)
+        if blank.kind in _SETTLED:
+            self.map.settled(blank.start, blank.end)
 
-    def behind(self, start: int, end: int) -> None:
+    def behind(self, start: int, end: int, lack: str) -> None:
         """Offsets of the source that are not claimed to be copied were not read."""
         self.result.behind += end - start
-        self.map.unknown(start, end)
+        if lack:
+            self.map.unknown(start, end)
+        else:
+            self.map.behind(start, end)
 
-    def finish(self, end: int, originals: set[Key], unwanted: set[Key]) -> FlowCompared:
+    def finish(
+        self, ends: Sides[int], originals: set[Key], unwanted: set[Key], *, is_open: bool
+    ) -> FlowCompared:
         """The result.
 
         Args:
-            end: the source's end.
+            ends: of both logs.
             originals: those keys of `extra` that the source has somewhere.
             unwanted: those that it would have if the transforms dropped and routed nothing.
+            is_open: whether a transaction is open at the remote log's end.
         """
         tally = self.result.remote
         for offset, key in self.extra.items():
             reason = UNWANTED if key in unwanted else FOREIGN
             tally.differ(offset, offset + 1, REPEATED if key in originals else reason)
         tally.differences.sort()
-        self.result.recorded = self.map.finish(end)
+        # Else a former transform, or the target, may have made a copy that no record is equal to.
+        foreign = self.extra.keys() if self._are_known else ()
+        self.result.recorded = self.map.finish(
+            ends.source,
+            remote_end=None if is_open else ends.destination,
+            foreign=[offset for offset in foreign if self.extra[offset] not in originals],
+        )
         return self.result
 
 
@@ -493,13 +510,15 @@ class FlowComparison:
         starts = Sides(*map(max, starts, begin))
         await self._walk(starts, ends, lacks, before=False)
         sighted = self._sighted
-        result = sighted.finish(ends.source, *await self._found(set(sighted.extra.values())))
+        is_open = remote.last_stable < remote.high_watermark
+        found = await self._found(set(sighted.extra.values()))
+        result = sighted.finish(ends, *found, is_open=is_open)
         # A flow that has reached the source's end has nothing to write in a transaction.
         ours = task.in_transactions and claim.end < ends.source
-        if remote.last_stable < remote.high_watermark and not ours:
+        if is_open and not ours:
             result.remote.see_not(remote.last_stable, remote.high_watermark, OPEN_TRANSACTION)
-        if claim.runs is None:
-            result.recorded = None
+        if claim.map is None or claim.map.is_lost:
+            result.recorded = None if claim.map is None else not_judged(claim.map)
         return result
 
     async def _walk(

@@ -50,8 +50,11 @@ class WalkReport(Protocol):
         """A remote record has no original; `lack`: why the source may lack it."""
         ...
 
-    def behind(self, start: int, end: int) -> None:
-        """Offsets of the source that are not claimed to be copied were not read."""
+    def behind(self, start: int, end: int, lack: str) -> None:
+        """Offsets of the source that are not claimed to be copied were not read.
+
+        None of their records is in the remote log, unless it may lack records: `lack` has why.
+        """
         ...
 
 
@@ -113,7 +116,7 @@ class FlowWalk:
         claimed = min(max(self._claimed, source.position), source.end)
         await source.drain(claimed, lambda record: self._sighted.missing(record, remote_lack))
         if source.position < source.end:
-            self._sighted.behind(source.position, source.end)
+            self._sighted.behind(source.position, source.end, remote_lack)
         await remote.drain(remote.end, lambda record: self._sighted.surplus(record, source_lack))
 
     def _pair_batches(self) -> bool:
