@@ -7,9 +7,10 @@ import pytest
 from differing_brokers import DEFAULTS, DifferingBrokers, Values
 
 from twinlog.kafka.errors import LEFT_OUT, Refusal, Retriable
+from twinlog.kafka.requests.topics import ConfigEntry, ConfigSource
 from twinlog.lifecycle import destination_topics
-from twinlog.lifecycle.source_configs import broker_reports, source_configs
-from twinlog.mirror.topic_configs import KEEPING, SourceConfig
+from twinlog.lifecycle.source_configs import broker_reports, config_origin, source_configs
+from twinlog.mirror.topic_configs import KEEPING, ConfigOrigin, SourceConfig
 
 
 def configs_of(
@@ -118,7 +119,45 @@ def test_a_broker_that_does_not_answer_leaves_only_what_is_kept_open(
     assert not isinstance(found, Refusal)
     assert {name for name, config in found.items() if config.unsettled} == {*KEEPING}
     assert "not reported by broker 1" in found["retention.ms"].unsettled
-    assert found["segment.ms"] == SourceConfig("5", explicit=True)
+    assert found["segment.ms"] == SourceConfig("5", explicit=True, origin=ConfigOrigin.TOPIC)
+
+
+def test_origins_of_values_are_those_that_all_brokers_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: of what is kept, the answer of one broker is not enough, whichever answers first."""
+    source = DifferingBrokers(monkeypatch, {"segment.ms": "5"}, {"segment.ms": "5"})
+    for sources, origin in (
+        ((ConfigSource.DEFAULT, ConfigSource.DEFAULT), ConfigOrigin.DEFAULT),
+        ((ConfigSource.DEFAULT, ConfigSource.STATIC_BROKER), ConfigOrigin.STATIC),
+        ((ConfigSource.DYNAMIC_BROKER, ConfigSource.DYNAMIC_BROKER), ConfigOrigin.DYNAMIC),
+        ((ConfigSource.DYNAMIC_BROKER, ConfigSource.DEFAULT), ConfigOrigin.DIFFERENT),
+    ):
+        for source.default_sources in (list(sources), list(sources[::-1])):
+            assert kept(strict(source)).origin is kept(lenient(source)).origin is origin
+
+
+@pytest.mark.parametrize(
+    ("source", "origin"),
+    [
+        (-1, ConfigOrigin.UNKNOWN),
+        (ConfigSource.UNKNOWN, ConfigOrigin.DYNAMIC),
+        (ConfigSource.TOPIC, ConfigOrigin.TOPIC),
+        (ConfigSource.DYNAMIC_BROKER, ConfigOrigin.DYNAMIC),
+        (ConfigSource.DYNAMIC_DEFAULT_BROKER, ConfigOrigin.DYNAMIC),
+        (ConfigSource.STATIC_BROKER, ConfigOrigin.STATIC),
+        (ConfigSource.DEFAULT, ConfigOrigin.DEFAULT),
+        (99, ConfigOrigin.DYNAMIC),
+    ],
+)
+def test_the_origin_of_a_value_by_a_brokers_answer(source: int, origin: ConfigOrigin) -> None:
+    """Goal: MirrorMaker 2 sets what is from a source unknown to it; old brokers report none."""
+    assert config_origin(ConfigEntry("1", source, read_only=False, sensitive=False)) is origin
+    for fixed in (
+        ConfigEntry("1", source, read_only=True, sensitive=False),
+        ConfigEntry(None, source, read_only=False, sensitive=True),
+    ):
+        assert config_origin(fixed) is ConfigOrigin.UNKNOWN
 
 
 def test_a_broker_that_does_not_know_the_topic_has_not_reported(

@@ -13,6 +13,9 @@ from java_config_defs import (
 )
 from py4j.protocol import Py4JJavaError
 
+from twinlog.kafka.requests.topics import ConfigEntry, ConfigSource
+from twinlog.lifecycle.flow_topics import excluded_configs, wanted_configs
+from twinlog.lifecycle.source_configs import config_origin
 from twinlog.mirror.connect_worker import (
     GROUP,
     OFFSETS,
@@ -23,6 +26,7 @@ from twinlog.mirror.connect_worker import (
     stored_worker,
     worker_of,
 )
+from twinlog.mirror.copied_configs import remote_changes
 from twinlog.mirror.flow_settings import (
     DEFAULT_POLICY,
     IDENTITY_POLICY,
@@ -49,6 +53,7 @@ from twinlog.mirror.mirror_maker_names import (
 from twinlog.mirror.mirror_maker_report import remote_topic
 from twinlog.mirror.pattern_lists import compile_list, matches
 from twinlog.mirror.properties_text import ENCODING, Property, last_values, parse_lines
+from twinlog.mirror.topic_configs import DestinationConfig, SourceConfig
 
 pytestmark = pytest.mark.broker
 
@@ -309,6 +314,36 @@ def test_lines_equal_those_of_java(java: JavaMirrorMaker, data: bytes) -> None:
             expected.pop("")
             ours.pop("", None)
         assert expected == ours
+
+
+@pytest.mark.parametrize("defaults_from", ["target", "source"])
+def test_configurations_of_remote_topics_equal_those_of_java(
+    java: JavaMirrorMaker, defaults_from: str
+) -> None:
+    """Goal: for each source of a value that a broker reports, what is set, unset and left alone."""
+    numbers = java.config_sources()
+    assert {*numbers} == {int(source) for source in ConfigSource}
+    entries = {
+        f"{prefix}.{number}.{'fixed' if fixed else 'free'}": ConfigEntry("5", number, fixed, False)
+        for prefix in ("copied", "excluded")
+        for number in (*numbers, max(numbers) + 1)
+        for fixed in (False, True)
+    }
+    values = {"use.defaults.from": defaults_from, "config.properties.exclude": r"excluded\..*"}
+    created, altered = java.remote_configs(values, entries)
+    parsed = parse_flow_settings(values, "A", "B")
+    assert isinstance(parsed, FlowSettings)
+    source = {
+        name: SourceConfig(
+            "5", explicit=entry.source == ConfigSource.TOPIC, origin=config_origin(entry)
+        )
+        for name, entry in entries.items()
+    }
+    wanted = wanted_configs(source, parsed, entries)
+    assert wanted == created
+    remote = dict.fromkeys(entries, DestinationConfig("9", explicit=True))
+    assert remote_changes(source, wanted, remote, excluded_configs(parsed)) == altered
+    assert set(altered.values()) == ({"5", None} if defaults_from == "target" else {"5"})
 
 
 @pytest.mark.parametrize("policy", [DEFAULT_POLICY, IDENTITY_POLICY])

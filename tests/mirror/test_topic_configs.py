@@ -10,6 +10,7 @@ from twinlog.mirror.topic_configs import (
     GENEROUS_BATCH,
     NEVER_COPIED,
     REQUIRED,
+    ConfigOrigin,
     DestinationConfig,
     SourceConfig,
     accepted_batch_limit,
@@ -258,6 +259,48 @@ def test_a_policy_that_brokers_report_differently() -> None:
 def test_a_value_that_not_all_brokers_report_is_unsettled() -> None:
     found = reported("retention.ms", of_brokers("1", own=True), "broker 3")
     assert found == SourceConfig("1", True, "broker 3")
+
+
+TOPIC, DYNAMIC, STATIC, DEFAULT, DIFFERENT, UNKNOWN = ConfigOrigin
+
+
+@pytest.mark.parametrize(
+    ("origins", "origin"),
+    [
+        ((TOPIC, TOPIC), TOPIC),
+        ((DYNAMIC, DYNAMIC), DYNAMIC),
+        ((STATIC, STATIC), STATIC),
+        ((DEFAULT, DEFAULT), DEFAULT),
+        ((UNKNOWN, UNKNOWN), UNKNOWN),
+        ((TOPIC, DYNAMIC), DIFFERENT),
+        ((TOPIC, STATIC), DIFFERENT),
+        ((TOPIC, DEFAULT), DIFFERENT),
+        ((TOPIC, UNKNOWN), DIFFERENT),
+        ((DYNAMIC, STATIC), DIFFERENT),
+        ((DYNAMIC, DEFAULT), DIFFERENT),
+        ((DYNAMIC, UNKNOWN), DIFFERENT),
+        ((STATIC, DEFAULT), STATIC),
+        ((STATIC, UNKNOWN), STATIC),
+        ((DEFAULT, UNKNOWN), STATIC),
+    ],
+)
+def test_an_origin_on_which_brokers_do_not_agree_unsets_nothing(
+    origins: tuple[ConfigOrigin, ConfigOrigin], origin: ConfigOrigin
+) -> None:
+    """Goal: only if all report Kafka's own default, a remote topic's value is unset.
+
+    The same with different values: what is set for one broker may be another value than for others.
+    """
+    for order in (origins, origins[::-1]):
+        reports = [SourceConfig("2", each is TOPIC, origin=each) for each in order]
+        found = reported("retention.ms", reports)
+        assert found is not None
+        assert found.origin is origin
+        one = SourceConfig("1", order[0] is TOPIC, origin=order[0])
+        found = reported("retention.ms", [one, reports[1]])
+        assert found is not None
+        assert found.origin is (DIFFERENT if {TOPIC, DYNAMIC} & {*order} else origin)
+        assert found.value == "2"
 
 
 @pytest.mark.parametrize(

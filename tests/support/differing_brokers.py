@@ -20,12 +20,14 @@ DEFAULTS = {
 }
 
 
-def entries(explicit: Values, defaults: Values) -> dict[str, ConfigEntry]:
+def entries(
+    explicit: Values, defaults: Values, source_of_defaults: int = ConfigSource.STATIC_BROKER
+) -> dict[str, ConfigEntry]:
     """The answer about a topic that sets some configurations itself."""
     return {
         name: ConfigEntry(value, source, read_only=False, sensitive=False)
         for source, values in (
-            (ConfigSource.STATIC_BROKER, defaults),
+            (source_of_defaults, defaults),
             (ConfigSource.TOPIC, explicit),
         )
         for name, value in values.items()
@@ -43,6 +45,7 @@ class DifferingBrokers:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *topics: Values) -> None:
         self.topics = list(topics)
         self.defaults = [dict(DEFAULTS) for _ in topics]
+        self.default_sources = [int(ConfigSource.STATIC_BROKER) for _ in topics]
         self.silent: set[int] = set()
         """Brokers that do not answer."""
         self.unknown: set[int] = set()
@@ -64,5 +67,9 @@ class DifferingBrokers:
             raise Retriable("the broker does not answer")
         if broker in self.unknown:
             return dict.fromkeys(resources, Refusal(3))
-        found = entries(self.topics[broker], self.defaults[broker]) if self.topics else {}
+        found = (
+            entries(self.topics[broker], self.defaults[broker], self.default_sources[broker])
+            if self.topics
+            else {}
+        )
         return dict.fromkeys(resources, found)

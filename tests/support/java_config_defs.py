@@ -10,16 +10,20 @@ from pathlib import Path
 from typing import Any, Final
 
 import javaproperties
+import pytest
 from py4j.java_gateway import GatewayParameters, JavaGateway, get_field, launch_gateway
+from py4j.protocol import Py4JJavaError
 from py4j_errors import errors_of_py4j
 
 from twinlog.java import find_java
+from twinlog.kafka.requests.topics import ConfigEntry
 from twinlog.local.artifacts import kafka_jars, mirror_maker_jars
 
 VERSION: Final = "4.3.1"
 LEGACY_VERSION: Final = "3.9.1"
 """The last line of versions that had the former MirrorMaker."""
 _PACKAGE: Final = "org.apache.kafka.connect.mirror."
+_RESPONSE: Final = "org.apache.kafka.common.requests.DescribeConfigsResponse"
 CONNECTORS: Final = ("Source", "Checkpoint", "Heartbeat")
 CLIENT_METHODS: Final = {
     (side, role): f"{side}{role.title()}Config"
@@ -109,6 +113,54 @@ class JavaMirrorMaker:
         instance.configure(self._map(properties))
         return str(instance.formatRemoteTopic(properties["source.cluster.alias"], topic))
 
+    def config_sources(self) -> list[int]:
+        """The numbers of a configuration's sources in answers of brokers."""
+        sources = getattr(self._gateway.jvm, f"{_RESPONSE}$ConfigSource").values()
+        return [source.id() for source in sources]
+
+    def remote_configs(
+        self, settings: Mapping[str, str], entries: Mapping[str, ConfigEntry]
+    ) -> tuple[dict[str, str], dict[str, str | None]]:
+        """What MirrorMaker 2 does with a topic's configurations on the source.
+
+        Its own methods are called, in the order of `createNewTopics` and of `syncTopicConfigs`.
+
+        Args:
+            settings: of the flow.
+            entries: the source's answer about the topic.
+
+        Returns:
+            The configurations with which it creates the remote topic, and the changes of an
+            existing one; None unsets a configuration.
+        """
+        jvm = self._gateway.jvm
+        config_filter = getattr(jvm, f"{_PACKAGE}DefaultConfigPropertyFilter")()
+        config_filter.configure(self._map(settings))
+        connector = getattr(jvm, f"{_PACKAGE}MirrorSourceConnector")()
+        self._set(connector, "configPropertyFilter", config_filter)
+        config = jvm.org.apache.kafka.clients.admin.Config(
+            [self._entry(name, entry) for name, entry in entries.items()]
+        )
+        created = self._call(connector, "targetConfig", config, False)
+        created = self._call(connector, "configToMap", created)
+        # An Admin that stores what it is given, and then fails.
+        stored = jvm.java.util.concurrent.atomic.AtomicReference()
+        admin = self._class.forName("org.apache.kafka.clients.admin.Admin")
+        handler = jvm.java.beans.EventHandler.create(admin, stored, "set", "")
+        self._set(connector, "targetAdminClient", handler)
+        kept = self._call(connector, "targetConfig", config, True)
+        singleton = jvm.java.util.Collections.singletonMap
+        with pytest.raises(Py4JJavaError):
+            self._call(connector, "incrementalAlterConfigs", singleton("t", kept))
+        ((resource, operations),) = dict(stored.get()).items()
+        assert resource.name() == "t"
+        altered: dict[str, str | None] = {}
+        for operation in operations:
+            entry, kind = operation.configEntry(), operation.opType().name()
+            assert kind in {"SET", "DELETE"}
+            altered[entry.name()] = entry.value() if kind == "SET" else None
+        return dict(created), altered
+
     def fullmatch(self, expressions: list[str], name: str) -> bool:
         """Whether a list of expressions matches a name, as MirrorMaker 2's filters do."""
         pattern = self._gateway.jvm.java.util.regex.Pattern.compile("|".join(expressions))
@@ -119,6 +171,31 @@ class JavaMirrorMaker:
         properties = self._gateway.jvm.java.util.Properties()
         properties.load(self._gateway.jvm.java.io.ByteArrayInputStream(data))
         return dict(properties)
+
+    def _entry(self, name: str, entry: ConfigEntry) -> Any:
+        """An entry as Kafka's client makes it of a broker's answer."""
+        sources = getattr(self._gateway.jvm, f"{_RESPONSE}$ConfigSource")
+        source = sources.forId(entry.source).source()
+        admin = self._gateway.jvm.org.apache.kafka.clients.admin
+        flags = (entry.sensitive, entry.read_only)
+        kind = getattr(admin, "ConfigEntry$ConfigType").STRING
+        return admin.ConfigEntry(name, entry.value, source, *flags, [], kind, None)
+
+    def _set(self, target: Any, name: str, value: object) -> None:
+        """Set a field that is not public."""
+        field = target.getClass().getDeclaredField(name)
+        field.setAccessible(True)
+        field.set(target, value)
+
+    def _call(self, target: Any, name: str, *arguments: object) -> Any:
+        """Call a method that is not public, and has no other of its name and count of arguments."""
+        (method,) = [
+            method
+            for method in target.getClass().getDeclaredMethods()
+            if method.getName() == name and method.getParameterCount() == len(arguments)
+        ]
+        method.setAccessible(True)
+        return method.invoke(target, self._array("Object", *arguments))
 
     def _file(self, properties: Mapping[str, str]) -> Any:
         return getattr(self._gateway.jvm, f"{_PACKAGE}MirrorMakerConfig")(

@@ -18,8 +18,10 @@ from twinlog.kafka.errors import Refusal, UserError
 from twinlog.kafka.requests.topics import (
     Alteration,
     AlterOperation,
+    ConfigResourceType,
     ConfigSource,
     NewTopic,
+    Resource,
     incremental_alter_configs,
     topic_resource,
 )
@@ -29,6 +31,7 @@ from twinlog.lifecycle.flow_topics import FlowClusters
 from twinlog.local.cluster import DEFAULT_VERSION, LocalCluster
 from twinlog.local.processes import SHORT_LIVED
 from twinlog.mirror.flow import flow_of
+from twinlog.mirror.topic_configs import KEEPING
 from twinlog.store.control_topics import ControlTopics
 from twinlog.store.mirrors import MirrorStore
 from twinlog.sync.base import SyncContext, run_sync
@@ -37,13 +40,16 @@ from twinlog.sync.flow_topics import FlowConfigs
 pytestmark = pytest.mark.broker
 
 SOURCE_CONFIGS = {**TIERED_TOPIC, "retention.ms": "86400000"}
+ALL_BROKERS = Resource(ConfigResourceType.BROKER, "")
+"""The dynamic defaults of a cluster."""
+WEEK, MONTHS = 604_800_000, 7_776_000_000
 
 
 @pytest.fixture(scope="module")
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """A source with tiered storage, and a destination without."""
+    """A source with tiered storage and a retention of its brokers; a destination without."""
     folders = [tmp_path_factory.mktemp(side) for side in ("source", "destination", "remote")]
-    config = tiered(folders[2], DEFAULT_VERSION)
+    config = {**tiered(folders[2], DEFAULT_VERSION), "log.retention.ms": str(WEEK)}
     with (
         LocalCluster.start(directory=folders[0], config=config, jvm_flags=SHORT_LIVED) as source,
         LocalCluster.start(directory=folders[1], jvm_flags=SHORT_LIVED) as destination,
@@ -167,6 +173,106 @@ def test_tiered_storage_of_a_remote_topic_stays(
             assert await run_sync(FlowConfigs(), await refresh_context(ours, store)) == 0
             wanted = {"remote.storage.enable": "true", "local.retention.ms": "1000"}
             await become(ours.destination, f"copy.{topic}", wanted)
+
+    asyncio.run(body())
+
+
+@asynccontextmanager
+async def dynamic_defaults(cluster: KafkaCluster, topic: str, **values: str) -> AsyncIterator[None]:
+    """Set dynamic defaults of a cluster, and wait until a topic has them; `_` is a dot."""
+    names = {name.replace("_", "."): value for name, value in values.items()}
+
+    async def change(operation: AlterOperation) -> None:
+        changes = [Alteration(f"log.{name}", operation, value) for name, value in names.items()]
+        changed = await incremental_alter_configs(cluster, {ALL_BROKERS: changes})
+        assert changed == {ALL_BROKERS: None}
+
+    async def are_known() -> bool:
+        entries = await topic_configs(cluster, topic)
+        return all(
+            (entries[name].value, entries[name].source)
+            == (value, ConfigSource.DYNAMIC_DEFAULT_BROKER)
+            for name, value in names.items()
+        )
+
+    await change(AlterOperation.SET)
+    try:
+        await until_async(are_known, what=f"dynamic defaults {names}")
+        yield
+    finally:
+        await change(AlterOperation.DELETE)
+
+
+def test_a_remote_topic_follows_each_origin_of_a_value_as_with_mirror_maker_2(
+    clusters: Pair, fresh_name: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: an operator's retention stays where the source's is from server.properties.
+
+    Set on the topic and set for all brokers are copied, also when the remote topic is created;
+    Kafka's own default is unset. What keeps less is logged before with both values.
+    """
+
+    async def body() -> None:
+        topic = fresh_name("topic")
+        remote = f"copy.{topic}"
+        async with flow(clusters, fresh_name("a")) as (ours, store):
+            await make_topic(ours.source, topic, configs={"segment.bytes": "1048576"})
+            async with dynamic_defaults(ours.source, topic, retention_bytes="50000000"):
+                entries = await topic_configs(ours.source, topic)
+                assert {name: entries[name].source for name in KEEPING} == {
+                    "cleanup.policy": ConfigSource.DEFAULT,
+                    "delete.retention.ms": ConfigSource.DEFAULT,
+                    "retention.bytes": ConfigSource.DYNAMIC_DEFAULT_BROKER,
+                    "retention.ms": ConfigSource.STATIC_BROKER,
+                }
+                await added(ours, topic)
+                copied = {"segment.bytes": "1048576", "retention.bytes": "50000000"}
+                await become(ours.destination, remote, copied)
+                await alter(
+                    *(ours.destination, remote),
+                    retention_ms=str(MONTHS),
+                    retention_bytes="90000000",
+                    delete_retention_ms=str(WEEK),
+                    segment_bytes="2097152",
+                )
+                sync = FlowConfigs()
+                for _ in range(2):
+                    assert await run_sync(sync, await refresh_context(ours, store)) == 0
+                    await become(ours.destination, remote, {**copied, "retention.ms": str(MONTHS)})
+        text = f"{remote} may keep less from now on, as its source topic does: "
+        (warning,) = [one.getMessage() for one in caplog.records if text in one.getMessage()]
+        assert set(warning.split(text)[1].split(", ")) == {
+            "retention.bytes from 90000000 to 50000000",
+            f"delete.retention.ms from {WEEK} to the target's default (the source's is 86400000)",
+        }
+
+    asyncio.run(body())
+
+
+def test_source_defaults_are_kafkas_and_not_those_of_server_properties(
+    clusters: Pair, fresh_name: Callable[[str], str]
+) -> None:
+    """Goal: a short `log.retention.ms` of a small source deletes nothing on the target."""
+
+    async def body() -> None:
+        topic = fresh_name("topic")
+        remote = f"copy.{topic}"
+        async with flow(clusters, fresh_name("a"), {"use.defaults.from": "source"}) as (
+            ours,
+            store,
+        ):
+            await make_topic(ours.source, topic)
+            await added(ours, topic)
+            await alter(ours.destination, remote, retention_ms=str(MONTHS), retention_bytes="9")
+            assert await run_sync(FlowConfigs(), await refresh_context(ours, store)) == 0
+
+            async def follows() -> bool:
+                return (await set_configs(ours.destination, remote))["retention.bytes"] == "-1"
+
+            await until_async(follows, what="the source's default of retention.bytes")
+            found = await set_configs(ours.destination, remote)
+            assert found["retention.ms"] == str(MONTHS)
+            assert found["delete.retention.ms"] == "86400000"
 
     asyncio.run(body())
 

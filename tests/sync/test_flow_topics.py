@@ -21,7 +21,7 @@ from twinlog.mirror.flow import flow_properties
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.settings import REFRESH
 from twinlog.mirror.states import State
-from twinlog.mirror.topic_configs import SourceConfig
+from twinlog.mirror.topic_configs import ConfigOrigin, SourceConfig
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, key_of
 from twinlog.store.snapshot import Snapshot
 from twinlog.store.status_records import PartitionStatus, Status
@@ -415,7 +415,8 @@ def test_the_copy_of_a_recreated_topic_keeps_its_configurations(
         pass
 
     async def source_configs(_: object, names: list[str], _reports: None) -> dict[str, Any]:
-        return {name: {"retention.ms": SourceConfig("60000", explicit=True)} for name in names}
+        config = SourceConfig("60000", explicit=True, origin=ConfigOrigin.TOPIC)
+        return {name: {"retention.ms": config} for name in names}
 
     async def remote_configs(_: object, resources: list[Any]) -> dict[Any, Any]:
         entry = ConfigEntry("604800000", ConfigSource.DEFAULT, read_only=False, sensitive=False)

@@ -12,7 +12,7 @@ import pytest
 from differing_brokers import DEFAULTS, DifferingBrokers, Values, entries
 from sync_contexts import sync_context
 
-from twinlog.kafka.requests.topics import KnownTopic
+from twinlog.kafka.requests.topics import ConfigSource, KnownTopic
 from twinlog.mirror.flow import flow_properties
 from twinlog.store.config_records import Mirror, MirrorTopic, key_of
 from twinlog.store.snapshot import Snapshot
@@ -162,6 +162,61 @@ def test_brokers_that_disagree_for_long_are_named_once(
     assert clusters.refresh(kind) == 0
     clusters.source.topics = [{"retention.ms": WEEK}, {"retention.ms": DAY}]
     assert clusters.refresh(kind) == 0, "it begins anew"
+
+
+STATIC, DEFAULT = ConfigSource.STATIC_BROKER, ConfigSource.DEFAULT
+CLUSTER, BROKER = ConfigSource.DYNAMIC_DEFAULT_BROKER, ConfigSource.DYNAMIC_BROKER
+MONTHS = str(13 * int(WEEK))
+
+
+@pytest.mark.parametrize(
+    ("sources", "own", "value"),
+    [
+        ((STATIC, STATIC), MONTHS, MONTHS),
+        ((STATIC, DEFAULT), MONTHS, MONTHS),
+        ((DEFAULT, DEFAULT), MONTHS, None),
+        ((CLUSTER, CLUSTER), MONTHS, WEEK),
+        ((CLUSTER, CLUSTER), None, WEEK),
+        ((CLUSTER, STATIC), MONTHS, MONTHS),
+        ((CLUSTER, DEFAULT), MONTHS, MONTHS),
+        ((BROKER, DEFAULT), DAY, WEEK),
+        ((STATIC, STATIC), None, None),
+    ],
+)
+def test_an_own_retention_of_a_remote_topic(
+    clusters: Clusters,
+    caplog: pytest.LogCaptureFixture,
+    sources: tuple[int, int],
+    own: str | None,
+    value: str | None,
+) -> None:
+    """Goal: only what all brokers report replaces or unsets it, and then a warning names both.
+
+    The source's topic has a retention of a week, which it does not set itself. Any broker may be
+    the one that is asked for the rest of the configurations.
+    """
+    became = value or f"the target's default (the source's is {WEEK})"
+    text = f"may keep less from now on, as its source topic does: retention.ms from {own} to "
+    keeps_less = value != own and int(value or 0) < int(own or 0)
+    for clusters.source.first in (0, 1):
+        for clusters.source.default_sources in (list(sources), list(sources[::-1])):
+            caplog.clear()
+            clusters.copy = {} if own is None else {"retention.ms": own}
+            assert clusters.refresh("flow") == 0
+            assert clusters.copy.get("retention.ms") == value
+            warnings = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+            assert warnings == ([f"flow m: t {text}{became}"] if keeps_less else [])
+
+
+def test_a_broker_that_is_silent_unsets_no_own_retention(clusters: Clusters) -> None:
+    clusters.source.default_sources = [DEFAULT, DEFAULT]
+    clusters.source.silent = {1}
+    clusters.copy = {"retention.ms": MONTHS, "segment.ms": "7"}
+    assert clusters.refresh("flow") == 0
+    assert clusters.copy == {"retention.ms": MONTHS, "segment.ms": "7"}
+    clusters.source.silent = set()
+    assert clusters.refresh("flow") == 0
+    assert clusters.copy == {"segment.ms": "7"}, "the source does not know segment.ms"
 
 
 def test_a_survey_says_that_it_is_not_known(clusters: Clusters) -> None:

@@ -14,18 +14,32 @@ in mirror/topic_configs.py), whether or not the topic sets them:
 
 An unsettled value may be one of the past. A topic on the destination may only keep more by it
 (`topic_configs.settled_changes`).
+
+Flows also go by where the values come from (`ConfigOrigin`), of KEEPING by what all brokers report.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import LEFT_OUT, Refusal, Retriable
-from twinlog.kafka.requests.topics import ConfigSource, describe_configs, topic_resource
+from twinlog.kafka.requests.topics import (
+    ConfigEntry,
+    ConfigSource,
+    describe_configs,
+    topic_resource,
+)
 from twinlog.lifecycle.destination_topics import chunks
-from twinlog.mirror.topic_configs import KEEPING, SourceConfig, reported
+from twinlog.mirror.topic_configs import KEEPING, ConfigOrigin, SourceConfig, reported
+
+_ORIGINS: Final[Mapping[int, ConfigOrigin]] = {
+    ConfigSource.TOPIC: ConfigOrigin.TOPIC,
+    ConfigSource.STATIC_BROKER: ConfigOrigin.STATIC,
+    ConfigSource.DEFAULT: ConfigOrigin.DEFAULT,
+}
 
 Configs = Mapping[str, SourceConfig] | Refusal
 """A topic's configurations by name, or why they cannot be read."""
@@ -106,12 +120,25 @@ async def _described(
         resource.name: entries
         if isinstance(entries, Refusal)
         else {
-            name: SourceConfig(entry.value, entry.source == ConfigSource.TOPIC)
+            name: SourceConfig(
+                entry.value, entry.source == ConfigSource.TOPIC, origin=config_origin(entry)
+            )
             for name, entry in entries.items()
             if entry.value is not None
         }
         for resource, entries in answers.items()
     }
+
+
+def config_origin(entry: ConfigEntry) -> ConfigOrigin:
+    """Where a value of a topic comes from, by one broker's answer.
+
+    MirrorMaker 2 leaves out what is STATIC_BROKER_CONFIG, read-only or sensitive, and unsets what
+    is DEFAULT_CONFIG. All else it sets, also what is from a source that it does not know.
+    """
+    if entry.read_only or entry.sensitive or entry.source < ConfigSource.UNKNOWN:
+        return ConfigOrigin.UNKNOWN
+    return _ORIGINS.get(entry.source, ConfigOrigin.DYNAMIC)
 
 
 def _combined(

@@ -219,7 +219,7 @@ _ROWS: Final = (
         "target",
         choice("source", "target"),
         "source, target",
-        "which cluster's value a remote topic has where the source topic has a default",
+        "which cluster's value a remote topic has where the source topic has Kafka's default",
         everywhere=False,
     ),
     FlowSetting(

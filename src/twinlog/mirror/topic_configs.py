@@ -12,6 +12,7 @@ topic.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from re import Pattern
 from typing import Final, NamedTuple, TypeAlias
 
@@ -109,6 +110,23 @@ class DestinationConfig:
     explicit: bool
 
 
+class ConfigOrigin(Enum):
+    """Where a topic's value comes from on the source. Only flows go by it (copied_configs.py)."""
+
+    TOPIC = auto()
+    """Set on the topic itself."""
+    DYNAMIC = auto()
+    """Set for all brokers or for one, by a client: `kafka-configs --entity-type brokers`."""
+    STATIC = auto()
+    """From a broker's server.properties."""
+    DEFAULT = auto()
+    """Kafka's own default."""
+    DIFFERENT = auto()
+    """Some broker reports TOPIC or DYNAMIC, and others another value, or another origin."""
+    UNKNOWN = auto()
+    """The broker does not tell (before Kafka 1.1), or nobody may change the value of a topic."""
+
+
 @dataclass(frozen=True, slots=True)
 class SourceConfig:
     """A configuration of a topic on the source. `explicit`: set on the topic itself."""
@@ -117,6 +135,7 @@ class SourceConfig:
     explicit: bool
     unsettled: str = ""
     """Why the source may have another value by now; empty: all of its brokers report this one."""
+    origin: ConfigOrigin = ConfigOrigin.UNKNOWN
 
 
 def agreed(name: str, values: Collection[str]) -> str | None:
@@ -168,7 +187,16 @@ def reported(name: str, reports: Sequence[SourceConfig], missing: str = "") -> S
         value = values[0]
     explicit = any(report.explicit for report in reports if report.value == value)
     why = f"{name} is {' or '.join(values)} by the source's brokers" if contested else missing
-    return SourceConfig(value, explicit, why)
+    return SourceConfig(value, explicit, why, _origin(reports))
+
+
+def _origin(reports: Sequence[SourceConfig]) -> ConfigOrigin:
+    """The origin that all brokers report; else one by which a remote topic keeps no less."""
+    origins = {report.origin for report in reports}
+    if not origins & {ConfigOrigin.TOPIC, ConfigOrigin.DYNAMIC}:
+        return origins.pop() if len(origins) == 1 else ConfigOrigin.STATIC
+    alike = len({(report.origin, report.value) for report in reports}) == 1
+    return origins.pop() if alike else ConfigOrigin.DIFFERENT
 
 
 def settled_changes(
@@ -190,11 +218,12 @@ def settled_changes(
         for name, value in changes.items()
         if name not in source
         or not source[name].unsettled
-        or _keeps_more(name, value, current[name].value)
+        or keeps_more(name, value, current[name].value)
     }
 
 
-def _keeps_more(name: str, value: str | None, former: str | None) -> bool:
+def keeps_more(name: str, value: str | None, former: str | None) -> bool:
+    """Whether a topic certainly keeps more by a value of one of KEEPING than by its former one."""
     if name == "cleanup.policy" or value is None or former is None:
         return False  # a policy is no quantity, and what is unset is the broker's default
     return _quantity(value) > _quantity(former)

@@ -4,7 +4,7 @@ on the source                          on the destination
 -------------------------------------  --------------------------------------------------------
 a topic that the flow selects          a remote topic is created, or appended to
 a topic has more partitions            the remote topic grows
-a configuration is set on the topic    it is set there, too, unless it is excluded
+a configuration is set                 it is set there, too (mirror/copied_configs.py)
 """
 
 import logging
@@ -31,7 +31,7 @@ from twinlog.lifecycle.flow_topics import (
     wanted_configs,
 )
 from twinlog.lifecycle.source_configs import broker_reports, source_configs
-from twinlog.mirror.copied_configs import agreed_changes, remote_changes
+from twinlog.mirror.copied_configs import agreed_changes, remote_changes, shortened
 from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.flow import FlowRules, flow_of
 from twinlog.mirror.placement import MirrorPartition
@@ -315,6 +315,8 @@ class RemoteConfigs(NamedTuple):
     unread: Mapping[str, Refusal]
     unsettled: Mapping[str, Collection[str]]
     """Why the source may have other values by now, by remote topic."""
+    shortened: Mapping[str, Mapping[str, str]]
+    """By remote topic and name, by which changes it may keep less than before, as text."""
 
 
 class FlowConfigs(Sync[RemoteConfigs]):
@@ -343,8 +345,9 @@ class FlowConfigs(Sync[RemoteConfigs]):
         changes: defaultdict[str, list[ConfigChanges]] = defaultdict(list)
         unread: dict[str, Refusal] = {}
         reasons: dict[str, Collection[str]] = {}
+        less: dict[str, Mapping[str, str]] = {}
         if not flow.settings.syncs_topic_configs or not context.same:
-            return RemoteConfigs({}, unread, reasons)
+            return RemoteConfigs({}, unread, reasons, less)
         known_names = dict.fromkeys(await known_configs(context.destination))
         reports = await broker_reports(context.source, [topic.topic for topic in context.same])
         for topics in chunks(list(context.same)):
@@ -366,14 +369,15 @@ class FlowConfigs(Sync[RemoteConfigs]):
                     }
                     wanted = wanted_configs(theirs, flow.settings, known_names)
                     exclude = excluded_configs(flow.settings)
-                    changed = remote_changes(wanted, current, exclude)
-                    changes[topic.destination_name].append(
-                        settled_changes(changed, theirs, current)
+                    changed = settled_changes(
+                        remote_changes(theirs, wanted, current, exclude), theirs, current
                     )
+                    changes[topic.destination_name].append(changed)
+                    less[topic.destination_name] = shortened(changed, theirs, current)
                     if texts := unsettled(theirs, exclude):
                         reasons[topic.destination_name] = texts
                     self._tell_left_out(context.name, topic, left_out_text(theirs, flow.settings))
-        return RemoteConfigs(self._agreed(context, changes), unread, reasons)
+        return RemoteConfigs(self._agreed(context, changes), unread, reasons, less)
 
     def _agreed(
         self, context: SyncContext, changes: Mapping[str, Sequence[ConfigChanges]]
@@ -414,6 +418,15 @@ class FlowConfigs(Sync[RemoteConfigs]):
             name: change for name, change in difference.changes.items() if name not in recreated
         }
         lasting = self._unsettled.note(context.name, by_reason(difference.unsettled))
+        for name, change in changes.items():
+            less = [text for key, text in difference.shortened[name].items() if key in change]
+            if less:  # before it is done: the answer may not arrive
+                log.warning(
+                    "flow %s: %s may keep less from now on, as its source topic does: %s",
+                    context.name,
+                    name,
+                    ", ".join(less),
+                )
         refusals = await change_configs(context.destination, changes, "to the source's value")
         return len(difference.unread) + lasting + len(refusals)
 
