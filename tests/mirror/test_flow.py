@@ -19,9 +19,10 @@ from twinlog.mirror.flow import (
     records_map,
     transforms_of,
 )
+from twinlog.mirror.flow_circles import EXAMPLE_TOPIC
 from twinlog.mirror.flow_settings import DEFAULT_POLICY, IDENTITY_POLICY, SETTINGS
 from twinlog.mirror.mirror_maker_file import Flow, parse_mirror_maker_file
-from twinlog.mirror.mirror_maker_report import EXAMPLE_TOPIC, flow_row
+from twinlog.mirror.mirror_maker_report import flow_row
 from twinlog.mirror.replication_policy import ReplicationPolicy
 from twinlog.mirror.settings import kind_of, parse_settings
 from twinlog.mirror.transform_chain import TransformChain

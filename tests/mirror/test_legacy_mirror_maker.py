@@ -34,7 +34,7 @@ def test_the_flow_does_what_the_script_does() -> None:
     flow = result.flow
     assert flow is not None
     assert flow.source_client == CONSUMER
-    assert flow.target_client == PRODUCER
+    assert flow.target.producer == PRODUCER
     assert "group.id" not in flow.source.admin
     settings = flow.settings
     assert settings.enabled

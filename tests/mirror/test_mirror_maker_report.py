@@ -97,7 +97,11 @@ def test_a_circle_of_flows_with_unchanged_names_is_a_warning() -> None:
     assert reported(HEADER + identity).warnings == ()
     text = HEADER + "B->A.enabled = true\n"
     assert reported(text).warnings == ()
-    assert "flows A->B, B->A leave topic names unchanged" in reported(text + identity).warnings[0]
+    (warning,) = reported(text + identity).warnings
+    assert warning.startswith("flows A->B, B->A form a circle: what they copy comes back to them")
+    assert "(orders of A becomes orders, then orders)" in warning
+    one_way = f"B->A.{identity}"
+    assert "orders of A becomes A.orders, then A.orders" in reported(text + one_way).warnings[0]
 
 
 def test_group_offsets_without_checkpoints_are_a_warning() -> None:

@@ -1,11 +1,15 @@
 """From the flows of a file to what runs them."""
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.flow import flow_of
+from twinlog.mirror.mirror_maker_lines import LineVerdict
+from twinlog.mirror.mirror_maker_names import CLIENT_NAMES, ROLE_NAMES, ROLES, SIDES
 from twinlog.node.flow_targets import run_parts
 from twinlog.operations.mirror_maker import check_file
 
@@ -112,3 +116,147 @@ def test_a_node_may_run_code_if_a_flow_of_the_file_has_some(
     assert not checked.report.errors
     [target], _ = run_parts(checked.flows, checked.clusters)
     assert target.properties.get("mirror.dataframes.enable") == granted
+
+
+MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SASL = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "PLAIN",
+    "sasl.jaas.config": f'{MODULE} required username="one" password="p";',
+}
+OTHER = {
+    **SASL,
+    "bootstrap.servers": "c:9092",
+    "sasl.jaas.config": f'{MODULE} required username="other" password="p";',
+}
+PLACES = [
+    "",
+    "A.",
+    "B.",
+    *(f"{alias}.{role}." for alias in "AB" for role in ROLES),
+    *(f"A->B.{side}.cluster." for side in SIDES),
+    *(f"A->B.{side}.{role}." for side in SIDES for role in ROLES),
+    *(f"A->B.{role}." for role in ROLES),
+    "A->B.producer.override.",
+]
+
+
+def text_of(properties: Mapping[str, str]) -> str:
+    return "".join(f"{key} = {value}\n" for key, value in properties.items())
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("secured", [False, True])
+def test_a_client_property_that_is_used_arrives_in_a_client(
+    tmp_path: Path, place: str, *, secured: bool
+) -> None:
+    """Goal: what the check calls used is in the configuration of a node or of a stored flow.
+
+    Each property is written with a value that no other line has.
+    """
+    frame = FILE + (text_of(SASL) if secured else "")
+    role = next((role for role in ROLES if role in place), None)
+    names = {*SASL} if secured else {*CLIENT_NAMES, *ROLE_NAMES.get(role or "consumer", ())}
+    used = set()
+    for name in sorted(names):
+        value = OTHER.get(name, "7")
+        file = tmp_path / "mm2.properties"
+        file.write_text(f"{frame}{place}{name} = {value}\n")
+        checked = check_file(file)
+        line = checked.report.lines[-1]
+        if line.verdict is not LineVerdict.USED or line.text.startswith("how references"):
+            continue
+        used.add(name)
+        if checked.report.errors:
+            continue  # nothing is run
+        targets, pairs = run_parts(checked.flows, checked.clusters)
+        clients = [target.properties for target in targets]
+        clients += [pair.properties for pair in pairs]
+        clients += [flow.properties for target in targets for flow in target.flows]
+        assert value in {client.get(name) for client in clients}, (line.key, line.text)
+    if not secured and place in {"A.consumer.", "B.producer.", "A->B.source.consumer."}:
+        assert {"client.id", "request.timeout.ms"} <= used
+    if place.startswith(("A->B.target.", "A->B.producer.")) or place == "B.admin.":
+        assert used <= {name for name in SASL if secured and SASL[name] == OTHER[name]}
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("B.producer.security.protocol = SSL\n", "B.producer.security.protocol"),
+        ("B.admin.security.protocol = SSL\n", "B.admin.security.protocol"),
+        ("A->B.producer.override.security.protocol = SSL\n", None),
+        ("A->B.target.cluster.security.protocol = SSL\n", None),
+        ("A.admin.security.protocol = SSL\n", "A.admin.security.protocol"),
+        ("A.consumer.security.protocol = SSL\n", "A.consumer.security.protocol"),
+        ("security.protocol = SSL\nA.consumer.security.protocol = PLAINTEXT\n", None),
+        (text_of(SASL | {"B.producer.sasl.jaas.config": OTHER["sasl.jaas.config"]}), None),
+        (text_of({f"A.consumer.{name}": text for name, text in SASL.items()}), None),
+    ],
+)
+def test_credentials_of_some_clients_only_are_an_error(
+    tmp_path: Path, text: str, written: str | None
+) -> None:
+    """Goal: twinlog never connects as another principal, or without TLS, and says nothing.
+
+    The error names the property to write instead, and holds no secret.
+    """
+    file = tmp_path / "mm2.properties"
+    file.write_text(f"{FILE}{text}")
+    report = check_file(file).report
+    assert report.errors
+    key = written or text.splitlines()[-1].partition(" =")[0]
+    alias = "A" if key.startswith("A.") else "B"
+    roles = r"target\.cluster\.|(consumer|producer|admin)\.|override\."
+    name = re.sub(rf"^(A->B\.|[AB]\.|{roles})*", "", key)
+    assert any(
+        error.endswith(
+            f": {key} is for some clients on {alias} only, but twinlog has one client on {alias}: "
+            f"write {alias}.{name}, for all"
+        )
+        for error in report.errors
+    )
+    assert not any("password" in error for error in report.errors)
+    assert [line.verdict for line in report.lines if line.key == key] == [LineVerdict.ERROR]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        text_of(SASL),
+        text_of({f"{alias}.{name}": text for alias in "AB" for name, text in SASL.items()}),
+        text_of(
+            {
+                f"{alias}.{role}{name}": text
+                for alias in "AB"
+                for role in ("", *(f"{role}." for role in ROLES))
+                for name, text in SASL.items()
+            }
+        ),
+        "B.producer.security.protocol = PLAINTEXT\n",
+        # Not read without SASL, by none of the clients.
+        "B.producer.sasl.jaas.config = x\n",
+        # Flow B->A has heartbeats only, and no client on B.
+        text_of({f"B.consumer.{name}": text for name, text in SASL.items()}),
+        # MirrorMaker 2's clients for its internal topics.
+        text_of({f"A.producer.{name}": text for name, text in SASL.items()})
+        + "emit.heartbeats.enabled = false\n",
+        "B.producer.request.timeout.ms = 7\nB.admin.client.id = x\n",
+    ],
+)
+def test_credentials_that_all_clients_have_are_right(tmp_path: Path, text: str) -> None:
+    """Goal: a file that repeats them for each role runs as it is."""
+    file = tmp_path / "mm2.properties"
+    file.write_text(f"{FILE}{text}")
+    assert check_file(file).report.errors == ()
+
+
+def test_a_cluster_that_only_roles_can_reach_is_an_error(tmp_path: Path) -> None:
+    """Goal: the node on B has no address then, and neither has MirrorMaker 2's Connect worker."""
+    file = tmp_path / "mm2.properties"
+    file.write_text(
+        FILE.replace("B.bootstrap", "B.producer.bootstrap") + "B.admin.bootstrap.servers = b:9092\n"
+        "emit.heartbeats.enabled = false\n"
+    )
+    errors = check_file(file).report.errors
+    assert errors == ("line 1: B.bootstrap.servers is missing: expected HOST:PORT,HOST:PORT,...",)

@@ -1,14 +1,16 @@
-"""Twin of twinlog.node.mirror_maker: what a stop leaves that comes while flows are created."""
+"""Twin of twinlog.node.mirror_maker: stops while flows are created, and heartbeats that fail."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from twinlog.mirror.flow import flow_of, flow_properties
 from twinlog.node import mirror_maker
-from twinlog.node.mirror_maker import MirrorMaker, StoredFlow, Target
+from twinlog.node.mirror_maker import HeartbeatPair, MirrorMaker, StoredFlow, Target
 
 STOPPED = (
     "stopped before any node was started; complete flows: a->b; the same command creates or "
@@ -60,3 +62,34 @@ def test_a_stop_during_the_creation_starts_no_node(monkeypatch: pytest.MonkeyPat
     assert asyncio.run(run()) == 0
     assert closed == ["b", "c"]
     assert lines == ["a->b: t-0 begins at 7", STOPPED]
+
+
+def test_an_unexpected_error_does_not_end_heartbeats(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: it is logged, and the next heartbeat is tried; they would stop without a line."""
+    tries: list[str] = []
+    pauses: list[float] = []
+
+    @asynccontextmanager
+    async def failing(_: object, name: str) -> AsyncIterator[None]:
+        tries.append(name)
+        if len(tries) > 1:
+            raise asyncio.CancelledError
+        if tries:
+            raise ValueError("a defect")
+        yield
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(mirror_maker, "connected", failing)
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    rules = flow_of(flow_properties({"enabled": "false"}, "A", "B"))
+    pair = HeartbeatPair(target="B", properties={"bootstrap.servers": "b:9092"}, flow=rules)
+    with caplog.at_level(logging.ERROR), pytest.raises(asyncio.CancelledError):
+        asyncio.run(mirror_maker._beat(pair))
+    assert tries == ["B", "B"]
+    assert pauses == [60]
+    assert "cannot write heartbeats to cluster B" in caplog.text
+    assert "a defect" in caplog.text

@@ -7,27 +7,10 @@
     A->B.source.consumer.client.id = x  a client property of one flow
     replication.factor = 3              a setting of all flows
 
-What a flow has is computed as `MirrorMakerConfig` and `MirrorConnectorConfig` of Kafka 4.3 compute
-it, step by step, since the order has surprises. Lowest precedence first:
-
-| a flow's setting | a property of a client (`role`: consumer, producer, admin) |
-| --- | --- |
-| default | `A->B.role.NAME` |
-| `NAME`, if MirrorMaker 2 reads it without prefix | `NAME`, only connection properties |
-| `A->B.NAME` | `A.NAME`, only connection properties |
-| | `A.role.NAME` |
-| | `A->B.source.role.NAME` (for the target: `B`, `target.role`) |
-| | `A->B.producer.override.NAME`, only for the target's producer |
-
-So `A->B.consumer.ssl.protocol` has no effect where `A.ssl.protocol` is set. `A->B.source.cluster.`
-has the lowest precedence with the connection properties, as the second line already gives a role
-its own. A setting with a cluster's prefix (`B.replication.factor`) has no effect at all.
+mirror_maker_precedence.py computes what a flow has of these.
 
 Flows exist for each pair of clusters with `A->B.enabled=true`, and, since heartbeats are on by
 default, for all other pairs: these only write heartbeats of A to B (`Flow.heartbeats_only`).
-
-twinlog has one deviation: the target's producer has `target.producer.` *and* `producer.override.`
-of a flow. MirrorMaker 2 uses the former for offset syncs and the latter for records.
 
 Nothing is raised for the content of a file: `problems` has all errors, each with its line.
 """
@@ -41,7 +24,6 @@ from typing import Final, NamedTuple
 
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.config_providers import PROVIDERS, Provider, parse_providers, rewrite
-from twinlog.mirror.connect_worker import lines_read
 from twinlog.mirror.dataframe_transform import (
     has_dataframe_transform,
     is_dataframe_property,
@@ -60,20 +42,26 @@ from twinlog.mirror.flow_settings import (
     ISOLATION,
     OFFSET_RESET,
     POLICY_PREFIX,
-    SETTINGS,
     FlowSettings,
 )
 from twinlog.mirror.flow_settings_parser import parse_flow_settings
 from twinlog.mirror.mirror_maker_names import (
     BOOTSTRAP,
     CLIENT_NAMES,
-    CONNECTOR_NAMES,
     FORMER_NAMES,
     INTERCEPTORS,
     ROLES,
     SIDES,
     TRANSFORMS,
-    role_of,
+)
+from twinlog.mirror.mirror_maker_precedence import (
+    CLIENTS_OF_FLOW,
+    OWN_SETTINGS,
+    Properties,
+    client_properties,
+    connector_properties,
+    target_properties,
+    worker_properties,
 )
 from twinlog.mirror.properties_text import Property, last_values, parse_lines
 from twinlog.mirror.setting_values import parse_flag, split_list
@@ -82,22 +70,9 @@ CLUSTERS: Final = "clusters"
 ENABLED: Final = "enabled"
 HEARTBEATS: Final = "emit.heartbeats.enabled"
 OFFSET_SYNCS: Final = "emit.offset-syncs.enabled"
-OVERRIDE: Final = "override."
 ALIAS: Final = re.compile(r"[a-zA-Z0-9._-]+")
 """An alias of a cluster: it is part of a flow's name, and of names of topics."""
 
-
-_OWN_SETTINGS: Final = frozenset(
-    name for name, setting in SETTINGS.items() if setting.origin != "client"
-)
-"""Settings that are no properties of a client, whatever their names begin with."""
-
-CLIENTS_OF_FLOW: Final = frozenset(
-    {("source", "consumer"), ("source", "admin"), ("target", "producer"), ("target", "admin")}
-)
-"""Side and role of the clients that mirror. MirrorMaker 2's others are for its internal topics."""
-
-Properties = Mapping[str, Property]
 Resolve = Callable[[str, str], str]
 """From a key and a value with twinlog's references to the value; raises UserError."""
 
@@ -131,6 +106,8 @@ class FlowClients(NamedTuple):
     target: ClusterClients
     lines: Mapping[tuple[str, str], Mapping[str, int]]
     """By side and role: the line of each property, by its name."""
+    copies: bool = True
+    """False: the flow only writes heartbeats, and has no client on its source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,13 +135,8 @@ class Flow:
 
     @property
     def source_client(self) -> Mapping[str, str]:
-        """Properties of the client that reads records."""
+        """Properties of twinlog's client on the source."""
         return self.source.consumer
-
-    @property
-    def target_client(self) -> Mapping[str, str]:
-        """Properties of the client that writes records."""
-        return self.target.producer
 
     @property
     def heartbeats_only(self) -> bool:
@@ -180,14 +152,17 @@ class MirrorMakerFile:
     """All lines, in order; a key that occurs again is there again."""
     aliases: tuple[str, ...]
     clusters: Mapping[str, Mapping[str, str]] = field(repr=False)
-    """The connection properties of each cluster, by its alias."""
+    """The properties of twinlog's client on each cluster, as a target, by its alias."""
     flows: tuple[Flow, ...]
     """Flows without errors, in the order of `clusters`."""
     clients: tuple[FlowClients, ...] = field(repr=False)
     """Of all flows, also of those with errors."""
     problems: tuple[Problem, ...]
     uses: Mapping[int, frozenset[str]]
-    """By line: the flows that have its value, in a setting or in a client that twinlog has."""
+    """By line: the flows that have its value, in a setting or in a client that mirrors."""
+    apart: Mapping[int, frozenset[tuple[str, str]]]
+    """By line: where MirrorMaker 2 and twinlog do not both have its value in a client: the
+    cluster's alias, and the property that twinlog's client there has, or would have, instead."""
     internal_uses: frozenset[int]
     """Lines whose value MirrorMaker 2 uses in further clients, for its internal topics."""
 
@@ -221,11 +196,12 @@ def parse_flow_lines(lines: tuple[Property, ...], resolve: Resolve) -> MirrorMak
     return MirrorMakerFile(
         properties=lines,
         aliases=reader.aliases,
-        clusters={alias: reader.connection(alias) for alias in reader.aliases},
+        clusters={alias: reader.client(alias) for alias in reader.aliases},
         flows=flows,
         clients=tuple(reader.clients),
         problems=tuple(sorted(set(reader.problems))),
         uses={line: frozenset(names) for line, names in reader.uses.items()},
+        apart={line: frozenset(clients) for line, clients in reader.apart.items()},
         internal_uses=frozenset(reader.internal_uses),
     )
 
@@ -235,92 +211,6 @@ def targeting(flows: Iterable[Flow], aliases: Collection[str]) -> tuple[Flow, ..
     return tuple(flow for flow in flows if not aliases or flow.target_alias in aliases)
 
 
-def prefixed(properties: Properties, prefix: str) -> dict[str, Property]:
-    """The properties with a prefix, by the rest of their keys."""
-    return {
-        key.removeprefix(prefix): item
-        for key, item in properties.items()
-        if key.startswith(prefix) and len(key) > len(prefix)
-    }
-
-
-def cluster_properties(properties: Properties, alias: str) -> dict[str, Property]:
-    """What one cluster has (`MirrorMakerConfig.clusterProps`).
-
-    Args:
-        properties: the whole file.
-        alias: the cluster's alias.
-
-    Returns:
-        Its properties without prefix. Connection properties, its own or those of the whole file,
-        are there for each role, too.
-    """
-    own = prefixed(properties, f"{alias}.")
-    for level in (dict(own), properties):
-        for name in CLIENT_NAMES:
-            if name in level:
-                for role in ROLES:
-                    own.setdefault(f"{role}.{name}", level[name])
-                own.setdefault(name, level[name])
-    return own
-
-
-def connector_properties(properties: Properties, source: str, target: str) -> dict[str, Property]:
-    """What one flow has (`MirrorMakerConfig.connectorBaseConfig`).
-
-    Args:
-        properties: the whole file.
-        source: the source's alias.
-        target: the target's alias.
-
-    Returns:
-        Settings by name. Client properties have the prefix `source.cluster.` or `target.cluster.`;
-        those of a role `consumer.`, `source.consumer.` and so on.
-    """
-    merged = {
-        key: item
-        for key, item in properties.items()
-        if key in CONNECTOR_NAMES or key.startswith((PROVIDERS, POLICY_PREFIX))
-    }
-    for side, alias in zip(SIDES, (source, target), strict=True):
-        for name, item in cluster_properties(properties, alias).items():
-            merged[f"{side}.{name}" if role_of(name) else f"{side}.cluster.{name}"] = item
-    return merged | prefixed(properties, f"{source}->{target}.")
-
-
-def worker_properties(properties: Properties, source: str, target: str) -> dict[str, Property]:
-    """What names a flow's Connect worker (connect_worker.py), by the names of the lines.
-
-    Args:
-        properties: the whole file.
-        source: the source's alias.
-        target: the target's alias.
-    """
-    found = {
-        name: [properties[key] for key in keys if key in properties]
-        for name, keys in lines_read(source, target).items()
-    }
-    return {name: items[0] for name, items in found.items() if items}
-
-
-def client_properties(merged: Properties, side: str, role: str) -> dict[str, Property]:
-    """What the clients of a role have (`MirrorConnectorConfig.sourceConsumerConfig` and others).
-
-    Args:
-        merged: what `connector_properties` returns.
-        side: `source` or `target`.
-        role: `consumer`, `producer` or `admin`.
-    """
-    connection = prefixed(merged, f"{side}.cluster.")
-    properties = {name: connection[name] for name in CLIENT_NAMES if name in connection}
-    of_role = {key: item for key, item in merged.items() if key not in _OWN_SETTINGS}
-    properties |= prefixed(of_role, f"{role}.")
-    properties |= prefixed(of_role, f"{side}.{role}.")
-    if (side, role) == ("target", "producer"):
-        properties |= prefixed(of_role, f"{role}.{OVERRIDE}")
-    return {name: item for name, item in properties.items() if not name.startswith(OVERRIDE)}
-
-
 class _FileReader:
     """Reads flows, and collects errors and uses."""
 
@@ -328,6 +218,7 @@ class _FileReader:
         self.problems: list[Problem] = []
         self.clients: list[FlowClients] = []
         self.uses: defaultdict[int, set[str]] = defaultdict(set)
+        self.apart: defaultdict[int, set[tuple[str, str]]] = defaultdict(set)
         self.internal_uses: set[int] = set()
         self._properties = properties
         self._resolve = resolve
@@ -346,10 +237,9 @@ class _FileReader:
         flows = [self._flow(*pair) for pair in existing]
         return (flow for flow in flows if flow is not None)
 
-    def connection(self, alias: str) -> dict[str, str]:
-        """The connection properties of a cluster."""
-        own = cluster_properties(self._properties, alias)
-        return self._values({name: own[name] for name in CLIENT_NAMES if name in own})
+    def client(self, alias: str) -> dict[str, str]:
+        """The properties of twinlog's client on a cluster, as a target."""
+        return self._values(target_properties(self._properties, alias))
 
     def _parse_providers(self) -> Mapping[str, Provider]:
         texts = {key: item.value for key, item in self._properties.items()}
@@ -401,14 +291,15 @@ class _FileReader:
         clients = {
             (side, role): client_properties(merged, side, role) for side in SIDES for role in ROLES
         }
-        self._record_uses(merged, clients, f"{source}->{target}")
         parsed = self._settings(merged, clients["source", "consumer"], source, target)
+        copies = parsed is None or parsed[0].enabled
+        self._record_uses(merged, clients, source, target, copies=copies)
         self._check_unsupported(merged, clients.values())
         transforms: Mapping[str, str] = {}
         # What only writes heartbeats has no transforms. With other errors, these are reported, too.
-        if parsed is None or parsed[0].enabled:
+        if copies:
             transforms = self._transforms(merged, parsed and parsed[0], f"{source}->{target}")
-        worker = self._worker(source, target) if parsed is not None and parsed[0].enabled else {}
+        worker = self._worker(source, target) if parsed is not None and copies else {}
         self._check_bootstrap(clients, source, target)
         sides = {
             side: ClusterClients(**{role: self._values(clients[side, role]) for role in ROLES})
@@ -417,7 +308,9 @@ class _FileReader:
         lines = {
             key: {name: item.line for name, item in items.items()} for key, items in clients.items()
         }
-        self.clients.append(FlowClients(source, target, sides["source"], sides["target"], lines))
+        self.clients.append(
+            FlowClients(source, target, sides["source"], sides["target"], lines, copies)
+        )
         if parsed is None or len(self.problems) > before:
             return None
         return Flow(
@@ -475,20 +368,42 @@ class _FileReader:
         return values if transformed else {}
 
     def _record_uses(
-        self, merged: Properties, clients: Mapping[tuple[str, str], Properties], flow: str
+        self,
+        merged: Properties,
+        clients: Mapping[tuple[str, str], Properties],
+        source: str,
+        target: str,
+        *,
+        copies: bool,
     ) -> None:
-        settings = [item for key, item in merged.items() if key in _OWN_SETTINGS]
-        for key in CLIENTS_OF_FLOW:
-            settings += clients[key].values()
-        for item in settings:
-            self.uses[item.line].add(flow)
+        flow = f"{source}->{target}"
+        for key, item in merged.items():
+            if key in OWN_SETTINGS:
+                self.uses[item.line].add(flow)
+        ends = {"target": (target, target_properties(self._properties, target))}
+        if copies:
+            ends["source"] = source, clients["source", "consumer"]
+        for side, (alias, client) in ends.items():
+            of_flow = [clients[key] for key in CLIENTS_OF_FLOW if key[0] == side]
+            for name, item in (pair for of_role in of_flow for pair in of_role.items()):
+                self.uses[item.line].add(flow)
+                if name not in client:
+                    role = "consumer" if side == "source" else "producer"
+                    of_client = name if name in CLIENT_NAMES else f"{role}.{name}"
+                    self.apart[item.line].add((alias, f"{alias}.{of_client}"))
+                elif client[name].value.strip() != item.value.strip():
+                    self.apart[item.line].add((alias, client[name].key))
+            for name, item in client.items():
+                if not any(of_role.get(name) == item for of_role in of_flow):
+                    self.uses[item.line].add(flow)
+                    self.apart[item.line].add((alias, item.key))
         for key in clients.keys() - CLIENTS_OF_FLOW:
             self.internal_uses.update(item.line for item in clients[key].values())
 
     def _settings(
         self, merged: Properties, consumer: Properties, source: str, target: str
     ) -> tuple[FlowSettings, dict[str, str]] | None:
-        items = {name: item for name, item in merged.items() if name in _OWN_SETTINGS}
+        items = {name: item for name, item in merged.items() if name in OWN_SETTINGS}
         for former, present in FORMER_NAMES.items():
             if former in merged and present not in items:
                 items[present] = merged[former]
@@ -531,9 +446,12 @@ class _FileReader:
     def _check_bootstrap(
         self, clients: Mapping[tuple[str, str], Properties], source: str, target: str
     ) -> None:
-        for side, role in sorted(CLIENTS_OF_FLOW):
-            if BOOTSTRAP not in clients[side, role]:
-                alias = source if side == "source" else target
+        aliases = {"source": source, "target": target}
+        needed = [(aliases[side], clients[side, role]) for side, role in sorted(CLIENTS_OF_FLOW)]
+        # What roles have is not enough on the target, also for MirrorMaker 2's Connect worker.
+        needed.append((target, target_properties(self._properties, target)))
+        for alias, client in needed:
+            if BOOTSTRAP not in client:
                 self._problem(
                     self._properties.get(CLUSTERS),
                     f"{alias}.{BOOTSTRAP} is missing: expected HOST:PORT,HOST:PORT,...",

@@ -14,7 +14,7 @@ A line has one verdict:
 Secrets are never part of a line: values are shown only of properties that cannot hold one.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -40,14 +40,11 @@ from twinlog.mirror.flow_settings import (
     SETTINGS,
 )
 from twinlog.mirror.mirror_maker_file import (
-    CLIENTS_OF_FLOW,
     CLUSTERS,
     ENABLED,
-    OVERRIDE,
+    HEARTBEATS,
     MirrorMakerFile,
     Problem,
-    client_properties,
-    connector_properties,
 )
 from twinlog.mirror.mirror_maker_names import (
     BOOTSTRAP,
@@ -65,6 +62,12 @@ from twinlog.mirror.mirror_maker_names import (
     is_client_property,
     reason,
 )
+from twinlog.mirror.mirror_maker_precedence import (
+    CLIENTS_OF_FLOW,
+    OVERRIDE,
+    client_properties,
+    connector_properties,
+)
 from twinlog.mirror.properties_text import Property, last_values
 from twinlog.mirror.replication_policy import IDENTITY, LEGACY, POLICY_CLASS, policy_class
 from twinlog.mirror.transform_chain import CONVERTER_NAMES
@@ -76,6 +79,11 @@ _FORCED: Final = frozenset({"enable.auto.commit"})
 _READ: Final = {OFFSET_RESET: "earliest", ISOLATION: "read_committed"}
 """Properties of the source's consumer that are settings of the flow, each with the value with which
 twinlog does what MirrorMaker 2 does."""
+
+_ADDED: Final = (
+    "; MirrorMaker 2 has no such flow, as only the word true counts for it, without white space "
+    "behind it, and not by a reference"
+)
 
 
 class LineVerdict(Enum):
@@ -152,6 +160,8 @@ class _LineReader:
             reverse=True,
         )
         self._existing = frozenset().union(*file.uses.values()) if file.uses else frozenset()
+        existing = (place for place in self._places if place.flow in self._existing)
+        self._added = frozenset(place.flow for place in existing if _is_added(self._last, place))
 
     def lines(self) -> tuple[FileLine, ...]:
         return tuple(map(self._line, self._file.properties))
@@ -184,7 +194,7 @@ class _LineReader:
 
     def _of_flow(self, item: Property, place: _LinePlace) -> Explanation:
         if place.rest == ENABLED:
-            return LineVerdict.USED, self._enabled(place)
+            return self._enabled(place)
         if place.flow not in self._existing:
             return LineVerdict.NO_EFFECT, f"flow {place.flow} is not enabled"
         if client := _client_of_flow(place.rest):
@@ -201,14 +211,19 @@ class _LineReader:
             )
         return self._other(item, place)
 
-    def _enabled(self, place: _LinePlace) -> str:
+    def _enabled(self, place: _LinePlace) -> Explanation:
         # The flow itself is not there if its settings have errors.
-        enabled = self._last[f"{place.prefix}{ENABLED}"].value.strip().lower() == "true"
-        if enabled:
-            return f"mirrors topics from {place.source} to {place.target}"
-        if place.flow in self._existing:
-            return f"mirrors no topics; heartbeats of {place.source} are written to {place.target}"
-        return f"flow {place.flow} is off"
+        written = self._last[f"{place.prefix}{ENABLED}"].value.strip().lower() == "true"
+        flow = next((flow for flow in self._file.flows if flow.name == place.flow), None)
+        if written if flow is None else flow.settings.enabled:
+            text = f"mirrors topics from {place.source} to {place.target}"
+        elif place.flow in self._existing:
+            text = f"mirrors no topics; heartbeats of {place.source} are written to {place.target}"
+        else:
+            text = f"flow {place.flow} is off"
+        if place.flow in self._added:
+            return LineVerdict.DIFFERS, f"{text}{_ADDED}"
+        return LineVerdict.USED, text
 
     def _of_cluster(self, item: Property, place: _LinePlace) -> Explanation:
         role, dot, name = place.rest.partition(".")
@@ -276,7 +291,9 @@ class _LineReader:
             return LineVerdict.DIFFERS, f"{setting.meaning}: {setting.differs}"
         if setting.origin == "draft":
             return LineVerdict.DIFFERS, f"{setting.meaning} ({flows}); no MirrorMaker 2 has it"
-        return LineVerdict.USED, f"{setting.meaning} ({flows})"
+        added = name == HEARTBEATS and self._added & self._file.uses[item.line]
+        verdict = LineVerdict.DIFFERS if added else LineVerdict.USED
+        return verdict, f"{setting.meaning} ({flows}){_ADDED if added else ''}"
 
     def _client(self, item: Property, role: str, name: str, where: str) -> Explanation:
         plain = name.removeprefix(OVERRIDE)
@@ -306,10 +323,9 @@ class _LineReader:
         if name in self._unused:
             why = CLIENT_REASONS.get(name, "twinlog's client does not use it")
             return LineVerdict.DIFFERS, f"{what}: {why}"
-        if "->" in item.key and item.key.endswith(f".target.producer.{name}"):
-            return LineVerdict.DIFFERS, (
-                f"{what} ({flows}): for records; MirrorMaker 2 uses it for offset syncs only"
-            )
+        if apart := self._file.apart.get(item.line):
+            clients = (f"one client on {alias}, configured by {key}" for alias, key in apart)
+            return LineVerdict.DIFFERS, f"{what} ({flows}): twinlog has {few(sorted(clients))}"
         return LineVerdict.USED, f"{what} ({flows})"
 
     def _other(self, item: Property, place: _LinePlace) -> Explanation:
@@ -447,7 +463,7 @@ class _LineReader:
                 winner = client_properties(merged, side, each).get(name)
                 if winner is not None and winner.line != item.line and role in {each, "client"}:
                     return f"line {winner.line} has precedence"
-        return "no flow exists that would have it"
+        return "no flow that copies topics has it"
 
     def _candidates(self, item: Property) -> list[tuple[str, str]]:
         """The flows that a line is about."""
@@ -456,6 +472,20 @@ class _LineReader:
         if place.target:
             return [pair for pair in pairs if pair == (place.source, place.target)]
         return [pair for pair in pairs if not place.source or place.source in pair]
+
+
+def _is_added(properties: Mapping[str, Property], place: _LinePlace) -> bool:
+    """Whether MirrorMaker 2 does not have an existing flow (`MirrorMakerConfig.clusterPairs`).
+
+    It reads what decides that from the text as it is written.
+    """
+
+    def is_true(key: str, *, default: bool) -> bool:
+        return properties[key].value.lower() == "true" if key in properties else default
+
+    beats = is_true(HEARTBEATS, default=True)
+    beats = is_true(f"{place.prefix}{HEARTBEATS}", default=beats)
+    return not (beats or is_true(f"{place.prefix}{ENABLED}", default=False))
 
 
 def _with_role_of_flow(place: _LinePlace) -> str:

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
-from typing import Final
 
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.flow import records_map_of
+from twinlog.mirror.flow_circles import EXAMPLE_TOPIC, find_circle
 from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.mirror_maker_file import (
     ALIAS,
@@ -14,10 +14,10 @@ from twinlog.mirror.mirror_maker_file import (
     Flow,
     MirrorMakerFile,
     Problem,
-    connector_properties,
     targeting,
 )
 from twinlog.mirror.mirror_maker_lines import FileLine, explain_lines
+from twinlog.mirror.mirror_maker_precedence import connector_properties
 from twinlog.mirror.mirror_names import wrong_flow_name
 from twinlog.mirror.properties_text import last_values
 from twinlog.mirror.replication_policy import (
@@ -32,8 +32,6 @@ from twinlog.mirror.replication_policy import (
     refused_policy,
 )
 from twinlog.mirror.setting_values import Names
-
-EXAMPLE_TOPIC: Final = "orders"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,13 +164,12 @@ def flow_warnings(flows: Collection[Flow]) -> Iterable[str]:
                 f"flow {flow.name}: sync.group.offsets.enabled has no effect without checkpoints "
                 "(emit.checkpoints.enabled, emit.offset-syncs.enabled), as in MirrorMaker 2"
             )
-    unchanged = [f for f in mirroring if remote_topic(f.settings, EXAMPLE_TOPIC) == EXAMPLE_TOPIC]
-    edges = {(flow.source_alias, flow.target_alias) for flow in unchanged}
-    circle = sorted(f"{a}->{b}" for a, b in edges if _reaches(edges, b, a))
-    if circle:
+    if (circle := find_circle(mirroring)) is not None:
         yield (
-            f"flows {', '.join(circle)} leave topic names unchanged and form a circle: the same "
-            "records would be mirrored again and again; give them different topics"
+            f"flows {', '.join(circle.flows)} form a circle: what they copy comes back to them, "
+            f"and is copied again and again ({circle.names[0]} of {circle.cluster} becomes "
+            f"{', then '.join(circle.names[1:])}); give them different topics, or "
+            "DefaultReplicationPolicy and aliases without the separator"
         )
 
 
@@ -217,11 +214,3 @@ def _encoding_warnings(file: MirrorMakerFile) -> Iterable[str]:
     for item in file.properties:
         if not (item.key + item.value).isascii():
             yield f"line {item.line} is not ASCII: it is read as ISO-8859-1, as Java does"
-
-
-def _reaches(edges: Collection[tuple[str, str]], start: str, end: str) -> bool:
-    reached, new = set[str](), {start}
-    while new:
-        reached |= new
-        new = {b for a, b in edges if a in new} - reached
-    return end in reached

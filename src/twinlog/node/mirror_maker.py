@@ -270,3 +270,7 @@ async def _beat(pair: HeartbeatPair) -> None:
                 log.warning("cannot write heartbeats to cluster %s: %s", pair.target, error)
             trouble = str(error)
             await asyncio.sleep(interval)
+        except Exception:
+            # A defect here must not end the heartbeats, whose absence nobody would notice.
+            log.exception("cannot write heartbeats to cluster %s", pair.target)
+            await asyncio.sleep(max(60, interval))

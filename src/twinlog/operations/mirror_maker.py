@@ -11,22 +11,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from twinlog.kafka.client.configuration import parse_config, resolve
+from twinlog.kafka.client.configuration import Parsed, parse_config, resolve
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.config_providers import OWN_PROVIDERS
 from twinlog.mirror.legacy_mirror_maker import READ_NAMES, LegacyOptions, legacy_flow
 from twinlog.mirror.mirror_maker_file import (
     ALIAS,
-    CLIENTS_OF_FLOW,
     Flow,
     FlowClients,
+    MirrorMakerFile,
     Problem,
     parse_flow_lines,
     parse_mirror_maker_file,
     targeting,
 )
 from twinlog.mirror.mirror_maker_lines import LineVerdict, explain_lines
-from twinlog.mirror.mirror_maker_names import BOOTSTRAP, CLIENT_NAMES
+from twinlog.mirror.mirror_maker_names import BOOTSTRAP, CLIENT_NAMES, SIDES
+from twinlog.mirror.mirror_maker_precedence import CLIENTS_OF_FLOW
 from twinlog.mirror.mirror_maker_report import (
     MirrorMakerReport,
     flow_row,
@@ -39,6 +40,8 @@ from twinlog.operations.query_analysis import QueryFinding, analyse_queries
 
 _SELECTORS: Final = ("security.protocol", "sasl.mechanism")
 """Properties that decide which others are read."""
+_SECURITY: Final = ("security.", "sasl.", "ssl.")
+"""How the names of properties begin that say who a client is, and how it is protected."""
 _GIVEN: Final = frozenset({"enabled", "source.cluster.alias", "target.cluster.alias"})
 """Settings of a flow that follow from its creation."""
 _USELESS: Final = frozenset({LineVerdict.UNKNOWN, LineVerdict.NO_EFFECT})
@@ -52,7 +55,7 @@ class CheckedFlows(NamedTuple):
     flows: Sequence[Flow]
     """Those without errors."""
     clusters: Mapping[str, Mapping[str, str]]
-    """The connection properties of each cluster, by its alias."""
+    """The properties of the client on each cluster, as a target, by its alias."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +116,8 @@ def check_flow(request: FlowRequest) -> CheckedFlow:
     )
     parsed = parse_flow_lines(lines, lambda key, value: resolve(key, value, os.environ))
     unused, client_problems = _check_clients(parsed.clients)
+    # The consumer's are those of the one client on the source, and nothing else is asked for here.
+    client_problems += _split_security(parsed, ("target",))
     names = wrong_flow_names(parsed, parsed.flows)
     problems = sorted({*parsed.problems, *client_problems, *names})
     errors = [problem.text for problem in problems]
@@ -148,6 +153,7 @@ def check_file(
         _read(file), lambda key, value: resolve(key, value, os.environ)
     )
     unused, problems = _check_clients(parsed.clients)
+    problems += _split_security(parsed)
     flows = targeting(parsed.flows, targets)
     findings = analyse_queries(flows, tell) if analyse else ()
     wrong = [finding for finding in findings if finding.wrong]
@@ -214,7 +220,7 @@ def check_flags(options: LegacyOptions, consumer: Path, producer: Path) -> Check
         errors=(*legacy.errors, *map(str, problems)),
     )
     clients = [(flow.source_alias, flow.source_client) for flow in flows]
-    clients += [(flow.target_alias, flow.target_client) for flow in flows]
+    clients += [(flow.target_alias, flow.target.producer) for flow in flows]
     return CheckedFlows(checked, flows, dict(clients))
 
 
@@ -245,6 +251,58 @@ def _check_clients(flows: Iterable[FlowClients]) -> tuple[frozenset[str], tuple[
                 line = _line_of(error, properties, flow.lines.get((side, role), {}))
                 problems[Problem(line, f"cluster {alias}: {error}")] = None
     return frozenset(unused), tuple(problems)
+
+
+def _split_security(file: MirrorMakerFile, sides: Sequence[str] = SIDES) -> tuple[Problem, ...]:
+    """Where a client of MirrorMaker 2 has other credentials than twinlog's one on the cluster.
+
+    twinlog would do with one principal what MirrorMaker 2 does with another one, or without TLS.
+    """
+    keys = {item.line: item.key for item in file.properties}
+    problems: dict[Problem, None] = {}
+    for flow in file.clients:
+        for side, role in sorted(CLIENTS_OF_FLOW):
+            if side not in sides or (side == "source" and not flow.copies):
+                continue
+            of_source = side == "source"
+            alias = flow.source_alias if of_source else flow.target_alias
+            client = flow.source.consumer if of_source else file.clusters[alias]
+            for name in _other_security(getattr(getattr(flow, side), role), client):
+                lines = [flow.lines[side, role].get(name)]
+                lines += [flow.lines["source", "consumer"].get(name)] if of_source else []
+                of_cluster = {f"{alias}.{name}", name}
+                line = next((n for n in lines if n and keys[n] not in of_cluster), 0)
+                text = (
+                    f"{keys.get(line, name)} is for some clients on {alias} only, but twinlog has "
+                    f"one client on {alias}: write {alias}.{name}, for all"
+                )
+                problems[Problem(line, text)] = None
+    return tuple(problems)
+
+
+def _other_security(properties: Mapping[str, str], client: Mapping[str, str]) -> Sequence[str]:
+    """The properties by which one client has other credentials, or another protocol, than another.
+
+    Returns:
+        Their names; none also if one of the two is malformed, which is an error of its own.
+    """
+    try:
+        one, other = parse_config(properties), parse_config(client)
+    except UserError:
+        return ()
+    if one.config.security == other.config.security:
+        return ()
+    return [
+        name
+        for name in sorted(properties.keys() | client.keys())
+        if name.startswith(_SECURITY)
+        and properties.get(name, "").strip() != client.get(name, "").strip()
+        and (_is_read(name, properties, one) or _is_read(name, client, other))
+    ]
+
+
+def _is_read(name: str, properties: Mapping[str, str], parsed: Parsed) -> bool:
+    return name in properties and name not in parsed.unused
 
 
 def _line_of(error: UserError, properties: Mapping[str, str], lines: Mapping[str, int]) -> int:

@@ -7,8 +7,9 @@ import click
 
 from twinlog.interfaces.cli.output import print_json, say
 from twinlog.interfaces.cli.tables import print_table
+from twinlog.mirror.flow_circles import EXAMPLE_TOPIC
 from twinlog.mirror.mirror_maker_lines import FileLine
-from twinlog.mirror.mirror_maker_report import EXAMPLE_TOPIC, FlowRow, MirrorMakerReport
+from twinlog.mirror.mirror_maker_report import FlowRow, MirrorMakerReport
 
 COLUMNS: Final = (
     "FLOW",
