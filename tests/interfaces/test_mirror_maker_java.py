@@ -1,6 +1,7 @@
 """Kafka's own classes, as the oracle of what claims to be compatible with MirrorMaker 2."""
 
 import asyncio
+import itertools
 import re
 import uuid
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from twinlog.interfaces.client.mirror_client import MirrorClient
 from twinlog.interfaces.client.remote_cluster_utils import RemoteClusterUtils
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
+from twinlog.mirror.copied_topics import is_cycle
 from twinlog.mirror.mm2_records import (
     Checkpoint,
     Heartbeat,
@@ -164,6 +166,28 @@ def test_policies_answer_as_kafkas_do(
     differences = {k: v for k, v in (answers | remote_names).items() if v[0] != v[1]}
     assert differences == {}
     assert policy.heartbeats_topic() == theirs.heartbeatsTopic()
+
+
+@pytest.mark.parametrize("name", ["DefaultReplicationPolicy", "IdentityReplicationPolicy"])
+@pytest.mark.parametrize("separator", [".", "_", "a", ".."])
+def test_cycles_are_found_as_by_kafkas_connector(
+    java: MirrorMakerJava, name: str, separator: str
+) -> None:
+    """Goal: the same topics count as copied from the target, also where an alias comes again."""
+    properties = {"source.cluster.alias": "x", "replication.policy.separator": separator}
+    theirs = java[name]()
+    theirs.configure(java.properties(properties))
+    policy = policy_named(name, properties)
+    repeated = [
+        separator.join(parts)
+        for count in range(1, 5)
+        for parts in itertools.product(["x", "b", "orders", "heartbeats"], repeat=count)
+    ]
+    for target in ("b", "x", "orders"):
+        connector = java.source_connector("x", target, theirs)
+        answers = {topic: java.is_cycle(connector, topic) for topic in (*TOPICS, *repeated)}
+        assert {topic: is_cycle(topic, target, policy) for topic in answers} == answers
+        assert target != "b" or name != "DefaultReplicationPolicy" or any(answers.values())
 
 
 @pytest.mark.parametrize("sample", SAMPLES)

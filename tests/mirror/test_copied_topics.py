@@ -2,10 +2,14 @@
 
 import pytest
 
-from twinlog.mirror.copied_topics import copied_topics
+from twinlog.mirror.copied_topics import copied_topics, is_cycle
 from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.flow_settings_parser import parse_flow_settings
-from twinlog.mirror.replication_policy import DefaultReplicationPolicy, IdentityReplicationPolicy
+from twinlog.mirror.replication_policy import (
+    DefaultReplicationPolicy,
+    IdentityReplicationPolicy,
+    ReplicationPolicy,
+)
 
 DEFAULT = DefaultReplicationPolicy()
 
@@ -23,6 +27,9 @@ def _settings(values: dict[str, str] | None = None) -> FlowSettings:
         ("c.orders", "a.c.orders"),
         ("b.orders", None),  # it was written on the target
         ("c.b.orders", None),  # it has come from there in two hops
+        ("a.a.b.orders", None),  # an alias that comes again hides nothing
+        ("orders.orders.b.z", None),
+        ("c.c.orders", "a.c.c.orders"),
         ("__consumer_offsets", None),
         ("mm2-offset-syncs.b.internal", None),
         ("b.checkpoints.internal", None),
@@ -34,6 +41,25 @@ def _settings(values: dict[str, str] | None = None) -> FlowSettings:
 )
 def test_names_and_cycles_under_the_default_policy(topic: str, copy: str | None) -> None:
     assert copied_topics([topic], _settings(), DEFAULT) == ({} if copy is None else {topic: copy})
+
+
+class Round(ReplicationPolicy):
+    """A policy of one's own, whose upstream topics go round."""
+
+    def format_remote_topic(self, source_cluster_alias: str, topic: str) -> str:
+        return f"{source_cluster_alias}-{topic}"
+
+    def topic_source(self, topic: str) -> str:
+        return topic
+
+    def upstream_topic(self, topic: str) -> str:
+        return {"x": "y", "y": "z"}.get(topic, "y")
+
+
+def test_a_policy_that_goes_round_ends() -> None:
+    """Goal: each name is asked for once, so a target is found, or the walk ends."""
+    assert is_cycle("x", "z", Round())
+    assert not is_cycle("x", "b", Round())
 
 
 def test_only_topics_that_match_are_copied_and_heartbeats_always() -> None:

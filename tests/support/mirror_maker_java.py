@@ -5,7 +5,7 @@ is needed, only the Java that runs the brokers. Methods that are private to Kafk
 called by reflection: `recordKey` and `recordValue`, which encode records.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -80,11 +80,36 @@ class MirrorMakerJava:
         self[f"{PACKAGE}.formatters.{formatter}"]().writeTo(self.consumed(key, value), output)
         return str(target.toString("UTF-8")).removesuffix("\n")
 
-    def _invoke(self, target: Any, name: str) -> Any:
-        nothing = self._gateway.new_array(self.jvm.Class, 0)
-        method = target.getClass().getDeclaredMethod(name, nothing)
+    def source_connector(self, source: str, target: str, policy: Any) -> Any:
+        """MirrorMaker 2's connector of a flow, which selects topics; it is not started."""
+        names = ("SourceAndTarget", "ReplicationPolicy", "TopicFilter", "ConfigPropertyFilter")
+        types = self._array(self.jvm.Class, [self._class(name) for name in names])
+        constructor = self._class("MirrorSourceConnector").getDeclaredConstructor(types)
+        constructor.setAccessible(True)
+        filters = self["DefaultTopicFilter"](), self["DefaultConfigPropertyFilter"]()
+        arguments = [self["SourceAndTarget"](source, target), policy, *filters]
+        return constructor.newInstance(self._array(self.jvm.Object, arguments))
+
+    def is_cycle(self, connector: Any, topic: str) -> bool:
+        """Whether a connector leaves a topic out as it came from the target."""
+        return bool(self._invoke(connector, "isCycle", topic))
+
+    def _invoke(self, target: Any, name: str, *texts: str) -> Any:
+        types = self._array(
+            self.jvm.Class, [self.jvm.Class.forName("java.lang.String")] * len(texts)
+        )
+        method = target.getClass().getDeclaredMethod(name, types)
         method.setAccessible(True)
-        return method.invoke(target, self._gateway.new_array(self.jvm.Object, 0))
+        return method.invoke(target, self._array(self.jvm.Object, texts))
+
+    def _class(self, name: str) -> Any:
+        return self.jvm.Class.forName(f"{PACKAGE}.{name}")
+
+    def _array(self, kind: Any, items: Sequence[Any]) -> Any:
+        array = self._gateway.new_array(kind, len(items))
+        for index, item in enumerate(items):
+            array[index] = item
+        return array
 
 
 @contextmanager

@@ -12,7 +12,7 @@ holds heartbeats               yes, so that they are found behind each hop
 from collections.abc import Iterable
 
 from twinlog.mirror.flow_settings import FlowSettings
-from twinlog.mirror.replication_policy import ReplicationPolicy, all_sources
+from twinlog.mirror.replication_policy import ReplicationPolicy
 
 
 def copied_topics(
@@ -29,10 +29,30 @@ def copied_topics(
     }
 
 
+def is_cycle(topic: str, target: str, policy: ReplicationPolicy) -> bool:
+    """Whether a topic of the source was copied from this target, directly or by way of others.
+
+    As `MirrorSourceConnector.isCycle`: an alias may occur again in a name (`A.A.B.orders`), and the
+    walk goes on behind it. It ends where a name is its own upstream (`IdentityReplicationPolicy`),
+    or comes again: a policy of one's own may go round, and MirrorMaker 2 fails then.
+    """
+    seen: set[str] = set()
+    name: str | None = topic
+    while name is not None and name not in seen:
+        source = policy.topic_source(name)
+        if source is None:
+            return False
+        if source == target:
+            return True
+        seen.add(name)
+        name = policy.upstream_topic(name)
+    return False
+
+
 def _is_copied(topic: str, settings: FlowSettings, policy: ReplicationPolicy) -> bool:
     if policy.is_internal_topic(topic):
         return False
-    if settings.target_cluster_alias in all_sources(policy, topic):
+    if is_cycle(topic, settings.target_cluster_alias, policy):
         return False
     if settings.heartbeats_replication_enabled and policy.is_heartbeats_topic(topic):
         return True

@@ -250,7 +250,10 @@ def all_sources(policy: ReplicationPolicy, topic: str) -> frozenset[str]:
 
 
 def _sources(policy: ReplicationPolicy, topic: str) -> Iterable[str]:
-    """The sources, nearest first; a policy that cannot prevent cycles names each of them once."""
+    """The sources, nearest first, up to one that comes again (`MirrorClient.countHopsForTopic`).
+
+    A policy that leaves names unchanged would name the same one without end.
+    """
     seen: set[str] = set()
     upstream: str | None = topic
     while upstream is not None:
