@@ -7,8 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from twinlog.lifecycle.changes import choose
+from twinlog.kafka.errors import UserError
+from twinlog.lifecycle.changes import _altered, choose
 from twinlog.mirror.errors import MirrorError, MirrorRefused
+from twinlog.mirror.settings import GROUPS
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, key_of
 from twinlog.store.snapshot import Snapshot
 
@@ -105,3 +107,14 @@ def test_inapplicable_or_unknown_names_are_refused(chosen: list[str], kind: Mirr
     with pytest.raises(MirrorRefused) as refused:
         choose(SOME, "m", chosen, unless(Wanted.MIRRORING))
     assert refused.value.kind is kind
+
+
+def test_a_flow_takes_no_expression_for_groups() -> None:
+    """Goal: it goes by its own settings, so a value without effect is refused; an empty one not."""
+    flow = Mirror(name="a-to-b", source={"mirror.kind": "translated"}, source_cluster_id="c")
+    stored = Snapshot(MappingProxyType({key_of(flow): flow}))
+    with pytest.raises(UserError, match=r"mirror\.groups\.include has no effect on flow a-to-b"):
+        _altered(stored, "a-to-b", {GROUPS: "app-.*"}, replaces=False)
+    assert _altered(stored, "a-to-b", {GROUPS: ""}, replaces=False).source[GROUPS] == ""
+    exact = _altered(SOME, "m", {GROUPS: "app-.*"}, replaces=False)
+    assert exact.source[GROUPS] == "app-.*"

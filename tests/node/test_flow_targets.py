@@ -2,14 +2,18 @@
 
 import re
 from collections.abc import Mapping
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
 from twinlog.kafka.errors import UserError
+from twinlog.lifecycle import flow_creation
+from twinlog.mirror import replication_policy
 from twinlog.mirror.flow import flow_of
 from twinlog.mirror.mirror_maker_lines import LineVerdict
 from twinlog.mirror.mirror_maker_names import CLIENT_NAMES, ROLE_NAMES, ROLES, SIDES
+from twinlog.mirror.settings import check_settings
 from twinlog.node.flow_targets import run_parts
 from twinlog.operations.mirror_maker import check_file
 
@@ -55,6 +59,12 @@ def test_a_takeover_is_asked_for_by_the_flag_or_the_file(
         "replication.policy.class = x.Mine",
         "replication.policy.class = LegacyReplicationPolicy",
         "replication.policy.class = IdentityReplicationPolicy",
+        "sync.group.offsets.enabled = true\ngroups.exclude = (?i)test.*",
+        "sync.group.offsets.enabled = true\ngroups = (a|b)-\\\\1, [0-9]{3}",
+        (
+            "refresh.topics.interval.seconds = 604800\nsync.topic.configs.enabled = false\n"
+            "sync.topic.acls.enabled = false\nemit.checkpoints.enabled = false"
+        ),
     ],
 )
 def test_the_check_reports_what_the_start_refuses(tmp_path: Path, line: str) -> None:
@@ -64,11 +74,50 @@ def test_the_check_reports_what_the_start_refuses(tmp_path: Path, line: str) -> 
     checked = check_file(file)
     refused = False
     try:
-        run_parts(checked.flows, checked.clusters)
+        for target in run_parts(checked.flows, checked.clusters)[0]:
+            for flow in target.flows:
+                check_settings(flow.properties)
     except UserError:
         refused = True
     copied = [flow for flow in checked.flows if flow.settings.enabled]
     assert bool(checked.report.errors) == (refused or not copied)
+
+
+def test_the_check_makes_the_checks_of_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: what only these refuse is an error of the check, too, for flows that are stored."""
+    stored: list[Mapping[str, str]] = []
+
+    def refuse(properties: Mapping[str, str]) -> None:
+        stored.append(properties)
+        raise UserError("mirror.acl.include is refused")
+
+    file = tmp_path / "mm2.properties"
+    file.write_text(FILE)
+    checked = check_file(file)
+    assert checked.report.errors == ()
+    monkeypatch.setattr(flow_creation, "check_settings", refuse)
+    assert check_file(file).report.errors == ("flow A->B: mirror.acl.include is refused",)
+    [target], _ = run_parts(checked.flows, checked.clusters)
+    assert stored == [flow.properties for flow in target.flows], "not those of B->A"
+    file.write_text(f"{FILE}A->B.replication.factor = many\n")
+    (error,) = check_file(file).report.errors
+    assert "replication.factor" in error
+
+
+def test_the_check_loads_no_policy_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: its code is run by a start only."""
+    point = EntryPoint("Mine", "no_such_module:Mine", replication_policy.ENTRY_POINTS)
+    monkeypatch.setattr(replication_policy, "entry_points", lambda group: [point] if group else [])
+    file = tmp_path / "mm2.properties"
+    file.write_text(f"{FILE}replication.policy.class = Mine\nreplication.policy.mine = x\n")
+    checked = check_file(file)
+    assert checked.report.errors == ()
+    with pytest.raises(UserError, match="cannot load"):
+        run_parts(checked.flows, checked.clusters)
 
 
 def test_a_node_may_read_what_the_access_to_a_registry_refers_to(tmp_path: Path) -> None:

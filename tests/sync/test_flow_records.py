@@ -1,7 +1,6 @@
 """What checkpoints and offset syncs of a flow say, without brokers."""
 
 import asyncio
-import re
 from collections.abc import Collection, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -81,6 +80,7 @@ class Flow:
         """Whether the policy is none of Kafka's, which give no two topics one name."""
         self.control_reads: list[str] = []
         self.repeat_s = 1e6
+        self.settings = {"enabled": "true", "sync.group.offsets.enabled": "true"}
         self.unread = False
         """Whether `__mirror_config` has a topic that cannot be read."""
         self.states: dict[str, State] = {}
@@ -125,7 +125,7 @@ class Flow:
         source: Any = SimpleNamespace(refresh=self._metadata)
         store: Any = SimpleNamespace(states=self._states, snapshot=self._snapshot)
         snapshot = self._snapshot_of(topics)
-        settings: Any = SimpleNamespace(groups_include=[re.compile(".*")], refresh_interval=1.0)
+        settings: Any = SimpleNamespace(refresh_interval=1.0)
         return SyncContext(
             destination=TARGET,
             store=store,
@@ -157,7 +157,7 @@ class Flow:
         ]
 
     def _snapshot_of(self, topics: Collection[MirrorTopic]) -> Snapshot:
-        source = stored_properties({"bootstrap.servers": "a:1"}, {"enabled": "true"}, "a", "b")
+        source = stored_properties({"bootstrap.servers": "a:1"}, self.settings, "a", "b")
         mirror = Mirror(name="flow", source=source, source_cluster_id="a")
         records = [StoredRecord(0, at, *encode(one)) for at, one in enumerate([mirror, *topics])]
         return Snapshot().after(records)

@@ -29,6 +29,7 @@ from twinlog.sync import group_offsets as group_sync
 from twinlog.sync import group_readings, unlisted_groups
 from twinlog.sync.group_offsets import GroupSync
 from twinlog.sync.group_readings import Bounds, Log
+from twinlog.sync.group_selection import named_groups
 from twinlog.sync.repeated_commits import DEFAULT_REPEAT_S, MAX_REPEAT_S, repeat_interval
 from twinlog.sync.unlisted_groups import FORGET_S
 
@@ -36,7 +37,7 @@ A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 REMOTE = TopicPartition("s.t", 0)
 TOPIC_ID = UUID(int=7)
 QUIET_S = 300.0
-ALL = [re.compile(".*", re.DOTALL)]
+ALL = named_groups([re.compile(".*", re.DOTALL)])
 
 
 class Cluster:
@@ -350,7 +351,7 @@ def test_a_group_record_of_a_later_version_is_kept(world: World) -> None:
     assert world.last_check.failed == ("g",)
     assert world.written["g"] == before
     assert world.written["h"].partitions[A].source == 95
-    world.check(include=[re.compile("h")])
+    world.check(include=named_groups([re.compile("h")]))
     assert world.written["g"] == before
     check = world.last_check
     world.new_node()
@@ -573,7 +574,7 @@ def test_a_group_deleted_for_long_is_forgotten(world: World) -> None:
     world.source.hidden.clear()
     world.check()
     assert "g" in world.written
-    world.check(include=[re.compile("other")])
+    world.check(include=named_groups([re.compile("other")]))
     assert "g" not in world.written
 
 

@@ -1,6 +1,5 @@
 """The offsets that are committed for a group; with brokers: test_groups_on_brokers.py."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -8,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog.kafka.groups.offsets import Committed, Group
+from twinlog.kafka.groups.offsets import Committed
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run
 from twinlog.mirror.translation import SAME, Translation
@@ -21,7 +20,6 @@ from twinlog.sync.group_rules import (
     moved_by_others,
     own_offsets,
     remembered,
-    served,
 )
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -36,12 +34,6 @@ logs = st.dictionaries(
 
 def memory(partitions: Mapping[TopicPartition, PartitionMemory]) -> GroupMemory:
     return GroupMemory(mirror="m", group="g", kind="classic", partitions=partitions)
-
-
-def test_groups_with_the_positions_of_flows_are_not_served() -> None:
-    """Their offsets are another cluster's; clamped to this log, they would count as positions."""
-    app, flow = Group("app", "Empty", "classic"), Group("twinlog.flow.a-to-b", "Empty", "classic")
-    assert served([app, flow], [re.compile(".*")]) == [app]
 
 
 def test_an_offset_is_copied_with_its_metadata() -> None:

@@ -38,6 +38,7 @@ from twinlog.operations.readiness.verdict import judge
 from twinlog.store.group_log import read_groups
 from twinlog.store.mirrors import MirrorStore
 from twinlog.sync.group_offsets import GroupSync
+from twinlog.sync.group_selection import named_groups
 from twinlog.sync.repeated_commits import MAX_REPEAT_S
 
 pytestmark = pytest.mark.broker
@@ -78,7 +79,7 @@ def test_offsets_follow_a_rewound_group(
     async def run() -> None:
         async with client(pair.source) as source, client(pair.destination) as destination:
             partitions = {partition: await topic_id(source, topic)}
-            include = [re.compile(re.escape(group))]
+            include = named_groups([re.compile(re.escape(group))])
 
             async def follow(offset: int, node: GroupSync | None = None) -> Committed:
                 """Set the source's offset, run a check, and return the destination's offset."""
@@ -134,7 +135,7 @@ def test_a_group_that_reads_records_of_others_in_a_remote_topic_keeps_its_offset
         nonlocal now
         async with client(pair.source) as source, client(pair.destination) as destination:
             partitions = {partition: await topic_id(source, topic)}
-            include = [re.compile(f"{re.escape(reader)}|{re.escape(idle)}")]
+            include = named_groups([re.compile(f"{re.escape(reader)}|{re.escape(idle)}")])
             node = GroupSync(destination, clock=lambda: now)
 
             async def check(after_s: float) -> None:
@@ -213,7 +214,7 @@ def test_a_group_with_thousands_of_partitions_is_copied(
                 await commit(source, group, part)
             partitions = dict.fromkeys(places, await topic_id(source, topic))
             sync = GroupSync(destination)
-            include = [re.compile(re.escape(group))]
+            include = named_groups([re.compile(re.escape(group))])
 
             async def complete() -> bool:
                 """Return whether all is copied; the destination must lead all partitions first."""
@@ -285,7 +286,8 @@ def test_readiness_reports_groups_that_would_repeat_or_skip_records(
                 await commit(source, names[name], {partition: Committed(offset)})
             await commit(destination, names["own"], {partition: Committed(7)})
             node, ids = GroupSync(destination), {partition: await topic_id(source, topic)}
-            include = (await subject_of(destination, mirror, [topic])).settings.groups_include
+            settings = (await subject_of(destination, mirror, [topic])).settings
+            include = named_groups(settings.groups_include)
             assert await node.sync(source, mirror, include, ids) == 0
             await commit(source, names["behind"], {partition: Committed(8)})
             await commit(source, names["rewound"], {partition: Committed(1)})

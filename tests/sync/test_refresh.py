@@ -49,6 +49,7 @@ from twinlog.store.snapshot import Snapshot
 from twinlog.sync.base import METADATA, run_sync
 from twinlog.sync.compaction import Compaction, topic_behind_ms
 from twinlog.sync.group_offsets import GroupSync
+from twinlog.sync.group_selection import named_groups
 from twinlog.sync.refresh import Refresher
 
 pytestmark = pytest.mark.broker
@@ -417,7 +418,7 @@ def test_offsets_of_a_recreated_topic_are_not_copied(
 
             assert not any((await commit_offsets(source, early, both)).values())
             before = {partition: mirrored[partition.topic].topic_id for partition in both}
-            include = [re.compile(re.escape(early))]
+            include = named_groups([re.compile(re.escape(early))])
             assert await GroupSync(destination).sync(source, mirror, include, before) == 0
             assert (await committed_offsets(destination, early)).keys() == {same}
             assert f"{again.topic} may have been recreated on the source" in caplog.text

@@ -31,7 +31,7 @@ from twinlog.kafka.errors import UserError
 from twinlog.lifecycle.creation import compiled, connected_source
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.settings import KIND, check_settings
+from twinlog.mirror.settings import FLOW_KINDS, GROUPS, KIND, check_settings
 from twinlog.mirror.states import State
 from twinlog.store.config_records import ConfigChange, MadeFor, Mirror, MirrorTopic, Wanted
 from twinlog.store.control_topics import States
@@ -151,6 +151,13 @@ def _altered(
         raise UserError(
             f"{KIND} of mirror {name} is {mirror.kind} and cannot be altered",
             hint="create another mirror",
+        )
+    if mirror.kind in FLOW_KINDS and properties.get(GROUPS, "").strip():
+        raise UserError(
+            f"{GROUPS} has no effect on flow {name}: its settings groups and groups.exclude "
+            "select groups",
+            hint="start twinlog mirror-maker with a changed file, or use twinlog flows create "
+            "--replace",
         )
     return altered
 

@@ -6,6 +6,7 @@ them (flow_takeover.py): `take_over_topics`, right after `create_flow`.
 
 import logging
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -39,11 +40,19 @@ from twinlog.mirror.flow import (
     transforms_of,
     unsupported_offset_reset,
 )
-from twinlog.mirror.flow_settings import FlowSettings
+from twinlog.mirror.flow_settings import POLICY_PREFIX
 from twinlog.mirror.mirror_maker_file import Flow
 from twinlog.mirror.mirror_names import flow_name
 from twinlog.mirror.replication_policy import has_properties_of_its_own
-from twinlog.mirror.settings import FLOW_KINDS, GROUPS, KIND, REFRESH, TRANSACTIONAL
+from twinlog.mirror.settings import (
+    FLOW_KINDS,
+    GROUPS,
+    KIND,
+    MAX_REFRESH_MS,
+    REFRESH,
+    TRANSACTIONAL,
+    check_settings,
+)
 from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.control_topics import (
     LANES_GROUP,
@@ -59,6 +68,8 @@ from twinlog.store.recorded_maps import read_ends
 log = logging.getLogger(__name__)
 
 _NO_GROUPS: Final = ""
+"""The flow's own settings select groups (sync/group_selection.py). A node of an earlier version,
+which goes by this property, copies none then; by its default it would copy all."""
 _REFRESH_S: Final = 600
 """Seconds between two refreshes of a flow that has everything off: partitions are added still."""
 
@@ -126,19 +137,22 @@ def stored_properties(
     if reports_positions(properties):
         intervals.append(settings.twinlog_source_offsets_interval_seconds)
     # One refresh serves all that follows the topics: the shortest interval of those in use.
-    refresh = {REFRESH: str(min(intervals, default=_REFRESH_S) * 1000)}
-    return {**client, **refresh, GROUPS: _groups(settings), **properties}
+    refresh_ms = min(min(intervals, default=_REFRESH_S) * 1000, MAX_REFRESH_MS)
+    return {**client, REFRESH: str(refresh_ms), GROUPS: _NO_GROUPS, **properties}
 
 
-def _groups(settings: FlowSettings) -> str:
-    """`mirror.groups.include` for the groups whose offsets are committed."""
-    if not settings.syncs_group_offsets or settings.groups is None:
-        return _NO_GROUPS
-    included = settings.groups.pattern.replace(",", r"\x2c")
-    if settings.groups_exclude is None:
-        return included
-    excluded = settings.groups_exclude.pattern.replace(",", r"\x2c")
-    return rf"(?!(?:{excluded})\Z)(?:{included})"
+def check_start(flow: Flow) -> None:
+    """Check a flow of a file as a start does; connect to no cluster, and load no policy.
+
+    Raises:
+        UserError: a start would be refused.
+    """
+    if has_properties_of_its_own(flow.values):
+        kept = {k: v for k, v in flow.values.items() if not k.startswith(POLICY_PREFIX)}
+        flow = replace(flow, values=kept)
+    properties = properties_of(flow)
+    check_settings(properties)
+    check_properties(properties, EVERYTHING)
 
 
 async def create_flow(

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from twinlog.kafka.client.configuration import Parsed, parse_config, resolve
 from twinlog.kafka.errors import UserError
+from twinlog.lifecycle.flow_creation import check_start
 from twinlog.mirror.config_providers import OWN_PROVIDERS
 from twinlog.mirror.legacy_mirror_maker import READ_NAMES, LegacyOptions, legacy_flow
 from twinlog.mirror.mirror_maker_file import (
@@ -159,6 +160,8 @@ def check_file(
     wrong = [finding for finding in findings if finding.wrong]
     problems = (*problems, *_query_problems(wrong, parsed.properties))
     checked = report(parsed, targets, unused, problems)
+    if not checked.errors:
+        checked = replace(checked, errors=_start_errors(flows))
     not_analysed = (str(finding) for finding in findings if not finding.wrong)
     return CheckedFlows(
         replace(checked, warnings=(*checked.warnings, *not_analysed)),
@@ -184,6 +187,19 @@ def check_queries(flows: Iterable[Flow], tell: Callable[[str], None]) -> tuple[s
     if wrong := [str(finding) for finding in findings if finding.wrong]:
         raise UserError("; ".join(wrong))
     return tuple(map(str, findings))
+
+
+def _start_errors(flows: Iterable[Flow]) -> tuple[str, ...]:
+    """Why a start would refuse flows without other errors: by the checks that it makes itself."""
+    errors: list[str] = []
+    for flow in flows:
+        if flow.heartbeats_only:
+            continue  # it is not stored
+        try:
+            check_start(flow)
+        except UserError as error:
+            errors.append(f"flow {flow.name}: {error}")
+    return tuple(errors)
 
 
 def _query_problems(
@@ -217,7 +233,7 @@ def check_flags(options: LegacyOptions, consumer: Path, producer: Path) -> Check
         flows=tuple(map(flow_row, flows)),
         lines=legacy.lines,
         warnings=tuple(f"{name} is not used by twinlog" for name in sorted(unused - READ_NAMES)),
-        errors=(*legacy.errors, *map(str, problems)),
+        errors=(*legacy.errors, *map(str, problems)) or _start_errors(flows),
     )
     clients = [(flow.source_alias, flow.source_client) for flow in flows]
     clients += [(flow.target_alias, flow.target.producer) for flow in flows]

@@ -53,7 +53,7 @@ from twinlog.sync.absent_acls import AbsentAcls, MirrorTexts
 from twinlog.sync.base import Host, Moved, Remark, ReportedSync, SyncContext
 from twinlog.sync.created_acls import carry_out
 from twinlog.sync.group_readings import group_offsets
-from twinlog.sync.group_rules import served
+from twinlog.sync.group_selection import named_groups
 from twinlog.sync.read_only import ReadOnly
 from twinlog.text import few
 
@@ -131,7 +131,8 @@ async def _groups(
     prefixes = tuple(acl.resource_name for acl in about if acl.pattern_type is PatternType.PREFIXED)
     topics_by_group: dict[str, frozenset[str]] = {}
     try:
-        for group in served((await list_groups(source)).values(), settings.groups_include):
+        groups = (await list_groups(source)).values()
+        for group in filter(named_groups(settings.groups_include), groups):
             if group.name in names or group.name.startswith(prefixes):
                 committed = await group_offsets(source, group)
                 if group_topics := frozenset(partition.topic for partition in committed) & topics:

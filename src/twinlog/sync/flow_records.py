@@ -52,6 +52,7 @@ from twinlog.store.topic_writer import ALL, Entry, append
 from twinlog.sync.base import METADATA, Host, MirrorContext, Moved, Sync, SyncContext, drop
 from twinlog.sync.flow_topics import FLOWS
 from twinlog.sync.group_readings import recreated_topics
+from twinlog.sync.group_selection import flow_groups
 from twinlog.sync.shared_checkpoints import lowered, shared_checkpoints
 from twinlog.sync.shared_translation import read_translation
 from twinlog.sync.stored_checkpoints import read_checkpoints
@@ -65,8 +66,6 @@ _CHUNK: Final = 1000
 """Records in one request."""
 _AT_ONCE: Final = 8
 """Groups that are read at the same time."""
-KINDS: Final = frozenset({"classic", "consumer"})
-"""Kinds of groups that commit offsets."""
 
 
 class BookkeepingTopics:
@@ -413,11 +412,8 @@ class Checkpoints(Sync[Positions | None]):
 
 async def _committed(source: KafkaCluster, flow: FlowRules) -> tuple[GroupsOffsets, int]:
     """What the groups of a flow have committed on its source, and how many cannot be read."""
-    groups = [
-        group.name
-        for group in (await list_groups(source)).values()
-        if group.kind in KINDS and flow.settings.selects_group(group.name)
-    ]
+    listed = (await list_groups(source)).values()
+    groups = [group.name for group in filter(flow_groups(flow.settings), listed)]
     limit, found = asyncio.Semaphore(_AT_ONCE), dict[str, dict[TopicPartition, Committed]]()
 
     async def read(group: str) -> None:

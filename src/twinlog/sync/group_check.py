@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, field
-from re import Pattern
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -13,6 +12,7 @@ from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.translation import Translation
 from twinlog.sync.group_memory import KnownGroups
 from twinlog.sync.group_readings import Bounds, GroupOffsets, compared_offsets, recreated_topics
+from twinlog.sync.group_selection import GroupFilter
 from twinlog.sync.repeated_commits import DEFAULT_REPEAT_S
 
 AT_ONCE: Final = 20
@@ -26,7 +26,7 @@ class GroupCheck:
 
     source: KafkaCluster
     mirror: str
-    include: Collection[Pattern[str]]
+    include: GroupFilter
     partitions: Mapping[TopicPartition, UUID]
     translation: Translation
     wanted: WantedTopics

@@ -15,9 +15,8 @@ group that is idle there.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
-from re import Pattern
 from typing import Final
 from uuid import UUID
 
@@ -67,8 +66,8 @@ from twinlog.sync.group_rules import (
     in_source_offsets,
     moved_by_others,
     remembered,
-    served,
 )
+from twinlog.sync.group_selection import GroupFilter, copied_groups
 from twinlog.sync.repeated_commits import DEFAULT_REPEAT_S, read_repeat_interval
 from twinlog.sync.shared_translation import read_translation
 from twinlog.sync.unlisted_groups import forget_unserved, note_deleted
@@ -127,7 +126,7 @@ class GroupSync(Sync[GroupDifference]):
         self,
         source: KafkaCluster,
         mirror: str,
-        include: Collection[Pattern[str]],
+        include: GroupFilter,
         partitions: Mapping[TopicPartition, UUID],
         *,
         quiet_s: float = 0.0,
@@ -141,7 +140,7 @@ class GroupSync(Sync[GroupDifference]):
         Args:
             source: the mirror's source.
             mirror: the mirror's name.
-            include: a group is served whose whole name matches one of these.
+            include: which groups are served.
             partitions: those that are MIRRORING, with the ids of the source's topics.
             quiet_s: how long a group must have been quiet on the destination.
             wanted: returns the topics that are still to be mirrored, called immediately before each
@@ -197,7 +196,7 @@ class GroupSync(Sync[GroupDifference]):
         check = GroupCheck(
             source=context.source,
             mirror=context.name,
-            include=context.settings.groups_include,
+            include=copied_groups(context.mirror, context.settings),
             partitions=partitions,
             translation=translation,
             wanted=lambda: _mirrored(context.latest(), context.name),
@@ -219,7 +218,7 @@ class GroupSync(Sync[GroupDifference]):
             memory=await self._memory(check.mirror),
             now_ms=now_ms,
             listed=source_groups,
-            served=served(source_groups.values(), check.include),
+            served=[group for group in source_groups.values() if check.include(group)],
         )
         if not difference.served or not check.partitions:
             return difference

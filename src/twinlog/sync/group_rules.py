@@ -48,14 +48,11 @@ the start late (tests/end_to_end/test_groups.py): on the destination the group g
 again. Brokers before 4.1 have no share groups to copy.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from re import Pattern
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import Final
 
-from twinlog.kafka.groups.offsets import NO_EPOCH, Committed, Group
+from twinlog.kafka.groups.offsets import NO_EPOCH, Committed
 from twinlog.kafka.types import TopicPartition
-from twinlog.mirror.reported_positions import is_position_group
 from twinlog.mirror.shared_partitions import SharedPlace
 from twinlog.mirror.translation import SAME, Translation
 from twinlog.store.group_records import (
@@ -65,11 +62,7 @@ from twinlog.store.group_records import (
     PartitionMemory,
     metadata_checksum,
 )
-from twinlog.sync.group_readings import SHARE, Log
-
-_KINDS: Final = frozenset({"classic", "consumer", SHARE})
-"""Kinds of groups whose offsets are copied. A streams group's (KIP-1071) are not: its state stores
-and repartition topics belong to them."""
+from twinlog.sync.group_readings import Log
 
 
 def partition_memories(
@@ -224,18 +217,6 @@ def in_destination_offsets(
         or copy.offset < at.offset
         or (partition in own and copy != at)
     }
-
-
-def served(groups: Iterable[Group], include: Collection[Pattern[str]]) -> list[Group]:
-    """The groups whose offsets are copied."""
-    return [group for group in groups if is_served(group, include)]
-
-
-def is_served(group: Group, include: Collection[Pattern[str]]) -> bool:
-    """Whether a group's offsets are copied."""
-    if group.kind not in _KINDS or is_position_group(group.name):
-        return False
-    return any(pattern.fullmatch(group.name) for pattern in include)
 
 
 def remembered(

@@ -64,7 +64,9 @@ class Coordinators(KafkaCluster):
         return SimpleNamespace(error_code=self._code, groups=[self.listed(node)])
 
     def listed(self, node: int) -> SimpleNamespace:
-        return SimpleNamespace(group_id=f"g{node}", group_state="Empty", group_type="classic")
+        return SimpleNamespace(
+            group_id=f"g{node}", group_state="Empty", group_type="classic", protocol_type="consumer"
+        )
 
     def lists(self, *, whole: bool = True) -> set[str]:
         async def run() -> set[str]:
@@ -108,7 +110,10 @@ def test_a_group_that_two_brokers_list_counts_with_its_members(states: tuple[str
 
     class Moved(Coordinators):
         def listed(self, node: int) -> SimpleNamespace:
-            return SimpleNamespace(group_id="g", group_state=states[node - 1], group_type=None)
+            state = states[node - 1]
+            return SimpleNamespace(
+                group_id="g", group_state=state, group_type=None, protocol_type="consumer"
+            )
 
     found = asyncio.run(list_groups(Moved((1, 2), (1, 2))))
     assert not found["g"].idle

@@ -23,6 +23,7 @@ from twinlog.store.group_log import Remembered
 from twinlog.store.group_records import JOINED, NO_OFFSET, GroupMemory, LastCheck, PartitionMemory
 from twinlog.sync import group_readings
 from twinlog.sync.group_readings import Bounds, Log
+from twinlog.sync.group_selection import named_groups
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 EMPTY = SourceLog(0, 0, 0)
@@ -80,7 +81,7 @@ class World:
             if partition not in translation.unknown
         }
         facts = group_facts(
-            *(SOURCE, DESTINATION, "m", [re.compile(include)], logs),
+            *(SOURCE, DESTINATION, "m", named_groups([re.compile(include)]), logs),
             stable=stable,
             translation=translation,
         )

@@ -65,6 +65,8 @@ class Group(NamedTuple):
     name: str
     state: str
     kind: str
+    protocol: str = PROTOCOL_TYPE
+    """Its protocol type: of a classic group what its clients have named, or nothing."""
 
     @property
     def idle(self) -> bool:
@@ -164,7 +166,12 @@ async def _list(cluster: KafkaCluster, node: int) -> list[Group]:
         check(response.error_code, "list the groups")
     # Before version 5 there were only classic groups.
     return [
-        Group(group.group_id, group.group_state, (group.group_type or CLASSIC).lower())
+        Group(
+            group.group_id,
+            group.group_state,
+            (group.group_type or CLASSIC).lower(),
+            group.protocol_type,
+        )
         for group in response.groups
     ]
 

@@ -60,9 +60,10 @@ from twinlog.operations.readiness.subject import Subject
 from twinlog.store.config_records import Wanted
 from twinlog.store.control_topics import LANES_GROUP
 from twinlog.store.topic_reader import Tail
-from twinlog.sync.flow_records import ALL_S, KINDS
+from twinlog.sync.flow_records import ALL_S
 from twinlog.sync.group_readings import group_offsets, in_shared, log_bounds
 from twinlog.sync.group_rules import in_source_offsets
+from twinlog.sync.group_selection import flow_groups
 from twinlog.sync.stored_checkpoints import StoredCheckpoints, read_checkpoints
 from twinlog.text import few
 
@@ -224,7 +225,7 @@ class FlowSurvey:
         if self.syncs_groups:
             facts, findings = await group_facts(
                 *(source, self._destination, subject.mirror.name),
-                *(subject.settings.groups_include, self._counted(mapped)),
+                *(flow_groups(self._flow.settings), self._counted(mapped)),
                 translation=subject.of_groups,
             )
             kinds = {
@@ -281,8 +282,9 @@ class FlowSurvey:
         failed: list[str] = []
         not_copied: list[Finding] = []
         incomplete = await not_listed(source)
+        selects = flow_groups(self._flow.settings)
         for group in sorted((await list_groups(source)).values()):
-            if group.kind not in KINDS or not self._flow.settings.selects_group(group.name):
+            if not selects(group):
                 continue
             try:
                 committed = _own(await committed_offsets(source, group.name))

@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from re import Pattern
 from typing import Final
 
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -46,11 +45,10 @@ from twinlog.sync.group_readings import (
 from twinlog.sync.group_rules import (
     due_offsets,
     in_source_offsets,
-    is_served,
     own_offsets,
     partition_memories,
-    served,
 )
+from twinlog.sync.group_selection import GroupFilter
 from twinlog.text import few
 
 AT_ONCE: Final = 20
@@ -68,7 +66,7 @@ async def group_facts(
     source: KafkaCluster,
     destination: KafkaCluster,
     mirror: str,
-    include: Collection[Pattern[str]],
+    include: GroupFilter,
     logs: Mapping[TopicPartition, SourceLog],
     *,
     stable: bool = False,
@@ -83,7 +81,7 @@ async def group_facts(
         source: the mirror's source.
         destination: the mirror's cluster.
         mirror: the mirror's name.
-        include: a group's offsets are copied whose whole name matches one of these.
+        include: the groups whose offsets are copied.
         logs: the source's logs, of the partitions to check.
         stable: only the groups whose offsets are copied; no offset on the source may be part of an
             open transaction, and all have to be readable.
@@ -107,7 +105,7 @@ async def group_facts(
     ]
     groups = [group for group in groups if not is_position_group(group.name)]
     if stable:
-        groups = served(groups, include)
+        groups = [group for group in groups if include(group)]
     destination_groups = await list_groups(destination)
     bounds = await log_bounds(destination, list(logs), translation)
     limit = asyncio.Semaphore(AT_ONCE)
@@ -131,7 +129,7 @@ async def group_facts(
             if stable:
                 raise Retriable(f"group {group.name}: {problem}")
             unreadable.append(_unreadable(f"offsets of {group.name}: {problem}"))
-        followed = is_served(group, include)
+        followed = include(group)
         untranslated &= logs.keys() | translation.unknown
         others = untranslated - unplaced.keys()
         if followed and (texts := not_translated(group.name, others, translation)):
@@ -220,7 +218,7 @@ async def not_listed(source: KafkaCluster) -> list[Finding]:
 
 
 async def uncommitted(
-    source: KafkaCluster, include: Collection[Pattern[str]], partitions: Collection[TopicPartition]
+    source: KafkaCluster, include: GroupFilter, partitions: Collection[TopicPartition]
 ) -> dict[str, frozenset[TopicPartition]]:
     """Partitions that a group's members read, and have committed nothing for, by group.
 
@@ -229,7 +227,7 @@ async def uncommitted(
 
     Args:
         source: the mirror's source.
-        include: a group's offsets are copied whose whole name matches one of these.
+        include: the groups whose offsets are copied.
         partitions: those to check.
 
     Raises:
@@ -251,7 +249,7 @@ async def uncommitted(
 
     source_groups = await list_groups(source)
     groups = [
-        group for group in served(sorted(source_groups.values()), include) if group.kind != SHARE
+        group for group in sorted(source_groups.values()) if include(group) and group.kind != SHARE
     ]
     answers = await asyncio.gather(*map(uncommitted_of, groups))
     return {group.name: missing for group, missing in zip(groups, answers, strict=True) if missing}

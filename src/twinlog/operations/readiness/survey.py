@@ -79,6 +79,7 @@ from twinlog.operations.readiness.sync_survey import bounded, compare_syncs, not
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.mirrors import MirrorStore
 from twinlog.sync.base import SyncContext
+from twinlog.sync.group_selection import named_groups
 from twinlog.sync.topics import not_mirrored
 from twinlog.sync.translated_offsets import list_translated_offsets
 
@@ -216,7 +217,7 @@ async def survey_live(
     try:
         async with bounded(part_s):
             if flow is None:
-                name, include = subject.mirror.name, subject.settings.groups_include
+                name, include = subject.mirror.name, named_groups(subject.settings.groups_include)
                 groups, unreadable = await group_facts(
                     *(source, destination, name, include, logs),
                     translation=subject.translation,

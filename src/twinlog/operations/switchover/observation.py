@@ -24,6 +24,7 @@ from twinlog.operations.switchover.silence import SourceEnd
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
+from twinlog.sync.group_selection import named_groups
 from twinlog.text import few
 
 
@@ -68,7 +69,7 @@ class Observation:
     async def group_facts(self, ends: Mapping[TopicPartition, int]) -> list[GroupFacts]:
         """The groups whose offsets are copied; no offset may be part of an open transaction."""
         logs = {partition: SourceLog(0, end, end) for partition, end in ends.items()}
-        include = self._subject.settings.groups_include
+        include = named_groups(self._subject.settings.groups_include)
         by_topic, _ = await group_facts(
             *(self._source, self._destination, self._subject.mirror.name, include, logs),
             stable=True,
@@ -102,7 +103,8 @@ class Observation:
             Retriable: it cannot be determined now, or offsets are part of an open transaction.
             ProtocolError, UserError: it cannot be determined.
         """
-        by_group = await uncommitted(self._source, self._subject.settings.groups_include, ends)
+        include = named_groups(self._subject.settings.groups_include)
+        by_group = await uncommitted(self._source, include, ends)
         partitions = sorted(set().union(*by_group.values()))
         starts = (
             await list_offsets(self._source, partitions, OffsetSpec.EARLIEST) if partitions else {}

@@ -60,6 +60,7 @@ from twinlog.operations.switchover.silence import Silence
 from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.mirrors import MirrorStore
 from twinlog.sync.group_offsets import GroupSync
+from twinlog.sync.group_selection import named_groups
 from twinlog.text import SHOWN, few
 
 log = logging.getLogger(__name__)
@@ -259,7 +260,7 @@ class _Switchover:
         self._course.done(Step.LAG, f"{len(ends)} partition(s) end at the source's offsets")
 
     async def groups(self, ends: Mapping[TopicPartition, int]) -> None:
-        include = self._subject.settings.groups_include
+        include = named_groups(self._subject.settings.groups_include)
         mirrored = {topic.topic: topic.topic_id for topic in self._subject.topics}
         topic_ids = {partition: mirrored[partition.topic] for partition in ends}
         served: set[str] = set()
