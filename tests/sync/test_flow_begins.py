@@ -125,10 +125,12 @@ def test_a_topic_that_one_broker_leaves_out_is_not_new(monkeypatch: pytest.Monke
     source.others = [named("t2", 2), named("t1", 1, 3)]
     source.ends = end("t1", 0, 7) | end("t2", 0, 5)
     assert source.find("t1") == {}, "it has more partitions than the flow is to have"
+    assert source.begins.incomplete == {"m"}
     source.add("t1")
     source.topics = {"t1": named("t1", 1, 3), "t2": named("t2", 2)}
     source.others = []
     assert source.find("t2") == {"t2": (5,)}, "t1 has no more than one partition in the flow"
+    assert source.begins.incomplete == {"m"}, "where t1 begins is not known yet"
     (topic,) = source.records
     assert grown(topic, 3) == (), "these partitions were there"
 
@@ -139,11 +141,13 @@ def test_nothing_is_new_before_all_brokers_have_answered(monkeypatch: pytest.Mon
     source.ends = end("t1", 0, 7) | end("t2", 0, 5) | end("t3", 0, 4)
     source.silent = True
     assert source.find("t1") == {}
+    assert source.begins.incomplete == {"m"}
     source.add("t1")
     assert grown(source.records[0], 2) == ()
     source.topics["t2"] = named("t2", 2)
     source.silent = False
     assert source.find("t2") == {"t1": (7,), "t2": (5,)}
+    assert source.begins.incomplete == set()
     source.topics["t3"] = named("t3", 3)
     source.silent = True
     assert source.find("t3") == {"t3": (0,)}, "that it is new is known already"
@@ -217,8 +221,10 @@ def test_topics_without_offsets_get_them(monkeypatch: pytest.MonkeyPatch) -> Non
     source.add("t1", 7, -1)
     source.add("t2", 1, -1, -1)
     assert source.find() == {"t1": (7, -1), "t2": (1, -1, -1)}
+    assert source.begins.incomplete == {"m"}
     source.ends |= end("t1", 1, 8) | end("t2", 1, 9) | end("t2", 2, 0)
     assert source.find() == {"t1": (7, 8), "t2": (1, 9, 0)}
+    assert source.begins.incomplete == set()
 
 
 def test_other_flows_begin_at_log_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,6 +233,7 @@ def test_other_flows_begin_at_log_starts(monkeypatch: pytest.MonkeyPatch) -> Non
     source.add("t1")
     assert source.find() == {}
     assert source.looks == []
+    assert source.begins.incomplete == set()
 
 
 def test_added_partitions_are_new_if_fewer_were_there() -> None:

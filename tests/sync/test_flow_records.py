@@ -352,6 +352,25 @@ def test_a_group_has_the_lowest_place_in_a_shared_topic(
     assert synced == ({T, U, v} if both else {T, v}), "each names one topic of the source"
 
 
+def test_an_active_group_is_raised_after_five_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: by the interval of its own sync, and not longer than five minutes.
+
+    It does not depend on what else the flow does, and how often.
+    """
+    for interval, quiet_s in ((60, 300.0), (6, 60.0), (600, 300.0)):
+        flow = Flow(monkeypatch, {"t": "a.t"})
+        flow.settings["sync.group.offsets.interval.seconds"] = str(interval)
+        flow.maps, flow.settled, flow.ends = {T: runs((0, 0, 10))}, frozenset({T}), {T: 10}
+        flow.committed = {T: Committed(9)}
+        remote = TopicPartition("a.t", 0)
+        flow.copies = {remote: Committed(2, "", 3)}
+        begin = flow.now
+        while not flow.check():
+            assert flow.now - begin < 1000
+        assert flow.now - begin == 30 + quiet_s
+        assert flow.copies[remote].offset == 9
+
+
 def test_a_group_without_an_offset_in_one_of_them_has_none(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

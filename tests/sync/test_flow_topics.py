@@ -19,7 +19,7 @@ from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.lifecycle.flow_topics import FlowClusters
 from twinlog.mirror.flow import flow_properties
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.settings import REFRESH
+from twinlog.mirror.settings import REFRESH, check_settings
 from twinlog.mirror.states import State
 from twinlog.mirror.topic_configs import ConfigOrigin, SourceConfig
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, key_of
@@ -142,6 +142,31 @@ def test_a_broker_that_does_not_answer_keeps_the_search_going(flow: Flow) -> Non
         assert flow.new(SEARCH_S) == set()
     flow.ids["t2"] = UUID(int=2)
     assert flow.new() == {"t2"}
+
+
+def test_the_interval_begins_when_nothing_is_left_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: the next refresh looks again after a find, and while it is unknown where to begin."""
+    passes = {"refresh.topics.enabled": "true", "twinlog.data.loss": "continue"}
+    flow = Flow(monkeypatch, **passes)
+
+    def interval() -> float:
+        return flow.sync.interval_s(flow.mirror)
+
+    flow.ids = {"t1": UUID(int=1)}
+    assert flow.new() == {"t1"}
+    assert interval() == 0, "an answer may have shown a part of the topics"
+    flow.add("t1")
+    assert flow.new() == set()
+    assert interval() == 600
+    flow.ids["t1"] = UUID(int=9)
+    assert flow.new() == set()
+    assert interval() == 0, "a recreated topic is removed, and then added"
+    flow.ids["t1"] = UUID(int=1)
+    flow.new()
+    flow.sync._begins.incomplete.add("m")
+    assert interval() == 0
+    flow.sync._begins.incomplete.clear()
+    assert interval() == 600
 
 
 def test_a_flow_without_topics_looks_again(flow: Flow) -> None:
@@ -449,7 +474,7 @@ def test_the_copy_of_a_recreated_topic_keeps_its_configurations(
 
 
 def test_what_never_happens_does_not_set_the_pace() -> None:
-    """Goal: one refresh serves all that is in use, at the shortest of their intervals."""
+    """Goal: a refresh comes at the shortest interval of what is in use, once a day at least."""
     never = {
         "enabled": "true",
         "refresh.topics.interval.seconds": "-5",
@@ -463,3 +488,7 @@ def test_what_never_happens_does_not_set_the_pace() -> None:
     all_off = never | {"sync.topic.configs.interval.seconds": "-1"}
     properties = stored_properties({"bootstrap.servers": "a:1"}, all_off, "a", "b")
     assert properties[REFRESH] == "600000", "new partitions are copied all the same"
+    rare = never | {"sync.topic.configs.interval.seconds": "604800"}
+    properties = stored_properties({"bootstrap.servers": "a:1"}, rare, "a", "b")
+    check_settings(properties)
+    assert properties[REFRESH] == "86400000"

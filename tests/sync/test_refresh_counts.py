@@ -56,7 +56,7 @@ def test_a_mirror_assigned_after_the_first_look_is_refreshed_at_once(
     refresher = idle_refresher()
     refreshed = asyncio.Event()
 
-    async def note(_name: str) -> None:
+    async def note(_name: str, _now: float) -> None:
         refreshed.set()
 
     monkeypatch.setattr(refresher, "_refresh", note)
@@ -80,7 +80,7 @@ def test_a_mirror_is_refreshed_when_a_refresh_has_come_to_its_end(
     refresher = idle_refresher()
     errors: list[Exception | None] = [Retriable("no answer"), UserError("refused"), None]
 
-    async def end(_name: str) -> None:
+    async def end(_name: str, _now: float) -> None:
         if (error := errors.pop(0)) is not None:
             raise error
 
@@ -138,7 +138,7 @@ def test_a_refresh_without_an_answer_about_topics_does_not_count(
         async def apply(self, _context: SyncContext, _difference: int) -> int:
             return 0
 
-    async def one_sync(_name: str) -> None:
+    async def one_sync(_name: str, _now: float) -> None:
         await refresher._run(Unanswered(), sync_context(None, None, None))
 
     monkeypatch.setattr(refresher, "_refresh", one_sync)

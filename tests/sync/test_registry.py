@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from twinlog.kafka.errors import Retriable, UserError
+from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.store.config_records import Mirror, MirrorTopic, key_of
 from twinlog.store.snapshot import Snapshot
 from twinlog.sync import refresh
@@ -19,6 +20,7 @@ from twinlog.sync.flow_records import Heartbeats
 from twinlog.sync.read_only import ReadOnly
 from twinlog.sync.refresh import Refresher
 from twinlog.sync.registry import METRICS, REGISTRY, create_syncs
+from twinlog.sync.repeated_commits import DEFAULT_REPEAT_S
 
 ID, OTHER = UUID(int=1), UUID(int=2)
 SAME = MirrorTopic(mirror="m", topic="same", topic_id=ID, partitions=1, destination_topic_id=ID)
@@ -72,6 +74,20 @@ class Fake(Sync[str]):
         return 3
 
 
+class Rare(Fake):
+    """It runs each ten minutes; a run fails, by an error or in part, if `failing`."""
+
+    failing = False
+
+    def interval_s(self, mirror: Mirror) -> float:
+        assert mirror.name == "m"
+        return 600.0
+
+    async def apply(self, context: SyncContext, difference: str) -> int:
+        await super().apply(context, difference)
+        return int(self.failing)
+
+
 class Cluster:
     """A cluster with these ids of topics."""
 
@@ -116,7 +132,7 @@ def test_a_failure_stops_no_other_sync(
     one, _ = refresher(monkeypatch, source, destination, mirror)
     good, idle = Fake(), Fake(concerns=False)
     one._syncs = (Fake(Retriable("refused")), Fake(ZeroDivisionError("bug")), idle, good)
-    asyncio.run(one._refresh("m"))
+    asyncio.run(one._refresh("m", 0.0))
     [(context, difference)] = good.applied
     assert difference == "difference"
     assert [topic.topic for topic in context.same] == ["same"], "neither was recreated"
@@ -134,5 +150,87 @@ def test_no_sync_runs_for_an_unknown_mirror_kind(monkeypatch: pytest.MonkeyPatch
     good = Fake()
     one._syncs = (good,)
     with pytest.raises(UserError, match=r"mirror\.kind=later"):
-        asyncio.run(one._refresh("m"))
+        asyncio.run(one._refresh("m", 0.0))
     assert (good.applied, connected) == ([], [])
+
+
+def test_a_sync_runs_at_its_own_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: not at each refresh; again at the next one after a failure, and where all is new."""
+    mirror = Mirror(name="m", source={}, source_cluster_id="s")
+    cluster = Cluster(same=ID, recreated=ID, copied=ID)
+    one, _ = refresher(monkeypatch, cluster, cluster, mirror)
+
+    each, rare, broken = Fake(), Rare(), Rare(Retriable("refused"))
+    one._syncs = (each, rare, broken)
+
+    def runs(*times: float) -> list[float]:
+        """Refresh at these times; return those at which `rare` has run."""
+        result = []
+        for now in times:
+            count = len(rare.applied)
+            asyncio.run(one._refresh("m", now))
+            result += [now] * (len(rare.applied) - count)
+        return result
+
+    assert runs(0, 60, 599, 600, 661, 1199, 1200) == [0, 600, 1200]
+    assert len(each.applied) == 7
+    assert one.errors["m", "FakeSyncError"] == 7 * 3 + 7, "what has failed is run again"
+    rare.failing = True
+    assert runs(1800, 1860) == [1800, 1860]
+    rare.failing = False
+    assert runs(1920, 1980) == [1920]
+    asyncio.run(one.on_assigned({0}))
+    assert runs(2040, 2100) == [2040], "another node may have had the mirror"
+    changed = replace(mirror, source={"mirror.partitions.max": "9"})
+    one._store = refresher(monkeypatch, cluster, cluster, changed)[0]._store
+    assert runs(2160, 2220) == [2160], "its settings have changed"
+
+
+def test_all_is_due_for_a_mirror_without_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: one that was deleted and created again does not wait for the former one's intervals."""
+    mirror = Mirror(name="m", source={}, source_cluster_id="s")
+    cluster = Cluster()
+    one, _ = refresher(monkeypatch, cluster, cluster, mirror)
+    snapshot = Snapshot({key_of(mirror): mirror})
+
+    async def read() -> Snapshot:
+        return snapshot
+
+    store: Any = SimpleNamespace(snapshot=read)
+    one._store = store
+    rare = Rare()
+    one._syncs = (rare,)
+    for now in (0.0, 60.0):
+        asyncio.run(one._refresh("m", now))
+    assert len(rare.applied) == 2
+
+
+def test_syncs_of_flows_have_the_intervals_of_their_settings() -> None:
+    """Goal: as MirrorMaker 2's schedules. Offsets are not committed later than they expire."""
+    nobody: Any = None
+    names = {
+        "topics of a flow": "refresh.topics",
+        "configurations of a flow": "sync.topic.configs",
+        "ACLs of a flow": "sync.topic.acls",
+        "checkpoints": "emit.checkpoints",
+        "group offsets": "sync.group.offsets",
+    }
+    seconds = {name: 100 + number for number, name in enumerate(names.values())}
+    values = {f"{name}.interval.seconds": str(number) for name, number in seconds.items()}
+    mirror = flow({"enabled": "true", "sync.group.offsets.enabled": "true", **values})
+    syncs = {sync.name: sync for sync in create_syncs(Host(nobody, nobody))}
+    intervals = {name: sync.interval_s(mirror) for name, sync in syncs.items()}
+    own = {name: float(seconds[setting]) for name, setting in names.items()}
+    assert intervals == dict.fromkeys(syncs, 0.0) | own
+    assert set(intervals.values()) > {0.0}
+    once = flow({"enabled": "true", "refresh.topics.enabled": "false"})
+    assert syncs["topics of a flow"].interval_s(once) == 0
+    rare = flow({"enabled": "true", "sync.group.offsets.interval.seconds": "604800"})
+    assert syncs["group offsets"].interval_s(rare) == DEFAULT_REPEAT_S
+    exact = Mirror(name="m", source={}, source_cluster_id="s")
+    assert syncs["group offsets"].interval_s(exact) == 0
+
+
+def flow(values: dict[str, str]) -> Mirror:
+    source = stored_properties({"bootstrap.servers": "a:1"}, values, "a", "b")
+    return Mirror(name="a-to-b", source=source, source_cluster_id="a")

@@ -136,7 +136,7 @@ def stored_properties(
         intervals.append(settings.sync_group_offsets_interval_seconds)
     if reports_positions(properties):
         intervals.append(settings.twinlog_source_offsets_interval_seconds)
-    # One refresh serves all that follows the topics: the shortest interval of those in use.
+    # A refresh runs what is due; so the shortest interval of those in use is a refresh's.
     refresh_ms = min(min(intervals, default=_REFRESH_S) * 1000, MAX_REFRESH_MS)
     return {**client, REFRESH: str(refresh_ms), GROUPS: _NO_GROUPS, **properties}
 

@@ -97,6 +97,15 @@ class Sync(ABC, Generic[D]):
         del settings, topics
         return True
 
+    def interval_s(self, mirror: Mirror) -> float:
+        """Seconds between two runs for a mirror; 0: each refresh runs it.
+
+        Raises:
+            UserError: the mirror's settings are malformed.
+        """
+        del mirror
+        return 0.0
+
     def forget(self, moved: Moved) -> None:
         """Drop what is remembered of mirrors that another node may have served meanwhile.
 

@@ -8,8 +8,8 @@ clusters' ACLs apart. They hold for flows too:
 - a denial that would stop nodes is not copied, and neither is an ALLOW that it limits;
 - ACLs of a remote topic whose flow is paused or removed are left as they are.
 
-An ACL is copied when its topic is in the flow. FlowTopics runs before, so this is the refresh that
-creates the remote topic.
+An ACL is copied when its topic is in the flow. FlowTopics runs before, so this may be the refresh
+that creates the remote topic, else the next one at `sync.topic.acls.interval.seconds`.
 
 Which ACLs the source's own mirrors have made is not asked here, so the source's principal needs no
 right to read `__mirror_config`: a flow copies no topic that came from its target, so none of the
@@ -25,9 +25,9 @@ from typing import Final, NamedTuple
 from twinlog.kafka.acls import Acl, AclChanges, AclRule, ResourceType, acl_changes, nodes_among
 from twinlog.kafka.requests.acls import acls_of_any_broker, describe_acls
 from twinlog.mirror.acl_scope import AclScope, Choice, choose_all
-from twinlog.mirror.flow import FlowRules, flow_of
+from twinlog.mirror.flow import FlowRules, flow_of, flow_settings_of
 from twinlog.mirror.remote_acls import remote_acls
-from twinlog.store.config_records import MadeFor, Wanted
+from twinlog.store.config_records import MadeFor, Mirror, Wanted
 from twinlog.store.control_topics import STATE_TOPIC
 from twinlog.store.snapshot import Snapshot
 from twinlog.sync.absent_acls import AbsentAcls, MirrorTexts
@@ -66,6 +66,10 @@ class FlowAcls(Sync[RemoteAcls | NoAuthorizer | None]):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._texts = MirrorTexts()
         self._absent = AbsentAcls(self._texts, clock)
+
+    def interval_s(self, mirror: Mirror) -> float:
+        """`sync.topic.acls.interval.seconds`; a negative one is never (`compare`)."""
+        return flow_settings_of(mirror.source).sync_topic_acls_interval_seconds
 
     def forget(self, moved: Moved) -> None:
         """Begin anew to conclude that an ACL is absent."""

@@ -78,6 +78,8 @@ class FlowBegins:
     def __init__(self) -> None:
         self._looks: dict[str, _Look] = {}  # by flow
         self._topics: dict[str, set[str]] = {}  # by flow, the topics that it had
+        self.incomplete: set[str] = set()
+        """Flows of which the last search has left something unknown."""
 
     def forget(self, moved: Moved) -> None:
         """Look again: another node may have served these flows meanwhile."""
@@ -98,8 +100,10 @@ class FlowBegins:
             lack it. There is none where a broker does not answer, and if the flow does not begin
             at the end.
         """
+        self.incomplete.discard(context.name)
         if settings.consumer_auto_offset_reset != _LATEST:
             return {}
+        self.incomplete.add(context.name)
         look = self._last_look(context, settings)
         created = {} if look is None else _created(new, look.topics)
         asked = {
@@ -115,7 +119,10 @@ class FlowBegins:
             else:
                 known = await known_topics(context.source, asked) if asked else {}
             shown = {name: one for name, one in asked.items() if one.is_shown(known.get(name))}
-            return created | await _with_ends(context, shown)
+            found = await _with_ends(context, shown)
+            if all(_UNKNOWN not in found.get(name, (_UNKNOWN,)) for name in asked):
+                self.incomplete.discard(context.name)
+            return created | found
         except TwinlogError as error:
             log.warning("flow %s: where its topics begin is not known now: %s", context.name, error)
             return created

@@ -36,7 +36,7 @@ from twinlog.kafka.groups.offsets import Committed, committed_offsets, list_grou
 from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
 from twinlog.kafka.requests.topics import NewTopic, create_topics
 from twinlog.kafka.types import TopicPartition
-from twinlog.mirror.flow import FlowRules, flow_of
+from twinlog.mirror.flow import FlowRules, flow_of, flow_settings_of
 from twinlog.mirror.mm2_records import (
     Checkpoint,
     Heartbeat,
@@ -211,6 +211,10 @@ class Checkpoints(Sync[Positions | None]):
         self._written: dict[str, dict[tuple[str, bytes], bytes]] = {}  # by flow, topic and key
         self._stored: dict[str, CheckpointByKey] = {}  # by flow, if they were needed
         self._all_due: dict[str, float] = {}
+
+    def interval_s(self, mirror: Mirror) -> float:
+        """`emit.checkpoints.interval.seconds`; a negative one is never (`compare`)."""
+        return flow_settings_of(mirror.source).emit_checkpoints_interval_seconds
 
     def forget(self, moved: Moved) -> None:
         """Write all again: another node may have written other ones meanwhile."""

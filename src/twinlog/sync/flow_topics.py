@@ -33,7 +33,7 @@ from twinlog.lifecycle.flow_topics import (
 from twinlog.lifecycle.source_configs import broker_reports, source_configs
 from twinlog.mirror.copied_configs import agreed_changes, remote_changes, shortened
 from twinlog.mirror.copied_topics import copied_topics
-from twinlog.mirror.flow import FlowRules, flow_of
+from twinlog.mirror.flow import FlowRules, flow_of, flow_settings_of
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.record_losses import RecordLoss
 from twinlog.mirror.settings import FLOW_KINDS
@@ -43,7 +43,7 @@ from twinlog.mirror.topic_configs import (
     settled_changes,
     unsettled,
 )
-from twinlog.store.config_records import MirrorTopic, Wanted
+from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.store.snapshot import shared_topics
 from twinlog.store.status_records import PartitionStatus
 from twinlog.sync.absent_acls import MirrorTexts
@@ -111,11 +111,25 @@ class FlowTopics(Sync[FlowChanges]):
         self._complete: set[str] = set()  # flows that have all topics that the source had
         self._since: dict[str, float] = {}  # by flow: since when checks find no new topic
         self._begins = FlowBegins()
+        self._unfinished: set[str] = set()  # flows whose last look has found something to do
 
     @classmethod
     def create(cls, host: Host) -> "FlowTopics":
         """The sync of one node."""
         return cls(failed=host.failed)
+
+    def interval_s(self, mirror: Mirror) -> float:
+        """`refresh.topics.interval.seconds`, once a look has found nothing to do.
+
+        Until then each refresh looks again: a broker that has just started shows a part of the
+        topics, and a recreated topic is added after it was removed. So do flows that look once,
+        also when they have all: a topic may get partitions.
+        """
+        settings = flow_settings_of(mirror.source)
+        unfinished = self._unfinished | self._begins.incomplete
+        if mirror.name in unfinished or not settings.refreshes_topics:
+            return 0
+        return settings.refresh_topics_interval_seconds
 
     def forget(self, moved: Moved) -> None:
         """Look for topics again."""
@@ -155,6 +169,9 @@ class FlowTopics(Sync[FlowChanges]):
             and topic.topic in there
             and is_another(topic.topic_id, there[topic.topic].topic_id)
         ]
+        self._unfinished.discard(context.name)
+        if recreated or new or grown:
+            self._unfinished.add(context.name)
         if recreated or new or not topics:
             self._complete.discard(context.name)
             self._since.pop(context.name, None)
@@ -329,6 +346,10 @@ class FlowConfigs(Sync[RemoteConfigs]):
     def __init__(self) -> None:
         self._texts = MirrorTexts()
         self._unsettled = UnsettledConfigs()
+
+    def interval_s(self, mirror: Mirror) -> float:
+        """`sync.topic.configs.interval.seconds`; a negative one is never (`compare`)."""
+        return flow_settings_of(mirror.source).sync_topic_configs_interval_seconds
 
     def forget(self, moved: Moved) -> None:
         """Let brokers disagree for a while again before it is logged."""

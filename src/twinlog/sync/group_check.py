@@ -17,7 +17,19 @@ from twinlog.sync.repeated_commits import DEFAULT_REPEAT_S
 
 AT_ONCE: Final = 20
 """Groups that are served concurrently."""
+_QUIET_CHECKS: Final = 10
+_MAX_QUIET_S: Final = 300.0
+
 WantedTopics = Callable[[], Container[str]]
+
+
+def quiet_time(interval_s: float) -> float:
+    """How long a group must have been quiet on the destination, if it is checked at this interval.
+
+    A consumer that restarts has a member again within five minutes. If checks are further apart,
+    the next one decides: what has moved in between shows in the offsets.
+    """
+    return min(_QUIET_CHECKS * interval_s, _MAX_QUIET_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ from twinlog.kafka.groups.offsets import (
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.states import State
 from twinlog.mirror.translation import SAME, Translation
-from twinlog.store.config_records import Wanted
+from twinlog.store.config_records import Mirror, Wanted
 from twinlog.store.group_log import create_groups_topic, read_groups, write_groups
 from twinlog.store.group_records import GroupMemory, LastCheck
 from twinlog.store.snapshot import Snapshot
@@ -47,6 +47,7 @@ from twinlog.sync.group_check import (
     GroupCheck,
     GroupDifference,
     WantedTopics,
+    quiet_time,
     without_recreated,
 )
 from twinlog.sync.group_memory import KnownGroups
@@ -67,7 +68,7 @@ from twinlog.sync.group_rules import (
     moved_by_others,
     remembered,
 )
-from twinlog.sync.group_selection import GroupFilter, copied_groups
+from twinlog.sync.group_selection import GroupFilter, check_interval_s, copied_groups
 from twinlog.sync.repeated_commits import DEFAULT_REPEAT_S, read_repeat_interval
 from twinlog.sync.shared_translation import read_translation
 from twinlog.sync.unlisted_groups import forget_unserved, note_deleted
@@ -75,8 +76,6 @@ from twinlog.text import few
 
 log = logging.getLogger(__name__)
 
-QUIET_CHECKS: Final = 10
-"""Refresh intervals for which a group must have been quiet on the destination."""
 MAX_NAMED: Final = 1000
 """Failed groups that the record of a check names at most."""
 _ACTIVE: Final = frozenset(
@@ -117,6 +116,10 @@ class GroupSync(Sync[GroupDifference]):
     def create(cls, host: Host) -> "GroupSync":
         """The sync of one node."""
         return cls(host.destination)
+
+    def interval_s(self, mirror: Mirror) -> float:
+        """Of a flow, `sync.group.offsets.interval.seconds`, unless commits are repeated before."""
+        return min(check_interval_s(mirror), self._repeat_s or DEFAULT_REPEAT_S)
 
     def forget(self, moved: Moved) -> None:
         """Drop the memory, to be read again: another node may have served the mirrors meanwhile."""
@@ -193,6 +196,7 @@ class GroupSync(Sync[GroupDifference]):
             for key in following - translation.unknown
             if key.topic in topic_ids
         }
+        interval_s = max(self.interval_s(context.mirror), context.settings.refresh_interval)
         check = GroupCheck(
             source=context.source,
             mirror=context.name,
@@ -200,7 +204,7 @@ class GroupSync(Sync[GroupDifference]):
             partitions=partitions,
             translation=translation,
             wanted=lambda: _mirrored(context.latest(), context.name),
-            quiet_s=QUIET_CHECKS * context.settings.refresh_interval,
+            quiet_s=quiet_time(interval_s),
             topic_ids=topic_ids,
         )
         return await self._compare(check)

@@ -1,4 +1,4 @@
-"""Which groups' offsets are copied: one rule for exact mirrors, one for flows.
+"""Which groups' offsets are copied, and how often: rules for exact mirrors, and for flows.
 
     mirror   by name                                       kinds of groups
     -------  --------------------------------------------  -------------------------------------
@@ -68,3 +68,14 @@ def copied_groups(mirror: Mirror, settings: MirrorSettings) -> GroupFilter:
         return named_groups(settings.groups_include)
     flow = flow_settings_of(mirror.source)
     return flow_groups(flow) if flow.syncs_group_offsets else lambda _: False
+
+
+def check_interval_s(mirror: Mirror) -> float:
+    """Seconds between two checks of these groups, by a flow's settings; 0: each refresh has one.
+
+    Raises:
+        UserError: a flow's settings are malformed.
+    """
+    if mirror.kind not in FLOW_KINDS:
+        return 0.0
+    return flow_settings_of(mirror.source).sync_group_offsets_interval_seconds

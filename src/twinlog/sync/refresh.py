@@ -3,6 +3,10 @@
 registry.py has the list of what follows, in order. A refresh reads the metadata of the mirror's
 topics on both sides, and then runs one sync after another.
 
+Syncs of flows have intervals of their own (`Sync.interval_s`), and the shortest is the refresh's.
+One that has failed is run again by the next refresh. All of them are due for a mirror that has no
+topic yet, whose settings have changed, or that was assigned to this node just now.
+
 The node that owns the mirror's partition of `__mirror_config` does this; a group like the lanes'
 assigns these partitions. A failure is counted, logged and retried at the next refresh; the other
 syncs go on.
@@ -13,7 +17,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from twinlog.engines.kinds import kind_named
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -26,7 +30,7 @@ from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.store.control_topics import CONFIG_TOPIC, partition_count
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
-from twinlog.sync.base import METADATA, Host, Sync, SyncContext, is_mirrored, run_sync
+from twinlog.sync.base import METADATA, Host, Sync, SyncContext, drop, is_mirrored, run_sync
 from twinlog.sync.registry import create_syncs
 
 log = logging.getLogger(__name__)
@@ -50,6 +54,7 @@ class Refresher:
         self._store = store
         self._latest = latest
         self._looked: dict[str, float] = {}
+        self._runs: dict[str, _Runs] = {}
         self._ends: dict[str, TwinlogError | None] = {}  # of each mirror's last refresh
         self._unanswered: set[str] = set()  # mirrors whose set of topics it could not read
         self._config_partitions: set[int] = set()
@@ -66,6 +71,7 @@ class Refresher:
             count = self._partitions  # 0: no mirror was served yet
             return not count or config_partition(mirror, count) in partitions
 
+        drop(moved, self._runs)
         for sync in self._syncs:
             sync.forget(moved)
 
@@ -119,7 +125,7 @@ class Refresher:
             if not await self._is_ours(name):
                 return
             self._unanswered.discard(name)
-            await self._refresh(name)
+            await self._refresh(name, now)
             unanswered = name in self._unanswered
             self._ends[name] = _NOT_YET if unanswered else None
         except TwinlogError as error:
@@ -144,11 +150,15 @@ class Refresher:
             return False
         return config_partition(name, self._partitions) in self._config_partitions
 
-    async def _refresh(self, name: str) -> None:
+    async def _refresh(self, name: str, now: float) -> None:
         snapshot = await self._store.snapshot()
         mirror = snapshot.mirrors.get(name)
         if mirror is None:
             return
+        runs = self._runs.get(name)
+        # Without a topic: it may have been deleted and created again since.
+        if runs is None or runs.mirror != mirror or not snapshot.topics_of(name):
+            runs = self._runs[name] = _Runs(mirror, {})
         # Paused and removed topics are left as they are (KIP-1279, "Pause Topics").
         topics = [topic for topic in snapshot.topics_of(name) if topic.wanted is Wanted.MIRRORING]
         settings = parse_settings(mirror.source)
@@ -175,11 +185,17 @@ class Refresher:
             )
             for sync in self._syncs:
                 serves = sync.needs_source and sync.serves(mirror.kind)
-                if serves and sync.concerns(settings, topics):
-                    await self._run(sync, context)
+                if not serves or not sync.concerns(settings, topics):
+                    continue
+                if runs.is_due(sync, now) and await self._run(sync, context):
+                    runs.last[sync] = now
 
-    async def _run(self, sync: Sync[Any], context: SyncContext) -> None:
-        """Run one sync; count and log its failure, so that the others go on."""
+    async def _run(self, sync: Sync[Any], context: SyncContext) -> bool:
+        """Run one sync; count and log its failure, so that the others go on.
+
+        Returns:
+            Whether nothing of it has failed.
+        """
         try:
             failures = await run_sync(sync, context)
             # Not before: what is counted meanwhile (`Host.failed`) would be overwritten.
@@ -192,9 +208,23 @@ class Refresher:
         except Exception:
             self.errors[context.name, sync.metric] += 1
             log.exception("mirror %s, %s", context.name, sync.metric)
+        else:
+            return not failures
+        return False
 
     def _failed(self, mirror: str, metric: str, count: int) -> None:
         self.errors[mirror, metric] += count
+
+
+class _Runs(NamedTuple):
+    """When syncs were last run for a mirror, without a failure."""
+
+    mirror: Mirror
+    last: dict[Sync[Any], float]
+
+    def is_due(self, sync: Sync[Any], now: float) -> bool:
+        """Whether a sync's interval has passed."""
+        return sync not in self.last or now >= self.last[sync] + sync.interval_s(self.mirror)
 
 
 def _interval(mirror: Mirror) -> float:

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -351,6 +352,10 @@ def test_times_of_a_clock_that_is_ahead_do_not_make_anything_recent(
         ahead = [one.text for one in findings if "ahead of this machine's clock" in one.text]
         assert bool(ahead) is (age_s is None)
         assert bool(findings) is (age_s is None or age_s > 3600)
+    settings = replace(flow._flow.settings, emit_checkpoints_interval_seconds=1800)
+    flow._flow = flow._flow._replace(settings=settings)
+    _, findings = asyncio.run(flow._last_checkpoint(expected=True))
+    assert bool(findings) is (age_s is None), "at the flow's interval for checkpoints"
 
 
 class HeartbeatsTail:

@@ -481,7 +481,11 @@ class FlowSurvey:
         age = _age_ms(stored.times_ms)
         if age is None:
             return None, [Finding(Reason.CHECKPOINT, f"checkpoints: {_AHEAD}")]
-        due_s = ALL_S + LATE * self._subject.settings.refresh_interval
+        interval_s = max(
+            self._flow.settings.emit_checkpoints_interval_seconds,
+            self._subject.settings.refresh_interval,
+        )
+        due_s = ALL_S + LATE * interval_s
         if not expected or age <= due_s * 1000:
             return age, []
         text = (
