@@ -60,7 +60,11 @@ async def test_a_read_committed_fetch_ends_at_the_last_stable_offset(bench: Benc
     assert [h.is_control for h in headers if h.num_records][-1]
     assert [txn.first_offset for txn in found.aborted] == [3]
     assert found.aborted[0].producer_id in {h.producer_id for h in headers}
-    assert (await committed(bench, key, 7)).aborted == ()
+    within = await committed(bench, key, 5)
+    assert [txn.first_offset for txn in within.aborted] == [3]
+    assert [h.base_offset for h in batches(within.records)] == [3, 6]
+    behind = await committed(bench, key, 7)
+    assert (behind.aborted, len(behind.records)) == ((), 0)
 
 
 @behaviour

@@ -411,11 +411,17 @@ class ModelDestination(_Client):
         return await self._read(partitions, partition_max_bytes, committed=False)
 
     async def read_alone(
-        self, partition: TopicPartition, offset: int, *, max_wait_ms: int, partition_max_bytes: int
+        self,
+        partition: TopicPartition,
+        offset: int,
+        *,
+        max_wait_ms: int,
+        partition_max_bytes: int,
+        committed: bool = False,
     ) -> ReadAlone:
-        """Fetch one partition without a session, read_uncommitted, without waiting for data."""
+        """Fetch one partition without a session, without waiting for data."""
         del max_wait_ms
-        found = await self._read({partition: offset}, partition_max_bytes, committed=False)
+        found = await self._read({partition: offset}, partition_max_bytes, committed=committed)
         if found[partition].error:
             return ReadAlone(found[partition], 0, -1)
         log = self.cluster.log(partition)

@@ -35,6 +35,18 @@ def lose(cluster: LocalCluster, log: TopicPartition, count: int) -> None:
     cluster.start_broker(1)
 
 
+def lose_marker(cluster: LocalCluster, log: TopicPartition) -> None:
+    """Kill the broker, remove the marker at the end of a log, and start the broker again."""
+    cluster.kill(1)
+    path = log_file(cluster, log)
+    *_, last = batches(memoryview(path.read_bytes()))
+    assert last.is_control
+    assert last.is_transactional
+    with path.open("r+b") as file:
+        file.truncate(last.position)
+    cluster.start_broker(1)
+
+
 def empty(cluster: LocalCluster, topic: str, keep: int) -> None:
     """Kill the broker, remove all but the first data batches of each partition, and start it."""
     cluster.kill(1)

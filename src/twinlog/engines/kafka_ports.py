@@ -215,6 +215,7 @@ class KafkaDestination:
         self._topic_keys = TopicKeys()
         requests = FetchRequests(cluster, pinned=False)
         self._logs = ClusterLogs(cluster, requests, Isolation.READ_UNCOMMITTED)
+        self._committed = ClusterLogs(cluster, requests)
         self._writers: dict[int, NodeWriter] = {}
 
     async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, LeaderReport]:
@@ -281,9 +282,11 @@ class KafkaDestination:
         *,
         max_wait_ms: int,
         partition_max_bytes: int,
+        committed: bool = False,
     ) -> ReadAlone:
-        """Read this partition by a request of its own, from the leader (read_uncommitted)."""
-        return await self._logs.read_alone(
+        """See `DestinationPort.read_alone`."""
+        logs = self._committed if committed else self._logs
+        return await logs.read_alone(
             partition, offset, max_wait_ms=max_wait_ms, partition_max_bytes=partition_max_bytes
         )
 

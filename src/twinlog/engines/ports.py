@@ -232,8 +232,12 @@ class DestinationPort(Protocol):
         *,
         max_wait_ms: int,
         partition_max_bytes: int,
+        committed: bool = False,
     ) -> ReadAlone:
-        """Read this partition by a request of its own, from the leader (read_uncommitted).
+        """Read this partition by a request of its own, from the leader.
+
+        `committed`: up to the last stable offset, with the list of aborted transactions
+        (read_committed); else up to the high watermark.
 
         Raises:
             Retriable: no answer arrived.

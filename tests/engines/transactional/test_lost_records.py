@@ -4,17 +4,40 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from batch_builders import record
+from clients import client
 from confluent_kafka.admin import AdminClient, NewTopic
 from lane_processes import lanes
-from lost_logs import SECONDS, copied, failed, lose, routed, routed_values, values, write
+from lost_logs import (
+    SECONDS,
+    copied,
+    failed,
+    lose,
+    lose_marker,
+    routed,
+    routed_values,
+    values,
+    write,
+)
 from stored_flows import losses
 from transformed_flows import await_position, commit_position, new_flow, positions
 from waiting import until
 
 from conftest import Pair
 from twinlog.engines.transactional.positions import position_group
+from twinlog.engines.transactional.transactions import (
+    GroupOffsets,
+    TargetTransactions,
+    TransactionContent,
+)
+from twinlog.kafka.errors import Retriable
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.records import build
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
+from twinlog.mirror.placement import state_partition
+from twinlog.store.offset_log import OFFSETS_TOPIC
+from twinlog.store.partition_counts import known_partition_count
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
@@ -120,6 +143,67 @@ def test_a_target_that_has_lost_committed_records_is_failed(
         write(source, topic, "5")
         again = ["2", "3", "4", "5"] if running else ["2", "3", "5"]
         copied(pair, topic, 0, "0", "1", *["foreign"] * 6, *again)
+
+
+def abort_next(pair: Pair, mirror: str, topic: str) -> None:
+    """Write a transaction to the remote topic as the flow's owner does, and fail before its end."""
+
+    def fail(_: object) -> GroupOffsets:
+        raise Retriable("the owner fails")
+
+    async def run() -> None:
+        log = TopicPartition(f"a.{topic}", 0)
+        async with client(pair.source) as source, client(pair.destination) as target:
+            topic_id = (await source.refresh([topic])).topics[topic].topic_id
+            count = await known_partition_count(target, OFFSETS_TOPIC)
+            number = state_partition(mirror, topic_id, 0, count)
+            owner = TargetTransactions(target, f"twinlog.{number}.transactions", lambda: None)
+            await owner.fence()
+            batch = build([record(0, value=b"later")], Codec.NONE)
+            with pytest.raises(Retriable, match="the owner fails"):
+                await owner.write(TransactionContent(batches={log: [batch]}, offsets_behind=fail))
+
+    asyncio.run(run())
+
+
+def test_a_target_that_has_lost_only_the_marker_of_a_transaction_is_failed(
+    fragile: LocalCluster, kafka: LocalCluster, tmp_path: Path
+) -> None:
+    """Goal: nothing is written behind an open transaction, whoever has written there since.
+
+    Once a later transaction has aborted its records with its own, that is a loss.
+    """
+    pair = Pair(kafka, fragile)
+    mirror, topic = new_flow(pair, {"transaction.producer": "true"})
+    source, target = kafka.bootstrap_servers, fragile.bootstrap_servers
+    remote = f"a.{topic}"
+    with lanes(target, tmp_path) as nodes:
+        nodes.start("node")
+        for number in range(4):  # a transaction for each
+            write(source, topic, str(number))
+            copied(pair, topic, 0, *map(str, range(number + 1)))
+        await_position(pair, mirror, topic, 4, SECONDS)
+        nodes.kill("node")
+        lose_marker(fragile, TopicPartition(remote, 0))
+        write(target, remote, "foreign")
+        nodes.start("later")
+        failed(pair, mirror, "without the marker of the last transaction")
+        write(source, topic, "4")
+        write(source, topic, "a", partition=1)
+        copied(pair, topic, 1, "a")
+        assert values(pair, topic, 0) == [b"0", b"1", b"2"]
+        nodes.kill("later")
+        abort_next(pair, mirror, topic)
+        copied(pair, topic, 0, "0", "1", "2", "foreign")
+        nodes.start("last")
+        failed(pair, mirror, "has lost the marker that committed the records up to")
+        counted = until(
+            lambda: losses(pair, mirror)[0], SECONDS, "the count", good=lambda one: one.times == 1
+        )
+        assert f"{remote}-0, offsets up to " in str(counted.last)
+        assert asyncio.run(positions(pair, mirror, topic))[0].offset == 4
+        commit_position(pair, mirror, remote, 3)
+        copied(pair, topic, 0, "0", "1", "2", "foreign", "3", "4")
 
 
 def four_routed(pair: Pair, topic: str) -> None:

@@ -1,10 +1,11 @@
 """Twin of twinlog.engines.transactional.remote_tails, with a log in memory."""
 
 import asyncio
-from typing import cast
+from collections.abc import Collection
+from typing import Any, cast
 
 import pytest
-from batch_builders import ABORT, COMMIT, batch, marker, record
+from batch_builders import ABORT, COMMIT, altered, batch, marker, record
 from hypothesis import given
 from hypothesis import strategies as st
 from remote_logs import RemoteLog
@@ -46,7 +47,9 @@ def problem(of: RemoteLog) -> LostEnd | TwinlogError | None:
 
 def own(*, epoch: int = 4, sequence: int = 10, first: int = 50) -> bytes:
     built = build([record(at) for at in range(first, 53)], Codec.NONE)
-    whole_batch = whole(built, producer_id=7, epoch=epoch, sequence=sequence)
+    whole_batch = whole(
+        built, attributes=TRANSACTIONAL, producer_id=7, epoch=epoch, sequence=sequence
+    )
     return first.to_bytes(8, "big") + whole_batch[8:]
 
 
@@ -85,6 +88,145 @@ def test_a_transaction_without_its_marker_is_not_written_behind() -> None:
     found = problem(log(own(), end=53))
     assert isinstance(found, Retriable)
     assert "a.orders-0 ends at 53, without the marker" in str(found)
+
+
+def written(producer_id: int, first: int = 54) -> bytes:
+    """A batch of two records of a transaction."""
+    return batch(
+        [record(first), record(first + 1)], attributes=TRANSACTIONAL, producer_id=producer_id
+    )
+
+
+def unmarked(*content: bytes, **what: Any) -> RemoteLog:
+    """A log with this behind the tail, at the offset 53, in place of the marker."""
+    found = b"".join([own(), *content])
+    return RemoteLog(found, [*batches(memoryview(found))][-1].next_offset, **what)
+
+
+ABORTED = [
+    [marker(53, 7, ABORT)],
+    [written(7, 53), marker(55, 7, ABORT)],
+    [batch([record(53)], producer_id=8), marker(54, 7, ABORT)],
+    [written(8, 53), marker(55, 7, ABORT), marker(56, 8, COMMIT)],
+    [marker(53, 7, ABORT), written(7), marker(56, 7, COMMIT)],
+]
+UNDECIDED = [
+    [written(7, 53)],
+    [batch([record(53)], producer_id=8)],
+    [written(8, 53), marker(55, 8, ABORT)],
+    [batch([record(53)])],
+]
+COMMITTED = [
+    [MARKER],
+    [written(7, 53), marker(55, 7, COMMIT)],
+    [batch([record(53)], producer_id=8), marker(54, 7, COMMIT)],
+    [written(8, 53), marker(55, 7, COMMIT), written(7, 56), marker(58, 7, ABORT)],
+    [MARKER, marker(54, 7, ABORT)],
+    [MARKER, written(8)],
+    [MARKER, written(7), marker(56, 7, ABORT)],
+]
+
+
+def judged(of: RemoteLog, own_ids: Collection[int]) -> object:
+    port = cast("DestinationPort", of)
+    return asyncio.run(compare_tails(port, {KEY: OWN}, {KEY: own_ids})).get(KEY)
+
+
+@pytest.mark.parametrize("own_ids", [(), (7,)])
+@pytest.mark.parametrize("content", ABORTED)
+def test_an_abort_in_place_of_a_lost_marker_is_a_loss(
+    content: list[bytes], own_ids: Collection[int]
+) -> None:
+    """Goal: an election takes the marker, the next transaction fails: readers see neither.
+
+    However far behind it is, and whatever producers are open before it.
+    """
+    for each in (1, 1000):
+        for start in (b"", batch([record(48)], attributes=TRANSACTIONAL, producer_id=6)):
+            of = unmarked(*content, batches_each=each)
+            of.found = start + of.found
+            found = judged(of, own_ids)
+            assert isinstance(found, LostEnd)
+            assert not isinstance(found, ShorterLog)
+            assert "has lost the marker that committed the records up to 53" in str(found)
+            assert (found.start, found.end) == (None, 53)
+
+
+@pytest.mark.parametrize("own_ids", [(), (7,)])
+@pytest.mark.parametrize("content", UNDECIDED)
+def test_nothing_is_written_behind_a_transaction_without_a_marker(
+    content: list[bytes], own_ids: Collection[int]
+) -> None:
+    """Goal: whatever others have written since; it may also not be written yet."""
+    for each in (1, 1000):
+        found = judged(unmarked(*content, batches_each=each), own_ids)
+        assert isinstance(found, Retriable)
+        assert "without the marker of the last transaction, which wrote up to 53" in str(found)
+
+
+@pytest.mark.parametrize("content", COMMITTED)
+def test_the_first_marker_that_commits_decides(content: list[bytes]) -> None:
+    """Goal: what follows is of later transactions; another one's marker commits both."""
+    for each in (1, 1000):
+        for start in (b"", batch([record(48)], attributes=TRANSACTIONAL, producer_id=6)):
+            of = unmarked(*content, batches_each=each)
+            of.found = start + of.found
+            assert judged(of, ()) is None
+
+
+@pytest.mark.parametrize("kind", [COMMIT, ABORT])
+def test_a_marker_far_behind_the_tail_is_found_by_one_request(kind: int) -> None:
+    """Goal: what others write for days hides no loss, and is not read at each location."""
+    others = [batch([record(at)], producer_id=8) for at in range(53, 353)]
+    of = unmarked(*others, marker(353, 7, kind), batches_each=1)
+    found = judged(of, ())
+    assert found is None if kind == COMMIT else isinstance(found, LostEnd)
+    assert (of.reads, of.asked) == (1, 1)
+
+
+def test_a_marker_in_the_answer_with_the_tail_costs_no_request() -> None:
+    of = unmarked(written(8, 53), marker(55, 7, COMMIT), marker(56, 8, COMMIT))
+    assert judged(of, ()) is None
+    assert (of.reads, of.asked) == (1, 0)
+
+
+def test_a_marker_that_is_nowhere_near_and_may_be_far_is_not_known() -> None:
+    """Goal: a transaction of another producer, open since before the tail, holds up nobody.
+
+    Nor does an answer without records prove anything.
+    """
+    others = [batch([record(at)], producer_id=8) for at in range(53, 353)]
+    for what in ({"hides": True}, {}):
+        of = unmarked(*others, marker(353, 7, COMMIT), batches_each=1, **what)
+        of.found = batch([record(48)], attributes=TRANSACTIONAL, producer_id=6) + of.found
+        assert judged(of, ()) is None
+        assert of.reads <= 65
+
+
+def test_a_marker_that_compaction_has_emptied_is_not_judged() -> None:
+    emptied = altered(marker(53, 7, ABORT), body=b"", num_records=0)
+    assert judged(unmarked(emptied), ()) is None
+
+
+def test_a_marker_behind_what_was_compacted_or_deleted_is_not_judged() -> None:
+    """Goal: compaction removes the marker as well then, and with the log start both are gone."""
+    for of in (
+        RemoteLog(written(8) + marker(56, 8, COMMIT), 57),
+        RemoteLog(written(7) + marker(56, 7, ABORT), 57),
+        unmarked(written(8, 53), marker(55, 7, ABORT), start=53),
+    ):
+        assert judged(of, (7,)) is None
+
+
+def test_a_marker_that_is_not_replicated_is_waited_for() -> None:
+    for replicated in (53, 54):
+        of = unmarked(batch([record(53)], producer_id=8), marker(54, 7, COMMIT))
+        of.replicated = replicated
+        found = judged(of, ())
+        assert isinstance(found, Retriable)
+        assert "is replicated up to" in str(found)
+    refused = unmarked(*UNDECIDED[1], error_committed=ErrorCode.OFFSET_OUT_OF_RANGE)
+    assert isinstance(judged(refused, ()), Retriable)
 
 
 def test_what_was_compacted_or_deleted_is_not_known() -> None:
@@ -128,14 +270,7 @@ def behind(*content: bytes, own_ids: tuple[int, ...] = (7, 9), **what: int) -> o
     return asyncio.run(compare_tails(port, {KEY: OWN}, {KEY: own_ids})).get(KEY)
 
 
-def written(producer_id: int, first: int = 54) -> bytes:
-    """A batch of two records of a transaction."""
-    return batch(
-        [record(first), record(first + 1)], attributes=TRANSACTIONAL, producer_id=producer_id
-    )
-
-
-@pytest.mark.parametrize("content", [[own(), MARKER], [own()], [MARKER], []])
+@pytest.mark.parametrize("content", [[own(), MARKER], [MARKER], []])
 @pytest.mark.parametrize("producer_id", [7, 9])
 def test_own_committed_records_behind_the_tail_show_an_older_position(
     content: list[bytes], producer_id: int

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from batch_builders import COMMIT, batch, marker, record
+from batch_builders import ABORT, COMMIT, batch, marker, record
 from hypothesis import given
 from hypothesis import strategies as st
 from remote_logs import RemoteLog
@@ -36,6 +36,7 @@ from twinlog.engines.transactional.routed_tails import (
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, Metadata, Partition, Topic
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Retriable
+from twinlog.kafka.log.batch import TRANSACTIONAL
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import build, whole
 from twinlog.kafka.log_reader import ReadAlone
@@ -187,19 +188,15 @@ class Logs:
         bounds = {key: await self.logs[key].bounds([key]) for key in keys}
         return {key: one[key] for key, one in bounds.items()}
 
-    async def read_alone(
-        self, partition: TopicPartition, offset: int, *, max_wait_ms: int, partition_max_bytes: int
-    ) -> ReadAlone:
+    async def read_alone(self, partition: TopicPartition, offset: int, **how: Any) -> ReadAlone:
         self.asked.append(partition)
-        return await self.logs[partition].read_alone(
-            partition, offset, max_wait_ms=max_wait_ms, partition_max_bytes=partition_max_bytes
-        )
+        return await self.logs[partition].read_alone(partition, offset, **how)
 
 
-def own(sequence: int = 10) -> bytes:
+def own(sequence: int = 10, kind: int = COMMIT) -> bytes:
     built = build([record(at) for at in range(50, 53)], Codec.NONE)
-    whole_batch = whole(built, producer_id=7, epoch=4, sequence=sequence)
-    return (50).to_bytes(8, "big") + whole_batch[8:] + marker(53, 7, COMMIT)
+    whole_batch = whole(built, attributes=TRANSACTIONAL, producer_id=7, epoch=4, sequence=sequence)
+    return (50).to_bytes(8, "big") + whole_batch[8:] + marker(53, 7, kind)
 
 
 def result(
@@ -228,6 +225,7 @@ def test_a_loss_is_found_and_named() -> None:
     for found, report, proved, text in (
         (RemoteLog(foreign, 54), LED, True, "the record at offset 52 is not the one"),
         (RemoteLog(own(11), 54), LED, True, "the record at offset 52 is not the one"),
+        (RemoteLog(own(kind=ABORT), 54), LED, True, "x.orders-0 has lost the marker"),
         (RemoteLog(b"", 20), LED, False, "x.orders-0 ends at 20"),
         (RemoteLog(own(), 54), LED._replace(topic_id=OTHER_ID), False, "deleted and recreated"),
     ):
@@ -281,12 +279,8 @@ def test_without_the_right_to_read_the_end_is_compared(caplog: pytest.LogCapture
 class DeniedLog(RemoteLog):
     """A log whose principal may describe it, and not read it."""
 
-    async def read_alone(
-        self, partition: TopicPartition, offset: int, *, max_wait_ms: int, partition_max_bytes: int
-    ) -> ReadAlone:
-        answer = await super().read_alone(
-            partition, offset, max_wait_ms=max_wait_ms, partition_max_bytes=partition_max_bytes
-        )
+    async def read_alone(self, partition: TopicPartition, offset: int, **how: Any) -> ReadAlone:
+        answer = await super().read_alone(partition, offset, **how)
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return answer._replace(fetched=answer.fetched._replace(error=code, records=memoryview(b"")))
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from batch_builders import COMMIT, batch, marker, record
+from batch_builders import ABORT, COMMIT, batch, marker, record
 from remote_logs import RemoteLog
 
 from twinlog.engines.ports import LeaderReport, LogEnd
@@ -24,6 +24,7 @@ from twinlog.engines.transactional.remote_tails import (
     tail_of_batch,
 )
 from twinlog.engines.transactional.routed_tails import RoutedLoss, RoutedTail
+from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Retriable
 from twinlog.kafka.groups.offsets import Committed
@@ -55,13 +56,15 @@ TAIL = tail_of_batch(50, 3, (7, 4), Sequence(10))
 LED = LeaderReport(1, 5, ROUTED_ID)
 
 
-def own() -> bytes:
-    """The batch of `TAIL`, and the marker of its transaction."""
+def own(kind: int = COMMIT) -> bytes:
+    """The batch of `TAIL`, and the marker that ends its transaction."""
     built = build([record(at) for at in range(50, 53)], Codec.NONE)
-    one = whole(built, producer_id=7, epoch=4, sequence=10)
-    return (50).to_bytes(8, "big") + one[8:] + marker(53, 7, COMMIT)
+    one = whole(built, attributes=TRANSACTIONAL, producer_id=7, epoch=4, sequence=10)
+    return (50).to_bytes(8, "big") + one[8:] + marker(53, 7, kind)
 
 
+MARKER = marker(53, 7, COMMIT)
+FOREIGN = batch([record(53)], producer_id=8)
 LATER = batch([record(54)], attributes=TRANSACTIONAL, producer_id=7) + marker(55, 7, COMMIT)
 
 
@@ -88,7 +91,7 @@ class Target:
     async def bounds(self, keys: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogBounds]:
         return {key: (await self.logs[key].bounds([key]))[key] for key in keys}
 
-    async def read_alone(self, partition: TopicPartition, offset: int, **what: int) -> ReadAlone:
+    async def read_alone(self, partition: TopicPartition, offset: int, **what: Any) -> ReadAlone:
         return await self.logs[partition].read_alone(partition, offset, **what)
 
 
@@ -119,6 +122,8 @@ def at(own_ids: Collection[int] = (), routed: tuple[RoutedTail, ...] = ()) -> Se
         (RemoteLog(own() + LATER, 56), (7,), OlderPosition),
         (RemoteLog(own() + LATER, 56), (), None),
         (RemoteLog(own(), 53), (), Retriable),
+        (RemoteLog(own(ABORT), 54), (), LostEnd),
+        (RemoteLog(own()[: -len(MARKER)] + FOREIGN, 54), (), Retriable),
         (RemoteLog(own(), 54, replicated=50), (), Retriable),
     ],
 )

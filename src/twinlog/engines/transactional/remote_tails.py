@@ -11,6 +11,18 @@ transaction. When a partition is located, its log is compared:
     a later batch follows, or the log starts later     nothing is known: compacted, or deleted
     the broker shows no batch there                    nothing is known yet: read again
 
+An election may take nothing but the marker behind the tail. Its transaction is open again then, and
+the next one of the producer in this log decides both. So where the batch of the tail is there, the
+first marker behind it of its producer is examined, whoever else has written in between:
+
+    tail │ marker that commits       it is the tail's own, or a later one that has committed both
+    tail │ marker that aborts        records are lost: no reader sees them
+    tail │ no marker to the log end  it is not written yet, or lost: nothing is written behind it
+
+As a rule it is in the answer with the tail. Else a read_committed answer tells: it ends in front of
+open transactions, and lists those that are aborted. Compaction keeps a marker longer than any batch
+of its transaction.
+
 An election may take the end of `__consumer_offsets` instead, or its coordinator may be cut off: the
 position is an older one then, with the tail of its time. What the flow has committed to the remote
 partition since is behind that tail:
@@ -38,7 +50,8 @@ from twinlog.engines.transactional.remote_reader import RemoteBatches, read_batc
 from twinlog.engines.translated.remote_log import LostEnd, check_tail
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
-from twinlog.kafka.log.markers import commits
+from twinlog.kafka.log.batch import Header, batches
+from twinlog.kafka.log.markers import aborts, commits
 from twinlog.kafka.types import (
     Offset,
     ProducerEpoch,
@@ -51,6 +64,8 @@ from twinlog.store.offset_records import MapTail
 
 _READS: Final = 64
 """Requests behind a tail: 4 MB, if batches are small."""
+_ONE_BATCH: Final = 1
+"""Bytes of an answer, of which a broker returns the first batch whole."""
 _LOGS: Final = 100
 """That are read at the same time: an answer has a batch of up to 512 KB."""
 _NONE: Final[Mapping[TopicPartition, Collection[int]]] = MappingProxyType({})
@@ -175,7 +190,7 @@ async def _compare(
     """Compare the end of a log, the batch before the tail's end, and what is behind it.
 
     Raises:
-        LostEnd: the log ends before it, or it is another one.
+        LostEnd: the log ends before it, it is another one, or its transaction is aborted.
         OlderPosition: a batch of one of these producer ids is committed behind it.
         TwinlogError: it cannot be read now, or a marker is missing.
     """
@@ -190,54 +205,122 @@ async def _compare(
             end=tail.end,
         )
     if end.log_end == tail.end:
-        # A later transaction that is aborted would abort these records, too.
-        raise Retriable(f"{key} ends at {tail.end}, without the marker of the last transaction")
+        raise _no_marker(key, Offset(end.log_end), tail)
     read = await read_batches(port, key, Offset(tail.end - 1))
     if not read.headers and read.replicated < tail.end:
         raise Retriable(f"{key} is replicated up to {read.replicated} only")
-    if read.headers and read.headers[0].base_offset < tail.end:
+    is_there = bool(read.headers) and read.headers[0].base_offset < tail.end
+    if is_there:
         check_tail(tail.last, read.headers[0], tail.end)
-    if own_ids:
-        await _search_behind(port, key, tail, own_ids, read=read, end=Offset(end.log_end))
+    if is_there or own_ids:
+        behind = _BatchesBehind(key, tail, own_ids, is_decided=not is_there)
+        await behind.search(port, read, Offset(end.log_end))
 
 
-async def _search_behind(
-    port: DestinationPort,
-    key: TopicPartition,
-    tail: RemoteTail,
-    own_ids: Collection[int],
-    *,
-    read: RemoteBatches,
-    end: Offset,
-) -> None:
-    """Search own committed batches between the tail's end and the log end.
+def _no_marker(key: TopicPartition, end: Offset, tail: RemoteTail) -> Retriable:
+    """A later transaction that is aborted would abort the records of the tail's, too."""
+    return Retriable(
+        f"{key} ends at {end}, without the marker of the last transaction, which wrote up to "
+        f"{tail.end}"
+    )
+
+
+class _BatchesBehind:
+    """The search of what is behind a tail: the marker of its transaction, and own batches.
 
     What other producers have written behind the tail may be long: only its beginning is searched,
     where an older position is followed by the flow's own batches.
 
-    Raises:
-        OlderPosition: there is one.
-        TwinlogError: it cannot be read now.
+    Args:
+        key: the log.
+        tail: its tail.
+        own_ids: see `compare_tails`.
+        is_decided: whether the marker of the tail's transaction is of no interest.
     """
-    undecided: dict[int, Offset] = {}  # by producer id, the first batch without a marker
-    for _ in range(_READS):
-        for header in read.headers:
-            if header.base_offset < tail.end or header.producer_id not in own_ids:
-                continue
-            if not header.is_control:
-                undecided.setdefault(header.producer_id, Offset(header.base_offset))
-                continue
-            first = undecided.pop(header.producer_id, None)
-            if first is not None and commits(header, read.records):
-                raise OlderPosition(
-                    f"the position is older than the copy: the flow has committed records at "
-                    f"offset {first} of {key} and behind it, and the position is of when it had "
-                    f"written up to {tail.end}"
-                )
-        # Without a batch there is none below the high watermark.
-        at = read.headers[-1].next_offset if read.headers else max(read.start, read.replicated)
-        if at >= end:
+
+    def __init__(
+        self, key: TopicPartition, tail: RemoteTail, own_ids: Collection[int], *, is_decided: bool
+    ) -> None:
+        self._key = key
+        self._tail = tail
+        self._own_ids = own_ids
+        self._is_decided = is_decided
+        self._open: dict[int, Offset] = {}  # by own producer id, the first batch without a marker
+
+    async def search(self, port: DestinationPort, read: RemoteBatches, end: Offset) -> None:
+        """Search from what was read at the tail up to the log end.
+
+        Raises:
+            LostEnd: the tail's transaction is aborted.
+            OlderPosition: own committed batches follow.
+            TwinlogError: it cannot be read now, or the tail's transaction has no marker.
+        """
+        for number in range(_READS):
+            for header in read.headers:
+                if header.base_offset >= self._tail.end:
+                    self._take(header, read.records)
+            if not self._is_decided and not number:
+                await self._ask(port)
+            if self._is_decided and not self._own_ids:
+                return
+            # Without a batch there is none below the high watermark.
+            at = read.headers[-1].next_offset if read.headers else max(read.start, read.replicated)
+            if at >= end:
+                break
+            if not read.headers:
+                raise Retriable(f"{self._key} is replicated up to {read.replicated} only")
+            read = await read_batches(port, self._key, Offset(at))
+        else:
             return
-        if not read.headers:
-            raise Retriable(f"{key} is replicated up to {read.replicated} only")
-        read = await read_batches(port, key, Offset(at))
+        if not self._is_decided:
+            raise _no_marker(self._key, end, self._tail)
+
+    def _take(self, header: Header, records: memoryview) -> None:
+        """Note the next batch behind the tail."""
+        if header.is_control and header.producer_id == self._tail.last.producer_id:
+            # While the transaction is open nothing behind its beginning is compacted.
+            if not self._is_decided and aborts(header, records):
+                raise self._aborted()
+            self._is_decided = True
+        if header.producer_id not in self._own_ids:
+            return
+        if not header.is_control:
+            self._open.setdefault(header.producer_id, Offset(header.base_offset))
+            return
+        first = self._open.pop(header.producer_id, None)
+        if first is not None and commits(header, records):
+            raise OlderPosition(
+                f"the position is older than the copy: the flow has committed records at "
+                f"offset {first} of {self._key} and behind it, and the position is of when it had "
+                f"written up to {self._tail.end}"
+            )
+
+    async def _ask(self, port: DestinationPort) -> None:
+        """Note whether the transaction is decided, if a read_committed answer shows the tail.
+
+        Without it, a transaction is open there: the tail's, or one of another producer. The list
+        has a transaction of which the tail is the end, wherever its marker is (contract: test_log).
+        """
+        last = Offset(self._tail.end - 1)
+        answer = await port.read_alone(
+            self._key, last, max_wait_ms=0, partition_max_bytes=_ONE_BATCH, committed=True
+        )
+        fetched = answer.fetched
+        if fetched.error:
+            refusal = Refusal(fetched.error)
+            raise Retriable(f"cannot read {self._key} at {last}: {refusal}", code=fetched.error)
+        if not any(one.base_offset <= last < one.next_offset for one in batches(fetched.records)):
+            return
+        if any(
+            one.producer_id == self._tail.last.producer_id and one.first_offset <= last
+            for one in fetched.aborted
+        ):
+            raise self._aborted()
+        self._is_decided = True
+
+    def _aborted(self) -> LostEnd:
+        return LostEnd(
+            f"the destination has lost records: {self._key} has lost the marker that committed the "
+            f"records up to {self._tail.end}, and the next one has aborted them",
+            end=self._tail.end,
+        )

@@ -9,6 +9,7 @@ from typing import Final
 from twinlog.kafka.log.batch import Header
 from twinlog.kafka.log.records import decode, raw_records
 
+_ABORT: Final = (0).to_bytes(2)
 _COMMIT: Final = (1).to_bytes(2)
 
 
@@ -19,7 +20,22 @@ def commits(header: Header, buffer: memoryview) -> bool:
         header: of the batch.
         buffer: the one that it was read from.
     """
-    if not header.is_control or not header.num_records:  # the log cleaner may have emptied it
-        return False
+    return _kind(header, buffer) == _COMMIT
+
+
+def aborts(header: Header, buffer: memoryview) -> bool:
+    """Whether a batch is the marker that aborts a transaction of its producer.
+
+    Args:
+        header: of the batch.
+        buffer: the one that it was read from.
+    """
+    return _kind(header, buffer) == _ABORT
+
+
+def _kind(header: Header, buffer: memoryview) -> bytes | None:
+    """The type of a control batch; None: it is none, or the log cleaner has emptied it."""
+    if not header.is_control or not header.num_records:
+        return None
     key = decode(raw_records(header, header.records(buffer))[0]).key
-    return key is not None and key[2:4] == _COMMIT
+    return None if key is None else key[2:4]
