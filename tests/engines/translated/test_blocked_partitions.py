@@ -347,10 +347,10 @@ def test_a_partition_whose_refused_records_are_compacted_away_is_not_blocked() -
         sequence = partition.sequence
         assert sequence is not None
         partition.refusals, partition.held_back = 3, LACKS_REPLICAS
-        partition.note_ends(2, 2, 0.0)
+        partition.note_ends(2, 2, 0.0, at_least=True)
         assert partition.blocked
         sequence.offer([Gap(Offset(0), Offset(2), seen=False)])
-        partition.note_ends(2, 2, 0.0)
+        partition.note_ends(2, 2, 0.0, at_least=True)
         assert not partition.blocked
         assert partition.row(0.0).held_back is None
 

@@ -79,7 +79,7 @@ class Flow:
         partition.source_node, partition.source_replica = LEADER, FOLLOWER
         partition.redirect_at = self.now + 1000
         partition.heard_at = self.now
-        partition.note_ends(END, END, self.now)
+        partition.note_ends(END, END, self.now, at_least=True)
         self.flow.all[ASSIGNMENT.name] = partition
         self.source = Source(partition)
         self.reader = FlowReader(self.flow, cast("SourcePort", self.source))
@@ -141,7 +141,7 @@ def test_a_partition_that_has_just_fallen_behind_has_a_lag() -> None:
 
     async def body() -> None:
         flow = Flow()
-        flow.partition.note_ends(30, 25, flow.now)
+        flow.partition.note_ends(30, 25, flow.now, at_least=True)
         assert flow.partition.row(flow.now).lag_ms == 1
 
     asyncio.run(body())

@@ -6,6 +6,7 @@ import secrets
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -184,6 +185,56 @@ def test_a_replica_that_does_not_answer_with_records_proves_nothing(
         assert flow.read_node == LEADER
         await flow.fetch(leader=RECORDS)
         assert flow.sequence.position == END
+
+    asyncio.run(body())
+
+
+def reaching(end: int) -> Fetched:
+    return fetched(high_watermark=end, last_stable=end)
+
+
+def test_the_leader_tells_that_the_source_has_lost_its_end() -> None:
+    """Goal: records that no source has any more are no lag without end, and are not suspected."""
+
+    async def body() -> None:
+        flow = Flow()
+        await flow.fetch(leader=reaching(20))
+        row = flow.partition.row(flow.now)
+        assert (row.source_end, row.source_last_stable) == (20, 20)
+        assert row.lag_ms == 1
+        await flow.fetch(leader=reaching(10))
+        row = flow.partition.row(flow.now)
+        assert (row.source_end, row.source_last_stable, row.lag_ms) == (10, 10, 0)
+        await flow.fetch(leader=fetched(high_watermark=-1, last_stable=-1))
+        later = flow.partition.row(flow.now)
+        assert replace(later, source_time_ms=row.source_time_ms) == row
+
+    asyncio.run(body())
+
+
+def test_neither_a_follower_nor_a_former_leader_tells_that_the_source_has_lost_its_end() -> None:
+    """Goal: a replica that lags, or an answer that comes late, makes no lag smaller."""
+
+    async def body() -> None:
+        flow = Flow()
+        await flow.fetch(leader=NAMED)
+        await flow.fetch(replica=reaching(10))
+        assert flow.partition.row(flow.now).source_end == END
+        flow = Flow()
+        await flow.fetch(leader=reaching(20))
+
+        class Moved(Source):
+            """Another broker leads by the time that the former one answers."""
+
+            async def fetch(self, node: int, *positional: Any, **named: Any) -> FetchResult:
+                flow.partition.source_node = REPLICA
+                return await super().fetch(node, *positional, **named)
+
+        reader = FlowReader(flow.flow, cast("SourcePort", Moved({LEADER: reaching(10)})))
+        await reader.read((LEADER, False))
+        assert flow.partition.row(flow.now).source_last_stable == 20
+        await flow.fetch(replica=reaching(10))
+        assert flow.partition.row(flow.now).source_last_stable == 10
 
     asyncio.run(body())
 

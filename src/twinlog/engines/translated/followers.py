@@ -45,5 +45,6 @@ class FlowFollowers:
 
     def heard(self, partition: _Partition, bounds: LogBounds, asked_at: float) -> None:
         """Note the ends, and the contact, unless the leader was read and heard of since."""
-        partition.note_ends(bounds.high_watermark, bounds.last_stable, self.now())
+        ends = bounds.high_watermark, bounds.last_stable
+        partition.note_ends(*ends, self.now(), at_least=True)
         partition.heard_at = max(asked_at, partition.heard_at or asked_at)

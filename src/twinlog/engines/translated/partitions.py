@@ -267,10 +267,19 @@ class FlowPartition(Generic[W, Q]):
     def __str__(self) -> str:
         return str(self.name)
 
-    def note_ends(self, high_watermark: int, last_stable: int, now: float) -> None:
-        """Note how far the source reaches, as one of its brokers says."""
-        self.source_end = max(self.source_end, high_watermark)
-        self.source_stable = max(self.source_stable, last_stable)
+    def note_ends(
+        self, high_watermark: int, last_stable: int, now: float, *, at_least: bool
+    ) -> None:
+        """Note how far the source reaches, as one of its brokers says.
+
+        `at_least`: it may reach further. A follower may lag behind, and what a leader was asked
+        beside the fetches may be older than they are. The leader's own Fetch tells that the source
+        has lost its end.
+        """
+        if at_least:
+            high_watermark = max(high_watermark, self.source_end)
+            last_stable = max(last_stable, self.source_stable)
+        self.source_end, self.source_stable = high_watermark, last_stable
         self.note_lag(now)
 
     def note_lag(self, now: float) -> None:

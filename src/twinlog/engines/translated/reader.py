@@ -159,7 +159,9 @@ class FlowReader:
                 await steps.pause()
                 if key in asked:
                     counts[1] += len(fetched.records)
-                    await self._take(*asked[key], fetched, steps, follower=key in followers)
+                    follower = key in followers
+                    self._note_ends(node, *asked[key][:2], fetched, at_least=follower)
+                    await self._take(*asked[key], fetched, steps, follower=follower)
             if not result.throttle_ms:  # otherwise partitions with news may be left out
                 # One without news is left out of an answer; a refused one is not heard of.
                 silent = {key for key, one in result.partitions.items() if one.error}
@@ -237,7 +239,6 @@ class FlowReader:
         follower: bool,
     ) -> None:
         """Take an answer; a follower's does not prove where the source's log starts and ends."""
-        self._note_ends(partition, sequence, fetched)
         if not _belongs(partition, sequence, offset):
             return
         if follower and (why := _refusal(fetched)):
@@ -269,10 +270,23 @@ class FlowReader:
                 self.absences.forget(partition)
             partition.note_lag(self._flow.now())
 
-    def _note_ends(self, partition: _Partition, sequence: SourceQueue, fetched: Fetched) -> None:
-        """Note how far the source reaches, also if the records come too late: it is heard of."""
-        if partition.sequence is sequence and not fetched.error:
-            partition.note_ends(fetched.high_watermark, fetched.last_stable, self._flow.now())
+    def _note_ends(
+        self,
+        node: int,
+        partition: _Partition,
+        sequence: SourceQueue,
+        fetched: Fetched,
+        *,
+        at_least: bool,
+    ) -> None:
+        """Note how far the source reaches, also if the records come too late: it is heard of.
+
+        If another broker leads by now, or is read, its answers are newer.
+        """
+        if partition.sequence is sequence and not fetched.error and fetched.high_watermark >= 0:
+            ends = fetched.high_watermark, fetched.last_stable
+            at_least = at_least or node != partition.read_node
+            partition.note_ends(*ends, self._flow.now(), at_least=at_least)
 
     def _redirect(self, partition: _Partition, replica: int) -> None:
         """Read from the replica that the leader names (KIP-392); the leader returns no records."""
