@@ -136,6 +136,22 @@ def test_the_leader_tells_how_far_the_source_reaches() -> None:
     asyncio.run(body())
 
 
+def test_what_the_leader_has_by_name_is_no_loss_of_a_recreated_topic() -> None:
+    """Goal: it may be the new topic's: no records are reported as lost that have never been."""
+
+    async def body() -> None:
+        flow = Flow()
+        flow.source.bounds_are = LogBounds(0, 0, 30, 25)
+        row = await flow.follow(6)
+        assert row.source_end == 30
+        flow.partition.forget_sequence()
+        flow.flow.note_source_recreated(flow.partition)
+        last = flow.partition.source_losses.last
+        assert last == f"{KEY}, offsets from {END} on, up to an unknown one"
+
+    asyncio.run(body())
+
+
 def test_a_partition_that_has_just_fallen_behind_has_a_lag() -> None:
     """Goal: lag 0 is reported only where nothing is missing."""
 

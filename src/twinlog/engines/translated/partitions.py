@@ -155,6 +155,9 @@ class FlowPartition(Generic[W, Q]):
     doubted: Collection[Jump] = ()
     source_end: int = UNKNOWN_OFFSET
     source_stable: int = UNKNOWN_OFFSET
+    read_end: int = UNKNOWN_OFFSET
+    """The source's end by answers to Fetch, which names the topic's id. `source_end` is also taken
+    from answers by its name, which may be those of a topic that was created since."""
     heard_at: float | None = None
     """When the leader of the source was asked that has answered last. A follower's answers do not
     count: it may be cut off from the leader."""
@@ -458,7 +461,8 @@ class FlowPartitions(Generic[W, Q]):
     def note_source_recreated(self, partition: FlowPartition[W, Q]) -> None:
         """Count what was not copied of a source's topic that was deleted and recreated."""
         start = None if partition.copied_to < 0 else partition.copied_to
-        end = None if partition.source_end < 0 else Offset(partition.source_end)
+        known_end = min(partition.source_end, partition.read_end)
+        end = None if known_end < 0 else Offset(known_end)
         if start is not None and end is not None and end <= start:
             end = None  # it may have had more than was last known
         loss = RecordLoss(partition.source, start, end, at_least=end is not None)

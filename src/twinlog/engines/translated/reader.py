@@ -286,6 +286,7 @@ class FlowReader:
         if partition.sequence is sequence and not fetched.error and fetched.high_watermark >= 0:
             ends = fetched.high_watermark, fetched.last_stable
             at_least = at_least or node != partition.read_node
+            partition.read_end = max(partition.read_end, fetched.high_watermark)
             partition.note_ends(*ends, self._flow.now(), at_least=at_least)
 
     def _redirect(self, partition: _Partition, replica: int) -> None:
