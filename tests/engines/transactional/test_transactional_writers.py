@@ -654,6 +654,33 @@ def test_a_flow_that_passes_losses_goes_on_without_the_tail(
     assert located.committed == Committed(5, position_metadata(ROUTE, None, TAIL), UNKNOWN_EPOCH)
 
 
+@pytest.mark.parametrize("lost", ["x.t-0", "x-7.t-12", "1", "other"])
+@pytest.mark.parametrize("seen_before", [False, True])
+def test_a_stored_loss_that_is_passed_is_counted_once(
+    located: Located, caplog: pytest.LogCaptureFixture, lost: str, seen_before: bool
+) -> None:
+    """Goal: also if compaction has removed what showed it, and in the log that it names."""
+    assert _start(located()) == 0
+    metadata = position_metadata(ROUTE, None, TAIL)
+    marked = located.committed = Committed(5, f"{metadata};lost={lost}", UNKNOWN_EPOCH)
+    owner, fake = located.owner()
+    to_begin = {NAME: ToBegin(ROUTE, Offset(0), None)}
+
+    async def story() -> None:
+        if seen_before:
+            assert isinstance((await owner.locate("m", to_begin))[NAME], NotLocated)
+        located.committed = marked
+        assert _start((await owner.locate("m", to_begin, passes_lost=True))[NAME]) == 5
+
+    asyncio.run(story())
+    expected = lost if lost.startswith("x") else str(REMOTE)
+    [loss] = owner.losses.take(NAME, located=True)
+    assert (str(loss.log), loss.start, loss.end) == (expected, None, None)
+    assert f"lost records of {expected}; going on at position 5" in caplog.text
+    (offset,) = fake.written[-1].offsets["lanes.flow.m"].values()
+    assert offset.metadata == metadata
+
+
 def test_a_flow_that_passes_losses_passes_all_of_a_position_at_once(
     located: Located, caplog: pytest.LogCaptureFixture
 ) -> None:

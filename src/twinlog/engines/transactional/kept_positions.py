@@ -72,5 +72,8 @@ def to_keep(
         if name not in new
         and remote in found
         and is_dated(found[remote])
-        and (isinstance(results[name], TransactionalQueue) or lost_of(found[remote]) is not None)
+        and (
+            isinstance(results[name], TransactionalQueue)
+            or lost_of(found[remote], remote) is not None
+        )
     }

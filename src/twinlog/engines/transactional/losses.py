@@ -14,10 +14,13 @@ from typing import Final
 
 from twinlog.engines.destination.sightings import Sightings
 from twinlog.engines.settings import LaneSettings
+from twinlog.engines.transactional.positions import is_dated, lost_of
 from twinlog.engines.transactional.remote_tails import ShorterLog, TailProblem
 from twinlog.engines.transactional.routed_tails import RoutedLoss, RoutedTails
 from twinlog.engines.transactional.source_position import SourcePosition
+from twinlog.engines.translated.found_losses import FoundLosses
 from twinlog.engines.translated.remote_log import LostEnd
+from twinlog.kafka.groups.offsets import Committed
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.record_losses import RecordLoss
@@ -54,6 +57,33 @@ def passed(
         else:
             position = replace(position, tail=None)
     return position
+
+
+def stays_stored(
+    name: MirrorPartition,
+    position: SourcePosition,
+    found: Committed | None,
+    losses: FoundLosses,
+) -> bool:
+    """Whether a position that goes on stays as it is committed.
+
+    It does not where an operator has committed an offset: from now on it is dated. Nor where it
+    names a loss, which is reported, and passed over: compaction may have removed what showed it.
+
+    Args:
+        name: the partition.
+        position: where it goes on.
+        found: what is committed; None: nothing.
+        losses: get the one that is named.
+    """
+    if found is None or not is_dated(found):
+        return False
+    lost = lost_of(found, position.remote)
+    if lost is not None:
+        text = "%s: the destination has lost records of %s; going on at position %d"
+        log.error(text, name, lost, position.offset)
+        losses.note_former(name, RecordLoss(lost, None, None))
+    return lost is None
 
 
 def as_record_loss(loss: LostEnd, remote: TopicPartition) -> RecordLoss:

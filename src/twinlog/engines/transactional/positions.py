@@ -119,9 +119,19 @@ def routed_of(committed: Committed) -> RoutedTails:
     return parse_routed(_fields(committed.metadata).get("routed", ""))
 
 
-def lost_of(committed: Committed) -> str | None:
-    """Where a position says that the target has lost records; None: it does not."""
-    return _fields(committed.metadata).get("lost") if is_dated(committed) else None
+def lost_of(committed: Committed, remote: TopicPartition) -> TopicPartition | None:
+    """Where a position says that the target has lost records; None: it does not.
+
+    Args:
+        committed: the position.
+        remote: its remote partition: earlier versions have stored 1.
+    """
+    text = _fields(committed.metadata).get("lost") if is_dated(committed) else None
+    if not text:
+        return None
+    topic, _, number = text.rpartition("-")
+    is_log = topic and number.isascii() and number.isdigit()
+    return TopicPartition(topic, int(number)) if is_log else remote
 
 
 def loss(reason: str, position: int, group: str) -> str:
@@ -168,9 +178,8 @@ def found_position(
         if is_dated(committed):
             if not _counts(committed, wanted, copied_to):
                 return None
-            if (lost := lost_of(committed)) and not passes_lost:
-                # Earlier versions have stored 1.
-                reason = f"the destination has lost records of {remote if lost == '1' else lost}"
+            if (lost := lost_of(committed, remote)) and not passes_lost:
+                reason = f"the destination has lost records of {lost}"
                 raise PositionLost(loss(reason, committed.offset, group))
             return committed
         if doubt := _doubt(committed, begun, wanted, copied_to):

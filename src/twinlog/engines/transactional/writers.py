@@ -35,6 +35,7 @@ from twinlog.engines.transactional.losses import (
     as_record_loss,
     passed,
     proved,
+    stays_stored,
     unsettled,
 )
 from twinlog.engines.transactional.own_writes import by_remote, own_ids
@@ -218,8 +219,8 @@ class TransactionalWriters:
                     if isinstance(result, LostEnd | OlderPosition):
                         reason = loss(str(result), position.offset, group)
                         results[name] = NotLocated(reason, transient=False)
-                    if lost := proved(result, position.remote):
-                        new[name] = replace(position, lost=lost)
+                    if proved_at := proved(result, position.remote):
+                        new[name] = replace(position, lost=proved_at)
                     continue
                 results[name] = TransactionalQueue(
                     position.offset,
@@ -229,8 +230,7 @@ class TransactionalWriters:
                     tail=position.tail,
                     routed=result,
                 )
-                # Also where an operator has committed an offset: from now on it is dated.
-                is_stored = here is not None and is_dated(here) and lost_of(here) is None
+                is_stored = stays_stored(name, position, here, self.losses)
                 goes_on = holds(self._maps.get(name, NO_MAP), position, is_mapped=is_mapped)
                 if not is_stored or begun.get(name) != position.begun(name) or not goes_on:
                     new[name] = position
@@ -280,8 +280,9 @@ class TransactionalWriters:
                 )
             except PositionLost as error:
                 lost[name] = NotLocated(str(error), transient=False)
-                if at is not None and lost_of(at):  # a former owner has found it, perhaps
-                    self.losses.note_former(name, RecordLoss(remote, None, None))
+                if at is not None and (log_lost := lost_of(at, remote)):
+                    # A former owner has found it, perhaps.
+                    self.losses.note_former(name, RecordLoss(log_lost, None, None))
         return found, lost
 
     async def _keep(
