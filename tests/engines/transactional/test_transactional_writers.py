@@ -405,6 +405,28 @@ def test_a_position_that_the_logs_do_not_confirm_is_not_committed_again(
     assert fake.written == []
 
 
+def test_the_position_is_kept_while_a_loss_lasts_that_the_log_does_not_prove(
+    located: Located, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: what a broker that is cut off may claim is not stored; the position does not expire."""
+    monkeypatch.setattr(kept_positions, "_FIRST_KEEP_S", 0.0)
+    metadata = position_metadata(ROUTE, None, TAIL)
+    located.committed = Committed(5, metadata, 3)
+    located.begun = [BegunPartition(NAME, ROUTE, None)]
+    located.problem = ShorterLog("shorter")
+
+    async def story() -> None:
+        owner, fake = located.owner()
+        owner._settled = SettledLosses(LaneSettings(lease_s=0.2))
+        to_begin = {NAME: ToBegin(ROUTE, Offset(0), None)}
+        for kept in ([], [{"lanes.flow.m": {REMOTE: (5, 3, metadata)}}]):
+            assert isinstance((await owner.locate("m", to_begin))[NAME], NotLocated)
+            assert [one.offsets for one in fake.written] == kept
+            await asyncio.sleep(0.3)
+
+    run(lambda _: story())
+
+
 @pytest.mark.parametrize("lost", [None, REMOTE])
 def test_the_position_of_a_failed_partition_is_kept(
     located: Located, monkeypatch: pytest.MonkeyPatch, lost: TopicPartition | None

@@ -54,26 +54,28 @@ def to_keep(
     results: Mapping[MirrorPartition, object],
     new: Collection[MirrorPartition],
     found: Mapping[TopicPartition, Committed],
+    settled: Collection[MirrorPartition],
 ) -> Mapping[MirrorPartition, TopicPartition]:
     """The partitions whose positions may be committed again as they were found.
 
-    Only where the logs agree with the position, or it says itself that they do not. Another one may
-    be a former position, which a coordinator that is cut off has given.
+    Only where the logs agree with the position, or have lost records behind it for all that is
+    known. Another one may be a former position, which a coordinator that is cut off has given.
 
     Args:
         remotes: the partitions that were located, with their remote ones.
         results: what was found; a queue where the logs agree.
         new: those that have been committed just now.
         found: the positions, by remote partition.
+        settled: those with a loss that counts (losses.py).
     """
+
+    def agrees(name: MirrorPartition, remote: TopicPartition) -> bool:
+        if isinstance(results[name], TransactionalQueue) or name in settled:
+            return True
+        return lost_of(found[remote], remote) is not None
+
     return {
         name: remote
         for name, remote in remotes.items()
-        if name not in new
-        and remote in found
-        and is_dated(found[remote])
-        and (
-            isinstance(results[name], TransactionalQueue)
-            or lost_of(found[remote], remote) is not None
-        )
+        if name not in new and remote in found and is_dated(found[remote]) and agrees(name, remote)
     }

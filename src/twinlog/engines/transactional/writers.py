@@ -247,7 +247,7 @@ class TransactionalWriters:
                 results[name] = NotLocated("its position has changed meanwhile")
             if new or maps:
                 await self._begin(new, maps)
-            await self._keep(group, to_keep(remotes, results, new, committed), committed)
+            await self._keep(group, to_keep(remotes, results, new, committed, settled), committed)
         located = [n for n, one in results.items() if isinstance(one, TransactionalQueue)]
         await self._beginnings.store(located)  # before anything is sent
         return results
