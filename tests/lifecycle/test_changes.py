@@ -1,14 +1,18 @@
 """The topics that a command applies to; the commands: tests/end_to_end/test_life.py."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
+from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import UserError
-from twinlog.lifecycle.changes import _altered, choose
+from twinlog.lifecycle import changes
+from twinlog.lifecycle.changes import _altered, choose, remove_topics, resume_topics
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.settings import GROUPS
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, key_of
@@ -118,3 +122,29 @@ def test_a_flow_takes_no_expression_for_groups() -> None:
     assert _altered(stored, "a-to-b", {GROUPS: ""}, replaces=False).source[GROUPS] == ""
     exact = _altered(SOME, "m", {GROUPS: "app-.*"}, replaces=False)
     assert exact.source[GROUPS] == "app-.*"
+
+
+def test_an_operator_removes_for_good_what_a_flow_s_settings_have_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: settings that select the topic again do not add it after `--remove --topic '.*'`."""
+    mirror = Mirror(name="m", source={}, source_cluster_id="c")
+    (topic,) = snapshot(a=Wanted.STOPPED).topics_of("m")
+    written: list[MirrorTopic] = []
+
+    class Store:
+        def __init__(self, _: object) -> None:
+            last = written[-1] if written else replace(topic, not_selected=True)
+            self.records = (mirror, last)
+
+        async def change(self, decide: Callable[[Snapshot], Any]) -> None:
+            written.extend(decide(Snapshot({key_of(one): one for one in self.records})))
+
+    monkeypatch.setattr(changes, "MirrorStore", Store)
+    cluster = cast("KafkaCluster", None)
+    with pytest.raises(MirrorRefused, match="being removed"):
+        asyncio.run(resume_topics(cluster, "m", ".*"))
+    assert asyncio.run(remove_topics(cluster, "m", ".*")) == ["a"]
+    assert written == [topic]
+    with pytest.raises(MirrorRefused, match="being removed"):
+        asyncio.run(remove_topics(cluster, "m", ".*"))

@@ -284,6 +284,16 @@ def test_it_is_handed_back_by_the_names_that_mirror_maker_reads(back: Back) -> N
     assert back.topics == ["offsets", "own"]
 
 
+def test_a_topic_that_the_settings_have_removed_has_to_be_removed_for_good(
+    back: Back, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a later start of the flow does not copy what MirrorMaker 2 has copied since."""
+    monkeypatch.setattr(Stored, "topic", replace(Stored.topic, not_selected=True))
+    with pytest.raises(UserError, match="orders-0 of flow a-to-b is STOPPED, not selected, exp"):
+        back({FIRST: 80, SECOND: 7}, {})
+    assert back.written == {}
+
+
 def test_a_partition_of_which_it_is_not_known_what_has_landed_is_refused(back: Back) -> None:
     """Goal: MirrorMaker 2 does not go on at an offset that is only the last one recorded."""
     with pytest.raises(UserError, match=r"not known what of orders-1 was copied: it lost records"):

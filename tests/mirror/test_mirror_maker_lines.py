@@ -37,7 +37,11 @@ UNKNOWN, ERROR = LineVerdict.UNKNOWN, LineVerdict.ERROR
 @pytest.mark.parametrize(
     ("line", "verdict", "text"),
     [
-        ("A->B.topics = x", USED, "topics that are mirrored (A->B)"),
+        (
+            "A->B.topics = x",
+            USED,
+            "topics that are mirrored; a stored flow loses what is not selected (A->B)",
+        ),
         ("replication.factor = 3", USED, "replication factor of remote topics"),
         ("A.consumer.auto.offset.reset = earliest", USED, "where a partition begins"),
         ("A.consumer.auto.offset.reset = latest", DIFFERS, "that are added later are copied whole"),
@@ -185,8 +189,13 @@ def test_a_key_that_is_set_again() -> None:
 def test_what_enabled_does() -> None:
     lines = explained("B->A.enabled = false\nB->A.emit.heartbeats.enabled = true\n")
     assert lines[3].text == "mirrors topics from A to B"
-    assert lines[5].text == "mirrors no topics; heartbeats of B are written to A"
-    assert last("B->A.enabled = false").text == "flow B->A is off"
+    assert lines[5].text == (
+        "mirrors no topics; heartbeats of B are written to A; a flow that the target has stored is "
+        "switched off if another one to A is enabled"
+    )
+    assert last("B->A.enabled = false").text.startswith(
+        "flow B->A is off; a flow that the target has"
+    )
 
 
 @pytest.mark.parametrize(

@@ -309,3 +309,26 @@ def test_a_cluster_that_only_roles_can_reach_is_an_error(tmp_path: Path) -> None
     )
     errors = check_file(file).report.errors
     assert errors == ("line 1: B.bootstrap.servers is missing: expected HOST:PORT,HOST:PORT,...",)
+
+
+@pytest.mark.parametrize(
+    ("line", "disabled"),
+    [
+        ("C->B.enabled = false\n", ["C"]),
+        ("C->B.enabled = false\nemit.heartbeats.enabled = false\n", ["C"]),
+        ("enabled = false\n", ["C"]),
+        ("", []),
+        ("C->B.enabled = true\n", []),
+    ],
+)
+def test_only_flows_that_the_file_disables_are_switched_off(
+    tmp_path: Path, line: str, disabled: list[str]
+) -> None:
+    """Goal: a pair without a line may be the flow of another file, or was created by command."""
+    file = tmp_path / "mm2.properties"
+    file.write_text(f"{FILE}clusters = A, B, C\nC.bootstrap.servers = c:9092\n{line}")
+    checked = check_file(file)
+    assert checked.report.errors == ()
+    [target], _ = run_parts(checked.flows, checked.clusters, disabled=checked.disabled)
+    assert target.alias == "B"
+    assert list(target.disabled) == disabled

@@ -11,11 +11,22 @@ import pytest
 from twinlog.mirror.flow import flow_of, flow_properties
 from twinlog.node import mirror_maker
 from twinlog.node.mirror_maker import HeartbeatPair, MirrorMaker, StoredFlow, Target
+from twinlog.store.snapshot import Snapshot
 
 STOPPED = (
     "stopped before any node was started; complete flows: a->b; the same command creates or "
     "completes all others"
 )
+
+
+class Empty:
+    """What is stored on a target: nothing."""
+
+    def __init__(self, _: object) -> None:
+        pass
+
+    async def snapshot(self) -> Snapshot:
+        return Snapshot()
 
 
 def test_a_stop_during_the_creation_starts_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,11 +51,15 @@ def test_a_stop_during_the_creation_starts_no_node(monkeypatch: pytest.MonkeyPat
             await asyncio.Event().wait()
         return ["t-0 begins at 7"]
 
+    async def follow_selection(*_: object) -> list[str]:
+        return []
+
     async def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a node is started")
 
-    for step in (connected, create_flow, take_over_topics):
+    for step in (connected, create_flow, follow_selection, take_over_topics):
         monkeypatch.setattr(mirror_maker, step.__name__, step)
+    monkeypatch.setattr(mirror_maker, "MirrorStore", Empty)
     monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
     flow = StoredFlow(source="a", properties={})
     properties = {"bootstrap.servers": "h:1"}

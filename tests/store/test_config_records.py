@@ -77,6 +77,7 @@ records = st.one_of(
         whole=st.booleans(),
         known_before=st.booleans(),
         source_deleted=st.booleans(),
+        not_selected=st.booleans(),
         origins=st.lists(text, max_size=3).map(tuple),
         set_back=st.none()
         | st.dictionaries(text, text, max_size=3).map(lambda found: tuple(sorted(found.items()))),

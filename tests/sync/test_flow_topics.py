@@ -5,6 +5,7 @@ Also, when it leaves the configurations of remote topics alone.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -16,6 +17,7 @@ from twinlog.kafka.errors import Retriable
 from twinlog.kafka.requests.partitions import ListedOffset
 from twinlog.kafka.requests.topics import ConfigEntry, ConfigSource, KnownTopic
 from twinlog.lifecycle.flow_creation import stored_properties
+from twinlog.lifecycle.flow_takeover import FlowTakeover
 from twinlog.lifecycle.flow_topics import FlowClusters
 from twinlog.mirror.flow import flow_properties
 from twinlog.mirror.placement import MirrorPartition
@@ -492,3 +494,78 @@ def test_what_never_happens_does_not_set_the_pace() -> None:
     properties = stored_properties({"bootstrap.servers": "a:1"}, rare, "a", "b")
     check_settings(properties)
     assert properties[REFRESH] == "86400000"
+
+
+@pytest.mark.parametrize("settings", [*NEVER, {"refresh.topics.enabled": "true"}])
+def test_what_the_settings_have_removed_goes_on_once_they_select_it(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
+) -> None:
+    """Goal: also in a flow that looks for no topics; what an operator has removed does not."""
+    flow = Flow(monkeypatch, **settings)
+    flow.ids = {name: UUID(int=n) for n, name in enumerate(("t1", "t2", "t3", "other"), 1)}
+    for name in flow.ids:
+        flow.add(name)
+    assert flow.new() == set()
+    assert flow.new(SEARCH_S) == set()
+    flow.topics[1:] = [replace(topic, wanted=Wanted.STOPPED) for topic in flow.topics[1:]]
+    assert flow.new(SEARCH_S) == set()
+    for number in (2, 3):
+        flow.topics[number] = replace(flow.topics[number], not_selected=True)
+    assert flow.new() == {"t3"}
+
+
+@pytest.mark.parametrize(("takeover", "asked"), [("refuse", True), ("ignore", False)])
+def test_a_topic_goes_on_unless_mirror_maker_has_copied_it_on(
+    monkeypatch: pytest.MonkeyPatch, takeover: str, asked: bool
+) -> None:
+    """Goal: while the flow did not select the topic, somebody may have used MirrorMaker 2."""
+    flow = Growing(monkeypatch, **REFRESHED, **{"twinlog.takeover": takeover})
+    flow.ids["t1"] = UUID(int=1)
+    flow.add("t1")
+    [added] = flow.topics
+    removed = replace(added, wanted=Wanted.STOPPED, not_selected=True, begins=(60,))
+    flow.topics = [removed]
+    checked: list[object] = []
+    again: list[MirrorTopic] = []
+    refused = True
+
+    async def copied_to(_: object, __: object, topics: list[MirrorTopic]) -> dict[str, int]:
+        return {topic.topic: 80 for topic in topics}
+
+    async def check_copied(_: object, ends: Mapping[str, int]) -> None:
+        checked.append(dict(ends))
+        if refused:
+            raise Retriable("MirrorMaker 2 has copied it on since")
+
+    async def select_again(_: object, mirror: Mirror, topic: MirrorTopic) -> bool:
+        assert mirror == flow.mirror
+        again.append(topic)
+        return True
+
+    monkeypatch.setattr(flow_topics, "copied_to", copied_to)
+    monkeypatch.setattr(FlowTakeover, "check_copied", check_copied)
+    monkeypatch.setattr(flow_topics, "select_again", select_again)
+    records = {key_of(record): record for record in (flow.mirror, *flow.topics)}
+    context = sync_context(flow, None, flow, snapshot=Snapshot(records), topics=[])
+    assert asyncio.run(run_sync(flow.sync, context)) == asked
+    assert (again == []) == asked
+    refused = False
+    again.clear()
+    assert asyncio.run(run_sync(flow.sync, context)) == 0
+    assert again == [removed]
+    assert checked == [{"t1": 80}] * (2 if asked else 0)
+    assert flow.added == {}, "it begins where it was, not as a new topic"
+
+
+def test_topics_that_are_not_selected_are_named_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: after `kafka-mirrors --alter` they do not go on without a word."""
+    flow = Flow(monkeypatch)
+    flow.ids = {"t1": UUID(int=1), "payroll": UUID(int=2)}
+    flow.add("t1")
+    flow.add("payroll")
+    for _ in range(3):
+        flow.new()
+    assert caplog.text.count("its settings do not select: payroll; a start of") == 1
+    assert "t1" not in caplog.text

@@ -11,6 +11,9 @@ take the partitions through their states (mirror/states.py).
                                                               MIRROR_TOPIC_BEING_REMOVED
     remove    MIRRORING, PAUSED        STOPPED                MIRROR_TOPIC_BEING_REMOVED
 
+A topic that a flow does not select any more was removed by its settings (flow_selection.py). A
+removal by command applies to it, too: then the settings do not add it again.
+
 A removal by the expression that topics were added with also ends that expression. The removal of a
 mirror's last topic ends all of its expressions. An ended expression adds no more topics.
 
@@ -252,13 +255,19 @@ async def _change(
     names: list[str] = []
     unread: dict[str, str] = {}
 
+    def refuse(topic: MirrorTopic) -> MirrorError | None:
+        by_settings = wanted is Wanted.STOPPED and topic.not_selected
+        return None if by_settings else refusals.get(topic.wanted)
+
     def decide(snapshot: Snapshot) -> list[ConfigChange]:
         # `change` may call this more than once, so each run replaces the results of the last one.
         unread.clear()
         unread.update(_unread(snapshot, mirror, topics))
-        selection = choose(snapshot, mirror, topics, lambda topic: refusals.get(topic.wanted))
+        selection = choose(snapshot, mirror, topics, refuse)
         names[:] = [topic.topic for topic in selection]
-        changes: list[ConfigChange] = [replace(topic, wanted=wanted) for topic in selection]
+        changes: list[ConfigChange] = [
+            replace(topic, wanted=wanted, not_selected=False) for topic in selection
+        ]
         if wanted is Wanted.STOPPED:
             changes += _without_patterns(snapshot, mirror, ending, names)
         return changes

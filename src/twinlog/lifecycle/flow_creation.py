@@ -24,6 +24,7 @@ from twinlog.lifecycle.creation import (
     create_mirror,
 )
 from twinlog.lifecycle.destination_topics import existing_topics
+from twinlog.lifecycle.flow_selection import require_same_names, require_sole_copy
 from twinlog.lifecycle.flow_takeover import TAKING_OVER, FlowTakeover, TakenOver
 from twinlog.lifecycle.flow_topics import FlowClusters
 from twinlog.mirror.connect_worker import stored_names
@@ -53,7 +54,7 @@ from twinlog.mirror.settings import (
     TRANSACTIONAL,
     check_settings,
 )
-from twinlog.store.config_records import Mirror, MirrorTopic
+from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.store.control_topics import (
     LANES_GROUP,
     STATE_TOPIC,
@@ -64,6 +65,7 @@ from twinlog.store.mirrors import MirrorStore
 from twinlog.store.offset_log import create_offsets_topic
 from twinlog.store.partition_counts import known_partition_count
 from twinlog.store.recorded_maps import read_ends
+from twinlog.store.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -178,14 +180,16 @@ async def create_flow(
         MirrorRefused: INVALID_MIRROR_NAME; MIRROR_ALREADY_EXISTS if it may not be replaced.
         UserError: a setting is wrong, a cluster refuses the client, or the name belongs to a mirror
             of another kind; MirrorMaker 2 has copied a topic, and `twinlog.takeover` is `refuse`,
-            or it is running.
+            or it is running; topics of the flow would have other remote names than before, or
+            another flow copies them to the same topics.
         Retriable: a cluster is unreachable.
     """
     name = flow_name(source, target)
-    mirrors = (await MirrorStore(destination).snapshot()).mirrors
+    snapshot = await MirrorStore(destination).snapshot()
+    mirrors = snapshot.mirrors
     stored = mirrors.get(name)
     if stored is None:
-        await _check_takeover(destination, properties)
+        await _check_new(destination, snapshot, name, properties)
         topics = topics or ControlTopics()
         if not any(mirror.kind in FLOW_KINDS for mirror in mirrors.values()):
             # Only for the first one: where flows exist, a topic that is missing was lost.
@@ -212,21 +216,34 @@ async def create_flow(
             f"flow {name} already exists",
             hint="--replace gives it these settings instead of its own",
         )
-    elif dict(stored.source) != dict(properties):
-        # What the file does not set any more has its default again.
-        await alter_mirror(destination, name, properties, replaces=True)
+    else:
+        require_same_names(snapshot, name, properties)
+        active = {
+            topic.topic: topic.destination_name
+            for topic in snapshot.topics_of(name)
+            if topic.wanted is not Wanted.STOPPED
+        }
+        altered = replace(stored, source=dict(properties))
+        require_sole_copy(snapshot, altered, active, removed=False)
+        if dict(stored.source) != dict(properties):
+            # What the file does not set any more has its default again.
+            await alter_mirror(destination, name, properties, replaces=True)
     return name
 
 
-async def _check_takeover(destination: KafkaCluster, properties: Mapping[str, str]) -> None:
+async def _check_new(
+    destination: KafkaCluster, snapshot: Snapshot, name: str, properties: Mapping[str, str]
+) -> None:
     """Refuse a flow before it is stored, if it may not begin (`FlowTakeover.check`)."""
     config, _ = check_properties(properties, EVERYTHING)
     flow = flow_of(properties)
     async with connected(config, "source") as source:
         topics = (await source.refresh(None)).topics
         names = copied_topics(topics, *flow)
+        new = Mirror(name=name, source=dict(properties), source_cluster_id=source.cluster_id)
+        require_sole_copy(snapshot, new, names)
         existing = await existing_topics(destination, {*names.values()})
-        remote = {topic: existing.get(name) for topic, name in names.items()}
+        remote = {topic: existing.get(remote) for topic, remote in names.items()}
         worker, routes = connect_worker_of(properties), may_route(properties)
         await FlowTakeover(destination, source, flow, worker, routes=routes).check(topics, remote)
 
@@ -261,7 +278,7 @@ async def take_over_topics(destination: KafkaCluster, name: str) -> list[TakenOv
         clusters = FlowClusters(destination=destination, source=source, mirror=mirror, flow=flow)
         while True:
             had = snapshot.topics_of(name)
-            await clusters.takeover.check_copied(await _copied_to(destination, mirror, had))
+            await clusters.takeover.check_copied(await copied_to(destination, mirror, had))
             known = {topic.topic for topic in had}
             new = {
                 topic: remote
@@ -280,7 +297,7 @@ async def take_over_topics(destination: KafkaCluster, name: str) -> list[TakenOv
                 log.info("a node has added topics meanwhile: %s", ", ".join(sorted(added)))
 
 
-async def _copied_to(
+async def copied_to(
     destination: KafkaCluster, mirror: Mirror, topics: Collection[MirrorTopic]
 ) -> dict[TopicPartition, int]:
     """Up to where a flow has copied partitions, of which MirrorMaker 2 may have copied more.

@@ -165,10 +165,11 @@ async def hand_back(
     for topic in topics:
         for partition in topic.mirror_partitions:
             state = states.state(partition)
-            if topic.wanted is not Wanted.STOPPED or state is not State.STOPPED:
+            removed = topic.wanted is Wanted.STOPPED and not topic.not_selected
+            if not removed or state is not State.STOPPED:
+                text = f"{state.name}, not selected" if topic.not_selected else state.name
                 raise UserError(
-                    f"{partition.source} of flow {name} is {state.name}, expected STOPPED after "
-                    "--remove",
+                    f"{partition.source} of flow {name} is {text}, expected STOPPED after --remove",
                     hint=f"kafka-mirrors --remove --mirror {name} --topic '.*'",
                 )
     async with connected_source(replace(mirror, source=dict(properties)), EVERYTHING) as source:

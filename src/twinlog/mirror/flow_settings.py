@@ -1,9 +1,8 @@
 """The settings of one flow `A->B`, as MirrorMaker 2 of Kafka 4.3 has them (KIP-382, KIP-545).
 
-`SETTINGS` is the one source for parsing (flow_settings_parser.py), for messages and for the manual
-(docs/operations/mirror-maker.md).
-Names and defaults are those of MirrorMaker 2's `MirrorSourceConfig`, `MirrorCheckpointConfig` and
-`MirrorHeartbeatConfig`; tests/mirror/test_mirror_maker_java.py compares them. Beside them are:
+`SETTINGS` is the one source for parsing (flow_settings_parser.py), messages and the manual
+(docs/operations/mirror-maker.md). Names and defaults are those of MirrorMaker 2's classes, with
+which tests/mirror/test_mirror_maker_java.py compares them. Beside them are:
 
 - names that MirrorMaker 2 had until 3.9 (`removed`), with their meaning there;
 - the settings of KIP-656, a draft that no MirrorMaker 2 has (`draft`);
@@ -78,6 +77,7 @@ class FlowSetting(NamedTuple):
 _POSITIVE_MS: Final = number(1, MAX_LONG, "whole milliseconds, 1 or more")
 _FLAG: Final = "true, false"
 _REGEX: Final = "regular expressions, comma-separated"
+_LEAVE: Final = "a stored flow loses what is not selected"
 _LANES: Final = "twinlog distributes partitions over lanes by their load"
 _NO_JMX: Final = "twinlog has no JMX metrics: see docs/metrics.md"
 _ALL_GROUPS: Final = "no effect, as groups are listed whenever their offsets are translated"
@@ -91,7 +91,7 @@ _ROWS: Final = (
         None,
         parse_alias,
         "name",
-        "the source's name in remote topic names; by default A of `A->B`",
+        "the source's name in remote topic names; by default A of `A->B`; stored flows keep it",
     ),
     FlowSetting(
         "target.cluster.alias",
@@ -100,13 +100,13 @@ _ROWS: Final = (
         "name",
         "the target's name in names of internal topics; by default B of `A->B`",
     ),
-    FlowSetting("topics", ".*", parse_names, _REGEX, "topics that are mirrored"),
+    FlowSetting("topics", ".*", parse_names, _REGEX, f"topics that are mirrored; {_LEAVE}"),
     FlowSetting(
         "topics.exclude",
         r"mm2.*\.internal, .*\.replica, __.*",
         parse_names,
         _REGEX,
-        "topics that are not mirrored, although `topics` matches them",
+        f"topics that are not mirrored, although `topics` matches them; {_LEAVE}",
     ),
     FlowSetting(
         "topic.filter.class",
@@ -137,14 +137,14 @@ _ROWS: Final = (
         DEFAULT_POLICY,
         parse_text,
         "class",
-        "names remote topics; `IdentityReplicationPolicy` leaves names unchanged",
+        "names remote topics; `IdentityReplicationPolicy` changes no name; stored flows keep it",
     ),
     FlowSetting(
         "replication.policy.separator",
         ".",
         parse_separator,
         "text",
-        "text between the source's alias and the topic in remote names",
+        "text between the source's alias and the topic in remote names; stored flows keep it",
     ),
     FlowSetting(
         "replication.policy.internal.topic.separator.enabled",

@@ -206,6 +206,25 @@ def parse_flow_lines(lines: tuple[Property, ...], resolve: Resolve) -> MirrorMak
     )
 
 
+def disabled_pairs(file: MirrorMakerFile) -> list[tuple[str, str]]:
+    """The pairs of source and target that a line disables, with or without heartbeats.
+
+    A pair without such a line may be the flow of another file.
+    """
+    keys = {item.key for item in file.properties}
+    enabled = {
+        (flow.source_alias, flow.target_alias) for flow in file.flows if flow.settings.enabled
+    }
+    return [
+        (a, b)
+        for a in file.aliases
+        for b in file.aliases
+        if a != b
+        and (a, b) not in enabled
+        and not keys.isdisjoint({ENABLED, f"{a}->{b}.{ENABLED}"})
+    ]
+
+
 def targeting(flows: Iterable[Flow], aliases: Collection[str]) -> tuple[Flow, ...]:
     """The flows that a node with `--clusters` runs: those whose target is one of them."""
     return tuple(flow for flow in flows if not aliases or flow.target_alias in aliases)
@@ -380,7 +399,9 @@ class _FileReader:
         for key, item in merged.items():
             if key in OWN_SETTINGS:
                 self.uses[item.line].add(flow)
-        ends = {"target": (target, target_properties(self._properties, target))}
+        ends: dict[str, tuple[str, Properties]] = {
+            "target": (target, target_properties(self._properties, target))
+        }
         if copies:
             ends["source"] = source, clients["source", "consumer"]
         for side, (alias, client) in ends.items():
@@ -397,8 +418,8 @@ class _FileReader:
                 if not any(of_role.get(name) == item for of_role in of_flow):
                     self.uses[item.line].add(flow)
                     self.apart[item.line].add((alias, item.key))
-        for key in clients.keys() - CLIENTS_OF_FLOW:
-            self.internal_uses.update(item.line for item in clients[key].values())
+        for internal in clients.keys() - CLIENTS_OF_FLOW:
+            self.internal_uses.update(item.line for item in clients[internal].values())
 
     def _settings(
         self, merged: Properties, consumer: Properties, source: str, target: str

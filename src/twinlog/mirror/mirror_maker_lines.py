@@ -215,12 +215,17 @@ class _LineReader:
         # The flow itself is not there if its settings have errors.
         written = self._last[f"{place.prefix}{ENABLED}"].value.strip().lower() == "true"
         flow = next((flow for flow in self._file.flows if flow.name == place.flow), None)
+        stored = (
+            "a flow that the target has stored is switched off if another one to "
+            f"{place.target} is enabled"
+        )
         if written if flow is None else flow.settings.enabled:
             text = f"mirrors topics from {place.source} to {place.target}"
         elif place.flow in self._existing:
-            text = f"mirrors no topics; heartbeats of {place.source} are written to {place.target}"
+            heartbeats = f"heartbeats of {place.source} are written to {place.target}"
+            text = f"mirrors no topics; {heartbeats}; {stored}"
         else:
-            text = f"flow {place.flow} is off"
+            text = f"flow {place.flow} is off; {stored}"
         if place.flow in self._added:
             return LineVerdict.DIFFERS, f"{text}{_ADDED}"
         return LineVerdict.USED, text

@@ -6,7 +6,7 @@ and functions of Spark if a flow of the file has one.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from twinlog.kafka.client.references import ALLOWED_PATHS, ALLOWLIST_PATTERN, DATAFRAMES
@@ -25,13 +25,18 @@ _LOCATIONS: Final = ("ssl.truststore.location", "ssl.keystore.location")
 
 
 def run_parts(
-    flows: Iterable[Flow], clusters: Mapping[str, Mapping[str, str]], *, takeover: bool = False
+    flows: Iterable[Flow],
+    clusters: Mapping[str, Mapping[str, str]],
+    *,
+    disabled: Sequence[tuple[str, str]] = (),
+    takeover: bool = False,
 ) -> tuple[list[Target], list[HeartbeatPair]]:
     """What runs these flows.
 
     Args:
         flows: of the file; those that are to run here.
         clusters: the connection properties of each cluster, by alias.
+        disabled: the pairs of source and target that the file disables (`disabled_pairs`).
         takeover: whether flows go on where MirrorMaker 2 has stopped; the default of
             `twinlog.takeover` is `compare` then.
 
@@ -60,6 +65,7 @@ def run_parts(
             alias=alias,
             properties={**used_properties(clusters[alias]), **_grants(found)},
             flows=found,
+            disabled=[source for source, target in disabled if target == alias],
         )
         for alias, found in stored.items()
     ]

@@ -1,6 +1,8 @@
 """`twinlog mirror-maker`: the flows of a properties file, with a node for each destination.
 
-    file -> for each target: create or alter its flows -> take over from MirrorMaker 2, if wanted
+    file -> for each target: create or alter its flows; those that are disabled are switched off
+         -> remove topics that are no longer selected (lifecycle/flow_selection.py)
+         -> take over from MirrorMaker 2, if wanted
          -> a process `twinlog run`
          -> heartbeats of pairs of clusters between which no topic is copied
 
@@ -34,11 +36,13 @@ from twinlog.kafka.errors import TwinlogError, UserError
 from twinlog.lifecycle.creation import connected
 from twinlog.lifecycle.flow_creation import create_flow, take_over_topics
 from twinlog.lifecycle.flow_handback import hand_back
+from twinlog.lifecycle.flow_selection import follow_selection, other_flows, switch_off
 from twinlog.mirror.flow import FlowRules
 from twinlog.mirror.mirror_names import flow_name
 from twinlog.mirror.mm2_records import Heartbeat
 from twinlog.node.stopping import ended_by
 from twinlog.store.control_topics import ControlTopics, take_control_topics
+from twinlog.store.mirrors import MirrorStore
 from twinlog.sync.flow_records import BookkeepingTopics
 
 log = logging.getLogger(__name__)
@@ -70,6 +74,8 @@ class Target:
     properties: Mapping[str, str] = field(repr=False)
     """Client properties, and those of its control topics."""
     flows: Sequence[StoredFlow]
+    disabled: Sequence[str] = ()
+    """The sources of flows to this cluster that the file disables (`A->B.enabled=false`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +96,8 @@ class MirrorMaker:
         pairs: those that get heartbeats only.
         arguments: of each node's command `twinlog run`.
         metrics: host and port of the first node's metrics; each further node has the next port.
-        report: called with each line about partitions that are taken over from MirrorMaker 2.
+        report: called with each line about partitions that are taken over from MirrorMaker 2, and
+            about topics and flows that the file does not select.
     """
 
     def __init__(
@@ -202,12 +209,23 @@ async def _prepare(
     topics: ControlTopics = take_control_topics(properties)
     parsed = parse_config(properties)
     async with connected(parsed.config, target.alias) as cluster:
+        for source in target.disabled:
+            for line in await switch_off(cluster, flow_name(source, target.alias)):
+                report(f"{source}->{target.alias}: {line}")
         for flow in target.flows:
             name = await create_flow(cluster, flow.source, target.alias, flow.properties, topics)
             log.info("flow %s is stored in cluster %s", name, target.alias)
+            for line in await follow_selection(cluster, name):
+                report(f"{flow.source}->{target.alias}: {line}")
             for partition in await take_over_topics(cluster, name):
                 report(f"{flow.source}->{target.alias}: {partition}")
             prepared.append(f"{flow.source}->{target.alias}")
+        own = [flow_name(flow.source, target.alias) for flow in target.flows]
+        for name in other_flows(await MirrorStore(cluster).snapshot(), own):
+            report(
+                f"warning: cluster {target.alias} also has flow {name}, which is not enabled here, "
+                f"and goes on; twinlog flows delete --flow {name} ends it"
+            )
 
 
 async def hand_back_flows(targets: Sequence[Target], report: Callable[[str], None]) -> None:

@@ -30,6 +30,8 @@ class CreateFlowResult:
     flow: str
     creation: Creation
     source_cluster_id: str
+    lines: tuple[str, ...] = ()
+    """About topics that the settings select no more, or again; for people."""
 
     def as_json(self) -> Mapping[str, object]:
         """The flow under what was done."""

@@ -21,6 +21,7 @@ from twinlog.lifecycle.creation import connected_source
 from twinlog.lifecycle.flow_creation import create_flow, properties_of
 from twinlog.lifecycle.flow_forgetting import forget_flow
 from twinlog.lifecycle.flow_positions import GroupSide, import_positions
+from twinlog.lifecycle.flow_selection import follow_selection
 from twinlog.mirror.connect_worker import STORED_NAMES
 from twinlog.mirror.dataframe_transform import keeps_references
 from twinlog.mirror.errors import MirrorError, MirrorRefused
@@ -93,7 +94,8 @@ class FlowAdmin:
         Raises:
             MirrorRefused: INVALID_MIRROR_NAME, MIRROR_ALREADY_EXISTS.
             UserError: the flow copies no topics, a setting is not supported, the source refuses the
-                client, or is the target itself, or another cluster than before.
+                client, or is the target itself, or another cluster than before; topics that the
+                flow has would have other remote names, or another flow copies them there.
         """
         if flow.heartbeats_only:
             raise UserError(
@@ -111,11 +113,13 @@ class FlowAdmin:
             self._topics,
             replaces=replaces,
         )
+        lines = await follow_selection(self._cluster, name)
         stored = stored_flow(await store.snapshot(), name)
         return CreateFlowResult(
             flow=name,
             creation=Creation.REPLACED if existed else Creation.CREATED,
             source_cluster_id=stored.source_cluster_id,
+            lines=tuple(lines),
         )
 
     async def list_flows(self) -> ListFlowsResult:

@@ -22,6 +22,7 @@ from twinlog.mirror.mirror_maker_file import (
     FlowClients,
     MirrorMakerFile,
     Problem,
+    disabled_pairs,
     parse_flow_lines,
     parse_mirror_maker_file,
     targeting,
@@ -57,6 +58,8 @@ class CheckedFlows(NamedTuple):
     """Those without errors."""
     clusters: Mapping[str, Mapping[str, str]]
     """The properties of the client on each cluster, as a target, by its alias."""
+    disabled: Sequence[tuple[str, str]] = ()
+    """The pairs of source and target that a file disables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +170,7 @@ def check_file(
         replace(checked, warnings=(*checked.warnings, *not_analysed)),
         [flow for flow in flows if flow.name not in {finding.flow for finding in wrong}],
         parsed.clusters,
+        disabled_pairs(parsed),
     )
 
 

@@ -21,6 +21,8 @@ destination's metadata log, which clients cannot write to on a stock broker.
                                          name with another topic_id before,
                                          source_deleted: true, only if the topic was removed
                                          from the mirror because it was deleted on the source,
+                                         not_selected: true, only if it was removed from a flow
+                                         because its settings do not select it,
                                          wanted: MIRRORING, PAUSED or STOPPED
     ["followed", mirror, topic]          caught_up_ms, retention_ms, behind_ms,
                                          destination_topic_id, absent if it was not known;
@@ -40,8 +42,8 @@ version can report a level that it does not know. Records of unknown kinds are l
 
 `destination_topic_id` was added without a new level: older versions leave it out. If it is absent,
 it is not known whether the destination's topic was recreated. `followed`, `not-mirrored`,
-`source_deleted`, `followed_from` and `known_before` were also added later; older versions leave
-them out.
+`source_deleted`, `followed_from`, `known_before` and `not_selected` were also added later; older
+versions leave them out.
 
 A mirror, its topics and the ACLs that it has created are in one partition, that of the mirror's
 name (mirror/placement.py), so that they are read in the order in which they were written. A stop
@@ -155,6 +157,9 @@ class MirrorTopic:
     may have records."""
     source_deleted: bool = False
     """Whether it was removed because it was deleted on the source, and not by an operator."""
+    not_selected: bool = False
+    """Whether it was removed because the flow's settings do not select it, and not by an operator:
+    once they do, it goes on (lifecycle/flow_selection.py)."""
     offsets_topic_id: UUID | None = None
     """Of `__mirror_offsets` when the topic was added to a flow; None if it was not known. Another
     one lacks what was recorded before."""
@@ -163,6 +168,11 @@ class MirrorTopic:
     def incarnation(self) -> tuple[str, str, UUID, UUID | None]:
         """An identity that changes if the topic is recreated, on either side."""
         return self.mirror, self.topic, self.topic_id, self.destination_topic_id
+
+    @property
+    def may_return(self) -> bool:
+        """Whether a node adds it again, as no operator has removed it."""
+        return self.wanted is Wanted.STOPPED and (self.source_deleted or self.not_selected)
 
     def is_recreated(self, former: "MirrorTopic") -> bool:
         """Whether the destination's topic is known to be recreated since the former record."""
@@ -361,6 +371,7 @@ def _fields(record: ConfigRecord) -> dict[str, Any]:
                 **({"whole": True} if record.whole else {}),
                 **({"known_before": True} if record.known_before else {}),
                 **({"source_deleted": True} if record.source_deleted else {}),
+                **({"not_selected": True} if record.not_selected else {}),
                 **_optional_id("offsets_topic_id", record.offsets_topic_id),
             }
         case MadeAcl():
@@ -453,6 +464,7 @@ def _decoded(parts: list[str], body: JsonObject) -> ConfigRecord:
                 whole=body.has("whole") and body.flag("whole"),
                 known_before=body.has("known_before") and body.flag("known_before"),
                 source_deleted=body.has("source_deleted") and body.flag("source_deleted"),
+                not_selected=body.has("not_selected") and body.flag("not_selected"),
                 offsets_topic_id=_optional_id_of(body, "offsets_topic_id"),
             )
         case ["followed", *_] | ["not-mirrored", *_]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from twinlog.kafka.client.metadata import Topic, is_another
-from twinlog.kafka.errors import Refusal, TwinlogError
+from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
 from twinlog.kafka.requests.topics import (
     ConfigSource,
     describe_configs,
@@ -24,6 +24,8 @@ from twinlog.kafka.requests.topics import (
 )
 from twinlog.kafka.types import Offset
 from twinlog.lifecycle.destination_topics import chunks, known_configs
+from twinlog.lifecycle.flow_creation import copied_to
+from twinlog.lifecycle.flow_selection import select_again, unselected
 from twinlog.lifecycle.flow_topics import (
     FlowClusters,
     excluded_configs,
@@ -59,6 +61,10 @@ log = logging.getLogger(__name__)
 FLOWS = FLOW_KINDS
 RECREATED: Final = "SourceTopicRecreated"
 """Counts topics of the source that were recreated, and that a flow goes on with (`Host.failed`)."""
+_SELECTION: Final = "selection"
+_TO_REMOVE: Final = (
+    "a start of twinlog mirror-maker, or twinlog flows create --replace, removes them"
+)
 SEARCH_S: Final = 10.0
 """Seconds of checks without a new topic before a flow that looks once counts as complete."""
 
@@ -72,6 +78,8 @@ class FlowChanges(NamedTuple):
     """The remote names of the topics to add, by the source's."""
     grown: Mapping[str, int]
     """The source's partition counts, by the source's names."""
+    selected_again: Mapping[str, MirrorTopic]
+    """Those of `new` that the settings had removed from the flow, by the source's names."""
     recreated: Collection[MirrorTopic]
     """Topics whose source topic is another one now, of which the new one is wanted."""
     begins: Mapping[str, Offsets]
@@ -81,8 +89,10 @@ class FlowChanges(NamedTuple):
 class FlowTopics(Sync[FlowChanges]):
     """Adds the topics that a flow selects, and lets remote topics grow.
 
-    A topic that an operator has removed from the flow is not added again. One that was recreated on
-    the source is removed and added again, if `twinlog.data.loss` is `continue`: the new topic's
+    A topic that an operator has removed from the flow is not added again. One that its settings had
+    removed goes on where it was, once they select it again; those that they do not select are
+    removed by whoever changes them (lifecycle/flow_selection.py). One that was recreated on the
+    source is removed and added again, if `twinlog.data.loss` is `continue`: the new topic's
     records follow those of the former one. Otherwise its partitions are FAILED.
 
     Without `FlowSettings.refreshes_topics` a node looks for topics when it starts, as MirrorMaker 2
@@ -112,6 +122,7 @@ class FlowTopics(Sync[FlowChanges]):
         self._since: dict[str, float] = {}  # by flow: since when checks find no new topic
         self._begins = FlowBegins()
         self._unfinished: set[str] = set()  # flows whose last look has found something to do
+        self._texts = MirrorTexts()
 
     @classmethod
     def create(cls, host: Host) -> "FlowTopics":
@@ -149,12 +160,11 @@ class FlowTopics(Sync[FlowChanges]):
         incomplete = not topics or context.name not in self._complete
         searches = incomplete and not flow.settings.refreshes_topics
         looks = searches or flow.settings.refreshes_topics
-        names = copied_topics(there, flow.settings, flow.policy) if looks else {}
-        known = {
-            topic.topic
-            for topic in topics
-            if topic.wanted is not Wanted.STOPPED or not topic.source_deleted
-        }
+        deselected = {topic.topic: topic for topic in topics if topic.not_selected}
+        # Which topics it has is no question of what the source shows.
+        shown = there if looks else there.keys() & deselected.keys()
+        names = copied_topics(shown, flow.settings, flow.policy)
+        known = {topic.topic for topic in topics if not topic.may_return}
         grown = {
             topic.topic: len(there[topic.topic].partitions)
             for topic in context.same
@@ -162,6 +172,7 @@ class FlowTopics(Sync[FlowChanges]):
             and not is_another(topic.topic_id, there[topic.topic].topic_id)
         }
         new = {name: remote for name, remote in names.items() if name not in known}
+        self._tell_unselected(context, flow)
         recreated = [
             topic
             for topic in context.topics
@@ -178,9 +189,19 @@ class FlowTopics(Sync[FlowChanges]):
         elif searches and await self._has_all(context, flow, known):
             self._complete.add(context.name)
         begins = await self._begins.find(
-            context, flow.settings, {name: there[name] for name in new}
+            context, flow.settings, {name: there[name] for name in new.keys() - deselected.keys()}
         )
-        return FlowChanges(there, new, grown, recreated, begins)
+        again = {name: deselected[name] for name in new if name in deselected}
+        return FlowChanges(there, new, grown, again, recreated, begins)
+
+    def _tell_unselected(self, context: SyncContext, flow: FlowRules) -> None:
+        """Log once which topics go on although the settings do not select them."""
+        names = [topic.topic for topic in unselected(context.topics, flow)]
+        if not names:
+            self._texts.last.pop((context.name, _SELECTION), None)
+            return
+        text = f"goes on with topics that its settings do not select: {few(names)}; {_TO_REMOVE}"
+        self._texts.tell(context.name, _SELECTION, text)
 
     async def _has_all(self, context: SyncContext, flow: FlowRules, known: Container[str]) -> bool:
         """Whether the source has no topic that the flow lacks; see the class."""
@@ -217,9 +238,12 @@ class FlowTopics(Sync[FlowChanges]):
                 failures += 1
                 continue
             try:
-                await clusters.add(
-                    difference.topics, {name: remote}, followed_from=difference.begins
-                )
+                if former := difference.selected_again.get(name):
+                    await _go_on(context, clusters, former)
+                else:
+                    await clusters.add(
+                        difference.topics, {name: remote}, followed_from=difference.begins
+                    )
             except TwinlogError as error:
                 log.warning("flow %s: %s is not copied: %s", context.name, name, error)
                 failures += 1
@@ -281,6 +305,15 @@ class FlowTopics(Sync[FlowChanges]):
                 ]
             )
         return failures
+
+
+async def _go_on(context: SyncContext, clusters: FlowClusters, topic: MirrorTopic) -> None:
+    """Go on with a topic that is selected again, unless MirrorMaker 2 has done so meanwhile."""
+    if clusters.flow.settings.twinlog_takeover != "ignore":
+        ends = await copied_to(context.destination, context.mirror, [topic])
+        await clusters.takeover.check_copied(ends)
+    if not await select_again(context.store, context.mirror, topic):
+        raise Retriable("the flow was changed meanwhile", topic=topic.topic)
 
 
 async def _ends(

@@ -230,6 +230,12 @@ def test_a_topic_that_is_not_added_yet_is_named(pair: Pair, refreshes: str, what
     assert any(name in text and what in text for text in found), found
 
 
+def test_a_topic_that_the_settings_do_not_select_is_named(pair: Pair) -> None:
+    """Goal: it does not go on without a word after `kafka-mirrors --alter`."""
+    flow = RecordedFlow(pair, topics="other")
+    assert "settings do not select it" in reasons(flow.readiness())[Reason.NOT_SELECTED]
+
+
 def test_a_topic_that_only_one_broker_knows_is_named(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,6 +170,8 @@ def create(*, file: Path | None, as_json: bool, replace: bool, **options: Any) -
     for properties, flow in plan:
         result = call(properties, partial(_create, flow, replaces=replace))
         results.append(result)
+        for line in result.lines:
+            say(f"{result.flow}: {line}")
         if not as_json:
             click.echo(_CREATED[result.creation].format(result.flow))
     if as_json:

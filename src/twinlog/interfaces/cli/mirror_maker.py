@@ -182,7 +182,9 @@ def _mirror_maker(checked: Any, running: Mapping[str, Any], *, takeover: bool) -
     from twinlog.node.mirror_maker import MirrorMaker  # noqa: PLC0415
 
     require_valid(checked.report)
-    targets, pairs = run_parts(checked.flows, checked.clusters, takeover=takeover)
+    targets, pairs = run_parts(
+        checked.flows, checked.clusters, disabled=checked.disabled, takeover=takeover
+    )
     if not targets and not pairs:
         raise click.ClickException("no flow is enabled: write SOURCE->TARGET.enabled = true")
     metrics = running["metrics_address"]

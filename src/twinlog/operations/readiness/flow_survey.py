@@ -31,6 +31,7 @@ from twinlog.kafka.errors import ProtocolError, Refusal, TwinlogError
 from twinlog.kafka.groups.offsets import Committed, Group, committed_offsets, list_groups
 from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
 from twinlog.kafka.types import TopicPartition
+from twinlog.lifecycle.flow_selection import unselected as unselected_topics
 from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.flow import flow_of, records_map
 from twinlog.mirror.flow_settings import MAP
@@ -57,7 +58,6 @@ from twinlog.operations.readiness.group_survey import (
 )
 from twinlog.operations.readiness.reasons import Finding, Reason
 from twinlog.operations.readiness.subject import Subject
-from twinlog.store.config_records import Wanted
 from twinlog.store.control_topics import LANES_GROUP
 from twinlog.store.topic_reader import Tail
 from twinlog.sync.flow_records import ALL_S
@@ -82,6 +82,10 @@ _NOT_KEPT: Final = (
 _AHEAD: Final = (
     "the last one is dated ahead of this machine's clock, so its age is unknown; check the clocks "
     "of the nodes and of this machine"
+)
+_NOT_SELECTED: Final = (
+    "the flow's settings do not select it, and it goes on: a start of twinlog mirror-maker, or "
+    "twinlog flows create --replace, removes it"
 )
 _UNDISCOVERED: Final = "not added yet; the next refresh adds it"
 _NOT_REFRESHED: Final = "not added: refresh.topics.* is off; a node that starts anew adds it"
@@ -198,11 +202,7 @@ class FlowSurvey:
         subject = self._subject
         topics = subject.snapshot.topics_of(subject.mirror.name)
         # A topic that an operator has removed from the flow is not added again.
-        known = {
-            topic.topic
-            for topic in topics
-            if topic.wanted is not Wanted.STOPPED or not topic.source_deleted
-        }
+        known = {topic.topic for topic in topics if not topic.may_return}
         selected = copied_topics(source_topics, self._flow.settings, self._flow.policy)
         reasons = dict(subject.snapshot.not_mirrored(subject.mirror.name).topics)
         unnamed = _UNDISCOVERED if self._flow.settings.refreshes_topics else _NOT_REFRESHED
@@ -397,11 +397,15 @@ class FlowSurvey:
             groups = any(topic.groups for topic in facts.topics)
             checkpoint, trouble = await self._last_checkpoint(expected=groups)
             findings += trouble
+        unselected = {
+            topic.topic: [Finding(Reason.NOT_SELECTED, _NOT_SELECTED)]
+            for topic in unselected_topics(self._subject.topics, self._flow)
+        }
         topics = tuple(
             replace(
                 topic,
                 partitions=tuple(self._completed(topic.topic, p) for p in topic.partitions),
-                synced=(*topic.synced, *self._lost(topic.topic)),
+                synced=(*topic.synced, *self._lost(topic.topic), *unselected.get(topic.topic, ())),
             )
             for topic in facts.topics
         )

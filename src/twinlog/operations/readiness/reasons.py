@@ -29,6 +29,7 @@ class Reason(enum.Enum):
     NOT_MIRRORING = "partitions that are not MIRRORING"
     PAUSED = "partitions that are paused"
     NOT_MIRRORED = "source topics that match the mirror and are not mirrored"
+    NOT_SELECTED = "topics that a flow copies, and its settings do not select"
     FOREIGN_MEMBER = "members of the nodes' groups that are not twinlog nodes"
     CONTROL_UNREADABLE = "records of the control topics that cannot be read"
     SOURCE_UNREACHABLE = "the current state of the source is unknown"
@@ -72,6 +73,7 @@ WEIGHTS: Final[Mapping[Reason, Verdict]] = {
     Reason.NOT_MIRRORING: Verdict.NOT_READY,
     Reason.PAUSED: Verdict.WARNING,
     Reason.NOT_MIRRORED: Verdict.WARNING,
+    Reason.NOT_SELECTED: Verdict.WARNING,
     Reason.FOREIGN_MEMBER: Verdict.WARNING,
     Reason.CONTROL_UNREADABLE: Verdict.WARNING,
     Reason.SOURCE_UNREACHABLE: Verdict.WARNING,

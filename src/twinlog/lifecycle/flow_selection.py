@@ -1,0 +1,245 @@
+"""A stored flow follows settings that have changed, as MirrorMaker 2 does at each of its starts.
+
+MirrorMaker 2 selects and names topics anew whenever it starts. A flow stores both with each topic.
+So a start, and `twinlog flows create --replace`, compare what is stored with the new settings:
+
+    topic that the flow has         by the new settings    what happens
+    ------------------------------  ---------------------  ---------------------------------------
+    MIRRORING                       is not selected        removed, as by an operator: it is fenced,
+                                                           its copy and what is recorded stay
+    removed in this way             is selected            it goes on where it was
+    removed by an operator, paused  either                 it stays as it is
+    MIRRORING, paused, or removed   has another remote     the settings are refused
+    in this way                     name
+
+Which topics the settings select depends on names alone, not on what a cluster answers. Only whoever
+changes the settings removes topics: the last one counts, for settings and topics alike. Nodes never
+do. They add what is selected again (sync/flow_topics.py), by the stored settings.
+
+With `A->B.enabled=false`, MirrorMaker 2 copies no topic of a flow. A stored flow is switched off:
+it selects no topic, and writes no heartbeats, as the process that has the file does that.
+
+Two flows that copy a topic of one cluster to the same remote topic write each record twice. That is
+what becomes of a renamed alias where names do not have it (`IdentityReplicationPolicy`).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import UserError
+from twinlog.mirror.copied_topics import copied_topics
+from twinlog.mirror.flow import FlowRules, flow_of, has_any_transform, settings_texts
+from twinlog.mirror.setting_values import parse_flag
+from twinlog.mirror.settings import FLOW_KINDS, FLOW_PREFIX
+from twinlog.store.config_records import ConfigChange, Mirror, MirrorTopic, Wanted
+from twinlog.store.mirrors import MirrorStore, stored_flow
+from twinlog.store.shared_remotes import check_positions
+from twinlog.store.snapshot import Snapshot
+from twinlog.text import few
+
+_ENABLED: Final = f"{FLOW_PREFIX}enabled"
+_OFF: Final = {_ENABLED: "false", f"{FLOW_PREFIX}emit.heartbeats.enabled": "false"}
+
+
+def require_same_names(snapshot: Snapshot, name: str, properties: Mapping[str, str]) -> None:
+    """Check that a flow's topics keep their remote names with new settings.
+
+    Args:
+        snapshot: all mirrors.
+        name: the flow's.
+        properties: those that the flow is to have.
+
+    Raises:
+        UserError: a topic that it goes on with would have another remote name.
+    """
+    topics = [
+        topic
+        for topic in snapshot.topics_of(name)
+        if topic.wanted is not Wanted.STOPPED or topic.not_selected
+    ]
+    remote = copied_topics([topic.topic for topic in topics], *flow_of(properties))
+    for topic in topics:
+        wanted = remote.get(topic.topic, topic.destination_name)
+        if wanted != topic.destination_name:
+            raise UserError(
+                f"{topic.topic} would be copied to {wanted} by these settings, and flow {name} "
+                f"copies it to {topic.destination_name}",
+                hint="set source.cluster.alias and replication.policy.* as before; or, to copy all "
+                "topics from their beginning to the new names, delete the flow first: "
+                f"twinlog flows delete --flow {name}",
+            )
+
+
+def require_sole_copy(
+    snapshot: Snapshot, mirror: Mirror, names: Mapping[str, str], *, removed: bool = True
+) -> None:
+    """Check that no other flow copies these topics of the same cluster to the same remote topics.
+
+    Flows with transforms may share a topic: each may copy other records of it.
+
+    Args:
+        snapshot: all mirrors.
+        mirror: the flow, as it is to be.
+        names: the remote names of its topics, by the source's.
+        removed: whether topics count that were removed from the other flow, too: what it has copied
+            of them is there, and a flow that begins would copy it once more.
+
+    Raises:
+        UserError: another one does.
+    """
+    if _transforms(mirror):
+        return
+    for topic in snapshot.topics:
+        other = snapshot.mirrors.get(topic.mirror)
+        if (
+            other is not None
+            and other.name != mirror.name
+            and other.kind in FLOW_KINDS
+            and other.source_cluster_id == mirror.source_cluster_id
+            and names.get(topic.topic) == topic.destination_name
+            and (removed or topic.wanted is not Wanted.STOPPED)
+            and not _transforms(other)
+        ):
+            raise UserError(
+                f"flow {other.name} copies {topic.topic} of the same cluster "
+                f"{mirror.source_cluster_id} to {topic.destination_name}: with flow {mirror.name}, "
+                "the topic would have its records twice",
+                hint="use the alias that the cluster had, or delete the flow that is not wanted: "
+                f"twinlog flows delete --flow {other.name} (flow {mirror.name} does not go on "
+                "where that has stopped)",
+            )
+
+
+def _transforms(mirror: Mirror) -> bool:
+    return has_any_transform(settings_texts(mirror.source))
+
+
+def unselected(topics: Iterable[MirrorTopic], flow: FlowRules) -> list[MirrorTopic]:
+    """Those of a flow's topics that are mirrored, and that its settings do not select."""
+    mirrored = [topic for topic in topics if topic.wanted is Wanted.MIRRORING]
+    selected = copied_topics([topic.topic for topic in mirrored], *flow)
+    return [topic for topic in mirrored if topic.topic not in selected]
+
+
+async def follow_selection(destination: KafkaCluster, name: str) -> list[str]:
+    """Remove the topics from a flow that its stored settings do not select.
+
+    Returns:
+        A line for each of these topics, and for each one that goes on since it is selected again.
+
+    Raises:
+        UserError: its settings cannot be read, or a right is missing.
+        Retriable: the target is unreachable.
+    """
+    store = MirrorStore(destination)
+    removed: list[MirrorTopic] = []
+
+    def decide(snapshot: Snapshot) -> list[ConfigChange]:
+        rules = flow_of(stored_flow(snapshot, name).source)
+        removed[:] = unselected(snapshot.topics_of(name), rules)
+        return _without(removed)
+
+    snapshot = await store.snapshot()
+    # A change fences other writers, so there is none without a need.
+    if decide(snapshot):
+        await store.change(decide)
+    lines = [
+        f"{topic.topic} is not selected any more: it is removed from the flow, and "
+        f"{topic.destination_name} stays as it is"
+        for topic in removed
+    ]
+    off = [topic for topic in snapshot.topics_of(name) if topic.not_selected]
+    again = copied_topics([t.topic for t in off], *flow_of(stored_flow(snapshot, name).source))
+    return lines + [f"{topic} is selected again: it goes on where it was" for topic in again]
+
+
+async def switch_off(destination: KafkaCluster, name: str) -> list[str]:
+    """End the copying of a flow that is not enabled in a file, until it is.
+
+    Returns:
+        A line, unless there is no such flow, or it is off already.
+
+    Raises:
+        UserError: a right is missing.
+        Retriable: the target is unreachable.
+    """
+    store = MirrorStore(destination)
+    removed: list[MirrorTopic] = []
+
+    def decide(snapshot: Snapshot) -> list[ConfigChange]:
+        mirror = snapshot.mirrors.get(name)
+        if mirror is None or mirror.kind not in FLOW_KINDS:
+            return []
+        topics = snapshot.topics_of(name)
+        removed[:] = [topic for topic in topics if topic.wanted is Wanted.MIRRORING]
+        off = replace(mirror, source={**mirror.source, **_OFF})
+        return [*([] if off == mirror else [off]), *_without(removed)]
+
+    if not decide(await store.snapshot()):
+        return []
+    await store.change(decide)
+    topics = f" ({few([topic.topic for topic in removed])})" if removed else ""
+    line = (
+        f"it is not enabled: flow {name} is switched off, and no longer copies {len(removed)} "
+        f"topic(s){topics}; their copies stay, and once it is enabled, it goes on where it was"
+    )
+    return [line]
+
+
+def _without(topics: Iterable[MirrorTopic]) -> list[ConfigChange]:
+    return [replace(topic, wanted=Wanted.STOPPED, not_selected=True) for topic in topics]
+
+
+async def select_again(store: MirrorStore, mirror: Mirror, topic: MirrorTopic) -> bool:
+    """Go on with a topic that was removed since the settings did not select it.
+
+    All that is stored of it stays: where it begins, and of which topics on both sides it is.
+
+    Args:
+        store: of the target.
+        mirror: the flow, with the settings that select the topic.
+        topic: the topic.
+
+    Returns:
+        Whether it goes on; False: somebody has changed the flow or the topic meanwhile.
+
+    Raises:
+        MirrorRefused: MIRROR_TOPIC_BEING_REMOVED: it is not STOPPED yet.
+        UserError, Retriable: see `MirrorStore.change`.
+    """
+    back = replace(topic, wanted=Wanted.MIRRORING, not_selected=False)
+    changed = False
+
+    async def decide(snapshot: Snapshot) -> list[ConfigChange]:
+        nonlocal changed
+        same = snapshot.mirrors.get(mirror.name) == mirror
+        topics = snapshot.topics_of(mirror.name)
+        changed = same and topic in topics
+        if not changed:
+            return []
+        names = {topic.topic: topic.destination_name}
+        await store.check_addable(snapshot, mirror.name, names)
+        check_positions(mirror.kind, [one for one in topics if one != topic], names)
+        return [back]
+
+    await store.change(decide)
+    return changed
+
+
+def other_flows(snapshot: Snapshot, names: Iterable[str]) -> list[str]:
+    """The flows that a node runs besides these: those that are not switched off."""
+    others = snapshot.mirrors.keys() - {*names}
+    return sorted(
+        name
+        for name in others
+        if snapshot.mirrors[name].kind in FLOW_KINDS and not _is_off(snapshot.mirrors[name])
+    )
+
+
+def _is_off(mirror: Mirror) -> bool:
+    try:
+        return not parse_flag(mirror.source.get(_ENABLED, "false"))
+    except ValueError:
+        return False

@@ -1,0 +1,142 @@
+"""`twinlog mirror-maker FILE` with a file that was changed since its flows were stored.
+
+The rules are in tests/lifecycle/test_flow_selection.py.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import librdkafka_tools
+import pytest
+from mirror_maker_process import mirror_maker
+from remote_topics import values
+from waiting import until
+
+from twinlog.local import commands
+from twinlog.local.stage import Stage
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
+
+SECONDS = 240.0
+FILE = """\
+clusters = A, B, C
+A.bootstrap.servers = {source}
+C.bootstrap.servers = {source}
+B.bootstrap.servers = {target}
+C->B.enabled = true
+C->B.topics = other-{topic}
+A->B.topics = {topics}
+replication.factor = 1
+heartbeats.topic.replication.factor = 1
+heartbeats.replication.enabled = false
+emit.heartbeats.enabled = false
+emit.checkpoints.enabled = false
+refresh.topics.interval.seconds = 1
+"""
+"""C is another name of A: the node of B has a flow while A->B is disabled."""
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Start two clusters."""
+    with Stage(tmp_path_factory.mktemp("changed-files")) as stage:
+        stage.start_source()
+        stage.start_destination()
+        yield stage
+
+
+class Changed:
+    """A source with three topics, and the files of one flow of two of them."""
+
+    def __init__(self, stage: Stage, topic: str) -> None:
+        self.stage, self.topic = stage, topic
+        self.written: dict[str, list[str]] = {}
+        for name in (f"kept-{topic}", f"left-{topic}", f"other-{topic}"):
+            librdkafka_tools.make_topic(stage.source.bootstrap_servers, name)
+            self.written[name] = []
+            self.write(name)
+
+    def write(self, name: str) -> None:
+        """Write ten records."""
+        count = len(self.written[name])
+        new = [f"{number}" for number in range(count, count + 10)]
+        records = [(0, None, value, None) for value in new]
+        librdkafka_tools.write(self.stage.source.bootstrap_servers, name, records)
+        self.written[name] += new
+
+    def file(self, *names: str, more: str) -> str:
+        """A file whose flow selects these topics."""
+        return more + FILE.format(
+            source=self.stage.source.bootstrap_servers,
+            target=self.stage.destination.bootstrap_servers,
+            topic=self.topic,
+            topics=", ".join(names),
+        )
+
+    def await_copied(self, alias: str, name: str, count: int) -> None:
+        """Wait until the remote topic has so many records, each once and in order."""
+        until(
+            lambda: values(self.stage.destination, f"{alias}.{name}"),
+            SECONDS,
+            f"{count} records of {alias}.{name}",
+            good=lambda found: found == self.written[name][:count],
+        )
+
+    def await_stopped(self, name: str) -> None:
+        """Wait until the topic's partition of the flow A->B is fenced."""
+
+        def state() -> str:
+            servers = self.stage.destination.bootstrap_servers
+            arguments = ("flows", "describe", "--bootstrap-server", servers, "--flow", "A->B")
+            done = librdkafka_tools.twinlog(*arguments, "--json")
+            rows = json.loads(done.output)[0]["partitions"] if done.status == 0 else []
+            return next((str(row["state"]) for row in rows if row["topic"] == name), "none")
+
+        until(state, SECONDS, f"{name} STOPPED", good=lambda found: found == "STOPPED")
+
+
+def test_a_flow_copies_what_its_present_file_selects(
+    stage: Stage, topic: str, tmp_path: Path
+) -> None:
+    """Goal: as MirrorMaker 2; what is selected again goes on, and nothing is copied twice."""
+    flow = Changed(stage, topic)
+    kept, left, other = flow.written
+    whole = flow.file(kept, left, more="A->B.enabled = true\n")
+    with mirror_maker(tmp_path, whole, "--lanes", "1"):
+        flow.await_copied("A", kept, 10)
+        flow.await_copied("A", left, 10)
+
+    flow.write(left)
+    narrow = flow.file(kept, more="A->B.enabled = true\n")
+    with mirror_maker(tmp_path, narrow, "--lanes", "1") as process:
+        flow.await_stopped(left)
+        flow.write(kept)
+        flow.await_copied("A", kept, 20)
+        assert f"A->B: {left} is not selected any more" in process.text()
+    assert values(stage.destination, f"A.{left}") == flow.written[left][:10]
+
+    disabled = flow.file(kept, left, more="A->B.enabled = false\n")
+    with mirror_maker(tmp_path, disabled, "--lanes", "1") as process:
+        flow.await_stopped(kept)
+        flow.write(kept)
+        flow.write(other)
+        flow.await_copied("C", other, 20)
+        assert "flow A-to-B is switched off" in process.text()
+    assert values(stage.destination, f"A.{kept}") == flow.written[kept][:20]
+
+    with mirror_maker(tmp_path, whole, "--lanes", "1") as process:
+        flow.await_copied("A", kept, 30)
+        flow.await_copied("A", left, 20)
+        assert f"A->B: {left} is selected again" in process.text()
+
+    for line, expected in (
+        ("replication.policy.separator = _", f"{kept} would be copied to A_{kept}"),
+        ("C->B.source.cluster.alias = A", f"{other} would be copied to A.{other}"),
+    ):
+        file = tmp_path / "refused.properties"
+        file.write_text(f"{whole}{line}\n")
+        done = commands.run(commands.TWINLOG, "mirror-maker", str(file))
+        assert done.status == 1
+        assert expected in done.errors
+        assert "twinlog flows delete --flow" in done.errors

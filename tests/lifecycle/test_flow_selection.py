@@ -1,0 +1,295 @@
+"""What becomes of a stored flow when its settings change, with the store in memory.
+
+With brokers: tests/end_to_end/test_changed_files.py.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import UserError
+from twinlog.lifecycle import flow_creation, flow_selection
+from twinlog.lifecycle.flow_creation import create_flow
+from twinlog.lifecycle.flow_selection import (
+    follow_selection,
+    other_flows,
+    require_same_names,
+    require_sole_copy,
+    select_again,
+    switch_off,
+)
+from twinlog.mirror.errors import MirrorError, MirrorRefused
+from twinlog.mirror.flow import flow_of, flow_properties
+from twinlog.store.config_records import ConfigRecord, Mirror, MirrorTopic, Wanted, key_of
+from twinlog.store.snapshot import Snapshot
+
+CLUSTER = cast("KafkaCluster", None)
+ON = {"enabled": "true"}
+IDENTITY = {**ON, "replication.policy.class": "IdentityReplicationPolicy"}
+
+
+def flow(
+    name: str = "a-to-b", values: Mapping[str, str] = ON, cluster_id: str = "source"
+) -> Mirror:
+    source, _, target = name.partition("-to-")
+    properties = flow_properties(values, source, target)
+    return Mirror(name=name, source=properties, source_cluster_id=cluster_id)
+
+
+def topic(name: str, mirror: str = "a-to-b", remote: str = "", **more: Any) -> MirrorTopic:
+    return MirrorTopic(
+        mirror=mirror,
+        topic=name,
+        topic_id=UUID(int=1),
+        partitions=2,
+        destination_topic=remote or f"a.{name}",
+        begins=(60, 7),
+        followed_from=(3, 4),
+        **more,
+    )
+
+
+def removed(topic: MirrorTopic) -> MirrorTopic:
+    return replace(topic, wanted=Wanted.STOPPED, not_selected=True)
+
+
+class Store:
+    """The store of a target."""
+
+    def __init__(self, *records: ConfigRecord) -> None:
+        self.records = {key_of(record): record for record in records}
+        self.changes = 0
+        self.before_change: list[ConfigRecord] = []
+        """What others write before the next change."""
+        self.stopped = True
+
+    def __call__(self, _: object) -> "Store":
+        return self
+
+    async def snapshot(self) -> Snapshot:
+        return Snapshot(dict(self.records))
+
+    async def check_addable(self, *_: object) -> None:
+        if not self.stopped:
+            raise MirrorError.MIRROR_TOPIC_BEING_REMOVED.error("it is STOPPING")
+
+    async def change(self, decide: Callable[[Snapshot], Any]) -> None:
+        self.changes += 1
+        self.write(self.before_change)
+        changes = decide(await self.snapshot())
+        self.write(await changes if isinstance(changes, Awaitable) else changes)
+
+    def write(self, records: list[ConfigRecord]) -> None:
+        self.records |= {key_of(record): record for record in records}
+
+    def topic(self, name: str) -> MirrorTopic:
+        found = self.records["topic", "a-to-b", name]
+        assert isinstance(found, MirrorTopic)
+        return found
+
+
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A flow that has topics of all kinds, whose settings select those that begin with `t`."""
+    store = Store(
+        flow(values={**ON, "topics": "t.*"}),
+        topic("t-on"),
+        topic("t-removed", wanted=Wanted.STOPPED),
+        removed(topic("t-again")),
+        topic("on"),
+        topic("paused", wanted=Wanted.PAUSED),
+        topic("removed", wanted=Wanted.STOPPED),
+        removed(topic("off")),
+    )
+    monkeypatch.setattr(flow_selection, "MirrorStore", store)
+    return store
+
+
+def test_topics_that_are_no_longer_selected_are_removed(stored: Store) -> None:
+    """Goal: as from MirrorMaker 2's tasks; what an operator has done stays."""
+    before = dict(stored.records)
+    lines = asyncio.run(follow_selection(CLUSTER, "a-to-b"))
+    assert lines == [
+        "on is not selected any more: it is removed from the flow, and a.on stays as it is",
+        "t-again is selected again: it goes on where it was",
+    ]
+    on = topic("on")
+    assert stored.records == {**before, key_of(on): removed(on)}
+    assert asyncio.run(follow_selection(CLUSTER, "a-to-b")) == lines[1:]
+    assert stored.changes == 1, "a start that changes nothing fences no other writer"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"topics": "t.*"},
+        {"topics.exclude": "heartbeats, p.*"},
+        {"topics": "t.*", "heartbeats.replication.enabled": "false"},
+    ],
+)
+def test_all_settings_that_select_topics_count(stored: Store, settings: dict[str, str]) -> None:
+    stored.records = Store(
+        flow(values={**ON, **settings}), topic("t"), topic("payroll"), topic("heartbeats")
+    ).records
+    asyncio.run(follow_selection(CLUSTER, "a-to-b"))
+    assert stored.topic("t").wanted is Wanted.MIRRORING
+    assert stored.topic("payroll").not_selected
+    kept = settings.get("heartbeats.replication.enabled") != "false"
+    assert (stored.topic("heartbeats").wanted is Wanted.MIRRORING) == kept
+
+
+def test_what_is_stored_decides_and_not_what_a_start_has_read(stored: Store) -> None:
+    """Goal: of two starts at once with other files, the topics are those of the last settings."""
+    stored.before_change = [flow(values=ON)]
+    assert asyncio.run(follow_selection(CLUSTER, "a-to-b"))[:-1] == []
+    assert stored.topic("on").wanted is Wanted.MIRRORING
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {**ON, "replication.policy.separator": "_"},
+        {**ON, "source.cluster.alias": "other"},
+        IDENTITY,
+    ],
+)
+@pytest.mark.parametrize(
+    "state", [{}, {"wanted": Wanted.PAUSED}, {"wanted": Wanted.STOPPED, "not_selected": True}]
+)
+def test_other_remote_names_are_refused(values: dict[str, str], state: dict[str, Any]) -> None:
+    """Goal: new topics do not get other names than those that the flow has."""
+    snapshot = Snapshot({key_of(one): one for one in (flow(), topic("t", **state))})
+    with pytest.raises(UserError, match=r"t would be copied to \S+ by .* copies it to a\.t") as e:
+        require_same_names(snapshot, "a-to-b", flow(values=values).source)
+    assert "twinlog flows delete --flow a-to-b" in e.value.hint
+    for same in (ON, {**values, "topics": "x"}):  # what is not selected has no name
+        require_same_names(snapshot, "a-to-b", flow(values=same).source)
+    gone = topic("t", wanted=Wanted.STOPPED)
+    snapshot = Snapshot({key_of(one): one for one in (flow(), gone)})
+    require_same_names(snapshot, "a-to-b", flow(values=values).source)
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "copied", "counts_removed", "refused"),
+    [
+        (flow("a1-to-b", IDENTITY), flow(values=IDENTITY), topic("t", remote="t"), True, True),
+        # Another cluster, remote topic or source topic.
+        (
+            *(flow("a1-to-b", IDENTITY, "other"), flow(values=IDENTITY)),
+            *(topic("t", remote="t"), True, False),
+        ),
+        (flow("a1-to-b", IDENTITY), flow(), topic("t"), True, False),
+        (flow("a1-to-b", IDENTITY), flow(), topic("u", remote="t"), True, False),
+        # The flow itself.
+        (flow(values=IDENTITY), flow(values=IDENTITY), topic("t", remote="t"), True, False),
+        # What was removed is there, but is not copied any more.
+        (
+            *(flow("a1-to-b", IDENTITY), flow(values=IDENTITY)),
+            *(topic("t", remote="t", wanted=Wanted.STOPPED), True, True),
+        ),
+        (
+            *(flow("a1-to-b", IDENTITY), flow(values=IDENTITY)),
+            *(topic("t", remote="t", wanted=Wanted.STOPPED), False, False),
+        ),
+        # Each may copy other records.
+        (
+            flow(
+                "a1-to-b",
+                {**IDENTITY, "transforms": "d", "transforms.d.type": "DropHeaders"},
+            ),
+            flow(values=IDENTITY),
+            topic("t", remote="t"),
+            True,
+            False,
+        ),
+    ],
+)
+def test_two_flows_do_not_copy_a_topic_to_the_same_one(
+    own: Mirror, other: Mirror, copied: MirrorTopic, counts_removed: bool, refused: bool
+) -> None:
+    """Goal: a renamed alias does not double all records."""
+    snapshot = Snapshot({key_of(one): one for one in (other, copied)})
+    message = ""
+    try:
+        require_sole_copy(snapshot, own, {"t": "t"}, removed=counts_removed)
+    except UserError as error:
+        message = str(error)
+    assert ("flow a-to-b copies t of the same cluster source to t" in message) == refused
+
+
+def test_a_flow_that_is_disabled_is_switched_off_once(stored: Store) -> None:
+    (line,) = asyncio.run(switch_off(CLUSTER, "a-to-b"))
+    assert "flow a-to-b is switched off, and no longer copies 2 topic(s) (on, t-on)" in line
+    assert stored.topic("on") == removed(topic("on"))
+    assert stored.topic("t-on") == removed(topic("t-on"))
+    assert stored.topic("paused").wanted is Wanted.PAUSED
+    assert not stored.topic("t-removed").not_selected
+    snapshot = asyncio.run(stored.snapshot())
+    settings = flow_of(snapshot.mirrors["a-to-b"].source).settings
+    assert not settings.enabled
+    assert not settings.emits_heartbeats
+    assert settings.selects_topic("t-on")
+    assert not settings.selects_topic("on")
+    assert other_flows(snapshot, []) == []
+    assert asyncio.run(switch_off(CLUSTER, "a-to-b")) == []
+    assert stored.changes == 1
+
+
+def test_no_flow_is_nothing_to_switch_off(stored: Store) -> None:
+    exact = Mirror(name="x-to-b", source={}, source_cluster_id="source")
+    stored.write([exact])
+    assert asyncio.run(switch_off(CLUSTER, "x-to-b")) == []
+    assert asyncio.run(switch_off(CLUSTER, "none-to-b")) == []
+    assert stored.changes == 0
+    assert other_flows(asyncio.run(stored.snapshot()), []) == ["a-to-b"]
+    assert other_flows(asyncio.run(stored.snapshot()), ["a-to-b"]) == []
+
+
+def test_a_topic_that_is_selected_again_keeps_all_that_is_stored_of_it(stored: Store) -> None:
+    """Goal: where it begins is not found out anew; nothing is copied again, or left out."""
+    mirror = asyncio.run(stored.snapshot()).mirrors["a-to-b"]
+    again = select_again(cast("Any", stored), mirror, stored.topic("t-again"))
+    assert asyncio.run(again)
+    assert stored.topic("t-again") == topic("t-again")
+
+
+def test_a_topic_is_not_selected_again_by_former_settings(stored: Store) -> None:
+    former = flow()
+    assert not asyncio.run(select_again(cast("Any", stored), former, stored.topic("t-again")))
+    mirror = asyncio.run(stored.snapshot()).mirrors["a-to-b"]
+    by_operator = topic("t-again", wanted=Wanted.STOPPED)
+    stored.before_change = [by_operator]
+    assert not asyncio.run(
+        select_again(cast("Any", stored), mirror, removed(topic("t-again"))),
+    )
+    assert stored.topic("t-again") == by_operator
+
+
+def test_a_topic_goes_on_once_its_partitions_are_stopped(stored: Store) -> None:
+    stored.stopped = False
+    mirror = asyncio.run(stored.snapshot()).mirrors["a-to-b"]
+    with pytest.raises(MirrorRefused, match="STOPPING"):
+        asyncio.run(select_again(cast("Any", stored), mirror, stored.topic("t-again")))
+    assert stored.topic("t-again").not_selected
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({**ON, "replication.policy.separator": "_"}, "off would be copied to a_off"),
+        (ON, "flow a1-to-b copies t-on of the same cluster"),
+    ],
+)
+def test_settings_that_are_refused_are_not_stored(
+    stored: Store, monkeypatch: pytest.MonkeyPatch, values: dict[str, str], message: str
+) -> None:
+    monkeypatch.setattr(flow_creation, "MirrorStore", stored)
+    stored.write([flow("a1-to-b"), topic("t-on", "a1-to-b", "a.t-on")])
+    with pytest.raises(UserError, match=message):
+        asyncio.run(create_flow(CLUSTER, "a", "b", flow(values=values).source))
+    assert stored.changes == 0
