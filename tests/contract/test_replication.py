@@ -213,7 +213,11 @@ async def nothing_lands(
     assert not (await asyncio.wait([renewal], timeout=2.0))[0]
     assert await log_end(bench, short) == end
     await restore()
-    assert (await renewal).epoch == producer.epoch + 1
+    try:
+        renewed = await renewal
+    except Retriable:  # on a busy machine, to restore takes longer than a client waits
+        renewed = await bench.destination.init_producer(producer.transactional_id)
+    assert renewed.epoch == producer.epoch + 1
     await until(lambda: lacks([]), "metadata with all replicas")
     assert await log_end(bench, short) == end + 1
     assert [(await send(bench, first))[0][:2] for _ in range(2)] == [(0, end + 1)] * 2

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from uuid import UUID
 
 from clients import client, make_topic
@@ -10,8 +11,10 @@ from waiting import until_async
 from conftest import Pair
 from twinlog import MirrorAdmin
 from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import Retriable
 from twinlog.lifecycle.creation import create_mirror
 from twinlog.mirror.record_losses import RecordLosses
+from twinlog.operations.results import DescribeMirrorsResult
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.control_topics import ControlTopics, partition_count
 from twinlog.store.mirrors import MirrorStore
@@ -70,25 +73,30 @@ async def store_flow(
 
 def states(pair: Pair, mirror: str) -> dict[int, tuple[str, str | None]]:
     """State and reason of the partitions of a flow."""
-
-    async def read() -> dict[int, tuple[str, str | None]]:
-        servers = {"bootstrap.servers": pair.destination.bootstrap_servers}
-        async with MirrorAdmin(servers) as admin:
-            described = await admin.describe_mirrors([mirror])
-        return {
-            row.one.partition: (row.one.state.name, row.one.reason) for row in described.partitions
-        }
-
-    return asyncio.run(read())
+    return {
+        row.one.partition: (row.one.state.name, row.one.reason)
+        for row in _described(pair, mirror).partitions
+    }
 
 
 def losses(pair: Pair, mirror: str) -> dict[int, RecordLosses]:
     """What the target has lost of the partitions of a flow, as their owner has counted it."""
+    return {row.one.partition: row.one.losses for row in _described(pair, mirror).partitions}
 
-    async def read() -> dict[int, RecordLosses]:
-        servers = {"bootstrap.servers": pair.destination.bootstrap_servers}
-        async with MirrorAdmin(servers) as admin:
-            described = await admin.describe_mirrors([mirror])
-        return {row.one.partition: row.one.losses for row in described.partitions}
 
-    return asyncio.run(read())
+def _described(pair: Pair, mirror: str) -> DescribeMirrorsResult:
+    """Describe a flow, as soon as no transaction of a writer that was killed is open."""
+
+    async def described() -> DescribeMirrorsResult:
+        async with MirrorAdmin({"bootstrap.servers": pair.destination.bootstrap_servers}) as admin:
+
+            async def read() -> DescribeMirrorsResult | None:
+                with suppress(Retriable):
+                    return await admin.describe_mirrors([mirror])
+                return None
+
+            found = await until_async(read, 240.0, f"the states of {mirror}")
+        assert found is not None
+        return found
+
+    return asyncio.run(described())
