@@ -6,7 +6,6 @@ import secrets
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -207,7 +206,7 @@ def test_the_leader_tells_that_the_source_has_lost_its_end() -> None:
         assert (row.source_end, row.source_last_stable, row.lag_ms) == (10, 10, 0)
         await flow.fetch(leader=fetched(high_watermark=-1, last_stable=-1))
         later = flow.partition.row(flow.now)
-        assert replace(later, source_time_ms=row.source_time_ms) == row
+        assert later._replace(source_time_ms=row.source_time_ms) == row
 
     asyncio.run(body())
 
