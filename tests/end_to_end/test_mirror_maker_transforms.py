@@ -285,7 +285,11 @@ def version_of(number: int) -> int:
     return 0 if number % 3 == 0 else 1
 
 
-@pytest.mark.parametrize("how", ALIASES)
+@pytest.mark.parametrize(
+    "how",
+    # Each takes a minute or more; one of them runs for each change.
+    ["mapped", *(pytest.param(how, marks=pytest.mark.long) for how in ("kept", "written"))],
+)
 def test_avro_records_are_transformed_once_though_all_is_killed(
     stage: Stage, topic: str, tmp_path: Path, how: str
 ) -> None:
