@@ -58,10 +58,25 @@ def numbers_written_to(servers: str, topic: str) -> NumberProducer:
     return NumberProducer(servers, topic, PARTITIONS, record, {"compression.type": "lz4"})
 
 
+_TRIES = 3
+"""Of readers of a topic, each with a new client."""
+
+
 def consumed(
     servers: str, topic: str, partitions: int = PARTITIONS
 ) -> dict[int, list[tuple[bytes, object]]]:
     """Value and headers of all committed records of a topic, by partition."""
+    for _ in range(_TRIES):
+        found = _consumed(servers, topic, partitions)
+        if found is not None:
+            return found
+    raise AssertionError(f"{topic} has not been read to its end in {_TRIES} tries")
+
+
+def _consumed(
+    servers: str, topic: str, partitions: int
+) -> dict[int, list[tuple[bytes, object]]] | None:
+    """See `consumed`; None: a partition says nothing for a minute, as one without a leader."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -80,8 +95,9 @@ def consumed(
         consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
         ended: set[int] = set()
         while len(ended) < partitions:
-            message = consumer.poll(120)
-            assert message is not None
+            message = consumer.poll(60)
+            if message is None:
+                return None
             if message.error() is not None:
                 ended.add(message.partition())
             else:
