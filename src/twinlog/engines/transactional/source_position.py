@@ -91,6 +91,8 @@ def behind(
     """
     if landed is None:
         return position
+    # At the tail's end the marker that committed it is missing. The commit of this transaction
+    # writes one for both, while a refusal would abort both.
     if position.tail is not None and landed.start < position.tail.end:
         raise Retriable(
             f"the destination has lost records: a batch landed at {landed.start} of "
