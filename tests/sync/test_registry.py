@@ -12,7 +12,7 @@ import pytest
 
 from twinlog.kafka.errors import Retriable, UserError
 from twinlog.lifecycle.flow_creation import stored_properties
-from twinlog.store.config_records import Mirror, MirrorTopic, key_of
+from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, key_of
 from twinlog.store.snapshot import Snapshot
 from twinlog.sync import refresh
 from twinlog.sync.base import Host, Sync, SyncContext
@@ -203,6 +203,31 @@ def test_all_is_due_for_a_mirror_without_topics(monkeypatch: pytest.MonkeyPatch)
     for now in (0.0, 60.0):
         asyncio.run(one._refresh("m", now))
     assert len(rare.applied) == 2
+
+
+def test_all_is_due_where_topics_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a topic that is new, or goes on, does not keep its configurations for an interval."""
+    mirror = Mirror(name="m", source={}, source_cluster_id="s")
+    cluster = Cluster(same=ID, recreated=ID, copied=ID)
+    one, _ = refresher(monkeypatch, cluster, cluster, mirror)
+    rare = Rare()
+    one._syncs = (rare,)
+    snapshot = asyncio.run(one._store.snapshot())
+    first, *others = snapshot.topics_of("m")
+    stopped = replace(first, wanted=Wanted.STOPPED)
+    records: list[MirrorTopic] = [first, *others]
+
+    async def read() -> Snapshot:
+        return Snapshot({key_of(record): record for record in (mirror, *records)})
+
+    store: Any = SimpleNamespace(snapshot=read)
+    one._store = store
+    counts = []
+    for now, topic in enumerate([first, first, stopped, stopped, first, first]):
+        records[0] = topic
+        asyncio.run(one._refresh("m", float(now)))
+        counts.append(len(rare.applied))
+    assert counts == [1, 1, 2, 2, 3, 3]
 
 
 def test_syncs_of_flows_have_the_intervals_of_their_settings() -> None:

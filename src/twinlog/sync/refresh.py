@@ -5,7 +5,7 @@ topics on both sides, and then runs one sync after another.
 
 Syncs of flows have intervals of their own (`Sync.interval_s`), and the shortest is the refresh's.
 One that has failed is run again by the next refresh. All of them are due for a mirror that has no
-topic yet, whose settings have changed, or that was assigned to this node just now.
+topic yet, whose topics or settings have changed, or that was assigned to this node just now.
 
 The node that owns the mirror's partition of `__mirror_config` does this; a group like the lanes'
 assigns these partitions. A failure is counted, logged and retried at the next refresh; the other
@@ -155,12 +155,13 @@ class Refresher:
         mirror = snapshot.mirrors.get(name)
         if mirror is None:
             return
-        runs = self._runs.get(name)
-        # Without a topic: it may have been deleted and created again since.
-        if runs is None or runs.mirror != mirror or not snapshot.topics_of(name):
-            runs = self._runs[name] = _Runs(mirror, {})
         # Paused and removed topics are left as they are (KIP-1279, "Pause Topics").
         topics = [topic for topic in snapshot.topics_of(name) if topic.wanted is Wanted.MIRRORING]
+        served = _Served(mirror, frozenset(topic.incarnation for topic in topics))
+        runs = self._runs.get(name)
+        # Without a topic: it may have been deleted and created again since.
+        if runs is None or runs.served != served or not snapshot.topics_of(name):
+            runs = self._runs[name] = _Runs(served, {})
         settings = parse_settings(mirror.source)
         kind_named(mirror.kind)  # nothing is done for a kind of a newer version
         names = [topic.topic for topic in topics]
@@ -216,15 +217,22 @@ class Refresher:
         self.errors[mirror, metric] += count
 
 
+class _Served(NamedTuple):
+    """What syncs run for: a mirror, and the identities of its topics that are mirrored."""
+
+    mirror: Mirror
+    topics: frozenset[tuple[object, ...]]
+
+
 class _Runs(NamedTuple):
     """When syncs were last run for a mirror, without a failure."""
 
-    mirror: Mirror
+    served: _Served
     last: dict[Sync[Any], float]
 
     def is_due(self, sync: Sync[Any], now: float) -> bool:
         """Whether a sync's interval has passed."""
-        return sync not in self.last or now >= self.last[sync] + sync.interval_s(self.mirror)
+        return sync not in self.last or now >= self.last[sync] + sync.interval_s(self.served.mirror)
 
 
 def _interval(mirror: Mirror) -> float:
