@@ -64,6 +64,9 @@ class Looks:
             )
         )
 
+    def waits(self) -> bool:
+        return self._absent.waits("m")
+
     def forget(self) -> None:
         self._absent.forget(lambda mirror: mirror == "m")
 
@@ -74,6 +77,18 @@ def test_an_acl_is_absent_after_two_checks_and_on_every_broker() -> None:
     assert looks.gone(OTHER, OTHER, after=ABSENT_S / 2) == NONE, "too early"
     assert looks.gone(OTHER, ONE | OTHER, after=ABSENT_S) == NONE, "a broker lists it"
     assert looks.gone(OTHER, OTHER, after=1) == ONE
+
+
+def test_the_next_check_is_awaited_as_long_as_an_acl_is_absent() -> None:
+    """Goal: the second check does not wait for an interval of a day."""
+    looks = Looks()
+    assert not looks.waits()
+    looks.gone(OTHER)
+    assert looks.waits()
+    assert looks.gone(OTHER, after=ABSENT_S) == ONE
+    assert looks.waits(), "whether it was removed is not known here"
+    looks.gone(OTHER, absent=NONE)
+    assert not looks.waits()
 
 
 def test_an_acl_that_one_broker_lists_exists() -> None:

@@ -15,12 +15,14 @@ from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, key_of
 from twinlog.store.snapshot import Snapshot
 from twinlog.sync import refresh
+from twinlog.sync.absent_acls import AbsentAcls
 from twinlog.sync.base import Host, Sync, SyncContext
 from twinlog.sync.flow_records import Heartbeats
 from twinlog.sync.read_only import ReadOnly
 from twinlog.sync.refresh import Refresher
 from twinlog.sync.registry import METRICS, REGISTRY, create_syncs
 from twinlog.sync.repeated_commits import DEFAULT_REPEAT_S
+from twinlog.sync.unsettled_configs import UnsettledConfigs
 
 ID, OTHER = UUID(int=1), UUID(int=2)
 SAME = MirrorTopic(mirror="m", topic="same", topic_id=ID, partitions=1, destination_topic_id=ID)
@@ -254,6 +256,20 @@ def test_syncs_of_flows_have_the_intervals_of_their_settings() -> None:
     assert syncs["group offsets"].interval_s(rare) == DEFAULT_REPEAT_S
     exact = Mirror(name="m", source={}, source_cluster_id="s")
     assert syncs["group offsets"].interval_s(exact) == 0
+
+
+def test_what_two_checks_decide_waits_for_no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a revoked ACL is removed by the next refresh, and a shorter retention copied."""
+    nobody: Any = None
+    syncs = {sync.name: sync for sync in create_syncs(Host(nobody, nobody))}
+    mirror = flow({"enabled": "true"})
+    names = ("ACLs of a flow", "configurations of a flow")
+    assert [syncs[name].interval_s(mirror) for name in names] == [600, 600]
+    for remembered in (AbsentAcls, UnsettledConfigs):
+        monkeypatch.setattr(remembered, "waits", lambda _, name: name == mirror.name)
+    assert [syncs[name].interval_s(mirror) for name in names] == [0, 0]
+    other = replace(mirror, name="other")
+    assert [syncs[name].interval_s(other) for name in names] == [600, 600]
 
 
 def flow(values: dict[str, str]) -> Mirror:

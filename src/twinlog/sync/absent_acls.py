@@ -59,6 +59,10 @@ class AbsentAcls:
         """Begin anew: another node may have seen the ACLs meanwhile."""
         drop(moved, self._since)
 
+    def waits(self, mirror: str) -> bool:
+        """Whether a copy may be removed by the next check."""
+        return bool(self._since.get(mirror))
+
     async def gone(
         self,
         source: KafkaCluster,

@@ -68,8 +68,12 @@ class FlowAcls(Sync[RemoteAcls | NoAuthorizer | None]):
         self._absent = AbsentAcls(self._texts, clock)
 
     def interval_s(self, mirror: Mirror) -> float:
-        """`sync.topic.acls.interval.seconds`; a negative one is never (`compare`)."""
-        return flow_settings_of(mirror.source).sync_topic_acls_interval_seconds
+        """`sync.topic.acls.interval.seconds`; a negative one is never (`compare`).
+
+        While the source lacks an ACL each refresh looks again: two checks remove the copy.
+        """
+        settings = flow_settings_of(mirror.source)
+        return 0 if self._absent.waits(mirror.name) else settings.sync_topic_acls_interval_seconds
 
     def forget(self, moved: Moved) -> None:
         """Begin anew to conclude that an ACL is absent."""

@@ -381,8 +381,13 @@ class FlowConfigs(Sync[RemoteConfigs]):
         self._unsettled = UnsettledConfigs()
 
     def interval_s(self, mirror: Mirror) -> float:
-        """`sync.topic.configs.interval.seconds`; a negative one is never (`compare`)."""
-        return flow_settings_of(mirror.source).sync_topic_configs_interval_seconds
+        """`sync.topic.configs.interval.seconds`; a negative one is never (`compare`).
+
+        While the source's brokers disagree each refresh looks again.
+        """
+        settings = flow_settings_of(mirror.source)
+        waits = self._unsettled.waits(mirror.name)
+        return 0 if waits else settings.sync_topic_configs_interval_seconds
 
     def forget(self, moved: Moved) -> None:
         """Let brokers disagree for a while again before it is logged."""

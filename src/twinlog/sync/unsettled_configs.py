@@ -34,6 +34,10 @@ class UnsettledConfigs:
         """Begin anew: another node may have served the mirrors meanwhile."""
         drop(moved, self._since, self._told)
 
+    def waits(self, mirror: str) -> bool:
+        """Whether the last check has found brokers that disagree."""
+        return bool(self._since.get(mirror))
+
     def note(self, mirror: str, topics: Mapping[str, Collection[str]]) -> int:
         """Note what a check has found; return for how many reasons that lasts for too long.
 
