@@ -676,6 +676,25 @@ def test_a_flow_that_passes_losses_goes_on_without_the_tail(
     assert located.committed == Committed(5, position_metadata(ROUTE, None, TAIL), UNKNOWN_EPOCH)
 
 
+@pytest.mark.parametrize("lost", ["x.t-0", str(REMOTE)])
+def test_a_stored_loss_is_reported_beside_one_that_the_logs_show(
+    located: Located, caplog: pytest.LogCaptureFixture, lost: str
+) -> None:
+    """Goal: the position is stored without either; each is counted once."""
+    assert _start(located()) == 0
+    metadata = position_metadata(ROUTE, None, TAIL)
+    located.committed = Committed(5, f"{metadata};lost={lost}", UNKNOWN_EPOCH)
+    located.problem = LostEnd("the destination has lost records")
+    owner, fake = located.owner()
+    to_begin = {NAME: ToBegin(ROUTE, Offset(0), None)}
+    assert isinstance(asyncio.run(owner.locate("m", to_begin, passes_lost=True))[NAME], NotLocated)
+    logs = [str(loss.log) for loss in owner.losses.take(NAME, located=False)]
+    assert sorted(logs) == sorted({str(REMOTE), lost})
+    assert (f"lost records of {lost}; going on" in caplog.text) == (lost != str(REMOTE))
+    (offset,) = fake.written[-1].offsets["lanes.flow.m"].values()
+    assert offset.metadata == position_metadata(ROUTE, None)
+
+
 @pytest.mark.parametrize("lost", ["x.t-0", "x-7.t-12", "1", "other"])
 @pytest.mark.parametrize("seen_before", [False, True])
 def test_a_stored_loss_that_is_passed_is_counted_once(

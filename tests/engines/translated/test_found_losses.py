@@ -56,6 +56,9 @@ def test_a_stored_loss_counts_only_if_a_former_owner_has_found_it() -> None:
     losses.note_former(B, stored)
     assert losses.take(A, located=False) == [_loss(3, 8)]
     assert losses.take(B, located=False) == [stored]
+    other = stored._replace(log=TopicPartition("another", 0))
+    losses.note_former(A, other)
+    assert losses.take(A, located=False) == [other], "of another log nothing was found"
 
 
 def test_partitions_that_share_a_log_are_shorter_each_by_itself() -> None:

@@ -14,7 +14,7 @@ from typing import Final
 
 from twinlog.engines.destination.sightings import Sightings
 from twinlog.engines.settings import LaneSettings
-from twinlog.engines.transactional.positions import is_dated, lost_of
+from twinlog.engines.transactional.positions import lost_of
 from twinlog.engines.transactional.remote_tails import ShorterLog, TailProblem
 from twinlog.engines.transactional.routed_tails import RoutedLoss, RoutedTails
 from twinlog.engines.transactional.source_position import SourcePosition
@@ -59,31 +59,32 @@ def passed(
     return position
 
 
-def stays_stored(
+def report_stored(
     name: MirrorPartition,
     position: SourcePosition,
     found: Committed | None,
     losses: FoundLosses,
+    others: Iterable[LostEnd] = (),
 ) -> bool:
-    """Whether a position that goes on stays as it is committed.
+    """Report the loss that a position names, if it is passed over; return whether it names one.
 
-    It does not where an operator has committed an offset: from now on it is dated. Nor where it
-    names a loss, which is reported, and passed over: compaction may have removed what showed it.
+    Compaction may have removed what showed it.
 
     Args:
         name: the partition.
         position: where it goes on.
         found: what is committed; None: nothing.
         losses: get the one that is named.
+        others: losses that the logs show, and that are reported with them.
     """
-    if found is None or not is_dated(found):
+    lost = None if found is None else lost_of(found, position.remote)
+    if lost is None:
         return False
-    lost = lost_of(found, position.remote)
-    if lost is not None:
+    if lost not in {as_record_loss(one, position.remote).log for one in others}:
         text = "%s: the destination has lost records of %s; going on at position %d"
         log.error(text, name, lost, position.offset)
         losses.note_former(name, RecordLoss(lost, None, None))
-    return lost is None
+    return True
 
 
 def as_record_loss(loss: LostEnd, remote: TopicPartition) -> RecordLoss:

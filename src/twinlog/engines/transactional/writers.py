@@ -35,7 +35,7 @@ from twinlog.engines.transactional.losses import (
     as_record_loss,
     passed,
     proved,
-    stays_stored,
+    report_stored,
     unsettled,
 )
 from twinlog.engines.transactional.own_writes import by_remote, own_ids
@@ -214,6 +214,7 @@ class TransactionalWriters:
                         if name not in settled:
                             results[name] = NotLocated(unsettled(result))
                             continue
+                        report_stored(name, position, here, self.losses, settled[name])
                         new[name] = passed(name, position, settled[name])
                         continue
                     if isinstance(result, LostEnd | OlderPosition):
@@ -230,7 +231,9 @@ class TransactionalWriters:
                     tail=position.tail,
                     routed=result,
                 )
-                is_stored = stays_stored(name, position, here, self.losses)
+                # Also where an operator has committed an offset: from now on it is dated.
+                names_loss = report_stored(name, position, here, self.losses)
+                is_stored = here is not None and is_dated(here) and not names_loss
                 goes_on = holds(self._maps.get(name, NO_MAP), position, is_mapped=is_mapped)
                 if not is_stored or begun.get(name) != position.begun(name) or not goes_on:
                     new[name] = position

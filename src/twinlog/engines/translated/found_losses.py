@@ -39,7 +39,7 @@ class FoundLosses:
 
     def note_former(self, name: MirrorPartition, loss: RecordLoss) -> None:
         """Note a loss that is stored, and that this process may have found itself."""
-        if not self._known[name]:
+        if all(log != loss.log for log, _ in self._known[name]):
             self.note(name, loss)
 
     def forget(self, name: MirrorPartition) -> None:
