@@ -23,7 +23,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second that passes in a tenth; in less, a busy machine would be a silent broker."""
     for name in ("_INTERVAL_S", "_PAUSE_S"):
         monkeypatch.setattr(remote_reader, name, getattr(remote_reader, name) / 10)
-    monkeypatch.setattr(remote_reader, "_WAIT_MS", 5)
+    monkeypatch.setattr(remote_reader, "WAIT_MS", 5)
 
 
 def read(log: RemoteLog, at: int = 51) -> RemoteBatches:

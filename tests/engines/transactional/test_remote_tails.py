@@ -203,6 +203,17 @@ def test_a_marker_that_is_nowhere_near_and_may_be_far_is_not_known() -> None:
         assert of.reads <= 65
 
 
+@pytest.mark.parametrize("kind", [COMMIT, ABORT])
+def test_an_empty_answer_is_no_open_transaction(kind: int) -> None:
+    """Goal: a tail in remote storage hides no abort: without evidence the flow does not go on."""
+    others = [batch([record(at)], producer_id=8) for at in range(53, 353)]
+    of = unmarked(*others, marker(353, 7, kind), batches_each=1, hides=True)
+    found = judged(of, ())
+    assert isinstance(found, Retriable)
+    assert "cannot read a.orders-0 at 52: the broker shows no batch there" in str(found)
+    assert (of.reads, of.asked) == (1, 2)
+
+
 def test_a_marker_that_compaction_has_emptied_is_not_judged() -> None:
     emptied = altered(marker(53, 7, ABORT), body=b"", num_records=0)
     assert judged(unmarked(emptied), ()) is None
@@ -255,7 +266,7 @@ def test_an_answer_without_records_hides_no_loss(monkeypatch: pytest.MonkeyPatch
         assert isinstance(found, LostEnd)
         assert problem(log(own(), empty=empty)) is None
     monkeypatch.setattr(remote_reader, "_INTERVAL_S", 0.01)
-    monkeypatch.setattr(remote_reader, "_WAIT_MS", 1)
+    monkeypatch.setattr(remote_reader, "WAIT_MS", 1)
     found = problem(log(foreign, empty=1000))
     assert isinstance(found, Retriable)
     assert "the broker answers without records" in str(found)
@@ -325,7 +336,7 @@ def test_no_more_than_the_beginning_behind_the_tail_is_searched() -> None:
 def test_an_older_position_is_not_concluded_from_what_is_not_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, value in {"_PAUSE_S": 0.001, "_INTERVAL_S": 0.01, "_WAIT_MS": 1}.items():
+    for name, value in {"_PAUSE_S": 0.001, "_INTERVAL_S": 0.01, "WAIT_MS": 1}.items():
         monkeypatch.setattr(remote_reader, name, value)
     found = behind(written(7), marker(56, 7, COMMIT), replicated=54)
     assert isinstance(found, Retriable)

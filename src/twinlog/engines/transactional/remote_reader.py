@@ -22,7 +22,7 @@ from twinlog.mirror.absence import LOOK_INTERVAL_S, Absent, Reading, judge
 
 _READ_BYTES: Final = 1 << 16
 """A broker returns the first batch whole, however long it is."""
-_WAIT_MS: Final = 500
+WAIT_MS: Final = 500
 """As long as a broker waits for remote storage by default (`remote.fetch.max.wait.ms`); before
 Kafka 3.8 it waits as long as the request allows."""
 _PAUSE_S: Final = 0.25
@@ -52,12 +52,12 @@ async def read_batches(
         CorruptBatch: what it returns cannot be read.
     """
     now = asyncio.get_running_loop().time
-    deadline = now() + _INTERVAL_S + 2 * (_PAUSE_S + _WAIT_MS / 1000)
+    deadline = now() + _INTERVAL_S + 2 * (_PAUSE_S + WAIT_MS / 1000)
     first: Reading | None = None
     while True:
         asked_at = now()
         # What is not replicated yet is not waited for: reads of other partitions would wait, too.
-        wait_ms = 0 if first is None else _WAIT_MS
+        wait_ms = 0 if first is None else WAIT_MS
         answer = await port.read_alone(
             key, position, max_wait_ms=wait_ms, partition_max_bytes=_READ_BYTES
         )

@@ -46,7 +46,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from twinlog.engines.ports import DestinationPort, LogEnd
-from twinlog.engines.transactional.remote_reader import RemoteBatches, read_batches
+from twinlog.engines.transactional.remote_reader import WAIT_MS, RemoteBatches, read_batches
 from twinlog.engines.translated.remote_log import LostEnd, check_tail
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
@@ -298,19 +298,26 @@ class _BatchesBehind:
     async def _ask(self, port: DestinationPort) -> None:
         """Note whether the transaction is decided, if a read_committed answer shows the tail.
 
-        Without it, a transaction is open there: the tail's, or one of another producer. The list
-        has a transaction of which the tail is the end, wherever its marker is (contract: test_log).
+        It does not if it ends in front of the tail: a transaction is open there, the tail's or one
+        of another producer. If it ends behind and is empty, it shows nothing (remote_reader.py).
+        The list has a transaction of which the tail is the end, wherever its marker is (contract:
+        test_log).
         """
         last = Offset(self._tail.end - 1)
-        answer = await port.read_alone(
-            self._key, last, max_wait_ms=0, partition_max_bytes=_ONE_BATCH, committed=True
-        )
-        fetched = answer.fetched
-        if fetched.error:
-            refusal = Refusal(fetched.error)
-            raise Retriable(f"cannot read {self._key} at {last}: {refusal}", code=fetched.error)
-        if not any(one.base_offset <= last < one.next_offset for one in batches(fetched.records)):
-            return
+        for wait_ms in (0, WAIT_MS):
+            answer = await port.read_alone(
+                self._key, last, max_wait_ms=wait_ms, partition_max_bytes=_ONE_BATCH, committed=True
+            )
+            fetched = answer.fetched
+            if fetched.error:
+                refusal = Refusal(fetched.error)
+                raise Retriable(f"cannot read {self._key} at {last}: {refusal}", code=fetched.error)
+            if any(one.base_offset <= last < one.next_offset for one in batches(fetched.records)):
+                break
+            if fetched.last_stable <= last:
+                return
+        else:
+            raise Retriable(f"cannot read {self._key} at {last}: the broker shows no batch there")
         if any(
             one.producer_id == self._tail.last.producer_id and one.first_offset <= last
             for one in fetched.aborted
