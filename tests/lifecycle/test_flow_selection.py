@@ -5,6 +5,7 @@ With brokers: tests/end_to_end/test_changed_files.py.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID
@@ -167,6 +168,7 @@ def test_other_remote_names_are_refused(values: dict[str, str], state: dict[str,
     with pytest.raises(UserError, match=r"t would be copied to \S+ by .* copies it to a\.t") as e:
         require_same_names(snapshot, "a-to-b", flow(values=values).source)
     assert "twinlog flows delete --flow a-to-b" in e.value.hint
+    assert "kafka-mirrors --remove --mirror a-to-b --topic 't'" in e.value.hint
     for same in (ON, {**values, "topics": "x"}):  # what is not selected has no name
         require_same_names(snapshot, "a-to-b", flow(values=same).source)
     gone = topic("t", wanted=Wanted.STOPPED)
@@ -220,6 +222,17 @@ def test_two_flows_do_not_copy_a_topic_to_the_same_one(
     except UserError as error:
         message = str(error)
     assert ("flow a-to-b copies t of the same cluster source to t" in message) == refused
+
+
+@pytest.mark.parametrize(("name", "refused"), [("heartbeats", False), ("orders", True)])
+def test_two_flows_of_one_alias_may_both_copy_heartbeats(name: str, refused: bool) -> None:
+    """Goal: one cluster may have two flows, with settings and topics of their own."""
+    alias = {**ON, "source.cluster.alias": "A"}
+    own, other = flow("a1-to-b", alias), flow(values=alias)
+    copied = topic(name, remote=f"A.{name}")
+    snapshot = Snapshot({key_of(one): one for one in (other, copied)})
+    with pytest.raises(UserError) if refused else nullcontext():
+        require_sole_copy(snapshot, own, {name: f"A.{name}"})
 
 
 def test_a_flow_that_is_disabled_is_switched_off_once(stored: Store) -> None:

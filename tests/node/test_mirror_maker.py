@@ -3,11 +3,12 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import pytest
 
+from twinlog.kafka.errors import UserError
 from twinlog.mirror.flow import flow_of, flow_properties
 from twinlog.node import mirror_maker
 from twinlog.node.mirror_maker import HeartbeatPair, MirrorMaker, StoredFlow, Target
@@ -77,6 +78,46 @@ def test_a_stop_during_the_creation_starts_no_node(monkeypatch: pytest.MonkeyPat
     assert asyncio.run(run()) == 0
     assert closed == ["b", "c"]
     assert lines == ["a->b: t-0 begins at 7", STOPPED]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_start_that_is_refused_switches_nothing_off(
+    monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    """Goal: a renamed alias, whose new flow is refused, does not end the copying of the old one."""
+    steps: list[str] = []
+
+    @asynccontextmanager
+    async def connected(*_: object) -> AsyncIterator[None]:
+        yield
+
+    async def create_flow(_: object, source: str, target: str, *__: object) -> str:
+        steps.append(f"create {source}")
+        if refused and source == "d":
+            raise UserError("a name belongs to another flow")
+        return f"{source}-to-{target}"
+
+    async def switch_off(_: object, name: str) -> list[str]:
+        steps.append(f"switch off {name}")
+        return []
+
+    async def nothing(_: object, name: str) -> list[str]:
+        steps.append(f"go on with {name}")
+        return []
+
+    for step in (connected, create_flow, switch_off):
+        monkeypatch.setattr(mirror_maker, step.__name__, step)
+    for name in ("follow_selection", "take_over_topics"):
+        monkeypatch.setattr(mirror_maker, name, nothing)
+    monkeypatch.setattr(mirror_maker, "MirrorStore", Empty)
+    flows = [StoredFlow(source=source, properties={}) for source in ("a", "d")]
+    properties = {"bootstrap.servers": "h:1"}
+    target = Target(alias="b", properties=properties, flows=flows, disabled=["c"])
+    with pytest.raises(UserError) if refused else nullcontext():
+        asyncio.run(mirror_maker._prepare(target, lambda _: None, []))
+    assert steps[:2] == ["create a", "create d"]
+    assert ("switch off c-to-b" in steps) != refused
+    assert steps[3:] == ([] if refused else ["go on with a-to-b"] * 2 + ["go on with d-to-b"] * 2)
 
 
 def test_an_unexpected_error_does_not_end_heartbeats(

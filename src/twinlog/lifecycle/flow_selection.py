@@ -23,6 +23,7 @@ Two flows that copy a topic of one cluster to the same remote topic write each r
 what becomes of a renamed alias where names do not have it (`IdentityReplicationPolicy`).
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -66,9 +67,10 @@ def require_same_names(snapshot: Snapshot, name: str, properties: Mapping[str, s
             raise UserError(
                 f"{topic.topic} would be copied to {wanted} by these settings, and flow {name} "
                 f"copies it to {topic.destination_name}",
-                hint="set source.cluster.alias and replication.policy.* as before; or, to copy all "
-                "topics from their beginning to the new names, delete the flow first: "
-                f"twinlog flows delete --flow {name}",
+                hint="set source.cluster.alias and replication.policy.* as before; or remove the "
+                f"topic from the flow: kafka-mirrors --remove --mirror {name} --topic "
+                f"'{re.escape(topic.topic)}'; or, to copy all topics from their beginning to the "
+                f"new names, delete the flow first: twinlog flows delete --flow {name}",
             )
 
 
@@ -77,7 +79,8 @@ def require_sole_copy(
 ) -> None:
     """Check that no other flow copies these topics of the same cluster to the same remote topics.
 
-    Flows with transforms may share a topic: each may copy other records of it.
+    Flows with transforms may share a topic: each may copy other records of it. All flows copy
+    heartbeats, whichever topics they are for.
 
     Args:
         snapshot: all mirrors.
@@ -91,6 +94,7 @@ def require_sole_copy(
     """
     if _transforms(mirror):
         return
+    policy = flow_of(mirror.source).policy
     for topic in snapshot.topics:
         other = snapshot.mirrors.get(topic.mirror)
         if (
@@ -99,6 +103,7 @@ def require_sole_copy(
             and other.kind in FLOW_KINDS
             and other.source_cluster_id == mirror.source_cluster_id
             and names.get(topic.topic) == topic.destination_name
+            and not policy.is_heartbeats_topic(topic.topic)
             and (removed or topic.wanted is not Wanted.STOPPED)
             and not _transforms(other)
         ):

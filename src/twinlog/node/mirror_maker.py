@@ -1,6 +1,6 @@
 """`twinlog mirror-maker`: the flows of a properties file, with a node for each destination.
 
-    file -> for each target: create or alter its flows; those that are disabled are switched off
+    file -> for each target: create or alter its flows, then switch off those that are disabled
          -> remove topics that are no longer selected (lifecycle/flow_selection.py)
          -> take over from MirrorMaker 2, if wanted
          -> a process `twinlog run`
@@ -209,18 +209,21 @@ async def _prepare(
     topics: ControlTopics = take_control_topics(properties)
     parsed = parse_config(properties)
     async with connected(parsed.config, target.alias) as cluster:
-        for source in target.disabled:
-            for line in await switch_off(cluster, flow_name(source, target.alias)):
-                report(f"{source}->{target.alias}: {line}")
+        own: list[str] = []
         for flow in target.flows:
             name = await create_flow(cluster, flow.source, target.alias, flow.properties, topics)
             log.info("flow %s is stored in cluster %s", name, target.alias)
+            own.append(name)
+        # Behind all that may refuse the file: else nothing would copy what is switched off.
+        for source in target.disabled:
+            for line in await switch_off(cluster, flow_name(source, target.alias)):
+                report(f"{source}->{target.alias}: {line}")
+        for flow, name in zip(target.flows, own, strict=True):
             for line in await follow_selection(cluster, name):
                 report(f"{flow.source}->{target.alias}: {line}")
             for partition in await take_over_topics(cluster, name):
                 report(f"{flow.source}->{target.alias}: {partition}")
             prepared.append(f"{flow.source}->{target.alias}")
-        own = [flow_name(flow.source, target.alias) for flow in target.flows]
         for name in other_flows(await MirrorStore(cluster).snapshot(), own):
             report(
                 f"warning: cluster {target.alias} also has flow {name}, which is not enabled here, "
