@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from clients import client
 from lane_processes import Lanes, lanes
-from lost_logs import SECONDS, copied, lose, write
+from lost_logs import SECONDS, copy_four, lose, write
 from stored_flows import states
 from transformed_flows import commit_position, flow_properties, new_flow
 from waiting import until
@@ -92,12 +92,9 @@ def recorded(pair: Pair, topic: str) -> dict[int, int | None]:
     return asyncio.run(read())
 
 
-def copy_four(pair: Pair, topic: str, nodes: Lanes) -> None:
-    """Copy four records, each in a transaction or batch of its own, and kill the lane."""
+def copy_and_kill(pair: Pair, topic: str, nodes: Lanes) -> None:
     nodes.start("node")
-    for number in range(4):
-        write(pair.source.bootstrap_servers, topic, str(number))
-        copied(pair, topic, 0, *map(str, range(number + 1)))
+    copy_four(pair, topic)
     nodes.kill("node")
 
 
@@ -111,7 +108,7 @@ def test_a_flow_whose_target_has_lost_records_is_not_handed_back(
     mirror, topic = new_flow(pair, TRANSACTIONS)
     target, remote = pair.destination.bootstrap_servers, f"a.{topic}"
     with lanes(target, tmp_path) as nodes:
-        copy_four(pair, topic, nodes)
+        copy_and_kill(pair, topic, nodes)
         lose(pair.destination, TopicPartition(remote, 0), 2)
         stop(pair, mirror, topic, nodes)
     with pytest.raises(UserError, match=rf"has lost records: {remote}-0 ends at 4, and records"):
@@ -133,7 +130,7 @@ def test_a_flow_whose_source_has_lost_records_is_not_handed_back(
     mirror, topic = new_flow(pair, settings)
     source, target = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
     with lanes(target, tmp_path) as nodes:
-        copy_four(pair, topic, nodes)
+        copy_and_kill(pair, topic, nodes)
         lose(pair.source, TopicPartition(topic, 0), 2)
         stop(pair, mirror, topic, nodes)
     lost = f"the source has lost records that were copied: {topic}-0 was copied up to offset 4"

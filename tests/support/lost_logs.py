@@ -85,6 +85,13 @@ def routed(pair: Pair, name: str, *wanted: str, partition: int = 0) -> None:
     until(lambda: routed_values(pair, name, partition) == expected, SECONDS, f"{wanted}")
 
 
+def copy_four(pair: Pair, topic: str) -> None:
+    """Copy four records, each in a transaction or batch of its own."""
+    for number in range(4):
+        write(pair.source.bootstrap_servers, topic, str(number))
+        copied(pair, topic, 0, *map(str, range(number + 1)))
+
+
 def failed(pair: Pair, mirror: str, text: str) -> None:
     def is_failed() -> bool:
         state, reason = states(pair, mirror)[0]

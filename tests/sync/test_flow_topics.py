@@ -518,7 +518,7 @@ def test_what_the_settings_have_removed_goes_on_once_they_select_it(
 def test_a_topic_goes_on_unless_mirror_maker_has_copied_it_on(
     monkeypatch: pytest.MonkeyPatch, takeover: str, asked: bool
 ) -> None:
-    """Goal: while the flow did not select the topic, somebody may have used MirrorMaker 2."""
+    """Goal: MirrorMaker 2 may have run while the flow did not select the topic."""
     flow = Growing(monkeypatch, **REFRESHED, **{"twinlog.takeover": takeover})
     flow.ids["t1"] = UUID(int=1)
     flow.add("t1")

@@ -208,7 +208,7 @@ async def select_again(store: MirrorStore, mirror: Mirror, topic: MirrorTopic) -
         topic: the topic.
 
     Returns:
-        Whether it goes on; False: somebody has changed the flow or the topic meanwhile.
+        Whether it goes on; False: the flow or the topic was changed meanwhile.
 
     Raises:
         MirrorRefused: MIRROR_TOPIC_BEING_REMOVED: it is not STOPPED yet.

@@ -11,6 +11,7 @@ from lane_processes import lanes
 from lost_logs import (
     SECONDS,
     copied,
+    copy_four,
     failed,
     lose,
     lose_marker,
@@ -78,9 +79,7 @@ def test_a_position_that_is_older_than_the_copy_is_failed(
     remote = f"a.{topic}"
     with lanes(target, tmp_path) as nodes:
         nodes.start("node")
-        for number in range(4):  # a transaction for each
-            write(source, topic, str(number))
-            copied(pair, topic, 0, *map(str, range(number + 1)))
+        copy_four(pair, topic)
         await_position(pair, mirror, topic, 4, SECONDS)
         nodes.kill("node")
         write(source, topic, "4")
@@ -110,9 +109,7 @@ def test_a_target_that_has_lost_committed_records_is_failed(
     remote = f"a.{topic}"
     with lanes(target, tmp_path) as nodes:
         nodes.start("node")
-        for number in range(4):  # a transaction for each
-            write(source, topic, str(number))
-            copied(pair, topic, 0, *map(str, range(number + 1)))
+        copy_four(pair, topic)
         at = await_position(pair, mirror, topic, 4, SECONDS)
         assert "lost" not in at.metadata
         assert ";tail=" in at.metadata
@@ -179,9 +176,7 @@ def test_a_target_that_has_lost_only_the_marker_of_a_transaction_is_failed(
     remote = f"a.{topic}"
     with lanes(target, tmp_path) as nodes:
         nodes.start("node")
-        for number in range(4):  # a transaction for each
-            write(source, topic, str(number))
-            copied(pair, topic, 0, *map(str, range(number + 1)))
+        copy_four(pair, topic)
         await_position(pair, mirror, topic, 4, SECONDS)
         nodes.kill("node")
         lose_marker(fragile, TopicPartition(remote, 0))
