@@ -31,6 +31,7 @@ from twinlog.operations.readiness.reasons import Reason
 from twinlog.runtime.lane import Lane, LaneConfig
 from twinlog.store.config_records import MirrorTopic
 from twinlog.sync.group_offsets import GroupSync
+from twinlog.sync.group_selection import named_groups
 from twinlog.verify.job import Sides, Stretch, VerifyTask, verify_task
 from twinlog.verify.translated_reader import destination_bounds
 
@@ -128,7 +129,7 @@ def test_a_second_mirror_kind_is_mirrored_verified_and_removed(
                     setup.destination, [topic], mirror.source
                 )
                 sync = GroupSync(setup.destination)
-                include = [re.compile(re.escape(group))]
+                include = named_groups([re.compile(re.escape(group))])
                 asked = (setup.source, setup.mirror, include, {key: topic.topic_id})
                 assert await sync.sync(*asked, translation=translation) == 0
                 copied = await committed_offsets(setup.destination, group)
