@@ -565,9 +565,9 @@ class NamedAcl(NamedTuple):
     principal: str
 
 
-@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("before", [Step.GROUPS, Step.FAILOVER, None])
 def test_a_closed_output_pipe_ends_a_switchover_without_denials(
-    stored: Stored, before: bool
+    stored: Stored, before: Step | None
 ) -> None:
     """Goal: a closed pipe ends the switchover and keeps no denial; later reports are dropped."""
     denials = with_denials(stored)
@@ -584,7 +584,7 @@ def test_a_closed_output_pipe_ends_a_switchover_without_denials(
     error: BaseException = BrokenPipeError(32, "Broken pipe")
     if before:
         with pytest.raises(SwitchoverFailed, match="cannot be reported") as caught:
-            course.begin(Step.GROUPS)
+            course.begin(before)
         error = caught.value
         assert caught.value.gone_back
     asyncio.run(stored.steps.producers.go_back(error))

@@ -46,9 +46,9 @@ class Course:
         self._unheard = False
 
     def begin(self, step: Step, text: str = "") -> None:
-        """Report that a step begins."""
-        self.step = step
+        """Report that a step begins; if that cannot be reported, it does not begin."""
         self.say(step, text or step.value)
+        self.step = step
 
     def done(self, step: Step, text: str) -> None:
         """Report that a step is done."""
