@@ -788,8 +788,8 @@ def test_a_position_proves_only_compared_offsets(compared: bool, mirrored: int) 
     on_bench(story)()
 
 
-@pytest.mark.parametrize(("transient", "mirrored"), [(False, 10), (True, 14)])
-def test_records_after_a_difference_are_not_mirrored(transient: bool, mirrored: int) -> None:
+@pytest.mark.parametrize(("differs", "mirrored"), [(True, 10), (False, 14)])
+def test_records_after_a_difference_are_not_mirrored(differs: bool, mirrored: int) -> None:
     """A marker of a foreign transaction shifts the mirror's data, which has the mirror's id anyway.
 
     Where the source was refused there is no difference, and the marker is the mirror's.
@@ -805,7 +805,7 @@ def test_records_after_a_difference_are_not_mirrored(transient: bool, mirrored: 
         partition_there.log.append_marker(Marker(999, 0, committed=True), bench.cluster.now_ms)
         append(bench, shard_of(owned).data_producer, 3)
         partition.append.fail()
-        partition.stage, partition.transient = PartitionStage.FAILED, transient
+        partition.stage, partition.differs = PartitionStage.FAILED, differs
         owned.reported.observe(row(partition))
         await owned.enter({NAME: State.STOPPING})
         assert await stopped(bench, owned) == (mirrored, None)

@@ -220,7 +220,7 @@ class ReportedStates:
             self._proved[name] = Offset(max(row.proved_end, mirrored_end))
         if row.differs:
             self._differing.add(name)
-        else:
+        elif row.destination_end >= 0:  # an engine without a position has shown nothing
             self._differing.discard(name)
         if row.epoch not in {UNKNOWN_EPOCH, self.last(name).epoch}:
             self._mirrored_said[name] = self.last(name)._replace(epoch=row.epoch)

@@ -244,8 +244,16 @@ def test_a_partition_is_failed_after_the_maximum_number_of_attempts() -> None:
 def test_a_permanent_failure_is_not_retried() -> None:
     """Goal: a later transient failure does not let a diverged partition be retried."""
     partition = partition_after(Failure("it differs"), Failure("no right", transient=True))
-    assert not partition.transient
+    assert (partition.transient, partition.reason) == (False, "it differs")
     assert step(partition, RetryDue(), moment()) == []
+
+
+def test_that_the_logs_differ_is_not_hidden_by_a_later_failure() -> None:
+    """Goal: the reason stays, and so does what a stop has to know."""
+    partition = partition_after(Failure("it differs", differs=True), Failure("no source"))
+    assert (partition.differs, partition.reason) == (True, "it differs")
+    partition = partition_after(Failure("no source"), Failure("another cluster"))
+    assert (partition.differs, partition.reason) == (False, "another cluster")
 
 
 def test_the_wait_for_a_source_that_is_behind_is_bounded() -> None:

@@ -26,7 +26,6 @@ from twinlog.engines.base import (
     SharedWriters,
     ThrottledReads,
 )
-from twinlog.engines.exact.append import Phase
 from twinlog.engines.exact.data_plane import DataPlane
 from twinlog.engines.exact.foreign import Foreign, Searched
 from twinlog.engines.exact.partition import ExactPartition
@@ -353,7 +352,7 @@ class ExactEngine:
             # Not the log end offset: a foreign record in a gap looks like the filler that belongs
             # there.
             proved_end=append.own_end if append.position else UNKNOWN_OFFSET,
-            differs=append.phase is Phase.FAILED and not partition.transient,
+            differs=partition.differs,
         )
 
     def _gap_held_back(self, partition: ExactPartition) -> str:

@@ -29,10 +29,15 @@ class Trouble(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """It cannot be mirrored. `transient`: a retry may help."""
+    """It cannot be mirrored.
+
+    `transient`: a retry may help. `differs`: it shows that the destination's log is not the
+    source's; that the source is refused, or is another one, shows nothing about the destination.
+    """
 
     reason: str
     transient: bool = False
+    differs: bool = False
 
 
 class RetryDue(NamedTuple):

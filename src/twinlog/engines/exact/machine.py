@@ -249,13 +249,17 @@ def _trouble(partition: ExactPartition, trouble: Trouble, moment: Moment) -> lis
 def _fail(partition: ExactPartition, failure: Failure, moment: Moment) -> list[Action]:
     """Stop this partition only. A transient failure is retried later."""
     was_failed = partition.append.phase is Phase.FAILED
+    for_good = was_failed and not partition.transient
     partition.append.fail()
     if partition.gone:
         return [] if was_failed else [Note(logging.ERROR, f"{partition}: {failure.reason}")]
     partition.held_back = ""
-    # A partition that is FAILED for good stays so, whatever fails afterwards.
-    partition.transient = failure.transient and (partition.transient or not was_failed)
-    actions = [*_set_stage(partition, PartitionStage.FAILED, failure.reason), Do.FORGET]
+    # A partition that is FAILED for good stays so, whatever fails afterwards, and says why.
+    stands = for_good and (failure.transient or partition.differs)
+    partition.transient = failure.transient and not for_good
+    partition.differs |= failure.differs
+    reason = partition.reason if stands else failure.reason
+    actions = [*_set_stage(partition, PartitionStage.FAILED, reason), Do.FORGET]
     if failure.transient and not was_failed:
         actions.append(_retry_later(partition, moment))
     return actions
@@ -414,7 +418,7 @@ def _diverged(partition: ExactPartition, source: EpochEnd, moment: Moment) -> li
         f"{append.log_end} of leader epoch {partition.fetch_position.last_epoch}; on the source, "
         f"epoch {source.leader_epoch} ends at offset {source.end_offset}, before later epochs"
     )
-    return _fail(partition, Failure(reason), moment)
+    return _fail(partition, Failure(reason, differs=True), moment)
 
 
 def _fetch_refused(partition: ExactPartition, code: int, moment: Moment) -> list[Action]:
@@ -447,7 +451,7 @@ def _answered(partition: ExactPartition, answer: Appended, moment: Moment) -> li
             f"the batch of offset {misplaced.expected} landed at {misplaced.found} on the "
             f"destination: {_OTHER_WRITER}"
         )
-        return _fail(partition, Failure(reason), moment)
+        return _fail(partition, Failure(reason, differs=True), moment)
     if not appending:
         return _look(partition, moment)
     # For a duplicate the broker answers with the newest timestamp of the batch that it has
@@ -504,7 +508,7 @@ def _round_ended(partition: ExactPartition, end: LogEnd | None, moment: Moment) 
             f"the destination's log ends at {misplaced.found}, expected {misplaced.expected}: "
             + _OTHER_WRITER
         )
-        return _fail(partition, Failure(reason), moment)
+        return _fail(partition, Failure(reason, differs=True), moment)
     if partition.append.phase is Phase.APPENDING:
         partition.attempts = 0
     return _look(partition, moment)

@@ -55,6 +55,7 @@ class ExactPartition:
     stage: PartitionStage = PartitionStage.PREPARING
     reason: str = ""
     transient: bool = False  # FAILED, but a retry may help
+    differs: bool = False  # FAILED for good: a failure has shown that the two logs differ
     attempts: int = 0  # consecutive failures, for the backoff
     unsettled: int = 0  # consecutive position reads that found a request in flight
     retry_at: float = 0.0  # no step before this time

@@ -214,7 +214,8 @@ class Placer:
                 continue
             del readings[partition]
             if isinstance(result, Differs):
-                self._give_up(partition, Failure(result.reason, transient=not result.lasting))
+                failure = Failure(result.reason, not result.lasting, differs=result.lasting)
+                self._give_up(partition, failure)
             else:
                 reason = f"the last batch cannot be compared: {result.reason}"
                 self._give_up(partition, Trouble(reason))
