@@ -73,7 +73,7 @@ def test_only_requested_mirrors_are_described() -> None:
 def test_only_the_status_of_the_current_state_partition_counts() -> None:
     """A recreated topic has another state partition; the row of the former one is stale."""
     place = {(MIRROR_PARTITION_STATE, FIRST): 7}
-    states = States({FIRST: PartitionState(FIRST, State.STOPPED)}, {}, (), place)
+    states = States({FIRST: PartitionState(FIRST, State.STOPPED)}, {}, {}, place)
     assert first(states, status(2, 8)).destination_offset == -1
     here = replace(status(1, 4), state_partition=7)
     assert first(states, here, status(2, 8)).destination_offset == 4

@@ -17,7 +17,8 @@ from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.metadata import Metadata, Topic
 from twinlog.kafka.client.references import NOTHING
 from twinlog.kafka.groups.group_config import GroupConfig
-from twinlog.kafka.groups.membership import GroupMember, MembershipLostError
+from twinlog.kafka.groups.member_requests import MembershipLostError
+from twinlog.kafka.groups.membership import GroupMember
 from twinlog.kafka.protocol.produce import API_KEY as PRODUCE
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.settings import EXACT
@@ -79,7 +80,7 @@ def _lane(connection: Connection) -> lane.Lane:
         session_timeout_s=0.3,
     )
     running_lane = lane.Lane(config)
-    topic = Topic("t", UUID(int=2), False, 0, {})
+    topic = Topic("t", UUID(int=2), internal=False, partitions={})
     cluster: Any = SimpleNamespace(
         name="destination",
         config=SimpleNamespace(
