@@ -308,7 +308,9 @@ def _receive(  # noqa: PLR0917
         # One at a time: consume(n) would hold records back until it has n of them.
         message = consumer.poll(0.01)
         if message is not None and message.error() is None:
-            number = int(message.value()[:10])
+            value = message.value()
+            assert value is not None
+            number = int(value[:10])
             times.setdefault(number, time.time_ns())
             if missing is not None:
                 missing.discard(number)

@@ -139,7 +139,7 @@ async def preload(cluster: KafkaCluster, load: Load) -> int:
             header, records = bodies[(number + index) % len(bodies)]
             request.append(Batch(TopicPartition(load.name, index), header, records))
             size += len(header) + len(records)
-        pending.append(asyncio.ensure_future(port.produce(1, request)))  # type: ignore[arg-type]
+        pending.append(asyncio.ensure_future(port.produce(1, request)))
         if len(pending) == IN_FLIGHT:
             _accepted(await pending.popleft())
     while pending:

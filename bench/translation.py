@@ -506,7 +506,7 @@ class Bench:
         found = {}
         answers = answers_of(admin.list_consumer_group_offsets, dict.fromkeys(self._groups, asked))
         for group, answer in answers.items():
-            for one in answer.topic_partitions:
+            for one in answer.topic_partitions or ():
                 if one.offset >= 0:
                     found[group, one.partition] = one.offset
         return found
@@ -553,10 +553,13 @@ def messages(servers: str, topic: str, index: int) -> Sequence[Any]:
         while time.monotonic() < deadline:
             for message in consumer.consume(2000, 1.0):
                 error = message.error()
-                if error is None and message.offset() < end:
-                    found.append(message)
-                elif error is None:
-                    return found  # a log that grows has no end to wait for
+                if error is None:
+                    offset = message.offset()
+                    assert offset is not None
+                    if offset < end:
+                        found.append(message)
+                    else:
+                        return found  # a log that grows has no end to wait for
                 elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its name
                     return found
                 else:

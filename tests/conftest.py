@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import hypothesis
 import pytest
@@ -145,7 +146,7 @@ def _cluster(
     config: Mapping[str, str] | None = None,
 ) -> Iterator[LocalCluster]:
     directory = factory.mktemp(name)
-    chosen = {} if version is None else {"version": version}
+    chosen: dict[str, Any] = {} if version is None else {"version": version}
     with LocalCluster.start(
         brokers, directory=directory, config=config, jvm_flags=SHORT_LIVED, **chosen
     ) as cluster:

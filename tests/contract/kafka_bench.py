@@ -4,12 +4,12 @@ import asyncio
 import itertools
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from contract.bench import Behaviour, until
+from contract.bench import until
 from twinlog.engines.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import Address, ClusterConfig
@@ -128,7 +128,7 @@ def config_of(local: LocalCluster) -> ClusterConfig:
     return ClusterConfig(bootstrap_servers=addresses)
 
 
-def run_on_kafka(local: LocalCluster, behaviour: Behaviour) -> None:
+def run_on_kafka(local: LocalCluster, behaviour: Callable[["KafkaBench"], Awaitable[None]]) -> None:
     """Run a behaviour on a real cluster."""
 
     async def main() -> None:

@@ -29,6 +29,7 @@ from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import (
     EpochEnd,
     FetchPosition,
+    LeaderEpoch,
     ProducerEpoch,
     ProducerId,
     Sequence,
@@ -214,7 +215,7 @@ async def test_a_fetch_reports_a_divergence_from_the_last_fetched_epoch(bench: B
             assert (found.error, found.diverging) == (0, EpochEnd(epoch, 4))
             assert len(found.records) == 0
         alone = await bench.source.read_alone(
-            key, 6, max_wait_ms=0, partition_max_bytes=1 << 20, last_epoch=epoch
+            key, 6, max_wait_ms=0, partition_max_bytes=1 << 20, last_epoch=LeaderEpoch(epoch)
         )
         assert (alone.fetched.error, alone.fetched.diverging) == (0, EpochEnd(epoch, 4))
         assert (await told(4, epoch + 1, epoch)).error == 1

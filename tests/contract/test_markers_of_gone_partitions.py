@@ -52,7 +52,7 @@ def test_a_marker_entry_without_partitions_of_the_broker_is_answered(
             Marker(ids[0].producer_id, 0, [partition]),
             Marker(ids[1].producer_id, 0, [GONE]),
         ]
-        cluster = bench.destination._cluster  # type: ignore[attr-defined]
+        cluster = bench.destination._cluster
         sent = write_txn_markers(cluster, 1, [entries if gone_last else entries[::-1]])
         if gone_last:
             with pytest.raises(TimeoutError):

@@ -151,9 +151,9 @@ async def lost_end_is_reported(bench: Bench, key: TopicPartition, before: Leader
         how = {"max_wait_ms": 0, "partition_max_bytes": 1 << 20}
         return (await bench.source.read_alone(key, 6, **how, last_epoch=last_epoch)).fetched
 
-    found = await alone(before.epoch)
+    found = await alone(LeaderEpoch(before.epoch))
     assert (found.error, found.diverging, len(found.records)) == (0, EpochEnd(before.epoch, 4), 0)
-    found = await alone(leader.epoch)
+    found = await alone(LeaderEpoch(leader.epoch))
     assert found.diverging is None
     assert len(found.records) > 0
     found = await told(6)

@@ -91,8 +91,9 @@ class Bench:
             while True:
                 message = consumer.poll(30.0)
                 assert message is not None
-                if message.error() is not None:
-                    assert message.error().name() == "_PARTITION_EOF", message.error()
+                error = message.error()
+                if error is not None:
+                    assert error.name() == "_PARTITION_EOF", error
                     return
                 yield message
         finally:
@@ -169,7 +170,8 @@ def save(bench: Bench, name: str) -> None:
 
 def _described(message: Message) -> list[Any]:
     timestamp = message.timestamp()[1]
-    headers = [[name, _text(value)] for name, value in message.headers() or ()]
+    found: Any = message.headers()  # a list, as a consumer gets it
+    headers = [[name, _text(value)] for name, value in found or ()]
     return [message.offset(), timestamp, _text(message.key()), _text(message.value()), headers]
 
 
@@ -191,7 +193,7 @@ def many_kinds(bench: Bench, name: str, client_codec: str, broker_codec: str) ->
     bench.topic(name, compression_type=broker_codec)
     rng = random.Random(name)
     producer = bench.producer(compression_type=client_codec, enable_idempotence=True)
-    odd: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]] = [
+    odd: list[tuple[bytes | None, bytes | None, list[tuple[str, str | bytes | None]]]] = [
         (None, None, []),
         (b"", b"", []),
         (None, b"value only", []),
@@ -208,8 +210,9 @@ def many_kinds(bench: Bench, name: str, client_codec: str, broker_codec: str) ->
     ]
     for size in (1, 2, 3, 9, 200):
         for at in range(size):
-            usual = (b"%d" % at, b"v" * 9, [])
-            key, value, headers = odd[at % len(odd)] if size <= len(odd) else usual
+            key, value, headers = odd[at % len(odd)]
+            if size > len(odd):
+                key, value, headers = b"%d" % at, b"v" * 9, []
             producer.produce(
                 name, value, key, headers=headers, timestamp=THEN + rng.randint(-(10**9), 10**9)
             )

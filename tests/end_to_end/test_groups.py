@@ -210,7 +210,7 @@ def test_a_copied_offset_points_at_the_same_record(world: Stage, topic: str, pro
         until(
             lambda g=group, t=committed: librdkafka_tools.committed(destination, g, topic) == t,
             what="the offsets",
-        )  # type: ignore[misc]
+        )
         same_records(world, topic, committed)
 
 
@@ -250,7 +250,7 @@ def share_records(servers: str, group: str, topic: str, count: int) -> set[tuple
         def more() -> bool:
             for message in client.poll(1.0):
                 assert message.error() is None, message.error()
-                found.add((message.partition(), message.offset(), message.value()))
+                found.add((message.partition(), message.offset(), message.value()))  # type: ignore[arg-type]
             client.commit_sync()
             return len(found) >= count
 

@@ -7,7 +7,7 @@ import librdkafka_tools
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from mirror_maker_process import mirror_maker
-from remote_topics import values
+from remote_topics import text_of, values
 from secured_clusters import PASSWORDS, Secured, sasl
 from waiting import until
 
@@ -63,7 +63,7 @@ def read_as_alice(cluster: Secured, topic: str) -> list[str]:
             assert message is not None, f"no answer for {topic}"
             error = message.error()
             if error is None:
-                values.append(message.value().decode())
+                values.append(text_of(message.value()))
             elif error.code() == KafkaError._PARTITION_EOF:
                 return values
             else:

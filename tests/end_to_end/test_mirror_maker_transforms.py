@@ -15,7 +15,7 @@ import librdkafka_tools
 import process_tree
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from remote_topics import raw_records
+from remote_topics import raw_records, text_of
 from tiny_registry import TinyRegistry, tiny_registry
 from waiting import until
 
@@ -97,13 +97,13 @@ class Running:
         assert self.process.wait(180) == 0
 
 
-def arrived_bytes(stage: Stage, topic: str) -> list[bytes]:
+def arrived_bytes(stage: Stage, topic: str) -> list[bytes | None]:
     names = librdkafka_tools.admin(stage.destination.bootstrap_servers).list_topics(timeout=120)
     return [v for _, v in raw_records(stage.destination, topic)] if topic in names.topics else []
 
 
 def arrived(stage: Stage, topic: str) -> list[str]:
-    return [value.decode() for value in arrived_bytes(stage, topic)]
+    return [text_of(value) for value in arrived_bytes(stage, topic)]
 
 
 def log_end(servers: str, topic: str) -> int:
@@ -148,7 +148,7 @@ def produce(
     """Write a thousand records a second."""
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 2})
     for number in numbers:
-        headers = [("test", b"")] if number % 10 == 0 else []
+        headers: list[tuple[str, str | bytes | None]] = [("test", b"")] if number % 10 == 0 else []
         producer.produce(topic, value_of(number), partition=0, headers=headers)
         producer.poll(0)
         if number % 30 == 0:

@@ -404,7 +404,7 @@ def test_the_six_clusters_of_kip_382_get_each_topic_by_each_way(
             librdkafka_tools.commit(cluster.bootstrap_servers, "billing", "orders", {0: 6})
         with three_commands(tmp_path) as processes:
             await_ways(clusters, WAYS[0])
-            beats = [(alias,) for alias in aliases]
+            beats: list[tuple[str, ...]] = [(alias,) for alias in aliases]
             for ways, before in zip(WAYS[1:], WAYS, strict=False):
                 await_heartbeats(clusters, beats)
                 beats = before

@@ -17,7 +17,7 @@ from typing import Any
 import librdkafka_tools
 import pytest
 from common_name import COMMON, POLICY, TOPICS, install
-from remote_topics import records
+from remote_topics import records, text_of
 from waiting import until
 
 from twinlog import RemoteClusterUtils
@@ -92,7 +92,7 @@ def read_on(servers: str, group: str, count: int) -> list[str]:
         def enough() -> bool:
             message = client.poll(0.2)
             if message is not None and message.error() is None:
-                values.append(message.value().decode())
+                values.append(text_of(message.value()))
             return len(values) >= count
 
         until(enough, SECONDS, f"{count} records for {group}", pause=0.0)

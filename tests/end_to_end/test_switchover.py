@@ -15,6 +15,7 @@ from switchover_process import Switching
 from waiting import until
 
 from twinlog import MirrorAdmin, State
+from twinlog.kafka.types import TopicPartition as KafkaPartition
 from twinlog.local.check import ConsumerView
 from twinlog.local.stage import Stage
 from twinlog.local.writers import Totals, TransactionalProducer
@@ -334,7 +335,7 @@ def test_records_written_after_the_last_check_are_named(world: Stage, topic: str
         asyncio.run(switch(stopped=False))
     found = asyncio.run(switch(stopped=True))
     assert found.topics == (topic,)
-    assert found.left_behind == (LeftBehind((topic, 1), 5, 6),)
+    assert found.left_behind == (LeftBehind(KafkaPartition(topic, 1), 5, 6),)
     assert written == [0]
     assert asyncio.run(states()) == {State.STOPPED}
     late.abort_transaction(librdkafka_tools.SECONDS)

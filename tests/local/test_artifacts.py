@@ -1,5 +1,6 @@
 """Twin of twinlog.local.artifacts: fetched once, whole or not at all; a failure is one line."""
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -107,7 +108,7 @@ def test_error_without_maven_and_ivy_names_both(
 ) -> None:
     """The error names the programs to install."""
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    monkeypatch.setattr(artifacts.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(LocalError, match="Maven"):
         fetch("g:a:1")
     assert _count(runs) == 0

@@ -1,6 +1,7 @@
 """Twin of twinlog.local.check: the differences it has to find, and those it accepts."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from twinlog.local.check import ConsumedRecord, LogExtent, Pair, Report, _Compar
 from twinlog.local.writers import Numbers
 
 
-def consumed_record(offset: int, number: int, **other: object) -> ConsumedRecord:
+def consumed_record(offset: int, number: int, **other: Any) -> ConsumedRecord:
     record = ConsumedRecord(offset, 1000 + offset, b"k", False, 1, 2, "w", number)
     return record._replace(**other)
 

@@ -20,7 +20,7 @@ from twinlog.local.processes import JavaProgram, ProcessGroup
 pytestmark = pytest.mark.broker
 
 
-def _quiet(cluster: LocalCluster, **more: str) -> dict[str, str]:
+def _quiet(cluster: LocalCluster, **more: str) -> dict[str, str | int | float | bool]:
     """Return an outside client's configuration, without its log lines."""
     return {"bootstrap.servers": cluster.bootstrap_servers, "log_level": "0", **more}
 
@@ -41,7 +41,7 @@ def _values(cluster: LocalCluster, topic: str, count: int) -> list[str]:
     consumer = Consumer(_quiet(cluster, **{"group.id": "unused"}))
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
-        return [message.value().decode() for message in consumer.consume(count, 120)]
+        return [(message.value() or b"").decode() for message in consumer.consume(count, 120)]
     finally:
         consumer.close()
 
@@ -50,7 +50,7 @@ def test_a_single_broker_serves_clients(any_kafka: LocalCluster, topic: str) -> 
     """An outside client finds the broker and the cluster id, and writes and reads records."""
     metadata = AdminClient(_quiet(any_kafka)).list_topics(timeout=120)
     assert sorted(metadata.brokers) == [1]
-    assert metadata.cluster_id == any_kafka.cluster_id
+    assert str(metadata.cluster_id) == any_kafka.cluster_id
     _create(any_kafka, topic)
     _produce(any_kafka, topic, "a")
     assert _values(any_kafka, topic, 1) == ["a"]

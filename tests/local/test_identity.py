@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 from waiting import until
@@ -12,7 +13,7 @@ from twinlog.local.identity import Identity, identity_of
 
 
 @pytest.fixture
-def sleeper() -> subprocess.Popen[bytes]:
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     """Start a process that only waits for its input to end."""
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         yield process

@@ -12,7 +12,7 @@ from waiting import until
 from twinlog.java import Java
 from twinlog.local import processes
 from twinlog.local.errors import LocalError
-from twinlog.local.identity import Identity
+from twinlog.local.identity import Identity, identity_of
 from twinlog.local.processes import JavaProgram, ProcessGroup, last_error
 
 
@@ -43,7 +43,8 @@ def test_a_program_ends_with_its_process_group(tmp_path: Path) -> None:
     with ProcessGroup() as group:
         process = group.start(program)
         until(lambda: "here" in program.log.read_text(), what="the program's output")
-        assert process.alive
+        lived = process.alive
+    assert lived
     assert not process.alive
     assert process.returncode == -signal.SIGKILL
 
@@ -79,7 +80,7 @@ def test_a_hanging_tool_is_ended(group: ProcessGroup, tmp_path: Path) -> None:
         if file.exists() and file.read_text():
             break
     pid = int(file.read_text())
-    assert processes.identity_of(pid) is None
+    assert identity_of(pid) is None
 
 
 _OWNER = """

@@ -14,7 +14,7 @@ def test_java_reads_every_certificate(tmp_path: Path) -> None:
     store = tmp_path / "store.jks"
     store.write_bytes(encode_jks(certificates))
     keytool = ["-Duser.language=en", "-m", "java.base/sun.security.tools.keytool.Main", "-list"]
-    which = ["-keystore", store, "-storetype", "JKS", "-storepass", "changeit"]
+    which = ["-keystore", str(store), "-storetype", "JKS", "-storepass", "changeit"]
     listed = subprocess.run(
         [find_java().executable, *keytool, *which],
         capture_output=True,

@@ -448,7 +448,7 @@ class ModelDestination(_Client):
             return [key for key in known if cluster.partition(key).short]
 
         try:
-            return await self.network.send_alone(self.name, node, answer)  # type: ignore[no-any-return]
+            return await self.network.send_alone(self.name, node, answer)
         except Disconnected:
             return ()
 

@@ -92,7 +92,7 @@ class ModelStates:
         self._epoch, found = await self._network.send_alone(
             self._name, self._node, lambda: self._topic.fence(self._number), risk=4.0, writes=True
         )
-        return found  # type: ignore[no-any-return]
+        return found
 
     async def write(self, states: Sequence[PartitionState], epochs: Epochs) -> None:
         """Write, if no newer epoch exists."""

@@ -166,5 +166,5 @@ def scenario(body: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
         run(main)
 
     test.__doc__ = body.__doc__
-    test.__name__ = body.__name__  # type: ignore[attr-defined]
+    test.__name__ = body.__name__
     return test

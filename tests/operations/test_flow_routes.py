@@ -42,7 +42,7 @@ def snapshot(*records: ConfigRecord) -> Snapshot:
 def test_without_transforms_a_topic_goes_to_its_remote_topic() -> None:
     for values in ({}, {"transaction.producer": "true"}):
         (route,) = flow_routes(flow("f", values), [topic("f", "t")]).values()
-        assert (route.targets, route.transforms) == ({"a.t"}, None)
+        assert (route.targets, route.transforms) == (frozenset({"a.t"}), None)
 
 
 def test_transforms_route_all_topics_but_heartbeats() -> None:
@@ -51,10 +51,8 @@ def test_transforms_route_all_topics_but_heartbeats() -> None:
     transforms = routes["t"].transforms
     assert transforms is not None
     assert (transforms.topic, transforms.values) == ("a.t", MERGED), "no other setting"
-    assert (routes["heartbeats"].targets, routes["heartbeats"].transforms) == (
-        {"a.heartbeats"},
-        None,
-    )
+    beats = routes["heartbeats"]
+    assert (beats.targets, beats.transforms) == (frozenset({"a.heartbeats"}), None)
 
 
 def test_a_query_may_send_records_anywhere() -> None:
@@ -62,7 +60,8 @@ def test_a_query_may_send_records_anywhere() -> None:
     routes = flow_routes(flow("f", values), [topic("f", "t"), topic("f", "heartbeats")])
     assert routes["t"].query == DataFrameTransform(sql="SELECT record FROM records")
     assert (routes["t"].targets, routes["t"].is_transformed) == (frozenset(), True)
-    assert (routes["heartbeats"].query, routes["heartbeats"].targets) == (None, {"a.heartbeats"})
+    beats = routes["heartbeats"]
+    assert (beats.query, beats.targets) == (None, frozenset({"a.heartbeats"}))
 
 
 def test_topics_that_are_named_by_time_are_not_known() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from typing import Any
 from uuid import UUID
 
 from twinlog.kafka.error_codes import ErrorCode
@@ -121,7 +122,7 @@ def test_topics_that_a_task_has_found_are_reported() -> None:
         )
     }
 
-    def logs(**plan: object) -> Verification:
+    def logs(**plan: Any) -> Verification:
         full = FlowPlan(pairs={PAIR: BOUNDS}, routes=routes, **plan)
         return Verification(logs=tuple(flow_logs(full, [good(), found, other])))
 

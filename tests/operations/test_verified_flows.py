@@ -408,7 +408,7 @@ def put_back(copied: CopiedTopic, offset: int) -> None:
 
 def test_a_wrong_map_of_a_flow_in_transactions_is_found(pair: Pair, tmp_path: Path) -> None:
     """Goal: what was altered in `__mirror_offsets`, and nothing else; first, it is the same."""
-    copied = CopiedTopic(pair, **IN_TRANSACTIONS)
+    copied = CopiedTopic(pair, IN_TRANSACTIONS)
     write_transactions(copied.source, copied.topic, range(40))
     with lanes(copied.target, tmp_path) as running:
         running.start("first")
@@ -444,8 +444,12 @@ def test_a_wrong_map_of_a_flow_in_transactions_is_found(pair: Pair, tmp_path: Pa
         ),
     ]
     for runs, expected in faults:
-        altered = replace(chunk, runs=(head, *runs, *others))
-        copied.change_offsets(lambda _, altered=altered: MapPart(altered))
+        altered = MapPart(replace(chunk, runs=(head, *runs, *others)))
+
+        def alter(_: object, part: MapPart = altered) -> MapPart:
+            return part
+
+        copied.change_offsets(alter)
         result = copied.verify()
         assert result.verdict == DIFFERS
         assert result.counts.compared == 80, "the records are the same"
@@ -469,7 +473,7 @@ def test_a_map_that_has_begun_anew_is_equal_from_there(pair: Pair, tmp_path: Pat
 
     Where records were copied again, it has the second copies: they are repeats, and it is right.
     """
-    copied = CopiedTopic(pair, **IN_TRANSACTIONS)
+    copied = CopiedTopic(pair, IN_TRANSACTIONS)
     write_transactions(copied.source, copied.topic, range(60))
     with lanes(copied.target, tmp_path) as running:
         running.start("first")
@@ -537,8 +541,8 @@ def test_the_map_of_a_flow_that_drops_records_is_compared(pair: Pair, tmp_path: 
 
     def write(numbers: range) -> None:
         for number in numbers:
-            headers = {"n": str(number)} if number % 2 else {"even": ""}
-            producer.produce(copied.topic, str(number), partition=0, headers=headers)
+            name, text = ("n", str(number)) if number % 2 else ("even", "")
+            producer.produce(copied.topic, str(number), partition=0, headers={name: text})
         assert producer.flush(120) == 0
 
     with lanes(copied.target, tmp_path) as running:

@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import librdkafka_tools
 import pytest
@@ -190,5 +190,6 @@ async def recreate_on_another_thread(pair: Pair, setup: Mirrored, side: str) -> 
     """Run `make_again` on another thread, whose loop needs a client of its own."""
     cluster: LocalCluster = getattr(pair, side)
     async with client(cluster) as own:
-        on_thread = setup._replace(**{side: own})
+        changed: dict[str, Any] = {side: own}
+        on_thread = setup._replace(**changed)
         await on_thread.make_again(own, 100)

@@ -68,7 +68,7 @@ def test_topics_that_one_year_has_in_common(pair: Pair) -> None:
     archive = f"archive-{secrets.token_hex(4)}"
     copied = CopiedTopic(
         pair,
-        **{
+        {
             **DATED,
             "transforms": "day,archive",
             "transforms.archive.type": f"{ROUTER}RegexRouter",
@@ -91,7 +91,7 @@ def test_topics_that_one_year_has_in_common(pair: Pair) -> None:
 
 def test_a_partition_of_a_topic_named_by_time_that_nothing_goes_to(pair: Pair) -> None:
     """Goal: a copy once more where no record of the source goes; with and without such a source."""
-    copied = CopiedTopic(pair, partitions=2, **DATED)
+    copied = CopiedTopic(pair, DATED, partitions=2)
     day = f"{copied.remote}-{DAY}"
     librdkafka_tools.make_topic(copied.target, day, 4)
     send(copied.source, copied.topic, ["a0", "a1"])
@@ -115,7 +115,7 @@ def test_a_partition_of_a_topic_named_by_time_that_nothing_goes_to(pair: Pair) -
 
 def test_a_lost_record_of_a_topic_named_by_time_whose_remote_topic_is_gone(pair: Pair) -> None:
     """Goal: the remote topic, which no record goes to, does not excuse what another topic lacks."""
-    copied = CopiedTopic(pair, **DATED)
+    copied = CopiedTopic(pair, DATED)
     day = f"{copied.remote}-{DAY}"
     librdkafka_tools.make_topic(copied.target, day)
     send(copied.source, copied.topic, ["a0", "a1"])

@@ -66,7 +66,8 @@ def found(result: Verification) -> list[tuple[str, int, int, int, str]]:
 
 def remote_logs(result: Verification) -> dict[tuple[str, int], LogReport]:
     """The reports, by the target's partition, of those that were compared with it."""
-    return {tuple(log.remote.partition): log for log in result.logs if log.remote is not None}
+    logs = ((log.remote, log) for log in result.logs)
+    return {remote.partition: log for remote, log in logs if remote is not None}
 
 
 def test_a_flow_with_a_query_is_the_same_although_its_lane_was_killed(
@@ -136,7 +137,7 @@ def copied_by_a_program(
     pair: Pair, copies: Sequence[int], query: dict[str, str], count: int = 20
 ) -> CopiedTopic:
     """A flow whose source has numbers, and whose remote topic another program has written."""
-    copied = CopiedTopic(pair, **query)
+    copied = CopiedTopic(pair, query)
     send(copied.source, copied.topic, range(count))
     send(copied.target, copied.remote, copies, secret="")
     group = position_group("twinlog", copied.flow)
@@ -267,7 +268,7 @@ def test_a_query_that_cannot_be_decided_is_never_good(pair: Pair, tmp_path: Path
     grouped = {
         "twinlog.transform.sql": "SELECT max(record) AS record FROM records GROUP BY key",
     }
-    copied = CopiedTopic(pair, **grouped)
+    copied = CopiedTopic(pair, grouped)
     with pytest.raises(UserError, match="may depend on more than one record: Aggregate"):
         verify(copied.target, copied.flow)
     result = verify(copied.target, None, copied.topic)

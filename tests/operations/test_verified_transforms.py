@@ -71,8 +71,8 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     run_tasks_here(monkeypatch)
 
 
-def headers_of(number: int) -> list[tuple[str, bytes]]:
-    skip = [("skip", b"")] if number % 5 == 0 else []
+def headers_of(number: int) -> list[tuple[str, str | bytes | None]]:
+    skip: list[tuple[str, str | bytes | None]] = [("skip", b"")] if number % 5 == 0 else []
     return [*skip, ("vip", b"")] if number % 7 == 0 else skip
 
 
@@ -146,7 +146,7 @@ def test_a_flow_with_transforms_is_the_same_although_its_lane_was_killed(
     pair: Pair, tmp_path: Path
 ) -> None:
     """Goal: filtered, masked and routed records, once each; then faults in both logs are found."""
-    copied = CopiedTopic(pair, **MASKED)
+    copied = CopiedTopic(pair, MASKED)
     vip = f"vip-{copied.remote}"
     write_numbers(copied.source, copied.topic, range(100))
     assert (before := copied.verify()).verdict == SAME, "nothing is claimed"
@@ -204,7 +204,7 @@ def test_faults_in_a_copy_are_found(pair: Pair) -> None:
     kept, routed = copied_numbers(40)
 
     def verified(copies: Sequence[int], *, masked: bool = True) -> Verification:
-        copied = CopiedTopic(pair, **MASKED)
+        copied = CopiedTopic(pair, MASKED)
         librdkafka_tools.make_topic(copied.target, f"vip-{copied.remote}")
         producer = Producer({"bootstrap.servers": copied.source})
         for number in range(40):
@@ -238,7 +238,7 @@ def test_faults_in_a_copy_are_found(pair: Pair) -> None:
 
 def test_records_that_a_flow_has_skipped_are_found(pair: Pair, tmp_path: Path) -> None:
     """Goal: a flow that goes on at a wrong position."""
-    copied = CopiedTopic(pair, **MASKED)
+    copied = CopiedTopic(pair, MASKED)
     write_masked(copied.source, copied.topic, range(20))
     with lanes(copied.target, tmp_path) as running:
         running.start("first")
@@ -265,7 +265,7 @@ def test_records_that_a_flow_has_skipped_are_found(pair: Pair, tmp_path: Path) -
 
 def test_what_cannot_be_judged_is_not_seen(pair: Pair) -> None:
     """Goal: purged records, a topic that does not exist, and one that two flows route to."""
-    copied = CopiedTopic(pair, **MASKED)
+    copied = CopiedTopic(pair, MASKED)
     vip = f"vip-{copied.remote}"
     write_masked(copied.source, copied.topic, range(15))
     write_masked(copied.target, copied.remote, copied_numbers(15)[0])
@@ -293,7 +293,7 @@ def test_what_cannot_be_judged_is_not_seen(pair: Pair) -> None:
     ]
 
     merged = {**MASKED, "transforms.vip.replacement": vip}
-    other = CopiedTopic(pair, **merged)
+    other = CopiedTopic(pair, merged)
     result = copied.verify()
     assert result.verdict == NOT_SEEN
     log = logs_of(result)[vip]
@@ -310,7 +310,7 @@ def test_where_no_record_may_be_each_one_is_found(pair: Pair) -> None:
 
     While they are empty, they are not named.
     """
-    copied = CopiedTopic(pair, **all_routed())
+    copied = CopiedTopic(pair, all_routed())
     target = f"vip-{copied.remote}"
     librdkafka_tools.make_topic(copied.target, target, 2)
     write_masked(copied.source, copied.topic, range(1, 5))
@@ -355,7 +355,7 @@ def test_topics_that_are_named_by_time_are_the_same_although_a_lane_was_killed(
     """Goal: the topics of two days; then a lost, a repeated and a misplaced record."""
     copied = CopiedTopic(
         pair,
-        **{
+        {
             "replication.factor": "-1",
             "transforms": "day",
             "transforms.day.type": "org.apache.kafka.connect.transforms.TimestampRouter",
@@ -410,7 +410,7 @@ def test_topics_that_are_named_by_time_are_the_same_although_a_lane_was_killed(
 def test_a_topic_named_by_time_that_does_not_exist_is_not_seen(pair: Pair) -> None:
     copied = CopiedTopic(
         pair,
-        **{
+        {
             "transforms": "day",
             "transforms.day.type": "TimestampRouter",
             "transforms.day.timestamp.format": "yyyyMMdd",
@@ -445,7 +445,7 @@ def test_two_topics_in_one_are_the_same_although_a_lane_was_killed(
 ) -> None:
     """Goal: each topic's records once and in order; faults in either of them are found."""
     target = f"all-{secrets.token_hex(4)}"
-    copied = CopiedTopic(pair, **merged(target))
+    copied = CopiedTopic(pair, merged(target))
     other, _ = copied.add_topic()
 
     def write(numbers: range) -> None:
@@ -493,7 +493,7 @@ def test_faults_in_two_topics_in_one_are_found(pair: Pair) -> None:
 
     def verified(copies: Sequence[tuple[str, int]]) -> list[tuple[str, int, int, str]]:
         target = f"all-{secrets.token_hex(4)}"
-        copied = CopiedTopic(pair, **merged(target))
+        copied = CopiedTopic(pair, merged(target))
         other, other_remote = copied.add_topic()
         librdkafka_tools.make_topic(copied.target, target)
         send_dated(copied.source, copied.topic, range(6), named="a")
@@ -507,7 +507,7 @@ def test_faults_in_two_topics_in_one_are_found(pair: Pair) -> None:
         result = copied.verify()
         assert not result.unseen
         names = {copied.topic: "a", other: "b", target: "all"}
-        return sorted((names[topic], *rest) for topic, *rest in found(result))
+        return sorted((names[one[0]], *one[1:]) for one in found(result))
 
     right = [("a", 0), ("b", 0), ("b", 1), ("a", 1), ("a", 2), ("b", 2), ("a", 3), ("a", 4)]
     right += [("b", 3), ("a", 5)]
@@ -520,7 +520,7 @@ def test_faults_in_two_topics_in_one_are_found(pair: Pair) -> None:
 
 
 def test_a_query_that_may_not_run_is_never_good(pair: Pair) -> None:
-    copied = CopiedTopic(pair, **{"twinlog.transform.sql": "SELECT record FROM records"})
+    copied = CopiedTopic(pair, {"twinlog.transform.sql": "SELECT record FROM records"})
     reason = r"needs mirror\.dataframes\.enable=true"
     with pytest.raises(UserError, match=reason):
         copied.verify()

@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int)
     parser.add_argument("--seeds", default="0:20", help="FIRST:LAST, LAST not included")
     parser.add_argument("--flows", action="store_true", help="simulate flows")
-    parser.add_argument("--variant", choices=sorted(VARIANTS | FLOW_VARIANTS), default="none")
+    parser.add_argument("--variant", choices=sorted({*VARIANTS, *FLOW_VARIANTS}), default="none")
     parser.add_argument("--hazards", nargs="*", choices=HAZARDS + FLOW_HAZARDS, default=[])
     parser.add_argument("--until-failed", action="store_true", help="stop at the first failure")
     parser.add_argument("--verbose", action="store_true", help="log what the engine does")

@@ -146,7 +146,7 @@ class Checker:
         self, histories: list[History], key: TopicPartition, stored: StoredBatch
     ) -> list[History]:
         """Return the histories that contain the batch, at least one."""
-        found = []
+        found: list[History] = []
         for history in histories:
             try:
                 self._check_in(history, key, stored)

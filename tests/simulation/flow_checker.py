@@ -29,7 +29,7 @@ from model.log import StoredBatch
 from simulation.checker import Truth, Violation, Written
 from twinlog.kafka.log.batch import HEADER_SIZE, batches
 from twinlog.kafka.log.records import RawRecord, decode, raw_records
-from twinlog.kafka.types import FetchPosition, TopicPartition
+from twinlog.kafka.types import FetchPosition, Offset, TopicPartition
 from twinlog.mirror.offset_runs import OffsetRuns, Run
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.store.map_chunks import MapChunk
@@ -190,7 +190,7 @@ class FlowChecker:
             return
         copies = self._copies[key]
         for run in runs:
-            first = bisect_left(copies, run.destination, key=lambda copy: copy.offset)
+            first = bisect_left(copies, run.destination, key=lambda copy: Offset(copy.offset))
             expected = [
                 Copy(run.destination + at, Origin(name.source, run.source + at))
                 for at in range(run.length)

@@ -117,7 +117,7 @@ class Aborted(ModelSource):
         self, node: int, wanted: Mapping[TopicPartition, FetchPosition], **how: int
     ) -> FetchResult:
         """Fetch, and drop the list of aborted transactions."""
-        found = await super().fetch(node, wanted, **how)  # type: ignore[arg-type]
+        found = await super().fetch(node, wanted, **how)
         parts = {key: one._replace(aborted=()) for key, one in found.partitions.items()}
         return found._replace(partitions=parts)
 

@@ -12,7 +12,7 @@ What is different from the exact engine's simulation:
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Final
@@ -20,6 +20,8 @@ from typing import Final
 from model.cluster import Cluster
 from model.log import Marker
 from model.loop import VirtualLoop
+from model.network import Network
+from model.ports import ModelDestination
 from simulation.flow_checker import NUMBER, FlowChecker, Origin
 from simulation.flow_lanes import FlowLane, FlowVariant
 from simulation.history import Profile, Writer, cleaned, records_of
@@ -88,7 +90,8 @@ class FlowWriter(Writer):
         profile: Profile,
         rng: random.Random,
     ) -> None:
-        super().__init__(cluster, key, checker, profile, rng)
+        # Only a loss of the source's end needs what a FlowChecker lacks.
+        super().__init__(cluster, key, checker, profile, rng)  # type: ignore[arg-type]
         self._origins = checker.origins
 
     def _headers(self, position: int, count: int) -> Sequence[tuple[str, bytes]]:
@@ -234,8 +237,10 @@ class FlowSimulation(Simulation):
             make_destination=self._make_flow_destination,
         )
 
-    def _make_flow_destination(self, *arguments: object) -> object:
-        return self._flow_variant.destination(*arguments)  # type: ignore[arg-type]
+    def _make_flow_destination(
+        self, cluster: Cluster, network: Network, name: str, may_write: Callable[[], bool]
+    ) -> ModelDestination:
+        return self._flow_variant.destination(cluster, network, name, may_write)
 
     # ---- start ---------------------------------------------------------------------------------
 

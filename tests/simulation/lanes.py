@@ -94,9 +94,9 @@ class FencingShard(Shard):
 
 
 class Commands(NamedTuple):
-    """The desired state of each topic after `count` commands."""
+    """The desired state of each topic after `number` commands."""
 
-    count: int
+    number: int
     topics: Mapping[str, MirrorTopic]
 
 
@@ -312,7 +312,7 @@ class Lane:
 
     def _learn(self, commands: Commands) -> None:
         """Take newer commands; a late answer with older commands changes nothing."""
-        if commands.count > self._commands.count:
+        if commands.number > self._commands.number:
             self._commands = commands
             self._changed.set()
 

@@ -159,13 +159,14 @@ class Life:
             self._checker.ended[key] = 0
             self._later(key)
             return
-        firsts, end = self._fences(key, self._destination.log(key).batches), self._ends.get(name)
+        firsts = self._fences(key, self._destination.log(key).batches)
+        said = self._ends.get(name)
         if not firsts:
             raise Violation(f"{key} is STOPPED and not fenced")
         ends = self._foreign_in_log(key)[:1] or firsts
-        if end not in ends:
-            raise Violation(f"{key} is STOPPED, mirrored up to {ends}, and said to end at {end}")
-        self.stopped[key] = end
+        if said is None or said not in ends:
+            raise Violation(f"{key} is STOPPED, mirrored up to {ends}, and said to end at {said}")
+        self.stopped[key] = said
         self._later(key)
 
     def _foreign_in_log(self, key: TopicPartition) -> list[int]:

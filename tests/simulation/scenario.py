@@ -311,7 +311,7 @@ class Simulation:
             if removed and self._hazards.foreign:
                 self.life.intrude(topic.topic)
         if rng.random() < 0.3:
-            self.loop.later(rng.uniform(0.0, 1.0), lambda: self._peace or self._command())
+            self.loop.later(rng.uniform(0.0, 1.0), lambda: None if self._peace else self._command())
 
     def _end_commands(self) -> None:
         """Add the topics that are still missing, so that all arrives in the end."""

@@ -184,7 +184,7 @@ class Forgetful(ModelSource):
     ) -> FetchResult:
         """Fetch by offset alone."""
         bare = {key: position._replace(last_epoch=-1) for key, position in wanted.items()}
-        return await super().fetch(node, bare, **how)  # type: ignore[arg-type]
+        return await super().fetch(node, bare, **how)
 
 
 class Credulous(ModelSource):

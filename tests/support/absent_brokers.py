@@ -33,11 +33,11 @@ _NOWHERE = 9
 """A port of the address that nobody is told: metadata leaves out brokers that are down."""
 
 
-class BrokerRegistrationRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg,misc]
+class BrokerRegistrationRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg]
     """The request of API 62, which a controller takes."""
 
 
-class BrokerRegistrationResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg,misc]
+class BrokerRegistrationResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg]
     """Its response."""
 
 

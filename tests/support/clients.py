@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kafka.protocol.admin import CreateTopicsRequest, DescribeQuorumRequest
 from waiting import until_async
@@ -25,7 +25,7 @@ from twinlog.store.state_records import LastMirrored, PartitionState
 from twinlog.store.topic_writer import ALL, append
 
 
-def client(cluster: LocalCluster, name: str | None = None, **settings: float) -> KafkaCluster:
+def client(cluster: LocalCluster, name: str | None = None, **settings: Any) -> KafkaCluster:
     """Return a client that is not started yet."""
     hosts = (server.rpartition(":") for server in cluster.bootstrap_servers.split(","))
     servers = tuple(Address(host, int(port)) for host, _, port in hosts)

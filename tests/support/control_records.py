@@ -99,7 +99,7 @@ def _records(servers: str, topic: str) -> list[StoredRecord]:
                     left.discard(index)  # the end of the partition
                 else:
                     assert offset is not None
-                    found.append(StoredRecord(index, offset, message.key(), message.value()))  # type: ignore[arg-type]
+                    found.append(StoredRecord(index, offset, message.key(), message.value()))
             return not left
 
         until(read_on, SECONDS, f"the end of {topic}")

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import librdkafka_tools
 from clients import client, make_topic
@@ -30,8 +30,15 @@ class CopiedTopic:
     """A flow of one topic, with one partition unless more are wanted."""
 
     def __init__(
-        self, pair: Pair, alias: str = "a", *, partitions: int = 1, **settings: str
+        self,
+        pair: Pair,
+        settings: Mapping[str, str] | None = None,
+        *,
+        alias: str = "a",
+        partitions: int = 1,
+        **more: str,
     ) -> None:
+        settings = {**(settings or {}), **more}
         self.pair = pair
         self._in_transactions = settings.get("transaction_producer") == "true"
         self.topic = f"t-{secrets.token_hex(4)}"

@@ -383,6 +383,7 @@ def placed_records_of(
                 error = message.error()
                 if error is None:
                     offset = message.offset()
+                    assert offset is not None
                     value = _kept(changed(offset, message.value()))
                     record = message.key(), value, message.timestamp(), message.headers()
                     found.append((offset, record))

@@ -62,16 +62,18 @@ def write(servers: str, topic: str, *values: str, partition: int = 0) -> None:
     """Write a batch for each value; a value that begins with `v` has the header `vip`."""
     producer = Producer({"bootstrap.servers": servers})
     for value in values:
-        headers = [("vip", b"")] if value.startswith("v") else []
+        headers: list[tuple[str, str | bytes | None]] = (
+            [("vip", b"")] if value.startswith("v") else []
+        )
         producer.produce(topic, value, partition=partition, headers=headers)
         assert producer.flush(120) == 0
 
 
-def values(pair: Pair, topic: str, partition: int) -> list[bytes]:
+def values(pair: Pair, topic: str, partition: int) -> list[bytes | None]:
     return routed_values(pair, f"a.{topic}", partition)
 
 
-def routed_values(pair: Pair, name: str, partition: int = 0) -> list[bytes]:
+def routed_values(pair: Pair, name: str, partition: int = 0) -> list[bytes | None]:
     found = consumed(pair.destination.bootstrap_servers, name)
     return [value for value, _ in found[partition]]
 

@@ -208,9 +208,13 @@ class Two:
                 assert message is not None, f"no answer for {topic}"
                 error = message.error()
                 if error is None:
-                    found.append(message.value().decode())
+                    value = message.value()
+                    assert value is not None
+                    found.append(value.decode())
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    end = TopicPartition(topic, partition, message.offset())
+                    offset = message.offset()
+                    assert offset is not None
+                    end = TopicPartition(topic, partition, offset)
                     consumer.commit(offsets=[end], asynchronous=False)
                     return found
                 else:

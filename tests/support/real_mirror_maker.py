@@ -182,7 +182,9 @@ class Handover:
             while (message := consumer.poll(END_S)) is not None:
                 assert message.error() is None, message.error()
                 if message.value() == b"%d" % number:
-                    return int(message.offset())
+                    offset = message.offset()
+                    assert offset is not None
+                    return offset
             raise AssertionError(f"{number} is not in {partition}")
         finally:
             consumer.close()

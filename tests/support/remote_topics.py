@@ -8,7 +8,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from twinlog.local.cluster import LocalCluster
 
 
-def raw_records(cluster: LocalCluster, topic: str, partition: int = 0) -> list[tuple[int, bytes]]:
+def raw_records(
+    cluster: LocalCluster, topic: str, partition: int = 0
+) -> list[tuple[int, bytes | None]]:
     """Offset and value of each committed record; none while a leader is elected."""
     consumer = Consumer(
         {
@@ -20,7 +22,7 @@ def raw_records(cluster: LocalCluster, topic: str, partition: int = 0) -> list[t
             "log_level": 2,
         }
     )
-    found: list[tuple[int, bytes]] = []
+    found: list[tuple[int, bytes | None]] = []
     try:
         consumer.assign([TopicPartition(topic, partition, 0)])
         while True:
@@ -29,7 +31,9 @@ def raw_records(cluster: LocalCluster, topic: str, partition: int = 0) -> list[t
                 return []
             error = message.error()
             if error is None:
-                found.append((message.offset(), message.value()))
+                offset, value = message.offset(), message.value()
+                assert offset is not None
+                found.append((offset, value))
             elif error.code() == KafkaError._PARTITION_EOF:
                 return found
             else:
@@ -42,7 +46,13 @@ def raw_records(cluster: LocalCluster, topic: str, partition: int = 0) -> list[t
 
 def records(cluster: LocalCluster, topic: str, partition: int = 0) -> list[tuple[int, str]]:
     """The same, with values as text."""
-    return [(offset, value.decode()) for offset, value in raw_records(cluster, topic, partition)]
+    return [(offset, text_of(value)) for offset, value in raw_records(cluster, topic, partition)]
+
+
+def text_of(value: bytes | None) -> str:
+    """The text of a value, which is there."""
+    assert value is not None
+    return value.decode()
 
 
 def counts(cluster: LocalCluster, topic: str, partitions: int) -> list[int]:

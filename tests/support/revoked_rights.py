@@ -14,10 +14,10 @@ rights are restored.
 import asyncio
 import enum
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import javaproperties
 import librdkafka_tools
@@ -50,8 +50,8 @@ class Loss(NamedTuple):
     """The topics that stand still without it."""
     reason: str
     """The reason that their partitions report; empty if the node cannot write that either."""
-    take: Callable[[], Awaitable[None]]
-    give: Callable[[], Awaitable[None]]
+    take: Callable[[], Coroutine[Any, Any, None]]
+    give: Callable[[], Coroutine[Any, Any, None]]
 
 
 class Death(enum.Enum):

@@ -15,7 +15,7 @@ from waiting import until
 
 from conftest import Pair
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.requests.partitions import Refusal
+from twinlog.kafka.errors import Refusal
 from twinlog.lifecycle.creation import add_topics, create_mirror
 from twinlog.mirror.placement import MirrorPartition, state_partition
 from twinlog.mirror.states import State

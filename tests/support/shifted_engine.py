@@ -207,7 +207,7 @@ class ShiftedEngine:
         await port.leaders([source.topic])
         at = Shifted().to_source(end)
         answer = (await port.read({source: at}, partition_max_bytes=1 << 20))[source]
-        pairs = []
+        pairs: list[tuple[bytes, bytes]] = []
         for header in batches(answer.records):
             for record in raw_records(header, header.records(answer.records)):
                 if record.offset >= at:

@@ -17,11 +17,11 @@ from twinlog.local.cluster import LocalCluster
 _JOIN, _LEAVE = 0, -1
 
 
-class StreamsGroupHeartbeatRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg,misc]
+class StreamsGroupHeartbeatRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg]
     """The request of API 88."""
 
 
-class StreamsGroupHeartbeatResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg,misc]
+class StreamsGroupHeartbeatResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg]
     """The response of API 88."""
 
 

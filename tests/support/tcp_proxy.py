@@ -162,8 +162,7 @@ class _End(asyncio.Protocol):
             self._link.start()
 
     def data_received(self, data: bytes) -> None:
-        parts = self._frames.cut(data) if self._frames else [(None, data)]
-        self._put(parts)
+        self._put(self._frames.cut(data) if self._frames else [(None, data)])
 
     def _put(self, parts: list[tuple[int | None, bytes]]) -> None:
         due = asyncio.get_running_loop().time() + self._link.proxy.pick_delay()

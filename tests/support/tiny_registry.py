@@ -84,10 +84,10 @@ class TinyRegistry:
                 references = body.get("references", ())
                 return 200, {"id": self.add(unquote(name), body["schema"], references)}
             case "POST", ["subjects", name] if unquote(name) in self.subjects:
-                number = self._known(body["schema"], body.get("references", ()))
+                known = self._known(body["schema"], body.get("references", ()))
                 versions = self.subjects[unquote(name)]
-                if number in versions:
-                    return 200, self._version(unquote(name), versions.index(number) + 1)
+                if known in versions:
+                    return 200, self._version(unquote(name), versions.index(known) + 1)
         return NOT_FOUND
 
 

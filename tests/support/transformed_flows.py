@@ -39,8 +39,8 @@ def new_flow(pair: Pair, transforms: Mapping[str, str]) -> tuple[str, str]:
     return mirror, topic
 
 
-def headers_of(number: int) -> list[tuple[str, bytes]]:
-    headers = [("n", str(number).encode())]
+def headers_of(number: int) -> list[tuple[str, str | bytes | None]]:
+    headers: list[tuple[str, str | bytes | None]] = [("n", str(number).encode())]
     if number % 5 == 0:
         headers.append(("skip", b""))
     if number % 7 == 0:
@@ -64,7 +64,7 @@ _TRIES = 3
 
 def consumed(
     servers: str, topic: str, partitions: int = PARTITIONS
-) -> dict[int, list[tuple[bytes, object]]]:
+) -> dict[int, list[tuple[bytes | None, object]]]:
     """Value and headers of all committed records of a topic, by partition."""
     for _ in range(_TRIES):
         found = _consumed(servers, topic, partitions)
@@ -75,8 +75,8 @@ def consumed(
 
 def _consumed(
     servers: str, topic: str, partitions: int
-) -> dict[int, list[tuple[bytes, object]]] | None:
-    """See `consumed`; None: a partition says nothing for a minute, as one without a leader."""
+) -> dict[int, list[tuple[bytes | None, object]]] | None:
+    """See `consumed`; None: no answer for a minute, as without a leader, or another error."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -88,7 +88,7 @@ def _consumed(
             "enable.auto.commit": False,
         }
     )
-    found: defaultdict[int, list[tuple[bytes, object]]] = defaultdict(list)
+    found: defaultdict[int, list[tuple[bytes | None, object]]] = defaultdict(list)
     try:
         if topic not in consumer.list_topics(timeout=120).topics:
             return found
@@ -96,12 +96,12 @@ def _consumed(
         ended: set[int] = set()
         while len(ended) < partitions:
             message = consumer.poll(60)
-            if message is None:
+            if message is None or (index := message.partition()) is None:
                 return None
             if message.error() is not None:
-                ended.add(message.partition())
+                ended.add(index)
             else:
-                found[message.partition()].append((message.value(), message.headers()))
+                found[index].append((message.value(), message.headers()))
     finally:
         consumer.close()
     return found
@@ -131,7 +131,7 @@ def check_copies(
     servers: str,
     topic: str,
     numbers: Collection[int],
-    transformed: Callable[[int], tuple[bytes, object]],
+    transformed: Callable[[int], tuple[bytes | None, object]],
     seconds: float,
 ) -> None:
     """Wait until the copies of these numbers are there, and check that there is nothing else.
@@ -145,7 +145,7 @@ def check_copies(
         seconds: how long to wait.
     """
     for name, important in ((f"a.{topic}", False), (f"vip-a.{topic}", True)):
-        wanted: defaultdict[int, list[tuple[bytes, object]]] = defaultdict(list)
+        wanted: defaultdict[int, list[tuple[bytes | None, object]]] = defaultdict(list)
         for number in sorted(numbers):
             if number % 5 and (number % 7 == 0) == important:
                 wanted[number % PARTITIONS].append(transformed(number))

@@ -13,7 +13,7 @@ import random
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import librdkafka_tools
 from unusual_sources import LARGEST, MEGABYTE, TIERED_TOPIC, await_tiered, set_quota, tiered
@@ -64,7 +64,10 @@ class UnusualLoad:
         servers = source.bootstrap_servers
         librdkafka_tools.make_topic(servers, LARGE, self.topics[LARGE], LARGEST)
         librdkafka_tools.make_topic(servers, TIERED, self.topics[TIERED], TIERED_TOPIC)
-        sizes = {"message_max_bytes": 8 << 20, "queue_buffering_max_kbytes": 64 << 10}
+        sizes: dict[str, Any] = {
+            "message_max_bytes": 8 << 20,
+            "queue_buffering_max_kbytes": 64 << 10,
+        }
         self._large = PlainWriter(servers, LARGE, self._totals, **sizes)
         self._tiered = PlainWriter(servers, TIERED, self._totals, batch_size=50_000)
 

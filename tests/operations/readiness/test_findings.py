@@ -450,7 +450,7 @@ def test_a_source_topic_without_read_right_is_reported(
     source: Secured, clusters: Pair, topic: str
 ) -> None:
     """Goal: SOURCE_UNREADABLE names the topic on which the mirror's principal has no right."""
-    names = [f"{topic}-closed", f"{topic}-open"]
+    names = f"{topic}-closed", f"{topic}-open"
     acls = rights("User:mirror", "source", *names)
     properties = {**user(source, "mirror"), **NO_ACLS}
 
@@ -468,7 +468,7 @@ def test_a_destination_topic_without_read_right_is_reported(
     destination: Secured, clusters: Pair, topic: str
 ) -> None:
     """Goal: DESTINATION_UNREADABLE names the topic on which the user has no right."""
-    names = [f"{topic}-closed", f"{topic}-open"]
+    names = f"{topic}-closed", f"{topic}-open"
     acls = rights("User:switchover", "destination", *names)
 
     async def run() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType, SimpleNamespace
@@ -324,7 +325,7 @@ def test_times_of_a_clock_that_is_ahead_do_not_make_anything_recent(
 ) -> None:
     """Goal: what a dead node has written does not count as new until its time has come."""
     now_ms = 1_700_000_000_000
-    monkeypatch.setattr(flow_survey.time, "time_ns", lambda: now_ms * 1_000_000)
+    monkeypatch.setattr(time, "time_ns", lambda: now_ms * 1_000_000)
     times_ms = [now_ms + seconds * 1000 for seconds in ahead_s]
 
     async def refresh(names: list[str]) -> object:

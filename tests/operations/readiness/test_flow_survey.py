@@ -49,7 +49,7 @@ class RecordedFlow(CopiedTopic):
 
     def __init__(self, pair: Pair, **settings: str) -> None:
         self.alias = secrets.token_hex(4)
-        super().__init__(pair, self.alias, **settings)
+        super().__init__(pair, settings, alias=self.alias)
         existing = librdkafka_tools.admin(self.target).list_topics(timeout=120).topics
         for topic in {"heartbeats", self.checkpoints} - existing.keys():
             librdkafka_tools.make_topic(self.target, topic)

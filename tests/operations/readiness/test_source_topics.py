@@ -86,6 +86,7 @@ def test_partitions_that_one_broker_knows_are_verified(monkeypatch: pytest.Monke
         return {name: KnownTopic(ids, count, internal=False) for name, count in counts.items()}
 
     monkeypatch.setattr(verified_topics, "known_topics", known)
-    sides: Any = ("source", "destination")
-    partitions = asyncio.run(verified_topics.partitions_of(*sides, [topic]))
+    source: Any = "source"
+    destination: Any = "destination"
+    partitions = asyncio.run(verified_topics.partitions_of(source, destination, [topic]))
     assert partitions == [TopicPartition("t", index) for index in range(4)]

@@ -402,7 +402,8 @@ def test_acknowledged_records_above_the_high_watermark_are_counted(
                 await asyncio.to_thread(
                     librdkafka_tools.write,
                     *(trio.bootstrap_servers, topic, late),
-                    **{"acks": "1", "enable.idempotence": False},
+                    acks="1",
+                    enable_idempotence=False,
                 )
                 log = (await source_logs(source, [partition]))[partition]
             finally:

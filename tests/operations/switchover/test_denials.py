@@ -353,7 +353,7 @@ def test_the_allow_command_removes_denials_of_the_chosen_topics(
                 await delete_mirror(clusters.destination, topic)
             assert await allow_producers(clusters.destination, topic, f"{topic}-none") == Allowed()
             taken = await allow_producers(clusters.destination, topic, first)
-            assert taken == Allowed({denial(first, "User:alice")})
+            assert taken == Allowed(frozenset({denial(first, "User:alice")}))
             assert denial(first, "User:alice") not in await clusters.acls(clusters.source)
             back = Both(f"{topic}-back", clusters.destination, clusters.source, "")
             await back.create()
@@ -397,7 +397,7 @@ def test_a_mirror_in_the_other_direction_takes_over_the_denials(
             for cluster in (clusters.source, clusters.destination):
                 await make_topic(cluster, topic)
             await clusters.give(acl(topic, "User:alice"))
-            denials, own_denials = clusters.denials(), {denial(topic, "User:alice")}
+            denials, own_denials = clusters.denials(), frozenset({denial(topic, "User:alice")})
             await denials.deny((await denials.outlook()).denials)
             forth = Both(f"{topic}-forth", clusters.destination, clusters.source, "")
             await forth.create()
