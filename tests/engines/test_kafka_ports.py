@@ -496,7 +496,7 @@ def test_a_throttled_fetch_returns_no_records_and_a_throttle_time(
             await limit(filler, config.client_id, 1_000.0, "consumer_byte_rate")
             source = KafkaSource(cluster)
             await source.leaders({topic})
-            how = {"max_wait_ms": 0, "partition_max_bytes": 100}
+            how: dict[str, Any] = {"max_wait_ms": 0, "partition_max_bytes": 100}
 
             async def throttled() -> ReadAlone | None:
                 found = await source.read_alone(p, 0, **how)
@@ -521,7 +521,7 @@ def test_an_empty_fetch_comes_with_log_start_and_cleanup_policy(
         async with prepared(any_kafka, topic, 1) as (ports, (p,), node):
             who = (await ports.destination.init_producer(f"{topic}.data"))[1:]
             await ports.destination.produce(node, [batch(p, who, 0)])
-            how = {"max_wait_ms": 0, "partition_max_bytes": 100}
+            how: dict[str, Any] = {"max_wait_ms": 0, "partition_max_bytes": 100}
             found = await ports.source.read_alone(p, COUNT, **how)
             assert (found.fetched.error, found.fetched.last_stable) == (0, COUNT)
             assert not len(found.fetched.records)

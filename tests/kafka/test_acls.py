@@ -12,6 +12,7 @@ from twinlog.kafka.acls import (
     EVERYBODY,
     Acl,
     AclRule,
+    Guard,
     Operation,
     PatternType,
     Permission,
@@ -218,7 +219,7 @@ def test_a_guard_has_one_denial_per_allowed_operation() -> None:
         "DENY User:app WRITE on TOPIC orders",
     ]
     open_guard = guard([node, acl("orders", EVERYBODY, Operation.WRITE)], ["orders"], STATES)
-    assert open_guard == (frozenset(), {EVERYBODY}, frozenset())
+    assert open_guard == Guard(frozenset(), frozenset({EVERYBODY}), frozenset())
 
 
 def test_a_principal_that_may_write_everywhere_is_named_and_not_denied() -> None:
@@ -228,7 +229,7 @@ def test_a_principal_that_may_write_everywhere_is_named_and_not_denied() -> None
     beginning = beginning._replace(pattern_type=PatternType.PREFIXED)
     node = acl("orders", "User:node", Operation.WRITE)
     found = guard([anywhere, beginning, node], ["orders"], "__mirror_state")
-    assert found == (frozenset(), frozenset(), {"User:any"})
+    assert found == Guard(frozenset(), frozenset(), frozenset({"User:any"}))
 
 
 @pytest.mark.parametrize(

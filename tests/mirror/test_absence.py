@@ -5,6 +5,7 @@ The decision table: every combination of what a reading may report, in either of
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ FIRST = Reading(
 )
 SECOND = replace(FIRST, at=FIRST.at + LOOK_INTERVAL_S)
 
-DOUBTS = {
+DOUBTS: dict[str, dict[str, Any]] = {
     "throttle": {"throttle_ms": 1},
     "preferred": {"preferred_replica": 0},
     "remote": {"local_start": 11},
@@ -51,7 +52,7 @@ def test_any_doubt_in_a_reading_proves_nothing(
     doubts: tuple[str, ...], which: str, compacts: bool
 ) -> None:
     """Goal: no combination of explanations leads to a gap, or to FAILED."""
-    changes = {"compacts": compacts}
+    changes: dict[str, Any] = {"compacts": compacts}
     for doubt in doubts:
         changes |= DOUBTS[doubt]
     first = replace(FIRST, **changes) if which != "second" else FIRST

@@ -230,9 +230,12 @@ def test_a_copied_acl_does_not_make_a_principal_a_node() -> None:
     everywhere = acl(TOPIC, "*", principal="User:mallory")
     denied = acl(TOPIC, "__mirror", PREFIXED, "User:mallory", DENY)
     existing = [node, everywhere, acl(TOPIC, "*", principal="User:node")]
-    assert nodes_among(existing, STATES) == ({"User:node", "User:mallory"}, {"User:node"})
-    assert nodes_among(existing, STATES, [everywhere]) == ({"User:node"}, {"User:node"})
-    assert nodes_among([*existing, denied], STATES) == ({"User:node"}, {"User:node"})
+    assert nodes_among(existing, STATES) == (
+        frozenset({"User:node", "User:mallory"}),
+        frozenset({"User:node"}),
+    )
+    assert nodes_among(existing, STATES, [everywhere]) == (frozenset({"User:node"}),) * 2
+    assert nodes_among([*existing, denied], STATES) == (frozenset({"User:node"}),) * 2
     for acls, copied in (([*existing, denied], []), (existing, [everywhere])):
         found = guard(acls, ["orders"], STATES, copied_acls=copied)
         assert {denial.principal for denial in found.denials} == {"User:mallory"}
@@ -243,7 +246,7 @@ def test_a_copied_acl_does_not_make_a_principal_a_node() -> None:
 def test_a_denial_from_a_single_host_does_not_exclude_a_node() -> None:
     node = acl(TOPIC, STATES, principal="User:node")
     denied = node._replace(permission=DENY, host="10.0.0.1")
-    assert nodes_among([node, denied], STATES) == ({"User:node"}, {"User:node"})
+    assert nodes_among([node, denied], STATES) == (frozenset({"User:node"}),) * 2
 
 
 def test_alter_configs_is_denied_together_with_write() -> None:

@@ -1,6 +1,7 @@
 """Twin of legacy_mirror_maker.py: the flags of the former kafka-mirror-maker.sh as a flow."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -151,7 +152,7 @@ def test_each_flag_is_explained() -> None:
         ({"message_handler_args": "a"}, "--message.handler.args", "the script reads it only with"),
     ],
 )
-def test_arguments_of_classes_are_explained(options: dict[str, str], flag: str, text: str) -> None:
+def test_arguments_of_classes_are_explained(options: dict[str, Any], flag: str, text: str) -> None:
     """Goal: no flag is passed over; without its class, the script ignores it, too."""
     result = mapped(LegacyOptions(include="a", **options))
     (line,) = [line for line in result.lines if line.key == flag]

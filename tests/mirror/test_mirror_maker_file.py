@@ -9,11 +9,10 @@ from twinlog.kafka.errors import UserError
 from twinlog.mirror.mirror_maker_file import (
     Flow,
     MirrorMakerFile,
-    client_properties,
-    connector_properties,
     parse_mirror_maker_file,
     targeting,
 )
+from twinlog.mirror.mirror_maker_precedence import client_properties, connector_properties
 from twinlog.mirror.properties_text import Property
 
 FILES = ROOT / "tests" / "data" / "mirror-maker"

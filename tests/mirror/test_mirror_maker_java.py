@@ -185,8 +185,8 @@ def test_precedence_equals_that_of_java(
             merged = connector_properties(properties, source, target)
             expected = java.connector(values, source, target)
             for name in set(SETTINGS) - ADDED_BY_JAVA - {"enabled"}:
-                ours = merged[name].value if name in merged else None
-                assert ours == expected.get(name), name
+                value = merged[name].value if name in merged else None
+                assert value == expected.get(name), name
             for name in expected:
                 if name.startswith(POLICY_PREFIX):
                     assert merged[name].value == expected[name]

@@ -16,12 +16,11 @@ def test_valid_mirror_names_are_accepted(name: str) -> None:
 @given(st.text(max_size=260))
 def test_any_name_is_accepted_or_an_invalid_mirror_name(name: str) -> None:
     """Any name is allowed, or gives INVALID_MIRROR_NAME."""
+    kind = None
     try:
         check_name(name)
     except MirrorRefused as refused:
         kind = refused.kind
-    else:
-        kind = None
     allowed = (
         0 < len(name) <= 249
         and name not in {".", ".."}

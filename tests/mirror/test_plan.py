@@ -1,6 +1,8 @@
 """The plan against what a real consumer of the same log got, and against each odd batch."""
 
 import random
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import cramjam
 import pytest
@@ -275,7 +277,7 @@ def txn(offset: int, producer_id: int, count: int = 2) -> bytes:
     )
 
 
-def seen_offsets(data: bytes, aborted: list[tuple[int, int]], position: int = 0) -> list[int]:
+def seen_offsets(data: bytes, aborted: Sequence[tuple[int, int]], position: int = 0) -> list[int]:
     listed = [AbortedTransaction(*one) for one in aborted]
     pieces = plan(memoryview(data), Offset(position), listed)
     check_cover(pieces, position)
@@ -609,11 +611,11 @@ class CountedSpans(tuple[AbsentSpan, ...]):
     __slots__ = ()
     reads = 0
 
-    def __getitem__(self, at: object) -> object:
+    def __getitem__(self, at: Any) -> Any:
         CountedSpans.reads += 1
-        return super().__getitem__(at)  # type: ignore[index]
+        return super().__getitem__(at)
 
-    def __iter__(self) -> object:
+    def __iter__(self) -> Iterator[AbsentSpan]:
         raise AssertionError("all spans are read")
 
 

@@ -10,10 +10,10 @@ from twinlog.mirror.record_transforms import (
     FlowRecord,
     Headers,
     Part,
-    TransformOptions,
     predicate_named,
     transform_named,
 )
+from twinlog.mirror.transform_options import TransformOptions
 
 
 def record(
@@ -64,7 +64,7 @@ def test_fields_are_inserted() -> None:
     assert changed("InsertField$Value", b"{}", **fields) == (
         b'{"t":"A.orders","p":3,"ts":1753000059007}'
     )
-    static = {"static_field": "a", "static_value": "new"}
+    static: dict[str, Any] = {"static_field": "a", "static_value": "new"}
     assert changed("InsertField$Value", **static) == b'{"a":"new","b":"x"}'
     assert changed("InsertField$Value", None, **static) is None
 

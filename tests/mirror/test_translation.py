@@ -19,6 +19,9 @@ class Behind:
     def to_source(self, offset: int) -> int:
         return max(offset - self._offsets, 0)
 
+    def lowest(self, offset: int) -> int:
+        return offset
+
 
 RENAMED = Translation({A: COPY}, {A: Behind(5)})
 

@@ -206,7 +206,8 @@ def test_a_field_becomes_a_key_of_text() -> None:
     assert transforms.meant_parts == set()
     for value, key in ((7, b"7"), ("é", "é".encode()), (True, b"true"), (None, None)):
         assert transforms.expected(record({"id": value}), "A.t", 0).key == key
-    for bad in (1.5, [1], {}):
+    unwritable: tuple[object, ...] = (1.5, [1], {})
+    for bad in unwritable:
         with pytest.raises(NotTransformable, match="cannot write"):
             transforms.expected(record({"id": bad}), "A.t", 0)
 
@@ -554,9 +555,6 @@ def test_each_of_the_engines_transforms_does_the_same(class_name: str, data: st.
     if class_name == "Filter":
         values |= {"transforms.t.predicate": "p", "predicates": "p"}
         values |= {"predicates.p.type": "HasHeaderKey", "predicates.p.name": "a"}
-    given_record = Record(
-        *(7, data.draw(st.integers(0, 4_000_000_000_000))),
-        *(json.dumps(data.draw(FULL_OBJECTS)).encode() for _ in (KEY, VALUE)),
-        data.draw(HEADERS),
-    )
-    check_the_same(values, given_record)
+    timestamp = data.draw(st.integers(0, 4_000_000_000_000))
+    key, value = (json.dumps(data.draw(FULL_OBJECTS)).encode() for _ in (KEY, VALUE))
+    check_the_same(values, Record(7, timestamp, key, value, data.draw(HEADERS)))

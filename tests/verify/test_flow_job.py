@@ -547,7 +547,7 @@ def test_two_cleaners_make_no_difference_and_hide_no_pair(
     A foreign record is never good.
     """
     values = numbered(0, 30)
-    logs = []
+    logs: list[WrittenLog] = []
     for gone, size in zip(removed, sizes, strict=True):
         kept = [None if at in gone else value for at, value in enumerate(values)]
         if foreign is not None and len(logs) == 1:
@@ -558,7 +558,8 @@ def test_two_cleaners_make_no_difference_and_hide_no_pair(
         logs.append(log)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flow_walk, "WINDOWS", (window,))
-        result = compare(*logs)
+        source, remote = logs
+        result = compare(source, remote)
     both = 30 - len(removed[0] | removed[1])
     assert result.source.compared == result.remote.compared == both
     assert not result.source.differences

@@ -170,9 +170,9 @@ def test_settled_places_are_those_that_were_added() -> None:
     for start, end in ((2, 4), (4, 6), (9, 10), (1, 3)):
         places.add(start, end)
     expected = {2, 3, 4, 5, 9}
-    for more, end in (((), None), ((7, 0), 11)):
-        now = places.with_more(more, end)
-        known = {*expected, *more, *(range(end, 14) if end else ())}
+    for more, rest in (((), None), ((7, 0), 11)):
+        now = places.with_more(more, rest)
+        known = {*expected, *more, *(range(rest, 14) if rest else ())}
         for start in range(13):
             parts = list(now.parts(start, 14))
             assert [at for first, last, _ in parts for at in range(first, last)] == list(

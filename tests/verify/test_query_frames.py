@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -75,7 +76,11 @@ def test_a_query_filters_masks_routes_and_rekeys(spark: SparkSession) -> None:
         FROM records WHERE value.id IS NULL OR value.id <> 2 ORDER BY record DESC
     """
     frames = QueryFrames(spark.newSession(), transform({"sql": query, **JSON}))
-    assert (frames.meant_parts, frames.routes, frames.has_tables) == ({"value"}, True, False)
+    assert (frames.meant_parts, frames.routes, frames.has_tables) == (
+        frozenset({"value"}),
+        True,
+        False,
+    )
     found = frames.outputs(
         inputs(b'{"id": 9, "card": "4111", "tags": ["a"]}', b'{"id": 2}', b'{"card": "x"}', None)
     )
@@ -294,9 +299,8 @@ def with_table_function(records: DataFrame) -> DataFrame:
         def eval(self, key: str) -> Iterator[tuple[str]]:
             yield (key,)
 
-    records.sparkSession.udtf.register(
-        "count_it", f.udtf(Count, returnType="k: string", useArrow=False)
-    )
+    count_it: Any = f.udtf(Count, returnType="k: string", useArrow=False)
+    records.sparkSession.udtf.register("count_it", count_it)
     return records.sparkSession.sql(
         "SELECT record, k AS key FROM records, LATERAL count_it(CAST(key AS STRING))"
     )

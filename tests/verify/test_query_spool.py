@@ -20,7 +20,8 @@ def row(target: TopicPartition, value: bytes, headers: Headers = ()) -> OutputRo
 
 def spans_in(log: SpooledLog, target: TopicPartition, start: int = 0) -> list[tuple[object, ...]]:
     async def run() -> list[tuple[object, ...]]:
-        reader, at, found = log.expected_in(target), start, []
+        reader, at = log.expected_in(target), start
+        found: list[tuple[object, ...]] = []
         while at < log.end:
             span = await reader.span(at, log.end)
             found.append((span.start, span.end, span.kind, span.reason))

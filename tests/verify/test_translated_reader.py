@@ -16,6 +16,9 @@ class Own:
     def to_source(self, offset: int) -> int:
         return offset if offset <= 3 else max(offset - 2, 3)
 
+    def lowest(self, offset: int) -> int:
+        return offset
+
 
 class Reader:
     """The spans of such a destination."""

@@ -161,7 +161,7 @@ def test_counts_stay_exact_beyond_the_number_of_named_ranges() -> None:
 
 KEYS = (b"a", b"b", b"a key that is longer than its digest")
 Entry = tuple[bytes, bytes | None]
-Log = dict[int, Entry]
+Log = Mapping[int, Entry]
 
 
 def stored_log(log: Log, end: int) -> list[Span]:
@@ -298,7 +298,7 @@ def test_compaction_during_the_read_causes_no_difference(
     assert judge_logs(source, destination, asked, end).differences == []
     lost = drawn.draw(st.sets(st.integers(0, max(asked - 1, 0))))
     damaged = {at: one for at, one in destination.items() if at >= asked or at not in lost}
-    whole = source | {at: one for at, one in damaged.items() if at not in source}
+    whole = {**source, **{at: one for at, one in damaged.items() if at not in source}}
     if destination_end == end and latest(whole, end) != latest(damaged, end):
         assert judge_logs(whole, damaged, asked, end).differs
 

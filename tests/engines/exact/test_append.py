@@ -104,7 +104,7 @@ class Driver:
             fresh_after_ms = int(words[1])
         elif words:
             most = int(words[0])
-        sent = []
+        sent: list[str] = []
         while len(sent) < most and (outgoing := self.machine.take(fresh_after_ms)) is not None:
             sent.append(shown_outgoing(outgoing))
         return "\n".join(sent) or "nothing"

@@ -57,7 +57,7 @@ from twinlog.kafka.types import (
     TopicPartition,
 )
 from twinlog.mirror.absence import Absence
-from twinlog.mirror.plan import Gap
+from twinlog.mirror.plan import Gap, Piece
 
 NOW: Final = 100.0
 TOPIC: Final = UUID(int=1)
@@ -204,8 +204,8 @@ def test_offsets_below_the_log_start_of_the_source_are_filled() -> None:
     assert partition.stage is PartitionStage.MIRRORING
     partition = partition_after()
     step(partition, located(4, takes_bulk=True), moment())
-    assert (partition.append.planned_end, partition.bulk_until) == (4, 4)
-    assert partition.stage is PartitionStage.PREPARING
+    state = (partition.append.planned_end, partition.bulk_until, partition.stage)
+    assert state == (4, 4, PartitionStage.PREPARING)
     assert partition.append.take(0) is not None
     step(partition, BatchAnswered(Appended(0, 0, 0)), moment())
     assert partition.stage is PartitionStage.MIRRORING
@@ -285,7 +285,7 @@ def test_answers_of_two_leaders_are_never_mixed() -> None:
 
     Stale metadata named no leader, and then a former one, which refuses at once.
     """
-    batches = [empty_records(Offset(at), Offset(at + 5)) for at in (0, 5, 10, 15)]
+    batches: list[Piece] = [empty_records(Offset(at), Offset(at + 5)) for at in (0, 5, 10, 15)]
     partition = partition_after(located(), Queued(batches))
     step(partition, BatchAnswered(Appended(0, 0, 0)), moment())
     assert partition.append.take(-1) is not None

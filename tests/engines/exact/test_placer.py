@@ -131,7 +131,7 @@ def begin_with_bulk(world: World) -> None:
 class SimpleHash(SimpleNamespace):
     """A hashable namespace."""
 
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
     def __eq__(self, other: object) -> bool:
         return self is other

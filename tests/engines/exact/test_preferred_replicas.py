@@ -279,7 +279,7 @@ def test_a_leader_names_only_followers_that_are_in_sync(source: Source, topic: s
             async def fetch(offset: int, node: int = LEADER) -> Fetched:
                 leader = (await port.leaders([topic]))[key]
                 fetcher = random.randrange(1 << 30)  # a session of its own: it reports all
-                position = FetchPosition(Offset(offset), leader_epoch=leader.epoch)  # type: ignore[arg-type]
+                position = FetchPosition(Offset(offset), leader_epoch=leader.epoch)
                 result = await port.fetch(
                     node,
                     {key: position},

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from batch_builders import ABORT, COMMIT, altered, batch, holed, marker, record
@@ -251,7 +251,7 @@ def test_a_last_batch_with_many_holes_is_compared_to_its_end() -> None:
     source = Scripted(holed(0, end - 1, every) + marker(end, 1, COMMIT))
     cleaned = Scripted(holed(0, end - 1, left) + marker(end, 5, COMMIT))
     other = Scripted(holed(0, end - 1, [*left[:-1], (end - 2, 0)]) + marker(end, 5, COMMIT))
-    known = {"compacted": True, "log_end": end + 1}
+    known: dict[str, Any] = {"compacted": True, "log_end": end + 1}
     assert proven(source, cleaned, **known) == Proven(fresh=False, compared=True)
     assert isinstance(proven(source, other, **known), Differs)
 

@@ -118,7 +118,7 @@ def ends(found: Mapping[TopicPartition, LogEnd]) -> dict[int, int]:
 
 def scenario(
     body: Callable[[Bench], Awaitable[None]] | None = None, *, markers_allowed: bool = False
-) -> Callable[..., object]:
+) -> Callable[..., Any]:
     """Turn a coroutine function of a bench into a test that runs under virtual time."""
     if body is None:
         return partial(scenario, markers_allowed=markers_allowed)
@@ -130,7 +130,7 @@ def scenario(
         run(main)
 
     test.__doc__ = body.__doc__
-    test.__name__ = body.__name__  # type: ignore[attr-defined]
+    test.__name__ = body.__name__
     return test
 
 
@@ -186,7 +186,7 @@ async def test_a_partition_without_write_right_delays_only_itself(bench: Bench) 
     shard = await bench.shard()
     bench.deny()
     before = bench.loop.time()
-    found = await shard.fillers.fill(gaps((0, 3), (0, 1)) | {READ_ONLY: gaps((0, 2))[key(0)]})
+    found = dict(await shard.fillers.fill(gaps((0, 3), (0, 1)) | {READ_ONLY: gaps((0, 2))[key(0)]}))
     assert bench.loop.time() - before < SETTINGS.marker_deadline_s
     assert found.pop(READ_ONLY) == LogEnd(TOPIC_AUTHORIZATION_FAILED, -1, -1)
     assert ends(found) == {0: 3, 1: 1}
@@ -389,6 +389,7 @@ async def test_a_fence_needs_no_cleaning_of_filler_ids(bench: Bench) -> None:
     shard = await bench.shard()
     await asyncio.sleep(SETTINGS.lease_s + 1.0)
     destination = shard._destination
+    assert isinstance(destination, ModelDestination)
     asked: list[str] = []
 
     async def counted(transactional_id: str) -> ProducerIdentity:
@@ -582,8 +583,7 @@ async def test_transactions_fill_gaps_without_the_right_to_write_markers(bench: 
     """Goal: this is detected once, nothing is written, and transactions fill from then on."""
     shard = await bench.shard()
     assert shard.markers.allowed
-    assert await shard.markers.write(gaps((0, 2))) == {}
-    assert not shard.markers.allowed
+    assert (await shard.markers.write(gaps((0, 2))), shard.markers.allowed) == ({}, False)
     assert bench.end(0) == 0
     assert ends(await shard.fillers.fill(gaps((0, 2)))) == {0: 2}
 
@@ -732,7 +732,7 @@ async def test_a_stop_waits_until_the_transaction_is_complete(bench: Bench) -> N
         bench.loop.later(1.0, lambda: setattr(known, "state", State.COMPLETE))
         return stand
 
-    shard._data._markers = noted_later  # type: ignore[method-assign]
+    shard._data._markers = noted_later  # type: ignore[assignment]
     before = bench.loop.time()
     assert await shard.fence([key(0)]) == {key(0): 0}
     assert bench.loop.time() - before >= 1.0
@@ -1057,7 +1057,7 @@ async def test_a_former_owners_open_transaction_ends_before_written_markers(benc
 class Held(ModelDestination):
     """A destination whose next WriteTxnMarkers is held by the network, and delivered later."""
 
-    def hold(self) -> Callable[[], None]:
+    def hold(self) -> Callable[[], object]:
         """Hold the next request; return a function that delivers it."""
         held: list[Callable[[], object]] = []
         answering = self.write_markers
@@ -1077,10 +1077,10 @@ class Held(ModelDestination):
             raise Disconnected("the answer was lost")
 
         self.write_markers = lost  # type: ignore[method-assign]
-        return lambda: [deliver() for deliver in held] and None
+        return lambda: [deliver() for deliver in held]
 
 
-async def holding(bench: Bench, start: int = 0, end: int = 1) -> tuple[Shard, Callable[[], None]]:
+async def holding(bench: Bench, start: int = 0, end: int = 1) -> tuple[Shard, Callable[[], object]]:
     """Return a shard whose request to fill this gap of partition 0 is held, and its delivery."""
     destination = Held(bench.cluster, bench.network, "owner")
     shard = await bench.shard(destination)
@@ -1284,7 +1284,7 @@ def logged(log: logging.Logger) -> Iterator[list[logging.LogRecord]]:
     """Collect what is logged, of any level."""
     records: list[logging.LogRecord] = []
     handler = logging.Handler()
-    handler.emit = records.append  # type: ignore[method-assign]
+    handler.emit = records.append  # type: ignore[assignment]
     level = log.level
     log.addHandler(handler)
     log.setLevel(logging.DEBUG)

@@ -60,7 +60,7 @@ class Mirror:
             confirm_ownership=owned_for_good,
         )
         self.plane._clock = lambda: self.now
-        self.plane.pump = lambda _: None  # type: ignore[method-assign]
+        self.plane.pump = lambda _: None  # type: ignore[assignment]
         shard = Shard(0, "p", self.plane.destination, LaneSettings(fillers=0))
         spec = PartitionSpec(
             partition=KEY, source_topic_id=UUID(int=1), shard=0, compacted=compacted

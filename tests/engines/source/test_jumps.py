@@ -96,7 +96,8 @@ def test_every_offset_is_accepted_exactly_once_and_in_order(kinds: list[str]) ->
         elif kind == "marker":
             made.append(marker(end))
     covered = planned(*made)[-1].end if made else 0
-    position, doubted, answers = 0, (), 0
+    position, answers = 0, 0
+    doubted: tuple[Jump, ...] = ()
     while position < covered:
         pieces = planned(*made, position=position)
         before = doubted

@@ -20,7 +20,7 @@ from twinlog.engines.transactional.positions import position_group
 from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.engines.transactional.source_position import ToBegin
 from twinlog.engines.transactional.writers import TransactionalWriters
-from twinlog.engines.translated.writers import NotLocated
+from twinlog.engines.translated.location import NotLocated
 from twinlog.kafka.errors import Retriable
 from twinlog.kafka.groups.offsets import committed_offsets
 from twinlog.kafka.types import Offset, TopicPartition

@@ -74,7 +74,10 @@ def placed(servers: str, topic: str, partition: int) -> list[tuple[int, bytes]]:
             assert message is not None
             if message.error() is not None:
                 return found
-            found.append((message.offset(), message.value()))
+            offset, value = message.offset(), message.value()
+            assert offset is not None
+            assert value is not None
+            found.append((offset, value))
     finally:
         consumer.close()
 

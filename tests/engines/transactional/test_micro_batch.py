@@ -191,8 +191,8 @@ def test_a_result_is_of_the_records_that_are_committed_with_it(bad_row: bool) ->
     to = [TopicPartition("t", index) for index in (0, 1)]
     assert values(found[ONE], to[0]) == [b"5", b"5"]
     assert values(found[TWO], to[1]) == [b"5"] * 3
-    assert found[ONE].failure is not None
-    assert found[ONE].failure.offset == 2
+    assert (failure := found[ONE].failure) is not None
+    assert failure.offset == 2
     assert found[TWO].failure is None
 
 
@@ -207,8 +207,8 @@ def test_a_query_that_fails_for_all_partitions_together_goes_on_with_one() -> No
     found = outputs(query, {ONE: [batch(0, [b"a"])], TWO: [batch(3, [b"b", b"c"])]})
     assert (values(found[ONE], ONE), found[ONE].failure) == ([b"a"], None)
     assert found[TWO].batches == {}
-    assert found[TWO].failure is not None
-    assert found[TWO].failure.offset == 3
+    assert (failure := found[TWO].failure) is not None
+    assert failure.offset == 3
 
 
 def test_a_failure_that_does_not_come_again_stops_nothing() -> None:
@@ -272,8 +272,8 @@ def test_a_row_that_names_no_record_fails(record: object) -> None:
     query = lambda _: ResultRows(("record",), [(record,)])  # noqa: E731
     found = outputs(query, {ONE: [batch(0, [b"a", b"b"])]})
     assert found[ONE].batches == {}
-    assert found[ONE].failure is not None
-    assert found[ONE].failure.offset == 0
+    assert (failure := found[ONE].failure) is not None
+    assert failure.offset == 0
 
 
 @pytest.mark.parametrize("columns", [("record",), ("record", "headers")])

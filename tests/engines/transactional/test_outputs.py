@@ -196,7 +196,7 @@ _TRANSFORMS: Final = (
     {"type": "DropHeaders", "headers": "h"},
     {"type": "TimestampRouter", "timestamp.format": "ss"},
 )
-_PREDICATES: Final = (
+_PREDICATES: Final[Sequence[Mapping[str, str]]] = (
     {},
     {"predicate": "topic"},
     {"predicate": "topic", "negate": "true"},
@@ -236,7 +236,7 @@ def simply(
                 return found, raw.offset
             if result is not None:
                 topic, partition, *rest = result
-                found[TopicPartition(topic, partition)].append(Record(0, *rest))
+                found[TopicPartition(topic, partition)].append(Record._make([0, *rest]))
     return found, None
 
 

@@ -34,7 +34,7 @@ from twinlog.kafka.types import Sequence as SequenceNumber
 from twinlog.mirror import offset_runs
 from twinlog.mirror.offset_runs import Ends, Run
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.store import offset_log
+from twinlog.store import offset_log, offset_records
 from twinlog.store.map_chunks import PART_RUNS, EncodedChunk
 from twinlog.store.offset_log import fold_offsets, whole_map
 from twinlog.store.offset_records import (
@@ -110,7 +110,7 @@ def test_a_map_grows_with_its_transactions() -> None:
     known = begun(log)
     behind = position(12, copies(0, (0, 4), (6, 9), first=1, batches=2))
     known = log.write(grown_map(NAME, known, behind, landed((3, 9), (12, 5), (17, 2))))
-    assert log.runs() == [Run(*map(Offset, (0, 12)), 4), Run(*map(Offset, (6, 16)), 3)]
+    assert log.runs() == [Run(Offset(0), Offset(12), 4), Run(Offset(6), Offset(16), 3)]
     assert breach(known, position(12)) is None
     known = log.write(grown_map(NAME, known, position(20, copies(12, batches=0)), None))
     assert breach(known, position(20)) is None
@@ -407,7 +407,7 @@ def test_a_fence_decodes_the_end_of_a_map_only(monkeypatch: pytest.MonkeyPatch) 
     assert known.head.last > 2
     looked_at: list[int] = []
     decoded: list[bytes] = []
-    chunk_of, runs_of = offset_log.decode_chunk, offset_runs.decode_runs
+    chunk_of, runs_of = offset_records.decode_chunk, offset_runs.decode_runs
 
     def decode_chunk(name: MirrorPartition, number: int, value: bytes | None) -> EncodedChunk:
         looked_at.append(number)
@@ -485,25 +485,21 @@ def test_what_becomes_of_a_map_when_its_partition_is_located(
         assert change.known.last is not None
         assert change.known.last.start == (5, 70)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    for known in ({}, {REMOTE: LogBounds(5, -1, -1, -1)}):
-        change, why = changes(Port(known), NO_MAP, position(5))
+    bounds: list[dict[TopicPartition, LogBounds]] = [{}, {REMOTE: LogBounds(5, -1, -1, -1)}]
+    for each in bounds:
+        change, why = changes(Port(each), NO_MAP, position(5))
         assert change is None
         assert "cannot read the bounds" in str(why)
 
 
 def test_records_are_cut_into_batches_that_brokers_accept() -> None:
-    records = [
-        MapPart(
-            new_map(
-                NAME._replace(topic="t" * 200, partition=at),
-                NO_MAP,
-                position(1),
-                Ends(Offset(1), Offset(1)),
-                lacks_start=False,
-            ).known.last
-        )  # type: ignore[arg-type]
-        for at in range(4000)
-    ]
+    def part(at: int) -> MapPart:
+        name, start = NAME._replace(topic="t" * 200, partition=at), Ends(Offset(1), Offset(1))
+        last = new_map(name, NO_MAP, position(1), start, lacks_start=False).known.last
+        assert last is not None
+        return MapPart(last)
+
+    records = [part(at) for at in range(4000)]
     batches = record_batches(records, 5)
     assert len(batches) > 1
     assert all(len(batch.records) < 600_000 for batch in batches)

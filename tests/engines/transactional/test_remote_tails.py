@@ -15,13 +15,14 @@ from twinlog.engines.transactional import remote_reader
 from twinlog.engines.transactional.remote_tails import (
     OlderPosition,
     ShorterLog,
+    TailProblem,
     compare_tails,
     parse_tail,
     tail_of_batch,
 )
 from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Retriable, TwinlogError
+from twinlog.kafka.errors import Retriable
 from twinlog.kafka.log.batch import TRANSACTIONAL, batches
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import build, whole
@@ -35,12 +36,12 @@ OWN = tail_of_batch(50, 3, (7, 4), Sequence(10))
 MARKER = marker(53, 7, COMMIT)
 
 
-def log(found: bytes, *, end: int = 54, **what: int) -> RemoteLog:
+def log(found: bytes, *, end: int = 54, **what: Any) -> RemoteLog:
     """A log with these batches, and the marker of the tail's transaction."""
     return RemoteLog(found + (MARKER if end > 53 else b""), end, **what)
 
 
-def problem(of: RemoteLog) -> LostEnd | TwinlogError | None:
+def problem(of: RemoteLog) -> TailProblem | None:
     port = cast("DestinationPort", of)
     return asyncio.run(compare_tails(port, {KEY: OWN})).get(KEY)
 
@@ -272,7 +273,7 @@ def test_an_answer_without_records_hides_no_loss(monkeypatch: pytest.MonkeyPatch
     assert "the broker answers without records" in str(found)
 
 
-def behind(*content: bytes, own_ids: tuple[int, ...] = (7, 9), **what: int) -> object:
+def behind(*content: bytes, own_ids: tuple[int, ...] = (7, 9), **what: Any) -> object:
     """What is found in a log with this behind the marker of the tail, at the offset 54."""
     found = own() + MARKER + b"".join(content)
     end = 54 if not content else [*batches(memoryview(found))][-1].next_offset

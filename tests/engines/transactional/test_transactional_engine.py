@@ -114,9 +114,10 @@ def test_partitions_are_located_again_if_no_map_is_recorded_any_more() -> None:
         engine.configure(WITH_MAP)
         engine._located(partition, TransactionalQueue(Offset(9), LeaderEpoch(-1)))
         engine.configure({**WITH_MAP, "mirror.flow.groups": "g"})
-        assert partition.sequence is not None
+        kept = partition.sequence
+        assert kept is not None
         engine.configure(IN_TRANSACTIONS)
-        assert partition.sequence is None
+        assert (partition.stage, partition.sequence) == (FlowStage.LOCATING, None)
         # Also one that is being located meanwhile.
         engine.configure(WITH_MAP)
 
@@ -261,16 +262,18 @@ def test_no_record_goes_where_records_may_be_lost(monkeypatch: pytest.MonkeyPatc
         )
         # Located at the same record it stays FAILED until this is committed.
         queue = _queue(engine, ROUTED)
-        assert partition.stage is FlowStage.FAILED
+        assert (partition.stage, partition.sequence) == (FlowStage.FAILED, queue)
         queue.take(1000)
         output: Any = SimpleNamespace(end=Offset(3), failure=None, records=3, bytes=1)
         engine._committed([(partition, queue)], {partition.name: output})
-        assert partition.stage is FlowStage.COPYING
+        assert (partition.stage, partition.sequence) == (FlowStage.COPYING, queue)
         _queue(engine, ROUTED._replace(leader_epoch=LeaderEpoch(4)))
         await _follow(engine, LeaderReport(1, 4, UUID(int=3)))
-        assert partition.sequence is not None
+        copying = partition.sequence
+        assert copying is not None
         await _follow(engine, None)
-        assert partition.sequence is not None, "no answer changes nothing"
+        state = (partition.stage, partition.sequence)
+        assert state == (FlowStage.COPYING, copying), "no answer changes nothing"
         await _follow(engine, LeaderReport(1, 5, UUID(int=3)))
         assert (partition.stage, partition.sequence) == (FlowStage.LOCATING, None)
 

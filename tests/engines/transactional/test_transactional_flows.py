@@ -240,7 +240,7 @@ def test_a_flow_begins_and_goes_on_where_its_group_says(pair: Pair, tmp_path: Pa
         consumer.commit(offsets=[to], asynchronous=False)
         consumer.close()
 
-    def values() -> list[bytes]:
+    def values() -> list[bytes | None]:
         return [value for value, _ in consumed(destination, f"a.{topic}")[0]]
 
     for number in range(10):

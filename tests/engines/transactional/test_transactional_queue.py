@@ -18,7 +18,13 @@ from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Data, Gap
 from twinlog.mirror.reported_positions import report_mark
 from twinlog.store.offset_log import fold_offsets
-from twinlog.store.offset_records import BegunPartition, Route, SharedPartition, encode
+from twinlog.store.offset_records import (
+    BegunPartition,
+    OffsetRecord,
+    Route,
+    SharedPartition,
+    encode,
+)
 from twinlog.store.topic_reader import ControlRecord
 
 
@@ -157,6 +163,6 @@ def test_what_has_begun_is_no_past_of_plans() -> None:
     """Goal: flows of both kinds share partitions of `__mirror_offsets`."""
     begun = BegunPartition(NAME, ROUTE)
     remote = TopicPartition("a.t", 3)
-    kept = [begun, begun, SharedPartition(remote)]
+    kept: list[OffsetRecord] = [begun, begun, SharedPartition(remote)]
     stored = fold_offsets(ControlRecord(0, at, 0, *encode(one)) for at, one in enumerate(kept))
     assert (stored.begun, stored.shared, stored.has_past) == ({NAME: begun}, {remote}, False)

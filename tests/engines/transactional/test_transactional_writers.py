@@ -86,7 +86,7 @@ class Transactions:
         self.written: list[TransactionContent] = []
         self.landed: dict[TopicPartition, LandedBatches] = {}
         self.behind: GroupOffsets = {}
-        self.mapped: list[list[Encoded]] = []
+        self.mapped: list[Collection[Encoded]] = []
         """Batches for `__mirror_offsets`."""
         self.refuses = False
 
@@ -1046,7 +1046,7 @@ def test_what_was_forgotten_is_read_again(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(writers_module, "fold_offsets", fold_offsets)
     lane: Any = SimpleNamespace(destination=CLUSTER, id_prefix="lanes", settings=LaneSettings())
-    writers = TransactionalWriters(3, lane, port=SimpleNamespace())  # type: ignore[arg-type]
+    writers = TransactionalWriters(3, lane, port=SimpleNamespace())
     fake: Any = Transactions()
     writers._transactions = fake
 

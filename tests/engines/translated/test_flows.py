@@ -51,14 +51,18 @@ def consumed(servers: str, topic: str, isolation: str) -> dict[tuple[int, int], 
     found: dict[tuple[int, int], int] = {}
     try:
         consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
-        ended: set[int] = set()
+        ended: set[int | None] = set()
         while len(ended) < PARTITIONS:
             message = consumer.poll(120)
             assert message is not None
+            index, offset, value = message.partition(), message.offset(), message.value()
             if message.error() is not None:
-                ended.add(message.partition())
+                ended.add(index)
             else:
-                found[message.partition(), message.offset()] = int(message.value())
+                assert index is not None
+                assert offset is not None
+                assert value is not None
+                found[index, offset] = int(value)
     finally:
         consumer.close()
     return found

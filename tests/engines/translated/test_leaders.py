@@ -88,6 +88,7 @@ def test_a_leader_that_is_elected_during_a_location_has_the_partition_located_ag
         engine = _engine()
         partition = _copying(engine)
         located, partition.sequence = partition.sequence, None
+        assert located is not None
         partition.locating = True
         for epoch in (4, 5):
             engine._leaders.led(

@@ -73,8 +73,11 @@ def offsets_of(pair: Pair, remote: str) -> dict[bytes, int]:
             assert message is not None
             if message.error() is not None:
                 return found
-            assert message.value() not in found, "it is there twice"
-            found[message.value()] = message.offset()
+            value, offset = message.value(), message.offset()
+            assert value is not None
+            assert offset is not None
+            assert value not in found, "it is there twice"
+            found[value] = offset
     finally:
         consumer.close()
 

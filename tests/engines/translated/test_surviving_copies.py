@@ -180,7 +180,9 @@ def test_what_no_plan_explains_is_not_passed(log: list[bytes], text: str) -> Non
 
 # Behind a loss, the flow went on at 55 in epoch 2: 110..115 is at 55..60.
 _AFTER_LOSS = (Run(Offset(100), Offset(50), 4), Run(Offset(110), Offset(55), 6))
-_PASSED = LostCopies(*map(Offset, (104, 110, 54, 55)), ProducerId(OWN), ProducerEpoch(2))
+_PASSED = LostCopies(
+    Offset(104), Offset(110), Offset(54), Offset(55), ProducerId(OWN), ProducerEpoch(2)
+)
 
 
 def after_loss(*, producer: int = OWN) -> tuple[StoredPlan, list[MapChunk]]:
@@ -205,7 +207,7 @@ def test_what_was_copied_behind_an_earlier_loss_is_kept(producer: int) -> None:
     log = [own(50, 4, 0, epoch=1), fence(54), own(55, 2, 0), own(57, 2, 2), fence(59)]
     passed = found(MemoryPort(*log), 59, plan, chunks)
     assert passed.chunks[-1].end == (114, 59)
-    assert passed.lost == LostCopies(*map(Offset, (114, 116, 59, 60)))
+    assert passed.lost == LostCopies(Offset(114), Offset(116), Offset(59), Offset(60))
 
 
 def test_holes_below_the_last_copy_prove_nothing_about_the_plan() -> None:
@@ -308,11 +310,11 @@ def test_a_search_goes_on_for_as_long_as_it_gets_on(monkeypatch: pytest.MonkeyPa
 
         reads = 0
 
+    log = [*copies(54), *(foreign(at) for at in range(54, 80)), fence(80)]
+    port = Slow(*log)
     monkeypatch.setattr(
         asyncio.BaseEventLoop, "time", lambda _: time.monotonic() + 4.0 * port.reads
     )
-    log = [*copies(54), *(foreign(at) for at in range(54, 80)), fence(80)]
-    port = Slow(*log)
     assert found(port, 80).chunks[-1].end == (104, 54)
     assert port.reads > 10
     port = Slow(*log)

@@ -312,7 +312,8 @@ def test_a_partition_that_is_not_read_any_more_is_forgotten(located_again: bool)
     async def body() -> None:
         flow = Flow()
         await flow.suspect(SILENT._replace(throttle_ms=40))
-        assert flow.reason is not None
+        reason = flow.reason
+        assert reason is not None
         flow.source.alone = SILENT
         flow.now += UNPROVEN_S
         (due,) = flow.reader.absences.due()
@@ -321,7 +322,8 @@ def test_a_partition_that_is_not_read_any_more_is_forgotten(located_again: bool)
             sequence = PartitionSequence(
                 (ProducerId(7), ProducerEpoch(2)), Ends(Offset(10), Offset(50)), Offset(10)
             )
-        flow.partition.sequence, flow.partition.unreadable = sequence, "broker 2 is unreachable"
+        partition = flow.partition
+        partition.sequence, partition.unreadable = sequence, "broker 2 is unreachable"
         await flow.reader.absences.read(due)
         assert flow.sequence.position == 10
         assert flow.reader.absences.due() == []

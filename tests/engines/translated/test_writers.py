@@ -324,7 +324,7 @@ def test_what_is_forgotten_while_it_is_read_is_read_again() -> None:
 def test_without_a_stored_plan_a_log_that_is_not_empty_is_not_written_to() -> None:
     """Goal: the lost records of a former owner are no reason to copy everything again."""
 
-    async def fences(_: object, identity: ProducerIdentity, ends: Mapping[TopicPartition, int]):  # type: ignore[no-untyped-def]
+    async def fences(_: object, identity: ProducerIdentity, ends: Mapping[TopicPartition, int]):
         return {key: Offset(end) for key, end in ends.items()}, {}, identity
 
     async def body() -> None:
@@ -348,7 +348,7 @@ def test_every_owner_knows_that_what_was_stored_is_lost() -> None:
     async def body() -> None:
         log, port = MemoryLog(), OnePartition(50)
         same = {NAME: replace(OWNED[NAME], offsets_topic_id=log.topic_id)}
-        trace = [OffsetsOwner("7.1"), OffsetsProducer(7)]
+        trace: list[OffsetRecord] = [OffsetsOwner("7.1"), OffsetsProducer(7)]
         first = _writers(log, port)
         assert _is_lost(await first.locate(same))
         log.records = [*trace]  # its own
@@ -1082,7 +1082,7 @@ def test_a_log_that_is_longer_after_all_has_lost_nothing() -> None:
         log, port = MemoryLog(), OnePartition(50)
         first, second = await _recorded_twice(log, port)
 
-        async def put(_: object, identity: ProducerIdentity, ends: Mapping[TopicPartition, int]):  # type: ignore[no-untyped-def]
+        async def put(_: object, identity: ProducerIdentity, ends: Mapping[TopicPartition, int]):
             return {key: Offset(55) for key in ends}, {}, identity
 
         port.end = 50

@@ -18,6 +18,7 @@ from twinlog.kafka.client.coordinators import Coordinator
 from twinlog.kafka.client.metadata import Leader
 from twinlog.kafka.client.refresher import BURST
 from twinlog.kafka.errors import Fenced, Refusal, Retriable, UserError
+from twinlog.kafka.protocol.markers import Marker
 from twinlog.kafka.requests.partitions import (
     DEBUGGING,
     OffsetSpec,
@@ -38,7 +39,6 @@ from twinlog.kafka.requests.topics import (
     topic_resource,
 )
 from twinlog.kafka.requests.transactions import (
-    Marker,
     ProducerId,
     add_partitions_to_txn,
     end_txn,

@@ -4,8 +4,9 @@ import asyncio
 import gc
 import random
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import librdkafka_tools
 import pytest
@@ -583,9 +584,9 @@ async def _impossible_name() -> TwinlogError:
     ],
 )
 def test_connection_errors_are_one_line(
-    attempt: Callable[[], Awaitable[TwinlogError]], reason: str
+    attempt: Callable[[], Coroutine[Any, Any, TwinlogError]], reason: str
 ) -> None:
-    error = asyncio.run(attempt())  # type: ignore[arg-type]
+    error = asyncio.run(attempt())
     assert type(error) is Retriable
     assert reason in str(error)
     assert "\n" not in str(error)

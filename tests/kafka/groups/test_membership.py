@@ -298,7 +298,7 @@ def test_the_lease_of_a_hung_member_ends_before_its_partitions_move(
         # Both share this process's loop, so only the first one's heartbeats are held back.
         held = asyncio.Event()
         requests = hung.member._requests
-        requests._send = _held(requests._send, held)  # type: ignore[method-assign]
+        requests._send = _held(requests._send, held)  # type: ignore[assignment]
         await asyncio.sleep(0.5)
         lease = hung.member.lease_until
         await other.start()
@@ -338,7 +338,7 @@ def test_ownership_is_confirmed_until_another_member_gets_the_partitions(
         held = asyncio.Event()
         requests = cut.member._requests
         heartbeat, identity = requests.heartbeat, cut.member.identity
-        requests.heartbeat = _held(heartbeat, held)  # type: ignore[method-assign]
+        requests.heartbeat = _held(heartbeat, held)  # type: ignore[assignment]
         confirmed = asyncio.create_task(cut.member.confirm())
         await other.start()
         await other.owns(PARTITIONS)
@@ -401,9 +401,8 @@ def test_partitions_revoked_too_slowly_are_lost(
     async def run() -> None:
         await _topic(kafka, topic)
         group = fresh_name("group")
-        times = {"rebalance_timeout": SESSION}
-        first = Owner(kafka, _config(group, topic, **times))
-        second = Owner(kafka, _config(group, topic, **times))
+        config = _config(group, topic, rebalance_timeout=SESSION)
+        first, second = Owner(kafka, config), Owner(kafka, config)
         first.revoking = asyncio.Event().wait  # type: ignore[assignment]
         await first.start()
         await first.owns(PARTITIONS)
@@ -521,8 +520,7 @@ def test_a_heartbeat_during_group_loading_revives_no_lease(*, synced: bool) -> N
             return requests.asked > 2
 
         await until_async(asked, what="it was asked again and again")
-        assert not member.holds_lease
-        assert not confirmed.done()
+        assert (member.holds_lease, confirmed.done()) == (False, False)
         requests.loaded = member._synced = True
         await asyncio.wait_for(confirmed, 120)
         assert member.holds_lease

@@ -31,12 +31,16 @@ class Coordinators(KafkaCluster):
     """Two brokers that list one group each, and the leaders that each refresh returns."""
 
     def __init__(self, *leaders: tuple[int, int], error: int = 0, code: int = 0) -> None:
-        settings = {"retry_backoff": 0.01, "retry_backoff_max": 0.01, "api_timeout": 0.3}
+        settings: dict[str, Any] = {
+            "retry_backoff": 0.01,
+            "retry_backoff_max": 0.01,
+            "api_timeout": 0.3,
+        }
         super().__init__(ClusterConfig(bootstrap_servers=(Address("h", 1),), **settings))
         self._found: Iterator[tuple[int, int]] = iter(leaders)
         self._error, self._code = error, code
-        self._brokers = {node: Broker(node, "h", 1) for node in (1, 2)}
-        self._snapshot = Metadata(brokers=self._brokers)
+        self._listed = {node: Broker(node, "h", 1) for node in (1, 2)}
+        self._snapshot = Metadata(brokers=self._listed)
         self.knowing: set[int] = set()
         """The brokers that know topics which the snapshot does not have."""
 
@@ -53,7 +57,7 @@ class Coordinators(KafkaCluster):
         }
         topic = Topic(OFFSETS, UUID(int=1), True, states, self._error)
         known = {} if found is None and not self._error else {OFFSETS: topic}
-        self._snapshot = Metadata(brokers=self._brokers, topics=MappingProxyType(known))
+        self._snapshot = Metadata(brokers=self._listed, topics=MappingProxyType(known))
         return self._snapshot
 
     async def call(self, request: Any, *, node: Any = None, **_: Any) -> Any:

@@ -78,7 +78,8 @@ def test_reported_epochs_are_correct_or_unknown(
     log: list[tuple[int, int, int]], data: st.DataObject
 ) -> None:
     """After any reads, in any steps, and at any position: an epoch is right, or not given."""
-    truth, epochs = [UNKNOWN_EPOCH], SourceEpochs()  # truth[n]: the epoch before offset n
+    truth: list[LeaderEpoch | None] = [UNKNOWN_EPOCH]  # truth[n]: the epoch before offset n
+    epochs = SourceEpochs()
     epoch, read, ends = 0, 0, []
     for hole, count, more in log:
         epoch += more
@@ -86,7 +87,9 @@ def test_reported_epochs_are_correct_or_unknown(
         ends.append(len(truth) - 1)
     for end in ends:
         if end > read and data.draw(st.booleans()):
-            epochs.learn(Offset(end), truth[end])
+            last = truth[end]
+            assert last is not None
+            epochs.learn(Offset(end), last)
             read = end
             if data.draw(st.booleans()):
                 read = data.draw(st.integers(0, read))

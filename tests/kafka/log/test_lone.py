@@ -5,6 +5,7 @@ source, interpreted: both have to do the same.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from batch_builders import THEN, altered, batch, joined, record, runs
@@ -35,7 +36,7 @@ def test_merged_lone_records_equal_the_oracle(merge_lone: MergeLone, data: bytes
         assert merged == merge_by_records(taken, buffer)
 
 
-def lones(count: int, **fields: int) -> list[bytes]:
+def lones(count: int, **fields: Any) -> list[bytes]:
     """Lone records; the header of the last is altered."""
     made = [batch([record(at, THEN + at)]) for at in range(count)]
     return [*made[:-1], altered(made[-1], **fields)] if fields else made

@@ -63,12 +63,13 @@ def test_any_bytes_are_rebased_as_by_the_general_loop(
     parts = parts_of(headers, buffer)
     for at, byte in edits:
         nth = at % len(parts)
-        body, *rest = parts[nth]
+        body = parts[nth][0]
         place = at // len(parts) % len(body)
-        parts[nth] = (body[:place] + bytes([byte]) + body[place + 1 :], *rest)
+        parts[nth] = (body[:place] + bytes([byte]) + body[place + 1 :], *parts[nth][1:])
     if (found := rebased(parts)) is not None:
         group = [(h, memoryview(body)) for h, (body, *_) in zip(headers, parts, strict=True)]
-        assert found == _rebased_unusual(group)
+        records, first, last = _rebased_unusual(group)
+        assert found == (bytes(records), first, last)
 
 
 def body(length: bytes, timestamp: bytes, offset: bytes, tail: bytes = b"\x01\x01\0") -> bytes:

@@ -5,6 +5,7 @@ source, interpreted: both have to do the same.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from batch_builders import ABORT, COMMIT, altered, batch, codecs, marker, record, timestamps, values
@@ -45,7 +46,7 @@ def plan_by(read: object, data: bytes, position: int = 0) -> Planned | None:
             return None
 
 
-def data(offset: int, count: int = 1, **fields: int) -> bytes:
+def data(offset: int, count: int = 1, **fields: Any) -> bytes:
     """A batch of a transaction."""
     records = [record(offset + at) for at in range(count)]
     return altered(batch(records, attributes=TRANSACTIONAL), **fields)
