@@ -289,7 +289,7 @@ def test_the_client_answers_as_kafkas_does(java: MirrorMakerJava, flows: Flows) 
     """Goal: MirrorClient and RemoteClusterUtils return the same for the same topics."""
     utils = java["RemoteClusterUtils"]
     wait, pattern = java.seconds(120), java["java.util.regex.Pattern"].compile("b.*")
-    policies = (
+    policies: tuple[dict[str, str], ...] = (
         {},
         {"replication.policy.separator": "-"},
         {"replication.policy.class": f"{PACKAGE}.IdentityReplicationPolicy"},

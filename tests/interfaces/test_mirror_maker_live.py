@@ -78,7 +78,8 @@ def _properties(pair: Pair) -> dict[str, str]:
 async def _write(source: LocalCluster) -> None:
     async with client(source) as cluster:
         await make_topic(cluster, ORDERS.topic, 2)
-        entries = [Entry(*ORDERS, None, b"%d" % number) for number in range(RECORDS)]
+        # Records without a key, which no control topic has.
+        entries = [Entry(*ORDERS, None, b"%d" % at) for at in range(RECORDS)]  # type: ignore[arg-type]
         answers = await append(cluster, entries, acks=ALL)
         assert all(isinstance(answer, int) for answer in answers.values()), answers
         offsets = {ORDERS: Committed(COMMITTED, "by hand")}

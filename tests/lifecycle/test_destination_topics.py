@@ -12,7 +12,7 @@ from clients import client, make_topic, topic_configs
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal, UserError
 from twinlog.kafka.requests.topics import NewTopic, create_topics
-from twinlog.kafka.types import TopicPartition
+from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
 from twinlog.lifecycle import destination_topics
 from twinlog.lifecycle.creation import add_topics, create_mirror
 from twinlog.lifecycle.destination_topics import DestinationTopic, fitted, still_here
@@ -40,7 +40,7 @@ def topic(name: str, source_limit: int) -> DestinationTopic:
 
 def test_a_topic_that_is_made_anew_has_no_end_that_was_mirrored() -> None:
     """All of its logs are a tail already: `--save-tail` writes a partition's records once."""
-    ends = {TopicPartition("t", at): LastMirrored(9, 1) for at in range(3)}
+    ends = {TopicPartition("t", at): LastMirrored(LeaderEpoch(9), Offset(1)) for at in range(3)}
     here = replace(topic("t", MIB), there=2)
     assert still_here(ends, [here]).keys() == {TopicPartition("t", 0), TopicPartition("t", 1)}
     assert not still_here(ends, [replace(here, anew=True)])

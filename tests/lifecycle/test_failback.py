@@ -434,7 +434,7 @@ def test_a_topic_that_grows_during_the_save_is_not_deleted(
     pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
     """The log may be that of any of the topic's partitions; partition 1 has no tail."""
-    save = creation.save_tails
+    save = rebuild_module.save_tails
 
     async def run() -> None:
         async with old_source(pair, f"back.{topic}") as old:

@@ -13,6 +13,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from sync_contexts import snapshot_of
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import ClusterConfig
@@ -27,7 +28,7 @@ from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.flow import flow_properties
 from twinlog.mirror.settings import KIND, TRANSACTIONAL, TRANSLATED
 from twinlog.store import partition_counts
-from twinlog.store.config_records import Mirror, MirrorTopic, key_of
+from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.snapshot import Snapshot
 
 MIRROR = Mirror(
@@ -69,7 +70,7 @@ class World:
                 pass
 
             async def snapshot(self) -> Snapshot:
-                return Snapshot({key_of(one): one for one in (world.mirror, *world.topics)})
+                return snapshot_of(world.mirror, *world.topics)
 
         @asynccontextmanager
         async def source(*_: object) -> AsyncIterator[object]:

@@ -88,7 +88,7 @@ def test_what_a_flow_has_recorded_is_deleted_with_it(
         async with client(pair.destination) as cluster:
             name, former = MirrorPartition(flow, topic, 0), MirrorPartition(flow, "former", 1)
             others = MirrorPartition(other, topic, 0)
-            kept = [plan(others), BegunPartition(others, ROUTE)]
+            kept: list[OffsetRecord] = [plan(others), BegunPartition(others, ROUTE)]
             start = Ends(Offset(0), Offset(0))
             await recorded(cluster, kept)
             await recorded(cluster, [plan(name), BegunPartition(name, ROUTE)])

@@ -438,7 +438,10 @@ def test_what_cannot_be_compared_now_is_not_handed_back(
     monkeypatch.setattr(settled, "KafkaDestination", lambda *_: unread)
     with pytest.raises(Retriable, match=r"cannot read the log end of a\.orders-0"):
         back({}, {})
-    problems = {name(FIRST): Retriable("not now"), name(SECOND): LostEnd("records are lost")}
+    problems: Mapping[MirrorPartition, TailProblem] = {
+        name(FIRST): Retriable("not now"),
+        name(SECOND): LostEnd("records are lost"),
+    }
 
     async def compared(*_: object) -> Mapping[MirrorPartition, TailProblem]:
         return problems

@@ -230,7 +230,7 @@ def test_the_command_looks_and_imports(pair: Pair, topic: str) -> None:
     """Goal: the words, the table and the JSON of docs/cli.md."""
     begun = Begun(pair, topic, "false")
     begun.commit({0: 9})
-    words = ("flows", "import-positions", "--bootstrap-server", begun.target)
+    words: tuple[str, ...] = ("flows", "import-positions", "--bootstrap-server", begun.target)
     words += ("--flow", begun.flow.replace("-to-", "->"), "--group", begun.group, "--on", "source")
     looked = librdkafka_tools.twinlog(*words, "--dry-run", "--json")
     assert looked.status == 0, looked

@@ -86,10 +86,12 @@ class Played:
         try:
             reader.assign([Assigned(self.topic, 0, start)])
             while (message := reader.poll(SECONDS)) is not None:
-                if message.error() is not None:
-                    assert message.error().code() == KafkaError._PARTITION_EOF
+                error, offset = message.error(), message.offset()
+                if error is not None:
+                    assert error.code() == KafkaError._PARTITION_EOF
                     break
-                if message.offset() >= end:
+                assert offset is not None
+                if offset >= end:
                     break
                 producer.produce(
                     self.remote,

@@ -24,6 +24,7 @@ from twinlog.lifecycle import creation
 from twinlog.lifecycle.changes import remove_topics
 from twinlog.lifecycle.creation import add_topics, create_mirror
 from twinlog.lifecycle.rebuild import DivergentTail
+from twinlog.lifecycle.removed import where_logs_part
 from twinlog.local.check import ConsumerView
 from twinlog.mirror.errors import MirrorRefused
 from twinlog.mirror.states import State
@@ -231,7 +232,7 @@ def test_the_whole_log_is_saved_if_the_source_topic_is_deleted_meanwhile(
             setup.mirrored(0, 0, 60)
             await setup.stop({0: 60})
             setup.foreign(0)
-            look = creation.where_logs_part
+            look = where_logs_part
 
             async def later(*seen: Any) -> list[DivergentTail]:
                 await setup.delete()
@@ -247,7 +248,7 @@ def test_the_whole_log_is_saved_if_the_source_topic_is_deleted_meanwhile(
 
 def saved(folder: Path) -> dict[tuple[int, int], tuple[int, int]]:
     """Return the files' partitions and base offsets, with the first and the end offset of each."""
-    found = {}
+    found: dict[tuple[int, int], tuple[int, int]] = {}
     for path in folder.rglob("*.log"):
         stored = list(batches(memoryview(path.read_bytes())))
         partition = int(path.parent.name.rpartition("-")[2])

@@ -14,6 +14,7 @@ import pytest
 from twinlog.kafka.client.metadata import Partition, Topic
 from twinlog.lifecycle import flow_topics
 from twinlog.lifecycle.flow_creation import stored_properties
+from twinlog.lifecycle.flow_takeover import FlowTakeover
 from twinlog.lifecycle.flow_topics import FlowClusters, lacking_partitions
 from twinlog.mirror.flow import flow_of
 from twinlog.store.config_records import Mirror, MirrorTopic
@@ -76,7 +77,7 @@ def test_a_topic_that_had_another_id_was_known_before(
     monkeypatch.setattr(flow_topics, "MirrorStore", Store)
     monkeypatch.setattr(flow_topics, "existing_topics", existing)
     monkeypatch.setattr(flow_topics, "offsets_topic_id", nothing)
-    monkeypatch.setattr(flow_topics.FlowTakeover, "begins", begins)
+    monkeypatch.setattr(FlowTakeover, "begins", begins)
     source = stored_properties({"bootstrap.servers": "a:1"}, {"enabled": "true"}, "a", "b")
     mirror, cluster = Mirror(name="m", source=source, source_cluster_id="a"), cast("Any", None)
     clusters = FlowClusters(

@@ -133,7 +133,8 @@ def test_origins_of_values_are_those_that_all_brokers_report(
         ((ConfigSource.DYNAMIC_BROKER, ConfigSource.DYNAMIC_BROKER), ConfigOrigin.DYNAMIC),
         ((ConfigSource.DYNAMIC_BROKER, ConfigSource.DEFAULT), ConfigOrigin.DIFFERENT),
     ):
-        for source.default_sources in (list(sources), list(sources[::-1])):
+        for default_sources in (sources, sources[::-1]):
+            source.default_sources = [*default_sources]
             assert kept(strict(source)).origin is kept(lenient(source)).origin is origin
 
 

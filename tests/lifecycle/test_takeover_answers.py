@@ -6,7 +6,7 @@ Where flows begin is in tests/lifecycle/test_flow_takeover.py, on real brokers.
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -21,7 +21,7 @@ from twinlog.lifecycle.remote_ends import RemoteEnds, RemoteLogs
 from twinlog.lifecycle.worker_records import WorkerRecords
 from twinlog.mirror.flow import connect_worker_of, flow_of, flow_properties
 
-LATEST = {"consumer.auto.offset.reset": "latest"}
+LATEST: dict[str, Any] = {"consumer.auto.offset.reset": "latest"}
 
 
 def topic(name: str, partitions: int) -> Topic:
@@ -90,7 +90,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
 
 @pytest.mark.parametrize(("end", "settings"), [(60, {}), (0, LATEST)])
 def test_what_was_recorded_may_not_be_read(
-    answers: Answers, end: int, settings: Mapping[str, str]
+    answers: Answers, end: int, settings: Mapping[str, Any]
 ) -> None:
     """Goal: a missing right does not switch `refuse` off."""
     answers.ends[0] = end
@@ -127,7 +127,7 @@ def test_without_a_remote_topic_no_right_is_needed(
 @pytest.mark.parametrize("settings", [LATEST, {}])
 @pytest.mark.parametrize("mode", ["compare", "recorded", "refuse"])
 def test_a_copied_partition_that_an_answer_leaves_out(
-    answers: Answers, mode: str, settings: Mapping[str, str]
+    answers: Answers, mode: str, settings: Mapping[str, Any]
 ) -> None:
     """Goal: it is not added later as one that nobody has copied."""
     answers.recorded = {

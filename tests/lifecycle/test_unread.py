@@ -24,6 +24,7 @@ from twinlog.mirror.states import State
 from twinlog.operations.switchover import denials
 from twinlog.store import mirrors as store_module
 from twinlog.store.config_records import (
+    ConfigRecord,
     MadeAcl,
     MadeFor,
     Mirror,
@@ -225,7 +226,8 @@ def test_stored_origins_are_kept_while_the_source_is_unreadable(
         replace(TOPIC, topic=name, wanted=Wanted.MIRRORING, origins=("a", "b")) for name in "tu"
     ]
     source_mirrors = their_mirrors(with_unread(("topic", "m", "t")), "d")
-    store = Store(Snapshot().after(StoredRecord(0, 0, *encode(one)) for one in (MIRROR, *looped)))
+    records: list[ConfigRecord] = [MIRROR, *looped]
+    store = Store(Snapshot().after(StoredRecord(0, 0, *encode(one)) for one in records))
 
     async def read(*_: object) -> TheirMirrors:
         return source_mirrors
@@ -318,6 +320,7 @@ def test_acls_of_an_unreadable_topic_are_kept() -> None:
         cluster, snapshot, "m", parse_settings({}), about=(), destination_acls=()
     )
     scope = asyncio.run(found)
-    assert (scope.topics, scope.inactive_topics) == ({"t"}, {"u"})
+    assert scope.topics == {"t"}
+    assert scope.inactive_topics == {"u"}
     unread = snapshot.after([StoredRecord(0, 9, encode_key(("mirror", "m")), b"{")])
     assert unread.copied_acls == {COPIED}

@@ -201,9 +201,10 @@ def test_values_of_a_result_that_fit_are_written_as_they_are(
     source.add("t-value", schema)
     data = kept(source).encoded(Row(f=value), "t")
     assert data is not None
-    found = fastavro.schemaless_reader(
+    whole: Any = fastavro.schemaless_reader(
         io.BytesIO(data[5:]), fastavro.parse_schema(json.loads(json.dumps(schema))), None
-    )["f"]
+    )
+    found = whole["f"]
     expected = value if written is None else written
     assert repr(found) == repr(expected) or found == expected
     assert type(found) is type(expected)
@@ -375,6 +376,7 @@ def test_bytes_that_stay_keep_their_id_or_get_that_of_the_target(
         "a.orders-value": [json.dumps(OLD)]
     }
     assert target.requests == ["POST /subjects/a.orders-value/versions"]
+    assert mapped is not None
     assert fastavro.schemaless_reader(
         io.BytesIO(mapped[5:]), fastavro.parse_schema(json.loads(target.schemas[100])), None
     ) == {"id": 1}
@@ -444,7 +446,7 @@ ADDRESS = {
     "name": "acme.Address",
     "fields": [{"name": "city", "type": "string"}, {"name": "country", "type": "acme.Country"}],
 }
-SHIPPED = {
+SHIPPED: dict[str, Any] = {
     "type": "record",
     "name": "acme.Order",
     "fields": [
@@ -473,7 +475,7 @@ def test_schemas_that_refer_to_others(source: TinyRegistry, target: TinyRegistry
     """Goal: read, written, and registered in the target in subjects of the same names."""
     target.add("address", {"type": "string"})  # versions differ from the source's
     number = shipped(source, 1)
-    whole = {**SHIPPED, "fields": [*SHIPPED["fields"]]}  # type: ignore[misc]
+    whole = {**SHIPPED, "fields": [*SHIPPED["fields"]]}
     whole["fields"][1] = {
         "name": "from",
         "type": {**ADDRESS, "fields": [ADDRESS["fields"][0], {"name": "country", "type": COUNTRY}]},
@@ -491,6 +493,7 @@ def test_schemas_that_refer_to_others(source: TinyRegistry, target: TinyRegistry
         mapped = part.mapped(data, "a.orders")
         assert mapped is not None
         assert mapped[5:] == data[5:]
+    assert mapped is not None
     mapped_id = struct.unpack(">bI", mapped[:5])[1]
     assert target.subjects["a.orders-value"] == [mapped_id]
     country = reference("acme.Country", "country", 1)

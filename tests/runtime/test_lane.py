@@ -225,7 +225,7 @@ def test_the_expiration_is_read_at_each_takeover(monkeypatch: pytest.MonkeyPatch
 
     async def story() -> None:
         running_lane = _real_lane()
-        running_lane._cluster.brokers_time = SimpleNamespace(now_ms=lambda: 0)  # type: ignore[misc]
+        running_lane._cluster.brokers_time = SimpleNamespace(now_ms=lambda: 0)  # type: ignore[assignment]
         plane = running_lane._engines.engine_for(MIRROR, None).plane  # type: ignore[attr-defined]
         monkeypatch.setattr(engine, "expirations", expiration)
         for known in (1_000, 1_000, 2_000):

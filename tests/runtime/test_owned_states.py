@@ -435,7 +435,7 @@ async def test_the_next_owner_does_not_fence_a_topic_that_was_not_restarted(benc
     )
     with pytest.raises(Retriable):
         await heard.ways.go()
-    assert bench.written[-1] is State.PREPARING
+    assert bench.written[-1:] == [State.PREPARING]
     await owned.close()
     after = await bench.owner("next")
     heard = Heard(after)
@@ -457,7 +457,7 @@ async def test_a_topic_that_was_added_again_is_restarted(bench: Bench) -> None:
     heard.wanted = heard.news = with_desired_state(Wanted.MIRRORING)
     await heard.ways.go()
     assert heard.begun == [NAME]
-    assert bench.written[-1] is State.PREPARING
+    assert bench.written[-1:] == [State.PREPARING]
     heard.wanted = heard.news = with_desired_state(Wanted.STOPPED)
     await heard.ways.go()
     assert owned.stopping is not None
@@ -553,7 +553,7 @@ async def test_a_partition_without_write_right_stays_stopping(bench: Bench) -> N
         tried += 1
         return await fence(keys, topic_ids, begun)
 
-    shard_of(owned).fence = counted  # type: ignore[method-assign]
+    shard_of(owned).fence = counted  # type: ignore[assignment]
     heard = Heard(owned)
     heard.wanted = heard.news = with_desired_state(Wanted.STOPPED) + with_desired_state(
         Wanted.STOPPED, other

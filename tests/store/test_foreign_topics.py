@@ -12,7 +12,7 @@ from twinlog.kafka.client.metadata import Leader
 from twinlog.kafka.client.references import NOTHING
 from twinlog.kafka.errors import UserError
 from twinlog.kafka.log.compression import Codec
-from twinlog.kafka.requests.partitions import ListedOffset
+from twinlog.kafka.requests.partitions import ListedOffset, OffsetSpec
 from twinlog.kafka.types import TopicPartition
 from twinlog.store import topic_reader
 from twinlog.store.topic_reader import MAX_DECODED, ControlRecord, read_whole
@@ -65,7 +65,7 @@ class Cluster:
 
 def read(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> list[ControlRecord]:
     async def list_offsets(_: Any, partitions: Any, spec: Any, **__: Any) -> Any:
-        latest = spec == topic_reader.OffsetSpec.LATEST
+        latest = spec == OffsetSpec.LATEST
         return {p: ListedOffset(cluster.end if latest else 0, -1, -1) for p in partitions}
 
     monkeypatch.setattr(topic_reader, "list_offsets", list_offsets)

@@ -42,7 +42,7 @@ from twinlog.store.snapshot import Snapshot
 from twinlog.store.state_records import LastMirrored, PartitionState, state_key
 from twinlog.store.status_records import PartitionStatus, Status
 from twinlog.store.topic_reader import ControlRecord, Tail
-from twinlog.store.topic_writer import ALL, TransactionalWriter, append
+from twinlog.store.topic_writer import ALL, Entry, TransactionalWriter, append
 
 pytestmark = pytest.mark.broker
 
@@ -66,7 +66,7 @@ async def two_stores(
 
 
 @pytest.fixture
-def name(fresh_name: Callable[[str], str]) -> Iterator[str]:
+def name(fresh_name: Callable[[str], str]) -> str:
     return fresh_name("m")
 
 
@@ -287,7 +287,7 @@ def test_a_commit_with_an_unknown_outcome_is_read_back(
     """The answer to the commit is lost: in either case, the mirror exists once."""
     write, lost = TransactionalWriter.write, iter([True])
 
-    async def lossy(self: TransactionalWriter, entries: list[control_topics.Entry]) -> object:
+    async def lossy(self: TransactionalWriter, entries: list[Entry]) -> object:
         if not next(lost, False):
             return await write(self, entries)
         if landed:
@@ -439,7 +439,7 @@ def test_a_foreign_record_does_not_hide_others(kafka: LocalCluster, name: str) -
         async with client(kafka) as cluster:
             store = MirrorStore(cluster)
             await store.create_mirror(mirror(name))
-            nonsense = control_topics.Entry(CONFIG_TOPIC, 0, b'["mirror","nonsense"]', b"{")
+            nonsense = Entry(CONFIG_TOPIC, 0, b'["mirror","nonsense"]', b"{")
             await append(cluster, [nonsense], acks=ALL)
             snapshot = await store.snapshot()
             assert name in snapshot.mirrors

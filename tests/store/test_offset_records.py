@@ -51,6 +51,7 @@ PLAN = SequencePlan(
     ENDS,
 )
 ROUTE = Route(UUID(int=1), "a.orders", UUID(int=2), 1)
+LOST = LostCopies(Offset(1), Offset(4), Offset(5), Offset(9))
 CHUNK = MapChunk(NAME, 4, ENDS, (Run(Offset(11), Offset(50), 3), Run(Offset(15), Offset(60), 1)))
 
 HEAD = MapHead(NAME, ROUTE, Offset(70), 3, 4, Ends(Offset(60), Offset(66)))
@@ -66,7 +67,7 @@ HEAD = MapHead(NAME, ROUTE, Offset(70), 3, 4, Ends(Offset(60), Offset(66)))
         StoredPlan(NAME, PLAN, ROUTE, tail=MapTail(ProducerId(7), ProducerEpoch(1), Sequence(4))),
         StoredPlan(NAME, PLAN, ROUTE, lost="the record at offset 4 is another one"),
         StoredPlan(NAME, PLAN, ROUTE, behind_another=True),
-        StoredPlan(NAME, PLAN, ROUTE, losses=(LostCopies(*map(Offset, (1, 4, 5, 9))),) * 2),
+        StoredPlan(NAME, PLAN, ROUTE, losses=(LOST,) * 2),
         OffsetsProducer(7),
         BegunPartition(NAME, ROUTE),
         BegunPartition(NAME, ROUTE, Offset(0)),
@@ -186,6 +187,7 @@ def test_tombstones_and_newer_kinds_are_left_alone() -> None:
 )
 def test_a_damaged_plan_is_refused(field: str, value: object, reason: str) -> None:
     key, data = encode(StoredPlan(NAME, PLAN, ROUTE))
+    assert data is not None
     with pytest.raises(ProtocolError, match=reason):
         decode(key, json.dumps({**json.loads(data), field: value}).encode())
 
@@ -195,13 +197,18 @@ def test_a_damaged_plan_is_refused(field: str, value: object, reason: str) -> No
 )
 def test_a_damaged_map_is_refused(runs: str, reason: str) -> None:
     key, data = encode(CHUNK)
+    assert data is not None
     with pytest.raises(ProtocolError, match=reason):
         decode(key, json.dumps({**json.loads(data), "runs": runs}).encode())
 
 
 def test_the_mirror_of_a_record_is_known_by_its_key() -> None:
     """Goal: what a mirror has recorded is found, and nothing else: tombstones delete it."""
-    of_mirror = [StoredPlan(NAME, PLAN, ROUTE), BegunPartition(NAME, ROUTE), CHUNK]
+    of_mirror: list[OffsetRecord] = [
+        StoredPlan(NAME, PLAN, ROUTE),
+        BegunPartition(NAME, ROUTE),
+        CHUNK,
+    ]
     assert {mirror_of(encode(one)[0]) for one in of_mirror} == {"flow"}
     assert mirror_of(encode(OffsetsOwner("a-0"))[0]) is None
     assert mirror_of(encode(OffsetsProducer(7))[0]) is None

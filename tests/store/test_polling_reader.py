@@ -108,7 +108,8 @@ def test_only_new_records_are_read(any_kafka: LocalCluster, topic: str) -> None:
             await write(cluster, topic, b"3")
             assert await kept.read() == ((b"1", b"2"), (b"3",))
             assert kept.partitions == 1
-            last = ControlReader(cluster, topic, lambda records, _: records, (), at_the_last)
+            nothing: Sequence[ControlRecord] = ()
+            last = ControlReader(cluster, topic, lambda records, _: records, nothing, at_the_last)
             assert [record.value for record in await last.read()] == [b"3"]
 
     asyncio.run(run())

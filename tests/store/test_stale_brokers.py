@@ -106,7 +106,8 @@ def test_a_change_waits_for_brokers_that_do_not_know_the_topic_yet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first mirror of a cluster with several brokers is created, and no error is shown."""
-    answers = iter([Retriable("not yet known to every broker"), ConfigLog()])
+    told: list[Retriable | ConfigLog] = [Retriable("not yet known to every broker"), ConfigLog()]
+    answers = iter(told)
     asked = []
 
     class Fence:

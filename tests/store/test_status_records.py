@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -182,7 +183,7 @@ def test_a_status_without_lane_fields_is_read() -> None:
 
 
 def test_columns_of_later_versions_are_ignored() -> None:
-    row = ["m", "t", 0, 2, 1, 1, 1, 0, 0, None, None, None, [], None, 0, *[0, 0, None] * 2, "new"]
+    row: Any = ["m", "t", 0, 2, 1, 1, 1, 0, 0, *[None] * 3, [], None, 0, *[0, 0, None] * 2, "new"]
     status = decode(b"1", packed({**HEAD, "partitions": [row]}))
     assert status is not None
     assert status.partitions[0].partition == MirrorPartition("m", "t", 0)

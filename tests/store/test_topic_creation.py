@@ -56,15 +56,18 @@ class Cluster:
     ],
 )
 def test_a_topic_that_must_not_be_lost_has_two_replicas_in_sync_of_three(
-    monkeypatch: pytest.MonkeyPatch, brokers: int, factor: int | None, used: int, in_sync: str
+    monkeypatch: pytest.MonkeyPatch,
+    brokers: int,
+    factor: int | None,
+    used: int,
+    in_sync: str | None,
 ) -> None:
     cluster = Cluster(monkeypatch, brokers)
     cluster.create(factor)
     durable, lossy = cluster.created
     assert (durable.name, durable.partitions, durable.replication_factor) == ("stored", 5, used)
-    assert durable.configs == DURABLE.configs | (
-        {} if in_sync is None else {"min.insync.replicas": in_sync}
-    )
+    replicas = {} if in_sync is None else {"min.insync.replicas": in_sync}
+    assert durable.configs == {**DURABLE.configs, **replicas}
     assert (lossy.partitions, lossy.replication_factor, lossy.configs) == (4, used, LOSSY.configs)
 
 

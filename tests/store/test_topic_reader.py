@@ -82,6 +82,7 @@ def test_records_of_a_fenced_writer_are_never_read(
             old, new = TransactionalWriter(cluster, name), TransactionalWriter(cluster, name)
             await old.fence()
             # The state that a writer leaves that dies before EndTxn.
+            assert old._id._producer is not None
             await old._prepare(old._id._producer, entries(topic, (0, b"k", b"half")))
             await new.fence()
             with pytest.raises(Fenced):

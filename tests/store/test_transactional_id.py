@@ -33,7 +33,7 @@ class Coordinator:
         return self.newest
 
     async def end(self, *_: object, before_send: Callable[[], None], **__: object) -> None:
-        for _ in range(self.sent):
+        for _again in range(self.sent):
             before_send()
 
 

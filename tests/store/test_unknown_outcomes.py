@@ -19,6 +19,7 @@ from twinlog.kafka.errors import (
 from twinlog.kafka.requests.transactions import ProducerId
 from twinlog.store import mirrors, transactional_id
 from twinlog.store.config_records import StopRequest
+from twinlog.store.control_topics import CONFIG_WRITER
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
 from twinlog.store.topic_writer import Entry, TransactionalWriter
@@ -57,7 +58,7 @@ def test_an_unknown_outcome_at_the_deadline_is_reported_as_unknown(
             name="destination",
             persist=persist,
             config=SimpleNamespace(api_timeout=TIMEOUT_S),
-            turns={mirrors.CONFIG_WRITER: asyncio.Lock()},
+            turns={CONFIG_WRITER: asyncio.Lock()},
         )
         for name in ("config_reader", "state_reader", "status_reader"):
             monkeypatch.setattr(mirrors, name, lambda _: None)

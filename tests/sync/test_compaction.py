@@ -12,7 +12,14 @@ from sync_contexts import sync_context
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
 from twinlog.mirror.topic_configs import SourceConfig
-from twinlog.store.config_records import ConfigChange, Followed, Mirror, MirrorTopic, Wanted, key_of
+from twinlog.store.config_records import (
+    ConfigRecord,
+    Followed,
+    Mirror,
+    MirrorTopic,
+    Wanted,
+    key_of,
+)
 from twinlog.store.snapshot import Snapshot
 from twinlog.store.status_records import PartitionStatus
 from twinlog.sync import compaction as compaction_sync
@@ -184,7 +191,7 @@ class Stored:
         configs = {name: SourceConfig(value, explicit=False) for name, value in values.items()}
         return dict.fromkeys(names, configs)
 
-    async def change(self, decide: Callable[[Snapshot], Collection[ConfigChange]]) -> None:
+    async def change(self, decide: Callable[[Snapshot], Collection[ConfigRecord]]) -> None:
         changes = {key_of(one): one for one in decide(self.snapshot)}
         self.snapshot = Snapshot({**self.snapshot.records, **changes})
 
@@ -244,7 +251,7 @@ def test_a_topic_paused_before_its_first_check_has_a_baseline(
     """Goal: it has a baseline, also where the record is that of the topic before a rebuild."""
     stored = Stored(monkeypatch)
     topic = replace(TOPIC, wanted=Wanted.PAUSED)
-    records: list[ConfigChange] = [MIRROR, topic]
+    records: list[ConfigRecord] = [MIRROR, topic]
     if former is not None:
         records.append(replace(KNOWN, destination_topic_id=former))
     stored.snapshot = Snapshot({key_of(record): record for record in records})

@@ -14,7 +14,7 @@ from twinlog.kafka import acls
 from twinlog.kafka.acls import Acl, AclChanges, Operation, PatternType, Permission, ResourceType
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.settings import parse_settings
-from twinlog.store.config_records import MadeAcl, MadeFor, Mirror, MirrorTopic, encode
+from twinlog.store.config_records import ConfigRecord, MadeAcl, MadeFor, Mirror, MirrorTopic, encode
 from twinlog.store.snapshot import Snapshot, StoredRecord
 from twinlog.sync import acls as acl_sync
 from twinlog.sync import read_only
@@ -34,7 +34,7 @@ ANYWHERE = allowed("*", "User:mallory")
 
 def snapshot(*copied: Acl) -> Snapshot:
     """Return a mirror `m` of `orders` that has copied these ACLs."""
-    records = (
+    records: tuple[ConfigRecord, ...] = (
         Mirror(name="m", source={}, source_cluster_id="s"),
         MirrorTopic(mirror="m", topic="orders", topic_id=UUID(int=1), partitions=1),
         *(MadeAcl(mirror="m", acl=acl, made_for=MadeFor.SOURCE) for acl in copied),

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from uuid import uuid4
 
@@ -99,9 +99,7 @@ class FlowBetween:
         assert set((await delete_acls(cluster, acls)).values()) == {None}
         await self._settled(cluster, lambda found: not set(acls) & found)
 
-    async def _settled(
-        self, cluster: KafkaCluster, good: Callable[[Collection[Acl]], bool]
-    ) -> None:
+    async def _settled(self, cluster: KafkaCluster, good: Callable[[frozenset[Acl]], bool]) -> None:
         async def settled() -> bool:
             return good(await describe_acls(cluster) or frozenset())
 

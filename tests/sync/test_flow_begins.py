@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sync_contexts import sync_context
+from sync_contexts import snapshot_of, sync_context
 
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, Partition, Topic
 from twinlog.kafka.errors import LEFT_OUT, Refusal, Retriable
@@ -15,7 +15,7 @@ from twinlog.kafka.requests.topics import KnownTopic
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.flow import flow_of, flow_properties
 from twinlog.mirror.placement import config_partition
-from twinlog.store.config_records import Mirror, MirrorTopic, key_of
+from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.snapshot import Snapshot
 from twinlog.sync import flow_begins
 from twinlog.sync.flow_begins import FlowBegins, Offsets, grown
@@ -76,7 +76,7 @@ class Source:
         """What is found at the next refresh, with these topics to add."""
         properties = flow_properties(self.settings, "a", "b")
         mirror = Mirror(name="m", source=properties, source_cluster_id="s")
-        snapshot = Snapshot({key_of(record): record for record in (mirror, *self.records)})
+        snapshot = snapshot_of(mirror, *self.records)
         context = sync_context(None, None, None, snapshot=snapshot, topics=self.records)
         topics = {name: self.topics[name] for name in new}
         return asyncio.run(self.begins.find(context, flow_of(properties).settings, topics))

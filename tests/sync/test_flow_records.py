@@ -20,7 +20,7 @@ from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.shared_partitions import Feeder, JoinedPartition
 from twinlog.mirror.states import State
 from twinlog.mirror.translation import Translation
-from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, encode
+from twinlog.store.config_records import ConfigRecord, Mirror, MirrorTopic, Wanted, encode
 from twinlog.store.group_log import Remembered
 from twinlog.store.group_records import JOINED, NO_OFFSET, PartitionMemory
 from twinlog.store.snapshot import Snapshot, StoredRecord
@@ -159,8 +159,8 @@ class Flow:
     def _snapshot_of(self, topics: Collection[MirrorTopic]) -> Snapshot:
         source = stored_properties({"bootstrap.servers": "a:1"}, self.settings, "a", "b")
         mirror = Mirror(name="flow", source=source, source_cluster_id="a")
-        records = [StoredRecord(0, at, *encode(one)) for at, one in enumerate([mirror, *topics])]
-        return Snapshot().after(records)
+        records: list[ConfigRecord] = [mirror, *topics]
+        return Snapshot().after(StoredRecord(0, at, *encode(one)) for at, one in enumerate(records))
 
     def _with_unread(self, snapshot: Snapshot) -> Snapshot:
         """The same, with a topic's record that cannot be read."""
@@ -424,7 +424,7 @@ def test_a_topic_that_cannot_be_read_may_share_a_partition(
     flow = shared_flow(monkeypatch)
     flow.committed = {T: Committed(10), U: Committed(10)}
     flow.unread = True
-    assert flow.check() == flow.checkpoints() == {}
+    assert (flow.check(), flow.checkpoints()) == ({}, {})
     flow.unread = False
     assert flow.check() == {ALL: 20}
 
@@ -531,7 +531,7 @@ def test_a_map_that_is_lost_is_no_evidence_that_nothing_was_copied(
     flow.committed = {T: Committed(10)}
     del flow.maps[U]
     flow.without_last = ["u"]
-    assert flow.check() == flow.checkpoints() == {}
+    assert (flow.check(), flow.checkpoints()) == ({}, {})
     flow.without_last = ["v"]
     assert flow.check() == {ALL: 10}
 
@@ -543,7 +543,7 @@ def test_nothing_is_written_of_two_remote_topics_of_one_name(
     flow = shared_flow(monkeypatch)
     flow.committed = {T: Committed(10), U: Committed(10)}
     flow.remote_ids = {"t": UUID(int=7), "u": UUID(int=8)}
-    assert flow.check() == flow.checkpoints() == {}
+    assert (flow.check(), flow.checkpoints()) == ({}, {})
     for other in (None, UUID(int=7)):
         flow.remote_ids = {"t": UUID(int=7)} | ({} if other is None else {"u": other})
         assert flow.checkpoints() == {ALL: (10, 20)}

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sync_contexts import sync_context
+from sync_contexts import snapshot_of, sync_context
 
 from twinlog.kafka.errors import Retriable
 from twinlog.kafka.requests.partitions import ListedOffset
@@ -24,7 +24,7 @@ from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.settings import REFRESH, check_settings
 from twinlog.mirror.states import State
 from twinlog.mirror.topic_configs import ConfigOrigin, SourceConfig
-from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, key_of
+from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.store.snapshot import Snapshot
 from twinlog.store.status_records import PartitionStatus, Status
 from twinlog.sync import configs, flow_begins, flow_topics
@@ -76,11 +76,9 @@ class Flow:
     def new(self, after_s: float = 1.0) -> set[str]:
         """The topics that a check finds to be added, so long after the last one."""
         self.now += after_s
-        records = {key_of(record): record for record in (self.mirror, *self.topics)}
+        snapshot = snapshot_of(self.mirror, *self.topics)
         wanted = [topic for topic in self.topics if topic.wanted is not Wanted.STOPPED]
-        context = sync_context(
-            self, None, None, snapshot=Snapshot(records), topics=wanted, same=wanted
-        )
+        context = sync_context(self, None, None, snapshot=snapshot, topics=wanted, same=wanted)
         return set(asyncio.run(self.sync.compare(context)).new)
 
 
@@ -238,8 +236,9 @@ def test_a_recreated_topic_is_counted_and_logged_with_what_was_not_copied(
             if not row:
                 return {}, ()
             name = MirrorPartition("m", "t1", 0)
-            ends = {"source_end": row[0], "mirrored_end": row[1]}
-            partition = PartitionStatus(partition=name, state=State.MIRRORING, **ends)
+            partition = PartitionStatus(
+                partition=name, state=State.MIRRORING, source_end=row[0], mirrored_end=row[1]
+            )
             parts = (partition,)
             return {
                 0: Status(state_partition=0, lane="l", node="n", time_ms=1, partitions=parts)
@@ -252,8 +251,8 @@ def test_a_recreated_topic_is_counted_and_logged_with_what_was_not_copied(
             assert (changed.wanted, changed.source_deleted) == (Wanted.STOPPED, True)
 
     store = Store()
-    records = {key_of(record): record for record in (flow.mirror, topic)}
-    context = sync_context(flow, None, store, snapshot=Snapshot(records), topics=[topic], same=[])
+    snapshot = snapshot_of(flow.mirror, topic)
+    context = sync_context(flow, None, store, snapshot=snapshot, topics=[topic], same=[])
     with pytest.raises(Retriable):
         asyncio.run(run_sync(sync, context))
     assert counted == []
@@ -303,11 +302,9 @@ class Growing(Flow):
 
     def run(self) -> None:
         """Refresh."""
-        records = {key_of(record): record for record in (self.mirror, *self.topics)}
+        snapshot = snapshot_of(self.mirror, *self.topics)
         here = {one.destination_name: SimpleNamespace(partitions=range(9)) for one in self.topics}
-        context = sync_context(
-            self, None, self, snapshot=Snapshot(records), topics=self.topics, here=here
-        )
+        context = sync_context(self, None, self, snapshot=snapshot, topics=self.topics, here=here)
         assert asyncio.run(run_sync(self.sync, context)) == 0
 
 
@@ -406,9 +403,9 @@ def test_configurations_that_are_not_synced_are_not_even_read(
         raise LookupError
 
     monkeypatch.setattr(flow_topics, "known_configs", read)
-    records = {key_of(record): record for record in (flow.mirror, *flow.topics)}
+    snapshot = snapshot_of(flow.mirror, *flow.topics)
     context = sync_context(
-        flow, None, None, snapshot=Snapshot(records), topics=flow.topics, same=flow.topics
+        flow, None, None, snapshot=snapshot, topics=flow.topics, same=flow.topics
     )
     compared = FlowConfigs().compare(context)
     if asked:
@@ -467,10 +464,8 @@ def test_the_copy_of_a_recreated_topic_keeps_its_configurations(
     monkeypatch.setattr(flow_topics, "known_configs", known_configs)
     monkeypatch.setattr(configs, "known_topics", known_topics)
     monkeypatch.setattr(configs, "incremental_alter_configs", alter)
-    records = {key_of(record): record for record in (flow.mirror, topic)}
-    context = sync_context(
-        "source", "destination", None, snapshot=Snapshot(records), topics=[topic]
-    )
+    snapshot = snapshot_of(flow.mirror, topic)
+    context = sync_context("source", "destination", None, snapshot=snapshot, topics=[topic])
     assert asyncio.run(run_sync(FlowConfigs(), context)) == 0
     assert altered == (["a.t1"] if recreated == "neither" else [])
 
@@ -545,8 +540,8 @@ def test_a_topic_goes_on_unless_mirror_maker_has_copied_it_on(
     monkeypatch.setattr(flow_topics, "copied_to", copied_to)
     monkeypatch.setattr(FlowTakeover, "check_copied", check_copied)
     monkeypatch.setattr(flow_topics, "select_again", select_again)
-    records = {key_of(record): record for record in (flow.mirror, *flow.topics)}
-    context = sync_context(flow, None, flow, snapshot=Snapshot(records), topics=[])
+    snapshot = snapshot_of(flow.mirror, *flow.topics)
+    context = sync_context(flow, None, flow, snapshot=snapshot, topics=[])
     assert asyncio.run(run_sync(flow.sync, context)) == asked
     assert (again == []) == asked
     refused = False

@@ -365,7 +365,7 @@ def test_a_group_that_becomes_active_meanwhile_is_not_disturbed(world: World) ->
     world.source.commit("g", 90)
     world.check()
     world.source.commit("g", 20)
-    world.destination.meanwhile = (world.destination.members.add("g") for _ in range(1))
+    world.destination.meanwhile = map(world.destination.members.add, ["g"])
     assert world.check() == 0
     assert world.destination.offset("g") == 90
     world.destination.members.clear()
@@ -665,7 +665,7 @@ def test_a_refused_commit_does_not_count_as_copied(world: World) -> None:
     world.source.commit("g", 90)
     world.check()
     world.source.commit("g", 100)
-    world.destination.meanwhile = (world.destination.members.add("g") for _ in range(1))
+    world.destination.meanwhile = map(world.destination.members.add, ["g"])
     assert world.check() == 0, "refused: UNKNOWN_MEMBER_ID"
     assert world.destination.offset("g") == 90
     world.destination.commit("g", 100, epoch=-1)
@@ -678,7 +678,7 @@ def test_a_refused_commit_does_not_count_as_copied(world: World) -> None:
 
 
 @pytest.fixture
-def unread(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[int]]:
+def unread(world: World, monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """The readings of the destination, counted from 0, that fail."""
     fails: set[int] = set()
     asked = itertools.count()

@@ -14,7 +14,15 @@ from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, Resource
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Retriable
 from twinlog.kafka.requests import acls as acl_requests
-from twinlog.store.config_records import MadeAcl, MadeFor, Mirror, encode, encode_key, key_of
+from twinlog.store.config_records import (
+    ConfigRecord,
+    MadeAcl,
+    MadeFor,
+    Mirror,
+    encode,
+    encode_key,
+    key_of,
+)
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot, StoredRecord
 from twinlog.sync import read_only
@@ -72,8 +80,13 @@ def test_a_slow_mirror_does_not_delay_others(monkeypatch: pytest.MonkeyPatch) ->
 def test_denials_stay_for_an_unreadable_topic() -> None:
     """Whether its users may write to it is unknown. Other topics get no denials for it."""
     denial = Acl(
-        *(ResourceType.TOPIC, "made", PatternType.LITERAL),
-        *("User:app", "*", Operation.WRITE, Permission.DENY),
+        ResourceType.TOPIC,
+        "made",
+        PatternType.LITERAL,
+        "User:app",
+        "*",
+        Operation.WRITE,
+        Permission.DENY,
     )
     made = MadeAcl(mirror="m00", acl=denial, made_for=MadeFor.READ_ONLY)
     unreadable = [encode_key(("topic", "m00", topic)) for topic in ("made", "another")]
@@ -82,7 +95,7 @@ def test_denials_stay_for_an_unreadable_topic() -> None:
     loop = ReadOnly(
         *(cast(KafkaCluster, None), cast(MirrorStore, _Store())), _never, _count, none_refused
     )
-    assert asyncio.run(loop._guarded(snapshot, "m00")) == ({"made"}, False)
+    assert asyncio.run(loop._guarded(snapshot, "m00")) == (frozenset({"made"}), False)
 
 
 def _acl(principal: str, permission: Permission, topic: str = "t") -> Acl:
@@ -125,9 +138,8 @@ def test_a_denial_is_removed_only_if_no_broker_lists_its_need(
     destination = cast(KafkaCluster, SimpleNamespace(refresh=refresh))
     store = cast(MirrorStore, _Store())
     made = [MadeAcl(mirror="m00", acl=acl, made_for=MadeFor.READ_ONLY) for acl in (DENIED, OTHER)]
-    snapshot = Snapshot().after(
-        StoredRecord(0, at, *encode(one)) for at, one in enumerate([MIRRORS[0], *made])
-    )
+    records: list[ConfigRecord] = [MIRRORS[0], *made]
+    snapshot = Snapshot().after(StoredRecord(0, at, *encode(one)) for at, one in enumerate(records))
     loop = ReadOnly(destination, store, _never, _count, none_refused)
     found = asyncio.run(loop._compare(loop._context(snapshot, "m00"), {"t"}))
     assert found.remove == found.forget == removed | {OTHER}

@@ -87,14 +87,16 @@ def test_a_mirror_is_refreshed_when_a_refresh_has_come_to_its_end(
     monkeypatch.setattr(refresher, "_refresh", end)
 
     async def run() -> list[tuple[bool, str | None]]:
-        results = []
+        results: list[tuple[bool, str | None]] = []
         for assigned in (False, True, True, True, True):
             if assigned:
                 await refresher.on_assigned({0})
             if assigned and results[1:]:
                 await refresher._look_after("m", 0.0)
             refusal = refresher.refusal(["m"])
-            results.append((await refresher.has_refreshed(["m"]), refusal and refusal.message))
+            results.append(
+                (await refresher.has_refreshed(["m"]), None if refusal is None else refusal.message)
+            )
         return results
 
     assert asyncio.run(run()) == [

@@ -9,10 +9,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from sync_contexts import snapshot_of
 
 from twinlog.kafka.errors import Retriable, UserError
 from twinlog.lifecycle.flow_creation import stored_properties
-from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, key_of
+from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.store.snapshot import Snapshot
 from twinlog.sync import refresh
 from twinlog.sync.absent_acls import AbsentAcls
@@ -107,7 +108,7 @@ def refresher(
 ) -> tuple[Refresher, list[str]]:
     """Return a refresher of three topics, and the sources that it has connected to."""
     topics = [SAME, *(replace(SAME, topic=name) for name in ("recreated", "copied"))]
-    snapshot = Snapshot({key_of(one): one for one in (mirror, *topics)})
+    snapshot = snapshot_of(mirror, *topics)
     connected: list[str] = []
 
     async def read() -> Snapshot:
@@ -193,7 +194,7 @@ def test_all_is_due_for_a_mirror_without_topics(monkeypatch: pytest.MonkeyPatch)
     mirror = Mirror(name="m", source={}, source_cluster_id="s")
     cluster = Cluster()
     one, _ = refresher(monkeypatch, cluster, cluster, mirror)
-    snapshot = Snapshot({key_of(mirror): mirror})
+    snapshot = snapshot_of(mirror)
 
     async def read() -> Snapshot:
         return snapshot
@@ -220,7 +221,7 @@ def test_all_is_due_where_topics_have_changed(monkeypatch: pytest.MonkeyPatch) -
     records: list[MirrorTopic] = [first, *others]
 
     async def read() -> Snapshot:
-        return Snapshot({key_of(record): record for record in (mirror, *records)})
+        return snapshot_of(mirror, *records)
 
     store: Any = SimpleNamespace(snapshot=read)
     one._store = store

@@ -9,15 +9,15 @@ from uuid import UUID
 import librdkafka_tools
 import pytest
 from clients import client
-from sync_contexts import sync_context
+from sync_contexts import snapshot_of, sync_context
 
 from conftest import Pair
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal
+from twinlog.kafka.requests import topics as admin
 from twinlog.mirror.settings import PARTITIONS
-from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, key_of
+from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.store.mirrors import MirrorStore
-from twinlog.store.snapshot import Snapshot
 from twinlog.sync import topics as topic_sync
 from twinlog.sync.base import SyncContext, run_sync
 from twinlog.sync.topics import NewTopics, Room, TopicGrowth
@@ -49,10 +49,9 @@ def growing(
     def metadata(counts: dict[str, int]) -> dict[str, Any]:
         return {name: SimpleNamespace(partitions=range(count)) for name, count in counts.items()}
 
-    records = (mirror(100), *topics)
     return sync_context(
         *(store, store, store),
-        snapshot=Snapshot({key_of(record): record for record in records}),
+        snapshot=snapshot_of(mirror(100), *topics),
         topics=topics,
         there=metadata(source_counts),
         here=metadata(destination_counts),
@@ -94,7 +93,7 @@ def test_a_topic_recreated_meanwhile_does_not_grow(
     async def change(decide: Any) -> None:
         written.extend(decide(SimpleNamespace(topics=now)))
 
-    monkeypatch.setattr(topic_sync.admin, "create_partitions", create)
+    monkeypatch.setattr(admin, "create_partitions", create)
     store: Any = SimpleNamespace(change=change)
     context = growing(store, known, source_counts=dict.fromkeys("ab", 3), destination_counts={})
     assert asyncio.run(run_sync(TopicGrowth(), context)) == 0
@@ -121,7 +120,7 @@ def test_partitions_that_exist_are_used_only_if_they_were_checked(
     async def change(decide: Any) -> None:
         written.extend(decide(SimpleNamespace(topics=[topic("a", 2)])))
 
-    monkeypatch.setattr(topic_sync.admin, "create_partitions", create)
+    monkeypatch.setattr(admin, "create_partitions", create)
     monkeypatch.setattr(topic_sync, "_emptied", checked)
     store: Any = SimpleNamespace(change=change)
     context = growing(

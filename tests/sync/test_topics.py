@@ -10,9 +10,9 @@ from uuid import UUID
 import pytest
 
 from twinlog.kafka.client.metadata import Topic
+from twinlog.kafka.requests import topics as admin
 from twinlog.store.config_records import ConfigRecord, Mirror, MirrorTopic, Wanted, encode
 from twinlog.store.snapshot import Snapshot, StoredRecord
-from twinlog.sync import topics as topic_syncs
 from twinlog.sync.topics import DeletedTopics, not_mirrored
 
 MIRROR = Mirror(name="m", source={}, source_cluster_id="s", topic_patterns=("t.*",))
@@ -84,7 +84,7 @@ def test_a_takeover_restarts_the_check_for_deleted_topics(monkeypatch: pytest.Mo
     async def absent(_: object, topics: Collection[str]) -> Collection[str]:
         return topics
 
-    monkeypatch.setattr(topic_syncs.admin, "absent_everywhere", absent)
+    monkeypatch.setattr(admin, "absent_everywhere", absent)
     sync = DeletedTopics()
 
     def gone(mirror: str) -> bool:

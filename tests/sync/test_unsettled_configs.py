@@ -17,7 +17,7 @@ from twinlog.mirror.flow import flow_properties
 from twinlog.store.config_records import Mirror, MirrorTopic, key_of
 from twinlog.store.snapshot import Snapshot
 from twinlog.sync import configs, flow_topics
-from twinlog.sync.base import run_sync
+from twinlog.sync.base import Sync, run_sync
 from twinlog.sync.configs import ConfigSync
 from twinlog.sync.flow_topics import FlowConfigs
 from twinlog.sync.unsettled_configs import UNSETTLED_S, UnsettledConfigs, by_reason
@@ -32,7 +32,7 @@ class Clusters:
         self.source = DifferingBrokers(monkeypatch, {}, {})
         self.copy: Values = {}
         self.now = 0.0
-        self.syncs = {"exact": ConfigSync(), "flow": FlowConfigs()}
+        self.syncs: Mapping[str, Sync[Any]] = {"exact": ConfigSync(), "flow": FlowConfigs()}
         for sync in self.syncs.values():
             sync._unsettled = UnsettledConfigs(lambda: self.now)  # type: ignore[attr-defined]
         for module in (configs, flow_topics):

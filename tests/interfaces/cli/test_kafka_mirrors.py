@@ -19,7 +19,7 @@ from waiting import until
 
 from conftest import Pair
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.lifecycle import creation
+from twinlog.lifecycle import creation, destination_topics
 from twinlog.local.cluster import LocalCluster
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.placement import MirrorPartition, state_partition
@@ -545,7 +545,7 @@ def test_topics_created_by_an_add_that_failed_are_deleted(
         create_topic(commands.pair.source, f"{stem}-{suffix}")
     assert commands.create(name).status == 0
     assert commands.create(f"{name}.other").status == 0
-    prepare = creation.prepare
+    prepare = destination_topics.prepare
 
     async def overtaken(destination: KafkaCluster, *arguments: Any) -> dict[str, UUID]:
         monkeypatch.setattr(creation, "prepare", prepare)

@@ -155,6 +155,7 @@ def test_the_last_checkpoint_counts_and_a_tombstone_removes_it(
                 writer = TransactionalWriter(cluster, fresh_name("id"))
                 await writer.fence()
                 key, value = encode(checkpoint("g", "t", 99))
+                assert writer._id._producer is not None
                 await writer._prepare(writer._id._producer, [Entry(topic, 0, key, value)])
                 with pytest.raises(Retriable, match="a transaction that begins there"):
                     await mirror.remote_consumer_offsets("g", alias, timeout_s=5)

@@ -98,6 +98,7 @@ def test_records_of_all_partitions_are_followed(
                     if len(found) == 3:
                         await writer.fence()
                         await writer.write([Entry(topic, 1, b"k", b"second")])
+                        assert writer._id._producer is not None
                         await writer._prepare(
                             writer._id._producer, [Entry(topic, 2, b"k", b"lost")]
                         )
@@ -120,6 +121,7 @@ def test_an_end_that_is_not_reached_is_an_error(
             await make_topic(other, topic)
             writer = TransactionalWriter(other, fresh_name("id"))
             await writer.fence()
+            assert writer._id._producer is not None
             await writer._prepare(writer._id._producer, [Entry(topic, 0, b"k", b"open")])
             with pytest.raises(Retriable, match="a transaction that begins there"):
                 async for _ in read_topic(cluster, topic, from_beginning=True, idle_s=0.2):
