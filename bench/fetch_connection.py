@@ -102,7 +102,7 @@ def measure(way: str, server: str, size: int) -> dict[str, float]:
         return theirs(server, size)
     if way == "ours, 4096":
         whole = Receiver.get_buffer
-        Receiver.get_buffer = lambda self, hint: whole(self, hint)[:4096]  # type: ignore[method-assign,assignment]
+        Receiver.get_buffer = lambda self, hint: whole(self, hint)[:4096]  # type: ignore[assignment]
     return asyncio.run(ours(server, size, decoded=way != "ours, bytes"))
 
 
