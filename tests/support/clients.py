@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kafka.protocol.admin import CreateTopicsRequest, DescribeQuorumRequest
 from waiting import until_async
@@ -12,6 +12,7 @@ from twinlog.engines.ports import MarkerRequest, Markers, ProducerIdentity
 from twinlog.kafka.client.brokers import CONTROLLER
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import Address, ClusterConfig
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, check
 from twinlog.kafka.requests.topics import ConfigEntry, describe_configs, topic_resource
 from twinlog.kafka.types import TopicPartition
@@ -25,11 +26,25 @@ from twinlog.store.state_records import LastMirrored, PartitionState
 from twinlog.store.topic_writer import ALL, append
 
 
+PATIENCE_S: Final = 180.0
+"""How long a test's client tries again: a busy broker aborts an open transaction later than after
+default.api.timeout.ms, or elects a coordinator later."""
+
+
 def client(cluster: LocalCluster, name: str | None = None, **settings: Any) -> KafkaCluster:
     """Return a client that is not started yet."""
     hosts = (server.rpartition(":") for server in cluster.bootstrap_servers.split(","))
     servers = tuple(Address(host, int(port)) for host, _, port in hosts)
+    settings = {"api_timeout": PATIENCE_S, **settings}
     return KafkaCluster(ClusterConfig(bootstrap_servers=servers, **settings), name=name)
+
+
+def patient(servers: str) -> dict[str, str]:
+    """The properties of a client, or of a command's, that is as patient."""
+    return {
+        "bootstrap.servers": servers,
+        "default.api.timeout.ms": str(int(PATIENCE_S * 1000)),
+    }
 
 
 async def make_topic(
@@ -61,8 +76,17 @@ async def make_topic(
         ],
     )
     request = CreateTopicsRequest(topics=[item], timeout_ms=30_000, validate_only=False)
-    response = await cluster.call(request, node=CONTROLLER)
-    check(response.topics[0].error_code, f"create {name}", response.topics[0].error_message)
+    answers: list[Any] = []
+
+    async def created() -> bool:
+        (answer,) = (await cluster.call(request, node=CONTROLLER)).topics
+        answers.append(answer)
+        # An earlier try whose answer was late, or lost, may have created it.
+        is_late = len(answers) > 1 and answer.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+        check(0 if is_late else answer.error_code, f"create {name}", answer.error_message)
+        return True
+
+    await until_async(created, what=f"{name} to be created")
     wanted = [TopicPartition(name, index) for index in range(partitions)]
 
     async def led() -> bool:
