@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 
+from clients import PATIENCE_S
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -125,7 +126,7 @@ class KafkaBench:
 def config_of(local: LocalCluster) -> ClusterConfig:
     """Return a client configuration for the cluster."""
     addresses = tuple(Address("127.0.0.1", broker.port) for broker in local.brokers)
-    return ClusterConfig(bootstrap_servers=addresses)
+    return ClusterConfig(bootstrap_servers=addresses, api_timeout=PATIENCE_S)
 
 
 def run_on_kafka(local: LocalCluster, behaviour: Callable[["KafkaBench"], Awaitable[None]]) -> None:

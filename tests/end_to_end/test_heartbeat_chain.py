@@ -15,12 +15,12 @@ from pathlib import Path
 
 import librdkafka_tools
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
 from mirror_maker_java import mirror_maker_java
 from mirror_maker_process import mirror_maker
 from remote_topics import values
 from several_clusters import several_clusters
 from waiting import until
+from whole_logs import read_whole_log
 
 from twinlog.interfaces.client.remote_cluster_utils import RemoteClusterUtils
 from twinlog.local.cluster import LocalCluster
@@ -66,29 +66,12 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Loc
 
 def heartbeats(servers: str, topic: str) -> list[Heartbeat]:
     """The heartbeats of a topic."""
-    found: list[Heartbeat] = []
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": "heartbeats-of-a-chain",
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-        }
-    )
-    try:
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        while True:
-            message = consumer.poll(20)
-            assert message is not None, f"no answer for {topic}"
-            error = message.error()
-            if error is not None:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                return found
-            heartbeat = decode_heartbeat(message.key(), message.value())
-            assert heartbeat is not None
-            found.append(heartbeat)
-    finally:
-        consumer.close()
+    found = []
+    for message in (read_whole_log(servers, topic, [0]) or {0: []})[0]:
+        heartbeat = decode_heartbeat(message.key(), message.value())
+        assert heartbeat is not None
+        found.append(heartbeat)
+    return found
 
 
 def test_the_end_of_a_chain_sees_the_heartbeats_of_its_beginning(

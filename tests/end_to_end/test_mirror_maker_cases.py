@@ -22,11 +22,11 @@ from pathlib import Path
 
 import librdkafka_tools
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
 from flow_ordeal import difference, records_of
 from mirror_maker_course import CONDITIONS, PAUSE, SECONDS, Outcomes, Two, run_course
 from remote_topics import places
 from waiting import until
+from whole_logs import read_whole_log
 
 from twinlog.interfaces.client.remote_cluster_utils import RemoteClusterUtils
 from twinlog.kafka.types import TopicPartition as KafkaPartition
@@ -65,29 +65,9 @@ def await_checkpoint(two: Two, group: str, topic: str, record: int) -> None:
 
 
 def synced_topics(cluster: LocalCluster, topic: str) -> set[str]:
-    """Return the topics of which a topic of offset syncs has positions."""
-    settings = {
-        "bootstrap.servers": cluster.bootstrap_servers,
-        "group.id": "syncs",
-        "enable.partition.eof": True,
-        "enable.auto.commit": False,
-    }
-    found = set()
-    consumer = Consumer(settings)
-    try:
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        while True:
-            message = consumer.poll(20)
-            assert message is not None
-            error = message.error()
-            if error is None:
-                found.add(decode_offset_sync_key(message.key()).topic)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                return found
-            else:
-                return set()  # it does not exist yet
-    finally:
-        consumer.close()
+    """Return the topics of which a topic of offset syncs has positions; none: it does not exist."""
+    found = read_whole_log(cluster.bootstrap_servers, topic, [0]) or {0: []}
+    return {decode_offset_sync_key(message.key()).topic for message in found[0]}
 
 
 # ---- the cases -----------------------------------------------------------------------------------

@@ -25,7 +25,6 @@ from twinlog.store.mirrors import MirrorStore
 from twinlog.store.state_records import LastMirrored, PartitionState
 from twinlog.store.topic_writer import ALL, append
 
-
 PATIENCE_S: Final = 180.0
 """How long a test's client tries again: a busy broker aborts an open transaction later than after
 default.api.timeout.ms, or elects a coordinator later."""

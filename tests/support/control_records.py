@@ -7,7 +7,7 @@ cleaner removes any.
 from itertools import pairwise
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from waiting import until
 
 from twinlog.mirror.placement import MirrorPartition
@@ -95,8 +95,10 @@ def _records(servers: str, topic: str) -> list[StoredRecord]:
             for message in client.consume(1000, 1.0):
                 index, offset = message.partition(), message.offset()
                 assert index is not None
-                if message.error() is not None:
-                    left.discard(index)  # the end of the partition
+                if (error := message.error()) is not None:
+                    if error.code() != KafkaError._PARTITION_EOF:
+                        raise KafkaException(error)
+                    left.discard(index)
                 else:
                     assert offset is not None
                     found.append(StoredRecord(index, offset, message.key(), message.value()))

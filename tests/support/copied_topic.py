@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping
 
 import librdkafka_tools
-from clients import client, make_topic
+from clients import client, make_topic, patient
 from readiness_check import find_readiness
 from stored_flows import store_flow
 from waiting import until
@@ -92,15 +92,14 @@ class CopiedTopic:
         """As the command does; None: of all mirrors."""
 
         async def run() -> Verification:
-            async with MirrorAdmin({"bootstrap.servers": self.target}) as admin:
+            async with MirrorAdmin(patient(self.target)) as admin:
                 return await admin.verify(self.flow if flow == "" else flow, patience_s=60.0)
 
         return asyncio.run(run())
 
     def readiness(self) -> Readiness:
         """As the command does."""
-        properties = {"bootstrap.servers": self.target}
-        return asyncio.run(find_readiness(properties, self.flow, ".*"))
+        return asyncio.run(find_readiness(patient(self.target), self.flow, ".*"))
 
     def await_copied(self, count: int) -> Verification:
         """Wait until so many records are copied, and recorded in the map; return the result."""

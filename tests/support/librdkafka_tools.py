@@ -17,10 +17,13 @@ from confluent_kafka.admin import (
 from waiting import until
 
 from twinlog.local import commands
+from twinlog.local.check import ConsumerView
 from twinlog.local.commands import Done
 from twinlog.local.stage import Stage
 
-SECONDS = 120.0
+SECONDS = 180.0
+_PATIENT = {"request_timeout": SECONDS, "operation_timeout": SECONDS}
+"""Of changes: default 60 s, and a busy broker is only slow."""
 T = TypeVar("T")
 _NO_COORDINATOR = {
     KafkaError._TIMED_OUT,
@@ -42,13 +45,13 @@ def make_topic(
 ) -> None:
     client = admin(servers)
     new = NewTopic(name, num_partitions=partitions, config=dict(config or {}))
-    client.create_topics([new])[name].result(SECONDS)
+    client.create_topics([new], **_PATIENT)[name].result(SECONDS)
     _await_partitions(client, name, partitions)
 
 
 def grow_topic(servers: str, name: str, partitions: int) -> None:
     client = admin(servers)
-    client.create_partitions([NewPartitions(name, partitions)])[name].result(SECONDS)
+    client.create_partitions([NewPartitions(name, partitions)], **_PATIENT)[name].result(SECONDS)
     _await_partitions(client, name, partitions)
 
 
@@ -64,14 +67,15 @@ def _await_partitions(client: AdminClient, name: str, partitions: int) -> None:
 
 def delete_topic(servers: str, name: str) -> None:
     client = admin(servers)
-    client.delete_topics([name])[name].result(SECONDS)
+    client.delete_topics([name], **_PATIENT)[name].result(SECONDS)
     until(lambda: name not in client.list_topics(timeout=SECONDS).topics, what=f"no {name}")
 
 
 def configs(servers: str, topic: str) -> dict[str, str]:
     resource = ConfigResource(ResourceType.TOPIC, topic)
     client = admin(servers)
-    found = client.describe_configs([resource])[resource].result(SECONDS)
+    asked = client.describe_configs([resource], request_timeout=SECONDS)
+    found = asked[resource].result(SECONDS)
     return {name: entry.value for name, entry in found.items()}
 
 
@@ -146,7 +150,12 @@ def commit(servers: str, group: str, topic: str, offsets: dict[int, int]) -> Non
     """Commit offsets without being a member of the group."""
     places = [TopicPartition(topic, index, offset) for index, offset in offsets.items()]
     with consumer(servers, group) as client:
-        _of_coordinator(lambda: client.commit(offsets=places, asynchronous=False))
+        commit_as(client, places)
+
+
+def commit_as(client: Consumer, places: list[TopicPartition]) -> None:
+    """Commit offsets with a client, once its group has a coordinator."""
+    _of_coordinator(lambda: client.commit(offsets=places, asynchronous=False))
 
 
 def committed(servers: str, group: str, topic: str) -> dict[int, int]:
@@ -248,7 +257,10 @@ def transactions(where: str, topic: str, count: int) -> None:
 
 
 def transaction(where: str, topic: str, name: str, *, commit: bool) -> None:
-    """Write ten records in one transaction."""
+    """Write ten records in one transaction, and wait for its marker.
+
+    It is written after the answer to the commit; until then readers do not see the records.
+    """
     producer = Producer({"bootstrap.servers": where, "transactional.id": f"{topic}-{name}"})
     producer.init_transactions(SECONDS)
     producer.begin_transaction()
@@ -259,3 +271,5 @@ def transaction(where: str, topic: str, name: str, *, commit: bool) -> None:
         producer.commit_transaction(SECONDS)
     else:
         producer.abort_transaction(SECONDS)
+    view, place = ConsumerView(where), [(topic, 0)]
+    until(lambda: view.stable(place) == view.ends(place), what=f"the marker of {name} in {topic}")

@@ -3,9 +3,12 @@
 import random
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
+
+_STEP_S: Final = 60.0
+_TRIES: Final = 5
 
 
 class NumberProducer:
@@ -48,11 +51,10 @@ class NumberProducer:
             for each in numbers:
                 partition = each % self._partitions
                 producer.produce(self._topic, partition=partition, **self._record(each))
-            if rng.random() < 0.2:
-                producer.abort_transaction(120)
-            else:
-                producer.commit_transaction(120)
+            if rng.random() >= 0.2 and _completed(producer.commit_transaction):
                 self._committed += numbers
+            else:
+                _completed(producer.abort_transaction)
             number = numbers.stop
             self._stop.wait(0.01)
 
@@ -61,3 +63,22 @@ class NumberProducer:
         self._stop.set()
         self._thread.join()
         return self._committed
+
+
+def _completed(step: Callable[[float], None]) -> bool:
+    """Take a step to its end, as often as librdkafka says; False: the transaction is to be aborted.
+
+    A busy broker may answer after the step's time, or have aborted the transaction for its own.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            step(_STEP_S)
+        except KafkaException as error:
+            if error.args[0].txn_requires_abort():
+                return False
+            if not error.args[0].retriable():
+                raise
+        else:
+            return True
+    step(_STEP_S)
+    return True

@@ -3,45 +3,15 @@
 A flow's fences are control records in these logs, so ends and offsets alone do not count records.
 """
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from whole_logs import read_whole_log
 
 from twinlog.local.cluster import LocalCluster
 
 
-def raw_records(
-    cluster: LocalCluster, topic: str, partition: int = 0
-) -> list[tuple[int, bytes | None]]:
-    """Offset and value of each committed record; none while a leader is elected."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": cluster.bootstrap_servers,
-            "group.id": "remote-topics",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-            "log_level": 2,
-        }
-    )
-    found: list[tuple[int, bytes | None]] = []
-    try:
-        consumer.assign([TopicPartition(topic, partition, 0)])
-        while True:
-            message = consumer.poll(60)
-            if message is None:
-                return []
-            error = message.error()
-            if error is None:
-                offset, value = message.offset(), message.value()
-                assert offset is not None
-                found.append((offset, value))
-            elif error.code() == KafkaError._PARTITION_EOF:
-                return found
-            else:
-                return []
-    except KafkaException:
-        return []
-    finally:
-        consumer.close()
+def raw_records(cluster: LocalCluster, topic: str, partition: int = 0) -> list[tuple[int, bytes]]:
+    """Offset and value of each committed record; none while the topic does not exist."""
+    found = read_whole_log(cluster.bootstrap_servers, topic, [partition]) or {partition: []}
+    return [(message.offset(), message.value()) for message in found[partition]]
 
 
 def records(cluster: LocalCluster, topic: str, partition: int = 0) -> list[tuple[int, str]]:

@@ -9,11 +9,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 
 from clients import client
-from confluent_kafka import Consumer, TopicPartition
 from lane_processes import Lanes
 from number_producer import NumberProducer
 from stored_flows import store_flow
 from waiting import until
+from whole_logs import read_whole_log
 
 from conftest import Pair
 from twinlog.engines.transactional.positions import position_group
@@ -58,52 +58,14 @@ def numbers_written_to(servers: str, topic: str) -> NumberProducer:
     return NumberProducer(servers, topic, PARTITIONS, record, {"compression.type": "lz4"})
 
 
-_TRIES = 3
-"""Of readers of a topic, each with a new client."""
-
-
 def consumed(
     servers: str, topic: str, partitions: int = PARTITIONS
 ) -> dict[int, list[tuple[bytes | None, object]]]:
     """Value and headers of all committed records of a topic, by partition."""
-    for _ in range(_TRIES):
-        found = _consumed(servers, topic, partitions)
-        if found is not None:
-            return found
-    raise AssertionError(f"{topic} has not been read to its end in {_TRIES} tries")
-
-
-def _consumed(
-    servers: str, topic: str, partitions: int
-) -> dict[int, list[tuple[bytes | None, object]]] | None:
-    """See `consumed`; None: no answer for a minute, as without a leader, or another error."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": secrets.token_hex(4),
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-            # Tests cut the end of `__consumer_offsets`, where commits of readers would be.
-            "enable.auto.commit": False,
-        }
-    )
-    found: defaultdict[int, list[tuple[bytes | None, object]]] = defaultdict(list)
-    try:
-        if topic not in consumer.list_topics(timeout=120).topics:
-            return found
-        consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
-        ended: set[int] = set()
-        while len(ended) < partitions:
-            message = consumer.poll(60)
-            if message is None or (index := message.partition()) is None:
-                return None
-            if message.error() is not None:
-                ended.add(index)
-            else:
-                found[index].append((message.value(), message.headers()))
-    finally:
-        consumer.close()
+    found = defaultdict[int, list[tuple[bytes, object]]](list)
+    for index, messages in (read_whole_log(servers, topic, range(partitions)) or {}).items():
+        if messages:
+            found[index] = [(one.value(), one.headers()) for one in messages]
     return found
 
 

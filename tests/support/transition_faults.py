@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import librdkafka_tools
 from chaos_harness import Ordeal
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from waiting import until
 
 from twinlog.local.check import ConsumerView
@@ -229,8 +229,10 @@ def _records(servers: str, topic: str, partition: int) -> list[tuple[Any, ...]]:
 
         def read_on() -> bool:
             for one in client.consume(1000, 1.0):
-                if one.error() is not None:
-                    return True  # the end of the partition
+                if (error := one.error()) is not None:
+                    if error.code() != KafkaError._PARTITION_EOF:
+                        raise KafkaException(error)
+                    return True
                 found.append((one.offset(), one.key(), one.value(), one.headers(), one.timestamp()))
             return False
 

@@ -1,7 +1,6 @@
 """Waiting for a condition with a deadline: the only way in which a test waits.
 
-A condition that a busy broker does not answer is not known yet: it is asked again, as a user is told
-to try again.
+What a busy broker does not answer is not known yet: it is asked again, as users are told to do.
 """
 
 import asyncio

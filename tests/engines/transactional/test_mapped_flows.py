@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
-from clients import client
-from confluent_kafka import Consumer, Producer, TopicPartition
+from clients import client, patient
+from confluent_kafka import Producer
 from lane_processes import Lanes, lanes
 from transformed_flows import (
     PARTITIONS,
@@ -22,6 +22,7 @@ from transformed_flows import (
     positions,
 )
 from waiting import until
+from whole_logs import read_whole_log
 
 from conftest import Pair
 from twinlog import MirrorAdmin
@@ -33,9 +34,9 @@ from twinlog.store.offset_log import OFFSETS_TOPIC, read_offsets
 from twinlog.store.offset_records import DroppedPart, encode
 from twinlog.store.topic_writer import ALL, Entry, append
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
-SECONDS = 90.0
+SECONDS = 180.0
 PACKAGE = "org.apache.kafka.connect.transforms."
 MAP = {"twinlog.offset.map": "true"}
 DROPPING = {
@@ -57,29 +58,8 @@ IN_TRANSACTIONS = {"transaction.producer": "true", **MAP}
 
 def placed(servers: str, topic: str, partition: int) -> list[tuple[int, bytes]]:
     """Return offset and value of each committed record of a partition."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": secrets.token_hex(4),
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-        }
-    )
-    found: list[tuple[int, bytes]] = []
-    try:
-        consumer.assign([TopicPartition(topic, partition, 0)])
-        while True:
-            message = consumer.poll(30)
-            assert message is not None
-            if message.error() is not None:
-                return found
-            offset, value = message.offset(), message.value()
-            assert offset is not None
-            assert value is not None
-            found.append((offset, value))
-    finally:
-        consumer.close()
+    found = read_whole_log(servers, topic, [partition]) or {partition: []}
+    return [(one.offset(), one.value()) for one in found[partition]]
 
 
 def number_of(value: bytes) -> int:
@@ -97,8 +77,7 @@ def translated(
     """Translate offsets as `twinlog flows translate` does."""
 
     async def ask() -> Sequence[TranslatedOffset]:
-        servers = {"bootstrap.servers": pair.destination.bootstrap_servers}
-        async with MirrorAdmin(servers) as admin:
+        async with MirrorAdmin(patient(pair.destination.bootstrap_servers)) as admin:
             answer = await admin.flows.translate_offsets(flow, *place, offsets, direction)
         return answer.offsets
 
@@ -179,7 +158,7 @@ def test_each_offset_is_translated_though_lanes_are_killed(pair: Pair, tmp_path:
 def write_numbers(servers: str, topic: str, numbers: Sequence[int]) -> None:
     """Write numbers, a transaction for each 10, with another one between them that is aborted."""
     producer = Producer({"bootstrap.servers": servers, "transactional.id": secrets.token_hex(4)})
-    producer.init_transactions(30)
+    producer.init_transactions(120)
     for first in range(0, len(numbers), 10):
         for aborted in (True, False):
             producer.begin_transaction()
@@ -187,10 +166,10 @@ def write_numbers(servers: str, topic: str, numbers: Sequence[int]) -> None:
                 value = json.dumps({"number": -1 if aborted else number})
                 producer.produce(topic, value, partition=number % PARTITIONS)
             if aborted:
-                assert producer.flush(30) == 0
-                producer.abort_transaction(30)
+                assert producer.flush(120) == 0
+                producer.abort_transaction(120)
             else:
-                producer.commit_transaction(30)
+                producer.commit_transaction(120)
 
 
 def await_count(pair: Pair, topic: str, wanted: int) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 from clients import client
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from lane_processes import lanes
 from librdkafka_tools import delete_topic
 from number_producer import NumberProducer
 from stored_flows import states, store_flow
 from waiting import until
+from whole_logs import read_whole_log
 
 from conftest import Pair
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -38,34 +39,12 @@ async def made(pair: Pair, mirror: str, topic: str, remote: str) -> None:
 
 def consumed(servers: str, topic: str, isolation: str) -> dict[tuple[int, int], int]:
     """All numbers of a topic, by partition and offset."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": secrets.token_hex(4),
-            "isolation.level": isolation,
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-        }
-    )
-    found: dict[tuple[int, int], int] = {}
-    try:
-        consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
-        ended: set[int | None] = set()
-        while len(ended) < PARTITIONS:
-            message = consumer.poll(120)
-            assert message is not None
-            index, offset, value = message.partition(), message.offset(), message.value()
-            if message.error() is not None:
-                ended.add(index)
-            else:
-                assert index is not None
-                assert offset is not None
-                assert value is not None
-                found[index, offset] = int(value)
-    finally:
-        consumer.close()
-    return found
+    found = read_whole_log(servers, topic, range(PARTITIONS), isolation) or {}
+    return {
+        (index, one.offset()): int(one.value())
+        for index, messages in found.items()
+        for one in messages
+    }
 
 
 async def maps(destination: KafkaCluster, mirror: str, topic: str) -> dict[tuple[int, int], int]:

@@ -1,18 +1,16 @@
 """A flow whose target loses copies, and gets records of others in their place: one broker."""
 
 import asyncio
-import secrets
 from pathlib import Path
 
 import pytest
 from clients import client
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as Position
 from lane_processes import lanes
 from lost_logs import SECONDS, copied, failed, lose, write
 from stored_flows import losses
 from transformed_flows import new_flow
 from waiting import until
+from whole_logs import read_whole_log
 
 from conftest import Pair
 from twinlog.kafka.types import TopicPartition
@@ -57,29 +55,10 @@ def test_records_in_place_of_lost_copies_are_not_named_as_copies(
 
 def offsets_of(pair: Pair, remote: str) -> dict[bytes, int]:
     """Where each value is in a remote partition."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": pair.destination.bootstrap_servers,
-            "group.id": secrets.token_hex(4),
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-        }
-    )
-    consumer.assign([Position(remote, 0, 0)])
-    found: dict[bytes, int] = {}
-    try:
-        while True:
-            message = consumer.poll(120)
-            assert message is not None
-            if message.error() is not None:
-                return found
-            value, offset = message.value(), message.offset()
-            assert value is not None
-            assert offset is not None
-            assert value not in found, "it is there twice"
-            found[value] = offset
-    finally:
-        consumer.close()
+    messages = (read_whole_log(pair.destination.bootstrap_servers, remote, [0]) or {0: []})[0]
+    found = {one.value(): one.offset() for one in messages}
+    assert len(found) == len(messages), "one is there twice"
+    return found
 
 
 def translated(

@@ -1,0 +1,71 @@
+"""Whole partitions, as librdkafka reads them."""
+
+import secrets
+import time
+from collections.abc import Collection
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+_TRIES: Final = 3
+"""Of readers, each with a new client: one may keep a leader that is none any more."""
+_QUIET_S: Final = 60.0
+"""A partition that says nothing for so long, not even its end, is read anew."""
+_METADATA_S: Final = 120.0
+_PAUSE_S: Final = 1.0
+
+
+def read_whole_log(
+    servers: str, topic: str, partitions: Collection[int], isolation: str = "read_committed"
+) -> dict[int, list[Message]] | None:
+    """All records of partitions up to their ends; None: there is no such topic.
+
+    An answer that is cut off by an error, or by silence, is no answer.
+
+    Raises:
+        TimeoutError: there was none in several tries.
+    """
+    last: object = None
+    for _ in range(_TRIES):
+        consumer = Consumer(
+            {
+                "bootstrap.servers": servers,
+                "group.id": secrets.token_hex(4),
+                "isolation.level": isolation,
+                "auto.offset.reset": "earliest",
+                "enable.partition.eof": True,
+                # Tests cut the end of `__consumer_offsets`, where commits of readers would be.
+                "enable.auto.commit": False,
+                "log_level": 2,
+            }
+        )
+        try:
+            if topic not in consumer.list_topics(timeout=_METADATA_S).topics:
+                return None
+            return _read(consumer, topic, partitions)
+        except (KafkaException, TimeoutError) as error:
+            last = error
+        finally:
+            consumer.close()
+        time.sleep(_PAUSE_S)
+    raise TimeoutError(f"{topic} has not been read to its end in {_TRIES} tries: {last!r}")
+
+
+def _read(consumer: Consumer, topic: str, partitions: Collection[int]) -> dict[int, list[Message]]:
+    found: dict[int, list[Message]] = {index: [] for index in partitions}
+    consumer.assign([TopicPartition(topic, index, 0) for index in partitions])
+    ended: set[int] = set()
+    while ended < found.keys():
+        message = consumer.poll(_QUIET_S)
+        if message is None:
+            left = sorted(found.keys() - ended)
+            raise TimeoutError(f"nothing was heard of partitions {left} for {_QUIET_S:g} s")
+        index, error = message.partition(), message.error()
+        assert index is not None
+        if error is None:
+            found[index].append(message)
+        elif error.code() == KafkaError._PARTITION_EOF:
+            ended.add(index)
+        else:
+            raise KafkaException(error)
+    return found
