@@ -16,6 +16,7 @@ from twinlog.engines.ports import (
     LogEnd,
     SourcePort,
 )
+from twinlog.kafka.errors import Retriable
 from twinlog.kafka.log.batch import CONTROL, Header, batches, new_header, patched_header
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import RawRecord, build, encode_tail
@@ -98,13 +99,22 @@ def behaviour(function: Behaviour) -> Callable[[BenchRunner], None]:
 async def until(
     condition: Callable[[], Awaitable[T]], what: str, seconds: float = WAIT_SECONDS
 ) -> T:
-    """Poll until the answer is true; the deadline uses the loop's own clock, real or virtual."""
+    """Poll until the answer is true; the deadline uses the loop's own clock, real or virtual.
+
+    What a user would try again is tried again.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
-    while not (result := await condition()):
-        assert loop.time() < deadline, f"{what}: not within {seconds:g} s (last: {result!r})"
+    while True:
+        last: object
+        try:
+            if result := await condition():
+                return result
+            last = result
+        except Retriable as error:
+            last = error
+        assert loop.time() < deadline, f"{what}: not within {seconds:g} s (last: {last!r})"
         await asyncio.sleep(POLL_SECONDS)
-    return result
 
 
 def batch(

@@ -144,7 +144,7 @@ def test_a_denied_topic_does_not_delay_the_failover_of_other_topics(node: Place)
     assert node.stage.nodes["node"].log.read_text().count(f"{denied}-0 stays STOPPING") == 1
     node.allow(denial)
     for partition in (0, 1):
-        row = librdkafka_tools.await_state(node.stage, denied, partition, "STOPPED", 60)
+        row = librdkafka_tools.await_state(node.stage, denied, partition, "STOPPED")
         assert (row["last_mirrored_end"], row["reason"]) == (100, None)
     assert set(ends(node, denied)) <= {101, 102}, "one marker or two fence each partition"
     librdkafka_tools.until_written(denied, node.destination.as_alice())

@@ -126,7 +126,7 @@ def test_a_recreated_source_topic_is_failed(world: Stage, fresh_name: Callable[[
         row = librdkafka_tools.described(world, name)[0]
         return row["state"] == "FAILED" and "deleted and recreated" in (row["reason"] or "")
 
-    until(told, 90, "FAILED, and why")
+    until(told, what="FAILED, and why")
     assert ConsumerView(world.destination.bootstrap_servers).ends([(name, 0)])[name, 0] == 20
 
 
@@ -143,7 +143,7 @@ def test_a_foreign_write_fails_only_its_partition(world: Stage, topic: str) -> N
     librdkafka_tools.write(
         servers, topic, [*librdkafka_tools.simple(30, 0), *librdkafka_tools.simple(30, 1)]
     )
-    row = librdkafka_tools.await_state(world, topic, 0, "FAILED", 90)
+    row = librdkafka_tools.await_state(world, topic, 0, "FAILED")
     assert "destination" in row["reason"], row["reason"]
     ends = ConsumerView(world.destination.bootstrap_servers)
     until(lambda: ends.ends([(topic, 1)])[topic, 1] == 60, what="the other partition's end")

@@ -43,8 +43,10 @@ UNKNOWN = 3
 
 
 def flows(stage: Stage, action: str, *arguments: str) -> Done:
-    """Run `twinlog flows` on the target."""
+    """Run `twinlog flows` on the target; `delete` waits for longer than by default."""
     servers = stage.destination.bootstrap_servers
+    if action == "delete" and "--wait-seconds" not in arguments:
+        arguments = (*arguments, "--wait-seconds", f"{SECONDS:g}")
     return librdkafka_tools.twinlog("flows", action, "--bootstrap-server", servers, *arguments)
 
 

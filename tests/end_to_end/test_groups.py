@@ -133,7 +133,8 @@ def test_an_offset_beyond_the_mirrored_records_is_copied_later(world: Stage, top
     )
     world.mirrors("--resume", "--topic", topic, "--mirror", MIRROR)
     until(
-        lambda: librdkafka_tools.committed(destination, group, topic) == {0: 110, 1: 20}, 60, "both"
+        lambda: librdkafka_tools.committed(destination, group, topic) == {0: 110, 1: 20},
+        what="both",
     )
 
 
@@ -164,7 +165,7 @@ def record_at(servers: str, topic: str, partition: int, offset: int) -> tuple[ob
     with librdkafka_tools.consumer(servers, f"{topic}-looks") as client:
         client.assign([TopicPartition(topic, partition, offset)])
         message = until(
-            lambda: client.poll(1.0), 30, f"a record of {topic}-{partition} at {offset}"
+            lambda: client.poll(1.0), what=f"a record of {topic}-{partition} at {offset}"
         )
         assert message.error() is None, message.error()
         return (

@@ -237,7 +237,7 @@ def test_failover_with_a_dead_source(doomed: Stage, topic: str) -> None:
     assert set(fenced) <= {101, 102}, "one marker or two fence each partition"
     written = {(kept, 0): 100, (kept, 1): 130}
     left_of_it = ConsumerView(doomed.destination.bootstrap_servers).read(
-        dict.fromkeys(written, (0, 101)), time.monotonic() + 60
+        dict.fromkeys(written, (0, 101)), time.monotonic() + 180
     )
     lost = sum(written.values()) - sum(map(len, left_of_it.values()))
     assert lost == said["lag"], "what readiness has said"
@@ -329,7 +329,7 @@ class Stale:
         for topic in self.topics:
             librdkafka_tools.write(self.source, topic, [(0, "k1", None, None)])
         for topic in self.topics:
-            until(lambda topic=topic: self._cleaned(topic), 150, "the cleaner")
+            until(lambda topic=topic: self._cleaned(topic), 300, "the cleaner")
         until(lambda: time.monotonic() - began > BEHIND_S, what="a mirror that is behind")
         self._command("--resume", "MIRRORING")
         self.stage.await_no_lag(self.topics)

@@ -67,7 +67,7 @@ def running(stage: Stage, folder: Path, *options: str) -> Iterator[subprocess.Po
             assert process.wait(180) == 0
         finally:
             process.kill()
-            process.wait(30)
+            process.wait(120)
 
 
 @contextmanager

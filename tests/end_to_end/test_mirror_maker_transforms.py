@@ -87,7 +87,7 @@ class Running:
         """End everything by SIGKILL: the command, the node, the JVM, the lanes."""
         found = [identity_of(one.pid) for one in process_tree.below(self.process.pid)]
         self.process.kill()
-        self.process.wait(30)
+        self.process.wait(120)
         for one in found:
             if one is not None:
                 one.signal(signal.SIGKILL)

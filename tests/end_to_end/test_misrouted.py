@@ -31,7 +31,7 @@ def test_a_mirror_writes_nothing_to_the_cluster_that_has_got_an_address(tmp_path
             stage.create_mirror(MIRROR)
             stage.add(TOPIC)
             stage.start_node("node", "--lanes", "2")
-            librdkafka_tools.await_all_mirroring(stage, 120)
+            librdkafka_tools.await_all_mirroring(stage, 300)
             for _ in range(6):
                 proxies.lead_to(other, name)
                 time.sleep(2)

@@ -25,9 +25,9 @@ from twinlog.kafka.errors import UserError
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.stage import Stage
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
-SECONDS = 90.0
+SECONDS = 240.0
 START_SECONDS = 240.0
 """Until a node's lanes copy, on a busy machine."""
 GROUPS = 12

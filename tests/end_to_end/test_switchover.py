@@ -117,14 +117,6 @@ def read(client: Consumer, count: int) -> list[Place]:
     return found
 
 
-def committed(servers: str, group: str, topic: str) -> dict[int, int]:
-    with consumer(servers, group) as client:
-        found = client.committed(
-            [TopicPartition(topic, index) for index in PARTITIONS], timeout=120
-        )
-    return {part.partition: part.offset for part in found if part.offset >= 0}
-
-
 def switching(stage: Stage, topic: str, *more: str) -> Switching:
     """Start a switchover of one topic, with producers declared stopped."""
     servers = ("--bootstrap-server", stage.destination.bootstrap_servers)
@@ -189,14 +181,14 @@ def test_a_planned_switchover_loses_and_duplicates_nothing(world: Stage, topic: 
     ends = source_view.ends(places)
     fences = {destination_view.ends([one])[one] - end for one, end in ends.items()}
     assert fences <= {1, 2}, "and one marker or two that fence each partition"
-    group_offsets = committed(source, group, topic)
+    group_offsets = librdkafka_tools.committed(source, group, topic)
     assert sum(group_offsets.values()) >= 60
-    assert committed(destination, group, topic) == group_offsets
-    behind = committed(source, f"{topic}-whole", topic)
+    assert librdkafka_tools.committed(destination, group, topic) == group_offsets
+    behind = librdkafka_tools.committed(source, f"{topic}-whole", topic)
     assert any(behind[index] < ends[topic, index] for index in PARTITIONS), "but for a marker"
-    assert committed(destination, f"{topic}-whole", topic) == behind
+    assert librdkafka_tools.committed(destination, f"{topic}-whole", topic) == behind
 
-    seen = source_view.read({one: (0, end) for one, end in ends.items()}, time.monotonic() + 60)
+    seen = source_view.read({one: (0, end) for one, end in ends.items()}, time.monotonic() + 180)
     whole = sorted((index, one.offset) for (_, index), some in seen.items() for one in some)
     assert len(whole) == written
     with consumer(destination, group, topic) as reader:
@@ -242,9 +234,9 @@ def test_groups_that_may_still_commit_first_offsets_are_waited_for(
         live["classic"].commit(asynchronous=False)
         switch.until_step("GROUPS", f"{early}{topic}-consumer ({topic}-0, {topic}-1)")
     assert switch.end() == 0, switch.said
-    assert committed(destination, pending, topic) == {0: 3}
-    assert committed(destination, f"{topic}-classic", topic) == {0: 5, 1: 5}
-    assert committed(destination, f"{topic}-consumer", topic) == {}
+    assert librdkafka_tools.committed(destination, pending, topic) == {0: 3}
+    assert librdkafka_tools.committed(destination, f"{topic}-classic", topic) == {0: 5, 1: 5}
+    assert librdkafka_tools.committed(destination, f"{topic}-consumer", topic) == {}
 
 
 def test_a_switchover_aborts_while_producers_write(world: Stage, topic: str) -> None:

@@ -287,7 +287,7 @@ def await_compacted(servers: str, one: tuple[str, int], end: int, count: int) ->
     """Wait until `count` records are left below an offset."""
     log = ConsumerView(servers)
     until(
-        lambda: len(log.read({one: (0, end)}, time.monotonic() + 30)[one]),
+        lambda: len(log.read({one: (0, end)}, time.monotonic() + 120)[one]),
         what=f"{count} records",
         good=lambda left: left == count,
     )

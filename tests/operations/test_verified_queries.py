@@ -9,6 +9,7 @@ from pathlib import Path
 
 import librdkafka_tools
 import pytest
+from clients import patient
 from confluent_kafka import Producer
 from copied_topic import CopiedTopic
 from lane_processes import lanes
@@ -53,9 +54,9 @@ def verify(servers: str, flow: str | None, *topics: str) -> Verification:
     pattern = re.compile("|".join(topics)) if topics else None
 
     async def run() -> Verification:
-        properties = {"bootstrap.servers": servers, "mirror.dataframes.enable": "true"}
+        properties = {**patient(servers), "mirror.dataframes.enable": "true"}
         async with MirrorAdmin(properties) as admin:
-            return await admin.verify(flow, pattern, patience_s=5.0)
+            return await admin.verify(flow, pattern, patience_s=60.0)
 
     return asyncio.run(run())
 

@@ -22,7 +22,7 @@ from twinlog.kafka.errors import Retriable
 from twinlog.mirror.dataframe_transform import DataFrameTransform, parse_dataframe_transform
 from twinlog.runtime.dataframe_process import DataFrameProcess
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
 T = TypeVar("T")
 JSON = {"value.format": "json", "value.schema": "id BIGINT, card STRING, tags ARRAY<STRING>"}
@@ -617,7 +617,7 @@ def test_a_process_that_was_killed_is_started_again(spark: Spark, which: str) ->
     assert spark.run(transform({"sql": SAME}), b"a").rows == [(0,)]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_spark_that_starts_slowly_is_given_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: on a busy host it would be ended and started again for ever."""
     monkeypatch.setattr("twinlog.runtime.dataframe_process.ANSWER_S", 0.2)

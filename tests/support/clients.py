@@ -34,7 +34,7 @@ def client(cluster: LocalCluster, name: str | None = None, **settings: Any) -> K
     """Return a client that is not started yet."""
     hosts = (server.rpartition(":") for server in cluster.bootstrap_servers.split(","))
     servers = tuple(Address(host, int(port)) for host, _, port in hosts)
-    settings = {"api_timeout": PATIENCE_S, **settings}
+    settings.setdefault("api_timeout", PATIENCE_S)
     return KafkaCluster(ClusterConfig(bootstrap_servers=servers, **settings), name=name)
 
 

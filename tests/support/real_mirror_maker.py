@@ -229,7 +229,7 @@ class Handover:
                     assert process.wait(END_S) == 0
             finally:
                 process.kill()
-                process.wait(30)
+                process.wait(120)
 
     # ---- proof ---------------------------------------------------------------------------------
 

@@ -195,12 +195,18 @@ async def dynamic_defaults(cluster: KafkaCluster, topic: str, **values: str) -> 
             for name, value in names.items()
         )
 
+    async def are_gone() -> bool:
+        entries = await topic_configs(cluster, topic)
+        origins = {entries[name].source for name in names}
+        return ConfigSource.DYNAMIC_DEFAULT_BROKER not in origins
+
     await change(AlterOperation.SET)
     try:
         await until_async(are_known, what=f"dynamic defaults {names}")
         yield
     finally:
         await change(AlterOperation.DELETE)
+        await until_async(are_gone, what="the former defaults, which other tests have")
 
 
 def test_a_remote_topic_follows_each_origin_of_a_value_as_with_mirror_maker_2(

@@ -25,7 +25,7 @@ from twinlog.verify.query_worker import CONF
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(1200),
     # Spark leaves the sockets open that it has collected results through.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

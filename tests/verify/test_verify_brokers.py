@@ -228,7 +228,7 @@ def test_a_key_whose_tombstone_was_compacted_differs(pair: Pair, topic: str) -> 
                 assert span.start == 0
                 return isinstance(await reader.chunk(0), Bytes) and fresh.record(0) is None
 
-            await until_async(cleaned, 150, "the cleaner")
+            await until_async(cleaned, 300, "the cleaner")
             known = await both_logs.extent()
             found = await both_logs.verify(known, compacted=True)
             assert (0, 1, DifferenceKind.LATEST) in [

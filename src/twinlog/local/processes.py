@@ -30,7 +30,7 @@ from twinlog.local.identity import Identity, identity_of
 
 _GATE = 'read -r _ && exec "$0" "$@" </dev/null'
 _POLL_SECONDS = 0.02
-_GONE_SECONDS = 30.0
+_GONE_SECONDS = 120.0
 """How long a killed process may take to vanish: the system frees its memory first."""
 
 JVM_FLAGS = (

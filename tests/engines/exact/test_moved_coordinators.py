@@ -23,7 +23,7 @@ from twinlog.kafka.requests.transactions import transaction_state
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(1200)]
 
 SETTINGS = LaneSettings(marker_deadline_s=3.0)
 

@@ -36,15 +36,15 @@ from twinlog.local.cluster import DEFAULT_VERSION, LocalCluster
 from twinlog.local.processes import SHORT_LIVED
 from twinlog.mirror.placement import MirrorPartition
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(1200)]
 
 REPLICATION = "REPLICATION"
 LEADER, FOLLOWER = 1, 2
-SECONDS = 60.0
+SECONDS = 180.0
 SILENT_S = 11.0
 """After so long without an answer of the leader, the lag is unknown."""
-LAG_TIME_S = 2.0
-"""A follower that is cut off for longer leaves the ISR."""
+LAG_TIME_S = 5.0
+"""A follower that is cut off for longer leaves the ISR: or one on a machine that stalls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +218,11 @@ def test_a_follower_that_is_cut_off_from_its_leader_hides_no_lag(
             async def lags() -> bool:
                 own.assert_follows()
                 answered = own.followed_fetches > fetches + 2
-                return answered and own.row.source_end == 10 and bool(own.row.lag_ms)
+                recent = own.age_s < BOUNDS_S + 5
+                return answered and recent and own.row.source_end == 10 and bool(own.row.lag_ms)
 
-            await until_async(lags, 10, "a lag")
+            await until_async(lags, SECONDS, "a lag")
             assert own.row.mirrored_end == 5
-            assert own.age_s < BOUNDS_S + 5
             source.heal()
             await own.mirrored(10)
 
@@ -243,7 +243,7 @@ def test_a_leader_that_is_unreachable_is_no_contact_though_its_follower_answers(
                 own.assert_follows()
                 return own.row.lag_ms is None
 
-            await until_async(unknown, SILENT_S + BOUNDS_S + 10, "an unknown lag")
+            await until_async(unknown, SECONDS, "an unknown lag")
             await source.write(topic)
             await own.mirrored(10)
             own.assert_follows()

@@ -30,7 +30,7 @@ from twinlog.mirror.placement import MirrorPartition
 from twinlog.store.offset_log import create_offsets_topic
 from twinlog.store.offset_records import Route
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(1200)]
 
 DEADLINE_S = 400.0
 

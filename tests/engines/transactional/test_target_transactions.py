@@ -24,7 +24,7 @@ from twinlog.kafka.requests.transactions import TransactionOffset
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
 OFFSET = TransactionOffset(7, 3, "where")
 
@@ -120,6 +120,7 @@ def test_a_refused_record_leaves_no_record_and_no_position(
                 await writer.write(TransactionContent(offsets={topic: {missing: OFFSET}}))
             await writer.fence()
             await writer.write(TransactionContent(batches={key: batches("b")}))
+            await writer.fence()
 
     asyncio.run(run())
     assert [value for _, value in records(any_kafka, topic)] == ["b"]

@@ -8,9 +8,10 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
+import librdkafka_tools
 import pytest
 from clients import client
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from group_tool import consumer_groups
 from lane_processes import lanes
@@ -235,10 +236,7 @@ def test_a_flow_begins_and_goes_on_where_its_group_says(pair: Pair, tmp_path: Pa
 
     def commit(offset: int, partition: int = 0) -> None:
         """As docs/operations/transforms.md has it."""
-        consumer = Consumer({"bootstrap.servers": destination, "group.id": group})
-        to = TopicPartition(f"a.{topic}", partition, offset)
-        consumer.commit(offsets=[to], asynchronous=False)
-        consumer.close()
+        librdkafka_tools.commit(destination, group, f"a.{topic}", {partition: offset})
 
     def values() -> list[bytes | None]:
         return [value for value, _ in consumed(destination, f"a.{topic}")[0]]

@@ -416,7 +416,7 @@ def test_a_target_that_lacks_a_broker_does_not_stop_what_has_its_replicas(
             assert producer.flush(180) == 0
 
         def end(index: int) -> int:
-            return ends.get_watermark_offsets(KafkaPartition(remote, index), timeout=30)[1]
+            return ends.get_watermark_offsets(KafkaPartition(remote, index), timeout=120)[1]
 
         def copied(partitions: Collection[int]) -> bool:
             return all(

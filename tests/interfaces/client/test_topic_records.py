@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from clients import client, make_topic
+from waiting import until_async
 
 from twinlog.interfaces.client import topic_records
 from twinlog.interfaces.client.topic_records import read_topic
@@ -117,16 +118,25 @@ def test_an_end_that_is_not_reached_is_an_error(
     """Goal: an open transaction hides records; silence is not taken for the end."""
 
     async def run() -> None:
-        async with client(kafka) as other, client(kafka, api_timeout=1.0) as cluster:
-            await make_topic(other, topic)
-            writer = TransactionalWriter(other, fresh_name("id"))
-            await writer.fence()
-            assert writer._id._producer is not None
-            await writer._prepare(writer._id._producer, [Entry(topic, 0, b"k", b"open")])
-            with pytest.raises(Retriable, match="a transaction that begins there"):
-                async for _ in read_topic(cluster, topic, from_beginning=True, idle_s=0.2):
-                    pass
-            with pytest.raises(UserError, match=r"the topic does not exist; check the name"):
-                await anext(read_topic(cluster, f"{topic}-gone", from_beginning=True))
+        hasty = client(kafka, api_timeout=1.0)
+        await hasty.start(60)
+        try:
+            async with client(kafka) as other:
+                await make_topic(other, topic)
+                writer = TransactionalWriter(other, fresh_name("id"))
+                await writer.fence()
+                await writer._prepare(writer._id._producer, [Entry(topic, 0, b"k", b"open")])
+
+                async def is_named() -> bool:  # unless the time is over before an answer
+                    with pytest.raises(Retriable) as hidden:
+                        async for _ in read_topic(hasty, topic, from_beginning=True, idle_s=0.2):
+                            pass
+                    return "a transaction that begins there" in str(hidden.value)
+
+                await until_async(is_named, what="the open transaction")
+                with pytest.raises(UserError, match=r"the topic does not exist; check the name"):
+                    await anext(read_topic(other, f"{topic}-gone", from_beginning=True))
+        finally:
+            await hasty.close()
 
     asyncio.run(run())

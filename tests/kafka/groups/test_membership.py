@@ -423,7 +423,8 @@ def test_a_restart_of_the_coordinator_loses_no_partitions(
 
     async def run(local: LocalCluster) -> None:
         await _topic(local, topic)
-        owner = Owner(local, _config(fresh_name("group"), topic))
+        # A broker that has just started, on a busy machine, may be found late.
+        owner = Owner(local, _config(fresh_name("group"), topic, session_timeout=20.0))
         await owner.start()
         await owner.owns(PARTITIONS)
         (node,) = local.node_ids

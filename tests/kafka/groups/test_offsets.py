@@ -185,7 +185,7 @@ def test_offsets_of_an_open_transaction_are_pending(
     servers, group = any_kafka.bootstrap_servers, fresh_name("group")
     librdkafka_tools.make_topic(servers, topic)
     consumer = Consumer({"bootstrap.servers": servers, "group.id": group})
-    consumer.commit(offsets=[Place(topic, 0, 3)], asynchronous=False)
+    librdkafka_tools.commit_as(consumer, [Place(topic, 0, 3)])
     settings = {"transactional.id": group, "transaction.timeout.ms": 600_000}
     producer = Producer({"bootstrap.servers": servers, **settings})
     producer.init_transactions(librdkafka_tools.SECONDS)

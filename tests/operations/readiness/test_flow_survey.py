@@ -270,5 +270,5 @@ def test_a_committed_position_of_a_former_topic_is_no_position(pair: Pair) -> No
         with librdkafka_tools.consumer(
             flow.target, position_group(LANES_GROUP, flow.flow)
         ) as client:
-            client.commit(offsets=[place], asynchronous=False)
+            librdkafka_tools.commit_as(client, [place])
         assert flow.readiness().lag == lag
