@@ -62,7 +62,7 @@ def consumed(
     servers: str, topic: str, partitions: int = PARTITIONS
 ) -> dict[int, list[tuple[bytes | None, object]]]:
     """Value and headers of all committed records of a topic, by partition."""
-    found = defaultdict[int, list[tuple[bytes, object]]](list)
+    found = defaultdict[int, list[tuple[bytes | None, object]]](list)
     for index, messages in (read_whole_log(servers, topic, range(partitions)) or {}).items():
         if messages:
             found[index] = [(one.value(), one.headers()) for one in messages]

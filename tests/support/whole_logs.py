@@ -3,9 +3,9 @@
 import secrets
 import time
 from collections.abc import Collection
-from typing import Final
+from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 _TRIES: Final = 3
 """Of readers, each with a new client: one may keep a leader that is none any more."""
@@ -17,10 +17,11 @@ _PAUSE_S: Final = 1.0
 
 def read_whole_log(
     servers: str, topic: str, partitions: Collection[int], isolation: str = "read_committed"
-) -> dict[int, list[Message]] | None:
-    """All records of partitions up to their ends; None: there is no such topic.
+) -> dict[int, list[Any]] | None:
+    """All records of partitions up to their ends, as `Message`; None: there is no such topic.
 
-    An answer that is cut off by an error, or by silence, is no answer.
+    By its types each field of a `Message` may be None, which none of a record without an error is
+    that these tests read. An answer that is cut off by an error, or by silence, is no answer.
 
     Raises:
         TimeoutError: there was none in several tries.
@@ -51,8 +52,8 @@ def read_whole_log(
     raise TimeoutError(f"{topic} has not been read to its end in {_TRIES} tries: {last!r}")
 
 
-def _read(consumer: Consumer, topic: str, partitions: Collection[int]) -> dict[int, list[Message]]:
-    found: dict[int, list[Message]] = {index: [] for index in partitions}
+def _read(consumer: Consumer, topic: str, partitions: Collection[int]) -> dict[int, list[Any]]:
+    found: dict[int, list[Any]] = {index: [] for index in partitions}
     consumer.assign([TopicPartition(topic, index, 0) for index in partitions])
     ended: set[int] = set()
     while ended < found.keys():

@@ -125,6 +125,7 @@ def test_an_end_that_is_not_reached_is_an_error(
                 await make_topic(other, topic)
                 writer = TransactionalWriter(other, fresh_name("id"))
                 await writer.fence()
+                assert writer._id._producer is not None
                 await writer._prepare(writer._id._producer, [Entry(topic, 0, b"k", b"open")])
 
                 async def is_named() -> bool:  # unless the time is over before an answer
