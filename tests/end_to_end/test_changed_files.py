@@ -1,9 +1,11 @@
 """`twinlog mirror-maker FILE` with a file that was changed since its flows were stored.
 
-The rules are in tests/lifecycle/test_flow_selection.py.
+The rules are in tests/lifecycle/test_flow_selection.py. Also with one that names a cluster twice
+(tests/lifecycle/test_sole_copies.py).
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +37,23 @@ emit.checkpoints.enabled = false
 refresh.topics.interval.seconds = 1
 """
 """C is another name of A: the node of B has a flow while A->B is disabled."""
+TWO_NAMES = """\
+clusters = D, E, B
+D.bootstrap.servers = {source}
+E.bootstrap.servers = {source}
+B.bootstrap.servers = {target}
+D->B.enabled = true
+E->B.enabled = true
+D->B.topics = {topic}-d, {topic}-common
+E->B.topics = {topic}-e, {topic}-common
+replication.policy.class = IdentityReplicationPolicy
+replication.factor = 1
+emit.heartbeats.enabled = false
+heartbeats.replication.enabled = false
+emit.checkpoints.enabled = false
+refresh.topics.interval.seconds = 1
+"""
+"""Two names of one cluster, which remote topics do not have."""
 
 
 @pytest.fixture(scope="module")
@@ -140,3 +159,53 @@ def test_a_flow_copies_what_its_present_file_selects(
         assert done.status == 1
         assert expected in done.errors
         assert "twinlog flows delete --flow" in done.errors
+
+
+def test_a_topic_that_two_flows_select_later_is_copied_by_one(
+    stage: Stage, topic: str, tmp_path: Path
+) -> None:
+    """Goal: when both flows start, the topic does not exist, so neither start is refused."""
+    source, target = stage.source.bootstrap_servers, stage.destination.bootstrap_servers
+    own, common = [f"{topic}-d", f"{topic}-e"], f"{topic}-common"
+    written: dict[str, list[str]] = {}
+
+    def write(name: str) -> None:
+        start = len(written.setdefault(name, []))
+        new = [f"{number}" for number in range(start, start + 10)]
+        librdkafka_tools.write(source, name, [(0, None, value, None) for value in new])
+        written[name] += new
+
+    def await_copied(name: str) -> None:
+        until(
+            lambda: values(stage.destination, name),
+            SECONDS,
+            f"the records of {name}, each once",
+            good=lambda found: found == written[name],
+        )
+
+    for name in own:
+        librdkafka_tools.make_topic(source, name)
+        write(name)
+    file = TWO_NAMES.format(source=source, target=target, topic=topic)
+    refusal = re.compile(
+        rf"flow (\S+): {common} is not copied: flow (\S+) copies {common} of the same cluster"
+    )
+    with mirror_maker(tmp_path, file, "--lanes", "1") as process:
+        for name in own:
+            await_copied(name)
+        librdkafka_tools.make_topic(source, common)
+        write(common)
+        until(lambda: refusal.search(process.text()), SECONDS, "a flow that refuses the topic")
+        await_copied(common)
+        for name in (*own, common):
+            write(name)
+        for name in (*own, common):
+            await_copied(name)
+        refusals = refusal.findall(process.text())
+        assert {*refusals[0]} == {"D-to-B", "E-to-B"}, process.log()
+        assert len(refusals) == 1, "it is logged once"
+        assert values(stage.destination, common) == written[common]
+
+    write(common)
+    with mirror_maker(tmp_path, file, "--lanes", "1"):
+        await_copied(common)

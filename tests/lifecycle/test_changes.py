@@ -12,7 +12,7 @@ import pytest
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import UserError
 from twinlog.lifecycle import changes
-from twinlog.lifecycle.changes import _altered, choose, remove_topics, resume_topics
+from twinlog.lifecycle.changes import altered, choose, remove_topics, resume_topics
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.settings import GROUPS
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, key_of
@@ -118,9 +118,9 @@ def test_a_flow_takes_no_expression_for_groups() -> None:
     flow = Mirror(name="a-to-b", source={"mirror.kind": "translated"}, source_cluster_id="c")
     stored = Snapshot(MappingProxyType({key_of(flow): flow}))
     with pytest.raises(UserError, match=r"mirror\.groups\.include has no effect on flow a-to-b"):
-        _altered(stored, "a-to-b", {GROUPS: "app-.*"}, replaces=False)
-    assert _altered(stored, "a-to-b", {GROUPS: ""}, replaces=False).source[GROUPS] == ""
-    exact = _altered(SOME, "m", {GROUPS: "app-.*"}, replaces=False)
+        altered(stored, "a-to-b", {GROUPS: "app-.*"}, replaces=False)
+    assert altered(stored, "a-to-b", {GROUPS: ""}, replaces=False).source[GROUPS] == ""
+    exact = altered(SOME, "m", {GROUPS: "app-.*"}, replaces=False)
     assert exact.source[GROUPS] == "app-.*"
 
 

@@ -17,6 +17,7 @@ from sync_contexts import snapshot_of
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import ClusterConfig
+from twinlog.kafka.client.metadata import NO_TOPIC_ID
 from twinlog.kafka.errors import UserError
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.lifecycle import flow_creation, worker_records
@@ -75,7 +76,8 @@ class World:
         @asynccontextmanager
         async def source(*_: object) -> AsyncIterator[object]:
             async def refresh(_: object) -> object:
-                return SimpleNamespace(topics={})
+                shown = {name: SimpleNamespace(topic_id=NO_TOPIC_ID) for name in ("t1", "t2", "t3")}
+                return SimpleNamespace(topics=shown)
 
             yield SimpleNamespace(refresh=refresh)
 

@@ -5,7 +5,6 @@ With brokers: tests/end_to_end/test_changed_files.py.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID
@@ -20,7 +19,6 @@ from twinlog.lifecycle.flow_selection import (
     follow_selection,
     other_flows,
     require_same_names,
-    require_sole_copy,
     select_again,
     switch_off,
 )
@@ -174,65 +172,6 @@ def test_other_remote_names_are_refused(values: dict[str, str], state: dict[str,
     gone = topic("t", wanted=Wanted.STOPPED)
     snapshot = Snapshot({key_of(one): one for one in (flow(), gone)})
     require_same_names(snapshot, "a-to-b", flow(values=values).source)
-
-
-@pytest.mark.parametrize(
-    ("own", "other", "copied", "counts_removed", "refused"),
-    [
-        (flow("a1-to-b", IDENTITY), flow(values=IDENTITY), topic("t", remote="t"), True, True),
-        # Another cluster, remote topic or source topic.
-        (
-            *(flow("a1-to-b", IDENTITY, "other"), flow(values=IDENTITY)),
-            *(topic("t", remote="t"), True, False),
-        ),
-        (flow("a1-to-b", IDENTITY), flow(), topic("t"), True, False),
-        (flow("a1-to-b", IDENTITY), flow(), topic("u", remote="t"), True, False),
-        # The flow itself.
-        (flow(values=IDENTITY), flow(values=IDENTITY), topic("t", remote="t"), True, False),
-        # What was removed is there, but is not copied any more.
-        (
-            *(flow("a1-to-b", IDENTITY), flow(values=IDENTITY)),
-            *(topic("t", remote="t", wanted=Wanted.STOPPED), True, True),
-        ),
-        (
-            *(flow("a1-to-b", IDENTITY), flow(values=IDENTITY)),
-            *(topic("t", remote="t", wanted=Wanted.STOPPED), False, False),
-        ),
-        # Each may copy other records.
-        (
-            flow(
-                "a1-to-b",
-                {**IDENTITY, "transforms": "d", "transforms.d.type": "DropHeaders"},
-            ),
-            flow(values=IDENTITY),
-            topic("t", remote="t"),
-            True,
-            False,
-        ),
-    ],
-)
-def test_two_flows_do_not_copy_a_topic_to_the_same_one(
-    own: Mirror, other: Mirror, copied: MirrorTopic, counts_removed: bool, refused: bool
-) -> None:
-    """Goal: a renamed alias does not double all records."""
-    snapshot = Snapshot({key_of(one): one for one in (other, copied)})
-    message = ""
-    try:
-        require_sole_copy(snapshot, own, {"t": "t"}, removed=counts_removed)
-    except UserError as error:
-        message = str(error)
-    assert ("flow a-to-b copies t of the same cluster source to t" in message) == refused
-
-
-@pytest.mark.parametrize(("name", "refused"), [("heartbeats", False), ("orders", True)])
-def test_two_flows_of_one_alias_may_both_copy_heartbeats(name: str, refused: bool) -> None:
-    """Goal: one cluster may have two flows, with settings and topics of their own."""
-    alias = {**ON, "source.cluster.alias": "A"}
-    own, other = flow("a1-to-b", alias), flow(values=alias)
-    copied = topic(name, remote=f"A.{name}")
-    snapshot = Snapshot({key_of(one): one for one in (other, copied)})
-    with pytest.raises(UserError) if refused else nullcontext():
-        require_sole_copy(snapshot, own, {name: f"A.{name}"})
 
 
 def test_a_flow_that_is_disabled_is_switched_off_once(stored: Store) -> None:

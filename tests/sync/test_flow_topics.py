@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 from sync_contexts import snapshot_of, sync_context
 
-from twinlog.kafka.errors import Retriable
+from twinlog.kafka.errors import Retriable, UserError
 from twinlog.kafka.requests.partitions import ListedOffset
 from twinlog.kafka.requests.topics import ConfigEntry, ConfigSource, KnownTopic
 from twinlog.lifecycle.flow_creation import stored_properties
@@ -24,7 +24,7 @@ from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.settings import REFRESH, check_settings
 from twinlog.mirror.states import State
 from twinlog.mirror.topic_configs import ConfigOrigin, SourceConfig
-from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.store.config_records import ConfigRecord, Mirror, MirrorTopic, Wanted
 from twinlog.store.snapshot import Snapshot
 from twinlog.store.status_records import PartitionStatus, Status
 from twinlog.sync import configs, flow_begins, flow_topics
@@ -271,6 +271,8 @@ class Growing(Flow):
         self.ids = {"t1": UUID(int=1)}
         self.added: dict[str, object] = {}
         self.end = 7
+        self.others: list[ConfigRecord] = []
+        """Other mirrors, and their topics."""
         monkeypatch.setattr(flow_begins, "known_topics", self.known_topics)
         monkeypatch.setattr(flow_begins, "list_offsets", self.list_offsets)
         monkeypatch.setattr(FlowClusters, "add", self.add_topics)
@@ -300,12 +302,12 @@ class Growing(Flow):
         changed = {one.topic: one for one in decide(SimpleNamespace(topics=self.topics))}
         self.topics = [changed.get(topic.topic, topic) for topic in self.topics]
 
-    def run(self) -> None:
-        """Refresh."""
-        snapshot = snapshot_of(self.mirror, *self.topics)
+    def run(self) -> int:
+        """Refresh; return how many failures it has counted."""
+        snapshot = snapshot_of(self.mirror, *self.topics, *self.others)
         here = {one.destination_name: SimpleNamespace(partitions=range(9)) for one in self.topics}
         context = sync_context(self, None, self, snapshot=snapshot, topics=self.topics, here=here)
-        assert asyncio.run(run_sync(self.sync, context)) == 0
+        return asyncio.run(run_sync(self.sync, context))
 
 
 REFRESHED = {"refresh.topics.enabled": "true"}
@@ -318,24 +320,24 @@ def test_a_partition_that_a_topic_gets_later_is_copied_whole(
     """Goal: with `latest`, records are not left out that were written before a refresh saw it."""
     flow = Growing(monkeypatch, **LATEST)
     flow.add("t1")
-    flow.run()
+    assert flow.run() == 0
     assert [topic.followed_from for topic in flow.topics] == [(7,)]
     flow.counts["t1"], flow.end = 3, 20
     flow.start()  # another node
-    flow.run()
+    assert flow.run() == 0
     (topic,) = flow.topics
     assert topic.partitions == 3
     assert [topic.follows_from(index) for index in range(4)] == [7, 0, 0, None]
-    flow.run()
+    assert flow.run() == 0
     assert flow.topics == [topic]
 
 
 def test_a_topic_that_is_created_later_is_copied_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: with `latest`, the record of a new topic has where it begins when it is stored."""
     flow = Growing(monkeypatch, **LATEST)
-    flow.run()
+    assert flow.run() == 0
     flow.ids["t2"], flow.counts["t2"] = UUID(int=2), 2
-    flow.run()
+    assert flow.run() == 0
     assert flow.added == {"t1": (7,), "t2": (0, 0)}
 
 
@@ -343,10 +345,10 @@ def test_partitions_of_other_flows_have_no_stored_beginning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     flow = Growing(monkeypatch, **REFRESHED)
-    flow.run()
+    assert flow.run() == 0
     flow.add("t1")
     flow.counts["t1"] = 2
-    flow.run()
+    assert flow.run() == 0
     assert flow.added == {"t1": None}
     assert [(topic.partitions, topic.followed_from) for topic in flow.topics] == [(2, ())]
 
@@ -358,7 +360,7 @@ def test_partitions_of_a_recreated_topic_are_none_of_the_former_one(
     flow = Growing(monkeypatch, **LATEST)
     flow.add("t1")
     flow.ids["t1"], flow.counts["t1"] = UUID(int=9), 5
-    flow.run()
+    assert flow.run() == 0
     assert [(topic.partitions, topic.followed_from) for topic in flow.topics] == [(1, ())]
 
 
@@ -377,9 +379,65 @@ def test_topics_that_share_a_copy_grow_in_one_refresh(monkeypatch: pytest.Monkey
         asked.append(counts)
 
     monkeypatch.setattr(FlowClusters, "grow", grow)
-    flow.run()
+    assert flow.run() == 0
     assert asked == [{"common": 12}, {"common": 14}]
     assert [topic.partitions for topic in flow.topics] == [12, 10, 14]
+
+
+def test_why_a_topic_is_refused_is_logged_once_and_counted_each_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: alerts show it for as long as it lasts, and the log is not filled; others are added."""
+    flow = Growing(monkeypatch, **REFRESHED)
+    flow.ids = {name: UUID(int=number) for number, name in enumerate(("t1", "t2"), 1)}
+    flow.counts = dict.fromkeys(flow.ids, 1)
+    refused = {"t1": "other-flow copies it"}
+
+    async def add(_: FlowClusters, __: object, names: Mapping[str, str], **___: object) -> None:
+        (name,) = names
+        if name in refused:
+            raise UserError(refused[name])
+        flow.add(name)
+
+    monkeypatch.setattr(FlowClusters, "add", add)
+    assert [flow.run(), flow.run()] == [1, 1]
+    assert [topic.topic for topic in flow.topics] == ["t2"]
+    text = "flow m: t1 is not copied: other-flow copies it"
+    assert caplog.text.count(text) == 1
+    flow.sync.forget(lambda _: True)
+    assert flow.run() == 1
+    assert caplog.text.count(text) == 2, "another node may have had the flow meanwhile"
+    refused["t1"] = "the partition limit is reached"
+    assert flow.run() == 1
+    assert "t1 is not copied: the partition limit" in caplog.text
+    refused.clear()
+    assert flow.run() == 0
+    assert flow.topics.pop().topic == "t1"
+    refused["t1"] = "the partition limit is reached"
+    assert flow.run() == 1
+    assert caplog.text.count("the partition limit is reached") == 2, "it was added in between"
+
+
+def test_topics_that_two_flows_have_are_logged_once_and_counted_each_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: an earlier version has added them to both. No flow stops, and both are named."""
+    flow = Growing(monkeypatch, **REFRESHED)
+    flow.add("t1")
+    other = replace(flow.mirror, name="o")
+    flow.others = [other, replace(flow.topics[0], mirror="o")]
+    assert [flow.run(), flow.run()] == [1, 1]
+    text = "which have each record twice: t1 (o); remove them from one flow"
+    assert caplog.text.count(text) == 1
+    assert [topic.wanted for topic in flow.topics] == [Wanted.MIRRORING]
+    stopped = [other, replace(flow.topics[0], mirror="o", wanted=Wanted.STOPPED)]
+    flow.others, both = stopped, flow.others
+    assert flow.run() == 0
+    flow.others = both
+    assert flow.run() == 1
+    assert caplog.text.count(text) == 2
+    flow.others = [replace(other, source_cluster_id="another"), *both[1:]]
+    assert flow.run() == 0
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ from twinlog.store.mirrors import (
     to_be_set_back,
     unknown_mirror,
 )
+from twinlog.store.shared_remotes import require_sole_copy
 from twinlog.store.snapshot import Snapshot
 from twinlog.text import few
 
@@ -134,23 +135,36 @@ async def alter_mirror(
     """
     check_settings(properties)
     snapshot = await MirrorStore(destination).snapshot()
-    altered = _altered(snapshot, name, properties, replaces=replaces)
-    async with connected_source(altered, destination.config.grants):
+    mirror = altered(snapshot, name, properties, replaces=replaces)
+    async with connected_source(mirror, destination.config.grants):
         pass
     await MirrorStore(destination).change(
-        lambda now: [_altered(now, name, properties, replaces=replaces)]
+        lambda now: [altered(now, name, properties, replaces=replaces)]
     )
 
 
-def _altered(
+def altered(
     snapshot: Snapshot, name: str, properties: Mapping[str, str], *, replaces: bool
 ) -> Mirror:
+    """A mirror with other properties.
+
+    Args:
+        snapshot: all mirrors.
+        name: the mirror's.
+        properties: those that are set.
+        replaces: whether others are dropped; otherwise they are kept.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR.
+        UserError: one cannot be altered; or another mirror copies topics of the flow to the same
+            remote topics: without its transforms, for example, they would have each record twice.
+    """
     mirror = snapshot.mirrors.get(name)
     if mirror is None:
         raise unknown_mirror(name, snapshot)
     kept = {} if replaces else mirror.source
-    altered = replace(mirror, source={**kept, **properties})
-    if altered.kind != mirror.kind:
+    changed = replace(mirror, source={**kept, **properties})
+    if changed.kind != mirror.kind:
         raise UserError(
             f"{KIND} of mirror {name} is {mirror.kind} and cannot be altered",
             hint="create another mirror",
@@ -162,7 +176,13 @@ def _altered(
             hint="start twinlog mirror-maker with a changed file, or use twinlog flows create "
             "--replace",
         )
-    return altered
+    active = {
+        topic.topic: topic.destination_name
+        for topic in snapshot.topics_of(name)
+        if topic.wanted is not Wanted.STOPPED
+    }
+    require_sole_copy(snapshot, changed, active, removed=False)
+    return changed
 
 
 async def delete_mirror(

@@ -16,7 +16,7 @@ from twinlog.kafka.client.configuration import parse_config
 from twinlog.kafka.client.references import EVERYTHING
 from twinlog.kafka.errors import UserError
 from twinlog.kafka.types import TopicPartition
-from twinlog.lifecycle.changes import alter_mirror
+from twinlog.lifecycle.changes import alter_mirror, altered
 from twinlog.lifecycle.creation import (
     check_properties,
     connected,
@@ -24,7 +24,7 @@ from twinlog.lifecycle.creation import (
     create_mirror,
 )
 from twinlog.lifecycle.destination_topics import existing_topics
-from twinlog.lifecycle.flow_selection import require_same_names, require_sole_copy
+from twinlog.lifecycle.flow_selection import require_same_names
 from twinlog.lifecycle.flow_takeover import TAKING_OVER, FlowTakeover, TakenOver
 from twinlog.lifecycle.flow_topics import FlowClusters
 from twinlog.mirror.connect_worker import stored_names
@@ -54,7 +54,7 @@ from twinlog.mirror.settings import (
     TRANSACTIONAL,
     check_settings,
 )
-from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.control_topics import (
     LANES_GROUP,
     STATE_TOPIC,
@@ -65,6 +65,7 @@ from twinlog.store.mirrors import MirrorStore
 from twinlog.store.offset_log import create_offsets_topic
 from twinlog.store.partition_counts import known_partition_count
 from twinlog.store.recorded_maps import read_ends
+from twinlog.store.shared_remotes import other_copies, require_sole_copy
 from twinlog.store.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -218,13 +219,8 @@ async def create_flow(
         )
     else:
         require_same_names(snapshot, name, properties)
-        active = {
-            topic.topic: topic.destination_name
-            for topic in snapshot.topics_of(name)
-            if topic.wanted is not Wanted.STOPPED
-        }
-        altered = replace(stored, source=dict(properties))
-        require_sole_copy(snapshot, altered, active, removed=False)
+        # Also with the same settings: an earlier version has added a topic to two flows.
+        altered(snapshot, name, properties, replaces=True)
         if dict(stored.source) != dict(properties):
             # What the file does not set any more has its default again.
             await alter_mirror(destination, name, properties, replaces=True)
@@ -241,7 +237,8 @@ async def _check_new(
         topics = (await source.refresh(None)).topics
         names = copied_topics(topics, *flow)
         new = Mirror(name=name, source=dict(properties), source_cluster_id=source.cluster_id)
-        require_sole_copy(snapshot, new, names)
+        ids = {name: topics[name].topic_id for name in names}
+        require_sole_copy(snapshot, new, names, ids)
         existing = await existing_topics(destination, {*names.values()})
         remote = {topic: existing.get(remote) for topic, remote in names.items()}
         worker, routes = connect_worker_of(properties), may_route(properties)
@@ -274,16 +271,19 @@ async def take_over_topics(destination: KafkaCluster, name: str) -> list[TakenOv
     async with connected_source(mirror, EVERYTHING) as source:
         topics = (await source.refresh(None)).topics
         names = copied_topics(topics, *flow)
+        ids = {topic: topics[topic].topic_id for topic in names}
         existing = await existing_topics(destination, {*names.values()})
         clusters = FlowClusters(destination=destination, source=source, mirror=mirror, flow=flow)
         while True:
             had = snapshot.topics_of(name)
             await clusters.takeover.check_copied(await copied_to(destination, mirror, had))
             known = {topic.topic for topic in had}
+            # Nodes refuse these, and go on with the others.
+            others = {topic.topic for topic in other_copies(snapshot, mirror, names, ids)}
             new = {
                 topic: remote
                 for topic, remote in sorted(names.items())
-                if topic not in known and remote in existing
+                if topic not in known | others and remote in existing
             }
             if not new:
                 return []

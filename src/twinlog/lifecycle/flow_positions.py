@@ -128,7 +128,8 @@ async def import_positions(
                 "import before the first start",
             )
         new = {partition.topic: names[partition.topic] for partition in found}
-        await store.check_addable(snapshot, name, new)
+        ids = {topic: topics[topic].topic_id for topic in new}
+        await store.check_addable(snapshot, name, new, ids)
         positions = await _checked(source, found, names)
         before = await _former(destination, mirror, topics, new)
         former = {partition: before[partition] for partition in before.keys() & found.keys()}

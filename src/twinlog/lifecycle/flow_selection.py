@@ -18,9 +18,6 @@ do. They add what is selected again (sync/flow_topics.py), by the stored setting
 
 With `A->B.enabled=false`, MirrorMaker 2 copies no topic of a flow. A stored flow is switched off:
 it selects no topic, and writes no heartbeats, as the process that has the file does that.
-
-Two flows that copy a topic of one cluster to the same remote topic write each record twice. That is
-what becomes of a renamed alias where names do not have it (`IdentityReplicationPolicy`).
 """
 
 import re
@@ -31,7 +28,7 @@ from typing import Final
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.copied_topics import copied_topics
-from twinlog.mirror.flow import FlowRules, flow_of, has_any_transform, settings_texts
+from twinlog.mirror.flow import FlowRules, flow_of
 from twinlog.mirror.setting_values import parse_flag
 from twinlog.mirror.settings import FLOW_KINDS, FLOW_PREFIX
 from twinlog.store.config_records import ConfigChange, Mirror, MirrorTopic, Wanted
@@ -72,53 +69,6 @@ def require_same_names(snapshot: Snapshot, name: str, properties: Mapping[str, s
                 f"'{re.escape(topic.topic)}'; or, to copy all topics from their beginning to the "
                 f"new names, delete the flow first: twinlog flows delete --flow {name}",
             )
-
-
-def require_sole_copy(
-    snapshot: Snapshot, mirror: Mirror, names: Mapping[str, str], *, removed: bool = True
-) -> None:
-    """Check that no other flow copies these topics of the same cluster to the same remote topics.
-
-    Flows with transforms may share a topic: each may copy other records of it. All flows copy
-    heartbeats, whichever topics they are for.
-
-    Args:
-        snapshot: all mirrors.
-        mirror: the flow, as it is to be.
-        names: the remote names of its topics, by the source's.
-        removed: whether topics count that were removed from the other flow, too: what it has copied
-            of them is there, and a flow that begins would copy it once more.
-
-    Raises:
-        UserError: another one does.
-    """
-    if _transforms(mirror):
-        return
-    policy = flow_of(mirror.source).policy
-    for topic in snapshot.topics:
-        other = snapshot.mirrors.get(topic.mirror)
-        if (
-            other is not None
-            and other.name != mirror.name
-            and other.kind in FLOW_KINDS
-            and other.source_cluster_id == mirror.source_cluster_id
-            and names.get(topic.topic) == topic.destination_name
-            and not policy.is_heartbeats_topic(topic.topic)
-            and (removed or topic.wanted is not Wanted.STOPPED)
-            and not _transforms(other)
-        ):
-            raise UserError(
-                f"flow {other.name} copies {topic.topic} of the same cluster "
-                f"{mirror.source_cluster_id} to {topic.destination_name}: with flow {mirror.name}, "
-                "the topic would have its records twice",
-                hint="use the alias that the cluster had, or delete the flow that is not wanted: "
-                f"twinlog flows delete --flow {other.name} (flow {mirror.name} does not go on "
-                "where that has stopped)",
-            )
-
-
-def _transforms(mirror: Mirror) -> bool:
-    return has_any_transform(settings_texts(mirror.source))
 
 
 def unselected(topics: Iterable[MirrorTopic], flow: FlowRules) -> list[MirrorTopic]:
@@ -212,6 +162,7 @@ async def select_again(store: MirrorStore, mirror: Mirror, topic: MirrorTopic) -
 
     Raises:
         MirrorRefused: MIRROR_TOPIC_BEING_REMOVED: it is not STOPPED yet.
+        UserError: another mirror copies it to the same remote topic, or has done so.
         UserError, Retriable: see `MirrorStore.change`.
     """
     back = replace(topic, wanted=Wanted.MIRRORING, not_selected=False)
@@ -224,8 +175,8 @@ async def select_again(store: MirrorStore, mirror: Mirror, topic: MirrorTopic) -
         changed = same and topic in topics
         if not changed:
             return []
-        names = {topic.topic: topic.destination_name}
-        await store.check_addable(snapshot, mirror.name, names)
+        names, ids = {topic.topic: topic.destination_name}, {topic.topic: topic.topic_id}
+        await store.check_addable(snapshot, mirror.name, names, ids)
         check_positions(mirror.kind, [one for one in topics if one != topic], names)
         return [back]
 

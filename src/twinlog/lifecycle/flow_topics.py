@@ -1,6 +1,6 @@
 """Adds topics to a flow: creates the remote topics, and stores what is copied where.
 
-    resolve names -> none of an exact mirror -> remote topics created or grown
+    resolve names -> none that another mirror copies there -> remote topics created or grown
                   -> where they begin (flow_takeover.py) -> topics written
 
 A remote topic may exist, with records of other clusters or of MirrorMaker 2: a flow appends.
@@ -116,13 +116,15 @@ class FlowClusters:
             The partitions that do not begin as usual.
 
         Raises:
-            MirrorRefused, UserError: a topic may not be created, or belongs to another mirror, or
+            MirrorRefused, UserError: a topic may not be created, belongs to another mirror, is
+                copied to the same remote topic by another one (`require_sole_copy`), or
                 MirrorMaker 2 has copied it (`FlowTakeover.begins`).
             Retriable: a cluster is unreachable.
         """
         store = MirrorStore(self.destination)
         snapshot = await store.snapshot()
-        await store.check_addable(snapshot, self.mirror.name, names)
+        ids = {name: topics[name].topic_id for name in names}
+        await store.check_addable(snapshot, self.mirror.name, names, ids)
         self._check_positions(snapshot.topics_of(self.mirror.name), names)
         former = {topic.topic: topic for topic in snapshot.topics_of(self.mirror.name)}
         placed = {partition.topic for partition in positions}
@@ -131,8 +133,8 @@ class FlowClusters:
         created = await self._create(usable, names)
         try:
             existing = await existing_topics(self.destination, {*names.values()} - created.keys())
-            ids = created | {name: topic.topic_id for name, topic in existing.items()}
-            if lacking := sorted({*names.values()} - ids.keys()):
+            remote_ids = created | {name: topic.topic_id for name, topic in existing.items()}
+            if lacking := sorted({*names.values()} - remote_ids.keys()):
                 raise Retriable("the destination does not show the topic yet", topic=lacking[0])
             await self.grow(lacking_partitions(usable, names, existing))
             taken_over = [
@@ -154,7 +156,7 @@ class FlowClusters:
                         topic_id=topic.topic_id,
                         partitions=len(topic.partitions),
                         destination_topic=None if names[name] == name else names[name],
-                        destination_topic_id=known_id(ids[names[name]]),
+                        destination_topic_id=known_id(remote_ids[names[name]]),
                         begins=(0,) * len(topic.partitions)
                         if name in whole
                         else _begins(name, begins),

@@ -22,6 +22,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
+from uuid import UUID
 
 from twinlog.kafka.backoff import Backoff
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -72,7 +73,7 @@ from twinlog.store.control_topics import (
 )
 from twinlog.store.group_log import GROUPS_TOPIC, create_groups_topic
 from twinlog.store.partition_counts import known_partition_count
-from twinlog.store.shared_remotes import check_positions
+from twinlog.store.shared_remotes import NO_IDS, check_positions, require_sole_copy
 from twinlog.store.snapshot import LEVEL, Snapshot, owners
 from twinlog.store.state_records import epochs_key, state_key
 from twinlog.store.status_records import Status
@@ -197,14 +198,16 @@ class MirrorStore:
         Raises:
             MirrorRefused: UNKNOWN_MIRROR, TOPIC_ALREADY_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED;
                 TOPIC_NOT_IN_MIRROR if the mirror no longer has the pattern `while_matching`.
-            UserError: a right is missing; or two topics would share a position (`check_positions`).
+            UserError: a right is missing; two topics would share a position (`check_positions`);
+                or a remote topic would have each record twice (`require_sole_copy`).
             Retriable: no success in time; nothing was written, or everything is stored.
         """
         assert all(topic.mirror == mirror for topic in topics)
 
         async def decide(snapshot: Snapshot) -> Changes:
             names = {topic.topic: topic.destination_name for topic in topics}
-            await self.check_addable(snapshot, mirror, names)
+            ids = {topic.topic: topic.topic_id for topic in topics}
+            await self.check_addable(snapshot, mirror, names, ids)
             check_set_back(snapshot, names.values())
             stored_mirror = snapshot.mirrors[mirror]
             # Another command may have added a topic since the caller has looked.
@@ -229,23 +232,32 @@ class MirrorStore:
         await self._change(lambda _: [StopRequest(node=node, requested_ms=now_ms)])
 
     async def check_addable(
-        self, snapshot: Snapshot, mirror: str, topics: Mapping[str, str]
+        self,
+        snapshot: Snapshot,
+        mirror: str,
+        topics: Mapping[str, str],
+        ids: Mapping[str, UUID] = NO_IDS,
     ) -> None:
         """Refuse topics that cannot be added to a mirror, or not yet.
 
-        A topic of the destination belongs to one mirror. Only flows may share one.
+        A topic of the destination belongs to one mirror. Only flows may share one, and no two of
+        them copy the same topic there. Whoever adds topics checks that in the change itself: what
+        was checked before does not show what another node adds at the same time.
 
         Args:
             snapshot: all mirrors.
             mirror: the mirror's name.
             topics: the destination's names of the topics, by the source's.
+            ids: the source's topic ids by name, as far as they are known.
 
         Raises:
             MirrorRefused: UNKNOWN_MIRROR, TOPIC_ALREADY_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED.
+            UserError: another mirror copies one to the same remote topic (`require_sole_copy`).
             UnsupportedVersion: a record is unreadable, so it is unknown which mirror has a topic.
             Retriable, UserError: the destination is unreachable, or returns an error code.
         """
         _check_free(snapshot, mirror, topics)
+        require_sole_copy(snapshot, snapshot.mirrors[mirror], topics, ids)
         removed_topics = _same_or_at(snapshot, mirror, topics)
         if not removed_topics:
             return

@@ -1,15 +1,29 @@
-"""Two source topics of a flow that would be copied to one remote topic.
+"""Remote topics that would get records of two source topics, or those of one topic twice.
 
-A policy of one's own may give two topics one name. A flow that writes in transactions keeps one
-committed position for each remote partition, so two source partitions would overwrite each other's.
+- **Two source topics of a flow.** A policy of one's own may give two topics one name. A flow that
+  writes in transactions keeps one committed position for each remote partition, so two source
+  partitions would overwrite each other's.
+- **One source topic, and two mirrors.** Each record would be written twice. That is what becomes of
+  two aliases of one cluster where names do not have them (`IdentityReplicationPolicy`).
+
+A removed topic counts as well: what was copied of it is still there, and another flow would begin
+anew, or go on where it was. It does not count if the source topic is known to be another one since,
+unless it was removed for that reason: its flow adds the new one.
 """
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Final, NamedTuple
+from uuid import UUID
 
+from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
 from twinlog.kafka.errors import UserError
-from twinlog.mirror.settings import TRANSACTIONAL
-from twinlog.store.config_records import MirrorTopic
+from twinlog.mirror.flow import flow_of, has_any_transform, settings_texts
+from twinlog.mirror.settings import FLOW_KINDS, TRANSACTIONAL
+from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.store.snapshot import Snapshot
+
+NO_IDS: Final[Mapping[str, UUID]] = MappingProxyType({})
 
 
 class SharedRemote(NamedTuple):
@@ -54,3 +68,92 @@ def check_positions(kind: str, topics: Collection[MirrorTopic], names: Mapping[s
             "transaction.producer keeps one position for each remote topic",
             hint="exclude one of them, or give them different names",
         )
+
+
+def other_copies(
+    snapshot: Snapshot,
+    mirror: Mirror,
+    names: Mapping[str, str],
+    ids: Mapping[str, UUID] = NO_IDS,
+    *,
+    removed: bool = True,
+) -> list[MirrorTopic]:
+    """The topics of other mirrors that copy the same topics of a cluster to the same ones.
+
+    Flows with transforms may share a topic: each may copy other records of it. All flows copy
+    heartbeats, whichever topics they are for.
+
+    Args:
+        snapshot: all mirrors.
+        mirror: the flow, as it is to be. Of a mirror of another kind no topic is returned.
+        names: the remote names of its topics, by the source's.
+        ids: the source's topic ids by name, as far as they are known.
+        removed: whether topics count that were removed from the other mirror, too.
+
+    Raises:
+        UserError: the flow's settings are malformed.
+    """
+    if mirror.kind not in FLOW_KINDS or _transforms(mirror):
+        return []
+    copies = [
+        topic
+        for topic in snapshot.topics
+        if names.get(topic.topic) == topic.destination_name
+        and topic.mirror != mirror.name
+        and _copies_same_records(snapshot.mirrors[topic.mirror], mirror)
+        and (topic.wanted is not Wanted.STOPPED or (removed and not _is_former(topic, ids)))
+    ]
+    if not copies:
+        return []
+    policy = flow_of(mirror.source).policy
+    return [topic for topic in copies if not policy.is_heartbeats_topic(topic.topic)]
+
+
+def require_sole_copy(
+    snapshot: Snapshot,
+    mirror: Mirror,
+    names: Mapping[str, str],
+    ids: Mapping[str, UUID] = NO_IDS,
+    *,
+    removed: bool = True,
+) -> None:
+    """Check that no other mirror copies these topics of the same cluster to the same remote topics.
+
+    The arguments are those of `other_copies`.
+
+    Raises:
+        UserError: another one does, or has done so.
+    """
+    for topic in other_copies(snapshot, mirror, names, ids, removed=removed):
+        other, is_removed = snapshot.mirrors[topic.mirror], topic.wanted is Wanted.STOPPED
+        is_flow = other.kind in FLOW_KINDS
+        way_out = (
+            f"leave it out of flow {mirror.name} (topics.exclude)"
+            if removed
+            else "remove it from one of them (kafka-mirrors --remove --mirror "
+            f"{mirror.name} --topic {topic.topic})"
+        )
+        raise UserError(
+            f"{'flow' if is_flow else 'mirror'} {other.name} "
+            f"{'has copied' if is_removed else 'copies'} {topic.topic} of the same cluster "
+            f"{other.source_cluster_id} to {topic.destination_name}: with flow {mirror.name}, "
+            "the topic would have its records twice",
+            hint=f"{way_out}, use the alias that the cluster had, or delete what is not wanted: "
+            f"{'twinlog flows delete --flow' if is_flow else 'kafka-mirrors --delete --mirror'} "
+            f"{other.name} (flow {mirror.name} does not go on where that has stopped)",
+        )
+
+
+def _copies_same_records(other: Mirror, mirror: Mirror) -> bool:
+    return other.source_cluster_id == mirror.source_cluster_id and not _transforms(other)
+
+
+def _is_former(topic: MirrorTopic, ids: Mapping[str, UUID]) -> bool:
+    """Whether the source's topic of this name is another one since, which its mirror leaves out."""
+    return not topic.source_deleted and is_another(
+        topic.topic_id, ids.get(topic.topic, NO_TOPIC_ID)
+    )
+
+
+def _transforms(mirror: Mirror) -> bool:
+    return has_any_transform(settings_texts(mirror.source))

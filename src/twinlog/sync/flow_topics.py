@@ -46,6 +46,7 @@ from twinlog.mirror.topic_configs import (
     unsettled,
 )
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.store.shared_remotes import other_copies
 from twinlog.store.snapshot import shared_topics
 from twinlog.store.status_records import PartitionStatus
 from twinlog.sync.absent_acls import MirrorTexts
@@ -62,6 +63,7 @@ FLOWS = FLOW_KINDS
 RECREATED: Final = "SourceTopicRecreated"
 """Counts topics of the source that were recreated, and that a flow goes on with (`Host.failed`)."""
 _SELECTION: Final = "selection"
+_COPIES: Final = "copies"
 _TO_REMOVE: Final = (
     "a start of twinlog mirror-maker, or twinlog flows create --replace, removes them"
 )
@@ -95,6 +97,10 @@ class FlowTopics(Sync[FlowChanges]):
     source is removed and added again, if `twinlog.data.loss` is `continue`: the new topic's
     records follow those of the former one. Otherwise its partitions are FAILED.
 
+    A topic that another mirror copies to the same remote topic, or has copied, is refused
+    (store/shared_remotes.py). If an earlier version has added it to two flows, none is stopped:
+    each of them logs and counts it, until an operator has removed it from one.
+
     Without `FlowSettings.refreshes_topics` a node looks for topics when it starts, as MirrorMaker 2
     does, and not later. One answer without new topics does not end that: a broker that has just
     started, or is cut off from the controllers, shows a part of the topics. The search ends when
@@ -123,6 +129,7 @@ class FlowTopics(Sync[FlowChanges]):
         self._begins = FlowBegins()
         self._unfinished: set[str] = set()  # flows whose last look has found something to do
         self._texts = MirrorTexts()
+        self._refused: dict[str, dict[str, str]] = {}  # by flow and topic: why it is not added
 
     @classmethod
     def create(cls, host: Host) -> "FlowTopics":
@@ -145,7 +152,7 @@ class FlowTopics(Sync[FlowChanges]):
     def forget(self, moved: Moved) -> None:
         """Look for topics again."""
         self._complete -= {flow for flow in self._complete if moved(flow)}
-        drop(moved, self._since)
+        drop(moved, self._since, self._refused)
         self._begins.forget(moved)
 
     async def compare(self, context: SyncContext) -> FlowChanges:
@@ -203,6 +210,29 @@ class FlowTopics(Sync[FlowChanges]):
         text = f"goes on with topics that its settings do not select: {few(names)}; {_TO_REMOVE}"
         self._texts.tell(context.name, _SELECTION, text)
 
+    def _tell_copies(self, context: SyncContext) -> int:
+        """Log once which topics another flow copies to the same remote topics, too; count them."""
+        names = {topic.topic: topic.destination_name for topic in context.topics}
+        copies = other_copies(context.snapshot, context.mirror, names, removed=False)
+        if not copies:
+            self._texts.last.pop((context.name, _COPIES), None)
+            return 0
+        texts = [f"{topic.topic} ({topic.mirror})" for topic in copies]
+        text = (
+            f"another flow copies these topics to the same remote topics, which have each record "
+            f"twice: {few(texts)}; remove them from one flow: kafka-mirrors --remove --mirror"
+        )
+        self._texts.tell(context.name, _COPIES, text)
+        return len({topic.topic for topic in copies})
+
+    def _tell_refused(self, flow: str, refused: Mapping[str, str]) -> None:
+        """Log once why topics are not added, until another reason is the last one."""
+        former = self._refused.get(flow, {})
+        for name, why in refused.items():
+            if former.get(name) != why:
+                log.warning("flow %s: %s is not copied: %s", flow, name, why)
+        self._refused[flow] = {**refused}
+
     async def _has_all(self, context: SyncContext, flow: FlowRules, known: Container[str]) -> bool:
         """Whether the source has no topic that the flow lacks; see the class."""
         now = self._clock()
@@ -222,7 +252,7 @@ class FlowTopics(Sync[FlowChanges]):
         return not lacking
 
     async def apply(self, context: SyncContext, difference: FlowChanges) -> int:
-        """Add topics and partitions; return how many topics were not."""
+        """Add topics and partitions; return how many topics were not, or are copied twice."""
         flow = flow_of(context.mirror.source)
         clusters = FlowClusters(
             destination=context.destination,
@@ -230,12 +260,11 @@ class FlowTopics(Sync[FlowChanges]):
             mirror=context.mirror,
             flow=flow,
         )
-        room, failures = Room(context.mirror, context.snapshot.topics), 0
+        room, refused = Room(context.mirror, context.snapshot.topics), dict[str, str]()
         for name, remote in sorted(difference.new.items()):
             count = len(difference.topics[name].partitions)
             if why := room.refuses(count):
-                log.warning("flow %s: %s is not copied: %s", context.name, name, why)
-                failures += 1
+                refused[name] = why
                 continue
             try:
                 if former := difference.selected_again.get(name):
@@ -245,11 +274,11 @@ class FlowTopics(Sync[FlowChanges]):
                         difference.topics, {name: remote}, followed_from=difference.begins
                     )
             except TwinlogError as error:
-                log.warning("flow %s: %s is not copied: %s", context.name, name, error)
-                failures += 1
+                refused[name] = str(error)
             else:
                 room.take(count)
                 log.info("flow %s: %s is copied to %s", context.name, name, remote)
+        self._tell_refused(context.name, refused)
         if difference.recreated:
             ends = await _ends(context, difference.recreated)
             for topic in difference.recreated:
@@ -269,6 +298,7 @@ class FlowTopics(Sync[FlowChanges]):
             )
             self._failed(context.name, RECREATED, len(difference.recreated))
         await _note_begins(context, difference.begins)
+        failures = len(refused) + self._tell_copies(context)
         return failures + await self._grow(context, clusters, room, difference)
 
     async def _grow(

@@ -1,0 +1,343 @@
+"""No two flows copy a topic of one cluster to the same remote topic: every way to add one.
+
+The store is the real one, with its records in memory. A change is decided again if another one was
+written meanwhile, as a fenced writer does. With brokers: tests/end_to_end/test_changed_files.py.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from twinlog.kafka.client.metadata import NO_TOPIC_ID, Partition, Topic
+from twinlog.kafka.errors import UserError
+from twinlog.kafka.types import TopicPartition
+from twinlog.lifecycle import changes, flow_creation, flow_positions, flow_topics
+from twinlog.lifecycle.changes import alter_mirror
+from twinlog.lifecycle.flow_creation import create_flow, stored_properties, take_over_topics
+from twinlog.lifecycle.flow_positions import GroupSide, import_positions
+from twinlog.lifecycle.flow_selection import select_again
+from twinlog.lifecycle.flow_takeover import FlowTakeover
+from twinlog.lifecycle.flow_topics import FlowClusters
+from twinlog.mirror.errors import MirrorError, MirrorRefused
+from twinlog.mirror.flow import flow_of
+from twinlog.mirror.states import State
+from twinlog.store.config_records import ConfigRecord, Mirror, MirrorTopic, Wanted, key_of
+from twinlog.store.mirrors import Decide, MirrorStore
+from twinlog.store.snapshot import Snapshot
+
+CLUSTER = cast("Any", SimpleNamespace(config=SimpleNamespace(grants=None)))
+NAMES = ("a-to-b", "c-to-b")
+"""Two aliases of one cluster."""
+IDENTITY = {"enabled": "true", "replication.policy.class": "IdentityReplicationPolicy"}
+DROPS = {"transforms": "d", "transforms.d.type": "DropHeaders", "transforms.d.headers": "h"}
+ID, OTHER_ID = UUID(int=1), UUID(int=2)
+TWICE = "of the same cluster s to t: with flow .*, the topic would have its records twice"
+
+
+def flow(name: str, cluster_id: str = "s", **values: str) -> Mirror:
+    source, _, target = name.partition("-to-")
+    values = {**IDENTITY, **values}
+    properties = stored_properties({"bootstrap.servers": "a:1"}, values, source, target)
+    return Mirror(name=name, source=properties, source_cluster_id=cluster_id)
+
+
+def topic(mirror: str, name: str = "t", remote: str | None = None, **more: Any) -> MirrorTopic:
+    values: dict[str, Any] = {"topic_id": ID, "partitions": 1, "destination_topic": remote}
+    return MirrorTopic(mirror=mirror, topic=name, **{**values, **more})
+
+
+STOPPED: Mapping[str, Any] = {"wanted": Wanted.STOPPED}
+LEFT_OUT: Mapping[str, Any] = {"wanted": Wanted.STOPPED, "not_selected": True}
+
+
+class Store(MirrorStore):
+    """All of the store but its topics."""
+
+    def __init__(self, *records: ConfigRecord) -> None:
+        self.records = {key_of(record): record for record in records}
+        self.version = 0
+        self.fenced = 0
+
+    def __call__(self, _: object) -> "Store":
+        return self
+
+    async def snapshot(self) -> Snapshot:
+        return Snapshot(dict(self.records))
+
+    async def states(self) -> Any:
+        return SimpleNamespace(state=lambda _: State.STOPPED)
+
+    async def _of_recreated(self, *_: object) -> list[Any]:
+        return []
+
+    async def change(self, decide: Decide) -> None:
+        while True:
+            version = self.version
+            decided = decide(await self.snapshot())
+            records = await decided if isinstance(decided, Awaitable) else decided
+            await asyncio.sleep(0)
+            if version == self.version:
+                break
+            self.fenced += 1
+        self.version += 1
+        self.records |= {key_of(record): record for record in cast("Any", records)}
+
+    def copies(self, name: str = "t") -> list[str]:
+        """The flows that copy a topic."""
+        return [
+            record.mirror
+            for record in self.records.values()
+            if isinstance(record, MirrorTopic)
+            and (record.topic, record.wanted) == (name, Wanted.MIRRORING)
+        ]
+
+
+@pytest.mark.parametrize("order", [NAMES, NAMES[::-1]])
+def test_of_two_flows_that_add_a_topic_at_once_one_does(order: tuple[str, str]) -> None:
+    """Goal: both have seen that no flow has it; the later change sees that the other one has."""
+    store = Store(*map(flow, NAMES))
+
+    async def run() -> list[BaseException | None]:
+        adds = (store.add_topics(name, [topic(name)]) for name in order)
+        return await asyncio.gather(*adds, return_exceptions=True)
+
+    first, second = asyncio.run(run())
+    assert first is None
+    assert isinstance(second, UserError)
+    text = f"flow {order[0]} copies t of the same cluster s to t: with flow {order[1]}"
+    assert text in str(second)
+    assert f"leave it out of flow {order[1]} (topics.exclude)" in second.hint
+    assert (store.fenced, store.copies()) == (1, [order[0]])
+
+
+@pytest.mark.parametrize("order", [NAMES, NAMES[::-1]])
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_topic_that_is_selected_again_is_not_copied_twice(
+    order: tuple[str, str], at_once: bool
+) -> None:
+    """Goal: an earlier version has added it to both; whoever is second does not go on with it."""
+    store = Store(*map(flow, NAMES), *(topic(name, **LEFT_OUT) for name in NAMES))
+    if not at_once:
+        store.records |= {key_of(one): one for one in [topic(order[0])]}
+
+    async def again(name: str) -> object:
+        snapshot = await store.snapshot()
+        (own,) = snapshot.topics_of(name)
+        return await select_again(store, snapshot.mirrors[name], own)
+
+    with pytest.raises(UserError, match=f"flow {order[0]} .* {TWICE}"):
+        asyncio.run(again(order[1]))
+    assert store.copies() == ([] if at_once else [order[0]])
+
+
+@pytest.mark.parametrize(
+    ("other", "copied", "refused"),
+    [
+        (flow("a-to-b"), topic("a-to-b"), "copies"),
+        (flow("a-to-b"), topic("a-to-b", wanted=Wanted.PAUSED), "copies"),
+        # It copies the new topic once it has noticed it.
+        (flow("a-to-b"), topic("a-to-b", topic_id=OTHER_ID), "copies"),
+        # What it has copied is there, whoever has removed the topic.
+        (flow("a-to-b"), topic("a-to-b", **STOPPED), "has copied"),
+        (flow("a-to-b"), topic("a-to-b", **LEFT_OUT), "has copied"),
+        # It adds the new topic next.
+        (
+            flow("a-to-b"),
+            topic("a-to-b", **STOPPED, source_deleted=True, topic_id=OTHER_ID),
+            "has copied",
+        ),
+        (flow("a-to-b"), topic("a-to-b", **STOPPED, topic_id=NO_TOPIC_ID), "has copied"),
+        # Records of another topic of the source.
+        (flow("a-to-b"), topic("a-to-b", **STOPPED, topic_id=OTHER_ID), ""),
+        # Another cluster, remote topic, or source topic: an aggregation.
+        (flow("a-to-b", "other"), topic("a-to-b"), ""),
+        (flow("a-to-b"), topic("a-to-b", remote="a.t"), ""),
+        (flow("a-to-b"), topic("a-to-b", "u", "t"), ""),
+        # Each may copy other records.
+        (flow("a-to-b", **DROPS), topic("a-to-b"), ""),
+        (flow("a-to-b"), topic("c-to-b", "u", "t"), ""),
+    ],
+)
+@pytest.mark.parametrize("former", [None, topic("c-to-b", **STOPPED, source_deleted=True)])
+def test_which_topics_of_another_flow_count(
+    other: Mirror, copied: MirrorTopic, refused: str, former: MirrorTopic | None
+) -> None:
+    """Goal: only copies of the same records; also if the flow adds a recreated topic again."""
+    own = [] if former is None else [replace(former, topic_id=UUID(int=9))]
+    store = Store(other, copied, flow("c-to-b"), *own)
+    message = ""
+    try:
+        asyncio.run(store.add_topics("c-to-b", [topic("c-to-b")]))
+    except UserError as error:
+        message = str(error)
+    assert (f"flow a-to-b {refused} t of the same cluster s to t" in message) == bool(refused)
+    assert ("c-to-b" in store.copies()) == (not refused)
+
+
+@pytest.mark.parametrize("own", [{}, DROPS])
+@pytest.mark.parametrize(("name", "refused"), [("heartbeats", False), ("t", True)])
+def test_flows_may_share_heartbeats_and_topics_that_they_transform(
+    own: dict[str, str], name: str, refused: bool
+) -> None:
+    alias = {"source.cluster.alias": "A", "replication.policy.class": "DefaultReplicationPolicy"}
+    store = Store(flow("a-to-b", **alias), flow("c-to-b", **alias, **own))
+    added = [topic(mirror, name, f"A.{name}") for mirror in NAMES]
+    asyncio.run(store.add_topics("a-to-b", added[:1]))
+    if refused and not own:
+        with pytest.raises(UserError, match="records twice"):
+            asyncio.run(store.add_topics("c-to-b", added[1:]))
+        assert store.copies(name) == ["a-to-b"]
+    else:
+        asyncio.run(store.add_topics("c-to-b", added[1:]))
+        assert store.copies(name) == [*NAMES]
+
+
+@pytest.mark.parametrize("wanted", list(Wanted))
+@pytest.mark.parametrize("cluster_id", ["s", "other"])
+def test_what_an_exact_mirror_copies_is_not_copied_by_a_flow(
+    wanted: Wanted, cluster_id: str
+) -> None:
+    """Goal: also after its failover, unless the records are those of another cluster."""
+    exact = Mirror(name="exact", source={}, source_cluster_id=cluster_id)
+    store = Store(exact, topic("exact", wanted=wanted), flow("c-to-b"))
+    added = store.add_topics("c-to-b", [topic("c-to-b")])
+    if wanted is not Wanted.STOPPED:
+        with pytest.raises(MirrorRefused) as refused:
+            asyncio.run(added)
+        assert refused.value.kind is MirrorError.TOPIC_ALREADY_IN_MIRROR
+    elif cluster_id == "s":
+        with pytest.raises(UserError, match=f"mirror exact has copied t {TWICE}") as twice:
+            asyncio.run(added)
+        assert "kafka-mirrors --delete --mirror exact" in twice.value.hint
+    else:
+        asyncio.run(added)
+    assert ("c-to-b" in store.copies()) == (wanted is Wanted.STOPPED and cluster_id != "s")
+
+
+def test_an_exact_mirror_may_have_what_a_flow_has_copied() -> None:
+    """Goal: it compares the logs, and refuses records that the source does not have there."""
+    exact = Mirror(name="exact", source={}, source_cluster_id="s")
+    store = Store(exact, flow("a-to-b"), topic("a-to-b", **STOPPED))
+    asyncio.run(store.add_topics("exact", [topic("exact")]))
+    assert store.copies() == ["exact"]
+
+
+@pytest.fixture
+def clusters(monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A flow that copies `t`, and another one; a source that has `t` and `u`, as the target does.
+
+    Nothing is created on the target: whoever tries fails.
+    """
+    store = Store(
+        flow("a-to-b"), topic("a-to-b"), flow("c-to-b", **{"twinlog.takeover": "compare"})
+    )
+    topics = {
+        name: Topic(name, ID, internal=False, partitions={0: Partition(1, 0, (1,), (1,))})
+        for name in ("t", "u")
+    }
+
+    class Source:
+        cluster_id = "s"
+
+        async def refresh(self, _: object) -> Any:
+            return SimpleNamespace(topics=topics)
+
+    @asynccontextmanager
+    async def connected(*_: object) -> AsyncIterator[Source]:
+        yield Source()
+
+    async def existing(_: object, names: set[str]) -> dict[str, Topic]:
+        return {name: topics[name] for name in names & topics.keys()}
+
+    async def nothing(*_: object) -> Any:
+        return []
+
+    for module in (changes, flow_creation, flow_positions, flow_topics):
+        monkeypatch.setattr(module, "MirrorStore", store)
+    for module in (changes, flow_creation, flow_positions):
+        monkeypatch.setattr(module, "connected_source", connected)
+    monkeypatch.setattr(flow_creation, "connected", connected)
+    monkeypatch.setattr(flow_creation, "existing_topics", existing)
+    monkeypatch.setattr(flow_topics, "existing_topics", existing)
+    monkeypatch.setattr(flow_topics, "offsets_topic_id", nothing)
+    monkeypatch.setattr(flow_creation, "copied_to", nothing)
+    monkeypatch.setattr(flow_positions, "_asked", nothing)
+    monkeypatch.setattr(flow_positions, "_offsets_of", nothing)
+    monkeypatch.setattr(flow_positions, "_of_source", lambda *_: {TopicPartition("t", 0): None})
+    for name in ("begins", "check_copied"):
+        monkeypatch.setattr(FlowTakeover, name, nothing)
+    return store
+
+
+def test_a_refused_topic_changes_nothing_on_the_target(clusters: Store) -> None:
+    """Goal: a node refuses it at each refresh, before it reads or creates remote topics."""
+    mirror = flow("c-to-b")
+    add = FlowClusters(
+        destination=CLUSTER, source=CLUSTER, mirror=mirror, flow=flow_of(mirror.source)
+    )
+    source = asyncio.run(_topics())
+    with pytest.raises(UserError, match=TWICE):
+        asyncio.run(add.add(source, {"t": "t"}))
+    assert clusters.version == 0
+    assert asyncio.run(add.add(source, {"u": "u"})) == []
+    assert clusters.copies("u") == ["c-to-b"]
+
+
+async def _topics() -> dict[str, Topic]:
+    async with cast("Any", flow_creation).connected() as source:
+        return dict((await source.refresh(None)).topics)
+
+
+def test_a_takeover_leaves_out_what_another_flow_copies(clusters: Store) -> None:
+    """Goal: one topic that was created later does not keep a whole file from starting."""
+    assert asyncio.run(take_over_topics(CLUSTER, "c-to-b")) == []
+    assert (clusters.copies("t"), clusters.copies("u")) == (["a-to-b"], ["c-to-b"])
+
+
+def test_an_import_of_positions_refuses_the_topic(clusters: Store) -> None:
+    with pytest.raises(UserError, match=TWICE):
+        asyncio.run(import_positions(CLUSTER, "c-to-b", "group", GroupSide.SOURCE))
+    assert clusters.version == 0
+
+
+def test_a_flow_that_would_copy_a_topic_again_is_not_created(clusters: Store) -> None:
+    with pytest.raises(UserError, match=TWICE):
+        asyncio.run(create_flow(CLUSTER, "d", "b", flow("d-to-b").source))
+    assert clusters.version == 0
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_start_refuses_what_two_flows_have(clusters: Store, same: bool) -> None:
+    """Goal: also with the same settings, as an earlier version has added the topic to both."""
+    values = {"twinlog.takeover": "compare", **({} if same else {"topics": "t"})}
+    clusters.records |= {key_of(one): one for one in [topic("c-to-b")]}
+    with pytest.raises(UserError, match=f"flow a-to-b copies t {TWICE}") as refused:
+        asyncio.run(create_flow(CLUSTER, "c", "b", flow("c-to-b", **values).source))
+    assert "kafka-mirrors --remove --mirror c-to-b --topic t" in refused.value.hint
+    assert clusters.version == 0
+
+
+def test_transforms_are_not_dropped_from_a_topic_that_flows_share(
+    clusters: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: the change itself sees a flow that has added the topic since the command looked."""
+    both = {"transaction.producer": "true"}
+    without = flow("c-to-b", **both).source
+    records = [flow("a-to-b", **both), flow("c-to-b", **both, **DROPS), topic("c-to-b")]
+    clusters.records = {key_of(one): one for one in records}
+
+    @asynccontextmanager
+    async def connected(*_: object) -> AsyncIterator[None]:
+        await clusters.add_topics("a-to-b", [topic("a-to-b")])
+        yield
+
+    monkeypatch.setattr(changes, "connected_source", connected)
+    with pytest.raises(UserError, match=f"flow a-to-b copies t {TWICE}"):
+        asyncio.run(alter_mirror(CLUSTER, "c-to-b", without, replaces=True))
+    assert clusters.records["mirror", "c-to-b"] == records[1]
