@@ -209,3 +209,7 @@ def test_a_topic_that_two_flows_select_later_is_copied_by_one(
     write(common)
     with mirror_maker(tmp_path, file, "--lanes", "1"):
         await_copied(common)
+    done = librdkafka_tools.twinlog(
+        *("readiness", "--bootstrap-server", target, "--mirror", refusals[0][0])
+    )
+    assert f"not added: {refusals[0][1]} copies it to the same remote topic" in done.output

@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from uuid import UUID
 
 import librdkafka_tools
@@ -234,6 +235,28 @@ def test_a_topic_that_the_settings_do_not_select_is_named(pair: Pair) -> None:
     """Goal: it does not go on without a word after `kafka-mirrors --alter`."""
     flow = RecordedFlow(pair, topics="other")
     assert "settings do not select it" in reasons(flow.readiness())[Reason.NOT_SELECTED]
+
+
+def test_topics_that_another_flow_copies_too_are_named(pair: Pair) -> None:
+    """Goal: an earlier version has added one to both flows; another one is left to that flow."""
+    taken, name = f"taken-{secrets.token_hex(4)}", f"other-{secrets.token_hex(4)}"
+    flow = RecordedFlow(pair, topics=f"t-.*, {taken}")
+    librdkafka_tools.make_topic(flow.source, taken)
+
+    async def store(cluster: KafkaCluster) -> None:
+        mirrors = MirrorStore(cluster)
+        snapshot = await mirrors.snapshot()
+        (both,) = snapshot.topics_of(flow.flow)
+        other = replace(snapshot.mirrors[flow.flow], name=name)
+        remote = f"{flow.alias}.{taken}"
+        copied = replace(both, mirror=name, topic=taken, destination_topic=remote)
+        await mirrors.change(lambda _: [other, replace(both, mirror=name), copied])
+
+    flow.on_target(store)
+    readiness = flow.readiness()
+    assert f"{name} copies it to the same remote topic" in reasons(readiness)[Reason.COPIED_TWICE]
+    found = [each.text for each in readiness.all_findings()]
+    assert any(taken in text and f"not added: {name} copies it" in text for text in found), found
 
 
 def test_a_topic_that_only_one_broker_knows_is_named(

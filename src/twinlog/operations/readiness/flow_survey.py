@@ -20,13 +20,14 @@ the clock of this machine.
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
 from twinlog.engines.transactional.kind import read_flow_maps
 from twinlog.engines.transactional.positions import committed_positions, position_group
 from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.metadata import Topic
 from twinlog.kafka.errors import ProtocolError, Refusal, TwinlogError
 from twinlog.kafka.groups.offsets import Committed, Group, committed_offsets, list_groups
 from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
@@ -59,6 +60,7 @@ from twinlog.operations.readiness.group_survey import (
 from twinlog.operations.readiness.reasons import Finding, Reason
 from twinlog.operations.readiness.subject import Subject
 from twinlog.store.control_topics import LANES_GROUP
+from twinlog.store.shared_remotes import other_copies
 from twinlog.store.topic_reader import Tail
 from twinlog.sync.flow_records import ALL_S
 from twinlog.sync.group_readings import group_offsets, in_shared, log_bounds
@@ -89,6 +91,11 @@ _NOT_SELECTED: Final = (
 )
 _UNDISCOVERED: Final = "not added yet; the next refresh adds it"
 _NOT_REFRESHED: Final = "not added: refresh.topics.* is off; a node that starts anew adds it"
+_OF_ANOTHER: Final = "not added: {} copies it to the same remote topic, or has done so"
+_TWICE: Final = (
+    "{} copies it to the same remote topic, too, which has each record twice: remove it from one "
+    "of them (kafka-mirrors --remove --mirror)"
+)
 
 
 class FlowSurvey:
@@ -197,7 +204,7 @@ class FlowSurvey:
                 starts[partition] = recorded.runs.to_source(answer.offset)
         return starts
 
-    def not_copied(self, source_topics: Iterable[str]) -> dict[str, str]:
+    def not_copied(self, source_topics: Mapping[str, Topic]) -> dict[str, str]:
         """Those of the source's topics that the flow selects and does not have, with the reason."""
         subject = self._subject
         topics = subject.snapshot.topics_of(subject.mirror.name)
@@ -206,6 +213,9 @@ class FlowSurvey:
         selected = copied_topics(source_topics, self._flow.settings, self._flow.policy)
         reasons = dict(subject.snapshot.not_mirrored(subject.mirror.name).topics)
         unnamed = _UNDISCOVERED if self._flow.settings.refreshes_topics else _NOT_REFRESHED
+        ids = {name: source_topics[name].topic_id for name in selected}
+        for topic in other_copies(subject.snapshot, subject.mirror, selected, ids):
+            reasons[topic.topic] = _OF_ANOTHER.format(topic.mirror)
         return {
             name: reasons.get(name, unnamed)
             for name in sorted(selected.keys() - known)
@@ -397,15 +407,19 @@ class FlowSurvey:
             groups = any(topic.groups for topic in facts.topics)
             checkpoint, trouble = await self._last_checkpoint(expected=groups)
             findings += trouble
-        unselected = {
-            topic.topic: [Finding(Reason.NOT_SELECTED, _NOT_SELECTED)]
-            for topic in unselected_topics(self._subject.topics, self._flow)
-        }
+        selection: defaultdict[str, list[Finding]] = defaultdict(list)
+        for topic in unselected_topics(self._subject.topics, self._flow):
+            selection[topic.topic].append(Finding(Reason.NOT_SELECTED, _NOT_SELECTED))
+        subject = self._subject
+        names = {topic.topic: topic.destination_name for topic in subject.topics}
+        for copy in other_copies(subject.snapshot, subject.mirror, names, removed=False):
+            text = _TWICE.format(copy.mirror)
+            selection[copy.topic].append(Finding(Reason.COPIED_TWICE, text))
         topics = tuple(
             replace(
                 topic,
                 partitions=tuple(self._completed(topic.topic, p) for p in topic.partitions),
-                synced=(*topic.synced, *self._lost(topic.topic), *unselected.get(topic.topic, ())),
+                synced=(*topic.synced, *self._lost(topic.topic), *selection[topic.topic]),
             )
             for topic in facts.topics
         )

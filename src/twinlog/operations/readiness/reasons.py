@@ -30,6 +30,7 @@ class Reason(enum.Enum):
     PAUSED = "partitions that are paused"
     NOT_MIRRORED = "source topics that match the mirror and are not mirrored"
     NOT_SELECTED = "topics that a flow copies, and its settings do not select"
+    COPIED_TWICE = "topics that another flow copies to the same remote topic, too"
     FOREIGN_MEMBER = "members of the nodes' groups that are not twinlog nodes"
     CONTROL_UNREADABLE = "records of the control topics that cannot be read"
     SOURCE_UNREACHABLE = "the current state of the source is unknown"
@@ -74,6 +75,7 @@ WEIGHTS: Final[Mapping[Reason, Verdict]] = {
     Reason.PAUSED: Verdict.WARNING,
     Reason.NOT_MIRRORED: Verdict.WARNING,
     Reason.NOT_SELECTED: Verdict.WARNING,
+    Reason.COPIED_TWICE: Verdict.WARNING,
     Reason.FOREIGN_MEMBER: Verdict.WARNING,
     Reason.CONTROL_UNREADABLE: Verdict.WARNING,
     Reason.SOURCE_UNREACHABLE: Verdict.WARNING,
