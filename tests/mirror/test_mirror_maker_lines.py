@@ -5,7 +5,7 @@ import re
 import pytest
 
 from twinlog.mirror.config_providers import PROVIDERS
-from twinlog.mirror.flow_settings import SETTINGS
+from twinlog.mirror.flow_settings import IDENTITY_POLICY, SETTINGS
 from twinlog.mirror.mirror_maker_file import parse_mirror_maker_file
 from twinlog.mirror.mirror_maker_lines import FileLine, LineVerdict, explain_lines
 from twinlog.mirror.mirror_maker_names import CLIENT_NAMES, ROLE_NAMES
@@ -56,7 +56,11 @@ UNKNOWN, ERROR = LineVerdict.UNKNOWN, LineVerdict.ERROR
         ("B.producer.acks = all", USED, "acks of the producer on B (A->B)"),
         ("A->B.source.cluster.ssl.protocol = x", USED, "ssl.protocol of clients on A (A->B)"),
         ("config.providers =", USED, "references"),
-        ("replication.policy.mine = 1", USED, "a property of the replication policy"),
+        ("replication.policy.mine = 1", UNKNOWN, "Kafka's replication policies have no such"),
+        ("replication.policy.seperator = _", UNKNOWN, "did you mean replication.policy.separator?"),
+        ("A->B.replication.policy.seperator = _", UNKNOWN, "A->B.replication.policy.separator?"),
+        ("A.replication.policy.seperator = _", UNKNOWN, "did you mean replication.policy.sep"),
+        ("replication.policy.clas = x", UNKNOWN, "did you mean replication.policy.class?"),
         ("refresh.groups.enabled = false", DIFFERS, "no effect, as groups are listed"),
         ("tasks.max = 4", DIFFERS, "twinlog distributes partitions over lanes"),
         ("topics.blacklist = x", DIFFERS, "MirrorMaker 2 ignores this name since 4.0"),
@@ -144,6 +148,26 @@ def test_a_line(line: str, verdict: LineVerdict, text: str) -> None:
     assert text in found.text
     assert found.verdict is verdict
     assert found.number == 6
+
+
+@pytest.mark.parametrize(
+    ("lines", "verdict"),
+    [
+        ("A->B.replication.policy.class = x.Mine\nA->B.replication.policy.mine = 1", USED),
+        ("A->B.replication.policy.class = x.Mine\nreplication.policy.mine = 1", USED),
+        ("A->B.replication.policy.class = ${e:P}\nreplication.policy.mine = 1", USED),
+        # Of a flow that is not there, since its settings have errors.
+        ("A->B.tasks.max = x\nreplication.policy.class = Mine\nreplication.policy.mine = 1", USED),
+        ("replication.policy.class = x.Mine\nA.replication.policy.mine = 1", NO_EFFECT),
+        ("B->A.replication.policy.class = x.Mine\nreplication.policy.mine = 1", UNKNOWN),
+        (f"replication.policy.class={IDENTITY_POLICY}\nreplication.policy.mine = 1", UNKNOWN),
+    ],
+)
+def test_a_property_that_only_a_policy_of_ones_own_can_have(
+    lines: str, verdict: LineVerdict
+) -> None:
+    """Goal: a misspelt separator counts as used for no flow whose policy would ignore it."""
+    assert last(lines).verdict is verdict
 
 
 @pytest.mark.parametrize("place", ["A->B.", "A."])

@@ -14,7 +14,7 @@ A line has one verdict:
 Secrets are never part of a line: values are shown only of properties that cannot hold one.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -69,7 +69,14 @@ from twinlog.mirror.mirror_maker_precedence import (
     connector_properties,
 )
 from twinlog.mirror.properties_text import Property, last_values
-from twinlog.mirror.replication_policy import IDENTITY, LEGACY, POLICY_CLASS, policy_class
+from twinlog.mirror.replication_policy import (
+    IDENTITY,
+    LEGACY,
+    POLICY_CLASS,
+    POLICY_NAMES,
+    has_properties_of_its_own,
+    policy_class,
+)
 from twinlog.mirror.transform_chain import CONVERTER_NAMES
 from twinlog.text import closest, few
 
@@ -237,10 +244,7 @@ class _LineReader:
         if dot and role in ROLES:
             return self._client(item, role, name, f"on {place.source}")
         if place.rest in SETTINGS or place.rest in FORMER_NAMES or place.rest in DRAFT_NAMES:
-            return LineVerdict.NO_EFFECT, (
-                f"MirrorMaker 2 does not read it of a cluster: write {place.rest} for all flows, "
-                f"or SOURCE->TARGET.{place.rest} for one"
-            )
+            return LineVerdict.NO_EFFECT, _not_of_cluster(place.rest)
         roles = [role for role in ROLES if place.rest in ROLE_NAMES[role]]
         if roles and place.rest != PROVIDERS and not reason(place.rest):
             others = " or ".join(f"{role}." for role in roles[1:])
@@ -344,17 +348,33 @@ class _LineReader:
             explain = self._of_dataframes if dataframes else self._of_transforms
             return explain(item, place)
         if name.startswith(POLICY_PREFIX):
-            return LineVerdict.USED, "a property of the replication policy, if its class reads it"
+            return self._of_policy(item, place)
         if name in DRAFT_NAMES or name.startswith(REMOTE_ADMIN):
-            return LineVerdict.NO_EFFECT, f"a name that no MirrorMaker 2 reads{self._instead(name)}"
+            return (
+                LineVerdict.NO_EFFECT,
+                f"a name that no MirrorMaker 2 reads{_instead(name, self._file.aliases)}",
+            )
         return self._of_connect(item, place)
 
-    def _instead(self, name: str) -> str:
-        """What is read instead of a name of KIP-382, as the end of a sentence."""
-        if name.startswith(REMOTE_ADMIN):
-            of_clusters = [f"{a}.{name.removeprefix('remote.')}" for a in self._file.aliases[:2]]
-            return f"; write {' or '.join(of_clusters)}"
-        return f"; it reads {DRAFT_NAMES[name]}" if DRAFT_NAMES[name] else ""
+    def _of_policy(self, item: Property, place: _LinePlace) -> Explanation:
+        """A property that Kafka's own policies do not have.
+
+        A policy of one's own may read it. Nothing else does, and a misspelt separator would leave
+        remote topics with wrong names, which a stored flow never changes.
+        """
+        name = place.rest
+        flows = [
+            f"{a}->{b}" for a, b in self._candidates(item) if _has_own_policy(self._file, a, b)
+        ]
+        if not flows:
+            guess = closest(name, POLICY_NAMES)
+            # Of a cluster, a policy's properties are not read.
+            prefix = place.prefix if place.target else ""
+            hint = f": did you mean {prefix}{guess}?" if guess else ""
+            return LineVerdict.UNKNOWN, f"Kafka's replication policies have no such property{hint}"
+        if place.source and not place.target:
+            return LineVerdict.NO_EFFECT, _not_of_cluster(name)
+        return LineVerdict.USED, "a property of the replication policy, if its class reads it"
 
     def _of_transforms(self, item: Property, place: _LinePlace) -> Explanation:
         name, flows = place.rest, self._flows(item)
@@ -491,6 +511,30 @@ def _is_added(properties: Mapping[str, Property], place: _LinePlace) -> bool:
     beats = is_true(HEARTBEATS, default=True)
     beats = is_true(f"{place.prefix}{HEARTBEATS}", default=beats)
     return not (beats or is_true(f"{place.prefix}{ENABLED}", default=False))
+
+
+def _instead(name: str, aliases: Sequence[str]) -> str:
+    """What is read instead of a name of KIP-382, as the end of a sentence."""
+    if name.startswith(REMOTE_ADMIN):
+        of_clusters = [f"{alias}.{name.removeprefix('remote.')}" for alias in aliases[:2]]
+        return f"; write {' or '.join(of_clusters)}"
+    return f"; it reads {DRAFT_NAMES[name]}" if DRAFT_NAMES[name] else ""
+
+
+def _has_own_policy(file: MirrorMakerFile, source: str, target: str) -> bool:
+    """Whether a flow's policy is none of Kafka's."""
+    for flow in file.flows:  # with references resolved; those with errors are not there
+        if (flow.source_alias, flow.target_alias) == (source, target):
+            return has_properties_of_its_own(flow.values)
+    merged = connector_properties(last_values(file.properties), source, target)
+    return has_properties_of_its_own({name: item.value for name, item in merged.items()})
+
+
+def _not_of_cluster(name: str) -> str:
+    return (
+        f"MirrorMaker 2 does not read it of a cluster: write {name} for all flows, or "
+        f"SOURCE->TARGET.{name} for one"
+    )
 
 
 def _with_role_of_flow(place: _LinePlace) -> str:

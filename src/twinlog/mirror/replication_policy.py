@@ -50,6 +50,8 @@ point's name is the value of `replication.policy.class`; it may be that of a Jav
 POLICY_CLASS: Final = "replication.policy.class"
 SEPARATOR: Final = "replication.policy.separator"
 INTERNAL_SEPARATOR: Final = "replication.policy.internal.topic.separator.enabled"
+POLICY_NAMES: Final = (POLICY_CLASS, SEPARATOR, INTERNAL_SEPARATOR)
+"""All properties `replication.policy...` that Kafka has."""
 SOURCE_ALIAS: Final = "source.cluster.alias"
 
 HEARTBEATS: Final = "heartbeats"

@@ -45,6 +45,13 @@ def hasty(tmp_path: Path) -> tuple[str, str]:
             "A->B.topcs: unknown property, which MirrorMaker 2 ignores: did you mean A->B.topics?",
         ),
         (
+            (*SOURCE, "--config", "replication.policy.seperator=_"),
+            (
+                "A->B.replication.policy.seperator: Kafka's replication policies have no such "
+                "property: did you mean A->B.replication.policy.separator?"
+            ),
+        ),
+        (
             (*SOURCE, "--config", "ssl.protocol=x"),
             (
                 "A->B.ssl.protocol: MirrorMaker 2 does not read a client property here: write "
