@@ -303,3 +303,57 @@ def test_mistakes_in_a_transform_by_spark(lines: str, number: int, text: str) ->
     found = explained(lines)[len(HEADER.splitlines()) :]
     assert [line.verdict is ERROR for line in found].index(True) == number
     assert text in found[number].text
+
+
+def test_a_start_warns_of_what_should_be_written_otherwise() -> None:
+    """Goal: no misspelt line is silent, and a file that is right has no warning."""
+    warned = [
+        "A->B.topics.exlude = x",
+        "A-B->B.enabled = true",
+        "topics.whitelist = x",
+        "consumer.fetch.max.bytes = 1",
+        "A->B.ssl.protocol = x",
+        "A.topics = x",
+        "A.request.timeout.ms = 1",
+        "A.config.providers = x",
+        "transforms.x.type = y",
+        "A->B.transforms.x.type = y",
+        "twinlog.transform.sql = x",
+        "A.replication.policy.separator = _",
+    ]
+    silent = [
+        "A->B.topics = x",
+        "tasks.max = 4",
+        "offset.storage.replication.factor = 1",
+        "readahead.queue.capacity = 5",
+        "group.id = x",
+        "B->A.topics = x",
+        "B->A.transforms.x.type = y",
+        "transforms =",
+        "A.consumer.enable.auto.commit = true",
+    ]
+    assert [line for line in (*warned, *silent) if last(line).warns] == warned
+
+
+@pytest.mark.parametrize("line", ["MIIEvQIBADANBg+/kqhkiG9w0", "abcdef==", "hunter2"])
+def test_a_line_that_may_continue_a_secret_is_not_shown(line: str) -> None:
+    """Goal: a private key over several lines, without backslashes, is in no log."""
+    found = last(line)
+    assert (found.key, found.verdict) == ("...", UNKNOWN)
+    assert line.rstrip("=") not in found.text
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("auto.offset.reset", "A.consumer.auto.offset.reset"),
+        ("consumer.fetch.max.byte", "A.consumer.fetch.max.bytes"),
+        ("consumer.poll.timeout", "consumer.poll.timeout.ms"),
+        ("A->B.consumer.poll.timeout", "A->B.consumer.poll.timeout.ms"),
+        ("A->B.ssl.protocl", "A->B.source.consumer.ssl.protocol, or A.ssl.protocol"),
+    ],
+)
+def test_the_closest_property_is_named_as_it_has_an_effect(line: str, hint: str) -> None:
+    assert last(f"{line} = 1").text.endswith(f": did you mean {hint}?")
+    for key in hint.split(", or "):
+        assert last(f"{key} = 1").verdict in {USED, DIFFERS, ERROR}

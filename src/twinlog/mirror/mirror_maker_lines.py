@@ -14,7 +14,7 @@ A line has one verdict:
 Secrets are never part of a line: values are shown only of properties that cannot hold one.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -60,11 +60,13 @@ from twinlog.mirror.mirror_maker_names import (
     SIDES,
     TRANSFORMS,
     is_client_property,
+    read_instead,
     reason,
 )
 from twinlog.mirror.mirror_maker_precedence import (
     CLIENTS_OF_FLOW,
     OVERRIDE,
+    client_of_flow,
     client_properties,
     connector_properties,
 )
@@ -83,6 +85,8 @@ from twinlog.text import closest, few
 _SHOWN: Final = frozenset({BOOTSTRAP, "security.protocol", "sasl.mechanism", CLUSTERS, TRANSFORMS})
 _FORCED: Final = frozenset({"enable.auto.commit"})
 """Client properties that MirrorMaker 2 overwrites."""
+_UNSHOWN: Final = "..."
+"""The key of a line that may be a part of a secret."""
 _READ: Final = {OFFSET_RESET: "earliest", ISOLATION: "read_committed"}
 """Properties of the source's consumer that are settings of the flow, each with the value with which
 twinlog does what MirrorMaker 2 does."""
@@ -114,6 +118,14 @@ class FileLine:
     """None: not shown, as it may be a secret."""
     verdict: LineVerdict
     text: str
+    warns: bool = False
+    """Whether a start warns of it: nobody knows the property, or another one should be written."""
+
+
+class _Advice(str):
+    """Why a line has no effect, with what should be written instead."""
+
+    __slots__ = ()
 
 
 def explain_lines(
@@ -176,8 +188,15 @@ class _LineReader:
     def _line(self, item: Property) -> FileLine:
         place = self._place(item.key)
         verdict, text = self._explained(item, place)
-        value = item.value if _is_public(place.rest) else None
-        return FileLine(number=item.line, key=item.key, value=value, verdict=verdict, text=text)
+        unknown = verdict is LineVerdict.UNKNOWN
+        return FileLine(
+            number=item.line,
+            key=_UNSHOWN if unknown and _may_continue_a_value(item) else item.key,
+            value=item.value if _is_public(place.rest) else None,
+            verdict=verdict,
+            text=text,
+            warns=unknown or isinstance(text, _Advice),
+        )
 
     def _place(self, key: str) -> _LinePlace:
         if key not in CONNECTOR_NAMES and key not in CLIENT_NAMES:
@@ -204,7 +223,7 @@ class _LineReader:
             return self._enabled(place)
         if place.flow not in self._existing:
             return LineVerdict.NO_EFFECT, f"flow {place.flow} is not enabled"
-        if client := _client_of_flow(place.rest):
+        if client := client_of_flow(place.rest):
             side, role, name = client
             alias = place.source if side == "source" else place.target
             return self._client(item, role, name, f"on {alias}")
@@ -212,7 +231,7 @@ class _LineReader:
             return self._setting(item, place.rest)
         of_role = any(place.rest in names for names in ROLE_NAMES.values())
         if place.rest in CLIENT_NAMES or (of_role and place.rest != PROVIDERS):
-            return LineVerdict.NO_EFFECT, (
+            return LineVerdict.NO_EFFECT, _Advice(
                 "MirrorMaker 2 does not read a client property here: write "
                 f"{_with_role_of_flow(place)}"
             )
@@ -248,7 +267,7 @@ class _LineReader:
         roles = [role for role in ROLES if place.rest in ROLE_NAMES[role]]
         if roles and place.rest != PROVIDERS and not reason(place.rest):
             others = " or ".join(f"{role}." for role in roles[1:])
-            return LineVerdict.NO_EFFECT, (
+            return LineVerdict.NO_EFFECT, _Advice(
                 f"MirrorMaker 2 does not give it to clients: write {place.prefix}{roles[0]}."
                 f"{place.rest}" + (others and f", or {others}")
             )
@@ -261,7 +280,8 @@ class _LineReader:
         if key in CLIENT_NAMES:
             return self._client(item, "client", key, "on clusters that have no value of their own")
         if hint := self._with_prefix(key):
-            return LineVerdict.NO_EFFECT, f"MirrorMaker 2 does not read it here: write {hint}"
+            advice = _Advice(f"MirrorMaker 2 does not read it here: write {hint}")
+            return LineVerdict.NO_EFFECT, advice
         if key in SETTINGS or key in FORMER_NAMES:
             return self._setting(item, key)
         if "->" in key:
@@ -272,10 +292,12 @@ class _LineReader:
         """How a property is written that has no effect without a prefix; empty: it has one."""
         alias = next(iter(self._file.aliases), "A")
         other = next(iter(self._file.aliases[1:]), "B")
-        role = key.partition(".")[0]
+        role, _, name = key.partition(".")
         if key in SETTINGS:
             flow = "" if SETTINGS[key].everywhere else f"{alias}->{other}.{key}"
             return f"{alias}.{key}" if flow and role in ROLES else flow
+        if role in ROLES and not is_client_property(role, name):
+            return ""
         if role in {*ROLES, *SIDES} and reason(key) is None:
             return f"{alias}.{key}" if role in ROLES else f"{alias}->{other}.{key}"
         return ""
@@ -307,7 +329,10 @@ class _LineReader:
     def _client(self, item: Property, role: str, name: str, where: str) -> Explanation:
         plain = name.removeprefix(OVERRIDE)
         if role != "client" and not is_client_property(role, plain):
-            guess = closest(plain, {*ROLE_NAMES[role], *CLIENT_NAMES})
+            known = {*ROLE_NAMES[role], *CLIENT_NAMES}
+            if self._place(item.key).rest == f"{role}.{plain}" and "->" in item.key:
+                known.update(n.removeprefix(f"{role}.") for n in SETTINGS if n.startswith(role))
+            guess = closest(plain, known)
             hint = f": did you mean {item.key.removesuffix(plain)}{guess}?" if guess else ""
             return LineVerdict.UNKNOWN, f"Kafka's {role} has no property {plain}{hint}"
         if not self._flows(item) and item.line in self._file.internal_uses:
@@ -341,7 +366,8 @@ class _LineReader:
         name = place.rest
         if name == PROVIDERS or name.startswith(f"{PROVIDERS}."):
             if place.prefix:
-                return LineVerdict.NO_EFFECT, f"MirrorMaker 2 reads {PROVIDERS} without a prefix"
+                advice = _Advice(f"MirrorMaker 2 reads {PROVIDERS} without a prefix")
+                return LineVerdict.NO_EFFECT, advice
             return LineVerdict.USED, "how references such as ${file:...} are resolved"
         if belongs_to_transforms(name):
             dataframes = is_dataframe_property(name)
@@ -350,10 +376,9 @@ class _LineReader:
         if name.startswith(POLICY_PREFIX):
             return self._of_policy(item, place)
         if name in DRAFT_NAMES or name.startswith(REMOTE_ADMIN):
-            return (
-                LineVerdict.NO_EFFECT,
-                f"a name that no MirrorMaker 2 reads{_instead(name, self._file.aliases)}",
-            )
+            why = "a name that no MirrorMaker 2 reads"
+            instead = read_instead(name, self._file.aliases)
+            return LineVerdict.NO_EFFECT, _Advice(why + instead) if instead else why
         return self._of_connect(item, place)
 
     def _of_policy(self, item: Property, place: _LinePlace) -> Explanation:
@@ -392,19 +417,24 @@ class _LineReader:
         if flows:
             return LineVerdict.USED, f"a part of {TRANSFORMS} ({flows})"
         if "." in name and not place.prefix and not converter:
-            return LineVerdict.NO_EFFECT, (
+            return LineVerdict.NO_EFFECT, _Advice(
                 f"a part of {TRANSFORMS}: MirrorMaker 2 does not read it without a prefix, write "
                 f"SOURCE->TARGET.{name}"
             )
         if name == TRANSFORMS or ("." in name and not converter):
-            return LineVerdict.NO_EFFECT, f"a part of {TRANSFORMS}, and the flow has none"
+            why = f"a part of {TRANSFORMS}, and the flow has none"
+            # A start warns of a transform that a flow does not apply.
+            copies = any(
+                flow.name == place.flow for flow in self._file.flows if flow.settings.enabled
+            )
+            return LineVerdict.NO_EFFECT, _Advice(why) if copies and name != TRANSFORMS else why
         return self._of_connect(item, place)
 
     def _of_dataframes(self, item: Property, place: _LinePlace) -> Explanation:
         name, flows = place.rest, self._flows(item)
         if not flows:
             return LineVerdict.NO_EFFECT, (
-                f"it belongs to one flow: write SOURCE->TARGET.{name}"
+                _Advice(f"it belongs to one flow: write SOURCE->TARGET.{name}")
                 if not place.target
                 else f"flow {place.flow} copies no topics"
             )
@@ -455,15 +485,23 @@ class _LineReader:
         return LineVerdict.NOT_NEEDED, why
 
     def _unknown(self, key: str, place: _LinePlace) -> str:
+        of_roles = {f"{role}.{name}" for role in ROLES for name in ROLE_NAMES[role]}
         known: set[str] = {*SETTINGS, *CLIENT_NAMES}
-        if place.source and not place.target:
-            known = {*CLIENT_NAMES, *(f"{role}.{n}" for role in ROLES for n in ROLE_NAMES[role])}
+        if not place.target:
+            known = {*CLIENT_NAMES, *of_roles} | (set() if place.source else known)
         alias, dot, rest = key.partition(".")
         if not place.source and dot and rest in CLIENT_NAMES:
             return f"{alias!r} is not in {CLUSTERS}: expected {', '.join(self._file.aliases)}"
+        why = "unknown property, which MirrorMaker 2 ignores"
         guess = closest(place.rest, known)
-        hint = f": did you mean {place.prefix}{guess}?" if guess else ""
-        return f"unknown property, which MirrorMaker 2 ignores{hint}"
+        if guess is None:
+            return why
+        written = f"{place.prefix}{guess}"
+        if place.target and guess in CLIENT_NAMES:
+            written = _with_role_of_flow(replace(place, rest=guess))
+        elif not place.source:
+            written = self._with_prefix(guess) or guess
+        return f"{why}: did you mean {written}?"
 
     def _unknown_flow(self, key: str) -> str:
         flow, _, rest = key.partition(".")
@@ -513,14 +551,6 @@ def _is_added(properties: Mapping[str, Property], place: _LinePlace) -> bool:
     return not (beats or is_true(f"{place.prefix}{ENABLED}", default=False))
 
 
-def _instead(name: str, aliases: Sequence[str]) -> str:
-    """What is read instead of a name of KIP-382, as the end of a sentence."""
-    if name.startswith(REMOTE_ADMIN):
-        of_clusters = [f"{alias}.{name.removeprefix('remote.')}" for alias in aliases[:2]]
-        return f"; write {' or '.join(of_clusters)}"
-    return f"; it reads {DRAFT_NAMES[name]}" if DRAFT_NAMES[name] else ""
-
-
 def _has_own_policy(file: MirrorMakerFile, source: str, target: str) -> bool:
     """Whether a flow's policy is none of Kafka's."""
     for flow in file.flows:  # with references resolved; those with errors are not there
@@ -530,8 +560,16 @@ def _has_own_policy(file: MirrorMakerFile, source: str, target: str) -> bool:
     return has_properties_of_its_own({name: item.value for name, item in merged.items()})
 
 
-def _not_of_cluster(name: str) -> str:
-    return (
+def _may_continue_a_value(item: Property) -> bool:
+    """Whether a line may be the rest of a value, as of a private key whose lines were broken.
+
+    Such a line has no separator, except for the `=` that Base64 has at its end, and no dot.
+    """
+    return "." not in item.key and not item.value.strip(" =")
+
+
+def _not_of_cluster(name: str) -> _Advice:
+    return _Advice(
         f"MirrorMaker 2 does not read it of a cluster: write {name} for all flows, or "
         f"SOURCE->TARGET.{name} for one"
     )
@@ -546,23 +584,6 @@ def _with_role_of_flow(place: _LinePlace) -> str:
         return f"{place.prefix}producer.{OVERRIDE}{name}, or {place.target}.producer.{name}"
     role = "consumer" if name in ROLE_NAMES["consumer"] else "admin"
     return f"{place.prefix}source.{role}.{name}, or {place.source}.{role}.{name}"
-
-
-def _client_of_flow(rest: str) -> tuple[str, str, str] | None:
-    """Side, role (or `client`) and name of a client property of a flow; None: it is another."""
-    if rest in SETTINGS and SETTINGS[rest].origin != "client":
-        return None
-    for side in SIDES:
-        for role in ROLES:
-            if rest.startswith(f"{side}.{role}."):
-                return side, role, rest.removeprefix(f"{side}.{role}.")
-        connection = rest.removeprefix(f"{side}.cluster.")
-        if connection != rest and connection in CLIENT_NAMES:
-            return side, "client", connection
-    role, dot, name = rest.partition(".")
-    if dot and role in ROLES:
-        return "target" if role == "producer" else "source", role, name
-    return None
 
 
 def _is_public(name: str) -> bool:

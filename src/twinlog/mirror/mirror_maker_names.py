@@ -10,7 +10,7 @@
 tests/mirror/test_mirror_maker_java.py compares the first three with Kafka 4.3's own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from twinlog.mirror.config_providers import PROVIDERS
@@ -356,3 +356,11 @@ def role_of(name: str) -> str | None:
 def is_client_property(role: str, name: str) -> bool:
     """Whether Kafka's clients of this role know a property."""
     return name in CLIENT_NAMES or name in ROLE_NAMES[role]
+
+
+def read_instead(name: str, aliases: Sequence[str]) -> str:
+    """What is read instead of a name of KIP-382, as the end of a sentence."""
+    if name.startswith(REMOTE_ADMIN):
+        of_clusters = [f"{alias}.{name.removeprefix('remote.')}" for alias in aliases[:2]]
+        return f"; write {' or '.join(of_clusters)}"
+    return f"; it reads {DRAFT_NAMES[name]}" if DRAFT_NAMES[name] else ""

@@ -153,3 +153,20 @@ def client_properties(merged: Properties, side: str, role: str) -> dict[str, Pro
     if (side, role) == ("target", "producer"):
         properties |= prefixed(of_role, f"{role}.{OVERRIDE}")
     return {name: item for name, item in properties.items() if not name.startswith(OVERRIDE)}
+
+
+def client_of_flow(rest: str) -> tuple[str, str, str] | None:
+    """Side, role (or `client`) and name of a client property of a flow; None: it is another."""
+    if rest in SETTINGS and SETTINGS[rest].origin != "client":
+        return None
+    for side in SIDES:
+        for role in ROLES:
+            if rest.startswith(f"{side}.{role}."):
+                return side, role, rest.removeprefix(f"{side}.{role}.")
+        connection = rest.removeprefix(f"{side}.cluster.")
+        if connection != rest and connection in CLIENT_NAMES:
+            return side, "client", connection
+    role, dot, name = rest.partition(".")
+    if dot and role in ROLES:
+        return "target" if role == "producer" else "source", role, name
+    return None

@@ -173,6 +173,13 @@ def flow_warnings(flows: Collection[Flow]) -> Iterable[str]:
         )
 
 
+def line_warnings(lines: Iterable[FileLine]) -> Iterable[str]:
+    """The lines of which a start warns: what they were to do is not done. No values are shown."""
+    for line in lines:
+        if line.warns:
+            yield f"line {line.number}: {line.key}: {line.text}"
+
+
 def wrong_flow_names(file: MirrorMakerFile, flows: Collection[Flow]) -> Iterable[Problem]:
     """Aliases whose flow has no valid name: a start is refused. Heartbeats alone need no name."""
     line = last_values(file.properties)[CLUSTERS].line if flows else 0

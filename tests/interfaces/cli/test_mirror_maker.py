@@ -14,7 +14,9 @@ from click.testing import CliRunner, Result
 import twinlog
 from twinlog.interfaces.cli.main import main
 from twinlog.local import commands
+from twinlog.mirror.mirror_maker_report import line_warnings
 from twinlog.node import mirror_maker
+from twinlog.operations.mirror_maker import check_file
 
 KAFKAS = ROOT / "tests" / "data" / "mirror-maker" / "connect-mirror-maker.properties"
 HEADER = """\
@@ -93,6 +95,7 @@ def test_json_has_all() -> None:
         "value": "A, B",
         "verdict": "USED",
         "text": "aliases of 2 clusters",
+        "warns": False,
     }
 
 
@@ -119,6 +122,36 @@ def test_a_file_with_errors_runs_nothing(file: Path) -> None:
     result = run("mirror-maker", file)
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: line 5: A->B.tasks.max is 'x'")
+
+
+@pytest.mark.parametrize("words", [("mirror-maker",), ("flows", "create", "--file")])
+def test_a_start_warns_of_unknown_lines(file: Path, words: tuple[str, ...]) -> None:
+    """Goal: one line for each, without its value, also where nothing runs."""
+    file.write_text(HEADER + "A->B.tasks.max = x\nA->B.topics.exlude = secret.*\nA.topics = x\n")
+    assert run(*words, file).stderr.splitlines()[:2] == [
+        (
+            "Warning: line 6: A->B.topics.exlude: unknown property, which MirrorMaker 2 ignores: "
+            "did you mean A->B.topics.exclude?"
+        ),
+        (
+            "Warning: line 7: A.topics: MirrorMaker 2 does not read it of a cluster: write topics "
+            "for all flows, or SOURCE->TARGET.topics for one"
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("connect-mirror-maker", 0),
+        ("kip-382-flow", 0),
+        ("kip-382-multicluster", 0),
+        ("kip-382-properties", 2),  # emit.heartbeats and sync.group.offsets, which nobody reads
+    ],
+)
+def test_published_files_start_with_few_warnings(name: str, count: int) -> None:
+    report = check_file(KAFKAS.with_name(f"{name}.properties")).report
+    assert len(list(line_warnings(report.lines))) == count
 
 
 def test_a_file_without_flows_runs_nothing(file: Path) -> None:

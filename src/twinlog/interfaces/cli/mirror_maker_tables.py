@@ -9,7 +9,7 @@ from twinlog.interfaces.cli.output import print_json, say
 from twinlog.interfaces.cli.tables import print_table
 from twinlog.mirror.flow_circles import EXAMPLE_TOPIC
 from twinlog.mirror.mirror_maker_lines import FileLine
-from twinlog.mirror.mirror_maker_report import FlowRow, MirrorMakerReport
+from twinlog.mirror.mirror_maker_report import FlowRow, MirrorMakerReport, line_warnings
 
 COLUMNS: Final = (
     "FLOW",
@@ -25,8 +25,8 @@ MAX_CELL: Final = 40
 
 
 def require_valid(result: MirrorMakerReport) -> None:
-    """Print warnings and errors; exit with 1 if there are errors."""
-    for warning in result.warnings:
+    """Print warnings, also of lines, and errors; exit with 1 if there are errors."""
+    for warning in (*line_warnings(result.lines), *result.warnings):
         say(f"Warning: {warning}")
     for error in result.errors:
         say(f"Error: {error}")
