@@ -48,6 +48,12 @@ def test_an_unknown_formatter_is_refused(name: str) -> None:
     assert f"'{name}': {expected}" in done.stderr
 
 
+@pytest.mark.parametrize("name", ["CheckpointMessageFormatter", f"{KAFKAS}HeartbeatFormatter"])
+def test_names_of_kip_382_are_accepted(name: str) -> None:
+    done = CliRunner().invoke(main, [*BASIC, "--formatter", name, "--max-messages", "0"])
+    assert "Invalid value for '--max-messages'" in done.stderr
+
+
 @pytest.mark.broker
 @pytest.mark.parametrize("kind", [Heartbeat, Checkpoint, OffsetSync])
 def test_lines_are_those_of_kafkas_formatters(

@@ -1,6 +1,7 @@
 """`twinlog console`: prints the records of MirrorMaker 2's internal topics.
 
-It is kafka-console-consumer with the formatters of MirrorMaker 2: the same flags, names and lines.
+It prints the lines of kafka-console-consumer with the formatters of MirrorMaker 2, and has those of
+its flags that say what is read and for how long.
 A record that cannot be decoded is printed as such, and makes the exit status 1; a tombstone, at
 which Kafka's formatters fail, is printed with its key.
 """
@@ -39,6 +40,9 @@ INTERRUPTED: Final = 130
 """The exit status after Ctrl-C, as of kafka-console-consumer."""
 CONNECT_S: Final = 10.0
 
+_SUFFIX: Final = "Formatter"
+_KIP_SUFFIX: Final = "MessageFormatter"
+"""How the names of the formatters end in KIP-382."""
 _PACKAGE: Final = "org.apache.kafka.connect.mirror.formatters."
 
 
@@ -88,7 +92,10 @@ class _FormatterName(click.ParamType[_Format]):
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> _Format:
         """Find the formatter."""
-        found = FORMATTERS.get(str(value).removeprefix(_PACKAGE))
+        known = str(value).removeprefix(_PACKAGE)
+        if known.endswith(_KIP_SUFFIX):
+            known = known.removesuffix(_KIP_SUFFIX) + _SUFFIX
+        found = FORMATTERS.get(known)
         if found is None:
             self.fail(f"{value!r}: expected one of {', '.join(FORMATTERS)}", param, ctx)
         return found
@@ -131,7 +138,7 @@ def console(
 ) -> None:
     """Print checkpoints, heartbeats or offset syncs of MirrorMaker 2, as they are written.
 
-    The flags are those of kafka-console-consumer. It ends with Ctrl-C.
+    The flags are those of kafka-console-consumer of the same names. It ends with Ctrl-C.
     """
     parsed = parse_config(destination_properties(bootstrap_server, command_config))
     for warning in parsed.warnings:
