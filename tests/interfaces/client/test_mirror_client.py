@@ -6,6 +6,7 @@
 import asyncio
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from clients import client, make_topic
@@ -226,3 +227,10 @@ def test_many_checkpoints_are_read_to_the_end(
                     await mirror.remote_consumer_offsets("g", alias, timeout_s=0)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("value", [30000, False, ["h:1"]])
+def test_a_value_that_is_no_text_is_refused_by_name(value: Any) -> None:
+    """Goal: no AttributeError; the value is not shown, as it may be a secret."""
+    with pytest.raises(UserError, match=r"^request.timeout.ms is a \w+: expected text"):
+        MirrorClient({"bootstrap.servers": "h:1", "request.timeout.ms": value})

@@ -82,6 +82,9 @@ class MirrorClient:
         Raises:
             UserError: a property is missing or malformed, or there is no such policy.
         """
+        for name, value in properties.items():
+            if not isinstance(value, str):
+                raise UserError(f"{name} is a {type(value).__name__}: expected text (str)")
         self._policy = policy_of(properties)
         self._of_admin, self._of_consumer = (
             _client_properties(properties, prefix) for prefix in (_ADMIN, _CONSUMER)
