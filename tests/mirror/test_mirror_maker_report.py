@@ -91,6 +91,11 @@ def test_a_policy_that_is_not_installed_is_an_error() -> None:
     assert "which is not loaded now: remote names are unknown" in result.warnings[0]
 
 
+def test_a_policy_without_a_name_is_an_error() -> None:
+    (error,) = reported(HEADER + "A->B.replication.policy.class =\n").errors
+    assert error.startswith("line 5: A->B.replication.policy.class is '', expected one of Default")
+
+
 def test_a_circle_of_flows_with_unchanged_names_is_a_warning() -> None:
     """MirrorMaker 2 mirrors the same records without end (IdentityReplicationPolicy)."""
     identity = f"replication.policy.class = {IDENTITY_POLICY}\n"

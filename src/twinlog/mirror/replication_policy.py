@@ -314,6 +314,8 @@ def refused_policy(
     names = few(sorted({DEFAULT, IDENTITY, *(point.name for point in points)}))
     if count == 1:
         return None
+    if not known:
+        return f"expected one of {names}"
     return f"which {count} installed packages register: expected one of {names}"
 
 
