@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
-from clients import client, make_topic
+from clients import client, make_topic, topic_configs
 from mirror_maker_java import PACKAGE, MirrorMakerJava, mirror_maker_java
 from mm2_samples import SAMPLES, Sample
+from sync_contexts import sync_context
 
 from twinlog.interfaces.client.mirror_client import MirrorClient
 from twinlog.interfaces.client.remote_cluster_utils import RemoteClusterUtils
 from twinlog.kafka.types import TopicPartition
+from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.local.cluster import LocalCluster
 from twinlog.mirror.copied_topics import is_cycle
 from twinlog.mirror.mm2_records import (
@@ -29,8 +31,12 @@ from twinlog.mirror.mm2_records import (
     encode,
 )
 from twinlog.mirror.replication_policy import policy_named
+from twinlog.store.config_records import Mirror, key_of
+from twinlog.store.snapshot import Snapshot
 from twinlog.store.topic_reader import read_whole
 from twinlog.store.topic_writer import ALL, Entry, append
+from twinlog.sync.base import run_sync
+from twinlog.sync.flow_records import Checkpoints
 
 pytestmark = pytest.mark.broker
 
@@ -261,6 +267,38 @@ def test_kafka_translates_offsets_by_checkpoints_of_twinlog(
         assert _offsets(theirs.remoteConsumerOffsets("b", flows.near, wait)) == flows.last["b"]
     finally:
         theirs.close()
+
+
+def test_a_flow_without_records_has_no_offsets_for_kafkas_client(
+    java: MirrorMakerJava, kafka: LocalCluster
+) -> None:
+    """Goal: a group is looked up right after the start of a flow, before anything is copied."""
+    alias = f"new{uuid.uuid4().hex[:8]}"
+    settings = {
+        "enabled": "true",
+        "checkpoints.topic.replication.factor": "1",
+        "offset-syncs.topic.replication.factor": "1",
+    }
+    given = {"bootstrap.servers": kafka.bootstrap_servers}
+    source = stored_properties(given, settings, alias, f"to-{alias}")
+    mirror = Mirror(name=alias, source=source, source_cluster_id="source")
+    topics = {f"{alias}.checkpoints.internal", f"mm2-offset-syncs.to-{alias}.internal"}
+
+    async def refresh() -> None:
+        async with client(kafka) as cluster:
+            snapshot = Snapshot({key_of(mirror): mirror})
+            context = sync_context(cluster, cluster, None, alias, snapshot=snapshot)
+            assert await run_sync(Checkpoints(), context) == 0
+            for topic in topics:
+                assert (await topic_configs(cluster, topic))["cleanup.policy"].value == "compact"
+                assert len((await cluster.refresh([topic])).topics[topic].partitions) == 1
+            async with MirrorClient(given) as ours:
+                assert await ours.remote_consumer_offsets("billing", alias) == {}
+
+    asyncio.run(refresh())
+    utils, properties = java["RemoteClusterUtils"], java.properties(given)
+    assert dict(utils.translateOffsets(properties, alias, "billing", java.seconds(120))) == {}
+    assert f"{alias}.checkpoints.internal" in set(utils.checkpointTopics(properties))
 
 
 def test_kafka_finds_the_topics_of_flows(java: MirrorMakerJava, flows: Flows) -> None:

@@ -1,7 +1,8 @@
 """What checkpoints and offset syncs of a flow say, without brokers."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -12,6 +13,7 @@ from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
 from twinlog.kafka.groups.offsets import Committed, Group
 from twinlog.kafka.requests.partitions import ListedOffset, OffsetSpec
+from twinlog.kafka.requests.topics import NewTopic
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.mirror.mm2_records import Checkpoint, Mm2Record
@@ -32,7 +34,7 @@ from twinlog.sync import (
     translated_offsets,
     unlisted_groups,
 )
-from twinlog.sync.base import SyncContext
+from twinlog.sync.base import SyncContext, run_sync
 from twinlog.sync.flow_records import Checkpoints, Positions
 from twinlog.sync.group_check import GroupDifference
 from twinlog.sync.group_offsets import GroupSync
@@ -805,3 +807,94 @@ def test_stored_checkpoints_that_cannot_be_read_are_a_failure(
     assert flow.refresh() == {copy: (3, 3)}
     assert flow.positions().failed == 1
     assert "flow flow: cannot compare its checkpoints: no leader" in caplog.text
+
+
+class Broker:
+    """A cluster that has some topics, creates those of requests, and may refuse that."""
+
+    def __init__(self, cluster_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cluster_id = cluster_id
+        self.topics: dict[str, Any] = {}
+        self.requests: list[str] = []
+        self.refusal: Refusal | None = None
+        monkeypatch.setattr(flow_records, "create_topics", Broker.create)
+        monkeypatch.setattr(flow_records, "append", self._append)
+
+    async def refresh(self, names: Collection[str]) -> Any:
+        self.requests += names
+        return SimpleNamespace(topics={n: self.topics[n] for n in names if n in self.topics})
+
+    async def create(self, topics: Collection[NewTopic]) -> Mapping[str, object]:
+        for topic in topics:
+            if self.refusal is None:
+                self.topics[topic.name] = SimpleNamespace(error=0, new=topic)
+        return {topic.name: self.refusal or UUID(int=1) for topic in topics}
+
+    async def _append(self, *_: object, **__: object) -> None:
+        raise AssertionError("nothing is to be written")
+
+
+CHECKPOINTS, SYNCS = "a.checkpoints.internal", "mm2-offset-syncs.b.internal"
+
+
+def bookkeeping(
+    monkeypatch: pytest.MonkeyPatch, names: Mapping[str, str], **settings: str
+) -> tuple[Broker, Broker, Callable[[], int]]:
+    """The source and the target of a flow whose group has committed nothing, and its refresh."""
+    flow = Flow(monkeypatch, names)
+    flow.settings |= {name.replace("_", "."): value for name, value in settings.items()}
+    source, target, sync = Broker("a", monkeypatch), Broker("b", monkeypatch), Checkpoints()
+
+    def refresh() -> int:
+        context = replace(flow.context, source=source, destination=target)
+        return asyncio.run(run_sync(sync, context))
+
+    return source, target, refresh
+
+
+@pytest.mark.parametrize("names", [{}, {"t": "a.t"}])
+def test_bookkeeping_topics_are_created_without_records(
+    monkeypatch: pytest.MonkeyPatch, names: Mapping[str, str]
+) -> None:
+    """Goal: MirrorMaker 2's clients find an empty topic, also of a flow without topics; once."""
+    source, target, refresh = bookkeeping(monkeypatch, names)
+    assert refresh() == 0
+    for broker, name in ((source, SYNCS), (target, CHECKPOINTS)):
+        assert broker.topics[name].new == NewTopic(
+            name=name, partitions=1, replication_factor=3, configs={"cleanup.policy": "compact"}
+        )
+    assert refresh() == 0
+    assert (source.requests, target.requests) == ([SYNCS], [CHECKPOINTS]), "one look each"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"emit_offset-syncs_enabled": "false"},
+        {"sync_group_offsets_enabled": "false", "transaction_producer": "true"},
+    ],
+)
+def test_no_bookkeeping_topic_is_created_for_a_flow_that_writes_none(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
+) -> None:
+    source, target, refresh = bookkeeping(monkeypatch, {}, **settings)
+    assert refresh() == 0
+    assert not source.topics | target.topics
+    assert not source.requests + target.requests
+
+
+def test_a_bookkeeping_topic_that_cannot_be_created_is_reported_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: a missing right on one cluster does not stop the other; it is tried again."""
+    source, target, refresh = bookkeeping(monkeypatch, {})
+    target.refusal = Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    target.topics[CHECKPOINTS] = SimpleNamespace(error=int(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    assert [refresh(), refresh()] == [1, 1]
+    assert source.topics.keys() == {SYNCS}
+    assert caplog.text.count(f"flow flow: cannot write to {CHECKPOINTS}: ") == 1
+    assert SYNCS not in caplog.text
+    target.refusal = None
+    assert refresh() == 0
+    assert target.topics[CHECKPOINTS].error == 0
+    assert source.requests == [SYNCS]

@@ -7,6 +7,10 @@
     mm2-offset-syncs.TARGET.internal    either           at a refresh, for partitions that have
                                                          grown (`offset-syncs.topic.location`)
 
+The topics of the last two are created at the first refresh, as MirrorMaker 2's connectors do at
+their start, with or without records: its clients return no offsets for a topic that is empty, and
+wait for one that is missing until their time is over (`MirrorClient.endOfStream`, 4.3).
+
 They are for MirrorMaker 2's own clients and tools. twinlog goes by none of them: it has the map of
 offsets (docs/decisions/0014-recorded-offset-map.md), and a checkpoint is exact.
 
@@ -36,7 +40,7 @@ from twinlog.kafka.groups.offsets import Committed, committed_offsets, list_grou
 from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
 from twinlog.kafka.requests.topics import NewTopic, create_topics
 from twinlog.kafka.types import TopicPartition
-from twinlog.mirror.flow import FlowRules, flow_of, flow_settings_of
+from twinlog.mirror.flow import FlowRules, flow_of, flow_settings_of, records_map
 from twinlog.mirror.mm2_records import (
     Checkpoint,
     Heartbeat,
@@ -69,7 +73,7 @@ _AT_ONCE: Final = 8
 
 
 class BookkeepingTopics:
-    """Writes to topics of one partition, and creates them when they are first written to."""
+    """Writes to topics of one partition, and creates those that are missing, once."""
 
     def __init__(self) -> None:
         self._known: set[tuple[str | None, str]] = set()
@@ -77,7 +81,7 @@ class BookkeepingTopics:
     async def write(
         self, cluster: KafkaCluster, topic: str, factor: int, records: Sequence[Mm2Record]
     ) -> None:
-        """Append records, which replace earlier ones with the same key.
+        """Append records, which replace earlier ones with the same key; none: create the topic.
 
         Args:
             cluster: where the topic is.
@@ -89,8 +93,6 @@ class BookkeepingTopics:
             UserError: the topic may not be created or written to.
             Retriable: not written, or it is unknown whether it was.
         """
-        if not records:
-            return
         if (cluster.cluster_id, topic) not in self._known:
             await _create(cluster, topic, factor)
             self._known.add((cluster.cluster_id, topic))
@@ -106,7 +108,8 @@ class BookkeepingTopics:
 
 
 async def _create(cluster: KafkaCluster, topic: str, factor: int) -> None:
-    if topic in (await cluster.refresh([topic])).topics:
+    found = (await cluster.refresh([topic])).topics.get(topic)
+    if found is not None and not found.error:  # an error: it may not be described
         return
     new = NewTopic(
         name=topic, partitions=1, replication_factor=factor, configs={"cleanup.policy": "compact"}
@@ -211,6 +214,7 @@ class Checkpoints(Sync[Positions | None]):
         self._written: dict[str, dict[tuple[str, bytes], bytes]] = {}  # by flow, topic and key
         self._stored: dict[str, CheckpointByKey] = {}  # by flow, if they were needed
         self._all_due: dict[str, float] = {}
+        self._troubles: dict[tuple[str, str], str] = {}  # by flow and topic
 
     def interval_s(self, mirror: Mirror) -> float:
         """`emit.checkpoints.interval.seconds`; a negative one is never (`compare`)."""
@@ -228,8 +232,10 @@ class Checkpoints(Sync[Positions | None]):
             UserError: a right is missing, or the flow's settings are malformed.
         """
         flow = flow_of(context.mirror.source)
-        if not flow.settings.emits_checkpoints or not context.same:
+        if not flow.settings.emits_checkpoints or not records_map(context.mirror.source):
             return None
+        if not context.same:
+            return Positions(flow, (), (), 0)
         same = {topic.topic for topic in context.same}
         translation = await read_translation(
             context.destination, context.store, context.snapshot, context.name, same
@@ -364,7 +370,7 @@ class Checkpoints(Sync[Positions | None]):
         return self._stored[context.name]
 
     async def apply(self, context: SyncContext, difference: Positions | None) -> int:
-        """Write what has changed since the last time; return how much was not read."""
+        """Write what has changed since the last time; return how much was not read or written."""
         if difference is None:
             return 0
         settings, policy = difference.flow
@@ -374,44 +380,58 @@ class Checkpoints(Sync[Positions | None]):
             self._written.pop(context.name, None)
             self._stored.pop(context.name, None)
             self._all_due[context.name] = now + ALL_S
-        written = self._written.setdefault(context.name, {})
-        await self._write(
+        failures = await self._write(
+            context.name,
             context.destination,
             policy.checkpoints_topic(settings.source_cluster_alias),
             settings.checkpoints_topic_replication_factor,
             difference.checkpoints,
-            written,
         )
-        if context.name in self._stored:
+        if context.name in self._stored and not failures:
             self._stored[context.name] |= {
                 (one.group, one.partition): one for one in difference.checkpoints
             }
         at_source = settings.offset_syncs_topic_location == "source"
-        await self._write(
+        failures += await self._write(
+            context.name,
             context.source if at_source else context.destination,
             policy.offset_syncs_topic(
                 settings.target_cluster_alias if at_source else settings.source_cluster_alias
             ),
             settings.offset_syncs_topic_replication_factor,
             difference.offset_syncs,
-            written,
         )
-        return difference.failed
+        return difference.failed + failures
 
     async def _write(
         self,
+        name: str,
         cluster: KafkaCluster,
         topic: str,
         factor: int,
         records: Sequence[Mm2Record],
-        written: dict[tuple[str, bytes], bytes],
-    ) -> None:
+    ) -> int:
+        """Write those of a flow's records that have changed; return 1 if that has failed.
+
+        A flow's two topics may be on two clusters: a failure at one does not stop the other.
+        """
+        written = self._written.setdefault(name, {})
         encoded = {
             (topic, key): (value, record) for record in records for key, value in [encode(record)]
         }
         changed = {key: one for key, one in encoded.items() if written.get(key) != one[0]}
-        await self._topics.write(cluster, topic, factor, [record for _, record in changed.values()])
+        try:
+            await self._topics.write(
+                cluster, topic, factor, [record for _, record in changed.values()]
+            )
+        except TwinlogError as error:
+            if self._troubles.get((name, topic)) != str(error):  # not at each refresh
+                log.warning("flow %s: cannot write to %s: %s", name, topic, error)
+            self._troubles[name, topic] = str(error)
+            return 1
+        self._troubles.pop((name, topic), None)
         written |= {key: value for key, (value, _) in changed.items()}
+        return 0
 
 
 async def _committed(source: KafkaCluster, flow: FlowRules) -> tuple[GroupsOffsets, int]:
