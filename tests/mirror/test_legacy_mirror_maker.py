@@ -48,6 +48,7 @@ def test_the_flow_does_what_the_script_does() -> None:
     assert not settings.selects_group("any")
     assert not settings.emits_heartbeats
     assert not settings.emits_checkpoints
+    assert not settings.emit_offset_syncs_enabled
     assert not settings.sync_topic_configs_enabled
     assert not settings.sync_topic_acls_enabled
 

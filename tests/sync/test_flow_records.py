@@ -19,6 +19,7 @@ from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.mirror.mm2_records import Checkpoint, Mm2Record
 from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.settings import REFRESH
 from twinlog.mirror.shared_partitions import Feeder, JoinedPartition
 from twinlog.mirror.states import State
 from twinlog.mirror.translation import Translation
@@ -881,6 +882,29 @@ def test_no_bookkeeping_topic_is_created_for_a_flow_that_writes_none(
     assert refresh() == 0
     assert not source.topics | target.topics
     assert not source.requests + target.requests
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"emit_checkpoints_enabled": "false"}, {"emit_checkpoints_interval_seconds": "-1"}],
+)
+def test_offset_syncs_are_written_without_checkpoints(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
+) -> None:
+    """Goal: they have a switch of their own; groups are not asked for, and have no topic."""
+    source, target, refresh = bookkeeping(monkeypatch, {}, **settings)
+    assert refresh() == 0
+    assert (source.topics.keys(), target.requests) == ({SYNCS}, [])
+    flow = Flow(monkeypatch, {"t": "a.t"})
+    flow.settings |= {name.replace("_", "."): value for name, value in settings.items()}
+    flow.maps, flow.committed = {T: runs((0, 0, 10))}, {T: Committed(5)}
+    monkeypatch.setattr(flow_records, "list_groups", None)
+    positions = flow.positions()
+    assert (list(positions.checkpoints), positions.failed) == ([], 0)
+    (sync,) = positions.offset_syncs
+    assert (sync.partition, sync.upstream_offset, sync.downstream_offset) == (T, 9, 9)
+    mirror = flow.context.mirror
+    assert (flow.sync.interval_s(mirror), mirror.source[REFRESH]) == (60, "60000")
 
 
 def test_a_bookkeeping_topic_that_cannot_be_created_is_reported_once(

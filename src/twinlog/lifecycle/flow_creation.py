@@ -33,10 +33,12 @@ from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.flow import (
     NO_MAP,
     connect_worker_of,
+    emits_offset_syncs,
     flow_of,
     flow_properties,
     impossible_maps,
     may_route,
+    positions_interval_s,
     reports_positions,
     transforms_of,
     unsupported_offset_reset,
@@ -133,8 +135,8 @@ def stored_properties(
         intervals.append(settings.sync_topic_configs_interval_seconds)
     if settings.syncs_topic_acls:
         intervals.append(settings.sync_topic_acls_interval_seconds)
-    if settings.emits_checkpoints:
-        intervals.append(settings.emit_checkpoints_interval_seconds)
+    if emits_offset_syncs(properties):
+        intervals.append(positions_interval_s(settings))
     if settings.syncs_group_offsets:
         intervals.append(settings.sync_group_offsets_interval_seconds)
     if reports_positions(properties):

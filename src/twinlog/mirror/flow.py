@@ -58,6 +58,8 @@ NO_MAP: Final = (
     "expected false, since offsets are not translated for a query, a function, or transforms that "
     "route records (RegexRouter, TimestampRouter)"
 )
+_POSITIONS_S: Final = 60
+"""The default of `emit.checkpoints.interval.seconds`."""
 _ALIASES: Final = ("source.cluster.alias", "target.cluster.alias")
 
 
@@ -202,6 +204,27 @@ def records_map_of(values: Mapping[str, str], settings: FlowSettings) -> bool:
         return True
     is_wanted = settings.sync_group_offsets_enabled or settings.twinlog_offset_map
     return is_wanted and may_record_map(values)
+
+
+def emits_offset_syncs(properties: Mapping[str, str]) -> bool:
+    """Whether a flow with these properties writes offset syncs, with checkpoints or without.
+
+    In MirrorMaker 2 they belong to the connector that copies (`MirrorSourceConnector`, 4.3).
+
+    Raises:
+        UserError: see `flow_settings_of`.
+    """
+    settings = flow_settings_of(properties)
+    return settings.enabled and settings.emit_offset_syncs_enabled and records_map(properties)
+
+
+def positions_interval_s(settings: FlowSettings) -> int:
+    """Seconds between two writes of offset syncs, and of checkpoints.
+
+    A negative interval ends checkpoints only, as `emit.checkpoints.enabled=false` does.
+    """
+    interval = settings.emit_checkpoints_interval_seconds
+    return interval if interval > 0 else _POSITIONS_S
 
 
 def may_record_map(values: Mapping[str, str]) -> bool:

@@ -313,8 +313,8 @@ _ROWS: Final = (
         "true",
         parse_flag,
         _FLAG,
-        "whether positions of records on both sides are recorded; without them there are no "
-        "checkpoints",
+        "whether positions of records on both sides are written for MirrorMaker 2's tools, also "
+        "without checkpoints; without them there are no checkpoints",
     ),
     FlowSetting(
         "offset-syncs.topic.location",

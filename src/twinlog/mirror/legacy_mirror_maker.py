@@ -53,6 +53,7 @@ _OFF: Final = (
     "sync.group.offsets.enabled",
     "emit.heartbeats.enabled",
     "emit.checkpoints.enabled",
+    "emit.offset-syncs.enabled",
     "heartbeats.replication.enabled",
 )
 

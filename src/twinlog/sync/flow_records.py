@@ -40,7 +40,13 @@ from twinlog.kafka.groups.offsets import Committed, committed_offsets, list_grou
 from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
 from twinlog.kafka.requests.topics import NewTopic, create_topics
 from twinlog.kafka.types import TopicPartition
-from twinlog.mirror.flow import FlowRules, flow_of, flow_settings_of, records_map
+from twinlog.mirror.flow import (
+    FlowRules,
+    emits_offset_syncs,
+    flow_of,
+    flow_settings_of,
+    positions_interval_s,
+)
 from twinlog.mirror.mm2_records import (
     Checkpoint,
     Heartbeat,
@@ -217,22 +223,22 @@ class Checkpoints(Sync[Positions | None]):
         self._troubles: dict[tuple[str, str], str] = {}  # by flow and topic
 
     def interval_s(self, mirror: Mirror) -> float:
-        """`emit.checkpoints.interval.seconds`; a negative one is never (`compare`)."""
-        return flow_settings_of(mirror.source).emit_checkpoints_interval_seconds
+        """`emit.checkpoints.interval.seconds`, also of offset syncs without checkpoints."""
+        return positions_interval_s(flow_settings_of(mirror.source))
 
     def forget(self, moved: Moved) -> None:
         """Write all again: another node may have written other ones meanwhile."""
         drop(moved, self._written, self._stored)
 
     async def compare(self, context: SyncContext) -> Positions | None:
-        """Translate the offsets that groups have committed on the source; None: not wanted.
+        """What the flow has copied, and offsets of groups, translated; None: not wanted.
 
         Raises:
             Retriable: a cluster is unreachable.
             UserError: a right is missing, or the flow's settings are malformed.
         """
         flow = flow_of(context.mirror.source)
-        if not flow.settings.emits_checkpoints or not records_map(context.mirror.source):
+        if not emits_offset_syncs(context.mirror.source):
             return None
         if not context.same:
             return Positions(flow, (), (), 0)
@@ -248,6 +254,17 @@ class Checkpoints(Sync[Positions | None]):
             if not found.is_empty or key in translation.passed
         }
         ends = await _remote_offsets(context, runs, translation, OffsetSpec.LATEST)
+        offset_syncs = [
+            OffsetSync(
+                partition=key,
+                upstream_offset=found.end.source - 1,
+                downstream_offset=found.end.destination - 1,
+            )
+            for key, found in runs.items()
+            if not found.is_empty and found.end.destination <= ends.get(key, -1)
+        ]
+        if not flow.settings.emits_checkpoints:
+            return Positions(flow, (), offset_syncs, len(runs) - len(ends))
         committed, failures = await _committed(context.source, flow)
         checkpoints = [
             Checkpoint(
@@ -271,15 +288,6 @@ class Checkpoints(Sync[Positions | None]):
             await _recreated_topics(context, translation),
         )
         checkpoints += shared.exact
-        offset_syncs = [
-            OffsetSync(
-                partition=key,
-                upstream_offset=found.end.source - 1,
-                downstream_offset=found.end.destination - 1,
-            )
-            for key, found in runs.items()
-            if not found.is_empty and found.end.destination <= ends.get(key, -1)
-        ]
         below = {
             (group, key): at.offset
             for group, offsets in committed.items()
@@ -380,13 +388,15 @@ class Checkpoints(Sync[Positions | None]):
             self._written.pop(context.name, None)
             self._stored.pop(context.name, None)
             self._all_due[context.name] = now + ALL_S
-        failures = await self._write(
-            context.name,
-            context.destination,
-            policy.checkpoints_topic(settings.source_cluster_alias),
-            settings.checkpoints_topic_replication_factor,
-            difference.checkpoints,
-        )
+        failures = 0
+        if settings.emits_checkpoints:
+            failures += await self._write(
+                context.name,
+                context.destination,
+                policy.checkpoints_topic(settings.source_cluster_alias),
+                settings.checkpoints_topic_replication_factor,
+                difference.checkpoints,
+            )
         if context.name in self._stored and not failures:
             self._stored[context.name] |= {
                 (one.group, one.partition): one for one in difference.checkpoints
