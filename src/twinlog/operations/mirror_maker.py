@@ -132,6 +132,12 @@ def check_flow(request: FlowRequest) -> CheckedFlow:
         raise UserError("; ".join(errors))
     (created,) = parsed.flows
     noted = [f"{line.key}: {line.text}" for line in of_request if line.verdict in _NOTED]
+    if created.settings.heartbeats_replication_enabled:
+        noted.append(
+            f"flow {created.name}: its nodes write no heartbeats to {source}; MirrorMaker 2 does. "
+            f"Unless another program does, replication_hops of {source} is -1 on {target}; twinlog "
+            f"mirror-maker writes those of {target}->{source} (docs/operations/mirror-maker.md)"
+        )
     return CheckedFlow(created, (*noted, *flow_warnings(parsed.flows)))
 
 

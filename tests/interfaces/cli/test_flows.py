@@ -112,7 +112,18 @@ def test_properties_that_differ_are_noted(hasty: tuple[str, str], tmp_path: Path
     assert [line.split(": ")[1] for line in warnings] == [
         "A.consumer.fetch.min.bytes",
         "A->B.tasks.max",
+        "flow A->B",
     ]
+    assert NOWHERE in result.stderr
+
+
+@pytest.mark.parametrize("copied", ["true", "false"])
+def test_heartbeats_that_no_node_writes_are_noted(hasty: tuple[str, str], copied: str) -> None:
+    """Goal: the author knows why client libraries may not see the source from the target."""
+    config = ("--config", f"heartbeats.replication.enabled={copied}")
+    result = run(*CREATE, *hasty, *SOURCE, *config)
+    warning = "Warning: flow A->B: its nodes write no heartbeats to A; MirrorMaker 2 does. "
+    assert (warning in result.stderr) == (copied == "true")
     assert NOWHERE in result.stderr
 
 
