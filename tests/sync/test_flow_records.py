@@ -750,6 +750,21 @@ def test_a_map_that_begins_anew_lowers_checkpoints_to_its_start(
     assert flow.refresh() == {copy: (980, 0)}, "the group has gone back"
 
 
+def test_a_checkpoint_that_may_have_landed_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a group that is rewound to where it was before a write without an answer."""
+    flow, copy = Flow(monkeypatch, {"t": "a.t"}), TopicPartition("a.t", 0)
+    flow.maps = {T: runs((0, 0, 100))}
+
+    async def without_answer(*call: Any) -> None:
+        await flow._write(*call)
+        raise Retriable("no answer")
+
+    for offset, write in ((20, flow._write), (80, without_answer), (20, flow._write)):
+        monkeypatch.setattr(flow.sync._topics, "write", write)
+        flow.committed = {T: Committed(offset)}
+        assert flow.refresh() == {copy: (offset, offset)}
+
+
 def stored_by_mirror_maker(flow: Flow, upstream: int, downstream: int) -> None:
     """Let MirrorMaker 2 have written a checkpoint of the group."""
     copy = TopicPartition("a.t", 0)

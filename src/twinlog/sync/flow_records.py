@@ -397,7 +397,9 @@ class Checkpoints(Sync[Positions | None]):
                 settings.checkpoints_topic_replication_factor,
                 difference.checkpoints,
             )
-        if context.name in self._stored and not failures:
+        if failures:
+            self._stored.pop(context.name, None)
+        elif context.name in self._stored:
             self._stored[context.name] |= {
                 (one.group, one.partition): one for one in difference.checkpoints
             }
@@ -430,6 +432,8 @@ class Checkpoints(Sync[Positions | None]):
             (topic, key): (value, record) for record in records for key, value in [encode(record)]
         }
         changed = {key: one for key, one in encoded.items() if written.get(key) != one[0]}
+        for key in changed:
+            written.pop(key, None)  # without an answer, it is unknown which one is the last
         try:
             await self._topics.write(
                 cluster, topic, factor, [record for _, record in changed.values()]
