@@ -218,3 +218,28 @@ def test_passwords_of_schema_registries_are_not_described(monkeypatch: pytest.Mo
         "twinlog.transform.target.registry.ssl.key.password": "[hidden]",
     }
     assert {name: flow.settings[name] for name in given} == given | hidden
+
+
+def test_a_paused_flow_is_paused_again_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a script may repeat it, as MirrorMaker 2's REST; one topic by name stays an error."""
+    changed: list[object] = []
+
+    async def pause(_: object, _flow: str, topics: object) -> list[str]:
+        changed.append(topics)
+        return ["t"]
+
+    monkeypatch.setattr(flows, "pause_topics", pause)
+    gone, paused = topic("gone", Wanted.STOPPED), topic("t", Wanted.PAUSED)
+    again = asyncio.run(admin(Stored(FLOW, gone, paused), monkeypatch).pause(FLOW.name))
+    assert (tuple(again), again.change, changed) == ((), "paused", [])
+    asyncio.run(admin(Stored(FLOW, paused), monkeypatch).pause(FLOW.name, "t"))
+    asyncio.run(admin(Stored(FLOW, paused, topic("new")), monkeypatch).pause(FLOW.name))
+    assert changed == ["t", ".*"]
+
+
+def test_a_flow_without_topics_cannot_be_paused_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: no success is reported for a flow that copies a second later; the hint is a command."""
+    with pytest.raises(MirrorRefused) as error:
+        asyncio.run(admin(Stored(FLOW), monkeypatch).pause(FLOW.name))
+    assert "flow A-to-B has no topics yet, and copies those that a node adds" in str(error.value)
+    assert "twinlog flows describe --flow A-to-B" in str(error.value)

@@ -154,12 +154,23 @@ class FlowAdmin:
     async def pause(self, flow: str, topics: str | Collection[str] = ALL_TOPICS) -> ChangedTopics:
         """Stop copying topics of the source; return their names.
 
-        Topics that the flow selects later are copied all the same.
+        Topics that the flow selects later are copied all the same. If all topics that it has are
+        paused already, the result is empty.
 
         Raises:
-            MirrorRefused, UserError: as `MirrorAdmin.pause_mirror_topics`.
+            MirrorRefused, UserError: as `MirrorAdmin.pause_mirror_topics`; TOPIC_NOT_IN_MIRROR also
+                if the flow has no topic yet.
         """
-        await self._flow(flow)
+        snapshot = await self._flow(flow)
+        if topics == ALL_TOPICS:
+            wanted = {topic.wanted for topic in snapshot.topics_of(flow)} - {Wanted.STOPPED}
+            if wanted == {Wanted.PAUSED} and not snapshot.unread_topics(flow):
+                return ChangedTopics(flow, "paused", [])
+            if not snapshot.topics_of(flow):
+                raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
+                    f"flow {flow} has no topics yet, and copies those that a node adds",
+                    hint=f"pause it once twinlog flows describe --flow {flow} lists them",
+                )
         return ChangedTopics(flow, "paused", await pause_topics(self._cluster, flow, topics))
 
     async def resume(self, flow: str, topics: str | Collection[str] = ALL_TOPICS) -> ChangedTopics:

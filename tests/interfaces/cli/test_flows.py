@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from twinlog.interfaces.cli import flows as commands
 from twinlog.interfaces.cli.main import main
+from twinlog.operations.results import ChangedTopics
 
 NOWHERE = "127.0.0.1:1"
 CREATE = ("create", "--bootstrap-server", NOWHERE, "--source", "A", "--target", "B")
@@ -195,3 +197,10 @@ def test_what_a_file_has_is_not_given_twice(tmp_path: Path) -> None:
     result = run("create", "--file", file, "--config", "topics=x")
     assert result.exit_code == 2
     assert "--config cannot be used with --file" in result.stderr
+
+
+def test_a_flow_that_is_paused_already_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "call", lambda *_: ChangedTopics("A-to-B", "paused", ()))
+    result = run("pause", "--bootstrap-server", NOWHERE, "--flow", "A->B")
+    assert result.exit_code == 0
+    assert result.stdout == "Flow A-to-B: all topics are paused already\n"

@@ -298,7 +298,10 @@ def describe(
 def pause(
     *, bootstrap_server: str, command_config: Path | None, flow: str, topic: str, as_json: bool
 ) -> None:
-    """Stop copying the topics of a flow, or some of them."""
+    """Stop copying the topics that a flow has, or some of them.
+
+    Topics that are created on the source later are copied all the same.
+    """
     properties = destination_properties(bootstrap_server, command_config)
     result = call(properties, lambda admin: admin.flows.pause(flow, topic))
     _print_topics(result, "Paused", as_json)
@@ -535,6 +538,9 @@ def _described(row: DescribedPartition) -> tuple[object, ...]:
 def _print_topics(result: ChangedTopics, done: str, as_json: bool) -> None:
     if as_json:
         print_json(result, indent=1)
+        return
+    if not result:
+        click.echo(f"Flow {result.mirror}: all topics are paused already")
         return
     names = printable(", ".join(result))
     click.echo(f"{done} {len(result)} topic(s) of flow {result.mirror}: [{names}]")
