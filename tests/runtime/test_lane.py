@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -29,10 +30,12 @@ from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.requests.expiration import Expirations
 from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.settings import EXACT
 from twinlog.runtime import lane, mirror_engines
 from twinlog.runtime.mirror_engines import RunningEngine
-from twinlog.store.config_records import Mirror
+from twinlog.store.config_records import Mirror, MirrorTopic, key_of
+from twinlog.store.snapshot import Snapshot
 
 DEFAULTS = LaneSettings()
 MIRROR = Mirror(name="m", source={"bootstrap.servers": "a:1"}, source_cluster_id="source")
@@ -304,6 +307,56 @@ def test_a_state_partition_revoked_during_its_release_is_not_reacquired() -> Non
         assert not running_lane._owned
 
     asyncio.run(story())
+
+
+def test_partitions_start_anew_when_their_remote_topic_is_another_one() -> None:
+    """Goal: nothing of the former topic is in flight when a partition goes on in the new one.
+
+    A topic that was recreated without that, as by an operator who adds it again, changes nothing.
+    """
+    topic = MirrorTopic(
+        mirror="m", topic="t", topic_id=UUID(int=1), partitions=1, destination_topic_id=UUID(int=2)
+    )
+    name = MirrorPartition("m", "t", 0)
+
+    class Named(SlowEngine):
+        names = (name,)
+        stops = 0
+
+        def progress(self, _: object = None) -> list[PartitionProgress]:
+            return []
+
+        async def stop(self, names: object) -> None:
+            self.stops += list(names) == [name]  # type: ignore[call-overload]
+
+    async def story() -> None:
+        engines = _real_lane()._engines
+        running = Named()
+        engines._engines["m"] = SimpleNamespace(engine=running)  # type: ignore[assignment]
+        present = topic
+
+        def known() -> Snapshot:
+            return Snapshot({key_of(one): one for one in (MIRROR, present)})
+
+        engines._snapshot = known
+        owned = SimpleNamespace(number=3, run=_nothing)
+
+        async def reconcile() -> int:
+            await engines.stop_all_but([name])
+            await engines.run_partitions(owned, [(name, present)])  # type: ignore[arg-type]
+            return running.stops
+
+        engines._is_compacted = _nothing  # type: ignore[method-assign, assignment]
+        assert [await reconcile(), await reconcile()] == [0, 0]
+        present = replace(topic, destination_topic_id=UUID(int=3))
+        assert await reconcile() == 0
+        present = replace(present, lost_topic_ids=(UUID(int=2),))
+        assert [await reconcile(), await reconcile()] == [1, 1]
+
+    asyncio.run(story())
+
+
+async def _nothing(*_: object) -> None: ...
 
 
 class SlowEngine:

@@ -971,6 +971,8 @@ def test_a_partition_is_sealed_with_the_id_of_the_topic_that_records_it() -> Non
         topic_id=uuid.UUID(int=1),
         partitions=1,
         offsets_topic_id=uuid.UUID(int=3),
+        lost_topic_ids=(uuid.UUID(int=4),),
     )
     assert _sealing(NAME, topic, ReportedStates()).offsets_topic_id == uuid.UUID(int=3)
     assert _sealing(NAME, None, ReportedStates()).offsets_topic_id is None
+    assert _sealing(NAME, topic, ReportedStates()).lost_topic_ids == (uuid.UUID(int=4),)

@@ -82,6 +82,7 @@ records = st.one_of(
         set_back=st.none()
         | st.dictionaries(text, text, max_size=3).map(lambda found: tuple(sorted(found.items()))),
         destination_topic_id=st.none() | st.uuids(),
+        lost_topic_ids=st.lists(st.uuids(), max_size=3).map(tuple),
         begins=st.lists(st.integers(-1, 2**63 - 1), max_size=4).map(tuple),
         followed_from=st.lists(st.integers(-1, 2**63 - 1), max_size=4).map(tuple),
     ),

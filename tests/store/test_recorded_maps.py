@@ -62,6 +62,7 @@ def ends(
     monkeypatch: pytest.MonkeyPatch,
     route: Route,
     epochs: Iterable[EpochRun] = (),
+    topic: MirrorTopic = TOPIC,
 ) -> dict[TopicPartition, int]:
     """What is recorded as copied, with a plan of this route."""
     at = Ends(Offset(80), Offset(30))
@@ -75,7 +76,7 @@ def ends(
 
     monkeypatch.setattr(recorded_maps, "known_partition_count", partitions)
     monkeypatch.setattr(recorded_maps, "read_offsets", stored)
-    return asyncio.run(read_ends(cast("KafkaCluster", None), [TOPIC]))
+    return asyncio.run(read_ends(cast("KafkaCluster", None), [topic]))
 
 
 def test_what_was_copied_ends_with_the_map(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,6 +111,20 @@ def test_what_was_copied_between_former_topics_does_not_count(
 ) -> None:
     """Goal: MirrorMaker 2 is not told that a recreated topic has what the former one had."""
     assert ends(monkeypatch, ROUTE._replace(**other)) == {}  # type: ignore[arg-type]
+
+
+def test_a_flow_that_goes_on_in_a_recreated_topic_keeps_its_position_and_no_map(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: until it is located there, no group is set to an offset of the former topic."""
+    going_on = replace(TOPIC, destination_topic_id=UUID(int=3), lost_topic_ids=(UUID(int=2),))
+    assert ends(monkeypatch, ROUTE, topic=going_on) == {TopicPartition("orders", 0): 80}
+    other = UUID(int=9)
+    for route in (ROUTE._replace(topic_id=other), ROUTE._replace(source_topic_id=other)):
+        assert ends(monkeypatch, route, topic=going_on) == {}
+    ends(monkeypatch, ROUTE, topic=going_on)
+    monkeypatch.setattr(recorded_maps, "partition_count", recorded_maps.known_partition_count)
+    assert asyncio.run(read_maps(cast("KafkaCluster", None), [going_on])) == {}
 
 
 @pytest.mark.parametrize("lost", [None, "it ends at 4"])

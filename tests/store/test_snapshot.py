@@ -87,6 +87,10 @@ def test_a_topic_counts_as_recreated_only_if_both_ids_are_known() -> None:
     changes = [before.recreated(now) for before, now in pairwise(seen)]
     assert changes == [set(), set(), {("m", "t")}, set(), set()]
     assert Snapshot().recreated(seen[1]) == set()
+    # Not where a flow goes on in the new one: what is stored of its partitions holds.
+    goes_on = replace(topics[3], lost_topic_ids=(UUID(int=1),))
+    later = Snapshot().after([stored_record(MIRROR), stored_record(goes_on)])
+    assert seen[2].recreated(later) == set()
 
 
 def test_record_kinds_of_later_versions_are_ignored() -> None:

@@ -72,6 +72,9 @@ class Assignment:
     """Where it begins if its flow begins at the end (`MirrorTopic.follows_from`)."""
     offsets_topic_id: UUID | None = None
     """Of the topic that records where its copies are (`MirrorTopic.offsets_topic_id`)."""
+    lost_topic_ids: tuple[UUID, ...] = ()
+    """Of the destination's former topics, with whose loss it goes on
+    (`MirrorTopic.lost_topic_ids`)."""
 
 
 class PartitionProgress(NamedTuple):
@@ -119,9 +122,9 @@ class Sealing(NamedTuple):
     """A partition to seal, and what is known about what was written to it.
 
     `topic_id` is None if it is not stored. `last.producers` has each `SharedWriters.id` that the
-    partition was written under. `differs`: see `PartitionProgress`. `offsets_topic_id`: see
-    `MirrorTopic`. `begun`: whether this owner has begun the stop, so that no former owner has
-    sealed the partition for it.
+    partition was written under. `differs`: see `PartitionProgress`. `offsets_topic_id` and
+    `lost_topic_ids`: see `MirrorTopic`. `begun`: whether this owner has begun the stop, so that no
+    former owner has sealed the partition for it.
     """
 
     destination: TopicPartition
@@ -130,6 +133,7 @@ class Sealing(NamedTuple):
     differs: bool
     offsets_topic_id: UUID | None = None
     begun: bool = False
+    lost_topic_ids: tuple[UUID, ...] = ()
 
 
 NOTHING_COPIED: Final = "nothing was copied to this topic"

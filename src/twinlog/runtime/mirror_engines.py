@@ -86,6 +86,7 @@ class MirrorEngines:
         self._engines: dict[str, RunningEngine] = {}
         self._ended_news: set[int] = set()
         self._compacted: dict[tuple[str, str, UUID | None], bool] = {}
+        self._remote_ids: dict[MirrorPartition, UUID | None] = {}  # as partitions were started
         self._refresh_due = time.monotonic()
 
     @property
@@ -134,7 +135,9 @@ class MirrorEngines:
         for name, runner in list(self._engines.items()):
             if not _same_source(runner.mirror, self._snapshot().mirrors.get(name)):
                 if runner.engine is not None:
-                    await runner.engine.stop(runner.engine.names)
+                    leaving = runner.engine.names
+                    await runner.engine.stop(leaving)
+                    self._forget(leaving)
                     self._ended_news |= runner.engine.take_news()
                 await runner.close()
                 del self._engines[name]
@@ -155,12 +158,17 @@ class MirrorEngines:
     # ---- the reconciler's callbacks ------------------------------------------------------------
 
     async def stop_all_but(self, keep: Collection[MirrorPartition]) -> None:
-        """Stop mirroring all but these; on return, nothing of the others is in flight."""
-        names = set(keep)
+        """Stop mirroring all but these; on return, nothing of the others is in flight.
+
+        Those are stopped, too, that are to go on in a recreated topic: `run_partitions` starts them
+        anew, as if this lane had just taken them over.
+        """
+        names = set(keep) - self._going_on()
         for engine in self.running.values():
             if leaving := [name for name in engine.names if name not in names]:
                 self._note(engine.progress())  # before the engine drops these partitions
                 await engine.stop(leaving)
+                self._forget(leaving)
                 # Pausing and resuming a topic makes its new cleanup.policy count.
                 topics = {(name.mirror, name.topic) for name in leaving}
                 for key in [key for key in self._compacted if key[:2] in topics]:
@@ -169,10 +177,32 @@ class MirrorEngines:
     async def stop_state_partitions(self, numbers: Collection[int]) -> None:
         """Stop mirroring the partitions of these; on return, nothing of them is in flight."""
         for engine in self.running.values():
-            await engine.stop([row.name for row in engine.progress(numbers)])
+            leaving = [row.name for row in engine.progress(numbers)]
+            await engine.stop(leaving)
+            self._forget(leaving)
+
+    def _forget(self, names: Collection[MirrorPartition]) -> None:
+        for name in names:
+            self._remote_ids.pop(name, None)
+
+    def _going_on(self) -> set[MirrorPartition]:
+        """The partitions that were started before their topic had its present remote topic."""
+        topics = {(topic.mirror, topic.topic): topic for topic in self._snapshot().topics}
+        return {
+            name
+            for name, started_with in self._remote_ids.items()
+            if (topic := topics.get(name[:2])) is not None
+            and started_with != topic.destination_topic_id
+            and started_with in topic.lost_topic_ids
+        }
 
     async def run_partitions(self, owned: OwnedStatePartition, targets: Sequence[Mirrored]) -> None:
         """Mirror these partitions of a state partition; a failed topic holds up no other topic."""
+        self._remote_ids |= {
+            name: topic.destination_topic_id
+            for name, topic in targets
+            if name not in self._remote_ids
+        }
         trouble: TwinlogError | None = None
         assigned: defaultdict[str, list[Assignment]] = defaultdict(list)
         for name, topic in targets:
@@ -199,6 +229,7 @@ class MirrorEngines:
             begin=topic.begin(name.partition),
             followed_from=topic.follows_from(name.partition),
             offsets_topic_id=topic.offsets_topic_id,
+            lost_topic_ids=topic.lost_topic_ids,
         )
 
     async def _is_compacted(self, name: MirrorPartition, mirrored: MirrorTopic) -> bool:

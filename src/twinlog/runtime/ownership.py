@@ -445,4 +445,5 @@ def _sealing(name: MirrorPartition, topic: MirrorTopic | None, reported: Reporte
         destination=topic.on_destination(name),
         topic_id=topic.destination_topic_id,
         offsets_topic_id=topic.offsets_topic_id,
+        lost_topic_ids=topic.lost_topic_ids,
     )

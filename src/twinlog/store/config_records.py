@@ -17,6 +17,8 @@ destination's metadata log, which clients cannot write to on a stock broker.
                                          partition, absent unless the flow begins at the end,
                                          set_back: {name: value}, what the failover sets back;
                                          absent if nothing is left to set back,
+                                         lost_topic_ids: [id, ...] of former topics of its name on
+                                         the destination, absent if there are none,
                                          known_before: true, only if the flow had a topic of this
                                          name with another topic_id before,
                                          source_deleted: true, only if the topic was removed
@@ -141,6 +143,9 @@ class MirrorTopic:
     """Of the topic on the destination; None if it was not known when the topic was added."""
     destination_topic: str | None = None
     """Its name on the destination, if that is another one; never for a mirror of kind `exact`."""
+    lost_topic_ids: tuple[UUID, ...] = ()
+    """Ids of former topics of that name, which was deleted and recreated while the flow had it: in
+    the present one it goes on behind what it has copied to these (sync/recreated_remotes.py)."""
     begins: tuple[int, ...] = ()
     """By partition, the offset of the source from which on it is copied, as another program has
     copied all before; -1, or none: there is none. Only for flows (lifecycle/flow_takeover.py)."""
@@ -175,7 +180,12 @@ class MirrorTopic:
         return self.wanted is Wanted.STOPPED and (self.source_deleted or self.not_selected)
 
     def is_recreated(self, former: "MirrorTopic") -> bool:
-        """Whether the destination's topic is known to be recreated since the former record."""
+        """Whether the destination's topic is known to be recreated since the former record.
+
+        Not where a flow goes on in the new one: what is known of its partitions holds there, too.
+        """
+        if former.destination_topic_id in self.lost_topic_ids:
+            return False
         ids = {self.destination_topic_id, former.destination_topic_id}
         return None not in ids and len(ids) == 2
 
@@ -366,6 +376,7 @@ def _fields(record: ConfigRecord) -> dict[str, Any]:
                 **({} if record.set_back is None else {"set_back": dict(record.set_back)}),
                 **_destination(record),
                 **({"destination_topic": name} if (name := record.destination_topic) else {}),
+                **({"lost_topic_ids": lost} if (lost := _id_texts(record)) else {}),
                 **({"begins": record.begins} if record.begins else {}),
                 **({"followed_from": record.followed_from} if record.followed_from else {}),
                 **({"whole": True} if record.whole else {}),
@@ -397,6 +408,10 @@ def _noted_fields(record: Followed | NotMirrored) -> dict[str, Any]:
 
 def _destination(topic: MirrorTopic | Followed) -> dict[str, str]:
     return _optional_id("destination_topic_id", topic.destination_topic_id)
+
+
+def _id_texts(topic: MirrorTopic) -> list[str]:
+    return [topic_id_text(one) for one in topic.lost_topic_ids]
 
 
 def _optional_id(name: str, topic_id: UUID | None) -> dict[str, str]:
@@ -459,6 +474,9 @@ def _decoded(parts: list[str], body: JsonObject) -> ConfigRecord:
                 destination_topic=(
                     body.text("destination_topic") if body.has("destination_topic") else None
                 ),
+                lost_topic_ids=tuple(map(topic_id_of, body.texts("lost_topic_ids")))
+                if body.has("lost_topic_ids")
+                else (),
                 begins=_offsets(body, "begins"),
                 followed_from=_offsets(body, "followed_from"),
                 whole=body.has("whole") and body.flag("whole"),

@@ -199,8 +199,15 @@ async def read_last_copied(
         for place, partitions in owners(topics, count).items()
         if place in stored
         for name, topic in partitions
-        if (plan := stored[place].plans.get(name)) is not None and _is_of(plan.route, topic)
+        if (plan := stored[place].plans.get(name)) is not None
+        and _is_of(_present(plan.route, topic), topic)
     }
+
+
+def _present(route: Route, topic: MirrorTopic) -> Route:
+    """The route of a position: a flow goes on with it where its remote topic was recreated."""
+    is_lost = route.topic_id in topic.lost_topic_ids
+    return route._replace(topic_id=topic.destination_topic_id) if is_lost else route
 
 
 def _last(stored: StoredPlan) -> LastMirrored:

@@ -15,6 +15,7 @@ from twinlog.sync.flow_records import Checkpoints, Heartbeats
 from twinlog.sync.flow_topics import FlowConfigs, FlowTopics
 from twinlog.sync.group_offsets import GroupSync
 from twinlog.sync.read_only import ReadOnly
+from twinlog.sync.recreated_remotes import RecreatedRemotes
 from twinlog.sync.source_positions import SourcePositions
 from twinlog.sync.topics import DeletedTopics, NewTopics, TopicGrowth, TopicOrigins
 
@@ -23,6 +24,7 @@ REGISTRY: Final[tuple[type[Sync[Any]], ...]] = (
     TopicGrowth,
     TopicOrigins,
     NewTopics,
+    RecreatedRemotes,
     FlowTopics,
     ConfigSync,
     FlowConfigs,

@@ -14,12 +14,14 @@ from twinlog.engines.ports import DestinationPort, LeaderReport, SourcePort
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.translated.engine import FlowEngine, source_begins
 from twinlog.engines.translated.found_losses import FoundLosses
+from twinlog.engines.translated.location import NotLocated
 from twinlog.engines.translated.partitions import FlowPartition, FlowStage
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Retriable
 from twinlog.kafka.types import LogBounds, Offset, ProducerEpoch, ProducerId, TopicPartition
+from twinlog.mirror.flow import flow_properties
 from twinlog.mirror.offset_runs import Ends
 from twinlog.mirror.placement import MirrorPartition
 
@@ -142,6 +144,48 @@ def test_a_recreated_topic_is_known_though_the_other_cluster_does_not_answer(
         assert partition.losses.times == (recreated == "destination")
         assert partition.source_losses.times == (recreated == "source")
         asking.cancel()
+
+    asyncio.run(body())
+
+
+def test_leaders_are_asked_for_when_a_partition_cannot_be_located() -> None:
+    """Goal: a log is shorter for another topic, too, which leaders tell before a loss counts."""
+
+    async def body() -> None:
+        engine = _engine()
+        partition = _copying(engine)
+        engine.flow.leaders_due = engine.flow.now() + 1000
+        engine._located(partition, NotLocated("its log is shorter"))
+        assert engine.flow.leaders_due < engine.flow.now() + engine.flow.settings.lease_s
+
+    asyncio.run(body())
+
+
+def test_a_flow_that_goes_on_waits_until_its_record_names_the_recreated_topic() -> None:
+    """Goal: one broker that is behind neither ends the flow nor counts as a loss.
+
+    Meanwhile the partition is neither located nor sent to, as its record is of another log.
+    """
+
+    async def body() -> None:
+        engine = _engine()
+        partition = _copying(engine)
+        engine.configure(flow_properties({"twinlog.data.loss": "continue"}, "a", "b"))
+        assert engine.flow.passes_recreated
+        source, target = LeaderReport(1, 1, SOURCE_ID), LeaderReport(2, 4, DESTINATION_ID)
+        engine._leaders.led(partition, source, target)
+        assert partition.destination_node == 2
+        engine._leaders.led(partition, source, target._replace(topic_id=UUID(int=9)))
+        assert partition.sequence is None
+        assert (partition.stage, partition.transient) == (FlowStage.FAILED, True)
+        assert partition.destination_node == -1
+        assert "deleted and recreated; the flow goes on in the new one" in str(partition.reason)
+        assert partition.losses.times == 0
+        partition.locate_at = 0.0
+        engine._locate_due(cast("SourcePort", None), 1.0)
+        assert not partition.locating
+        engine._leaders.led(partition, source, target)
+        assert partition.destination_node == 2, "it is located again"
 
     asyncio.run(body())
 

@@ -114,8 +114,10 @@ def found(
     fence: int,
     plan: StoredPlan | None = None,
     chunks: Sequence[MapChunk] = CHUNKS,
+    *,
+    is_another: bool = False,
 ) -> MapWithoutLoss:
-    damaged = DamagedLog(cast("DestinationPort", port), KEY, Offset(fence), 5.0)
+    damaged = DamagedLog(cast("DestinationPort", port), KEY, Offset(fence), 5.0, is_another)
     return asyncio.run(without_loss(damaged, plan or stored(), chunks, LOSS))
 
 
@@ -332,3 +334,90 @@ def test_many_losses_become_one() -> None:
     assert len(losses) == 20
     assert losses[0][:4] == (0, 102, 5, 106)
     assert losses[-1][:4] == (290, 292, 295, 296)
+
+
+# ---- topics that were recreated ------------------------------------------------------------------
+
+
+def anew(*log: bytes, plan: StoredPlan | None = None) -> MapWithoutLoss:
+    """What is left in the log of a recreated topic, which ends with a fence."""
+    end = next(reversed(list(batches(memoryview(log[-1]))))).next_offset if log else 0
+    return found(MemoryPort(*log, fence(end)), end, plan, is_another=True)
+
+
+@pytest.mark.parametrize("others", [0, 3, 40, 5000])
+def test_a_recreated_topic_has_nothing_of_the_map(others: int) -> None:
+    """Goal: all copies are lost, whatever others have written, and nothing is copied again."""
+    passed = anew(*([foreign(0, others)] if others else []))
+    assert passed.chunks == [MapChunk(NAME, 0, Ends(Offset(100), Offset(min(50, others))), ())]
+    assert (passed.position, passed.tail, passed.is_lost) == (110, None, False)
+    assert passed.lost[:4] == (100, 110, min(50, others), others + 1)
+    assert (passed.loss.start, passed.loss.end) == (50, 60)
+
+
+@pytest.mark.parametrize("before", [0, 52])
+def test_a_batch_of_the_plan_that_landed_in_a_recreated_topic_is_not_copied_again(
+    before: int,
+) -> None:
+    """Goal: a request to an older broker names a topic, and not its id; it was under way.
+
+    It may have an offset at which the map has copies in the former log.
+    """
+    log = [foreign(0, before)] if before else []
+    passed = anew(*log, own(before, 2, 10), foreign(before + 2))
+    assert passed.position == 112
+    assert passed.tail == MapTail(ProducerId(OWN), ProducerEpoch(2), SequenceNumber(11))
+    [chunk] = passed.chunks
+    assert chunk.start == (100, min(50, before))
+    assert chunk.runs == (Run(Offset(110), Offset(before), 2),)
+    assert passed.lost[:4] == (100, 110, min(50, before), before)
+    assert not passed.is_lost
+
+
+def test_a_recorded_batch_in_a_recreated_topic_is_in_no_map() -> None:
+    """Goal: it was answered with an offset of the new log; nothing tells where the others are.
+
+    What it holds is below the position, so it is there once. No offset below is translated.
+    """
+    passed = anew(own(0, 2, 8), own(2, 2, 10))
+    assert (passed.position, passed.is_lost) == (112, True)
+    assert passed.chunks == [MapChunk(NAME, 0, *_begun_with(Run(Offset(110), Offset(2), 2)))]
+    assert (passed.loss.start, passed.loss.end) == (50, 60)
+
+
+def _begun_with(run: Run) -> tuple[Ends, tuple[Run, ...]]:
+    return Ends(run.source, run.destination), (run,)
+
+
+@pytest.mark.parametrize(
+    ("log", "text"),
+    [
+        # A former owner's: its plan was replaced, so it may hold what is to be copied next.
+        ([own(0, 2, 4, epoch=1)], "of epoch 1, before the stored plan's 2"),
+        ([foreign(0, 50), own(50, 2, 0, epoch=1)], "of epoch 1, before the stored plan's 2"),
+        ([own(0, 2, 0, epoch=3)], "of epoch 3, the stored plan of 2"),
+        ([own(0, 2, 12)], "has sequence 12, expected 10"),  # the one before it is lost
+        ([foreign(5)], "the log lacks offsets"),  # it may have held some of the plan
+    ],
+)
+def test_what_no_plan_explains_in_a_recreated_topic_is_not_passed(
+    log: list[bytes], text: str
+) -> None:
+    """Goal: nothing is copied twice into the new topic."""
+    with pytest.raises(LostEnd, match=text):
+        anew(*log)
+
+
+def test_a_former_producers_batch_in_a_recreated_topic_is_not_passed() -> None:
+    with pytest.raises(LostEnd, match="of epoch 1, before"):
+        anew(own(0, 2, 4, epoch=1, producer=FORMER), plan=stored(tail=FORMER))
+
+
+def test_where_nothing_was_planned_a_hole_in_a_recreated_topic_hides_nothing() -> None:
+    assert anew(foreign(5), plan=stored(())).position == 110
+
+
+def test_a_batch_of_a_former_owner_is_found_below_the_maps_start_too() -> None:
+    """Goal: also where nothing is planned, and others have filled the new log past that."""
+    with pytest.raises(LostEnd, match="of epoch 1, before"):
+        anew(own(0, 2, 4, epoch=1), foreign(2, 60), plan=stored(()))

@@ -655,6 +655,160 @@ def test_a_topic_that_was_recreated_or_renamed_is_copied_from_its_beginning(
     _run(body())
 
 
+FORMER_ID, PRESENT_ID, LATER_ID = (UUID(int=at) for at in (2, 3, 4))
+KNOWN = replace(NEW[NAME], source_topic_id=UUID(int=1), topic_id=FORMER_ID)
+RECREATED = replace(
+    KNOWN, begin=Offset(3), owned_before=True, topic_id=PRESENT_ID, lost_topic_ids=(FORMER_ID,)
+)
+
+
+async def _copied_and_recreated(log: MemoryLog, port: OnePartition) -> None:
+    """[100, 103) of the source is at [51, 54), 103 is planned; then the topic is recreated."""
+    writers = _writers(log, port)
+    sequence = await _located(writers, {NAME: KNOWN})
+    sequence.offer([_data(100, 103)])
+    await writers.record({NAME: sequence})
+    sequence.stored()
+    numbered = sequence.take(0, guarded=True)
+    assert numbered is not None
+    sequence.answered(numbered, Offset(51))
+    sequence.offer([_data(103, 104)])
+    await writers.record({NAME: sequence})
+    port.end, port.batches = 0, b""
+
+
+def test_a_flow_goes_on_in_a_recreated_topic_at_its_position() -> None:
+    """Goal: nothing is copied twice or left out; the loss is found once, and the map begins anew.
+
+    The topic is recreated twice, and another owner locates it in between.
+    """
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        await _copied_and_recreated(log, port)
+        writers = _writers(log, port)
+        sequence = await _located(writers, {NAME: RECREATED}, passes_lost=True)
+        assert (sequence.position, sequence.recorded) == (103, (103, 0))
+        assert sequence.has_begun
+        found = writers.losses.take(NAME, located=True)
+        assert [one.text for one in found] == ["a.orders-0, offsets [51, 54)"]
+        stored = await log.take_over()
+        plan = stored.plans[NAME]
+        assert (plan.route.topic_id, plan.plan.runs) == (PRESENT_ID, ())
+        assert [one[:4] for one in plan.losses] == [(100, 103, 0, 1)]
+        assert (stored.map(NAME).start, stored.map(NAME).runs()) == ((100, 0), [])
+        # The next owner finds no loss any more.
+        port.end, port.batches = 1, marker(0, 7, COMMIT)
+        writers = _writers(log, port)
+        sequence = await _located(writers, {NAME: RECREATED}, passes_lost=True)
+        assert (sequence.position, len(writers.losses.take(NAME, located=True))) == (103, 0)
+        # Once more, before anything was copied: no copy is lost.
+        port.end, port.batches = 0, b""
+        again = replace(RECREATED, topic_id=LATER_ID, lost_topic_ids=(FORMER_ID, PRESENT_ID))
+        writers = _writers(log, port)
+        sequence = await _located(writers, {NAME: again}, passes_lost=True)
+        assert (sequence.position, len(writers.losses.take(NAME, located=True))) == (103, 0)
+        assert (await log.take_over()).plans[NAME].route.topic_id == LATER_ID
+
+    _run(body())
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_what_was_under_way_to_a_topic_that_was_recreated_is_not_copied_again(epoch: int) -> None:
+    """Goal: requests to older brokers name a topic, and not its id: they land in the new one.
+
+    One of the plan has landed, and is in the map. One of an epoch before it is not explained.
+    """
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        port.epoch = 1  # so that an earlier one exists
+        await _copied_and_recreated(log, port)
+        late = build([record(103)], Codec.NONE)
+        port.batches = bytes(whole(late, producer_id=7, epoch=epoch, sequence=3))
+        port.batches += marker(1, 7, COMMIT)
+        port.end = 1
+        found = (await _writers(log, port).locate({NAME: RECREATED}, passes_lost=True))[NAME]
+        if epoch == 1:
+            assert isinstance(found, NotLocated)
+            assert not found.transient
+            assert "of epoch 1, before the stored plan's 2" in found.reason
+        else:
+            assert isinstance(found, PartitionSequence)
+            assert found.position == 104
+            assert (await log.take_over()).map(NAME).runs() == [(103, 0, 1)]
+
+    _run(body())
+
+
+def test_what_a_former_owner_has_sent_is_looked_for_where_nothing_is_recorded() -> None:
+    """Goal: it is not copied again: what its owner had planned may have landed in the new topic."""
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        await _located(_writers(log, port), {NAME: KNOWN})  # epoch 1: its plan is replaced
+        await _located(_writers(log, port), {NAME: replace(KNOWN, owned_before=True)})
+        late = build([record(100)], Codec.NONE)
+        port.batches = bytes(whole(late, producer_id=7, epoch=1, sequence=0))
+        port.batches += marker(1, 7, COMMIT)
+        port.end = 1
+        found = (await _writers(log, port).locate({NAME: RECREATED}, passes_lost=True))[NAME]
+        assert isinstance(found, NotLocated)
+        assert "of epoch 1, before the stored plan's 2" in found.reason
+
+    _run(body())
+
+
+def test_an_owner_that_dies_before_the_plan_is_stored_leaves_the_loss_to_the_next() -> None:
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        await _copied_and_recreated(log, port)
+        log.broken = True
+        with pytest.raises(Retriable):
+            await _writers(log, port).locate({NAME: RECREATED}, passes_lost=True)
+        log.broken, port.end, port.batches = False, 1, marker(0, 7, COMMIT)
+        writers = _writers(log, port)
+        sequence = await _located(writers, {NAME: RECREATED}, passes_lost=True)
+        assert sequence.position == 103
+        assert len(writers.losses.take(NAME, located=True)) == 1
+
+    _run(body())
+
+
+def test_a_recreated_topic_is_failed_for_good_without_continue() -> None:
+    """Goal: also if the settings were changed back after its id was stored. Later it goes on."""
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        await _copied_and_recreated(log, port)
+        found = (await _writers(log, port).locate({NAME: RECREATED}))[NAME]
+        assert isinstance(found, NotLocated)
+        assert (found.transient, found.reason) == (
+            False,
+            "the destination's topic was deleted and recreated",
+        )
+        port.end, port.batches = 1, marker(0, 7, COMMIT)
+        sequence = await _located(_writers(log, port), {NAME: RECREATED}, passes_lost=True)
+        assert sequence.position == 103
+
+    _run(body())
+
+
+def test_a_recreated_topic_is_sealed_with_its_reason() -> None:
+    """Goal: it is not stored that nothing was copied, before the partition has gone on there."""
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        await _copied_and_recreated(log, port)
+        last = LastMirrored(LeaderEpoch(-1), Offset(-1))
+        sealing = Sealing(KEY, PRESENT_ID, last, differs=False, lost_topic_ids=(FORMER_ID,))
+        sealed = await _writers(log, port).seal({NAME: sealing})
+        reason = "the destination's topic was deleted and recreated"
+        assert sealed == {NAME: Sealed(Offset(0), reason)}
+
+    _run(body())
+
+
 def test_a_sequence_does_not_go_on_when_its_plan_was_lost_meanwhile() -> None:
     """Goal: no plan counts as stored behind another map than the one that it goes on with.
 

@@ -408,6 +408,11 @@ class FlowEngine(BaseFlowEngine[FlowWriters, PartitionSequence]):
         finally:
             self._sender.withdraw()
 
+    def configure(self, properties: Mapping[str, str]) -> None:
+        """Take the flow's settings (`Engine.configure`)."""
+        super().configure(properties)
+        self._flow.passes_recreated = self._flow.passes_lost
+
     def _busy(self, partition: _Partition) -> bool:
         return super()._busy(partition) or partition.writers in self._planning
 
@@ -432,6 +437,7 @@ class FlowEngine(BaseFlowEngine[FlowWriters, PartitionSequence]):
                     topic_id=p.assignment.destination_topic_id,
                     copied_to=Offset(p.assignment.begin or 0),
                     offsets_topic_id=p.assignment.offsets_topic_id,
+                    lost_topic_ids=p.assignment.lost_topic_ids,
                 )
                 for p, begin in begins.items()
             },
@@ -456,6 +462,7 @@ class FlowEngine(BaseFlowEngine[FlowWriters, PartitionSequence]):
                 self._flow.locate_again(partition, "the destination has elected another leader")
         elif result.transient:
             self._flow.trouble(partition, result.reason)
+            self._flow.ask_leaders(partition.failures)  # the topic may be another one by now
         else:
             self._flow.fail(partition, result.reason, transient=False)
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Generic
+from typing import Final, Generic
 
 from twinlog.engines.base import Assignment
 from twinlog.engines.ports import (
@@ -20,6 +20,7 @@ from twinlog.engines.translated.partitions import (
     Q,
     W,
 )
+from twinlog.engines.translated.remote_log import RECREATED
 from twinlog.kafka.client.metadata import is_another
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable, code_of
@@ -27,6 +28,8 @@ from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartiti
 from twinlog.mirror.record_losses import RecordLoss
 
 log = logging.getLogger(__name__)
+
+_TO_BE_AGREED: Final = "the flow goes on in the new one once all brokers know it"
 
 
 class FlowLeaders(Generic[W, Q]):
@@ -80,7 +83,15 @@ class FlowLeaders(Generic[W, Q]):
 
         A node counts recreated topics of the source if the flow goes on with them (`FlowTopics`):
         this partition is soon another one.
+
+        A flow that goes on in a recreated topic of the destination does so once its record names
+        that one (sync/recreated_remotes.py). Until then the partition is neither located nor sent
+        to. If this answer was of a broker that is behind, the next one ends that.
         """
+        if not on_source and self._flow.passes_recreated:
+            partition.destination_node = -1
+            self._flow.fail(partition, f"{reason}; {_TO_BE_AGREED}")
+            return
         failed_before = partition.stage is FlowStage.FAILED and not partition.transient
         sequence, counts = partition.sequence, not failed_before and not partition.begins
         partition.forget_sequence()
@@ -144,7 +155,7 @@ def _source_recreated(wanted: Assignment, report: LeaderReport | None) -> str | 
 def _destination_recreated(wanted: Assignment, report: LeaderReport | None) -> str | None:
     if report is None or not is_another(wanted.destination_topic_id, report.topic_id):
         return None
-    return "the destination's topic was deleted and recreated"
+    return RECREATED
 
 
 def leader_of(

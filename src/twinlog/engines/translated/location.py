@@ -36,12 +36,20 @@ class ToLocate:
     """The source's offset up to which another program has copied all."""
     offsets_topic_id: UUID | None = None
     """Of `__mirror_offsets` when the partition was added; None if it was not known."""
+    lost_topic_ids: tuple[UUID, ...] = ()
+    """Of the destination's former topics, with whose loss it goes on."""
 
     def follows(self, route: Route) -> bool:
         """Whether a plan of this route goes on: neither topic was recreated or replaced."""
         ids_known = self.source_topic_id in {None, route.source_topic_id}
         same = self.topic_id is None or route.topic_id in {None, self.topic_id}
         return ids_known and same and route.topic == self.destination.topic
+
+    def outlives(self, route: Route) -> bool:
+        """Whether it goes on behind a plan of this route, whose remote topic was recreated."""
+        present = route._replace(topic_id=self.topic_id)
+        is_lost = route.topic_id in self.lost_topic_ids and not self.follows(route)
+        return is_lost and self.follows(present)
 
 
 class Landing(NamedTuple):
@@ -110,6 +118,7 @@ def to_seal(name: MirrorPartition, sealing: Sealing, stored: StoredPlan | None) 
         owned_before=True,
         topic_id=sealing.topic_id,
         offsets_topic_id=sealing.offsets_topic_id,
+        lost_topic_ids=sealing.lost_topic_ids,
     )
 
 

@@ -362,6 +362,8 @@ class FlowPartitions(Generic[W, Q]):
         self.passes_lost = False
         """Whether records are passed over that the source has deleted before they were copied, or
         that the target has lost."""
+        self.passes_recreated = False
+        """Whether it goes on in a topic of the target that was recreated."""
         self._random = random
         self._observe = observe
 

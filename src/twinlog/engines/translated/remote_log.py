@@ -22,6 +22,8 @@ from twinlog.store.offset_records import MapTail, StoredPlan
 
 _READ_BYTES: Final = 1 << 20
 _PAUSE_S: Final = 0.02
+RECREATED: Final = "the destination's topic was deleted and recreated"
+"""Why copies are lost."""
 
 
 class LostEnd(Contradiction):

@@ -16,6 +16,11 @@ batch of data lands at most once, so one that is recorded in the map is still wh
   copies at its offsets: its batches are of an earlier epoch than the first plan behind that loss.
   The map does not tell what is left, and the partition stays FAILED.
 
+A topic that was recreated has lost all copies. No batch of the map is in its log, whatever offset
+it has; but what was under way may have landed there, as requests to older brokers name a topic and
+not its id. Batches of the plan are found as above. A batch of an earlier epoch is one that the
+plan does not name: it may hold records that are to be copied next, so the partition stays FAILED.
+
 The search begins near the log's end, and goes back until it finds such a batch. If there is none,
 the map is lost: copies of former producer ids may be left that are not known. Only where nobody
 else has written between, and nothing was compacted or deleted, nothing at all is left.
@@ -85,7 +90,10 @@ class _Search:
     whole_from: Offset = _NO_HOLE
     """The end of the last hole; 0: there is none."""
     others: bool = False
-    """Whether others have written where the map has copies."""
+    """Whether others have written where the map has copies. Of another log: whether copies landed
+    there that the map has at offsets of the lost one."""
+    is_another: bool = False
+    """Whether the topic was recreated: the map's copies are in another log."""
 
     def skip(self, offset: Offset) -> None:
         """Note that the log has nothing before this offset, down to what was read before it."""
@@ -101,7 +109,8 @@ class _Search:
         if header.producer_id != plan.producer_id and (
             tail is None or header.producer_id != tail.producer_id
         ):
-            self.others |= begin <= header.base_offset < plan.recorded.destination
+            in_map = begin <= header.base_offset < plan.recorded.destination
+            self.others |= in_map and not self.is_another
             return
         last = advance(SequenceNumber(header.base_sequence), header.last_offset_delta)
         if header.producer_id == plan.producer_id and header.producer_epoch > plan.epoch:
@@ -115,6 +124,15 @@ class _Search:
             count = header.last_offset_delta + 1
             first = SequenceNumber(header.base_sequence)
             self.landed.append(Landed(first, count, Offset(header.base_offset)))
+            return
+        if self.is_another:
+            if not is_current:
+                raise Contradiction(
+                    f"the batch at offset {header.base_offset} is of epoch "
+                    f"{header.producer_epoch}, before the stored plan's {plan.epoch}: it has "
+                    "landed after the topic was recreated, and what it holds is not known"
+                )
+            self.others = True
             return
         if header.base_offset < begin:
             return  # of a former map
@@ -177,6 +195,8 @@ class DamagedLog(NamedTuple):
     """The offset of the marker behind which nothing of the plan can be."""
     deadline_s: float
     """How long to try to read on without any progress, in seconds."""
+    is_another: bool = False
+    """Whether its topic was recreated: the map's copies were in another log."""
 
 
 async def without_loss(
@@ -230,9 +250,12 @@ async def _without_loss(
     if search.kept is not None:
         kept = _up_to(chunks, Offset(search.kept.next_offset))
         tail: MapTail | None = _tail(search.kept)
-    elif not search.others and not search.whole_from and not search.landed:
+    elif not search.others and (
+        damaged.is_another or (not search.whole_from and not search.landed)
+    ):
         # Nothing is left of any copy, whoever wrote it.
-        begin = Ends(start.source, min(start.destination, fence))
+        at = search.landed[0].offset if search.landed else fence
+        begin = Ends(start.source, min(start.destination, at))
         kept, tail = [MapChunk(stored.name, chunks[0].number, begin, ())], None
     else:
         kept, tail = [], None
@@ -270,6 +293,8 @@ async def _without_loss(
     numbers = {chunk.number for chunk in chunks} - {part.number for part in parts}
     dropped = sorted(number for number in numbers if number > parts[-1].number or is_lost)
     since = None if is_lost else first.destination
+    if damaged.is_another:
+        since = start.destination
     loss = RecordLoss(damaged.key, since, stored.plan.recorded.destination)
     return MapWithoutLoss(parts, dropped, position, tail, lost, loss, is_lost)
 
@@ -319,15 +344,16 @@ async def _search(damaged: DamagedLog, stored: StoredPlan, runs: OffsetRuns) -> 
     The log may have been cut below the map's start, and batches of the plan may have landed there.
     """
     fence = damaged.fence
-    lowest = Offset(0) if stored.plan.runs else min(runs.start.destination, fence)
+    whole = bool(stored.plan.runs) or damaged.is_another
+    lowest = Offset(0) if whole else min(runs.start.destination, fence)
     size = _FIRST_OFFSETS
     start = max(lowest, Offset(min(stored.plan.recorded.destination, fence) - size))
-    search = _Search(stored, runs)
+    search = _Search(stored, runs, is_another=damaged.is_another)
     await _read(damaged, search, (start, fence))
     while search.kept is None and start > lowest:
         size *= _GROWTH
         end, start = start, max(lowest, Offset(start - size))
-        lower = _Search(stored, runs)
+        lower = _Search(stored, runs, is_another=damaged.is_another)
         await _read(damaged, lower, (start, end))
         search.put_before(lower)
     return search

@@ -47,7 +47,7 @@ from twinlog.engines.translated.location import (
     slot_of,
     to_seal,
 )
-from twinlog.engines.translated.remote_log import LostEnd, read_end
+from twinlog.engines.translated.remote_log import RECREATED, LostEnd, read_end
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.surviving_copies import DamagedLog, without_loss
 from twinlog.kafka.errors import Fenced, Refusal, Retriable, TwinlogError
@@ -389,22 +389,24 @@ class FlowWriters:
             Contradiction: it is not known what has landed.
         """
         stored, chunk = self._plans.get(name), self._last.get(name)
-        if stored is None or chunk is None or not wanted.follows(stored.route):
+        outlives = stored is not None and wanted.outlives(stored.route)
+        follows = outlives or (stored is not None and wanted.follows(stored.route))
+        if stored is None or chunk is None or not follows:
             if stored is None and end > 0 and self._is_lost(name, wanted):
                 raise Contradiction(
                     "nothing of a former owner is stored, and the destination's log is not empty: "
                     "what was copied is not known"
                 )
-            if stored is not None and wanted.follows(stored.route):
+            if stored is not None and follows:
                 # As of an owner that has outlived the log with the parts before its last plan.
                 raise Contradiction("its plan is stored, and no part of its map: records are lost")
             if wanted.begin is None:
                 raise Contradiction(NOTHING_COPIED)
             # Data of former routes is not looked for: it ends before the fence.
             return begun_anew(name, wanted.begin, Offset(end - 1 if fence is None else fence))
-        if stored.lost is not None and not passes_lost:
-            raise LostEnd(stored.lost, end=stored.plan.recorded.destination)
-        plan = stored.plan
+        plan, lost = stored.plan, stored.lost or (RECREATED if outlives else None)
+        if lost is not None and not passes_lost:
+            raise LostEnd(lost, end=plan.recorded.destination)
         if fence is None:
             raise Contradiction("its plan is stored, and it has not been fenced")
         planned = plan.runs[-1][1] if plan.runs else plan.recorded.source
@@ -414,12 +416,12 @@ class FlowWriters:
             return begun_anew(name, wanted.copied_to, fence)
         if refusal := numbers.refusals.get(wanted.destination):
             raise Retriable(f"cannot read the producers of {wanted.destination}: {refusal}")
-        if fence < plan.recorded.destination and self._is_blank(stored):
+        if fence < plan.recorded.destination and self._is_blank(stored) and not outlives:
             # No copy is lost, and groups may have an offset behind the new beginning.
             at = plan.recorded.source, plan.recorded.source, Offset(fence + 1), Offset(fence + 1)
             return begun_anew(name, plan.recorded.source, fence, LostCopies(*at))
-        if stored.lost is not None:
-            loss = LostEnd(stored.lost, end=plan.recorded.destination)
+        if lost is not None:
+            loss = LostEnd(lost, end=plan.recorded.destination)
             return await self._without_loss(wanted, stored, fence, loss)
         taken = numbers.taken.get(wanted.destination, stored.taken)
         return await self._resolved(wanted, stored, chunk, fence, taken, passes_lost=passes_lost)
@@ -474,9 +476,11 @@ class FlowWriters:
         if not chunks or (now := self._plans.get(name)) is None or now.plan != stored.plan:
             raise Retriable(f"what was stored of {name} is not there any more")
         deadline_s = self.settings.marker_deadline_s
-        damaged = DamagedLog(self._port, wanted.destination, fence, deadline_s)
+        outlives = wanted.outlives(stored.route)
+        damaged = DamagedLog(self._port, wanted.destination, fence, deadline_s, outlives)
         passed = await without_loss(damaged, stored, chunks, loss)
-        self.losses.note(name, passed.loss)
+        if passed.loss.offsets or not outlives:
+            self.losses.note(name, passed.loss)
         if passed.position < wanted.copied_to:
             return begun_anew(name, wanted.copied_to, fence, passed.lost)
         return Landing([*passed.chunks], passed.position, passed.tail, passed.lost, passed)

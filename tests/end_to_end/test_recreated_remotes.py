@@ -1,0 +1,187 @@
+"""Flows whose remote topics are deleted and recreated on the target while they run."""
+
+import asyncio
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import librdkafka_tools
+import pytest
+from clients import client
+from remote_topics import counts, places, values
+from scraped import await_ready, scrape
+from waiting import until
+
+from twinlog.kafka.types import TopicPartition
+from twinlog.lifecycle.flow_creation import create_flow, stored_properties
+from twinlog.local.stage import Stage
+from twinlog.store.control_topics import ControlTopics
+from twinlog.store.mirrors import MirrorStore
+from twinlog.store.recorded_maps import read_ends
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
+
+SECONDS = 240.0
+SETTINGS = {
+    "enabled": "true",
+    "replication.factor": "1",
+    "refresh.topics.interval.seconds": "1",
+    "sync.group.offsets.enabled": "true",
+    "sync.group.offsets.interval.seconds": "1",
+    "emit.heartbeats.enabled": "false",
+    "heartbeats.replication.enabled": "false",
+    "checkpoints.topic.replication.factor": "1",
+    "offset-syncs.topic.replication.factor": "1",
+}
+GOES_ON, FAILS = "a-to-b", "f-to-b"
+LOST = "twinlog_destination_losses_total"
+
+
+def create(stage: Stage, source: str, settings: Mapping[str, str]) -> str:
+    async def body() -> str:
+        connection = {"bootstrap.servers": stage.source.bootstrap_servers}
+        async with client(stage.destination) as destination:
+            properties = stored_properties(connection, {**SETTINGS, **settings}, source, "b")
+            topics = ControlTopics(state_partitions=5)
+            return await create_flow(destination, source, "b", properties, topics)
+
+    return asyncio.run(body())
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory, metrics_address: str) -> Iterator[Stage]:
+    """Two clusters, a flow that goes on, one that fails, and a node."""
+    with Stage(tmp_path_factory.mktemp("recreated")) as stage:
+        stage.start_source()
+        stage.start_destination()
+        goes_on = {"topics": "on-.*", "twinlog.data.loss": "continue"}
+        assert create(stage, "a", goes_on) == GOES_ON
+        assert create(stage, "f", {"topics": "fail-.*"}) == FAILS
+        stage.start_node("node", "--metrics-address", metrics_address)
+        await_ready(metrics_address)
+        yield stage
+
+
+def copied(stage: Stage, remote: str, count: int) -> None:
+    def is_copied() -> bool:
+        topics = librdkafka_tools.admin(stage.destination.bootstrap_servers).list_topics(timeout=60)
+        return remote in topics.topics and counts(stage.destination, remote, 1) == [count]
+
+    until(is_copied, SECONDS, f"{count} records in {remote}")
+
+
+def recorded_end(stage: Stage, flow: str, topic: str) -> int | None:
+    async def body() -> int | None:
+        async with client(stage.destination) as destination:
+            topics = (await MirrorStore(destination).snapshot()).topics_of(flow)
+            return (await read_ends(destination, topics)).get(TopicPartition(topic, 0))
+
+    return asyncio.run(body())
+
+
+def recreate(stage: Stage, remote: str) -> None:
+    servers = stage.destination.bootstrap_servers
+    librdkafka_tools.delete_topic(servers, remote)
+    librdkafka_tools.make_topic(servers, remote)
+
+
+@contextmanager
+def numbers(stage: Stage, topic: str, first: int) -> Iterator[list[int]]:
+    """Write numbers to a topic of the source meanwhile; the list has those that were written."""
+    ended, written = threading.Event(), list[int]()
+
+    def write() -> None:
+        while not ended.wait(0.02):
+            number = first + len(written)
+            record = [(0, None, str(number), None)]
+            librdkafka_tools.write(stage.source.bootstrap_servers, topic, record)
+            written.append(number)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield written
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_a_flow_goes_on_in_recreated_remote_topics(
+    stage: Stage, topic: str, metrics_address: str
+) -> None:
+    """Goal: each later record is there once; what is lost is reported, and groups skip nothing.
+
+    It is recreated twice, the second time while the source is written to.
+    """
+    name, servers = f"on-{topic}", stage.source.bootstrap_servers
+    remote, target = f"a.{name}", stage.destination.bootstrap_servers
+
+    def row() -> dict[str, object]:
+        return librdkafka_tools.described(stage, name)[0]
+
+    def lost() -> float | None:
+        return scrape(metrics_address).value(LOST, mirror=GOES_ON, topic=name, partition="0")
+
+    librdkafka_tools.make_topic(servers, name)
+    librdkafka_tools.write(servers, name, [(0, None, str(at), None) for at in range(100)])
+    librdkafka_tools.commit(servers, topic, name, {0: 40})
+    copied(stage, remote, 100)
+    until(lambda: recorded_end(stage, GOES_ON, name) == 100, SECONDS, "the map")
+    group = until(lambda: librdkafka_tools.committed(target, topic, remote), SECONDS, "the group")
+    assert group == {0: places(stage.destination, remote)[40]}
+
+    recreate(stage, remote)
+    until(lambda: row()["destination_losses"] == 1, SECONDS, "the loss")
+    assert row()["destination_last_loss"] == f"{remote}-0, offsets [0, 100)"
+    assert row()["destination_lost_offsets"] == 100
+    until(lambda: lost() == 1, SECONDS, "the metric")
+    librdkafka_tools.write(servers, name, [(0, None, str(at), None) for at in range(100, 150)])
+    copied(stage, remote, 50)
+    assert values(stage.destination, remote) == [str(at) for at in range(100, 150)]
+    first = places(stage.destination, remote)[0]
+    until(
+        lambda: librdkafka_tools.committed(target, topic, remote) == {0: first},
+        SECONDS,
+        "the group in front of what is copied behind its offset",
+    )
+
+    until(lambda: recorded_end(stage, GOES_ON, name) == 150, SECONDS, "the map")
+    with numbers(stage, name, 150) as written:
+        until(lambda: len(values(stage.destination, remote)) > 60, SECONDS, "copies meanwhile")
+        recreate(stage, remote)
+        before = len(written)
+        until(
+            lambda: str(150 + before) in values(stage.destination, remote),
+            SECONDS,
+            "what was written later",
+        )
+    end = 150 + len(written)
+    until(lambda: values(stage.destination, remote)[-1:] == [str(end - 1)], SECONDS, "the last one")
+    copies = [int(value) for value in values(stage.destination, remote)]
+    assert copies == list(range(copies[0], end))
+    assert 150 <= copies[0] <= 150 + before
+    assert librdkafka_tools.await_state(stage, name, 0, "MIRRORING")["reason"] is None
+
+
+def test_a_recreated_remote_topic_is_failed_without_continue(stage: Stage, topic: str) -> None:
+    """Goal: by default an operator decides, and nothing is written to the new topic."""
+    name, servers = f"fail-{topic}", stage.source.bootstrap_servers
+    librdkafka_tools.make_topic(servers, name)
+    librdkafka_tools.write(servers, name, librdkafka_tools.simple(10))
+    copied(stage, f"f.{name}", 10)
+    recreate(stage, f"f.{name}")
+    failed = librdkafka_tools.await_state(stage, name, 0, "FAILED")
+    until(
+        lambda: (
+            "deleted and recreated" in str(librdkafka_tools.described(stage, name)[0]["reason"])
+        ),
+        SECONDS,
+        f"the reason, after {failed['reason']}",
+    )
+    librdkafka_tools.write(servers, name, librdkafka_tools.simple(10))
+    until(
+        lambda: librdkafka_tools.described(stage, name)[0]["destination_losses"] == 1,
+        SECONDS,
+        "the count",
+    )
+    assert counts(stage.destination, f"f.{name}", 1) == [0]

@@ -1,0 +1,124 @@
+"""Lanes of a flow whose remote topic is deleted and recreated: brokers of both versions.
+
+Brokers before 4.1 know no topic ids in Produce. What stores the new id is run by the test.
+"""
+
+import asyncio
+from pathlib import Path
+
+import librdkafka_tools
+import pytest
+from clients import client
+from lane_processes import lanes
+from lost_logs import SECONDS, copied, failed, values, write
+from stored_flows import losses, states
+from sync_contexts import sync_context
+from transformed_flows import PARTITIONS, new_flow
+from waiting import until, until_async
+
+from conftest import Pair
+from twinlog.kafka.types import TopicPartition
+from twinlog.local.cluster import LocalCluster
+from twinlog.store.mirrors import MirrorStore
+from twinlog.store.recorded_maps import read_ends
+from twinlog.sync.base import run_sync
+from twinlog.sync.recreated_remotes import AGREED_S, RecreatedRemotes
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
+
+
+def recreate(pair: Pair, topic: str) -> None:
+    servers = pair.destination.bootstrap_servers
+    librdkafka_tools.delete_topic(servers, f"a.{topic}")
+    librdkafka_tools.make_topic(servers, f"a.{topic}", PARTITIONS)
+
+
+def go_on(pair: Pair, mirror: str, topic: str) -> None:
+    """Store the id of the recreated topic, as a node does."""
+    clock = [0.0]
+    sync = RecreatedRemotes(lambda: clock[0])
+
+    async def body() -> None:
+        async with client(pair.destination) as target:
+            store = MirrorStore(target)
+
+            async def is_stored() -> bool:
+                snapshot = await store.snapshot()
+                topics = snapshot.topics_of(mirror)
+                here = (await target.refresh([f"a.{topic}"])).topics
+                context = sync_context(
+                    None, target, store, mirror, snapshot=snapshot, topics=topics, here=here
+                )
+                await run_sync(sync, context)
+                clock[0] += AGREED_S
+                [known] = (await store.snapshot()).topics_of(mirror)
+                return bool(known.lost_topic_ids) and known.destination_topic_id == (
+                    here[f"a.{topic}"].topic_id
+                )
+
+            await until_async(is_stored, SECONDS, "the new id")
+
+    asyncio.run(body())
+
+
+def is_recorded(pair: Pair, mirror: str, topic: str, end: int) -> bool:
+    async def body() -> bool:
+        async with client(pair.destination) as target:
+            topics = (await MirrorStore(target).snapshot()).topics_of(mirror)
+            ends = await read_ends(target, topics)
+        return ends.get(TopicPartition(topic, 0)) == end
+
+    return asyncio.run(body())
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["running", "killed"])
+def test_lanes_go_on_in_recreated_remote_topics(
+    any_kafka: LocalCluster,
+    kafka: LocalCluster,
+    kafka_391: LocalCluster,
+    tmp_path: Path,
+    running: bool,
+) -> None:
+    """Goal: nothing is copied twice or left out, also after a takeover, and a second time."""
+    pair = Pair(kafka_391 if any_kafka is kafka else kafka, any_kafka)
+    mirror, topic = new_flow(pair, {"twinlog.data.loss": "continue"})
+    source = pair.source.bootstrap_servers
+    quick = {"metadata.max.age.ms": "2000"}
+    with lanes(any_kafka.bootstrap_servers, tmp_path, quick) as nodes:
+        nodes.start("0")
+        last: str | None = None
+        for turn in range(2):
+            first = 3 * turn
+            written = [str(number) for number in range(first, first + 3)]
+            write(source, topic, *written)
+            copied(pair, topic, 0, *written)
+            until(lambda: is_recorded(pair, mirror, topic, first + 3), SECONDS, "the map")  # noqa: B023
+            if not running:
+                nodes.kill(str(turn))
+            recreate(pair, topic)
+            if running:
+                failed(pair, mirror, "deleted and recreated; the flow goes on")
+                assert losses(pair, mirror)[0].last == last, "not before it goes on"
+                assert values(pair, topic, 0) == []
+            go_on(pair, mirror, topic)
+            if not running:
+                nodes.start(str(turn + 1))
+            former = last
+            found = until(
+                lambda: losses(pair, mirror)[0],
+                SECONDS,
+                "the loss",
+                good=lambda one: one.times == 1 and one.last != former,  # noqa: B023
+            )
+            last = found.last
+            assert f"a.{topic}-0, offsets [0, " in str(last)
+        write(source, topic, "6", "7")
+        write(source, topic, "other", partition=1)
+        copied(pair, topic, 0, "6", "7")
+        copied(pair, topic, 1, "other")
+        nodes.end()
+        nodes.start("last")
+        write(source, topic, "8")
+        copied(pair, topic, 0, "6", "7", "8")
+        assert {state for state, _ in states(pair, mirror).values()} == {"MIRRORING"}
+        assert losses(pair, mirror)[0].times == 0, "the next owner finds no loss"
