@@ -38,20 +38,8 @@ def test_a_shared_remote_topic_gets_the_partitions_of_its_largest_source() -> No
     assert lacking_partitions({"new": topic(2)}, names, existing) == {}
 
 
-@pytest.mark.parametrize(
-    ("former", "known"),
-    [
-        (None, False),
-        (FORMER, True),
-        (replace(FORMER, topic_id=ID), False),
-        (replace(FORMER, topic_id=ID, known_before=True), True),
-        (replace(FORMER, topic_id=ID, whole=True), True),
-    ],
-)
-def test_a_topic_that_had_another_id_was_known_before(
-    monkeypatch: pytest.MonkeyPatch, former: MirrorTopic | None, known: bool
-) -> None:
-    """Goal: records of the former one count as copied, however often the topic is recreated."""
+def added_again(monkeypatch: pytest.MonkeyPatch, former: MirrorTopic | None) -> MirrorTopic:
+    """What is stored of a topic that a flow gets, and has had before; all ids are `ID`."""
     added: list[MirrorTopic] = []
 
     class Store:
@@ -84,4 +72,33 @@ def test_a_topic_that_had_another_id_was_known_before(
         destination=cluster, source=cluster, mirror=mirror, flow=flow_of(mirror.source)
     )
     assert asyncio.run(clusters.add({"t": one}, {"t": "all"})) == []
-    assert [topic.known_before for topic in added] == [known]
+    (topic,) = added
+    return topic
+
+
+@pytest.mark.parametrize(
+    ("former", "known"),
+    [
+        (None, False),
+        (FORMER, True),
+        (replace(FORMER, topic_id=ID), False),
+        (replace(FORMER, topic_id=ID, known_before=True), True),
+        (replace(FORMER, topic_id=ID, whole=True), True),
+    ],
+)
+def test_a_topic_that_had_another_id_was_known_before(
+    monkeypatch: pytest.MonkeyPatch, former: MirrorTopic | None, known: bool
+) -> None:
+    """Goal: records of the former one count as copied, however often the topic is recreated."""
+    assert added_again(monkeypatch, former).known_before == known
+
+
+def test_a_topic_that_is_added_again_keeps_the_ids_of_its_lost_copies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: its partitions go on in the recreated remote topic, also those that had not yet."""
+    lost = (UUID(int=77),)
+    both = replace(FORMER, topic_id=ID, destination_topic_id=ID, lost_topic_ids=lost)
+    assert added_again(monkeypatch, both).lost_topic_ids == lost
+    for other in (replace(both, topic_id=lost[0]), replace(both, destination_topic_id=lost[0])):
+        assert added_again(monkeypatch, other).lost_topic_ids == ()

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -862,7 +862,7 @@ def bookkeeping(
     source, target, sync = Broker("a", monkeypatch), Broker("b", monkeypatch), Checkpoints()
 
     def refresh() -> int:
-        context = replace(flow.context, source=source, destination=target)
+        context = replace(flow.context, source=cast(Any, source), destination=cast(Any, target))
         return asyncio.run(run_sync(sync, context))
 
     return source, target, refresh
@@ -909,7 +909,7 @@ def test_offset_syncs_are_written_without_checkpoints(
     """Goal: they have a switch of their own; groups are not asked for, and have no topic."""
     source, target, refresh = bookkeeping(monkeypatch, {}, **settings)
     assert refresh() == 0
-    assert (source.topics.keys(), target.requests) == ({SYNCS}, [])
+    assert ({*source.topics}, [*target.requests]) == ({SYNCS}, [])
     flow = Flow(monkeypatch, {"t": "a.t"})
     flow.settings |= {name.replace("_", "."): value for name, value in settings.items()}
     flow.maps, flow.committed = {T: runs((0, 0, 10))}, {T: Committed(5)}

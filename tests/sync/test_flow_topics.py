@@ -425,13 +425,13 @@ def test_topics_that_two_flows_have_are_logged_once_and_counted_each_time(
     flow = Growing(monkeypatch, **REFRESHED)
     flow.add("t1")
     other = replace(flow.mirror, name="o")
-    flow.others = [other, replace(flow.topics[0], mirror="o")]
+    both: list[ConfigRecord] = [other, replace(flow.topics[0], mirror="o")]
+    flow.others = both
     assert [flow.run(), flow.run()] == [1, 1]
     text = "which have each record twice: t1 (o); remove them from one flow"
     assert caplog.text.count(text) == 1
     assert [topic.wanted for topic in flow.topics] == [Wanted.MIRRORING]
-    stopped = [other, replace(flow.topics[0], mirror="o", wanted=Wanted.STOPPED)]
-    flow.others, both = stopped, flow.others
+    flow.others = [other, replace(flow.topics[0], mirror="o", wanted=Wanted.STOPPED)]
     assert flow.run() == 0
     flow.others = both
     assert flow.run() == 1
@@ -535,6 +535,7 @@ def test_what_never_happens_does_not_set_the_pace() -> None:
         "refresh.topics.interval.seconds": "-5",
         "sync.topic.acls.enabled": "false",
         "emit.checkpoints.enabled": "false",
+        "emit.offset-syncs.enabled": "false",
     }
     configs = {"sync.topic.configs.interval.seconds": "30"}
     for settings, pace in (({}, 600_000), (configs, 30_000)):

@@ -45,7 +45,7 @@ from twinlog.store.mirrors import (
     to_be_set_back,
     unknown_mirror,
 )
-from twinlog.store.shared_remotes import require_sole_copy
+from twinlog.store.shared_remotes import require_sole_active_copy, transforms
 from twinlog.store.snapshot import Snapshot
 from twinlog.text import few
 
@@ -157,7 +157,7 @@ def altered(
     Raises:
         MirrorRefused: UNKNOWN_MIRROR.
         UserError: one cannot be altered; or another mirror copies topics of the flow to the same
-            remote topics: without its transforms, for example, they would have each record twice.
+            remote topics: without its transforms they would have each record twice.
     """
     mirror = snapshot.mirrors.get(name)
     if mirror is None:
@@ -176,12 +176,8 @@ def altered(
             hint="start twinlog mirror-maker with a changed file, or use twinlog flows create "
             "--replace",
         )
-    active = {
-        topic.topic: topic.destination_name
-        for topic in snapshot.topics_of(name)
-        if topic.wanted is not Wanted.STOPPED
-    }
-    require_sole_copy(snapshot, changed, active, removed=False)
+    if transforms(mirror):
+        require_sole_active_copy(snapshot, changed)
     return changed
 
 

@@ -67,7 +67,11 @@ from twinlog.store.mirrors import MirrorStore
 from twinlog.store.offset_log import create_offsets_topic
 from twinlog.store.partition_counts import known_partition_count
 from twinlog.store.recorded_maps import read_ends
-from twinlog.store.shared_remotes import other_copies, require_sole_copy
+from twinlog.store.shared_remotes import (
+    other_copies,
+    require_sole_active_copy,
+    require_sole_copy,
+)
 from twinlog.store.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -222,7 +226,7 @@ async def create_flow(
     else:
         require_same_names(snapshot, name, properties)
         # Also with the same settings: an earlier version has added a topic to two flows.
-        altered(snapshot, name, properties, replaces=True)
+        require_sole_active_copy(snapshot, altered(snapshot, name, properties, replaces=True))
         if dict(stored.source) != dict(properties):
             # What the file does not set any more has its default again.
             await alter_mirror(destination, name, properties, replaces=True)

@@ -157,6 +157,9 @@ class FlowClusters:
                         partitions=len(topic.partitions),
                         destination_topic=None if names[name] == name else names[name],
                         destination_topic_id=known_id(remote_ids[names[name]]),
+                        lost_topic_ids=_lost_ids(
+                            topic.topic_id, remote_ids[names[name]], former.get(name)
+                        ),
                         begins=(0,) * len(topic.partitions)
                         if name in whole
                         else _begins(name, begins),
@@ -256,6 +259,13 @@ def lacking_partitions(
         if remote in existing and len(existing[remote].partitions) < count:
             counts[remote] = max(count, counts.get(remote, 0))
     return counts
+
+
+def _lost_ids(topic_id: UUID, remote_id: UUID, former: MirrorTopic | None) -> tuple[UUID, ...]:
+    """The ids of former remote topics that plans may name, if the flow had both topics before."""
+    if former is None or former.topic_id != topic_id or former.destination_topic_id != remote_id:
+        return ()
+    return former.lost_topic_ids
 
 
 def _known_before(topic_id: UUID, former: MirrorTopic | None) -> bool:

@@ -7,8 +7,8 @@
   two aliases of one cluster where names do not have them (`IdentityReplicationPolicy`).
 
 A removed topic counts as well: what was copied of it is still there, and another flow would begin
-anew, or go on where it was. It does not count if the source topic is known to be another one since,
-unless it was removed for that reason: its flow adds the new one.
+anew, or go on where it was. It does not count if the source topic is known to be another one since.
+Of two flows that would both add the new one, the first change excludes the second.
 """
 
 from collections.abc import Collection, Mapping
@@ -93,7 +93,7 @@ def other_copies(
     Raises:
         UserError: the flow's settings are malformed.
     """
-    if mirror.kind not in FLOW_KINDS or _transforms(mirror):
+    if mirror.kind not in FLOW_KINDS or transforms(mirror):
         return []
     copies = [
         topic
@@ -144,16 +144,29 @@ def require_sole_copy(
         )
 
 
+def require_sole_active_copy(snapshot: Snapshot, mirror: Mirror) -> None:
+    """Check `require_sole_copy` of the topics that a flow has, with its settings as they are to be.
+
+    Raises:
+        UserError: another mirror copies one of them to the same remote topic.
+    """
+    active = {
+        topic.topic: topic.destination_name
+        for topic in snapshot.topics_of(mirror.name)
+        if topic.wanted is not Wanted.STOPPED
+    }
+    require_sole_copy(snapshot, mirror, active, removed=False)
+
+
 def _copies_same_records(other: Mirror, mirror: Mirror) -> bool:
-    return other.source_cluster_id == mirror.source_cluster_id and not _transforms(other)
+    return other.source_cluster_id == mirror.source_cluster_id and not transforms(other)
 
 
 def _is_former(topic: MirrorTopic, ids: Mapping[str, UUID]) -> bool:
-    """Whether the source's topic of this name is another one since, which its mirror leaves out."""
-    return not topic.source_deleted and is_another(
-        topic.topic_id, ids.get(topic.topic, NO_TOPIC_ID)
-    )
+    """Whether the source's topic of this name is another one since."""
+    return is_another(topic.topic_id, ids.get(topic.topic, NO_TOPIC_ID))
 
 
-def _transforms(mirror: Mirror) -> bool:
+def transforms(mirror: Mirror) -> bool:
+    """Whether a flow may copy other records than another flow of the same topic."""
     return has_any_transform(settings_texts(mirror.source))
