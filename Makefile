@@ -47,7 +47,7 @@ chaos: setup ## every part killed under load: make chaos [TIMES=10] [SEED=n] [ON
 
 test: lint test-fast test-brokers ## everything that a change has to pass
 
-long: setup ## what takes too long for each change: cases over TLS, Avro, Spark beside a lane killed, six clusters (more than 6 minutes)
+long: setup ## what takes too long for each change: cases over TLS, Avro, handing back, Spark beside a lane killed, six clusters
 	$(BIN)/pytest -m long
 
 torture: setup ## load and faults by chance on real brokers: make torture [SEED=n] [SECONDS=3600] [BROKERS=1]

@@ -77,6 +77,7 @@ def test_a_killed_mirror_maker_is_followed_without_gap_and_repeat(
     assert tally["unrecorded"] > 0
 
 
+@pytest.mark.long
 def test_a_flow_in_transactions_is_handed_back_and_taken_over_again(
     stage: Stage, tmp_path: Path
 ) -> None:

@@ -435,6 +435,7 @@ def test_instances_change_to_a_sink_one_by_one(stage: Stage, topic: str, tmp_pat
             load.join()
 
 
+@pytest.mark.long
 def test_a_flow_changes_to_transactions_and_back(stage: Stage, topic: str, tmp_path: Path) -> None:
     """Goal: by the positions that are handed back and taken over, each record once, under load."""
     east, west = stage.source.bootstrap_servers, stage.destination.bootstrap_servers

@@ -172,7 +172,7 @@ SLOW = {"remote.fetch.max.wait.ms": "1"}
 WINDOW = {"remote.log.manager.fetch.quota.window.num": "2"}
 
 
-@pytest.mark.parametrize("kind", ["plain", "slow", "quota"])
+@pytest.mark.parametrize("kind", [pytest.param("plain", marks=pytest.mark.long), "slow", "quota"])
 def test_a_source_with_tiered_storage_is_mirrored(
     stage: Stage, by_chance: Chance, tmp_path: Path, kind: str
 ) -> None:
@@ -195,7 +195,9 @@ def test_a_source_with_tiered_storage_is_mirrored(
     prove_or_refused(stage, ["tiered", "local"], "remote storage")
 
 
-@pytest.mark.parametrize("selector", ["rack aware", "a follower"])
+@pytest.mark.parametrize(
+    "selector", [pytest.param("rack aware", marks=pytest.mark.long), "a follower"]
+)
 def test_a_source_with_a_replica_selector_is_mirrored(
     stage: Stage, by_chance: Chance, tmp_path: Path, selector: str
 ) -> None:

@@ -71,6 +71,7 @@ def remote_logs(result: Verification) -> dict[tuple[str, int], LogReport]:
     return {remote.partition: log for remote, log in logs if remote is not None}
 
 
+@pytest.mark.long
 def test_a_flow_with_a_query_is_the_same_although_its_lane_was_killed(
     pair: Pair, tmp_path: Path
 ) -> None:
