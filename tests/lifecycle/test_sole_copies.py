@@ -146,8 +146,6 @@ def test_a_topic_that_is_selected_again_is_not_copied_twice(
         # What it has copied is there, whoever has removed the topic.
         (flow("a-to-b"), topic("a-to-b", **STOPPED), "has copied"),
         (flow("a-to-b"), topic("a-to-b", **LEFT_OUT), "has copied"),
-        # Whoever adds the new topic first has it; two that wait for each other would lose it.
-        (flow("a-to-b"), topic("a-to-b", **STOPPED, source_deleted=True, topic_id=OTHER_ID), ""),
         (flow("a-to-b"), topic("a-to-b", **STOPPED, topic_id=NO_TOPIC_ID), "has copied"),
         # Records of another topic of the source.
         (flow("a-to-b"), topic("a-to-b", **STOPPED, topic_id=OTHER_ID), ""),
@@ -174,6 +172,18 @@ def test_which_topics_of_another_flow_count(
         message = str(error)
     assert (f"flow a-to-b {refused} t of the same cluster s to t" in message) == bool(refused)
     assert ("c-to-b" in store.copies()) == (not refused)
+
+
+def test_a_recreated_topic_stays_with_the_flow_that_had_it() -> None:
+    """Goal: two flows that have both had it do not wait for each other."""
+    again = topic("a-to-b", **STOPPED, source_deleted=True, topic_id=OTHER_ID)
+    never_had = Store(flow("a-to-b"), again, flow("c-to-b"))
+    with pytest.raises(UserError, match="flow a-to-b has copied t"):
+        asyncio.run(never_had.add_topics("c-to-b", [topic("c-to-b")]))
+    both = Store(flow("a-to-b"), again, flow("c-to-b"), replace(again, mirror="c-to-b"))
+    asyncio.run(both.add_topics("c-to-b", [topic("c-to-b")]))
+    with pytest.raises(UserError, match="flow c-to-b copies t"):
+        asyncio.run(both.add_topics("a-to-b", [topic("a-to-b")]))
 
 
 @pytest.mark.parametrize("own", [{}, DROPS])

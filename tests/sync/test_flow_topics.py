@@ -44,6 +44,8 @@ class Flow:
         self.topics: list[MirrorTopic] = []
         self.hidden: set[str] = set()
         """Topics that the broker which answers does not show."""
+        self.others: list[ConfigRecord] = []
+        """Other mirrors, and their topics."""
         self.unreachable = False
         self.now = 0.0
         self.sync = self.start()
@@ -76,7 +78,7 @@ class Flow:
     def new(self, after_s: float = 1.0) -> set[str]:
         """The topics that a check finds to be added, so long after the last one."""
         self.now += after_s
-        snapshot = snapshot_of(self.mirror, *self.topics)
+        snapshot = snapshot_of(self.mirror, *self.topics, *self.others)
         wanted = [topic for topic in self.topics if topic.wanted is not Wanted.STOPPED]
         context = sync_context(self, None, None, snapshot=snapshot, topics=wanted, same=wanted)
         return set(asyncio.run(self.sync.compare(context)).new)
@@ -110,6 +112,18 @@ def test_a_flow_looks_once_until_it_has_all_topics(
     assert flow.new() == set(), "topics are not refreshed"
     flow.start()
     assert flow.new() == {"t3"}, "as MirrorMaker 2, when it starts"
+
+
+def test_a_topic_of_another_flow_does_not_keep_the_search_going(flow: Flow) -> None:
+    """Goal: it is never added, and topics that are created months later are not either."""
+    flow.ids = {"t1": UUID(int=1), "t2": UUID(int=2)}
+    flow.add("t1")
+    copy = MirrorTopic(mirror="o", topic="t2", topic_id=UUID(int=2), partitions=1)
+    flow.others = [replace(flow.mirror, name="o"), replace(copy, destination_topic="a.t2")]
+    assert [flow.new(), flow.new(SEARCH_S)] == [set(), set()]
+    flow.ids["t3"] = UUID(int=3)
+    assert flow.new() == set()
+    assert flow.sync.interval_s(flow.mirror) == 0, "partitions are looked for all the same"
 
 
 def test_one_answer_without_a_topic_does_not_end_the_search(flow: Flow) -> None:
@@ -271,8 +285,6 @@ class Growing(Flow):
         self.ids = {"t1": UUID(int=1)}
         self.added: dict[str, object] = {}
         self.end = 7
-        self.others: list[ConfigRecord] = []
-        """Other mirrors, and their topics."""
         monkeypatch.setattr(flow_begins, "known_topics", self.known_topics)
         monkeypatch.setattr(flow_begins, "list_offsets", self.list_offsets)
         monkeypatch.setattr(FlowClusters, "add", self.add_topics)

@@ -8,7 +8,8 @@
 
 A removed topic counts as well: what was copied of it is still there, and another flow would begin
 anew, or go on where it was. It does not count if the source topic is known to be another one since.
-Of two flows that would both add the new one, the first change excludes the second.
+Its own flow adds the new one, so another flow does not, unless it has had the former one as well:
+of two such flows, the first change excludes the second.
 """
 
 from collections.abc import Collection, Mapping
@@ -95,13 +96,14 @@ def other_copies(
     """
     if mirror.kind not in FLOW_KINDS or transforms(mirror):
         return []
+    own = {topic.topic for topic in snapshot.topics_of(mirror.name)}
     copies = [
         topic
         for topic in snapshot.topics
         if names.get(topic.topic) == topic.destination_name
         and topic.mirror != mirror.name
         and _copies_same_records(snapshot.mirrors[topic.mirror], mirror)
-        and (topic.wanted is not Wanted.STOPPED or (removed and not _is_former(topic, ids)))
+        and (topic.wanted is not Wanted.STOPPED or (removed and not _is_former(topic, ids, own)))
     ]
     if not copies:
         return []
@@ -125,23 +127,37 @@ def require_sole_copy(
         UserError: another one does, or has done so.
     """
     for topic in other_copies(snapshot, mirror, names, ids, removed=removed):
-        other, is_removed = snapshot.mirrors[topic.mirror], topic.wanted is Wanted.STOPPED
-        is_flow = other.kind in FLOW_KINDS
-        way_out = (
-            f"leave it out of flow {mirror.name} (topics.exclude)"
-            if removed
-            else "remove it from one of them (kafka-mirrors --remove --mirror "
-            f"{mirror.name} --topic {topic.topic})"
-        )
-        raise UserError(
-            f"{'flow' if is_flow else 'mirror'} {other.name} "
-            f"{'has copied' if is_removed else 'copies'} {topic.topic} of the same cluster "
-            f"{other.source_cluster_id} to {topic.destination_name}: with flow {mirror.name}, "
-            "the topic would have its records twice",
-            hint=f"{way_out}, use the alias that the cluster had, or delete what is not wanted: "
-            f"{'twinlog flows delete --flow' if is_flow else 'kafka-mirrors --delete --mirror'} "
-            f"{other.name} (flow {mirror.name} does not go on where that has stopped)",
-        )
+        raise copied_twice(snapshot, mirror, topic, has_it=not removed)
+
+
+def copied_twice(
+    snapshot: Snapshot, mirror: Mirror, topic: MirrorTopic, *, has_it: bool = False
+) -> UserError:
+    """Why a flow does not copy a topic that another mirror has.
+
+    Args:
+        snapshot: all mirrors.
+        mirror: the flow.
+        topic: the other one's (`other_copies`).
+        has_it: whether the flow has the topic, too.
+    """
+    other, is_removed = snapshot.mirrors[topic.mirror], topic.wanted is Wanted.STOPPED
+    is_flow = other.kind in FLOW_KINDS
+    way_out = (
+        "remove it from one of them (kafka-mirrors --remove --mirror "
+        f"{mirror.name} --topic {topic.topic})"
+        if has_it
+        else f"leave it out of flow {mirror.name} (topics.exclude)"
+    )
+    return UserError(
+        f"{'flow' if is_flow else 'mirror'} {other.name} "
+        f"{'has copied' if is_removed else 'copies'} {topic.topic} of the same cluster "
+        f"{other.source_cluster_id} to {topic.destination_name}: with flow {mirror.name}, "
+        "the topic would have its records twice",
+        hint=f"{way_out}, use the alias that the cluster had, or delete what is not wanted: "
+        f"{'twinlog flows delete --flow' if is_flow else 'kafka-mirrors --delete --mirror'} "
+        f"{other.name} (flow {mirror.name} does not go on where that has stopped)",
+    )
 
 
 def require_sole_active_copy(snapshot: Snapshot, mirror: Mirror) -> None:
@@ -162,9 +178,10 @@ def _copies_same_records(other: Mirror, mirror: Mirror) -> bool:
     return other.source_cluster_id == mirror.source_cluster_id and not transforms(other)
 
 
-def _is_former(topic: MirrorTopic, ids: Mapping[str, UUID]) -> bool:
-    """Whether the source's topic of this name is another one since."""
-    return is_another(topic.topic_id, ids.get(topic.topic, NO_TOPIC_ID))
+def _is_former(topic: MirrorTopic, ids: Mapping[str, UUID], own: Collection[str]) -> bool:
+    """Whether the source's topic of this name is another one since, and its flow does not wait."""
+    waits = topic.source_deleted and topic.topic not in own
+    return not waits and is_another(topic.topic_id, ids.get(topic.topic, NO_TOPIC_ID))
 
 
 def transforms(mirror: Mirror) -> bool:

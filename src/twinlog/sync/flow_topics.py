@@ -46,7 +46,7 @@ from twinlog.mirror.topic_configs import (
     unsettled,
 )
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
-from twinlog.store.shared_remotes import other_copies
+from twinlog.store.shared_remotes import copied_twice, other_copies
 from twinlog.store.snapshot import shared_topics
 from twinlog.store.status_records import PartitionStatus
 from twinlog.sync.absent_acls import MirrorTexts
@@ -86,6 +86,8 @@ class FlowChanges(NamedTuple):
     """Topics whose source topic is another one now, of which the new one is wanted."""
     begins: Mapping[str, Offsets]
     """Where partitions begin: see `FlowBegins.find`."""
+    others: Mapping[str, str]
+    """Why topics are not added that other mirrors copy to the same remote topics."""
 
 
 class FlowTopics(Sync[FlowChanges]):
@@ -179,6 +181,13 @@ class FlowTopics(Sync[FlowChanges]):
             and not is_another(topic.topic_id, there[topic.topic].topic_id)
         }
         new = {name: remote for name, remote in names.items() if name not in known}
+        ids = {name: there[name].topic_id for name in new}
+        # Not tried: whoever adds a topic checks it again in the change itself.
+        others = {
+            topic.topic: str(copied_twice(context.snapshot, context.mirror, topic))
+            for topic in other_copies(context.snapshot, context.mirror, new, ids)
+        }
+        new = {name: remote for name, remote in new.items() if name not in others}
         self._tell_unselected(context, flow)
         recreated = [
             topic
@@ -193,13 +202,13 @@ class FlowTopics(Sync[FlowChanges]):
         if recreated or new or not topics:
             self._complete.discard(context.name)
             self._since.pop(context.name, None)
-        elif searches and await self._has_all(context, flow, known):
+        elif searches and await self._has_all(context, flow, known | others.keys()):
             self._complete.add(context.name)
         begins = await self._begins.find(
             context, flow.settings, {name: there[name] for name in new.keys() - deselected.keys()}
         )
         again = {name: deselected[name] for name in new if name in deselected}
-        return FlowChanges(there, new, grown, again, recreated, begins)
+        return FlowChanges(there, new, grown, again, recreated, begins, others)
 
     def _tell_unselected(self, context: SyncContext, flow: FlowRules) -> None:
         """Log once which topics go on although the settings do not select them."""
@@ -260,7 +269,7 @@ class FlowTopics(Sync[FlowChanges]):
             mirror=context.mirror,
             flow=flow,
         )
-        room, refused = Room(context.mirror, context.snapshot.topics), dict[str, str]()
+        room, refused = Room(context.mirror, context.snapshot.topics), {**difference.others}
         for name, remote in sorted(difference.new.items()):
             count = len(difference.topics[name].partitions)
             if why := room.refuses(count):
