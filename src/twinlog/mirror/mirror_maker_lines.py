@@ -85,6 +85,7 @@ from twinlog.text import closest, few
 _SHOWN: Final = frozenset({BOOTSTRAP, "security.protocol", "sasl.mechanism", CLUSTERS, TRANSFORMS})
 _FORCED: Final = frozenset({"enable.auto.commit"})
 """Client properties that MirrorMaker 2 overwrites."""
+_GUESS: Final = "did you mean"
 _UNSHOWN: Final = "..."
 """The key of a line that may be a part of a secret."""
 _READ: Final = {OFFSET_RESET: "earliest", ISOLATION: "read_committed"}
@@ -191,7 +192,7 @@ class _LineReader:
         unknown = verdict is LineVerdict.UNKNOWN
         return FileLine(
             number=item.line,
-            key=_UNSHOWN if unknown and _may_continue_a_value(item) else item.key,
+            key=_UNSHOWN if unknown and _may_continue_a_value(item, text) else item.key,
             value=item.value if _is_public(place.rest) else None,
             verdict=verdict,
             text=text,
@@ -501,12 +502,12 @@ class _LineReader:
             written = _with_role_of_flow(replace(place, rest=guess))
         elif not place.source:
             written = self._with_prefix(guess) or guess
-        return f"{why}: did you mean {written}?"
+        return f"{why}: {_GUESS} {written}?"
 
     def _unknown_flow(self, key: str) -> str:
         flow, _, rest = key.partition(".")
         guess = closest(flow, {place.flow for place in self._places if place.target})
-        hint = f": did you mean {guess}.{rest}?" if guess else ""
+        hint = f": {_GUESS} {guess}.{rest}?" if guess else ""
         return f"{flow} is not a pair of different aliases in {CLUSTERS}{hint}"
 
     def _flows(self, item: Property) -> str:
@@ -560,12 +561,13 @@ def _has_own_policy(file: MirrorMakerFile, source: str, target: str) -> bool:
     return has_properties_of_its_own({name: item.value for name, item in merged.items()})
 
 
-def _may_continue_a_value(item: Property) -> bool:
+def _may_continue_a_value(item: Property, text: str) -> bool:
     """Whether a line may be the rest of a value, as of a private key whose lines were broken.
 
-    Such a line has no separator, except for the `=` that Base64 has at its end, and no dot.
+    A property has a name with dots and a value, or its name is close to a known one (`text`).
     """
-    return "." not in item.key and not item.value.strip(" =")
+    named = "." in item.key and item.value.strip(" =")
+    return not named and _GUESS not in text
 
 
 def _not_of_cluster(name: str) -> _Advice:
