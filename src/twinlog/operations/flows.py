@@ -166,7 +166,7 @@ class FlowAdmin:
             wanted = {topic.wanted for topic in snapshot.topics_of(flow)} - {Wanted.STOPPED}
             if wanted == {Wanted.PAUSED} and not snapshot.unread_topics(flow):
                 return ChangedTopics(flow, "paused", [])
-            if not snapshot.topics_of(flow):
+            if not snapshot.topics_of(flow) and not snapshot.unread_topics(flow):
                 raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
                     f"flow {flow} has no topics yet, and copies those that a node adds",
                     hint=f"pause it once twinlog flows describe --flow {flow} lists them",

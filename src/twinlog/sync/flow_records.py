@@ -229,6 +229,7 @@ class Checkpoints(Sync[Positions | None]):
     def forget(self, moved: Moved) -> None:
         """Write all again: another node may have written other ones meanwhile."""
         drop(moved, self._written, self._stored)
+        self._troubles = {key: one for key, one in self._troubles.items() if not moved(key[0])}
 
     async def compare(self, context: SyncContext) -> Positions | None:
         """What the flow has copied, and offsets of groups, translated; None: not wanted.

@@ -155,7 +155,7 @@ class Mirror:
 @asynccontextmanager
 async def mirror(source: Source, destination: LocalCluster, topic: str) -> AsyncIterator[Mirror]:
     """Mirror a topic of one partition, which is led by `LEADER` and read from `FOLLOWER`."""
-    key, settings = TopicPartition(topic, 0), replace(LaneSettings(), leaders_max_age_s=120.0)
+    key, settings = TopicPartition(topic, 0), replace(LaneSettings(), leaders_max_age_s=600.0)
     servers = [server.rpartition(":") for server in source.proxies.bootstrap_servers.split(",")]
     addresses = tuple(Address(host, int(port)) for host, _, port in servers)
     async with (
