@@ -376,7 +376,8 @@ def test_a_flow_begins_at_the_end_and_is_deleted_in_one_step(stage: Stage, topic
         *("create", "--source", "c", "--target", "b", "--source-bootstrap-server", servers),
     )
     assert again.status == 1
-    assert again.errors.startswith("Error: MIRROR_ALREADY_EXISTS: flow c-to-b already exists")
+    *_, error = again.errors.splitlines()
+    assert error.startswith("Error: MIRROR_ALREADY_EXISTS: flow c-to-b already exists")
     replaced = create(stage, "c", "late-.*", *latest, "--config", "tasks.max=2", "--replace")
     assert replaced["replaced"] == "c-to-b"
 
