@@ -187,13 +187,13 @@ class MirrorEngines:
 
     def _going_on(self) -> set[MirrorPartition]:
         """The partitions that were started before their topic had its present remote topic."""
-        topics = {(topic.mirror, topic.topic): topic for topic in self._snapshot().topics}
         return {
             name
-            for name, started_with in self._remote_ids.items()
-            if (topic := topics.get(name[:2])) is not None
+            for topic in self._snapshot().topics
+            if topic.lost_topic_ids
+            for name in topic.mirror_partitions
+            if (started_with := self._remote_ids.get(name)) in topic.lost_topic_ids
             and started_with != topic.destination_topic_id
-            and started_with in topic.lost_topic_ids
         }
 
     async def run_partitions(self, owned: OwnedStatePartition, targets: Sequence[Mirrored]) -> None:
