@@ -319,7 +319,6 @@ class FlowPartition(Generic[W, Q]):
             source_time_ms=source_time_ms,
             filled=tuple(self.passed[reason] for reason in Absence),
             proved_end=Offset(landed),
-            differs=self.stage is FlowStage.FAILED and not self.transient,
             losses=self.losses,
             source_losses=self.source_losses,
         )
