@@ -49,8 +49,7 @@ def located_partition(
     # What has landed and is gone again is in no map, and is not to be copied again.
     recorded = Ends(landing.position, chunks[-1].end.destination)
     plan = SequencePlan(*epoch, SequenceNumber(0), (), recorded)
-    outlives = stored is not None and wanted.outlives(stored.route)
-    follows = outlives or (stored is not None and wanted.follows(stored.route))
+    follows = stored is not None and wanted.goes_on(stored.route)
     goes_on = passed is not None or (last is not None and chunks[0].start == last.start)
     behind_another = wanted.copied_to > 0
     # Also where the map begins anew: offsets that it gave before a loss are too high all the same.
@@ -66,7 +65,7 @@ def located_partition(
         behind_another |= passed is not None and passed.is_lost
     if stored is not None and follows and goes_on:
         route, epochs = stored.route, stored.epochs
-        if outlives:
+        if wanted.outlives(route):
             route = route._replace(topic_id=wanted.topic_id)
     else:
         # Also the parts that `chunks` begin anew: a tombstone goes before each.

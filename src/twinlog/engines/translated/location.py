@@ -45,6 +45,10 @@ class ToLocate:
         same = self.topic_id is None or route.topic_id in {None, self.topic_id}
         return ids_known and same and route.topic == self.destination.topic
 
+    def goes_on(self, route: Route) -> bool:
+        """Whether it goes on behind a plan of this route, with its copies or with their loss."""
+        return self.follows(route) or self.outlives(route)
+
     def outlives(self, route: Route) -> bool:
         """Whether it goes on behind a plan of this route, whose remote topic was recreated."""
         present = route._replace(topic_id=self.topic_id)

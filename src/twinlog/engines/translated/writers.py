@@ -389,21 +389,21 @@ class FlowWriters:
             Contradiction: it is not known what has landed.
         """
         stored, chunk = self._plans.get(name), self._last.get(name)
-        outlives = stored is not None and wanted.outlives(stored.route)
-        follows = outlives or (stored is not None and wanted.follows(stored.route))
+        follows = stored is not None and wanted.goes_on(stored.route)
         if stored is None or chunk is None or not follows:
             if stored is None and end > 0 and self._is_lost(name, wanted):
                 raise Contradiction(
                     "nothing of a former owner is stored, and the destination's log is not empty: "
                     "what was copied is not known"
                 )
-            if stored is not None and follows:
+            if follows:
                 # As of an owner that has outlived the log with the parts before its last plan.
                 raise Contradiction("its plan is stored, and no part of its map: records are lost")
             if wanted.begin is None:
                 raise Contradiction(NOTHING_COPIED)
             # Data of former routes is not looked for: it ends before the fence.
             return begun_anew(name, wanted.begin, Offset(end - 1 if fence is None else fence))
+        outlives = wanted.outlives(stored.route)
         plan, lost = stored.plan, stored.lost or (RECREATED if outlives else None)
         if lost is not None and not passes_lost:
             raise LostEnd(lost, end=plan.recorded.destination)
