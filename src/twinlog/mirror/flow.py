@@ -58,8 +58,7 @@ NO_MAP: Final = (
     "expected false, since offsets are not translated for a query, a function, or transforms that "
     "route records (RegexRouter, TimestampRouter)"
 )
-_POSITIONS_S: Final = 60
-"""The default of `emit.checkpoints.interval.seconds`."""
+_POSITIONS: Final = "emit.checkpoints.interval.seconds"
 _ALIASES: Final = ("source.cluster.alias", "target.cluster.alias")
 
 
@@ -221,10 +220,11 @@ def emits_offset_syncs(properties: Mapping[str, str]) -> bool:
 def positions_interval_s(settings: FlowSettings) -> int:
     """Seconds between two writes of offset syncs, and of checkpoints.
 
-    A negative interval ends checkpoints only, as `emit.checkpoints.enabled=false` does.
+    A negative interval ends checkpoints only, as `emit.checkpoints.enabled=false` does: then offset
+    syncs have the default.
     """
     interval = settings.emit_checkpoints_interval_seconds
-    return interval if interval > 0 else _POSITIONS_S
+    return interval if interval > 0 else int(SETTINGS[_POSITIONS].default or 0)
 
 
 def may_record_map(values: Mapping[str, str]) -> bool:
