@@ -1,25 +1,23 @@
 """Flows on real clusters: topics, records, configurations and group offsets (KIP-382, KIP-545)."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import librdkafka_tools
 import pytest
-from clients import client
 from confluent_kafka import Producer, TopicPartition
 from mirror_maker_java import mirror_maker_java
 from remote_topics import counts, places, values
 from scraped import await_ready, scrape
+from stored_flows import create
 from waiting import until
 
 from twinlog.interfaces.client.remote_cluster_utils import RemoteClusterUtils
 from twinlog.kafka.types import TopicPartition as KafkaPartition
-from twinlog.lifecycle.flow_creation import create_flow, stored_properties
 from twinlog.local.load import delete_before
 from twinlog.local.stage import Stage
 from twinlog.mirror.mm2_records import Heartbeat, decode_heartbeat, encode
-from twinlog.store.control_topics import ControlTopics
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
@@ -46,19 +44,6 @@ IN_TRANSACTIONS = {
     "emit.heartbeats.enabled": "false",
     "heartbeats.replication.enabled": "false",
 }
-
-
-def create(stage: Stage, source: str, settings: Mapping[str, str]) -> str:
-    """Create a flow of the source under this alias; return its name."""
-
-    async def body() -> str:
-        connection = {"bootstrap.servers": stage.source.bootstrap_servers}
-        async with client(stage.destination) as destination:
-            properties = stored_properties(connection, settings, source, "b")
-            topics = ControlTopics(state_partitions=5)
-            return await create_flow(destination, source, "b", properties, topics)
-
-    return asyncio.run(body())
 
 
 @pytest.fixture(scope="module")

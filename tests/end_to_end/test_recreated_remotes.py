@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import librdkafka_tools
@@ -10,12 +10,11 @@ import pytest
 from clients import client
 from remote_topics import counts, places, values
 from scraped import await_ready, scrape
+from stored_flows import create
 from waiting import until
 
 from twinlog.kafka.types import TopicPartition
-from twinlog.lifecycle.flow_creation import create_flow, stored_properties
 from twinlog.local.stage import Stage
-from twinlog.store.control_topics import ControlTopics
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.recorded_maps import read_ends
 
@@ -37,26 +36,15 @@ GOES_ON, FAILS = "a-to-b", "f-to-b"
 LOST = "twinlog_destination_losses_total"
 
 
-def create(stage: Stage, source: str, settings: Mapping[str, str]) -> str:
-    async def body() -> str:
-        connection = {"bootstrap.servers": stage.source.bootstrap_servers}
-        async with client(stage.destination) as destination:
-            properties = stored_properties(connection, {**SETTINGS, **settings}, source, "b")
-            topics = ControlTopics(state_partitions=5)
-            return await create_flow(destination, source, "b", properties, topics)
-
-    return asyncio.run(body())
-
-
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory, metrics_address: str) -> Iterator[Stage]:
     """Two clusters, a flow that goes on, one that fails, and a node."""
     with Stage(tmp_path_factory.mktemp("recreated")) as stage:
         stage.start_source()
         stage.start_destination()
-        goes_on = {"topics": "on-.*", "twinlog.data.loss": "continue"}
+        goes_on = {**SETTINGS, "topics": "on-.*", "twinlog.data.loss": "continue"}
         assert create(stage, "a", goes_on) == GOES_ON
-        assert create(stage, "f", {"topics": "fail-.*"}) == FAILS
+        assert create(stage, "f", {**SETTINGS, "topics": "fail-.*"}) == FAILS
         stage.start_node("node", "--metrics-address", metrics_address)
         await_ready(metrics_address)
         yield stage

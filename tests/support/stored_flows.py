@@ -13,6 +13,8 @@ from twinlog import MirrorAdmin
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Retriable
 from twinlog.lifecycle.creation import create_mirror
+from twinlog.lifecycle.flow_creation import create_flow, stored_properties
+from twinlog.local.stage import Stage
 from twinlog.mirror.record_losses import RecordLosses
 from twinlog.operations.results import DescribeMirrorsResult
 from twinlog.store.config_records import MirrorTopic
@@ -29,6 +31,19 @@ async def topic_id(cluster: KafkaCluster, topic: str) -> UUID:
 
     await until_async(known, what=f"metadata of {topic}")
     return cluster.metadata.topics[topic].topic_id
+
+
+def create(stage: Stage, source: str, settings: Mapping[str, str]) -> str:
+    """Create a flow from a stage's source, under this alias, as commands do; return its name."""
+
+    async def body() -> str:
+        connection = {"bootstrap.servers": stage.source.bootstrap_servers}
+        async with client(stage.destination) as destination:
+            properties = stored_properties(connection, settings, source, "b")
+            topics = ControlTopics(state_partitions=5)
+            return await create_flow(destination, source, "b", properties, topics)
+
+    return asyncio.run(body())
 
 
 async def store_flow(
