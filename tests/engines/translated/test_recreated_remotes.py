@@ -120,5 +120,9 @@ def test_lanes_go_on_in_recreated_remote_topics(
         nodes.start("last")
         write(source, topic, "8")
         copied(pair, topic, 0, "6", "7", "8")
-        assert {state for state, _ in states(pair, mirror).values()} == {"MIRRORING"}
+        until(
+            lambda: {state for state, _ in states(pair, mirror).values()} == {"MIRRORING"},
+            SECONDS,
+            "MIRRORING, which is stored after the first copies",
+        )
         assert losses(pair, mirror)[0].times == 0, "the next owner finds no loss"
