@@ -11,10 +11,12 @@ A line has one verdict:
 | UNKNOWN | neither knows it |
 | ERROR | the file cannot be used as it is |
 
+Where a line belongs, and which other line has precedence: mirror_maker_places.py.
+
 Secrets are never part of a line: values are shown only of properties that cannot hold one.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -51,7 +53,6 @@ from twinlog.mirror.mirror_maker_names import (
     BYTES_CONVERTER,
     CLIENT_NAMES,
     CLIENT_REASONS,
-    CONNECTOR_NAMES,
     DRAFT_NAMES,
     FORMER_NAMES,
     REMOTE_ADMIN,
@@ -63,11 +64,10 @@ from twinlog.mirror.mirror_maker_names import (
     read_instead,
     reason,
 )
+from twinlog.mirror.mirror_maker_places import LinePlace, LinePlaces
 from twinlog.mirror.mirror_maker_precedence import (
-    CLIENTS_OF_FLOW,
     OVERRIDE,
     client_of_flow,
-    client_properties,
     connector_properties,
 )
 from twinlog.mirror.properties_text import Property, last_values
@@ -142,21 +142,6 @@ def explain_lines(
     return _LineReader(file, unused, problems).lines()
 
 
-@dataclass(frozen=True, slots=True)
-class _LinePlace:
-    """Where a property belongs."""
-
-    source: str = ""
-    target: str = ""
-    """Both: a flow. Only source: a cluster. None: the whole file."""
-    prefix: str = ""
-    rest: str = ""
-
-    @property
-    def flow(self) -> str:
-        return f"{self.source}->{self.target}"
-
-
 Explanation = tuple[LineVerdict, str]
 
 
@@ -170,24 +155,13 @@ class _LineReader:
         self._unused = unused
         self._problems = problems
         self._last = last_values(file.properties)
-        pairs = [(a, b) for a in file.aliases for b in file.aliases if a != b]
-        self._places = sorted(
-            (
-                *(_LinePlace(a, b, f"{a}->{b}.") for a, b in pairs),
-                *(_LinePlace(a, "", f"{a}.") for a in file.aliases),
-            ),
-            key=lambda place: (bool(place.target), len(place.prefix)),
-            reverse=True,
-        )
-        self._existing = frozenset().union(*file.uses.values()) if file.uses else frozenset()
-        existing = (place for place in self._places if place.flow in self._existing)
-        self._added = frozenset(place.flow for place in existing if _is_added(self._last, place))
+        self._places = LinePlaces(file)
 
     def lines(self) -> tuple[FileLine, ...]:
         return tuple(map(self._line, self._file.properties))
 
     def _line(self, item: Property) -> FileLine:
-        place = self._place(item.key)
+        place = self._places.place(item.key)
         verdict, text = self._explained(item, place)
         unknown = verdict is LineVerdict.UNKNOWN
         return FileLine(
@@ -199,14 +173,7 @@ class _LineReader:
             warns=unknown or isinstance(text, _Advice),
         )
 
-    def _place(self, key: str) -> _LinePlace:
-        if key not in CONNECTOR_NAMES and key not in CLIENT_NAMES:
-            for place in self._places:
-                if key.startswith(place.prefix) and len(key) > len(place.prefix):
-                    return replace(place, rest=key.removeprefix(place.prefix))
-        return _LinePlace(rest=key)
-
-    def _explained(self, item: Property, place: _LinePlace) -> Explanation:
+    def _explained(self, item: Property, place: LinePlace) -> Explanation:
         errors = [problem.text for problem in self._problems if problem.line == item.line]
         if errors:
             return LineVerdict.ERROR, "; ".join(errors)
@@ -219,10 +186,10 @@ class _LineReader:
             return self._of_cluster(item, place)
         return self._of_file(item)
 
-    def _of_flow(self, item: Property, place: _LinePlace) -> Explanation:
+    def _of_flow(self, item: Property, place: LinePlace) -> Explanation:
         if place.rest == ENABLED:
             return self._enabled(place)
-        if place.flow not in self._existing:
+        if place.flow not in self._places.existing:
             return LineVerdict.NO_EFFECT, f"flow {place.flow} is not enabled"
         if client := client_of_flow(place.rest):
             side, role, name = client
@@ -238,7 +205,7 @@ class _LineReader:
             )
         return self._other(item, place)
 
-    def _enabled(self, place: _LinePlace) -> Explanation:
+    def _enabled(self, place: LinePlace) -> Explanation:
         # The flow itself is not there if its settings have errors.
         written = self._last[f"{place.prefix}{ENABLED}"].value.strip().lower() == "true"
         flow = next((flow for flow in self._file.flows if flow.name == place.flow), None)
@@ -248,16 +215,16 @@ class _LineReader:
         )
         if written if flow is None else flow.settings.enabled:
             text = f"mirrors topics from {place.source} to {place.target}"
-        elif place.flow in self._existing:
+        elif place.flow in self._places.existing:
             heartbeats = f"heartbeats of {place.source} are written to {place.target}"
             text = f"mirrors no topics; {heartbeats}; {stored}"
         else:
             text = f"flow {place.flow} is off; {stored}"
-        if place.flow in self._added:
+        if place.flow in self._places.added:
             return LineVerdict.DIFFERS, f"{text}{_ADDED}"
         return LineVerdict.USED, text
 
-    def _of_cluster(self, item: Property, place: _LinePlace) -> Explanation:
+    def _of_cluster(self, item: Property, place: LinePlace) -> Explanation:
         role, dot, name = place.rest.partition(".")
         if place.rest in CLIENT_NAMES:
             return self._client(item, "client", place.rest, f"on {place.source}")
@@ -287,7 +254,7 @@ class _LineReader:
             return self._setting(item, key)
         if "->" in key:
             return LineVerdict.UNKNOWN, self._unknown_flow(key)
-        return self._other(item, _LinePlace(rest=key))
+        return self._other(item, LinePlace(rest=key))
 
     def _with_prefix(self, key: str) -> str:
         """How a property is written that has no effect without a prefix; empty: it has one."""
@@ -306,9 +273,9 @@ class _LineReader:
     def _setting(self, item: Property, name: str) -> Explanation:
         present = FORMER_NAMES.get(name, name)
         setting = SETTINGS[present]
-        flows = self._flows(item)
+        flows = self._places.flows(item)
         if not flows:
-            return LineVerdict.NO_EFFECT, self._precedence(item, present)
+            return LineVerdict.NO_EFFECT, self._places.precedence(item, present)
         if name in FORMER_NAMES:
             return LineVerdict.DIFFERS, (
                 f"{setting.meaning} ({flows}); MirrorMaker 2 ignores this name since 4.0 and reads "
@@ -323,7 +290,7 @@ class _LineReader:
             return LineVerdict.DIFFERS, f"{setting.meaning}: {setting.differs}"
         if setting.origin == "draft":
             return LineVerdict.DIFFERS, f"{setting.meaning} ({flows}); no MirrorMaker 2 has it"
-        added = name == HEARTBEATS and self._added & self._file.uses[item.line]
+        added = name == HEARTBEATS and self._places.added & self._file.uses[item.line]
         verdict = LineVerdict.DIFFERS if added else LineVerdict.USED
         return verdict, f"{setting.meaning} ({flows}){_ADDED if added else ''}"
 
@@ -331,23 +298,23 @@ class _LineReader:
         plain = name.removeprefix(OVERRIDE)
         if role != "client" and not is_client_property(role, plain):
             known = {*ROLE_NAMES[role], *CLIENT_NAMES}
-            if self._place(item.key).rest == f"{role}.{plain}" and "->" in item.key:
+            if self._places.place(item.key).rest == f"{role}.{plain}" and "->" in item.key:
                 known.update(n.removeprefix(f"{role}.") for n in SETTINGS if n.startswith(role))
             guess = closest(plain, known)
             hint = f": did you mean {item.key.removesuffix(plain)}{guess}?" if guess else ""
             return LineVerdict.UNKNOWN, f"Kafka's {role} has no property {plain}{hint}"
-        if not self._flows(item) and item.line in self._file.internal_uses:
+        if not self._places.flows(item) and item.line in self._file.internal_uses:
             return LineVerdict.DIFFERS, (
                 "MirrorMaker 2 uses it only for its internal topics (offset syncs, checkpoints); "
                 "twinlog does not use it"
             )
-        if not self._flows(item):
-            return LineVerdict.NO_EFFECT, self._client_precedence(item, role, plain)
+        if not self._places.flows(item):
+            return LineVerdict.NO_EFFECT, self._places.client_precedence(item, role, plain)
         what = f"{plain} of {'clients' if role == 'client' else f'the {role}'} {where}"
         return self._client_use(item, role, plain, what)
 
     def _client_use(self, item: Property, role: str, name: str, what: str) -> Explanation:
-        flows = self._flows(item)
+        flows = self._places.flows(item)
         if name in _FORCED:
             return LineVerdict.NO_EFFECT, f"{what}: MirrorMaker 2 sets it itself"
         if role == "consumer" and name in _READ:
@@ -363,7 +330,7 @@ class _LineReader:
             return LineVerdict.DIFFERS, f"{what} ({flows}): twinlog has {few(sorted(clients))}"
         return LineVerdict.USED, f"{what} ({flows})"
 
-    def _other(self, item: Property, place: _LinePlace) -> Explanation:
+    def _other(self, item: Property, place: LinePlace) -> Explanation:
         name = place.rest
         if name == PROVIDERS or name.startswith(f"{PROVIDERS}."):
             if place.prefix:
@@ -382,7 +349,7 @@ class _LineReader:
             return LineVerdict.NO_EFFECT, _Advice(why + instead) if instead else why
         return self._of_connect(item, place)
 
-    def _of_policy(self, item: Property, place: _LinePlace) -> Explanation:
+    def _of_policy(self, item: Property, place: LinePlace) -> Explanation:
         """A property that Kafka's own policies do not have.
 
         A policy of one's own may read it. Nothing else does, and a misspelt separator would leave
@@ -390,7 +357,9 @@ class _LineReader:
         """
         name = place.rest
         flows = [
-            f"{a}->{b}" for a, b in self._candidates(item) if _has_own_policy(self._file, a, b)
+            f"{a}->{b}"
+            for a, b in self._places.candidates(item)
+            if _has_own_policy(self._file, a, b)
         ]
         if not flows:
             guess = closest(name, POLICY_NAMES)
@@ -402,8 +371,8 @@ class _LineReader:
             return LineVerdict.NO_EFFECT, _not_of_cluster(name)
         return LineVerdict.USED, "a property of the replication policy, if its class reads it"
 
-    def _of_transforms(self, item: Property, place: _LinePlace) -> Explanation:
-        name, flows = place.rest, self._flows(item)
+    def _of_transforms(self, item: Property, place: LinePlace) -> Explanation:
+        name, flows = place.rest, self._places.flows(item)
         converter = name.startswith(CONVERTER_NAMES)
         if flows and name == TRANSFORMS:
             return LineVerdict.USED, (
@@ -431,8 +400,8 @@ class _LineReader:
             return LineVerdict.NO_EFFECT, _Advice(why) if copies and name != TRANSFORMS else why
         return self._of_connect(item, place)
 
-    def _of_dataframes(self, item: Property, place: _LinePlace) -> Explanation:
-        name, flows = place.rest, self._flows(item)
+    def _of_dataframes(self, item: Property, place: LinePlace) -> Explanation:
+        name, flows = place.rest, self._places.flows(item)
         if not flows:
             return LineVerdict.NO_EFFECT, (
                 _Advice(f"it belongs to one flow: write SOURCE->TARGET.{name}")
@@ -453,7 +422,7 @@ class _LineReader:
             what = "how keys or values become columns of records"
         return LineVerdict.DIFFERS, f"{what} ({flows}); no MirrorMaker 2 has it"
 
-    def _of_connect(self, item: Property, place: _LinePlace) -> Explanation:
+    def _of_connect(self, item: Property, place: LinePlace) -> Explanation:
         why = reason(place.rest)
         if why is None:
             return LineVerdict.UNKNOWN, self._unknown(item.key, place)
@@ -464,8 +433,8 @@ class _LineReader:
             return LineVerdict.DIFFERS, f"{why}; this converter would change them"
         return LineVerdict.NOT_NEEDED, why
 
-    def _of_worker(self, item: Property, place: _LinePlace, why: str) -> Explanation:
-        flows = self._flows(item)
+    def _of_worker(self, item: Property, place: LinePlace, why: str) -> Explanation:
+        flows = self._places.flows(item)
         if flows and place.rest == GROUP:
             return LineVerdict.DIFFERS, (
                 f"the group of MirrorMaker 2's processes ({flows}): with members in it, --takeover "
@@ -485,7 +454,7 @@ class _LineReader:
             )
         return LineVerdict.NOT_NEEDED, why
 
-    def _unknown(self, key: str, place: _LinePlace) -> str:
+    def _unknown(self, key: str, place: LinePlace) -> str:
         of_roles = {f"{role}.{name}" for role in ROLES for name in ROLE_NAMES[role]}
         known: set[str] = {*SETTINGS, *CLIENT_NAMES}
         if not place.target:
@@ -506,50 +475,9 @@ class _LineReader:
 
     def _unknown_flow(self, key: str) -> str:
         flow, _, rest = key.partition(".")
-        guess = closest(flow, {place.flow for place in self._places if place.target})
+        guess = closest(flow, self._places.pairs)
         hint = f": {_GUESS} {guess}.{rest}?" if guess else ""
         return f"{flow} is not a pair of different aliases in {CLUSTERS}{hint}"
-
-    def _flows(self, item: Property) -> str:
-        return few(sorted(self._file.uses.get(item.line, ())))
-
-    def _precedence(self, item: Property, name: str) -> str:
-        for source, target in self._candidates(item):
-            winner = connector_properties(self._last, source, target).get(name)
-            if winner is not None and winner.line != item.line:
-                return f"line {winner.line} has precedence"
-        return "no flow exists that would have it"
-
-    def _client_precedence(self, item: Property, role: str, name: str) -> str:
-        for source, target in self._candidates(item):
-            merged = connector_properties(self._last, source, target)
-            for side, each in sorted(CLIENTS_OF_FLOW):
-                winner = client_properties(merged, side, each).get(name)
-                if winner is not None and winner.line != item.line and role in {each, "client"}:
-                    return f"line {winner.line} has precedence"
-        return "no flow that copies topics has it"
-
-    def _candidates(self, item: Property) -> list[tuple[str, str]]:
-        """The flows that a line is about."""
-        place = self._place(item.key)
-        pairs = [(p.source, p.target) for p in self._places if p.flow in self._existing]
-        if place.target:
-            return [pair for pair in pairs if pair == (place.source, place.target)]
-        return [pair for pair in pairs if not place.source or place.source in pair]
-
-
-def _is_added(properties: Mapping[str, Property], place: _LinePlace) -> bool:
-    """Whether MirrorMaker 2 does not have an existing flow (`MirrorMakerConfig.clusterPairs`).
-
-    It reads what decides that from the text as it is written.
-    """
-
-    def is_true(key: str, *, default: bool) -> bool:
-        return properties[key].value.lower() == "true" if key in properties else default
-
-    beats = is_true(HEARTBEATS, default=True)
-    beats = is_true(f"{place.prefix}{HEARTBEATS}", default=beats)
-    return not (beats or is_true(f"{place.prefix}{ENABLED}", default=False))
 
 
 def _has_own_policy(file: MirrorMakerFile, source: str, target: str) -> bool:
@@ -577,7 +505,7 @@ def _not_of_cluster(name: str) -> _Advice:
     )
 
 
-def _with_role_of_flow(place: _LinePlace) -> str:
+def _with_role_of_flow(place: LinePlace) -> str:
     """How a client property of a flow is written so that a client of the flow has it."""
     name = place.rest
     if name in CLIENT_NAMES:
