@@ -7,12 +7,14 @@ The rules are in tests/lifecycle/test_flow_selection.py. Also with one that name
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import librdkafka_tools
 import pytest
-from mirror_maker_process import mirror_maker
+from mirror_maker_process import MirrorMakerProcess, mirror_maker
 from remote_topics import values
+from scraped import scrape
 from waiting import until
 
 from twinlog.local import commands
@@ -21,6 +23,7 @@ from twinlog.local.stage import Stage
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 SECONDS = 240.0
+RATE = "mirror.replication.throttled.rate"
 FILE = """\
 clusters = A, B, C
 A.bootstrap.servers = {source}
@@ -159,6 +162,56 @@ def test_a_flow_copies_what_its_present_file_selects(
         assert done.status == 1
         assert expected in done.errors
         assert "twinlog flows delete --flow" in done.errors
+
+
+def test_a_throttle_outlasts_a_start(
+    stage: Stage, topic: str, tmp_path: Path, metrics_address: str
+) -> None:
+    """Goal: what `--alter` has set stays, and is reported; a file that sets it has precedence."""
+    flow = Changed(stage, topic)
+    kept = f"kept-{topic}"
+    file = flow.file(kept, more="A->B.enabled = true\n")
+    folders = (tmp_path / f"start-{number}" for number in range(3))
+
+    @contextmanager
+    def started(more: str = "") -> Iterator[MirrorMakerProcess]:
+        """A start that copies what is written."""
+        folder = next(folders)
+        folder.mkdir()
+        arguments = ("--lanes", "1", "--metrics-address", metrics_address)
+        with mirror_maker(folder, file + more, *arguments) as process:
+            flow.write(kept)
+            flow.await_copied("A", kept, len(flow.written[kept]))
+            yield process
+
+    def alter(rate: int) -> None:
+        properties = tmp_path / "throttle.properties"
+        properties.write_text(f"{RATE}={rate}\n")
+        arguments = ("--alter", "--mirror", "A-to-B", "--mirror-config", str(properties))
+        done = stage.mirrors(*arguments)
+        assert done.status == 0, done
+
+    def await_limit(rate: int | None) -> None:
+        until(
+            lambda: scrape(metrics_address).value("twinlog_throttled_rate_limit", mirror="A-to-B"),
+            SECONDS,
+            f"a limit of {rate}",
+            good=lambda limit: limit == rate,
+        )
+
+    with started() as process:
+        alter(2_000_000)
+        await_limit(2_000_000)
+        assert f"keeps {RATE}" not in process.text()
+    with started() as process:
+        await_limit(2_000_000)
+        assert f"A->B: keeps {RATE}=2000000, which kafka-mirrors --alter" in process.text()
+    with started(f"A->B.{RATE} = 3000000\n") as process:
+        process.check()
+        await_limit(3_000_000)
+        assert f"keeps {RATE}" not in process.text()
+        alter((1 << 63) - 1)
+        await_limit(None)
 
 
 def test_a_topic_that_two_flows_select_later_is_copied_by_one(

@@ -14,7 +14,7 @@ from twinlog.kafka.errors import UserError
 from twinlog.lifecycle import changes
 from twinlog.lifecycle.changes import altered, choose, remove_topics, resume_topics
 from twinlog.mirror.errors import MirrorError, MirrorRefused
-from twinlog.mirror.settings import GROUPS
+from twinlog.mirror.settings import GROUPS, KIND, RATE, REFRESH, TRANSLATED
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, key_of
 from twinlog.store.snapshot import Snapshot
 
@@ -122,6 +122,17 @@ def test_a_flow_takes_no_expression_for_groups() -> None:
     assert altered(stored, "a-to-b", {GROUPS: ""}, replaces=False).source[GROUPS] == ""
     exact = altered(SOME, "m", {GROUPS: "app-.*"}, replaces=False)
     assert exact.source[GROUPS] == "app-.*"
+
+
+def test_a_flow_that_gets_other_settings_keeps_its_throttle() -> None:
+    """Goal: a start of `twinlog mirror-maker` ends no throttle that `--alter` has set."""
+    own = {KIND: TRANSLATED, REFRESH: "1000", GROUPS: "", "client.id": "x", RATE: "7"}
+    flow = Mirror(name="a-to-b", source=own, source_cluster_id="c")
+    stored = Snapshot(MappingProxyType({key_of(flow): flow}))
+    given = {KIND: TRANSLATED, REFRESH: "2000", GROUPS: ""}
+    assert altered(stored, "a-to-b", given, replaces=True).source == given | {RATE: "7"}
+    given[RATE] = "9"
+    assert altered(stored, "a-to-b", given, replaces=True).source == given
 
 
 def test_an_operator_removes_for_good_what_a_flow_s_settings_have_removed(

@@ -4,8 +4,10 @@ With brokers: tests/end_to_end/test_changed_files.py.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
@@ -13,7 +15,7 @@ import pytest
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import UserError
-from twinlog.lifecycle import flow_creation, flow_selection
+from twinlog.lifecycle import changes, flow_creation, flow_selection
 from twinlog.lifecycle.flow_creation import create_flow
 from twinlog.lifecycle.flow_selection import (
     follow_selection,
@@ -24,6 +26,7 @@ from twinlog.lifecycle.flow_selection import (
 )
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.flow import flow_of, flow_properties
+from twinlog.mirror.settings import RATE, REPLICAS
 from twinlog.store.config_records import ConfigRecord, Mirror, MirrorTopic, Wanted, key_of
 from twinlog.store.snapshot import Snapshot
 
@@ -245,3 +248,40 @@ def test_settings_that_are_refused_are_not_stored(
     with pytest.raises(UserError, match=message):
         asyncio.run(create_flow(CLUSTER, "a", "b", flow(values=values).source))
     assert stored.changes == 0
+
+
+def test_a_start_keeps_a_throttle_that_is_altered_meanwhile(
+    stored: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a start drops no throttle, not even one that it has not read; its own file's counts."""
+    values = {**ON, "topics": "t.*"}
+    mirror = flow(values=values)
+
+    def altered(*throttle: tuple[str, str]) -> Mirror:
+        return replace(mirror, source={**mirror.source, **dict(throttle)})
+
+    @asynccontextmanager
+    async def connected(*_: object) -> AsyncIterator[None]:
+        yield
+
+    for module in (flow_creation, changes):
+        monkeypatch.setattr(module, "MirrorStore", stored)
+    monkeypatch.setattr(changes, "connected_source", connected)
+    cluster: Any = SimpleNamespace(config=SimpleNamespace(grants=None))
+
+    def start(properties: Mapping[str, str]) -> Mapping[str, str]:
+        asyncio.run(create_flow(cluster, "a", "b", properties))
+        found = stored.records["mirror", "a-to-b"]
+        assert isinstance(found, Mirror)
+        return found.source
+
+    stored.write([altered((RATE, "7"), (REPLICAS, "t:0"))])
+    assert start(mirror.source) == {**mirror.source, RATE: "7", REPLICAS: "t:0"}
+    assert stored.changes == 0, "a start with the same settings writes nothing"
+
+    other = flow(values={**values, "replication.factor": "1"}).source
+    stored.before_change = [altered((RATE, "8"))]
+    assert start(other) == {**other, RATE: "8"}
+    stored.before_change = []
+    assert start({**other, RATE: "9"}) == {**other, RATE: "9"}
+    assert start(other) == {**other, RATE: "9"}, "a file without the line ends no throttle"

@@ -12,19 +12,24 @@ from twinlog.lifecycle.flow_creation import properties_of, stored_properties
 from twinlog.mirror import replication_policy
 from twinlog.mirror.dataframe_transform import DataFrameTransform
 from twinlog.mirror.flow import (
+    THROTTLE,
     flow_of,
     flow_properties,
     flow_settings_of,
+    kept_settings,
+    lasting_settings,
     may_route,
     records_map,
     transforms_of,
+    wrong_throttle,
 )
 from twinlog.mirror.flow_circles import EXAMPLE_TOPIC
 from twinlog.mirror.flow_settings import DEFAULT_POLICY, IDENTITY_POLICY, SETTINGS
 from twinlog.mirror.mirror_maker_file import Flow, parse_mirror_maker_file
 from twinlog.mirror.mirror_maker_report import flow_row
 from twinlog.mirror.replication_policy import ReplicationPolicy
-from twinlog.mirror.settings import kind_of, parse_settings
+from twinlog.mirror.settings import PARTITIONS, RATE, REPLICAS, kind_of, parse_settings
+from twinlog.mirror.settings import SETTINGS as MIRROR_SETTINGS
 from twinlog.mirror.transform_chain import TransformChain
 
 
@@ -320,3 +325,42 @@ def test_settings_are_read_without_the_policy() -> None:
         flow_settings_of(properties).topics
         == flow_settings_of(flow_properties({}, "a", "b")).topics
     )
+
+
+def test_a_flow_keeps_what_no_start_sets() -> None:
+    """Goal: neither its own settings, nor its connection, nor what a start derives from both."""
+    client = {"bootstrap.servers": "a:1", "client.id": "x"}
+    own = stored_properties(client, {"topics": "t"}, "a", "b")
+    assert lasting_settings(own) == {}
+    defaults = {name: f" {setting.default}" for name, setting in MIRROR_SETTINGS.items()}
+    assert lasting_settings(own | {name: defaults[name] for name in THROTTLE}) == {}
+    altered = {RATE: "1000000", REPLICAS: "t:0", PARTITIONS: "7"}
+    assert lasting_settings(own | altered) == altered
+
+
+def test_what_a_flow_has_kept_is_reported_in_one_line() -> None:
+    stored = {RATE: "1000000 ", REPLICAS: "t:*", PARTITIONS: MIRROR_SETTINGS[PARTITIONS].default}
+    assert kept_settings(stored, {}) == (
+        f"keeps {RATE}=1000000, {REPLICAS}=t:*, which kafka-mirrors --alter or an earlier start "
+        "has set; to undo it, set its default"
+    )
+    assert kept_settings(stored, {RATE: "1000000"}).startswith(f"keeps {REPLICAS}=t:*, which")
+    assert kept_settings(stored, stored) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        (RATE, " 1000000 ", None),
+        (RATE, "0", "expected a whole number from 1 to"),
+        (RATE, "1 MB", f"{RATE} is '1 MB': expected a whole number"),
+        (REPLICAS, "*", None),
+        (REPLICAS, "orders:0,users:*", None),
+        (REPLICAS, "orders", "topic:partition and topic:*"),
+    ],
+)
+def test_a_throttle_is_checked_as_that_of_a_mirror(
+    name: str, text: str, expected: str | None
+) -> None:
+    wrong = wrong_throttle(name, text)
+    assert wrong is None if expected is None else wrong is not None and expected in wrong

@@ -483,3 +483,37 @@ def test_any_text_is_a_file_or_one_documented_error(text: str) -> None:
     except UserError:
         return
     assert file.flows or file.problems
+
+
+RATE, REPLICAS = "mirror.replication.throttled.rate", "mirror.replication.throttled.replicas"
+
+
+def test_the_throttle_of_a_flow() -> None:
+    """Goal: each flow has its own; without a line, a stored flow keeps what it has."""
+    text = HEADER + f"A->B.{RATE} = 1000000\nA->B.{REPLICAS} = orders:0,users:*\n"
+    found = flow(text + f"B->A.{RATE} = 5\nB->A.enabled = true\n{RATE} = 7\nB.{RATE} = 8\n")
+    assert found.throttle == {RATE: "1000000", REPLICAS: "orders:0,users:*"}
+    assert flow(text).throttle == found.throttle
+    assert flow(text, "B->A").throttle == {}, "it copies no topics"
+    assert flow(HEADER).throttle == {}
+
+
+def test_the_throttle_may_be_a_reference() -> None:
+    text = HEADER + f"config.providers = e\nconfig.providers.e.class = {ENVIRONMENT}"
+    text += f"A->B.{RATE} = ${{e:RATE}}\n"
+    values = {"${env:RATE}": "2000000"}
+    file = parse_mirror_maker_file(text, lambda _, value: values.get(value, value))
+    assert file.problems == ()
+    assert file.flows[0].throttle == {RATE: "2000000"}
+    wrong = parse_mirror_maker_file(text, lambda _, value: value).problems
+    assert [problem.line for problem in wrong] == [7]
+
+
+def test_a_malformed_throttle_is_an_error() -> None:
+    assert problems(HEADER + f"A->B.{RATE} = fast\nA->B.{REPLICAS} = orders\n") == [
+        f"line 5: A->B.{RATE} is 'fast': expected a whole number from 1 to 9223372036854775807",
+        (
+            f"line 6: A->B.{REPLICAS} is 'orders': expected *, or topic:partition and topic:*, "
+            "comma-separated"
+        ),
+    ]

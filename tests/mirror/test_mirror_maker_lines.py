@@ -141,6 +141,18 @@ UNKNOWN, ERROR = LineVerdict.UNKNOWN, LineVerdict.ERROR
         ("A->B.tasks.max = x", ERROR, "expected a whole number"),
         ("A.consumer.auto.offset.reset = none", ERROR, "expected earliest or latest"),
         ("transforms = mask", ERROR, "transforms.mask.type is missing; write it for the flow"),
+        (
+            "A->B.mirror.replication.throttled.rate = 1000000",
+            DIFFERS,
+            "bytes per second that a node fetches of throttled partitions (A->B); no MirrorMaker 2",
+        ),
+        ("A->B.mirror.replication.throttled.replicas = t:0", DIFFERS, "all partitions of a topic"),
+        ("A->B.mirror.replication.throttled.rate = fast", ERROR, "expected a whole number from 1"),
+        ("A->B.mirror.replication.throtled.rate = 1", UNKNOWN, "A->B.mirror.replication.throttled"),
+        ("A->B.mirror.partitions.max = 1", UNKNOWN, "unknown property"),
+        ("mirror.replication.throttled.rate = 1", NO_EFFECT, "write SOURCE->TARGET.mirror.replic"),
+        ("B.mirror.replication.throttled.rate = 1", NO_EFFECT, "it belongs to one flow"),
+        ("B->A.mirror.replication.throttled.rate = 1", NO_EFFECT, "B->A is not enabled"),
     ],
 )
 def test_a_line(line: str, verdict: LineVerdict, text: str) -> None:
@@ -243,10 +255,24 @@ def test_a_value_that_may_be_a_secret_is_not_shown(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["topics", "A->B.topics", "A.bootstrap.servers", "B.producer.acks", "topics.blacklist"]
+    "key",
+    [
+        "topics",
+        "A->B.topics",
+        "A.bootstrap.servers",
+        "B.producer.acks",
+        "topics.blacklist",
+        "A->B.mirror.replication.throttled.replicas",
+    ],
 )
 def test_other_values_are_shown(key: str) -> None:
     assert last(f"{key} = x").value == "x"
+
+
+def test_a_flow_of_heartbeats_alone_has_no_throttle() -> None:
+    text = "B->A.emit.heartbeats.enabled = true\nB->A.mirror.replication.throttled.rate = 1\n"
+    found = explained(text)[-1]
+    assert (found.verdict, found.text) == (NO_EFFECT, "flow B->A copies no topics")
 
 
 def test_the_lines_of_transforms() -> None:
@@ -319,10 +345,12 @@ def test_a_start_warns_of_what_should_be_written_otherwise() -> None:
         "transforms.x.type = y",
         "A->B.transforms.x.type = y",
         "twinlog.transform.sql = x",
+        "mirror.replication.throttled.rate = 1",
         "A.replication.policy.separator = _",
     ]
     silent = [
         "A->B.topics = x",
+        "A->B.mirror.replication.throttled.rate = 1",
         "tasks.max = 4",
         "offset.storage.replication.factor = 1",
         "readahead.queue.capacity = 5",

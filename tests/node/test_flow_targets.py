@@ -13,7 +13,7 @@ from twinlog.mirror import replication_policy
 from twinlog.mirror.flow import flow_of
 from twinlog.mirror.mirror_maker_lines import LineVerdict
 from twinlog.mirror.mirror_maker_names import CLIENT_NAMES, ROLE_NAMES, ROLES, SIDES
-from twinlog.mirror.settings import check_settings
+from twinlog.mirror.settings import RATE, check_settings, parse_settings
 from twinlog.node.flow_targets import run_parts
 from twinlog.operations.mirror_maker import check_file
 
@@ -44,6 +44,17 @@ def test_a_takeover_is_asked_for_by_the_flag_or_the_file(
     [target], _ = run_parts(checked.flows, checked.clusters, takeover=takeover)
     [flow] = target.flows
     assert flow_of(flow.properties).settings.twinlog_takeover == expected
+
+
+def test_a_throttle_of_the_file_is_the_mirror_s(tmp_path: Path) -> None:
+    """Goal: it is stored as `kafka-mirrors --alter` stores it; of a flow without one, nothing."""
+    file = tmp_path / "mm2.properties"
+    file.write_text(f"{FILE}B->A.enabled = true\nA->B.{RATE} = 1000000\n")
+    checked = check_file(file)
+    targets, _ = run_parts(checked.flows, checked.clusters)
+    rates = {target.alias: target.flows[0].properties.get(RATE) for target in targets}
+    assert rates == {"B": "1000000", "A": None}
+    assert parse_settings(targets[0].flows[0].properties).throttle.rate == 1_000_000
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
@@ -10,8 +10,10 @@ import pytest
 
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.flow import flow_of, flow_properties
+from twinlog.mirror.settings import RATE
 from twinlog.node import mirror_maker
 from twinlog.node.mirror_maker import HeartbeatPair, MirrorMaker, StoredFlow, Target
+from twinlog.store.config_records import Mirror, key_of
 from twinlog.store.snapshot import Snapshot
 
 STOPPED = (
@@ -118,6 +120,46 @@ def test_a_start_that_is_refused_switches_nothing_off(
     assert steps[:2] == ["create a", "create d"]
     assert ("switch off c-to-b" in steps) != refused
     assert steps[3:] == ([] if refused else ["go on with a-to-b"] * 2 + ["go on with d-to-b"] * 2)
+
+
+def test_a_start_reports_what_a_flow_has_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a throttle that the file does not set is in force, and one line tells how to end it."""
+    mirror = Mirror(name="a-to-b", source={RATE: "7"}, source_cluster_id="s")
+
+    class Altered(Empty):
+        async def snapshot(self) -> Snapshot:
+            return Snapshot({key_of(mirror): mirror})
+
+    @asynccontextmanager
+    async def connected(*_: object) -> AsyncIterator[None]:
+        yield
+
+    async def create_flow(_: object, source: str, target: str, *__: object) -> str:
+        return f"{source}-to-{target}"
+
+    async def nothing(*_: object) -> list[str]:
+        return []
+
+    for step in (connected, create_flow):
+        monkeypatch.setattr(mirror_maker, step.__name__, step)
+    for name in ("follow_selection", "take_over_topics"):
+        monkeypatch.setattr(mirror_maker, name, nothing)
+    monkeypatch.setattr(mirror_maker, "MirrorStore", Altered)
+
+    def lines(properties: Mapping[str, str]) -> list[str]:
+        flow = StoredFlow(source="a", properties=properties)
+        servers = {"bootstrap.servers": "h:1"}
+        reported: list[str] = []
+        target = Target(alias="b", properties=servers, flows=[flow])
+        asyncio.run(mirror_maker._prepare(target, reported.append, []))
+        return reported
+
+    (line,) = lines({})
+    assert line == (
+        f"a->b: keeps {RATE}=7, which kafka-mirrors --alter or an earlier start has set; to undo "
+        "it, set its default"
+    )
+    assert lines({RATE: "7"}) == []
 
 
 def test_an_unexpected_error_does_not_end_heartbeats(

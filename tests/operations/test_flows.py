@@ -12,6 +12,8 @@ import pytest
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.flow import flow_properties
+from twinlog.mirror.mirror_maker_file import parse_mirror_maker_file
+from twinlog.mirror.settings import RATE, REFRESH
 from twinlog.operations import flows
 from twinlog.operations.describe import MirrorDescription
 from twinlog.operations.flows import FlowAdmin
@@ -137,9 +139,10 @@ def test_only_flows_are_changed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_alias_that_is_not_that_of_the_name_counts_as_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Goal: --describe shows what names remote topics, and MirrorMaker 2's worker."""
+    """Goal: --describe shows what names remote topics, MirrorMaker 2's worker, and a throttle."""
     own = flow_properties({"enabled": "true", "source.cluster.alias": "eu"}, "A", "B")
-    mirror = replace(FLOW, source={"bootstrap.servers": "a:1"} | own)
+    more = {"bootstrap.servers": "a:1", RATE: "7", REFRESH: "1000"}
+    mirror = replace(FLOW, source=more | own)
     flow_admin = admin(Stored(mirror), monkeypatch)
 
     async def describe(_: object) -> Any:
@@ -148,11 +151,13 @@ def test_an_alias_that_is_not_that_of_the_name_counts_as_changed(
     monkeypatch.setattr(flow_admin, "_describe", describe)
     (found,) = asyncio.run(flow_admin.describe()).flows
     assert (found.source, found.target) == ("eu", "B")
+    assert found.settings[RATE] == "7"
     assert set(found.changed) == {
         "enabled",
         "source.cluster.alias",
         "connect.group.id",
         "connect.offset.storage.topic",
+        RATE,
     }
 
 
@@ -169,6 +174,26 @@ def test_what_a_flow_does_not_copy_is_not_translated(
     flow_admin = admin(Stored(FLOW, topic("t")), monkeypatch)
     with pytest.raises(UserError, match=error):
         asyncio.run(flow_admin.translate_offsets(FLOW.name, topic_name, partition, [1]))
+
+
+def test_a_flow_that_is_replaced_reports_what_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: as a start of `twinlog mirror-maker`."""
+    text = "A->B.enabled = true\nA.bootstrap.servers = a:1\nB.bootstrap.servers = b:1\n"
+    file = parse_mirror_maker_file(f"clusters = A, B\n{text}", lambda _, value: value)
+    flow_admin = admin(Stored(replace(FLOW, source={**FLOW.source, RATE: "7"})), monkeypatch)
+
+    async def created(*_: object, **__: object) -> None:
+        pass
+
+    async def selection(*_: object) -> list[str]:
+        return ["t is not selected any more"]
+
+    monkeypatch.setattr(flows, "create_flow", created)
+    monkeypatch.setattr(flows, "follow_selection", selection)
+    (flow,) = (flow for flow in file.flows if not flow.heartbeats_only)
+    first, second = asyncio.run(flow_admin.create(flow, replaces=True)).lines
+    assert first == "t is not selected any more"
+    assert second.startswith(f"keeps {RATE}=7, which kafka-mirrors --alter")
 
 
 def test_negative_offsets_and_times_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

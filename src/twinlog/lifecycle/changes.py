@@ -33,6 +33,7 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import UserError
 from twinlog.lifecycle.creation import compiled, connected_source
 from twinlog.mirror.errors import MirrorError, MirrorRefused
+from twinlog.mirror.flow import lasting_settings
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.settings import FLOW_KINDS, GROUPS, KIND, check_settings
 from twinlog.mirror.states import State
@@ -126,7 +127,7 @@ async def alter_mirror(
 ) -> None:
     """Set these properties of a mirror; its lanes reconnect.
 
-    `replaces`: whether others are dropped; otherwise they are kept.
+    `replaces`: see `altered`.
 
     Raises:
         MirrorRefused: UNKNOWN_MIRROR.
@@ -152,7 +153,7 @@ def altered(
         snapshot: all mirrors.
         name: the mirror's.
         properties: those that are set.
-        replaces: whether others are dropped; otherwise they are kept.
+        replaces: whether others are dropped, except `lasting_settings`; otherwise they are kept.
 
     Raises:
         MirrorRefused: UNKNOWN_MIRROR.
@@ -162,7 +163,7 @@ def altered(
     mirror = snapshot.mirrors.get(name)
     if mirror is None:
         raise unknown_mirror(name, snapshot)
-    kept = {} if replaces else mirror.source
+    kept = lasting_settings(mirror.source) if replaces else mirror.source
     changed = replace(mirror, source={**kept, **properties})
     if changed.kind != mirror.kind:
         raise UserError(

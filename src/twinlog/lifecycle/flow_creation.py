@@ -105,7 +105,8 @@ def properties_of(flow: Flow) -> dict[str, str]:
     policy = flow.policy_properties if has_properties_of_its_own(flow.values) else {}
     values = {**policy, **flow.values, **flow.transforms, **stored_names(flow.worker)}
     client = used_properties(flow.source_client)
-    return stored_properties(client, values, flow.source_alias, flow.target_alias)
+    stored = stored_properties(client, values, flow.source_alias, flow.target_alias)
+    return {**stored, **flow.throttle}
 
 
 def stored_properties(
@@ -175,6 +176,8 @@ async def create_flow(
 ) -> str:
     """Create a flow, or replace its settings if it exists; return its name.
 
+    It keeps the settings that only `kafka-mirrors --alter` sets (`flow.lasting_settings`).
+
     Args:
         destination: the target.
         source: the source's alias.
@@ -225,10 +228,12 @@ async def create_flow(
         )
     else:
         require_same_names(snapshot, name, properties)
+        changed = altered(snapshot, name, properties, replaces=True)
         # Also with the same settings: an earlier version has added a topic to two flows.
-        require_sole_active_copy(snapshot, altered(snapshot, name, properties, replaces=True))
-        if dict(stored.source) != dict(properties):
-            # What the file does not set any more has its default again.
+        require_sole_active_copy(snapshot, changed)
+        if dict(changed.source) != dict(stored.source):
+            # What the file does not set any more has its default again, except what only
+            # `kafka-mirrors --alter` sets.
             await alter_mirror(destination, name, properties, replaces=True)
     return name
 

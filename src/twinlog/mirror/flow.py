@@ -42,7 +42,18 @@ from twinlog.mirror.replication_policy import (
     policy_of,
 )
 from twinlog.mirror.setting_values import parse_flag
-from twinlog.mirror.settings import FLOW_PREFIX, KIND, TRANSACTIONAL, TRANSLATED
+from twinlog.mirror.settings import (
+    FLOW_PREFIX,
+    GROUPS,
+    KIND,
+    RATE,
+    REFRESH,
+    REPLICAS,
+    TRANSACTIONAL,
+    TRANSLATED,
+    parse_settings,
+)
+from twinlog.mirror.settings import SETTINGS as MIRROR_SETTINGS
 from twinlog.mirror.transform_chain import (
     TransformChain,
     has_router,
@@ -60,6 +71,12 @@ NO_MAP: Final = (
 )
 _POSITIONS: Final = "emit.checkpoints.interval.seconds"
 _ALIASES: Final = ("source.cluster.alias", "target.cluster.alias")
+
+THROTTLE: Final = (RATE, REPLICAS)
+"""Settings of a mirror that a file may set for a flow: `A->B.mirror.replication.throttled.rate`."""
+_LASTING: Final = MIRROR_SETTINGS.keys() - {KIND, GROUPS, REFRESH}
+"""Settings of a flow's mirror that do not follow from the flow's own: `kafka-mirrors --alter` sets
+them, and a file those of `THROTTLE`."""
 
 
 class FlowRules(NamedTuple):
@@ -85,6 +102,54 @@ def flow_properties(values: Mapping[str, str], source: str, target: str) -> dict
         stored = {**stored_worker(default_worker(source)), **stored}
     properties = {f"{FLOW_PREFIX}{name}": text for name, text in stored.items()}
     return {KIND: flow_kind(values), **properties}
+
+
+def wrong_throttle(name: str, text: str) -> str | None:
+    """What is wrong with the value of one of `THROTTLE`; None: nothing."""
+    try:
+        parse_settings({name: text})
+    except UserError as error:
+        return error.message
+    return None
+
+
+def lasting_settings(properties: Mapping[str, str]) -> dict[str, str]:
+    """What a flow keeps when it gets the settings of a file that does not set it.
+
+    A file without the line ends no throttle: nothing tells whether an earlier file has had it, or
+    `kafka-mirrors --alter` has set it.
+
+    Args:
+        properties: those of the flow's mirror.
+
+    Returns:
+        The settings that are not the default, by name.
+    """
+    return {
+        name: text
+        for name, text in properties.items()
+        if name in _LASTING and text.strip() != MIRROR_SETTINGS[name].default
+    }
+
+
+def kept_settings(stored: Mapping[str, str], properties: Mapping[str, str]) -> str:
+    """The settings that a flow has kept, for people (`lasting_settings`).
+
+    Args:
+        stored: the present properties of the flow's mirror.
+        properties: those that a file or a command has just given it.
+
+    Returns:
+        One line; empty: none.
+    """
+    lasting = sorted(lasting_settings(stored).items())
+    kept = [f"{name}={text.strip()}" for name, text in lasting if name not in properties]
+    if not kept:
+        return ""
+    return (
+        f"keeps {', '.join(kept)}, which kafka-mirrors --alter or an earlier start has set; "
+        "to undo it, set its default"
+    )
 
 
 def flow_kind(values: Mapping[str, str]) -> str:

@@ -31,11 +31,13 @@ from twinlog.mirror.dataframe_transform import (
 )
 from twinlog.mirror.flow import (
     NO_MAP,
+    THROTTLE,
     belongs_to_transforms,
     has_any_transform,
     impossible_maps,
     unsupported_offset_reset,
     wrong_any_transform,
+    wrong_throttle,
 )
 from twinlog.mirror.flow_settings import (
     CONSUMER,
@@ -127,6 +129,8 @@ class Flow:
     """The properties of its transforms (transform_chain.py), as written; none: no transforms."""
     worker: Mapping[str, str] = field(default_factory=dict)
     """What MirrorMaker 2's Connect worker is called (connect_worker.py), as far as it is set."""
+    throttle: Mapping[str, str] = field(default_factory=dict)
+    """The settings of its throttle (`flow.THROTTLE`), as far as the file sets them."""
 
     @property
     def name(self) -> str:
@@ -318,6 +322,7 @@ class _FileReader:
         # What only writes heartbeats has no transforms. With other errors, these are reported, too.
         if copies:
             transforms = self._transforms(merged, parsed and parsed[0], f"{source}->{target}")
+        throttle = self._throttle(merged, f"{source}->{target}") if copies else {}
         worker = self._worker(source, target) if parsed is not None and copies else {}
         self._check_bootstrap(clients, source, target)
         sides = {
@@ -344,7 +349,21 @@ class _FileReader:
             ),
             transforms=transforms,
             worker=worker,
+            throttle=throttle,
         )
+
+    def _throttle(self, merged: Properties, flow: str) -> dict[str, str]:
+        """The settings of a flow's throttle, as far as the file sets them."""
+        values: dict[str, str] = {}
+        for name in THROTTLE:
+            if (item := merged.get(name)) is None:
+                continue
+            self.uses[item.line].add(flow)
+            with suppress(UserError):
+                values[name] = self._setting(item)
+                if wrong := wrong_throttle(name, values[name]):
+                    self._problem(item, f"{flow}.{wrong}")
+        return values
 
     def _worker(self, source: str, target: str) -> dict[str, str]:
         """What MirrorMaker 2's Connect worker is called, as far as the file sets it."""

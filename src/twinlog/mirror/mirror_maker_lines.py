@@ -33,7 +33,7 @@ from twinlog.mirror.dataframe_transform import (
     TIME_ZONE,
     is_dataframe_property,
 )
-from twinlog.mirror.flow import belongs_to_transforms
+from twinlog.mirror.flow import THROTTLE, belongs_to_transforms
 from twinlog.mirror.flow_settings import (
     CONSUMER,
     ISOLATION,
@@ -79,6 +79,7 @@ from twinlog.mirror.replication_policy import (
     has_properties_of_its_own,
     policy_class,
 )
+from twinlog.mirror.settings import SETTINGS as MIRROR_SETTINGS
 from twinlog.mirror.transform_chain import CONVERTER_NAMES
 from twinlog.text import closest, few
 
@@ -337,9 +338,9 @@ class _LineReader:
                 advice = _Advice(f"MirrorMaker 2 reads {PROVIDERS} without a prefix")
                 return LineVerdict.NO_EFFECT, advice
             return LineVerdict.USED, "how references such as ${file:...} are resolved"
-        if belongs_to_transforms(name):
-            dataframes = is_dataframe_property(name)
-            explain = self._of_dataframes if dataframes else self._of_transforms
+        of_one_flow = name in THROTTLE or is_dataframe_property(name)
+        if of_one_flow or belongs_to_transforms(name):
+            explain = self._of_one_flow if of_one_flow else self._of_transforms
             return explain(item, place)
         if name.startswith(POLICY_PREFIX):
             return self._of_policy(item, place)
@@ -400,7 +401,8 @@ class _LineReader:
             return LineVerdict.NO_EFFECT, _Advice(why) if copies and name != TRANSFORMS else why
         return self._of_connect(item, place)
 
-    def _of_dataframes(self, item: Property, place: LinePlace) -> Explanation:
+    def _of_one_flow(self, item: Property, place: LinePlace) -> Explanation:
+        """A property of a flow's throttle, or of its query or function."""
         name, flows = place.rest, self._places.flows(item)
         if not flows:
             return LineVerdict.NO_EFFECT, (
@@ -408,7 +410,9 @@ class _LineReader:
                 if not place.target
                 else f"flow {place.flow} copies no topics"
             )
-        if name == SQL:
+        if name in THROTTLE:
+            what = MIRROR_SETTINGS[name].meaning
+        elif name == SQL:
             what = "Spark applies this query to each micro-batch of records"
         elif name == FUNCTION:
             what = "Spark applies this Python function to each micro-batch of records"
@@ -457,7 +461,9 @@ class _LineReader:
     def _unknown(self, key: str, place: LinePlace) -> str:
         of_roles = {f"{role}.{name}" for role in ROLES for name in ROLE_NAMES[role]}
         known: set[str] = {*SETTINGS, *CLIENT_NAMES}
-        if not place.target:
+        if place.target:
+            known |= {*THROTTLE}
+        else:
             known = {*CLIENT_NAMES, *of_roles} | (set() if place.source else known)
         alias, dot, rest = key.partition(".")
         if not place.source and dot and rest in CLIENT_NAMES:
@@ -518,7 +524,7 @@ def _with_role_of_flow(place: LinePlace) -> str:
 
 def _is_public(name: str) -> bool:
     """Whether the value of a property cannot be a secret; `name` is without a cluster or flow."""
-    if any(name in names for names in (SETTINGS, FORMER_NAMES, DRAFT_NAMES, READ_AT)):
+    if any(name in names for names in (SETTINGS, FORMER_NAMES, DRAFT_NAMES, READ_AT, THROTTLE)):
         return True
     parts = name.split(".")
     while len(parts) > 1 and parts[0] in {*SIDES, *ROLES, "cluster", OVERRIDE.rstrip(".")}:

@@ -37,7 +37,7 @@ from twinlog.lifecycle.creation import connected
 from twinlog.lifecycle.flow_creation import create_flow, take_over_topics
 from twinlog.lifecycle.flow_handback import hand_back
 from twinlog.lifecycle.flow_selection import follow_selection, other_flows, switch_off
-from twinlog.mirror.flow import FlowRules
+from twinlog.mirror.flow import FlowRules, kept_settings
 from twinlog.mirror.mirror_names import flow_name
 from twinlog.mirror.mm2_records import Heartbeat
 from twinlog.node.stopping import ended_by
@@ -224,7 +224,12 @@ async def _prepare(
             for partition in await take_over_topics(cluster, name):
                 report(f"{flow.source}->{target.alias}: {partition}")
             prepared.append(f"{flow.source}->{target.alias}")
-        for name in other_flows(await MirrorStore(cluster).snapshot(), own):
+        snapshot = await MirrorStore(cluster).snapshot()
+        for flow, name in zip(target.flows, own, strict=True):
+            mirror = snapshot.mirrors.get(name)
+            if mirror is not None and (kept := kept_settings(mirror.source, flow.properties)):
+                report(f"{flow.source}->{target.alias}: {kept}")
+        for name in other_flows(snapshot, own):
             report(
                 f"warning: cluster {target.alias} also has flow {name}, which is not enabled here, "
                 f"and goes on; twinlog flows delete --flow {name} ends it"

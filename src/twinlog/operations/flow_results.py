@@ -31,7 +31,8 @@ class CreateFlowResult:
     creation: Creation
     source_cluster_id: str
     lines: tuple[str, ...] = ()
-    """About topics that the settings select no more, or again; for people."""
+    """About topics that the settings select no more, or again, and settings that the flow has kept;
+    for people."""
 
     def as_json(self) -> Mapping[str, object]:
         """The flow under what was done."""
@@ -49,7 +50,8 @@ class FlowDescription:
     config: Mapping[str, str]
     """The properties of its connection, as they were set; secrets are hidden."""
     settings: Mapping[str, str]
-    """All settings of MirrorMaker 2, as they are in force; empty if they cannot be read."""
+    """All settings of MirrorMaker 2, as they are in force, and those of the mirror that are not the
+    default, such as a throttle; empty if they cannot be read."""
     changed: tuple[str, ...]
     """The names of those that are not the default."""
     mirror: MirrorDescription

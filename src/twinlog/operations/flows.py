@@ -25,7 +25,13 @@ from twinlog.lifecycle.flow_selection import follow_selection
 from twinlog.mirror.connect_worker import STORED_NAMES
 from twinlog.mirror.dataframe_transform import keeps_references
 from twinlog.mirror.errors import MirrorError, MirrorRefused
-from twinlog.mirror.flow import belongs_to_transforms, flow_of, records_map
+from twinlog.mirror.flow import (
+    belongs_to_transforms,
+    flow_of,
+    kept_settings,
+    lasting_settings,
+    records_map,
+)
 from twinlog.mirror.flow_settings import MAP, SETTINGS
 from twinlog.mirror.mirror_maker_file import Flow
 from twinlog.mirror.mirror_names import flow_name
@@ -89,7 +95,7 @@ class FlowAdmin:
         Args:
             flow: as `mirror_maker.check_flow` or `check_file` returns it.
             replaces: give a flow that exists these settings; those that are not set get their
-                defaults again.
+                defaults again, except those that only `MirrorAdmin.alter_mirror` sets.
 
         Raises:
             MirrorRefused: INVALID_MIRROR_NAME, MIRROR_ALREADY_EXISTS.
@@ -105,16 +111,19 @@ class FlowAdmin:
         name = flow_name(flow.source_alias, flow.target_alias)
         store = MirrorStore(self._cluster)
         existed = name in (await store.snapshot()).mirrors
+        properties = properties_of(flow)
         await create_flow(
             self._cluster,
             flow.source_alias,
             flow.target_alias,
-            properties_of(flow),
+            properties,
             self._topics,
             replaces=replaces,
         )
         lines = await follow_selection(self._cluster, name)
         stored = stored_flow(await store.snapshot(), name)
+        if kept := kept_settings(stored.source, properties):
+            lines = [*lines, kept]
         return CreateFlowResult(
             flow=name,
             creation=Creation.REPLACED if existed else Creation.CREATED,
@@ -431,6 +440,7 @@ def _described(
             for name, text in values.items()
             if belongs_to_transforms(name) or name in STORED_NAMES
         }
+        settings |= lasting_settings(mirror.source)
         settings |= shown({n: text for n, text in settings.items() if keeps_references(n)})
     source, target = (settings.get(name, "") for name in _ALIASES)
     same = (mirror.name.startswith(f"{source}-to-"), mirror.name.endswith(f"-to-{target}"))
