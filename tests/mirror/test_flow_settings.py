@@ -97,6 +97,18 @@ def test_checkpoints_and_group_offsets(
     assert (settings.emits_checkpoints, settings.syncs_group_offsets) == (checkpoints, offsets)
 
 
+def test_heartbeats_and_checkpoints_may_have_an_interval_of_zero() -> None:
+    """Goal: they are on, as in MirrorMaker 2, whose tasks write them without a pause."""
+    zero = parsed(
+        enabled="true",
+        emit_heartbeats_interval_seconds="0",
+        emit_checkpoints_interval_seconds="0",
+    )
+    assert zero.emits_heartbeats
+    assert zero.emits_checkpoints
+    assert zero.emit_heartbeats_interval_seconds == zero.emit_checkpoints_interval_seconds == 1
+
+
 @pytest.mark.parametrize(
     ("setting", "name"),
     [

@@ -103,6 +103,15 @@ def test_every_java_setting_has_a_place(java: JavaMirrorMaker) -> None:
     assert unplaced == {"clusters", "config.providers", "transforms"}
 
 
+def test_what_an_interval_of_zero_is_to_java(java: JavaMirrorMaker) -> None:
+    """Goal: its scheduler fails with it (topics, configurations, ACLs, offsets), its tasks run.
+
+    The task of checkpoints waits in the same way, for `emit.checkpoints.interval.seconds`.
+    """
+    assert [java.schedules(seconds) for seconds in (1, -1, 0)] == [True, True, False]
+    assert java.heartbeats(0, polls=100) == 100
+
+
 def test_names_equal_those_of_java(java: JavaMirrorMaker) -> None:
     """Goal: connection properties, properties of roles, and what is read without prefix."""
     assert set(CLIENT_NAMES) == java.client_names()

@@ -140,6 +140,17 @@ UNKNOWN, ERROR = LineVerdict.UNKNOWN, LineVerdict.ERROR
         ("zzz = 1", UNKNOWN, "unknown property, which MirrorMaker 2 ignores"),
         ("A->B.tasks.max = x", ERROR, "expected a whole number"),
         ("A.consumer.auto.offset.reset = none", ERROR, "expected earliest or latest"),
+        (
+            "emit.heartbeats.interval.seconds = 0",
+            DIFFERS,
+            "time between heartbeats: 0 is one second; MirrorMaker 2 does not pause then",
+        ),
+        ("A->B.emit.checkpoints.interval.seconds = 00", DIFFERS, "checkpoints: 0 is one second"),
+        ("emit.checkpoints.interval.seconds = 1", USED, "time between checkpoints (A->B)"),
+        ("emit.checkpoints.interval.seconds = -1", USED, "time between checkpoints (A->B)"),
+        ("emit.checkpoints.interval.seconds = x", ERROR, "expected whole seconds from 0 to"),
+        ("sync.group.offsets.interval.seconds = 0", ERROR, "expected whole seconds from 1 to"),
+        ("refresh.topics.interval.seconds = 0", ERROR, "or a negative number: never"),
         ("transforms = mask", ERROR, "transforms.mask.type is missing; write it for the flow"),
         (
             "A->B.mirror.replication.throttled.rate = 1000000",

@@ -15,6 +15,7 @@ from twinlog.mirror.setting_values import (
     parse_names,
     parse_offset_reset,
     parse_separator,
+    parse_task_interval,
     parse_text,
     replicas,
     split_list,
@@ -51,6 +52,15 @@ def test_intervals_are_positive_or_never() -> None:
     for text in ("0", "1.5", "", "10s", str(MAX_SECONDS + 1)):
         with pytest.raises(ValueError, match="whole seconds from 1"):
             parse_interval(text)
+
+
+def test_an_interval_of_a_task_may_be_zero() -> None:
+    """Goal: a file with which MirrorMaker 2's tasks do not pause runs, with the shortest pause."""
+    assert [parse_task_interval(text) for text in ("0", " -0", "00", "1", "60")] == [1, 1, 1, 1, 60]
+    assert parse_task_interval("-1") == -1
+    for text in ("0.5", "", "10s", str(MAX_SECONDS + 1)):
+        with pytest.raises(ValueError, match=r"whole seconds from 0 to .*, or a negative number"):
+            parse_task_interval(text)
 
 
 def test_a_replication_factor_may_be_the_default_of_the_cluster() -> None:

@@ -113,6 +113,39 @@ class JavaMirrorMaker:
         instance.configure(self._map(properties))
         return str(instance.formatRemoteTopic(properties["source.cluster.alias"], topic))
 
+    def schedules(self, seconds: int) -> bool:
+        """Whether its scheduler accepts an interval."""
+        jvm, loaded = self._gateway.jvm, self._class.forName(f"{_PACKAGE}Scheduler")
+        text, duration = (
+            self._class.forName(f"java.{n}") for n in ("lang.String", "time.Duration")
+        )
+        constructor = loaded.getDeclaredConstructor(self._array("Class", text, duration))
+        constructor.setAccessible(True)
+        of_seconds = jvm.java.time.Duration.ofSeconds
+        scheduler = constructor.newInstance(self._array("Object", "test", of_seconds(60)))
+        try:
+            self._call(scheduler, "scheduleRepeatingDelayed", None, of_seconds(seconds), "nothing")
+        except Py4JJavaError as error:
+            if "IllegalArgumentException" not in str(error):
+                raise
+            return False
+        finally:
+            self._call(scheduler, "close")
+        return True
+
+    def heartbeats(self, seconds: int, polls: int) -> int:
+        """The heartbeats of a task with an interval, in so many polls, which wait for it."""
+        properties = {
+            "name": "heartbeats",
+            "connector.class": f"{_PACKAGE}MirrorHeartbeatConnector",
+            "source.cluster.alias": "A",
+            "target.cluster.alias": "B",
+            "emit.heartbeats.interval.seconds": str(seconds),
+        }
+        task = getattr(self._gateway.jvm, f"{_PACKAGE}MirrorHeartbeatTask")()
+        task.start(self._map(properties))
+        return sum(len(task.poll()) for _ in range(polls))
+
     def config_sources(self) -> list[int]:
         """The numbers of a configuration's sources in answers of brokers."""
         sources = getattr(self._gateway.jvm, f"{_RESPONSE}$ConfigSource").values()

@@ -9,9 +9,8 @@ which tests/mirror/test_mirror_maker_java.py compares them. Beside them are:
 - two settings of the source's consumer, since they decide which records are copied; twinlog's own.
 
 A value is accepted if MirrorMaker 2 accepts it, with its own syntax: surrounding white space does
-not count, `TRUE` is `true`, lists are separated by commas. More than it are refused: an interval of
-0 seconds (its scheduler fails, or its tasks spin), a negative lag or timeout, an empty alias, and a
-separator that no topic's name can have.
+not count, `TRUE` is `true`, lists are separated by commas. Refused besides: an interval of 0 with
+which its scheduler fails, a negative lag or timeout, an empty alias, an impossible separator.
 """
 
 from collections.abc import Mapping
@@ -36,6 +35,7 @@ from twinlog.mirror.setting_values import (
     parse_names,
     parse_offset_reset,
     parse_separator,
+    parse_task_interval,
     parse_text,
     replicas,
     split_list,
@@ -254,7 +254,7 @@ _ROWS: Final = (
     FlowSetting(
         "emit.heartbeats.interval.seconds",
         "1",
-        parse_interval,
+        parse_task_interval,
         "seconds",
         "time between heartbeats",
     ),
@@ -282,7 +282,7 @@ _ROWS: Final = (
     FlowSetting(
         "emit.checkpoints.interval.seconds",
         "60",
-        parse_interval,
+        parse_task_interval,
         "seconds",
         "time between checkpoints",
     ),

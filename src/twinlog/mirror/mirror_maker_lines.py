@@ -79,6 +79,7 @@ from twinlog.mirror.replication_policy import (
     has_properties_of_its_own,
     policy_class,
 )
+from twinlog.mirror.setting_values import parse_task_interval
 from twinlog.mirror.settings import SETTINGS as MIRROR_SETTINGS
 from twinlog.mirror.transform_chain import CONVERTER_NAMES
 from twinlog.text import closest, few
@@ -287,13 +288,21 @@ class _LineReader:
                 f"{setting.meaning} ({flows}); {LEGACY} is KIP-382's name of {IDENTITY}, and no "
                 "MirrorMaker 2 knows it"
             )
-        if setting.differs:
-            return LineVerdict.DIFFERS, f"{setting.meaning}: {setting.differs}"
+        if differs := setting.differs or self._without_pause(item, present):
+            return LineVerdict.DIFFERS, f"{setting.meaning}: {differs}"
         if setting.origin == "draft":
             return LineVerdict.DIFFERS, f"{setting.meaning} ({flows}); no MirrorMaker 2 has it"
         added = name == HEARTBEATS and self._places.added & self._file.uses[item.line]
         verdict = LineVerdict.DIFFERS if added else LineVerdict.USED
         return verdict, f"{setting.meaning} ({flows}){_ADDED if added else ''}"
+
+    def _without_pause(self, item: Property, name: str) -> str:
+        """What differs with an interval of 0 of MirrorMaker 2's tasks; empty: it is another one."""
+        if SETTINGS[name].parse is not parse_task_interval:
+            return ""
+        flows = (flow for flow in self._file.flows if flow.name in self._file.uses[item.line])
+        zero = any(int(flow.values[name]) == 0 for flow in flows)
+        return "0 is one second; MirrorMaker 2 does not pause then" if zero else ""
 
     def _client(self, item: Property, role: str, name: str, where: str) -> Explanation:
         plain = name.removeprefix(OVERRIDE)

@@ -32,6 +32,7 @@ Names = Pattern[str] | None
 
 
 INTERVAL: Final = f"whole seconds from 1 to {MAX_SECONDS}, or a negative number: never"
+_WITHOUT_PAUSE: Final = f"whole seconds from 0 to {MAX_SECONDS}, or a negative number: never"
 
 
 def split_list(text: str) -> tuple[str, ...]:
@@ -98,6 +99,19 @@ def parse_interval(text: str) -> int:
     if seconds == 0:
         raise ValueError(INTERVAL)
     return seconds
+
+
+def parse_task_interval(text: str) -> int:
+    """An interval in seconds of which 0 is valid, and means one: `parse_interval` otherwise.
+
+    MirrorMaker 2's tasks wait by themselves for it, not its scheduler: with 0, they do not pause.
+    A second is the shortest interval that twinlog has.
+
+    Raises:
+        ValueError: it is no whole number.
+    """
+    seconds: int = number(-MAX_LONG - 1, MAX_SECONDS, _WITHOUT_PAUSE)(text)
+    return seconds or 1
 
 
 def replicas(highest: int) -> Parser:
