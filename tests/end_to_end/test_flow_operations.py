@@ -69,7 +69,7 @@ def command(stage: Stage, *arguments: str) -> Done:
 
 def readiness(stage: Stage, topic: str) -> dict[str, Any]:
     """Return the readiness of a topic of the flow, with the exit status and the reasons."""
-    done = command(stage, "readiness", "--mirror", FLOW, "--topic", topic, "--json")
+    done = command(stage, "readiness", "--mirror", "a->b", "--topic", topic, "--json")
     assert done.status in {0, 3, 4}, done
     report: dict[str, Any] = json.loads(done.output)
     (row,) = report["topics"]
@@ -80,7 +80,7 @@ def readiness(stage: Stage, topic: str) -> dict[str, Any]:
 def alter(stage: Stage, *lines: str) -> None:
     file = stage.directory / "altered.properties"
     file.write_text("\n".join(lines) + "\n")
-    done = stage.mirrors("--alter", "--mirror", FLOW, "--mirror-config", str(file))
+    done = stage.mirrors("--alter", "--mirror", "a->b", "--mirror-config", str(file))
     assert done.status == 0, done
 
 
@@ -109,7 +109,7 @@ def await_map(stage: Stage, topic: str) -> None:
 def test_verify_proves_a_flow_and_finds_a_foreign_record(stage: Stage, copied: str) -> None:
     """Goal: the command with Spark; its statuses, its text, and its JSON form."""
     await_map(stage, copied)
-    selection = ("verify", "--mirror", FLOW, "--topic", copied, "--master", "local[1]")
+    selection = ("verify", "--mirror", "a->b", "--topic", copied, "--master", "local[1]")
     same = command(stage, *selection)
     assert same.status == 0, same
     lines = same.output.splitlines()
@@ -184,7 +184,7 @@ def test_readiness_of_a_flow(stage: Stage, copied: str, topic: str) -> None:
 
 def test_a_flow_is_not_switched_over(stage: Stage, copied: str) -> None:
     """Goal: one line that says what to do; nothing is changed."""
-    done = command(stage, "switchover", "--mirror", FLOW, "--topic", copied)
+    done = command(stage, "switchover", "--mirror", "a->b", "--topic", copied)
     assert done.status == 1, done
     text = done.output + done.errors
     assert f"{FLOW} is a flow, and a flow is not switched over" in text

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinlog.mirror.errors import MirrorError, MirrorRefused
-from twinlog.mirror.mirror_names import check_name, flow_name, wrong_flow_name
+from twinlog.mirror.mirror_names import check_name, flow_name, mirror_name, wrong_flow_name
 
 
 @pytest.mark.parametrize("name", ["m", "my-mirror", "a.b_c-D9", "x" * 249, ".a", "removed"])
@@ -28,6 +28,17 @@ def test_any_name_is_accepted_or_an_invalid_mirror_name(name: str) -> None:
         and not name.endswith((".removed", ".paused"))
     )
     assert kind is (None if allowed else MirrorError.INVALID_MIRROR_NAME)
+
+
+@pytest.mark.parametrize("written", ["A->B", " A->B ", "A-to-B"])
+def test_a_flow_is_named_as_in_mirrormaker_2s_files_too(written: str) -> None:
+    assert mirror_name(written) == flow_name("A", "B")
+
+
+@given(st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True))
+def test_a_valid_name_stays_as_it_is(name: str) -> None:
+    """Goal: no mirror is taken for another one."""
+    assert mirror_name(name) == name
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,14 @@ def flow_name(source: str, target: str) -> str:
     return f"{source}-to-{target}"
 
 
+def mirror_name(name: str) -> str:
+    """The mirror's name for what a user has written: of a flow `A->B` that is `A-to-B`.
+
+    MirrorMaker 2's files name flows with an arrow, which no mirror name can contain.
+    """
+    return name.strip().replace("->", "-to-")
+
+
 def check_name(name: str) -> None:
     """Refuse an invalid mirror name.
 

@@ -22,7 +22,12 @@ import click
 
 from twinlog.interfaces.cli.calls import call
 from twinlog.interfaces.cli.conditions import say_conditions, say_incomplete
-from twinlog.interfaces.cli.options import destination_options, destination_properties, key_values
+from twinlog.interfaces.cli.options import (
+    MirrorName,
+    destination_options,
+    destination_properties,
+    key_values,
+)
 from twinlog.interfaces.cli.output import print_json, say
 from twinlog.interfaces.cli.tables import print_table
 from twinlog.kafka.client.configuration import read_properties
@@ -66,17 +71,6 @@ _CREATED: Final = {
 }
 
 
-class FlowName(click.ParamType[str]):
-    """`A-to-B`, or `A->B` as in MirrorMaker 2's files."""
-
-    name = "FLOW"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The name of the flow's mirror."""
-        del param, ctx
-        return str(value).strip().replace("->", "-to-")
-
-
 class Timestamp(click.ParamType[int]):
     """Milliseconds since 1970, or an ISO 8601 time with its offset from UTC."""
 
@@ -102,7 +96,7 @@ class Timestamp(click.ParamType[int]):
 
 
 _FLOW: Final = click.option(
-    "--flow", required=True, type=FlowName(), help="The flow: A-to-B, or A->B."
+    "--flow", required=True, type=MirrorName("FLOW"), help="The flow: A-to-B, or A->B."
 )
 _JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 _TOPIC: Final = click.option(
@@ -270,7 +264,7 @@ def list_flows(*, bootstrap_server: str, command_config: Path | None, as_json: b
 
 @flows.command()
 @destination_options
-@click.option("--flow", type=FlowName(), help="Only this flow: A-to-B, or A->B.")
+@click.option("--flow", type=MirrorName("FLOW"), help="Only this flow: A-to-B, or A->B.")
 @_JSON
 def describe(
     *, bootstrap_server: str, command_config: Path | None, flow: str | None, as_json: bool

@@ -36,7 +36,7 @@ from twinlog.kafka.client.references import EVERYTHING
 from twinlog.kafka.errors import UserError
 from twinlog.lifecycle import creation as mirrors
 from twinlog.lifecycle.rebuild import Interrupted, Rebuild
-from twinlog.mirror.mirror_names import check_name
+from twinlog.mirror.mirror_names import check_name, mirror_name
 from twinlog.operations.describe import DescribedPartition
 from twinlog.operations.mirror_admin import MirrorAdmin
 from twinlog.operations.results import (
@@ -415,6 +415,9 @@ def _parse(options: Mapping[str, Any], *, as_json: bool) -> tuple[str, Arguments
             raise click.UsageError(f"{_flag(name)} cannot be used with --{actions[0]}")
     if "save_tail" in values and not values.get("rebuild"):
         raise click.UsageError("--save-tail needs --rebuild")
+    if "mirror" in values and action is not ACTIONS["create"]:
+        # A flow is not created here: there `A->B` is refused, as a name that no mirror can have.
+        values["mirror"] = mirror_name(values["mirror"])
     return actions[0], Arguments(as_json=as_json, **values)
 
 

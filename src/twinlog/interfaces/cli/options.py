@@ -8,6 +8,7 @@ import click
 
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.configuration import read_properties
+from twinlog.mirror.mirror_names import mirror_name
 from twinlog.runtime.lane_options import parse_lane_settings
 
 LOOPBACK = "127.0.0.1"
@@ -28,6 +29,18 @@ class ListenAddress(click.ParamType[tuple[str, int]]):
         if not (port.isascii() and port.isdecimal() and len(port) < 6 and int(port) < 65536):
             self.fail(f"{value!r}: expected HOST:PORT, with a port from 0 to 65535", param, ctx)
         return host.strip("[]") or LOOPBACK, int(port)
+
+
+class MirrorName(click.ParamType[str]):
+    """The name of a mirror or flow; a flow is `A-to-B`, or `A->B` as in MirrorMaker 2's files."""
+
+    def __init__(self, name: str = "MIRROR") -> None:
+        self.name = name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name of the mirror."""
+        del param, ctx
+        return mirror_name(str(value))
 
 
 def destination_options(command: F) -> F:

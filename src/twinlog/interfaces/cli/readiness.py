@@ -7,7 +7,7 @@ from typing import Final
 import click
 
 from twinlog.interfaces.cli.calls import call
-from twinlog.interfaces.cli.options import destination_options, destination_properties
+from twinlog.interfaces.cli.options import MirrorName, destination_options, destination_properties
 from twinlog.interfaces.cli.output import print_json
 from twinlog.interfaces.cli.tables import print_table
 from twinlog.operations.mirror_admin import ALL_TOPICS
@@ -24,7 +24,9 @@ SKIPPING: Final = frozenset({Reason.GROUP_SKIPS, Reason.GROUP_REWOUND})
 
 @click.command()
 @destination_options
-@click.option("--mirror", required=True, help="The mirror or flow.")
+@click.option(
+    "--mirror", required=True, type=MirrorName(), help="The mirror, or the flow A-to-B or A->B."
+)
 @click.option(
     "--topic",
     default=ALL_TOPICS,

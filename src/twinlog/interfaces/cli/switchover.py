@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from twinlog.interfaces.cli.calls import call
-from twinlog.interfaces.cli.options import destination_options, destination_properties
+from twinlog.interfaces.cli.options import MirrorName, destination_options, destination_properties
 from twinlog.interfaces.cli.output import print_json, say, unread_output_ignored
 from twinlog.interfaces.cli.questions import confirm
 from twinlog.kafka.client.configuration import read_properties
@@ -36,7 +36,7 @@ INTERRUPTED: Final = 130
 
 @click.command()
 @destination_options
-@click.option("--mirror", required=True, help="The mirror.")
+@click.option("--mirror", required=True, type=MirrorName(), help="The mirror.")
 @click.option(
     "--topic",
     default=ALL_TOPICS,

@@ -10,6 +10,7 @@ import click
 
 from twinlog.interfaces.cli.calls import call
 from twinlog.interfaces.cli.options import (
+    MirrorName,
     destination_options,
     destination_properties,
     spark_options,
@@ -36,7 +37,11 @@ LINE_S: Final = 30.0
 
 @click.command()
 @destination_options
-@click.option("--mirror", help="Only this mirror or flow; all by default.")
+@click.option(
+    "--mirror",
+    type=MirrorName(),
+    help="Only this mirror, or the flow A-to-B or A->B; all by default.",
+)
 @click.option("--topic", help="Only topics that match this regular expression.")
 @click.option(
     "--patience",
