@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from twinlog.interfaces.client.mirror_client import MirrorClient
     from twinlog.interfaces.client.remote_cluster_utils import RemoteClusterUtils
     from twinlog.kafka.errors import Retriable, TwinlogError, UnsupportedVersion, UserError
+    from twinlog.kafka.groups.offsets import Committed
+    from twinlog.kafka.types import TopicPartition
     from twinlog.lifecycle.flow_positions import GroupSide, ImportedPosition
     from twinlog.lifecycle.rebuild import Rebuild
     from twinlog.mirror.errors import MirrorError, MirrorRefused
@@ -73,6 +75,7 @@ __all__ = [
     "Allowed",
     "AlterMirrorResult",
     "ChangedTopics",
+    "Committed",
     "CreateFlowResult",
     "CreateMirrorResult",
     "DefaultReplicationPolicy",
@@ -116,6 +119,7 @@ __all__ = [
     "SwitchedOver",
     "SwitchoverFailed",
     "TopicDescription",
+    "TopicPartition",
     "TopicReadiness",
     "TranslatedOffset",
     "TranslatedOffsets",
@@ -135,6 +139,7 @@ _FOUND_IN: Final = {
     "AlterMirrorResult": "twinlog.operations.results",
     "MapAnswer": "twinlog.mirror.recorded_map",
     "ChangedTopics": "twinlog.operations.results",
+    "Committed": "twinlog.kafka.groups.offsets",
     "CreateFlowResult": "twinlog.operations.flow_results",
     "CreateMirrorResult": "twinlog.operations.results",
     "DefaultReplicationPolicy": "twinlog.mirror.replication_policy",
@@ -177,6 +182,7 @@ _FOUND_IN: Final = {
     "SwitchedOver": "twinlog.operations.switchover.records",
     "SwitchoverFailed": "twinlog.operations.switchover.records",
     "TopicDescription": "twinlog.operations.describe",
+    "TopicPartition": "twinlog.kafka.types",
     "TopicReadiness": "twinlog.operations.readiness.verdict",
     "TranslatedOffset": "twinlog.operations.flow_results",
     "TranslatedOffsets": "twinlog.operations.flow_results",
