@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,7 +15,8 @@ from clients import client, make_topic
 from mm2_samples import SAMPLES
 
 from twinlog.interfaces.cli.main import main
-from twinlog.kafka.types import TopicPartition
+from twinlog.kafka.requests.partitions import delete_records
+from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.local.cluster import LocalCluster
 from twinlog.mirror.mm2_records import Checkpoint, Heartbeat, Mm2Record, OffsetSync, encode
 from twinlog.store.topic_writer import ALL, Entry, append
@@ -52,6 +54,33 @@ def test_an_unknown_formatter_is_refused(name: str) -> None:
 def test_names_of_kip_382_are_accepted(name: str) -> None:
     done = CliRunner().invoke(main, [*BASIC, "--formatter", name, "--max-messages", "0"])
     assert "Invalid value for '--max-messages'" in done.stderr
+
+
+REQUIRED = "The partition is required when offset is specified."
+TOGETHER = "Options from-beginning and offset cannot be specified together."
+INCORRECT = (
+    "The provided offset value '{}' is incorrect. Valid values are 'earliest', 'latest', or a "
+    "non-negative long."
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("--offset", "1"), REQUIRED),
+        (("--offset", "latest", "--from-beginning"), REQUIRED),
+        (("--partition", "0", "--offset", "1", "--from-beginning"), TOGETHER),
+        (("--partition", "0", "--offset", "-1"), INCORRECT.format("-1")),
+        (("--partition", "0", "--offset", "last"), INCORRECT.format("last")),
+        (("--partition", "0", "--offset", str(1 << 63)), INCORRECT.format(1 << 63)),
+        (("--partition", "0", "--offset", "9" * 5000), INCORRECT.format("9" * 5000)),
+        (("--partition", "-1"), "-1 is not in the range"),
+    ],
+)
+def test_errors_of_partition_and_offset_are_kafkas(words: tuple[str, ...], error: str) -> None:
+    done = CliRunner().invoke(main, [*BASIC, "--formatter", "HeartbeatFormatter", *words])
+    assert done.exit_code == 2
+    assert error in " ".join(done.stderr.split())
 
 
 @pytest.mark.broker
@@ -142,6 +171,66 @@ def test_it_begins_at_the_end_and_stops_where_it_is_told(kafka: LocalCluster, to
     done = console(kafka, topic, "OffsetSyncFormatter", *more)
     assert done.stdout.splitlines() == [str(record) for record in records[:3]]
     assert done.stderr == "Processed a total of 3 messages\n"
+
+
+def sync(partition: int, at: int) -> OffsetSync:
+    """A record that tells where it is."""
+    return OffsetSync(
+        partition=TopicPartition("t", partition), upstream_offset=at, downstream_offset=at
+    )
+
+
+@pytest.mark.broker
+def test_one_partition_from_an_offset_on(any_kafka: LocalCluster, topic: str) -> None:
+    """Goal: what kafka-console-consumer prints, also from within a batch.
+
+    An offset that the log does not have is replaced by the end, and a warning names it.
+    """
+    entries = [
+        Entry(topic, partition, *encode(sync(partition, at)))
+        for partition in range(3)
+        for at in range(5)
+    ]
+
+    async def fill() -> None:
+        async with client(any_kafka) as kafka:
+            await make_topic(kafka, topic, 3)
+            await append(kafka, entries, acks=ALL)  # one batch for each partition
+
+    async def trim() -> None:
+        async with client(any_kafka) as kafka:
+            done = await delete_records(kafka, {TopicPartition(topic, 1): Offset(2)})
+            assert list(done.values()) == [2]
+
+    def shown(*more: str) -> tuple[list[str], str]:
+        words = (*more, "--timeout-ms", "300")
+        done = console(any_kafka, topic, "OffsetSyncFormatter", "--partition", "1", *words)
+        assert done.exit_code == 0, done.stderr
+        *warnings, _ = done.stderr.splitlines()
+        return done.stdout.splitlines(), " ".join(warnings)
+
+    asyncio.run(fill())
+    lines = [str(sync(1, at)) for at in range(5)]
+    assert shown("--offset", "2") == (lines[2:], "")
+    assert shown("--offset", "Earliest") == shown("--from-beginning") == (lines, "")
+    assert shown() == shown("--offset", "latest") == shown("--offset", "5") == ([], "")
+    text = f"Warning: {topic}: partition 1 has no offset {{}}: expected {{}} to 5; beginning at its"
+    assert shown("--offset", "6") == ([], f"{text.format(6, 0)} end, 5")
+    asyncio.run(trim())
+    assert shown("--offset", "1") == ([], f"{text.format(1, 2)} end, 5")
+    assert shown("--offset", "2") == shown("--offset", "earliest") == (lines[2:], "")
+
+
+@pytest.mark.broker
+def test_a_missing_partition_is_an_error(kafka: LocalCluster, topic: str, tmp_path: Path) -> None:
+    """Goal: not an empty output; Kafka's tool waits for the partition without end."""
+    write(kafka, topic)
+    hasty = tmp_path / "client.properties"
+    hasty.write_text("default.api.timeout.ms=2000\n")
+    more = ("--partition", "1", "--timeout-ms", "100", "--command-config", str(hasty))
+    done = console(kafka, topic, "HeartbeatFormatter", *more)
+    assert done.exit_code == 1
+    assert "the partition is not in the metadata: the topic has 1 partitions" in done.stderr
 
 
 @pytest.mark.broker

@@ -12,6 +12,7 @@ from waiting import until_async
 from twinlog.interfaces.client import topic_records
 from twinlog.interfaces.client.topic_records import read_topic
 from twinlog.kafka.errors import Retriable, UserError
+from twinlog.kafka.requests.partitions import OffsetSpec
 from twinlog.local.cluster import LocalCluster
 from twinlog.store.topic_reader import ControlRecord
 from twinlog.store.topic_writer import ALL, Entry, TransactionalWriter, append
@@ -49,7 +50,7 @@ class Log:
         return [record(offset) for offset in range(self.positions[0], self.end)]
 
 
-def collected(monkeypatch: pytest.MonkeyPatch, log: Log, *, from_beginning: bool) -> list[int]:
+def collected(monkeypatch: pytest.MonkeyPatch, log: Log, start: OffsetSpec) -> list[int]:
     """The offsets that are read of a log."""
 
     async def none_absent(*_: object) -> set[str]:
@@ -60,7 +61,7 @@ def collected(monkeypatch: pytest.MonkeyPatch, log: Log, *, from_beginning: bool
 
     async def run() -> list[int]:
         cluster: Any = None
-        batches = read_topic(cluster, "t", from_beginning=from_beginning, idle_s=0.01)
+        batches = read_topic(cluster, "t", start, idle_s=0.01)
         return [record.offset async for batch in batches for record in batch]
 
     return asyncio.run(run())
@@ -69,13 +70,13 @@ def collected(monkeypatch: pytest.MonkeyPatch, log: Log, *, from_beginning: bool
 def test_what_a_cancelled_poll_has_read_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: a position that a poll has moved is no evidence that its records were printed."""
     log = Log([0, 1], [2], end=5)
-    assert collected(monkeypatch, log, from_beginning=True) == [0, 1, 2, 3, 4]
+    assert collected(monkeypatch, log, OffsetSpec.EARLIEST) == [0, 1, 2, 3, 4]
     assert log.caught_up == [3, 5]
 
 
 def test_it_begins_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(end=5)
-    assert collected(monkeypatch, log, from_beginning=False) == []
+    assert collected(monkeypatch, log, OffsetSpec.LATEST) == []
     assert log.caught_up == [5]
 
 
@@ -91,7 +92,7 @@ def test_records_of_all_partitions_are_followed(
             first = [Entry(topic, index, b"k", b"first") for index in range(3)]
             await append(cluster, first, acks=ALL)
             found: list[tuple[int, bytes | None]] = []
-            batches = read_topic(cluster, topic, from_beginning=True, idle_s=2)
+            batches = read_topic(cluster, topic, OffsetSpec.EARLIEST, idle_s=2)
             writer = TransactionalWriter(cluster, fresh_name("id"))
             async with aclosing(batches):
                 async for batch in batches:
@@ -130,13 +131,13 @@ def test_an_end_that_is_not_reached_is_an_error(
 
                 async def is_named() -> bool:  # unless the time is over before an answer
                     with pytest.raises(Retriable) as hidden:
-                        async for _ in read_topic(hasty, topic, from_beginning=True, idle_s=0.2):
+                        async for _ in read_topic(hasty, topic, OffsetSpec.EARLIEST, idle_s=0.2):
                             pass
                     return "a transaction that begins there" in str(hidden.value)
 
                 await until_async(is_named, what="the open transaction")
                 with pytest.raises(UserError, match=r"the topic does not exist; check the name"):
-                    await anext(read_topic(other, f"{topic}-gone", from_beginning=True))
+                    await anext(read_topic(other, f"{topic}-gone", OffsetSpec.EARLIEST))
         finally:
             await hasty.close()
 

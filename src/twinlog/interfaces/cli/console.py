@@ -8,8 +8,9 @@ which Kafka's formatters fail, is printed with its key.
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -21,6 +22,8 @@ from twinlog.interfaces.client.topic_records import read_topic
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import ClusterConfig, parse_config
 from twinlog.kafka.errors import ProtocolError
+from twinlog.kafka.requests.partitions import OffsetSpec
+from twinlog.kafka.types import Offset
 from twinlog.mirror.mm2_records import (
     Checkpoint,
     Heartbeat,
@@ -40,6 +43,9 @@ INTERRUPTED: Final = 130
 """The exit status after Ctrl-C, as of kafka-console-consumer."""
 CONNECT_S: Final = 10.0
 
+_SPECS: Final = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
+_MAX_OFFSET: Final = (1 << 63) - 1
+_MAX_PARTITION: Final = (1 << 31) - 1
 _SUFFIX: Final = "Formatter"
 _KIP_SUFFIX: Final = "MessageFormatter"
 """How the names of the formatters end in KIP-382."""
@@ -83,6 +89,32 @@ FORMATTERS: Final = {
 """By the names of Kafka's classes."""
 
 
+class _StartOffset(click.ParamType[OffsetSpec | Offset]):
+    """`earliest`, `latest`, or an offset, as kafka-console-consumer understands them."""
+
+    name = "OFFSET"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> OffsetSpec | Offset:
+        """Parse where to begin."""
+        if isinstance(value, OffsetSpec):
+            return value
+        text = str(value)
+        spec = _SPECS.get(text.lower())
+        if spec is not None:
+            return spec
+        digits = text.isascii() and text.isdecimal() and len(text) <= len(str(_MAX_OFFSET))
+        if not digits or int(text) > _MAX_OFFSET:
+            self.fail(
+                f"The provided offset value '{text}' is incorrect. Valid values are 'earliest', "
+                "'latest', or a non-negative long.",
+                param,
+                ctx,
+            )
+        return Offset(int(text))
+
+
 class _FormatterName(click.ParamType[_Format]):
     """The name of a formatter, with or without Kafka's package."""
 
@@ -118,6 +150,14 @@ class _FormatterName(click.ParamType[_Format]):
     help=f"What its records are: {', '.join(FORMATTERS)}; as of {_PACKAGE.rstrip('.')}.",
 )
 @click.option("--from-beginning", is_flag=True, help="Begin at the log start, not at the end.")
+@click.option(
+    "--partition", type=click.IntRange(0, _MAX_PARTITION), help="Only this partition of the topic."
+)
+@click.option(
+    "--offset",
+    type=_StartOffset(),
+    help="With --partition: begin at this offset, or at 'earliest' or 'latest'.",
+)
 @click.option("--max-messages", type=click.IntRange(min=1), help="End after this many records.")
 @click.option(
     "--timeout-ms",
@@ -132,6 +172,8 @@ def console(
     topic: str,
     formatter: _Format,
     from_beginning: bool,
+    partition: int | None,
+    offset: OffsetSpec | Offset | None,
     max_messages: int | None,
     timeout_ms: int | None,
     as_json: bool,
@@ -140,14 +182,27 @@ def console(
 
     The flags are those of kafka-console-consumer of the same names. It ends with Ctrl-C.
     """
+    if partition is None and offset is not None:
+        raise click.UsageError("The partition is required when offset is specified.")
+    if from_beginning and offset is not None:
+        raise click.UsageError("Options from-beginning and offset cannot be specified together.")
+    if offset is None:
+        offset = OffsetSpec.EARLIEST if from_beginning else OffsetSpec.LATEST
+    read = partial(
+        read_topic,
+        topic=topic,
+        start=offset,
+        partition=partition,
+        idle_s=None if timeout_ms is None else timeout_ms / 1000,
+        tell=lambda line: say(f"Warning: {topic}: {line}"),
+    )
     parsed = parse_config(destination_properties(bootstrap_server, command_config))
     for warning in parsed.warnings:
         say(f"Warning: {warning}")
     printer = _Printer(formatter, max_messages, as_json=as_json)
-    idle_s = None if timeout_ms is None else timeout_ms / 1000
     status = 0
     try:
-        asyncio.run(_print_topic(parsed.config, topic, printer, from_beginning, idle_s))
+        asyncio.run(_print_topic(parsed.config, read, printer))
     except KeyboardInterrupt:
         status = INTERRUPTED
     except BrokenPipeError:  # the reader has seen enough: `| head`
@@ -161,16 +216,13 @@ def console(
 
 async def _print_topic(
     config: ClusterConfig,
-    topic: str,
+    read: Callable[[KafkaCluster], AsyncGenerator[list[ControlRecord], None]],
     printer: "_Printer",
-    from_beginning: bool,
-    idle_s: float | None,
 ) -> None:
     cluster = KafkaCluster(config)
     await cluster.start(min(config.api_timeout, CONNECT_S))
     try:
-        batches = read_topic(cluster, topic, from_beginning=from_beginning, idle_s=idle_s)
-        async with aclosing(batches):
+        async with aclosing(read(cluster)) as batches:
             async for records in batches:
                 for record in records:
                     if not printer.show(record):
