@@ -502,6 +502,84 @@ def test_the_last_mirrored_end_of_a_recreated_mirror_is_written_again(heard: boo
     story()
 
 
+def delete_mirror(bench: Bench) -> None:
+    """Remove what is stored of the partition, as the command that deletes its mirror does."""
+    log = bench.topic._logs[0]
+    del log.states[NAME], log.epochs[NAME]
+
+
+@on_bench
+async def test_states_that_are_deleted_before_an_owner_is_informed_are_forgotten(
+    bench: Bench,
+) -> None:
+    """Goal: a mirror that is created again begins without the states of the former one.
+
+    The owner has read these already, and does not know the desired state yet.
+    """
+    former = await bench.owner()
+    await removed(former)
+    await former.stop([NAME])
+    await former.close()
+    owned = await bench.owner("next")
+    heard = Heard(owned)
+    heard.deaf = True
+    with pytest.raises(Retriable):
+        await heard.ways.go()
+    delete_mirror(bench)
+    owned.forget(set())
+    owned.forget({NAME[:2]})
+    heard.deaf = False
+    await heard.ways.go()
+    assert owned.reported.state(NAME) is State.UNKNOWN
+    assert owned.reported.last(NAME) == LastMirrored(LeaderEpoch(-1), Offset(-1))
+    bench.written.clear()
+    heard.wanted = with_desired_state(Wanted.STOPPED)
+    await heard.ways.go()
+    assert bench.topic.last()[NAME].state is State.STOPPED, "not only in memory"
+
+
+@on_bench
+async def test_states_that_are_deleted_while_they_are_read_again_are_forgotten(
+    bench: Bench,
+) -> None:
+    """Goal: a deletion that an owner hears of at any time before it is informed counts."""
+    former = await bench.owner()
+    await removed(former)
+    await former.stop([NAME])
+    await former.close()
+    owned = await bench.owner("next")
+    take_over, calls = bench.states.take_over, 0
+
+    async def and_then_delete() -> States:
+        nonlocal calls
+        states, calls = await take_over(), calls + 1
+        if calls == 1:
+            delete_mirror(bench)
+            owned.forget({NAME[:2]})
+        return states
+
+    bench.states.take_over = and_then_delete  # type: ignore[method-assign]
+    owned.forget({("another", "topic")})
+    await Heard(owned).ways.go()
+    assert calls == 2
+    assert owned.reported.state(NAME) is State.UNKNOWN
+
+
+@on_bench
+async def test_news_from_before_a_takeover_forgets_no_states(bench: Bench) -> None:
+    """Goal: a lane that was suspended hears late that a mirror was deleted, which is back since."""
+    former = await bench.owner()
+    await former.enter({NAME: State.PREPARING})
+    await know(former, 3)
+    await former.close()
+    owned = await bench.owner("next")
+    owned.forget({NAME[:2]}, {NAME[:2]})
+    await Heard(owned).ways.go()
+    assert owned.informed
+    assert owned.reported.state(NAME) is State.PREPARING
+    assert owned.reported.last(NAME).end == 3
+
+
 @pytest.mark.parametrize("key", [state_key(NAME), epochs_key(NAME)])
 @pytest.mark.parametrize("what", Wanted)
 def test_a_partition_with_an_unreadable_state_is_left_unchanged(what: Wanted, key: bytes) -> None:

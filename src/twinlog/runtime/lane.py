@@ -294,8 +294,7 @@ class Lane:
                 deleted = self._snapshot.deleted(snapshot)
                 recreated = self._snapshot.recreated(snapshot)
                 for owned in self._owned.values():
-                    owned.forget(deleted)
-                    owned.reported.forget_ends(recreated)
+                    owned.forget(deleted, recreated)
                 self._snapshot = snapshot
                 self._change.set()
                 stop = snapshot.stops.get(self.config.node)

@@ -108,6 +108,7 @@ class OwnedStatePartition:
         self.stopping: asyncio.Task[None] | None = None
         self.informed = False
         """Whether the desired state is known as of the takeover (reconciler.py)."""
+        self._forgotten = 0  # calls of `forget` that the states may not show yet
         self.reported = ReportedStates()
         self._beginnings = StoredBeginnings(self.reported, self.write_states)
         self.refused = RefusedStops(settings.backoff_max_s)
@@ -173,13 +174,41 @@ class OwnedStatePartition:
         """
         self.reported.adopt_again(await self._take_over())
 
-    def forget(self, topics: Collection[tuple[str, str]]) -> None:
-        """Forget these (mirror, topic): the mirror was deleted since, and the states with it."""
+    async def inform(self) -> None:
+        """Note that the desired state is known as of the takeover, or later.
+
+        If mirrors were deleted, or topics recreated, in what was followed until then, the states
+        are read again: whether that was before the first reading, or after it, is not known.
+
+        Raises:
+            Fenced: another owner has written meanwhile, or the lease has ended.
+            Retriable: not now; call it again.
+        """
+        while forgotten := self._forgotten:
+            async with self._writes():
+                self._permit()
+                await self._take_over_again()
+            self._forgotten -= forgotten
+        self.informed = True
+
+    def forget(
+        self, deleted: Collection[tuple[str, str]], recreated: Collection[tuple[str, str]] = ()
+    ) -> None:
+        """Forget what was followed to hold no more.
+
+        Args:
+            deleted: (mirror, topic) whose mirror was deleted, and the states with it.
+            recreated: (mirror, topic) whose topic was recreated on the destination: the mirrored
+                ends are those of the former one.
+        """
         for writers in self.writers.values():
-            writers.forget(topics)
+            writers.forget(deleted)
         if self.informed:
-            self.refused.forget([name for name in self.refused if name[:2] in topics])
-            self.reported.forget(topics)
+            self.refused.forget([name for name in self.refused if name[:2] in deleted])
+            self.reported.forget(deleted)
+            self.reported.forget_ends(recreated)
+        elif deleted or recreated:
+            self._forgotten += 1
 
     async def close(self) -> None:
         """End what runs in the background; nothing is written any more.

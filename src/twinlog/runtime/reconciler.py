@@ -135,8 +135,9 @@ class Ways:
         except TwinlogError as error:
             troubles.append(error)
         else:
-            for owned in uninformed:
-                owned.informed = True
+            await self._each(
+                [owned.number for owned in uninformed], OwnedStatePartition.inform, troubles
+            )
 
     async def _each(
         self,

@@ -94,6 +94,7 @@ class ReportedStates:
                 self.begun_stops.discard(name)  # another owner may have written the same
         if states.unreadable != self._takeover_states.unreadable:
             raise Fenced("another owner has written a record that cannot be read")
+        self.unsure &= states.states.keys()  # the state of a deleted mirror is gone
         self.adopt(states)
 
     @property
