@@ -72,12 +72,16 @@ def test_a_long_reason_is_truncated() -> None:
     st.integers(-1, 2**31 - 1),
     st.integers(-1, 2**63 - 1),
     st.lists(st.integers(0, 2**63 - 1), max_size=64),
-    st.none() | st.booleans(),
+    st.tuples(st.none() | st.booleans(), st.booleans()),
 )
 def test_epochs_survive_encoding_and_decoding(
-    partition: MirrorPartition, epoch: int, end: int, producers: list[int], begun: bool | None
+    partition: MirrorPartition,
+    epoch: int,
+    end: int,
+    producers: list[int],
+    begun_and_differs: tuple[bool | None, bool],
 ) -> None:
-    last = LastMirrored(LeaderEpoch(epoch), Offset(end), tuple(producers), begun)
+    last = LastMirrored(LeaderEpoch(epoch), Offset(end), tuple(producers), *begun_and_differs)
     record = decode(*encode_epoch(partition, last))
     assert record == LastMirroredEpochs(((partition, last),))
     assert decode(epochs_key(partition), None) == Forgotten(

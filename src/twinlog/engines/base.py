@@ -122,15 +122,14 @@ class Sealing(NamedTuple):
     """A partition to seal, and what is known about what was written to it.
 
     `topic_id` is None if it is not stored. `last.producers` has each `SharedWriters.id` that the
-    partition was written under. `differs`: see `PartitionProgress`. `offsets_topic_id` and
-    `lost_topic_ids`: see `MirrorTopic`. `begun`: whether this owner has begun the stop, so that no
-    former owner has sealed the partition for it.
+    partition was written under. `offsets_topic_id` and `lost_topic_ids`: see `MirrorTopic`.
+    `begun`: whether this owner has begun the stop, so that no former owner has sealed the partition
+    for it.
     """
 
     destination: TopicPartition
     topic_id: UUID | None
     last: LastMirrored
-    differs: bool
     offsets_topic_id: UUID | None = None
     begun: bool = False
     lost_topic_ids: tuple[UUID, ...] = ()

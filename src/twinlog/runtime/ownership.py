@@ -465,7 +465,6 @@ def _sealing(name: MirrorPartition, topic: MirrorTopic | None, reported: Reporte
         name.source,
         None,
         reported.last(name),
-        reported.differs(name),
         begun=name in reported.begun_stops,
     )
     if topic is None:

@@ -15,7 +15,8 @@ no fence of another owner: STOPPING is stored before the first one, and the stat
 that none was left (`begun_stops`). Otherwise a former owner may have begun it.
 
 **Last mirrored ends.** What an earlier owner has proven counts as far as the log reaches. Where the
-destination's log differs for good, the proven end counts, not the log's.
+destination's log differs for good, the proven end counts, not the log's; that it differs is stored
+with the end.
 
 It uses no network and no clock: ownership.py reads and writes.
 """
@@ -63,9 +64,8 @@ class ReportedStates:
         self._mirrored: dict[MirrorPartition, LastMirrored] = {}
         self._reports: dict[MirrorPartition, PartitionState] = {}  # reported, and not written yet
         self._mirrored_said: dict[MirrorPartition, LastMirrored] = {}
-        # The end up to which this owner has proven the log; FAILED for good: it differs behind it.
+        # The end up to which this owner has proven the log.
         self._proved: dict[MirrorPartition, Offset] = {}
-        self._differing: set[MirrorPartition] = set()
         self.begun_stops: set[MirrorPartition] = set()
         """Whose stop this owner has begun, and which had been placed before."""
         # States in writes of unknown outcome.
@@ -155,7 +155,6 @@ class ReportedStates:
 
     def forget_ends(self, topics: Collection[tuple[str, str]]) -> None:
         """Forget the mirrored ends of these: the destination's topic was recreated since."""
-        self._differing = {name for name in self._differing if name[:2] not in topics}
         _drop((self._mirrored, self._mirrored_said, self._proved), topics)
 
     # ---- states --------------------------------------------------------------------------------
@@ -212,19 +211,20 @@ class ReportedStates:
         """Take up to where a partition is mirrored, and the source's leader epoch of its end.
 
         A new epoch is written at the next write: a failover without the source could not ask for it
-        any more. The end is written when the state changes.
+        any more. So is that the logs differ: only the engine that has seen it knows that, and
+        another owner may have to stop the partition. The end is written when the state changes.
         """
         name = row.name
         if row.destination_end >= 0:
             # What an earlier owner has proven counts as far as the log reaches.
             mirrored_end = min(self.last(name).end, row.destination_end)
             self._proved[name] = Offset(max(row.proved_end, mirrored_end))
-        if row.differs:
-            self._differing.add(name)
-        elif row.destination_end >= 0:  # an engine without a position has shown nothing
-            self._differing.discard(name)
-        if row.epoch not in {UNKNOWN_EPOCH, self.last(name).epoch}:
-            self._mirrored_said[name] = self.last(name)._replace(epoch=row.epoch)
+        last_mirrored = self.last(name)
+        epoch = last_mirrored.epoch if row.epoch == UNKNOWN_EPOCH else row.epoch
+        # An engine without a position has shown nothing.
+        differs = row.differs or (last_mirrored.differs and row.destination_end < 0)
+        if (epoch, differs) != (last_mirrored.epoch, last_mirrored.differs):
+            self._mirrored_said[name] = last_mirrored._replace(epoch=epoch, differs=differs)
 
     def note_writers(
         self, writers: int, names: Iterable[MirrorPartition], *, may_begin: bool = False
@@ -259,15 +259,10 @@ class ReportedStates:
         last_mirrored = self._mirrored_said.get(name) or self._mirrored.get(name, unknown)
         return last_mirrored._replace(end=self._proved.get(name, last_mirrored.end))
 
-    def differs(self, name: MirrorPartition) -> bool:
-        """Whether the destination's log is known to differ behind the proven end, for good."""
-        return name in self._differing
-
     def sealed(self, name: MirrorPartition, sealed: Sealed) -> None:
         """Take the last mirrored end of a sealed partition."""
         self._proved.pop(name, None)
-        self._differing.discard(name)
-        self._mirrored_said[name] = self.last(name)._replace(end=sealed.end)
+        self._mirrored_said[name] = self.last(name)._replace(end=sealed.end, differs=False)
         # Written even if unchanged: the stored end may be deleted with an earlier mirror's states.
         self._mirrored.pop(name, None)
         if sealed.reason is not None:

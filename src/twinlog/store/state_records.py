@@ -15,7 +15,8 @@ int16 record type and the key's fields, a value is an int16 version and the valu
     LastMirrorEpochsValue      topics: name compact string | partitions: index int32, epoch int32,
                                tags; tag 10000: the last mirrored end, int64; tag 10001: the
                                ids of the mirror's data producers in this log, int64 each;
-                               tag 10002: whether it has begun, int8
+                               tag 10002: whether it has begun, int8; tag 10003: the logs differ
+                               behind the end, without a value
 
 docs/decisions/0005-state-record-keys.md explains why the keys are longer, and what that means for a
 reader of the KIP's own keys. This module also reads records with the KIP's own keys.
@@ -49,6 +50,7 @@ END_TAG: Final = 10_000
 PRODUCERS_TAG: Final = 10_001
 UNCONFIRMED_TAG: Final = 10_001
 BEGUN_TAG: Final = 10_002
+DIFFERS_TAG: Final = 10_003
 """Kafka numbers a schema's tags from 0 up; these numbers avoid tags that the KIP may add."""
 MAX_REASON: Final = 4096
 """Characters of a reason that are kept."""
@@ -82,12 +84,15 @@ class LastMirrored(NamedTuple):
 
     `begun`, of a flow: whether it was recorded where the partition goes on, which it is before
     anything is written. None: not known, as of an earlier version.
+
+    `differs`: whether the destination's log is known to differ from the source's behind `end`.
     """
 
     epoch: LeaderEpoch
     end: Offset
     producers: tuple[int, ...] = ()
     begun: bool | None = None
+    differs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +159,8 @@ def encode_epoch(partition: MirrorPartition, last: LastMirrored) -> tuple[bytes,
         )
     if last.begun is not None:
         tag_values[BEGUN_TAG] = INT8.pack(last.begun)
+    if last.differs:
+        tag_values[DIFFERS_TAG] = b""
     row = INT32.pack(partition.partition) + INT32.pack(last.epoch) + tags(tag_values)
     topic = compact_string(partition.topic) + compact_count(1) + row + _NO_TAGS
     return epochs_key(partition), INT16.pack(_VERSION) + compact_count(1) + topic + _NO_TAGS
@@ -210,8 +217,9 @@ def _epochs(mirror: str, body: FieldReader) -> Iterable[tuple[MirrorPartition, L
             epoch = LeaderEpoch(body.int32())
             tag_values = body.tags()
             producers = _producers(tag_values.get(PRODUCERS_TAG, b""))
-            begun = _begun(tag_values.get(BEGUN_TAG))
-            yield partition, LastMirrored(epoch, _end(tag_values.get(END_TAG)), producers, begun)
+            begun, end = _begun(tag_values.get(BEGUN_TAG)), _end(tag_values.get(END_TAG))
+            differs = DIFFERS_TAG in tag_values
+            yield partition, LastMirrored(epoch, end, producers, begun, differs)
         body.tags()
     body.tags()
     body.finish()

@@ -69,7 +69,7 @@ def stopped_at(failures: Iterable[Failure]) -> Offset:
 
     asyncio.run(body())
     assert reported.state(NAME) is State.FAILED
-    sealing = Sealing(KEY, None, reported.last(NAME), reported.differs(NAME))
+    sealing = Sealing(KEY, None, reported.last(NAME))
     return writers._sealed(FENCE, None, sealing).end
 
 

@@ -105,7 +105,7 @@ def test_a_transactional_partition_without_a_topic_is_sealed() -> None:
     fake: Any = Transactions()
     owner._transactions = fake
     last = LastMirrored(LeaderEpoch(-1), Offset(-1))
-    sealing = {name: Sealing(remote, None, last, differs=False) for name, remote in REMOTES.items()}
+    sealing = {name: Sealing(remote, None, last) for name, remote in REMOTES.items()}
 
     async def body() -> None:
         assert await owner.seal(sealing) == {THERE: Sealed(Offset(7))}

@@ -419,7 +419,7 @@ def test_a_seal_begins_nothing() -> None:
         log, port = MemoryLog(), OnePartition(50)
         log.beginnings.known = {NAME: False}
         last = LastMirrored(LeaderEpoch(-1), Offset(-1))
-        await _writers(log, port).seal({NAME: Sealing(KEY, None, last, differs=False)})
+        await _writers(log, port).seal({NAME: Sealing(KEY, None, last)})
         assert log.beginnings.known == {NAME: False}
 
     _run(body())
@@ -544,7 +544,7 @@ def test_no_number_is_sent_under_a_producer_id_without_a_fence(
         assert writers.must_be_taken_over
         assert (await log.take_over()).plans[NAME].plan.producer_id == 70
         port.end = 51
-        sealing = Sealing(KEY, None, LastMirrored(LeaderEpoch(-1), Offset(-1)), differs=False)
+        sealing = Sealing(KEY, None, LastMirrored(LeaderEpoch(-1), Offset(-1)))
         writers = _writers(log, port)
         writers.settings = LaneSettings(lease_s=0.0)
         sealed = (await writers.seal({NAME: sealing}))[NAME]
@@ -801,7 +801,7 @@ def test_a_recreated_topic_is_sealed_with_its_reason() -> None:
         log, port = MemoryLog(), OnePartition(50)
         await _copied_and_recreated(log, port)
         last = LastMirrored(LeaderEpoch(-1), Offset(-1))
-        sealing = Sealing(KEY, PRESENT_ID, last, differs=False, lost_topic_ids=(FORMER_ID,))
+        sealing = Sealing(KEY, PRESENT_ID, last, lost_topic_ids=(FORMER_ID,))
         sealed = await _writers(log, port).seal({NAME: sealing})
         reason = "the destination's topic was deleted and recreated"
         assert sealed == {NAME: Sealed(Offset(0), reason)}
@@ -839,7 +839,7 @@ def test_a_partition_that_has_copied_nothing_is_sealed_at_its_fence() -> None:
 
     async def body() -> None:
         log = MemoryLog()
-        sealing = Sealing(KEY, None, LastMirrored(LeaderEpoch(-1), Offset(-1)), differs=False)
+        sealing = Sealing(KEY, None, LastMirrored(LeaderEpoch(-1), Offset(-1)))
         sealed = await _writers(log, OnePartition(0)).seal({NAME: sealing})
         assert sealed == {NAME: Sealed(Offset(0), "nothing was copied to this topic")}
         assert log.records == []
@@ -854,7 +854,7 @@ def test_a_partition_whose_records_are_lost_is_not_sealed_as_one_that_has_copied
         log = MemoryLog()
         last = LastMirrored(LeaderEpoch(-1), Offset(-1))
         log.records = [OffsetsOwner("7.1"), OffsetsProducer(7)]
-        sealing = Sealing(KEY, None, last, differs=False, offsets_topic_id=UUID(int=8))
+        sealing = Sealing(KEY, None, last, offsets_topic_id=UUID(int=8))
         found = (await _writers(log, OnePartition(5)).seal({NAME: sealing}))[NAME]
         assert isinstance(found, Sealed)
         assert "nothing of a former owner is stored" in (found.reason or "")

@@ -186,7 +186,7 @@ class ExactWriters:
         """
         if foreign is not None:
             return Sealed(Offset(foreign.start), str(foreign))
-        if sealing.differs and sealing.last.end != UNKNOWN_OFFSET:
+        if sealing.last.differs and sealing.last.end != UNKNOWN_OFFSET:
             return Sealed(min(fence, sealing.last.end))
         return Sealed(fence)
 
