@@ -17,7 +17,7 @@ from uuid import UUID
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Topic
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Refusal, Retriable, UserError
+from twinlog.kafka.errors import Refusal, Retriable, TwinlogError, UserError
 from twinlog.kafka.requests.topics import NewTopic, create_partitions, create_topics
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.creation import usable_topic
@@ -192,14 +192,25 @@ class FlowClusters:
                 remote,
             )
 
-    async def _create(
+    async def missing(
         self, topics: Mapping[str, Topic], names: Mapping[str, str]
-    ) -> dict[str, UUID]:
-        """Create the remote topics that do not exist; return the ids of those created."""
+    ) -> list[NewTopic]:
+        """The remote topics that do not exist, as the flow creates them; changes nothing.
+
+        They have the source's partitions and configurations, and the flow's replication factor.
+
+        Args:
+            topics: the source's topics, by name.
+            names: their remote names, by the source's.
+
+        Raises:
+            UserError: the configurations of a source topic may not be read.
+            Retriable: a cluster is unreachable.
+        """
         existing = await existing_topics(self.destination, {*names.values()})
         missing = {name: topic for name, topic in topics.items() if names[name] not in existing}
         if not missing:
-            return {}
+            return []
         known_names = dict.fromkeys(await known_configs(self.destination))
         configs = await source_configs(self.source, list(missing))
         new_topics: dict[str, NewTopic] = {}
@@ -216,14 +227,18 @@ class FlowClusters:
                 replication_factor=self.flow.settings.replication_factor,
                 configs=dict(wanted_configs(found, self.flow.settings, known_names)),
             )
+        return list(new_topics.values())
+
+    async def _create(
+        self, topics: Mapping[str, Topic], names: Mapping[str, str]
+    ) -> dict[str, UUID]:
+        """Create the remote topics that do not exist; return the ids of those created."""
         created: dict[str, UUID] = {}
-        for group in chunks(list(new_topics.values())):
+        for group in chunks(await self.missing(topics, names)):
             for name, answer in (await create_topics(self.destination, group)).items():
                 if isinstance(answer, Refusal):
                     await undo(self.destination, created)
-                    error = answer.error("create the remote topic", topic=name)
-                    error.hint = error.hint or _HINTS.get(answer.code, "")
-                    raise error
+                    raise not_created(name, answer)
                 created[name] = answer
         return created
 
@@ -239,6 +254,13 @@ class FlowClusters:
         for name, refusal in (await create_partitions(self.destination, counts)).items():
             if isinstance(refusal, Refusal):
                 refusal.fail(f"raise the remote topic to {counts[name]} partitions", topic=name)
+
+
+def not_created(remote: str, refusal: Refusal) -> TwinlogError:
+    """The error of a remote topic that cannot be created."""
+    error = refusal.error("create the remote topic", topic=remote)
+    error.hint = error.hint or _HINTS.get(refusal.code, "")
+    return error
 
 
 def lacking_partitions(

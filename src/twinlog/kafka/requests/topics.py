@@ -229,9 +229,18 @@ async def create_topics(
     topics: Collection[NewTopic],
     *,
     validate_only: bool = False,
+    once: bool = False,
     timeout: float | None = None,
 ) -> dict[str, UUID | Refusal]:
-    """Create topics; return the id of each."""
+    """Create topics; return the id of each.
+
+    Args:
+        cluster: where.
+        topics: what is created.
+        validate_only: whether it is only tried, without effect.
+        once: whether there is only one try (`KafkaCluster.call`).
+        timeout: seconds.
+    """
     item = CreateTopicsRequest.CreatableTopic
     request = CreateTopicsRequest(
         topics=[
@@ -253,7 +262,7 @@ async def create_topics(
         timeout_ms=_milliseconds(cluster),
         validate_only=validate_only,
     )
-    response = await cluster.call(request, node=CONTROLLER, timeout=timeout, lane=SLOW)
+    response = await cluster.call(request, node=CONTROLLER, timeout=timeout, lane=SLOW, once=once)
     answers: dict[str, UUID | Refusal] = {t.name: LEFT_OUT for t in topics}
     return answers | {t.name: refusal_of(t) or t.topic_id for t in response.topics}
 
