@@ -1,13 +1,14 @@
-"""Flows whose remote topics are deleted and recreated on the target while they run."""
+"""Flows whose remote topics are deleted on the target while they run, and recreated or not."""
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import librdkafka_tools
 import pytest
 from clients import client
+from confluent_kafka.admin import TopicMetadata
 from remote_topics import counts, places, values
 from scraped import await_ready, scrape
 from stored_flows import create
@@ -149,6 +150,70 @@ def test_a_flow_goes_on_in_recreated_remote_topics(
     assert copies == list(range(copies[0], end))
     assert 150 <= copies[0] <= 150 + before
     assert librdkafka_tools.await_state(stage, name, 0, "MIRRORING")["reason"] is None
+
+
+def shown(stage: Stage) -> Mapping[str, TopicMetadata]:
+    admin = librdkafka_tools.admin(stage.destination.bootstrap_servers)
+    return admin.list_topics(timeout=60).topics
+
+
+def test_a_deleted_remote_topic_is_created_again_with_continue(
+    stage: Stage, topic: str, metrics_address: str
+) -> None:
+    """Goal: as the flow has created it first; each later record is there once. Else none is.
+
+    A topic that was removed from the flow before is not created, nor one of a flow that fails.
+    """
+    names = name, removed, fails = f"on-{topic}", f"on-{topic}-removed", f"fail-{topic}"
+    remotes = [f"a.{name}", f"a.{removed}", f"f.{fails}"]
+    remote, servers = remotes[0], stage.source.bootstrap_servers
+    target = stage.destination.bootstrap_servers
+    config = {"retention.ms": "123456789", "max.message.bytes": "2000000"}
+    for one, other in zip(names, remotes, strict=True):
+        librdkafka_tools.make_topic(servers, one, 2, config)
+        records = [(at % 2, None, str(at), None) for at in range(100)]
+        librdkafka_tools.write(servers, one, records)
+        until(
+            lambda: other in shown(stage) and counts(stage.destination, other, 2) == [50, 50],  # noqa: B023
+            SECONDS,
+            f"the records in {other}",
+        )
+    until(lambda: recorded_end(stage, GOES_ON, name) == 50, SECONDS, "the map")
+    first = librdkafka_tools.configs(target, remote)
+
+    answer = stage.mirrors("--remove", "--mirror", GOES_ON, "--topic", removed)
+    assert answer.status == 0, answer
+    librdkafka_tools.await_state(stage, removed, 0, "STOPPED")
+    for other in remotes[1:]:
+        librdkafka_tools.delete_topic(target, other)
+    with numbers(stage, name, 100) as written:
+        librdkafka_tools.delete_topic(target, remote)
+        before = len(written)
+        until(
+            lambda: str(101 + before) in values(stage.destination, remote),
+            SECONDS,
+            "what was written later",
+        )
+    assert len(shown(stage)[remote].partitions) == 2
+    assert librdkafka_tools.configs(target, remote) == first
+    end = 100 + len(written)
+    until(lambda: values(stage.destination, remote)[-1:] == [str(end - 1)], SECONDS, "the last one")
+    copies = [int(value) for value in values(stage.destination, remote)]
+    assert copies == list(range(copies[0], end))
+    assert 100 <= copies[0] <= 101 + before
+
+    def lost(partition: int) -> dict[str, object]:
+        return librdkafka_tools.described(stage, name)[partition]
+
+    until(lambda: lost(1)["destination_losses"] == 1, SECONDS, "the loss of the idle partition")
+    assert lost(1)["destination_last_loss"] == f"{remote}-1, offsets [0, 50)"
+    metric = {"mirror": GOES_ON, "topic": name, "partition": "0"}
+    until(lambda: scrape(metrics_address).value(LOST, **metric) == 1, SECONDS, "the metric")
+    for index in range(2):
+        librdkafka_tools.await_state(stage, name, index, "MIRRORING")
+    # Both were deleted before, and the same node has refreshed both flows since.
+    assert not {*remotes[1:]} & shown(stage).keys()
+    librdkafka_tools.await_state(stage, fails, 0, "FAILED")
 
 
 def test_a_recreated_remote_topic_is_failed_without_continue(stage: Stage, topic: str) -> None:

@@ -1,10 +1,12 @@
 """Lanes of a flow whose remote topic is deleted and recreated: brokers of both versions.
 
-Brokers before 4.1 know no topic ids in Produce. What stores the new id is run by the test.
+Brokers before 4.1 know no topic ids in Produce. What creates a topic, and stores the new id, is run
+by the test.
 """
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import librdkafka_tools
 import pytest
@@ -27,34 +29,35 @@ from twinlog.sync.recreated_remotes import AGREED_S, RecreatedRemotes
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
 
-def recreate(pair: Pair, topic: str) -> None:
+def delete(pair: Pair, topic: str, *, recreated: bool) -> None:
     servers = pair.destination.bootstrap_servers
     librdkafka_tools.delete_topic(servers, f"a.{topic}")
-    librdkafka_tools.make_topic(servers, f"a.{topic}", PARTITIONS)
+    if recreated:
+        librdkafka_tools.make_topic(servers, f"a.{topic}", PARTITIONS)
 
 
 def go_on(pair: Pair, mirror: str, topic: str) -> None:
-    """Store the id of the recreated topic, as a node does."""
+    """Create the topic, if it was not recreated, and store its id, as a node does."""
     clock = [0.0]
     sync = RecreatedRemotes(lambda: clock[0])
 
     async def body() -> None:
-        async with client(pair.destination) as target:
+        async with client(pair.destination) as target, client(pair.source) as source:
             store = MirrorStore(target)
 
             async def is_stored() -> bool:
                 snapshot = await store.snapshot()
                 topics = snapshot.topics_of(mirror)
+                there = (await source.refresh([topic])).topics
                 here = (await target.refresh([f"a.{topic}"])).topics
-                context = sync_context(
-                    None, target, store, mirror, snapshot=snapshot, topics=topics, here=here
-                )
+                both: dict[str, Any] = {"topics": topics, "there": there, "here": here}
+                context = sync_context(source, target, store, mirror, snapshot=snapshot, **both)
                 await run_sync(sync, context)
                 clock[0] += AGREED_S
                 [known] = (await store.snapshot()).topics_of(mirror)
-                return bool(known.lost_topic_ids) and known.destination_topic_id == (
-                    here[f"a.{topic}"].topic_id
-                )
+                remote = here.get(f"a.{topic}")
+                is_new = remote is not None and known.destination_topic_id == remote.topic_id
+                return is_new and bool(known.lost_topic_ids)
 
             await until_async(is_stored, SECONDS, "the new id")
 
@@ -71,15 +74,19 @@ def is_recorded(pair: Pair, mirror: str, topic: str, end: int) -> bool:
     return asyncio.run(body())
 
 
-@pytest.mark.parametrize("running", [True, False], ids=["running", "killed"])
+@pytest.mark.parametrize("case", ["running", "killed", "deleted"])
 def test_lanes_go_on_in_recreated_remote_topics(
     any_kafka: LocalCluster,
     kafka: LocalCluster,
     kafka_391: LocalCluster,
     tmp_path: Path,
-    running: bool,
+    case: str,
 ) -> None:
-    """Goal: nothing is copied twice or left out, also after a takeover, and a second time."""
+    """Goal: nothing is copied twice or left out, also after a takeover, and a second time.
+
+    A node recreates a topic that is only deleted.
+    """
+    running, recreated = case != "killed", case != "deleted"
     pair = Pair(kafka_391 if any_kafka is kafka else kafka, any_kafka)
     mirror, topic = new_flow(pair, {"twinlog.data.loss": "continue"})
     source = pair.source.bootstrap_servers
@@ -95,9 +102,12 @@ def test_lanes_go_on_in_recreated_remote_topics(
             until(lambda: is_recorded(pair, mirror, topic, first + 3), SECONDS, "the map")  # noqa: B023
             if not running:
                 nodes.kill(str(turn))
-            recreate(pair, topic)
-            if running:
+            delete(pair, topic, recreated=recreated)
+            if not recreated:
+                failed(pair, mirror, "the destination does not have this partition")
+            elif running:
                 failed(pair, mirror, "deleted and recreated; the flow goes on")
+            if running:
                 assert losses(pair, mirror)[0].last == last, "not before it goes on"
                 assert values(pair, topic, 0) == []
             go_on(pair, mirror, topic)
