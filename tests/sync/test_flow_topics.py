@@ -4,7 +4,7 @@ Also, when it leaves the configurations of remote topics alone.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +29,7 @@ from twinlog.store.snapshot import Snapshot
 from twinlog.store.status_records import PartitionStatus, Status
 from twinlog.sync import configs, flow_begins, flow_topics
 from twinlog.sync.base import run_sync
-from twinlog.sync.flow_topics import SEARCH_S, FlowConfigs, FlowTopics
+from twinlog.sync.flow_topics import SEARCH_S, FlowChanges, FlowConfigs, FlowTopics
 
 ONCE = {"enabled": "true", "topics": "t.*", "refresh.topics.enabled": "false"}
 
@@ -46,10 +46,13 @@ class Flow:
         """Topics that the broker which answers does not show."""
         self.others: list[ConfigRecord] = []
         """Other mirrors, and their topics."""
+        self.elsewhere: dict[str, UUID] = {}
+        """The ids that another broker of the source shows, where they are other ones."""
         self.unreachable = False
         self.now = 0.0
         self.sync = self.start()
         monkeypatch.setattr(flow_topics, "topic_names", self.topic_names)
+        monkeypatch.setattr(flow_topics, "known_topics", self.known_topics)
 
     def start(self) -> FlowTopics:
         """Start another node."""
@@ -61,6 +64,16 @@ class Flow:
         if self.unreachable:
             raise Retriable("a broker does not answer")
         return {*self.ids}
+
+    async def known_topics(self, _: object, names: Collection[str]) -> dict[str, KnownTopic]:
+        """The ids of topics, by all brokers."""
+        if self.unreachable:
+            raise Retriable("a broker does not answer")
+        return {
+            name: KnownTopic(frozenset({topic_id, self.elsewhere.get(name, topic_id)}), 1, False)
+            for name, topic_id in self.ids.items()
+            if name in names
+        }
 
     async def refresh(self, _: None) -> Any:
         topics = {
@@ -77,11 +90,15 @@ class Flow:
 
     def new(self, after_s: float = 1.0) -> set[str]:
         """The topics that a check finds to be added, so long after the last one."""
+        return set(self.compared(after_s).new)
+
+    def compared(self, after_s: float = 1.0) -> FlowChanges:
+        """What a check finds, so long after the last one."""
         self.now += after_s
         snapshot = snapshot_of(self.mirror, *self.topics, *self.others)
         wanted = [topic for topic in self.topics if topic.wanted is not Wanted.STOPPED]
         context = sync_context(self, None, None, snapshot=snapshot, topics=wanted, same=wanted)
-        return set(asyncio.run(self.sync.compare(context)).new)
+        return asyncio.run(self.sync.compare(context))
 
 
 NEVER = [
@@ -213,6 +230,25 @@ def test_a_recreated_topic_is_added_again(monkeypatch: pytest.MonkeyPatch) -> No
         second,
     ]
     assert flow.new() == {"t1"}
+
+
+def test_a_topic_is_not_recreated_while_a_broker_of_the_source_shows_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: a broker that is cut off shows a topic that was deleted before; nothing is copied anew.
+
+    Nor is it known while a broker does not answer. Each refresh looks again.
+    """
+    flow = Flow(monkeypatch, **{"twinlog.data.loss": "continue", "refresh.topics.enabled": "true"})
+    flow.ids = {"t1": UUID(int=1)}
+    flow.add("t1")
+    flow.ids, flow.elsewhere = {"t1": UUID(int=9)}, {"t1": UUID(int=1)}
+    assert flow.compared().recreated == []
+    assert flow.sync.interval_s(flow.mirror) == 0
+    flow.elsewhere, flow.unreachable = {}, True
+    assert flow.compared().recreated == []
+    flow.unreachable = False
+    assert flow.compared().recreated == flow.topics
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
 from twinlog.kafka.requests.topics import (
     ConfigSource,
     describe_configs,
+    known_topics,
     topic_names,
     topic_resource,
 )
@@ -97,7 +98,9 @@ class FlowTopics(Sync[FlowChanges]):
     removed goes on where it was, once they select it again; those that they do not select are
     removed by whoever changes them (lifecycle/flow_selection.py). One that was recreated on the
     source is removed and added again, if `twinlog.data.loss` is `continue`: the new topic's
-    records follow those of the former one. Otherwise its partitions are FAILED.
+    records follow those of the former one. Otherwise its partitions are FAILED. It counts as
+    recreated once all brokers of the source agree: one that is cut off may show the id of a topic
+    that was deleted before, and the flow would copy the present one again when it is back.
 
     A topic that another mirror copies to the same remote topic, or has copied, is refused
     (store/shared_remotes.py). If an earlier version has added it to two flows, none is stopped:
@@ -189,15 +192,16 @@ class FlowTopics(Sync[FlowChanges]):
         }
         new = {name: remote for name, remote in new.items() if name not in others}
         self._tell_unselected(context, flow)
-        recreated = [
+        suspects = [
             topic
             for topic in context.topics
             if flow.settings.passes_lost
             and topic.topic in there
             and is_another(topic.topic_id, there[topic.topic].topic_id)
         ]
+        recreated = await _recreated_everywhere(context, suspects)
         self._unfinished.discard(context.name)
-        if recreated or new or grown:
+        if suspects or new or grown:
             self._unfinished.add(context.name)
         if recreated or new or not topics:
             self._complete.discard(context.name)
@@ -344,6 +348,27 @@ class FlowTopics(Sync[FlowChanges]):
                 ]
             )
         return failures
+
+
+async def _recreated_everywhere(
+    context: SyncContext, suspects: Sequence[MirrorTopic]
+) -> list[MirrorTopic]:
+    """Those of these topics that all brokers of the source know under one other id."""
+    if not suspects:
+        return []
+    try:
+        known = await known_topics(context.source, {topic.topic for topic in suspects})
+    except Retriable as error:
+        log.info("flow %s: whether topics were recreated is not known: %s", context.name, error)
+        return []
+    return [
+        topic
+        for topic in suspects
+        if (one := known.get(topic.topic)) is not None
+        and one.everywhere
+        and len(one.ids) == 1
+        and is_another(topic.topic_id, *one.ids)
+    ]
 
 
 async def _go_on(context: SyncContext, clusters: FlowClusters, topic: MirrorTopic) -> None:
