@@ -227,7 +227,8 @@ def _quick_start(nodes: tuple[LocalNode, ...]) -> dict[str, str]:
         "share.coordinator.state.topic.num.partitions": "4",
         "group.initial.rebalance.delay.ms": "0",
         # Default: 9 s until a killed broker's partitions get new leaders, and as long until the
-        # controller lets the same broker register again.
+        # controller lets the same broker register again. A machine that stalls for longer ends one
+        # broker's session: its partitions move once, as after a kill, and clients go on.
         "broker.session.timeout.ms": "4000",
         "broker.heartbeat.interval.ms": "500",
         # Default: 60 s; a broker that was killed and cannot register again until then ends.
