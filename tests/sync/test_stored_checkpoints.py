@@ -50,6 +50,7 @@ def test_the_last_readable_checkpoint_counts(monkeypatch: pytest.MonkeyPatch) ->
         ("g", COPY): WRITTEN[2]
     }
     assert (max(stored.times_ms), len(stored.unreadable)) == (103, 1)
+    assert (stored.written_ms, stored.last_ms) == ({("g", COPY): 102}, 102)
 
 
 def test_there_are_none_if_no_broker_has_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:

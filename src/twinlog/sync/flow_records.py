@@ -47,6 +47,7 @@ from twinlog.mirror.flow import (
     flow_settings_of,
     positions_interval_s,
 )
+from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.mm2_records import (
     Checkpoint,
     Heartbeat,
@@ -72,10 +73,22 @@ log = logging.getLogger(__name__)
 _TICK_S: Final = 0.25
 ALL_S: Final = 600.0
 """Seconds between two writes of all records, changed or not."""
+_LATE: Final = 5
+"""Intervals by which one of these may be late."""
 _CHUNK: Final = 1000
 """Records in one request."""
 _AT_ONCE: Final = 8
 """Groups that are read at the same time."""
+
+
+def checkpoints_overdue_s(settings: FlowSettings, refresh_s: float) -> float:
+    """Seconds after which each checkpoint was written again, if the flow still has it.
+
+    Args:
+        settings: the flow's.
+        refresh_s: seconds between two refreshes of it.
+    """
+    return ALL_S + _LATE * max(settings.emit_checkpoints_interval_seconds, refresh_s)
 
 
 class BookkeepingTopics:

@@ -1,11 +1,13 @@
 """The checkpoints that a target has of a flow, as MirrorMaker 2's clients read them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import ProtocolError
 from twinlog.kafka.requests.topics import confirm_absent
+from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.mm2_records import Checkpoint, decode_checkpoint
 from twinlog.store.topic_reader import latest, read_whole
 
@@ -14,12 +16,16 @@ class StoredCheckpoints(NamedTuple):
     """The last checkpoint of each group and partition.
 
     `times_ms`: when they were written, the unreadable ones too. `unreadable`: why others cannot
-    be read; clients leave them out.
+    be read; clients leave them out. `written_ms`: when each was written, by group and partition of
+    the destination. `last_ms`: when the one was written that is the last in the log; None: there is
+    none.
     """
 
     checkpoints: Collection[Checkpoint] = ()
     times_ms: Collection[int] = ()
     unreadable: Collection[str] = ()
+    written_ms: Mapping[tuple[str, TopicPartition], int] = MappingProxyType({})
+    last_ms: int | None = None
 
 
 async def read_checkpoints(cluster: KafkaCluster, topic: str) -> StoredCheckpoints:
@@ -35,8 +41,10 @@ async def read_checkpoints(cluster: KafkaCluster, topic: str) -> StoredCheckpoin
         return StoredCheckpoints()
     checkpoints: list[Checkpoint] = []
     unreadable: list[str] = []
+    written_ms: dict[tuple[str, TopicPartition], int] = {}
     records = latest(await read_whole(cluster, topic)).values()
-    for record in records:
+    last_ms = None
+    for record in sorted(records, key=lambda record: record.offset):
         try:
             checkpoint = decode_checkpoint(record.key, record.value)
         except ProtocolError as error:
@@ -44,5 +52,6 @@ async def read_checkpoints(cluster: KafkaCluster, topic: str) -> StoredCheckpoin
             continue
         if checkpoint is not None:
             checkpoints.append(checkpoint)
+            written_ms[checkpoint.group, checkpoint.partition] = last_ms = record.timestamp
     times_ms = {record.timestamp for record in records}
-    return StoredCheckpoints(checkpoints, times_ms, unreadable)
+    return StoredCheckpoints(checkpoints, times_ms, unreadable, written_ms, last_ms)

@@ -62,7 +62,7 @@ from twinlog.operations.readiness.subject import Subject
 from twinlog.store.control_topics import LANES_GROUP
 from twinlog.store.shared_remotes import other_copies
 from twinlog.store.topic_reader import Tail
-from twinlog.sync.flow_records import ALL_S
+from twinlog.sync.flow_records import ALL_S, checkpoints_overdue_s
 from twinlog.sync.group_readings import group_offsets, in_shared, log_bounds
 from twinlog.sync.group_rules import in_source_offsets
 from twinlog.sync.group_selection import flow_groups
@@ -478,7 +478,7 @@ class FlowSurvey:
             text = f"heartbeats: none of the last {len(records)} records of {topic} is the flow's"
             return None, [Finding(Reason.HEARTBEAT, text)]
         interval_s = settings.emit_heartbeats_interval_seconds
-        age = _age_ms(times)
+        age = age_ms(times)
         if age is None:
             return None, [Finding(Reason.HEARTBEAT, f"heartbeats: {_AHEAD}")]
         if age <= max(LATE_S, LATE * interval_s) * 1000:
@@ -496,14 +496,11 @@ class FlowSurvey:
             return None, [Finding(Reason.CHECKPOINT, f"checkpoints: {error}")]
         if not stored.times_ms:
             return None, []  # each group without one is a finding
-        age = _age_ms(stored.times_ms)
+        age = age_ms(stored.times_ms)
         if age is None:
             return None, [Finding(Reason.CHECKPOINT, f"checkpoints: {_AHEAD}")]
-        interval_s = max(
-            self._flow.settings.emit_checkpoints_interval_seconds,
-            self._subject.settings.refresh_interval,
-        )
-        due_s = ALL_S + LATE * interval_s
+        refresh_s = self._subject.settings.refresh_interval
+        due_s = checkpoints_overdue_s(self._flow.settings, refresh_s)
         if not expected or age <= due_s * 1000:
             return age, []
         text = (
@@ -527,8 +524,8 @@ def _own(committed: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, 
     return {p: at for p, at in committed.items() if not is_reported(at.metadata)}
 
 
-def _age_ms(times_ms: Collection[int]) -> int | None:
-    """The age of the newest of these times; None if all are of the future.
+def age_ms(times_ms: Collection[int]) -> int | None:
+    """The age of the newest of these times (ms since 1970); None if all are of the future.
 
     What is dated ahead of this machine's clock is left out: for as long as it is ahead it would
     look recent, although its node may be dead.
