@@ -175,6 +175,8 @@ def test_the_result_serialises_itself() -> None:
         "direction": "to_target",
         "group": "g",
         "timestamp_ms": None,
+        "origin": "source",
+        "checkpoints": None,
         "all_known": False,
         "offsets": [
             {
@@ -183,6 +185,7 @@ def test_the_result_serialises_itself() -> None:
                 "answer": "RECORD",
                 "known": True,
                 "text": "",
+                "checkpoint": None,
             },
             {
                 "source": {"topic": "orders-2", "partition": 0, "offset": 1},
@@ -190,6 +193,7 @@ def test_the_result_serialises_itself() -> None:
                 "answer": "NOT_IN_FLOW",
                 "known": False,
                 "text": "the flow does not copy this partition",
+                "checkpoint": None,
             },
         ],
     }

@@ -52,6 +52,8 @@ class MapAnswer(Enum):
     """The topic was deleted or recreated on one side: its offsets are others now."""
     UNREADABLE = auto()
     """A cluster refuses to answer."""
+    UNPROVEN = auto()
+    """A group's checkpoint has it, and may be about other records than the map, or is given up."""
 
 
 class OffsetAnswer(NamedTuple):

@@ -163,6 +163,20 @@ class Direction(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointPlace:
+    """A group's checkpoint in a partition of the target (KIP-382)."""
+
+    source_offset: int
+    """What the group had committed on the source (*upstream*)."""
+    target_offset: int
+    """Where the flow had it then (*downstream*): clients of MirrorMaker 2 go on there."""
+    time_ms: int
+    """When it was written, in ms since 1970, by the clock of the node that wrote it."""
+    age_ms: int | None
+    """By this machine's clock; None: it is dated ahead of that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TranslatedOffset:
     """An offset of one side, and what is known of the other side."""
 
@@ -176,6 +190,8 @@ class TranslatedOffset:
     answer: MapAnswer
     text: str = ""
     """What has to be known about the answer, for people."""
+    checkpoint: CheckpointPlace | None = None
+    """The checkpoint that `source_offset` is from; None: it is from none."""
 
     @property
     def known(self) -> bool:
@@ -190,11 +206,36 @@ class TranslatedOffset:
             "answer": self.answer,
             "known": self.known,
             "text": self.text,
+            "checkpoint": self.checkpoint,
         }
 
 
 def _place(partition: TopicPartition | None, offset: int | None) -> Mapping[str, object] | None:
     return None if partition is None else {**partition._asdict(), "offset": offset}
+
+
+class Origin(Enum):
+    """Where the offsets of a group were read."""
+
+    SOURCE = "source"
+    TARGET = "target"
+    CHECKPOINTS = "checkpoints"
+    """On the target, where the flow has written what the group had committed on the source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCheckpoints:
+    """What is to be known of a group's checkpoints as a whole."""
+
+    topic: str
+    """Where they are on the target."""
+    source_error: str | None
+    """Why the source was not asked; None: as it was requested."""
+    without_checkpoint: tuple[TopicPartition, ...]
+    """Partitions of the same topics, as the source names them, in which the group has none: whether
+    it has committed an offset there is not known."""
+    unreadable: tuple[str, ...]
+    """Why checkpoints of this group, or of others, cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,11 +249,22 @@ class TranslatedOffsets:
     """The group that has committed them."""
     timestamp_ms: int | None = None
     """They are those of the first records with this timestamp or a later one."""
+    checkpoints: GroupCheckpoints | None = None
+    """About the checkpoints that they are from; None: they are from none."""
 
     @property
     def all_known(self) -> bool:
         """Whether each of them could be translated."""
         return all(offset.known for offset in self.offsets)
+
+    @property
+    def origin(self) -> Origin | None:
+        """Where the group's offsets were read; None: they are not those of a group."""
+        if self.group is None:
+            return None
+        if self.checkpoints is not None:
+            return Origin.CHECKPOINTS
+        return Origin.SOURCE if self.direction is Direction.TO_TARGET else Origin.TARGET
 
     def as_json(self) -> Mapping[str, object]:
         """As `translate --json` prints it."""
@@ -221,6 +273,8 @@ class TranslatedOffsets:
             "direction": self.direction.value,
             "group": self.group,
             "timestamp_ms": self.timestamp_ms,
+            "origin": None if self.origin is None else self.origin.value,
+            "checkpoints": self.checkpoints,
             "all_known": self.all_known,
             "offsets": self.offsets,
         }

@@ -13,7 +13,7 @@ from typing import Final
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.redaction import shown
-from twinlog.kafka.errors import UserError
+from twinlog.kafka.errors import Retriable, UserError
 from twinlog.kafka.groups.offsets import committed_offsets
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.changes import delete_mirror, pause_topics, remove_topics, resume_topics
@@ -36,6 +36,7 @@ from twinlog.mirror.flow_settings import MAP, SETTINGS
 from twinlog.mirror.mirror_maker_file import Flow
 from twinlog.mirror.mirror_names import flow_name
 from twinlog.mirror.settings import FLOW_KINDS, FLOW_PREFIX, split_settings
+from twinlog.operations.checkpoint_offsets import offsets_by_checkpoints
 from twinlog.operations.describe import MirrorDescription
 from twinlog.operations.flow_results import (
     CreateFlowResult,
@@ -300,32 +301,47 @@ class FlowAdmin:
         return await self._translated(snapshot.mirrors[flow], topics, questions, direction)
 
     async def translate_group(
-        self, flow: str, group: str, direction: Direction = Direction.TO_TARGET
+        self,
+        flow: str,
+        group: str,
+        direction: Direction = Direction.TO_TARGET,
+        *,
+        from_checkpoints: bool = False,
     ) -> TranslatedOffsets:
         """Translate all offsets that a consumer group has committed on the side of the question.
+
+        If the source does not answer, those of the flow's last checkpoints, which are on the
+        target; `TranslatedOffsets.origin` says which.
 
         Args:
             flow: its name.
             group: the group, on the source; on the target if the direction is TO_SOURCE.
             direction: of the translation.
+            from_checkpoints: do not ask the source; the direction has to be TO_TARGET.
 
         Raises:
-            UserError: the group has committed nothing; or the source is another cluster by now.
-            Retriable: a cluster is unreachable.
+            UserError: the group has committed nothing, or the source is another cluster by now. If
+                the source does not answer, or is not asked: the group has no checkpoint, or the
+                flow writes none.
+            Retriable: the target is unreachable.
         """
+        if from_checkpoints and direction is not Direction.TO_TARGET:
+            raise UserError("checkpoints have offsets of the source: expected direction TO_TARGET")
         snapshot = await self._mapped(flow)
-        topics = snapshot.topics_of(flow)
+        topics, mirror = snapshot.topics_of(flow), snapshot.mirrors[flow]
         questions: Mapping[TopicPartition, Question]
-        if direction is Direction.TO_TARGET:
-            mirror = snapshot.mirrors[flow]
-            async with connected_source(mirror, self._cluster.config.grants) as source:
-                questions = await _committed(source, group, "source")
-                questions = await of_copied_topics(source, topics, questions)
-        else:
+        if direction is Direction.TO_SOURCE:
             questions = await _committed(self._cluster, group, "target")
-        translated = await self._translated(
-            snapshot.mirrors[flow], topics, _each(questions), direction
-        )
+        elif from_checkpoints:
+            return await offsets_by_checkpoints(self._cluster, mirror, topics, group)
+        else:
+            try:
+                async with connected_source(mirror, self._cluster.config.grants) as source:
+                    questions = await _committed(source, group, "source")
+                    questions = await of_copied_topics(source, topics, questions)
+            except Retriable as error:
+                return await offsets_by_checkpoints(self._cluster, mirror, topics, group, error)
+        translated = await self._translated(mirror, topics, _each(questions), direction)
         return replace(translated, group=group)
 
     async def translate_timestamp(

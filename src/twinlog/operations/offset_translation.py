@@ -115,7 +115,7 @@ class FlowOffsets:
             return _translated(source, question, target, NoAnswer(found.answer, text))
         bounds = self.bounds[target]
         if isinstance(bounds, Refusal):
-            text = _joined(text, f"the target's log cannot be read: {bounds}")
+            text = joined(text, f"the target's log cannot be read: {bounds}")
         elif found.offset + (found.answer is not MapAnswer.END) > bounds.end:  # END has no record
             text = (
                 f"it was copied to {found.offset}, and the target's log ends at {bounds.end}: it "
@@ -123,7 +123,7 @@ class FlowOffsets:
             )
             return _translated(source, question, target, NoAnswer(MapAnswer.BEHIND_LOG, text))
         elif found.offset < bounds.start:
-            text = _joined(text, f"deleted on the target, whose log starts at {bounds.start}")
+            text = joined(text, f"deleted on the target, whose log starts at {bounds.start}")
         return _translated(source, question, target, found, text)
 
     def to_source(self, target: TopicPartition, question: Question) -> list[TranslatedOffset]:
@@ -174,7 +174,8 @@ def _text(direction: Direction, found: OffsetAnswer, offset_map: RecordedMap) ->
     return _TEXTS[direction, found.answer].format(limit=found.limit)
 
 
-def _joined(*texts: str) -> str:
+def joined(*texts: str) -> str:
+    """Texts about an answer as one; empty ones are left out."""
     return "; ".join(filter(None, texts))
 
 

@@ -151,6 +151,8 @@ def test_heartbeats_that_no_node_writes_are_noted(hasty: tuple[str, str], copied
         ((*TRANSLATE, "--topic", "t", "--offset", "1"), "--offset needs --topic and --partition"),
         ((*TRANSLATE, "--group", "g", "--topic", "t"), "without --topic and --partition"),
         ((*TRANSLATE, "--timestamp", "1", "--partition", "0"), "--partition needs --topic"),
+        ((*TRANSLATE, "--timestamp", "1", "--from-checkpoints"), "needs --group"),
+        ((*TRANSLATE, "--group", "g", "--from-checkpoints", "--to-source"), "needs --group"),
         ((*TRANSLATE, "--timestamp", "yesterday"), "expected milliseconds since 1970, or a time"),
         ((*TRANSLATE, "--timestamp", "2026-11-26T14:30:00"), "such as 2026-11-26T14:30:00Z"),
     ],

@@ -12,7 +12,7 @@ Each command is one call of `FlowAdmin`. The commands import what they need when
 """
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from twinlog.interfaces.cli.options import (
 )
 from twinlog.interfaces.cli.output import print_json, say
 from twinlog.interfaces.cli.tables import print_table
+from twinlog.interfaces.cli.translated_offsets import print_translated
 from twinlog.kafka.client.configuration import read_properties
 from twinlog.kafka.errors import UserError
 from twinlog.lifecycle.flow_positions import GroupSide, ImportedPosition
@@ -42,7 +43,6 @@ from twinlog.operations.flow_results import (
     Direction,
     FlowDescription,
     ListFlowsResult,
-    TranslatedOffsets,
 )
 from twinlog.operations.flows import DELETE_S
 from twinlog.operations.mirror_admin import MirrorAdmin
@@ -64,7 +64,6 @@ DESCRIBE_COLUMNS: Final = (
     "STATE",
 )
 POSITION_COLUMNS: Final = ("SOURCE", "BEGINS-AT", "TARGET", "FORMER", "DELETED-ON-SOURCE")
-OFFSET_COLUMNS: Final = ("SOURCE", "SOURCE-OFFSET", "TARGET", "TARGET-OFFSET", "ANSWER")
 _CREATED: Final = {
     Creation.CREATED: "Created flow {}",
     Creation.REPLACED: "Replaced the settings of flow {}",
@@ -414,6 +413,11 @@ def import_positions(
 )
 @click.option("--group", help="All offsets that this consumer group has committed.")
 @click.option(
+    "--from-checkpoints",
+    is_flag=True,
+    help="With --group: do not ask the source, but the flow's checkpoints on the target.",
+)
+@click.option(
     "--timestamp",
     type=Timestamp(),
     help="The first record with this timestamp or a later one: milliseconds since 1970, or "
@@ -434,6 +438,7 @@ def translate(
     partition: int | None,
     offsets: tuple[int, ...],
     group: str | None,
+    from_checkpoints: bool,
     timestamp: int | None,
     to_source: bool,
     as_json: bool,
@@ -443,13 +448,23 @@ def translate(
     By --topic, --partition and --offset; or by --group; or by --timestamp, of all partitions of the
     flow or of those of --topic and --partition.
 
+    If the source does not answer, the offsets of a group are those of its checkpoints on the
+    target. Standard error reports it.
+
     Exit status 3: one of the offsets is unknown; its line says why.
     """
     _check_question(topic, partition, offsets, group, timestamp)
+    if from_checkpoints and (group is None or to_source):
+        raise click.UsageError("--from-checkpoints needs --group, without --to-source")
     direction = Direction.TO_SOURCE if to_source else Direction.TO_TARGET
     properties = destination_properties(bootstrap_server, command_config)
     if group is not None:
-        found = call(properties, lambda a: a.flows.translate_group(flow, group, direction))
+        found = call(
+            properties,
+            lambda a: a.flows.translate_group(
+                flow, group, direction, from_checkpoints=from_checkpoints
+            ),
+        )
     elif timestamp is not None:
         found = call(
             properties,
@@ -462,10 +477,7 @@ def translate(
             properties,
             lambda a: a.flows.translate_offsets(flow, topic, partition, offsets, direction),
         )
-    if as_json:
-        print_json(found, indent=1)
-    else:
-        print_table(OFFSET_COLUMNS, _offset_rows(found))
+    print_translated(found, as_json=as_json)
     if not found.all_known:
         sys.exit(NOT_ALL_KNOWN)
 
@@ -538,18 +550,6 @@ def _print_topics(result: ChangedTopics, done: str, as_json: bool) -> None:
         return
     names = printable(", ".join(result))
     click.echo(f"{done} {len(result)} topic(s) of flow {result.mirror}: [{names}]")
-
-
-def _offset_rows(found: TranslatedOffsets) -> Iterable[tuple[object, ...]]:
-    for one in found.offsets:
-        answer = one.answer.name.replace("_", " ").lower()
-        yield (
-            "-" if one.source is None else one.source,
-            "-" if one.source_offset is None else one.source_offset,
-            "-" if one.target is None else one.target,
-            "-" if one.target_offset is None else one.target_offset,
-            f"{answer}: {one.text}" if one.text else answer,
-        )
 
 
 def _imported(one: ImportedPosition) -> tuple[object, ...]:
