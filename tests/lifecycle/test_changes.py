@@ -135,6 +135,20 @@ def test_a_flow_that_gets_other_settings_keeps_its_throttle() -> None:
     assert altered(stored, "a-to-b", given, replaces=True).source == given
 
 
+def test_where_a_flow_s_positions_are_is_not_altered() -> None:
+    """Goal: only a start, which compares the names of topics, changes what follows from both."""
+    name = "mirror.flow.twinlog.routed.topics"
+    source = {"mirror.kind": "transactional", name: "true"}
+    flow = Mirror(name="a-to-b", source=source, source_cluster_id="c")
+    stored = Snapshot(MappingProxyType({key_of(flow): flow}))
+    for value in ("false", ""):
+        with pytest.raises(UserError, match=rf"{name} of flow a-to-b cannot be altered"):
+            altered(stored, "a-to-b", {name: value}, replaces=False)
+    assert altered(stored, "a-to-b", {name: "true"}, replaces=False) == flow
+    kept = altered(stored, "a-to-b", {"mirror.flow.topics": "x"}, replaces=False)
+    assert kept.source[name] == "true"
+
+
 def test_an_operator_removes_for_good_what_a_flow_s_settings_have_removed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -16,7 +16,7 @@ import pytest
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import UserError
 from twinlog.lifecycle import changes, flow_creation, flow_selection
-from twinlog.lifecycle.flow_creation import create_flow
+from twinlog.lifecycle.flow_creation import create_flow, stored_properties
 from twinlog.lifecycle.flow_selection import (
     follow_selection,
     other_flows,
@@ -175,6 +175,52 @@ def test_other_remote_names_are_refused(values: dict[str, str], state: dict[str,
     gone = topic("t", wanted=Wanted.STOPPED)
     snapshot = Snapshot({key_of(one): one for one in (flow(), gone)})
     require_same_names(snapshot, "a-to-b", flow(values=values).source)
+
+
+ROUTED = {
+    **ON,
+    "transforms": "route",
+    "transforms.route.type": "RegexRouter",
+    "transforms.route.regex": "a[.](.*)",
+    "transforms.route.replacement": "eu.$1",
+}
+MAPPED = {**ROUTED, "twinlog.offset.map": "true"}
+
+
+def routed_flow(values: Mapping[str, str]) -> Mirror:
+    properties = stored_properties({"bootstrap.servers": "a:1"}, values, "a", "b")
+    return Mirror(name="a-to-b", source=properties, source_cluster_id="source")
+
+
+@pytest.mark.parametrize(
+    "state", [{}, {"wanted": Wanted.PAUSED}, {"wanted": Wanted.STOPPED}, {"topics": "none"}]
+)
+def test_a_map_of_routed_records_is_not_switched_for_topics_that_a_flow_has(
+    state: dict[str, Any],
+) -> None:
+    """Goal: no position is left behind at another topic, and nothing is copied twice to one."""
+    more = {"topics": state.pop("topics")} if "topics" in state else {}
+    for before, after, remote, way in (
+        (ROUTED, MAPPED, "a.t", "on"),
+        (MAPPED, ROUTED, "eu.t", "off"),
+    ):
+        stored = routed_flow(before)
+        snapshot = Snapshot(
+            {key_of(one): one for one in (stored, topic("t", remote=remote, **state))}
+        )
+        with pytest.raises(UserError, match=f"can be switched {way} only before") as error:
+            require_same_names(snapshot, "a-to-b", routed_flow({**after, **more}).source)
+        assert "twinlog.offset.map and transforms as before" in error.value.hint
+        require_same_names(snapshot, "a-to-b", routed_flow({**before, **more}).source)
+        require_same_names(Snapshot({key_of(stored): stored}), "a-to-b", routed_flow(after).source)
+
+
+def test_a_map_of_records_that_no_name_routes_is_switched_as_in_any_flow() -> None:
+    """Goal: no refusal where all topics keep their names."""
+    elsewhere = {"transforms.route.regex": "c[.](.*)"}
+    stored = routed_flow({**ROUTED, **elsewhere})
+    snapshot = Snapshot({key_of(one): one for one in (stored, topic("t"))})
+    require_same_names(snapshot, "a-to-b", routed_flow({**MAPPED, **elsewhere}).source)
 
 
 def test_a_flow_that_is_disabled_is_switched_off_once(stored: Store) -> None:

@@ -318,6 +318,41 @@ def test_a_flow_that_would_copy_a_topic_again_is_not_created(clusters: Store) ->
     assert clusters.version == 0
 
 
+@pytest.mark.usefixtures("clusters")
+@pytest.mark.parametrize("is_mapped", [True, False])
+def test_a_flow_with_a_map_does_not_begin_with_topics_that_are_routed_to_one(
+    monkeypatch: pytest.MonkeyPatch, *, is_mapped: bool
+) -> None:
+    """Goal: the start says so, and not only a node's log; without a map they are merged."""
+    values = {
+        "enabled": "true",
+        "topics": ".*",
+        "transforms": "all",
+        "transforms.all.type": "RegexRouter",
+        "transforms.all.regex": ".*",
+        "transforms.all.replacement": "all",
+        "twinlog.offset.map": str(is_mapped).lower(),
+    }
+    properties = stored_properties({"bootstrap.servers": "a:1"}, values, "d", "b")
+    created: list[str] = []
+
+    async def create(_: object, name: str, *__: object, **___: object) -> None:
+        created.append(name)
+
+    async def check(*_: object) -> None: ...
+
+    monkeypatch.setattr(flow_creation, "create_mirror", create)
+    monkeypatch.setattr(FlowTakeover, "check", check)
+    if is_mapped:
+        with pytest.raises(UserError, match="t and u would both be copied to all") as refused:
+            asyncio.run(create_flow(CLUSTER, "d", "b", properties))
+        assert "twinlog.offset.map" in refused.value.hint
+        assert created == []
+    else:
+        asyncio.run(create_flow(CLUSTER, "d", "b", properties))
+        assert created == ["d-to-b"]
+
+
 @pytest.mark.parametrize("same", [True, False])
 def test_a_start_refuses_what_two_flows_have(clusters: Store, same: bool) -> None:
     """Goal: also with the same settings, as an earlier version has added the topic to both."""

@@ -28,6 +28,7 @@ from twinlog.mirror.flow_settings import DEFAULT_POLICY, IDENTITY_POLICY, SETTIN
 from twinlog.mirror.mirror_maker_file import Flow, parse_mirror_maker_file
 from twinlog.mirror.mirror_maker_report import flow_row
 from twinlog.mirror.replication_policy import ReplicationPolicy
+from twinlog.mirror.routed_names import ROUTED_TOPICS
 from twinlog.mirror.settings import PARTITIONS, RATE, REPLICAS, kind_of, parse_settings
 from twinlog.mirror.settings import SETTINGS as MIRROR_SETTINGS
 from twinlog.mirror.transform_chain import TransformChain
@@ -100,7 +101,23 @@ IN_TRANSACTIONS = {"transaction.producer": "true"}
 GROUPS, MAP = "sync.group.offsets.enabled", "twinlog.offset.map"
 
 
-@pytest.mark.parametrize("transforms", [TIMED, ROUTED, QUERY])
+ROUTED_BY_NAME = {
+    **ROUTED,
+    "transforms.r.predicate": "named",
+    "predicates": "named",
+    "predicates.named.type": "TopicNameMatches",
+    "predicates.named.pattern": "a[.].*",
+}
+ROUTED_BY_HEADER = {
+    **ROUTED_BY_NAME,
+    "predicates.named.type": "HasHeaderKey",
+    "predicates.named.name": "h",
+}
+del ROUTED_BY_HEADER["predicates.named.pattern"]
+TIMED_AND_ROUTED = {**TIMED, **ROUTED, "transforms": "r, route"}
+
+
+@pytest.mark.parametrize("transforms", [TIMED, ROUTED_BY_HEADER, TIMED_AND_ROUTED, QUERY])
 @pytest.mark.parametrize("name", [GROUPS, MAP])
 def test_what_cannot_be_translated_is_refused(transforms: dict[str, str], name: str) -> None:
     """Goal: nobody relies on a map that is not recorded."""
@@ -121,7 +138,9 @@ def test_what_cannot_be_translated_is_refused(transforms: dict[str, str], name: 
         ({**MASKED, GROUPS: "true"}, True),
         ({**MASKED, GROUPS: "true", "emit.checkpoints.enabled": "false"}, True),
         ({**TIMED, "enabled": "false", MAP: "true"}, False),
-        ({**ROUTED, "enabled": "false", MAP: "true"}, False),
+        (ROUTED, False),
+        ({**ROUTED, MAP: "true"}, True),
+        ({**ROUTED_BY_NAME, GROUPS: "true"}, True),
         ({**QUERY, "enabled": "false", GROUPS: "true"}, False),
     ],
 )
@@ -133,6 +152,32 @@ def test_in_transactions_a_map_is_recorded_on_request(
         {"bootstrap.servers": "a:9092"}, {"enabled": "true", **settings}, "a", "b"
     )
     assert records_map(properties) == recorded
+
+
+@pytest.mark.parametrize(
+    ("settings", "remote"),
+    [
+        (ROUTED, "a.orders"),
+        ({**ROUTED, MAP: "true"}, "x"),
+        ({**ROUTED_BY_NAME, GROUPS: "true"}, "x"),
+        ({**MASKED, MAP: "true"}, "a.orders"),
+    ],
+)
+def test_with_a_map_the_remote_topic_is_where_records_are_routed_to(
+    settings: dict[str, str], remote: str
+) -> None:
+    """Goal: groups and checkpoints name the topic that has the records; other flows stay."""
+    connection = {"bootstrap.servers": "a:9092"}
+    properties = stored_properties(connection, {"enabled": "true", **settings}, "a", "b")
+    assert flow_of(properties).policy.format_remote_topic("a", "orders") == remote
+    assert (f"mirror.flow.{ROUTED_TOPICS}" in properties) == (remote == "x")
+
+
+def test_an_earlier_version_s_setting_makes_no_map() -> None:
+    """Goal: where positions are at another topic than the records, none is believed to be a map."""
+    properties = flow_properties({"enabled": "true", **ROUTED, MAP: "true"}, "a", "b")
+    assert not records_map(properties)
+    assert flow_of(properties).policy.format_remote_topic("a", "orders") == "a.orders"
 
 
 def test_transforms_of_a_file_are_stored() -> None:

@@ -50,6 +50,15 @@ def test_flows_that_form_no_circle(flows: str, text: str) -> None:
     assert circle(flows, text) is None
 
 
+STRIPPED = """
+{0}.transforms = r
+{0}.transforms.r.type = RegexRouter
+{0}.transforms.r.regex = [AB][.](.*)
+{0}.transforms.r.replacement = $1
+{0}.twinlog.offset.map = true
+"""
+
+
 @pytest.mark.parametrize(
     ("flows", "text", "expected"),
     [
@@ -76,6 +85,11 @@ def test_flows_that_form_no_circle(flows: str, text: str) -> None:
             "A->B B->A",
             "source.cluster.alias = X\n",
             Circle(("A->B", "B->A"), "A", ("orders", "X.orders", "X.X.orders")),
+        ),
+        (
+            "A->B B->A",
+            "".join(map(STRIPPED.format, ("A->B", "B->A"))),
+            Circle(("A->B", "B->A"), "A", ("orders", "orders", "orders")),
         ),
         (
             "A->B B->C C->A",

@@ -45,6 +45,14 @@ def test_flows_are_rows() -> None:
     assert back.group_offsets_seconds is None
 
 
+ROUTER = """
+A->B.transforms = r
+A->B.transforms.r.type = RegexRouter
+A->B.transforms.r.regex = .*
+A->B.transforms.r.replacement = eu-$0
+"""
+
+
 @pytest.mark.parametrize(
     ("properties", "name"),
     [
@@ -56,6 +64,8 @@ def test_flows_are_rows() -> None:
         ("replication.policy.class = LegacyReplicationPolicy", "orders"),
         (f"replication.policy.class = {PACKAGE}LegacyReplicationPolicy", "orders"),
         ("replication.policy.class = x.Mine", None),
+        (ROUTER, "A.orders"),
+        (f"{ROUTER}A->B.twinlog.offset.map = true", "eu-A.orders"),
     ],
 )
 def test_the_example_of_a_remote_name(properties: str, name: str | None) -> None:

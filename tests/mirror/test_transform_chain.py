@@ -11,6 +11,7 @@ from twinlog.mirror.transform_chain import (
     has_transforms,
     is_transform_property,
     parse_transforms,
+    routes_by_name,
     wrong_transforms,
 )
 
@@ -46,6 +47,69 @@ def test_transforms_are_applied_in_their_order() -> None:
     assert parse_transforms(values).apply(RECORD, "A.t", 2) == Transformed(
         "masked.t", 2, 1000, b"k", b'{"card":"","a":1,"topic":"masked.t"}', (("h", b"1"),)
     )
+
+
+ROUTE = {
+    "transforms": "mask, old, drop, route",
+    "transforms.mask.type": f"{PACKAGE}MaskField$Value",
+    "transforms.mask.fields": "card",
+    "transforms.old.type": "RegexRouter",
+    "transforms.old.regex": "A[.](.*)",
+    "transforms.old.replacement": "$1",
+    "transforms.drop.type": "Filter",
+    "transforms.drop.predicate": "unwanted",
+    "transforms.route.type": "RegexRouter",
+    "transforms.route.regex": ".*",
+    "transforms.route.replacement": "eu-$0",
+    "transforms.route.predicate": "kept",
+    "transforms.route.negate": "true",
+    "predicates": "unwanted, kept",
+    "predicates.unwanted.type": "TopicNameMatches",
+    "predicates.unwanted.pattern": "unwanted",
+    "predicates.kept.type": f"{PACKAGE}predicates.TopicNameMatches",
+    "predicates.kept.pattern": "kept",
+    **JSON,
+}
+"""Routes by names alone, and changes values."""
+
+
+@pytest.mark.parametrize(
+    ("remote", "routed"),
+    [("A.t", "eu-t"), ("B.t", "eu-B.t"), ("A.kept", "kept"), ("A.unwanted", "A.unwanted")],
+)
+def test_where_names_route_all_records_go_to_one_topic(remote: str, routed: str) -> None:
+    """Goal: the topic that is known in advance is the one that records are written to."""
+    chain = parse_transforms(ROUTE)
+    assert routes_by_name(ROUTE)
+    assert chain.routed_topic(remote) == routed
+    written = chain.apply(RECORD, remote, 2)
+    assert (written.topic if written else remote) == routed
+    assert TransformChain().routed_topic(remote) == remote
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"predicates.kept.type": "HasHeaderKey"},
+        {"transforms.old.type": f"{PACKAGE}TimestampRouter"},
+        {"transforms.route.predicate": "unknown"},
+    ],
+)
+def test_what_routes_by_more_than_names(change: dict[str, str]) -> None:
+    assert not routes_by_name({**ROUTE, **change})
+
+
+def test_other_transforms_may_read_records() -> None:
+    assert routes_by_name(MASK)
+    assert routes_by_name({**ROUTE, "predicates.unwanted.type": "RecordIsTombstone"})
+
+
+def test_a_topic_that_none_may_be_routed_to_keeps_its_name() -> None:
+    """Goal: its partition fails with the reason that `apply` gives; no such topic is created."""
+    chain = parse_transforms({**ROUTE, "transforms.route.replacement": "__$0"})
+    assert chain.routed_topic("A.t") == "A.t"
+    with pytest.raises(TransformError, match="__t, an internal topic"):
+        chain.apply(RECORD, "A.t", 2)
 
 
 @pytest.mark.parametrize(("negate", "dropped"), [("false", True), ("true", False)])

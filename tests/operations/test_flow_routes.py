@@ -1,6 +1,7 @@
 """`flow_routes`: where the records of flows may go, and whose records a topic may hold."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from uuid import UUID
 
 from twinlog.lifecycle.flow_creation import stored_properties
@@ -53,6 +54,16 @@ def test_transforms_route_all_topics_but_heartbeats() -> None:
     assert (transforms.topic, transforms.values) == ("a.t", MERGED), "no other setting"
     beats = routes["heartbeats"]
     assert (beats.targets, beats.transforms) == (frozenset({"a.heartbeats"}), None)
+
+
+def test_with_a_map_transforms_see_another_name_than_that_of_the_remote_topic() -> None:
+    """Goal: what is verified is what the flow does: no record is routed twice."""
+    values = {**MERGED, "transforms.all.replacement": "eu-$0", "twinlog.offset.map": "true"}
+    stored = replace(topic("f", "t"), destination_topic="eu-a.t")
+    route = flow_routes(flow("f", values), [stored])["t"]
+    assert route.targets == {"eu-a.t"}
+    assert route.transforms is not None
+    assert route.transforms.topic == "a.t"
 
 
 def test_a_query_may_send_records_anywhere() -> None:

@@ -35,7 +35,8 @@ from twinlog.lifecycle.creation import compiled, connected_source
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.flow import lasting_settings
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.settings import FLOW_KINDS, GROUPS, KIND, check_settings
+from twinlog.mirror.routed_names import ROUTED_TOPICS
+from twinlog.mirror.settings import FLOW_KINDS, FLOW_PREFIX, GROUPS, KIND, check_settings
 from twinlog.mirror.states import State
 from twinlog.store.config_records import ConfigChange, MadeFor, Mirror, MirrorTopic, Wanted
 from twinlog.store.control_topics import States
@@ -169,6 +170,13 @@ def altered(
         raise UserError(
             f"{KIND} of mirror {name} is {mirror.kind} and cannot be altered",
             hint="create another mirror",
+        )
+    routed = f"{FLOW_PREFIX}{ROUTED_TOPICS}"
+    if not replaces and mirror.source.get(routed) != changed.source.get(routed):
+        raise UserError(
+            f"{routed} of flow {name} cannot be altered",
+            hint="start twinlog mirror-maker with a changed file: it follows from the transforms "
+            "and the map of offsets",
         )
     if mirror.kind in FLOW_KINDS and properties.get(GROUPS, "").strip():
         raise UserError(

@@ -40,6 +40,7 @@ from twinlog.mirror.flow import (
     may_route,
     positions_interval_s,
     reports_positions,
+    routed_topics,
     transforms_of,
     unsupported_offset_reset,
 )
@@ -49,6 +50,7 @@ from twinlog.mirror.mirror_names import flow_name
 from twinlog.mirror.replication_policy import has_properties_of_its_own
 from twinlog.mirror.settings import (
     FLOW_KINDS,
+    FLOW_PREFIX,
     GROUPS,
     KIND,
     MAX_REFRESH_MS,
@@ -68,6 +70,7 @@ from twinlog.store.offset_log import create_offsets_topic
 from twinlog.store.partition_counts import known_partition_count
 from twinlog.store.recorded_maps import read_ends
 from twinlog.store.shared_remotes import (
+    check_positions,
     other_copies,
     require_sole_active_copy,
     require_sole_copy,
@@ -128,6 +131,8 @@ def stored_properties(
     transforms_of(properties)
     for name in impossible_maps(values, settings):
         raise UserError(f"{name} of {source}->{target} is true: {NO_MAP}")
+    routed = routed_topics(values, settings)
+    properties |= {f"{FLOW_PREFIX}{name}": text for name, text in routed.items()}
     if expectation := unsupported_offset_reset(settings):
         raise UserError(
             f"consumer.auto.offset.reset of {source}->{target} is "
@@ -191,7 +196,8 @@ async def create_flow(
         UserError: a setting is wrong, a cluster refuses the client, or the name belongs to a mirror
             of another kind; MirrorMaker 2 has copied a topic, and `twinlog.takeover` is `refuse`,
             or it is running; topics of the flow would have other remote names than before, or
-            another flow copies them to the same topics.
+            another flow copies them to the same topics; two topics of a new flow in transactions
+            would have one remote topic.
         Retriable: a cluster is unreachable.
     """
     name = flow_name(source, target)
@@ -247,6 +253,7 @@ async def _check_new(
     async with connected(config, "source") as source:
         topics = (await source.refresh(None)).topics
         names = copied_topics(topics, *flow)
+        check_positions(properties[KIND], (), names)
         new = Mirror(name=name, source=dict(properties), source_cluster_id=source.cluster_id)
         ids = {name: topics[name].topic_id for name in names}
         require_sole_copy(snapshot, new, names, ids)

@@ -28,7 +28,8 @@ from typing import Final
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.copied_topics import copied_topics
-from twinlog.mirror.flow import FlowRules, flow_of
+from twinlog.mirror.flow import FlowRules, flow_of, settings_texts
+from twinlog.mirror.routed_names import has_routed_topics
 from twinlog.mirror.setting_values import parse_flag
 from twinlog.mirror.settings import FLOW_KINDS, FLOW_PREFIX
 from twinlog.store.config_records import ConfigChange, Mirror, MirrorTopic, Wanted
@@ -52,6 +53,7 @@ def require_same_names(snapshot: Snapshot, name: str, properties: Mapping[str, s
     Raises:
         UserError: a topic that it goes on with would have another remote name.
     """
+    _require_same_routes(snapshot, name, properties)
     topics = [
         topic
         for topic in snapshot.topics_of(name)
@@ -68,6 +70,32 @@ def require_same_names(snapshot: Snapshot, name: str, properties: Mapping[str, s
                 f"topic from the flow: kafka-mirrors --remove --mirror {name} --topic "
                 f"'{re.escape(topic.topic)}'; or, to copy all topics from their beginning to the "
                 f"new names, delete the flow first: twinlog flows delete --flow {name}",
+            )
+
+
+def _require_same_routes(snapshot: Snapshot, name: str, properties: Mapping[str, str]) -> None:
+    """Check that a flow does not begin, or end, to have remote topics that records are routed to.
+
+    Its records are there in any case, and its positions at other topics. So a removed topic counts
+    as well: if it was added again, it would be copied twice to the same topic.
+
+    Raises:
+        UserError: one of its topics would have another remote name.
+    """
+    stored = snapshot.mirrors[name].source
+    before, after = (has_routed_topics(settings_texts(one)) for one in (stored, properties))
+    if before == after:
+        return
+    settings, policy = flow_of(properties)
+    for topic in snapshot.topics_of(name):
+        wanted = policy.format_remote_topic(settings.source_cluster_alias, topic.topic)
+        if wanted != topic.destination_name:
+            raise UserError(
+                f"flow {name} would keep its position of {topic.topic} at {wanted}, and keeps it "
+                f"at {topic.destination_name}: where RegexRouter routes records, a map of offsets "
+                f"can be switched {'on' if after else 'off'} only before the flow has topics",
+                hint="set sync.group.offsets.enabled, twinlog.offset.map and transforms as before; "
+                "or take the steps of docs/operations/kip-656.md (Offsets of groups)",
             )
 
 

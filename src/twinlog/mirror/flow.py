@@ -41,6 +41,7 @@ from twinlog.mirror.replication_policy import (
     has_properties_of_its_own,
     policy_of,
 )
+from twinlog.mirror.routed_names import ROUTED_TOPICS, has_routed_topics, routed_policy
 from twinlog.mirror.setting_values import parse_flag
 from twinlog.mirror.settings import (
     FLOW_PREFIX,
@@ -60,14 +61,15 @@ from twinlog.mirror.transform_chain import (
     has_transforms,
     is_transform_property,
     parse_transforms,
+    routes_by_name,
     wrong_transforms,
 )
 from twinlog.mirror.transform_options import WrongProperty
 
 _GROUPS: Final = "sync.group.offsets.enabled"
 NO_MAP: Final = (
-    "expected false, since offsets are not translated for a query, a function, or transforms that "
-    "route records (RegexRouter, TimestampRouter)"
+    "expected false, since offsets are not translated for a query, a function, TimestampRouter, or "
+    "a RegexRouter with a predicate other than TopicNameMatches"
 )
 _POSITIONS: Final = "emit.checkpoints.interval.seconds"
 _ALIASES: Final = ("source.cluster.alias", "target.cluster.alias")
@@ -180,9 +182,11 @@ def flow_of(properties: Mapping[str, str]) -> FlowRules:
     """The flow of a mirror with these properties.
 
     Raises:
-        UserError: they are not those of a flow, a value is malformed, or there is no such policy.
+        UserError: they are not those of a flow, a value is malformed, there is no such policy, or
+            the transforms that name topics are wrong.
     """
-    return FlowRules(flow_settings_of(properties), policy_of(settings_texts(properties)))
+    values = settings_texts(properties)
+    return FlowRules(flow_settings_of(properties), routed_policy(policy_of(values), values))
 
 
 def flow_settings_of(properties: Mapping[str, str]) -> FlowSettings:
@@ -201,6 +205,7 @@ def flow_settings_of(properties: Mapping[str, str]) -> FlowSettings:
         for name in values.keys() - SETTINGS.keys()
         if not belongs_to_transforms(name)
         and name not in STORED_NAMES
+        and name != ROUTED_TOPICS
         and not (own_policy and name.startswith(f"{POLICY_PREFIX}."))
     )
     if unknown:
@@ -259,7 +264,10 @@ def records_map(properties: Mapping[str, str]) -> bool:
     """
     if properties[KIND] != TRANSACTIONAL:
         return True
-    return records_map_of(settings_texts(properties), flow_settings_of(properties))
+    values = settings_texts(properties)
+    if has_router(values) and not has_routed_topics(values):
+        return False  # an earlier version has stored a setting that it did not follow
+    return records_map_of(values, flow_settings_of(properties))
 
 
 def records_map_of(values: Mapping[str, str], settings: FlowSettings) -> bool:
@@ -296,10 +304,22 @@ def may_record_map(values: Mapping[str, str]) -> bool:
     """Whether a flow with transforms of these properties, by MirrorMaker 2's names, can do so.
 
     What a query or function makes of a record may depend on others, and be anywhere. Records that
-    are routed may go to the remote topic of another one, and a group that goes on there between two
-    of its own records has not read them.
+    are routed by what is in them may go to the remote topic of another one, and a group that goes
+    on there between two of its own records has not read them. Where only the name of their topic
+    decides, they have a remote topic of their own (routed_names.py).
     """
-    return not has_dataframe_transform(values) and not has_router(values)
+    return not has_dataframe_transform(values) and routes_by_name(values)
+
+
+def routed_topics(values: Mapping[str, str], settings: FlowSettings) -> dict[str, str]:
+    """What is stored with a flow whose remote topics are those that records are routed to.
+
+    Args:
+        values: the properties of its transforms, by MirrorMaker 2's names.
+        settings: the flow's.
+    """
+    is_routed = has_router(values) and records_map_of(values, settings)
+    return {ROUTED_TOPICS: "true"} if is_routed else {}
 
 
 def impossible_maps(values: Mapping[str, str], settings: FlowSettings) -> Sequence[str]:

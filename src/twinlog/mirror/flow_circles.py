@@ -18,9 +18,10 @@ from typing import Final, NamedTuple
 
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.copied_topics import copied_topics
-from twinlog.mirror.flow import FlowRules
+from twinlog.mirror.flow import FlowRules, routed_topics
 from twinlog.mirror.mirror_maker_file import Flow
 from twinlog.mirror.replication_policy import SOURCE_ALIAS, has_properties_of_its_own, policy_of
+from twinlog.mirror.routed_names import routed_policy
 
 EXAMPLE_TOPIC: Final = "orders"
 
@@ -90,7 +91,8 @@ def _rules(flow: Flow) -> FlowRules | None:
     if has_properties_of_its_own(properties):
         return None
     try:
-        return FlowRules(flow.settings, policy_of(properties))
+        routed = {**flow.transforms, **routed_topics(flow.transforms, flow.settings)}
+        return FlowRules(flow.settings, routed_policy(policy_of(properties), routed))
     except UserError:
         return None
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 
 from twinlog.kafka.errors import UserError
-from twinlog.mirror.flow import records_map_of
+from twinlog.mirror.flow import records_map_of, routed_topics
 from twinlog.mirror.flow_circles import EXAMPLE_TOPIC, find_circle
 from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.mirror_maker_file import (
@@ -32,6 +32,7 @@ from twinlog.mirror.replication_policy import (
     refused_policy,
 )
 from twinlog.mirror.setting_values import Names
+from twinlog.mirror.transform_chain import parse_transforms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,11 +139,18 @@ def flow_row(flow: Flow) -> FlowRow:
         topics_exclude=_pattern(settings.topics_exclude),
         groups=_pattern(settings.groups),
         groups_exclude=_pattern(settings.groups_exclude),
-        remote_topic=remote_topic(settings, EXAMPLE_TOPIC),
+        remote_topic=_routed_topic(flow, remote_topic(settings, EXAMPLE_TOPIC)),
         heartbeats_seconds=settings.emit_heartbeats_interval_seconds if beats else None,
         checkpoints_seconds=settings.emit_checkpoints_interval_seconds if checks else None,
         group_offsets_seconds=settings.sync_group_offsets_interval_seconds if syncs else None,
     )
+
+
+def _routed_topic(flow: Flow, remote: str | None) -> str | None:
+    """A remote topic, or the one in its place that records are routed to (routed_names.py)."""
+    if remote is None or not routed_topics(flow.transforms, flow.settings):
+        return remote
+    return parse_transforms(flow.transforms).routed_topic(remote)
 
 
 def _pattern(names: Names) -> str:

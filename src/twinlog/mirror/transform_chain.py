@@ -132,6 +132,29 @@ class TransformChain:
             current.headers,
         )
 
+    def routed_topic(self, topic: str) -> str:
+        """The topic that records of a remote topic go to, where only its name decides.
+
+        Args:
+            topic: the remote topic.
+
+        Returns:
+            The topic itself if all of its records are dropped, or if none may be routed to where
+            they would go: then `apply` refuses each of them.
+        """
+        nothing = Part(None, BYTES)
+        record: FlowRecord | None = FlowRecord(topic, 0, 0, nothing, nothing)
+        for step in self.steps:
+            if record is not None and step.is_uniform:
+                record = step.transform(record)
+        if record is None or record.topic == topic:
+            return topic
+        try:
+            check_routed_topic(record.topic)
+        except TransformError:
+            return topic
+        return record.topic
+
 
 def check_routed_topic(topic: str) -> None:
     """Refuse a name of a topic that no record may be routed to.
@@ -158,8 +181,21 @@ def has_transforms(values: Mapping[str, str]) -> bool:
 
 def has_router(values: Mapping[str, str]) -> bool:
     """Whether a transform of a flow with these properties routes records."""
-    names = _list(values, TRANSFORMS) if has_transforms(values) else []
-    return any(is_router(values.get(f"{TRANSFORMS}.{name}.type", "")) for name in names)
+    return bool(_routers(values))
+
+
+def routes_by_name(values: Mapping[str, str]) -> bool:
+    """Whether only a topic's name decides where transforms of these properties send its records.
+
+    Without a router it does. What is wrong with the properties is not noticed.
+    """
+    return all(_is_uniform(values, name) for name in _routers(values))
+
+
+def _routers(values: Mapping[str, str]) -> Sequence[str]:
+    """The transforms that may route records."""
+    names = _list(values, TRANSFORMS) if has_transforms(values) else ()
+    return [name for name in names if is_router(values.get(f"{TRANSFORMS}.{name}.type", ""))]
 
 
 def parse_transforms(values: Mapping[str, str]) -> TransformChain:
@@ -319,9 +355,10 @@ def _list(values: Mapping[str, str], name: str) -> tuple[str, ...]:
 
 
 def _is_uniform(values: Mapping[str, str], name: str) -> bool:
-    """Whether a transform and its predicate, which can be read, are uniform."""
+    """Whether a transform and its predicate are uniform; not if a class is missing."""
     prefix = f"{TRANSFORMS}.{name}."
     predicate = values.get(f"{prefix}predicate")
-    return is_uniform_transform(values[f"{prefix}type"]) and (
-        predicate is None or is_uniform_predicate(values[f"{PREDICATES}.{predicate.strip()}.type"])
+    return is_uniform_transform(values.get(f"{prefix}type", "")) and (
+        predicate is None
+        or is_uniform_predicate(values.get(f"{PREDICATES}.{predicate.strip()}.type", ""))
     )

@@ -73,5 +73,5 @@ def _without_source(
         pair=like.pair._replace(source=source, remote=remote),
         bounds=Sides(EMPTY, EMPTY),
         has_source=False,
-        neighbours=neighbours_at(plan.neighbours[source.topic], source.partition),
+        neighbours=neighbours_at(plan.routes, plan.neighbours[source.topic], source.partition),
     )

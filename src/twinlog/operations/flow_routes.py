@@ -17,6 +17,7 @@ from typing import NamedTuple
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.dataframe_transform import DataFrameTransform
 from twinlog.mirror.flow import flow_of, settings_texts, transforms_of
+from twinlog.mirror.routed_names import name_for_transforms
 from twinlog.mirror.settings import FLOW_KINDS
 from twinlog.mirror.transform_chain import is_transform_property
 from twinlog.store.config_records import Mirror, MirrorTopic
@@ -58,7 +59,7 @@ def flow_routes(mirror: Mirror, topics: Iterable[MirrorTopic]) -> Mapping[str, T
     Raises:
         UserError: `verify` cannot apply the flow's transforms, or a setting is malformed.
     """
-    parsed, policy = transforms_of(mirror.source), flow_of(mirror.source).policy
+    parsed, (settings, policy) = transforms_of(mirror.source), flow_of(mirror.source)
     if isinstance(parsed, DataFrameTransform):
         return {
             topic.topic: _plain(topic)
@@ -74,16 +75,19 @@ def flow_routes(mirror: Mirror, topics: Iterable[MirrorTopic]) -> Mapping[str, T
         transforms = ConnectTransforms(values)
     except UserError as error:
         raise UserError(f"flow {mirror.name}: {error.message}", hint=error.hint) from error
-    return {
-        topic.topic: _plain(topic)
-        if policy.is_heartbeats_topic(topic.topic)  # they are never transformed
-        else TopicRoute(
-            targets=transforms.topics_of(topic.destination_name),
+    routes: dict[str, TopicRoute] = {}
+    for topic in topics:
+        if policy.is_heartbeats_topic(topic.topic):  # they are never transformed
+            routes[topic.topic] = _plain(topic)
+            continue
+        alias = settings.source_cluster_alias
+        name = name_for_transforms(policy, alias, topic.topic, topic.destination_name)
+        routes[topic.topic] = TopicRoute(
+            targets=transforms.topics_of(name),
             is_dated=transforms.is_dated,
-            transforms=TransformSettings(values=values, topic=topic.destination_name),
+            transforms=TransformSettings(values=values, topic=name),
         )
-        for topic in topics
-    }
+    return routes
 
 
 def _plain(topic: MirrorTopic) -> TopicRoute:

@@ -157,7 +157,9 @@ async def plan_flow(
                     in_transactions=in_transactions,
                     transforms=route.transforms,
                     is_absent=is_absent,
-                    neighbours=neighbours_at(neighbours[pair.source.topic], pair.source.partition),
+                    neighbours=neighbours_at(
+                        routes, neighbours[pair.source.topic], pair.source.partition
+                    ),
                     finds_topics=is_remote and route.is_dated,
                     patience=patience,
                 )
@@ -408,16 +410,19 @@ def _neighbours(
     return neighbours
 
 
-def neighbours_at(topics: Iterable[MirrorTopic], partition: int) -> tuple[Neighbour, ...]:
+def neighbours_at(
+    routes: Mapping[str, TopicRoute], topics: Iterable[MirrorTopic], partition: int
+) -> tuple[Neighbour, ...]:
     """The partitions of neighbours whose records may go to the same partitions as this one's."""
     return tuple(
         Neighbour(
             source=TopicPartition(topic.topic, partition),
             topic_id=topic.topic_id,
-            remote=topic.destination_name,
+            remote=transforms.topic,
         )
         for topic in topics
         if partition < topic.partitions
+        and (transforms := routes[topic.topic].transforms) is not None
     )
 
 

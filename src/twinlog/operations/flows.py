@@ -35,6 +35,7 @@ from twinlog.mirror.flow import (
 from twinlog.mirror.flow_settings import MAP, SETTINGS
 from twinlog.mirror.mirror_maker_file import Flow
 from twinlog.mirror.mirror_names import flow_name
+from twinlog.mirror.routed_names import ROUTED_TOPICS
 from twinlog.mirror.settings import FLOW_KINDS, FLOW_PREFIX, split_settings
 from twinlog.operations.checkpoint_offsets import offsets_by_checkpoints
 from twinlog.operations.describe import MirrorDescription
@@ -454,7 +455,7 @@ def _described(
         settings |= {
             name: text
             for name, text in values.items()
-            if belongs_to_transforms(name) or name in STORED_NAMES
+            if belongs_to_transforms(name) or name in {*STORED_NAMES, ROUTED_TOPICS}
         }
         settings |= lasting_settings(mirror.source)
         settings |= shown({n: text for n, text in settings.items() if keeps_references(n)})

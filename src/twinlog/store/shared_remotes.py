@@ -67,7 +67,8 @@ def check_positions(kind: str, topics: Collection[MirrorTopic], names: Mapping[s
         raise UserError(
             f"{first} and {second} would both be copied to {remote}, and a flow with transforms or "
             "transaction.producer keeps one position for each remote topic",
-            hint="exclude one of them, or give them different names",
+            hint="exclude one of them, or give them different names; if RegexRouter routes both to "
+            "one topic, set no map of offsets (sync.group.offsets.enabled, twinlog.offset.map)",
         )
 
 

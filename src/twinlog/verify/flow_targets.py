@@ -64,7 +64,7 @@ class Neighbour:
     Attributes:
         source: the partition, of the source.
         topic_id: the topic's.
-        remote: its remote topic.
+        remote: its remote topic, by the name that the transforms see.
     """
 
     source: TopicPartition

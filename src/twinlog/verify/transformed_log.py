@@ -34,7 +34,7 @@ class TransformSettings:
 
     Attributes:
         values: the flow's settings, by MirrorMaker 2's names; they have been checked.
-        topic: the remote topic, whose name the transforms see.
+        topic: the name of the remote topic that the transforms see.
     """
 
     values: Mapping[str, str] = field(repr=False)

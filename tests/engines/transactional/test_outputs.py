@@ -164,7 +164,7 @@ def test_each_record_of_the_remote_partition_has_its_source(transforms: dict[str
         whole = memoryview(batch(records))
         (header,) = batches(whole)
         pieces.append(Data(Offset(start), Offset(start + count), header, header.records(whole)))
-    found = asyncio.run(transformed(chain, pieces, REMOTE, is_mapped=True))
+    found = asyncio.run(transformed(chain, pieces, REMOTE, mapped=REMOTE))
     keys = [
         int(decode(raw).key or b"")
         for built in found.batches[REMOTE]

@@ -27,6 +27,8 @@ from twinlog.kafka.errors import Retriable
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import build
 from twinlog.kafka.types import LeaderEpoch, Offset, Sequence, TopicPartition
+from twinlog.lifecycle.flow_creation import stored_properties
+from twinlog.mirror.flow import records_map
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Data
 from twinlog.mirror.transform_chain import TransformChain
@@ -195,7 +197,9 @@ def test_the_results_of_two_partitions_are_not_mixed() -> None:
     second = replace(ASSIGNMENT, name=MirrorPartition("flow", "x.orders", 0))
     policy = SimpleNamespace(is_heartbeats_topic=lambda _: False)
     rules: Any = SimpleNamespace(
-        flow=SimpleNamespace(policy=policy), transforms=TransformChain(), is_mapped=False
+        flow=SimpleNamespace(policy=policy, settings=SimpleNamespace(source_cluster_alias="a")),
+        transforms=TransformChain(),
+        is_mapped=False,
     )
 
     async def body() -> None:
@@ -212,6 +216,49 @@ def test_the_results_of_two_partitions_are_not_mixed() -> None:
             if isinstance(result, Outputs)
         }
         assert counts == {ASSIGNMENT.name: 1, second.name: 2}
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("former", [True, False])
+def test_with_a_map_records_go_to_their_remote_topic_only(*, former: bool) -> None:
+    """Goal: transforms see the policy's name; altered ones route nothing past the map."""
+    text = "eu-$0" if former else "us-$0"
+    values = {
+        "transforms": "route",
+        "transforms.route.type": "RegexRouter",
+        "transforms.route.regex": ".*",
+        "transforms.route.replacement": text,
+        "twinlog.offset.map": "true",
+        "enabled": "true",
+    }
+    properties = stored_properties({"bootstrap.servers": "a:1"}, values, "a", "b")
+    assert records_map(properties)
+    remote = TopicPartition("eu-a.orders", 0)
+
+    async def body() -> None:
+        engine = TransactionalEngine("flow", LANE, None, PORT, observe=lambda *_: None)
+        engine.configure(properties)
+        assert engine._rules is not None
+        writers = TransactionalWriters(0, LANE, PORT)
+        engine.start(writers, [replace(ASSIGNMENT, destination=remote)], lease_s=0.0)
+        (partition,) = engine.flow.all.values()
+        queue = TransactionalQueue(Offset(0), LeaderEpoch(-1))
+        engine._located(partition, queue)
+        queue.offer(_data(3))
+        outputs = await engine._outputs([(partition, queue)], engine._rules)
+        if former:
+            (output,) = outputs.values()
+            assert output.batches.keys() == {remote}
+            assert output.sources == [(0, 3)]
+            assert partition.stage is FlowStage.COPYING
+        else:
+            assert outputs == {}
+            assert partition.stage is FlowStage.FAILED
+            assert partition.reason == (
+                "its records are routed to us-a.orders, and the flow copies orders to eu-a.orders: "
+                "start twinlog mirror-maker with the former transforms"
+            )
 
     asyncio.run(body())
 
@@ -239,7 +286,7 @@ def test_no_record_goes_where_records_may_be_lost(monkeypatch: pytest.MonkeyPatc
 
     async def body() -> None:
         engine, partition = _started()
-        rules: Any = SimpleNamespace(is_mapped=False)
+        rules: Any = SimpleNamespace(is_mapped=False, flow=SimpleNamespace(policy=None))
 
         async def outputs(to: TopicPartition, routed: RoutedTail) -> Any:
             async def transformed(*_: object) -> object:

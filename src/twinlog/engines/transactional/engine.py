@@ -7,7 +7,7 @@ One transaction has records of many partitions. If some of these cannot be trans
 they are FAILED, and the others go on in the next transaction.
 
 Records may be routed to any topic. One that does not exist is created, with as many partitions as
-the remote topic has.
+the remote topic has. With a map of offsets they go to the remote topic only (routed_names.py).
 """
 
 import asyncio
@@ -31,6 +31,8 @@ from twinlog.engines.transactional.partition_output import (
     partition_output,
     position_behind,
     route_of,
+    seen_by_transforms,
+    strayed,
 )
 from twinlog.engines.transactional.positions import loss, position_group
 from twinlog.engines.transactional.queue import TransactionalQueue
@@ -358,7 +360,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
                 if partition.sequence is queue:
                     self._flow.trouble(partition, f"corrupt batch from the source: {result}")
                 continue
-            failure = result.failure
+            failure = strayed(rules.flow.policy, partition, queue, result) or result.failure
             if failure is not None and failure.offset == queue.recorded:
                 self._stuck_at(partition, queue, failure)
                 continue
@@ -389,9 +391,9 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
                 results[partition.name] = await transformed(
                     chain,
                     batches,
-                    partition.destination,
+                    seen_by_transforms(rules.flow, partition),
                     partition.may_build(BATCH_BYTES, now),
-                    is_mapped=rules.is_mapped,
+                    mapped=partition.destination if rules.is_mapped else None,
                 )
             except CorruptBatch as error:
                 results[partition.name] = error

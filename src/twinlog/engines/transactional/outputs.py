@@ -159,7 +159,7 @@ class Outputs(NamedTuple):
     batches: Mapping[TopicPartition, Sequence[Encoded]]
     failure: RecordFailure | None = None
     sources: Sequence[SourceRun] = ()
-    """The source offsets of the records for the remote partition, one for each, if wanted."""
+    """The source offsets of the records for the mapped partition, one for each, if wanted."""
 
 
 async def transformed(
@@ -168,21 +168,22 @@ async def transformed(
     remote: TopicPartition,
     max_bytes: int = BATCH_BYTES,
     *,
-    is_mapped: bool = False,
+    mapped: TopicPartition | None = None,
 ) -> Outputs:
     """The batches to write for these of the source.
 
     Args:
         chain: the transforms.
         batches: of one partition, in order.
-        remote: the partition's remote one, which transforms may change.
+        remote: the partition's remote one as transforms see it, which they may change.
         max_bytes: of a batch that is not forwarded as it is, uncompressed.
-        is_mapped: whether `Outputs.sources` is wanted.
+        mapped: the destination partition of whose records `Outputs.sources` is wanted; None: of
+            none.
 
     Raises:
         CorruptBatch: a batch cannot be read.
     """
-    growing = GrowingBatches(max_bytes, mapped=remote if is_mapped else None)
+    growing = GrowingBatches(max_bytes, mapped=mapped)
     transform = _transform_alike if chain.is_uniform else _transform_each
     failure = await transform(chain, batches, remote, growing)
     return Outputs(await growing.finished(), failure, growing.sources)

@@ -3,14 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from twinlog.engines.transactional.outputs import Outputs
+from twinlog.engines.transactional.outputs import Outputs, RecordFailure
 from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.engines.transactional.source_position import Copies, SourcePosition
 from twinlog.engines.transactional.writers import TransactionalWriters
 from twinlog.engines.translated.partitions import FlowPartition
 from twinlog.kafka.log.records import Encoded
 from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.mirror.flow import FlowRules
 from twinlog.mirror.plan import Data
+from twinlog.mirror.replication_policy import ReplicationPolicy
+from twinlog.mirror.routed_names import RoutedPolicy, name_for_transforms
 from twinlog.mirror.sequence_plan import SourceRun
 from twinlog.store.offset_records import Route
 
@@ -57,6 +60,34 @@ def route_of(partition: TransactionalPartition) -> Route:
     assignment = partition.assignment
     return Route(
         assignment.source_topic_id, partition.destination.topic, assignment.destination_topic_id
+    )
+
+
+def seen_by_transforms(flow: FlowRules, partition: TransactionalPartition) -> TopicPartition:
+    """The remote partition by the name that transforms see (`name_for_transforms`)."""
+    remote, alias = partition.destination, flow.settings.source_cluster_alias
+    name = name_for_transforms(flow.policy, alias, partition.source.topic, remote.topic)
+    return TopicPartition(name, remote.partition)
+
+
+def strayed(
+    policy: ReplicationPolicy,
+    partition: TransactionalPartition,
+    queue: TransactionalQueue,
+    result: Outputs,
+) -> RecordFailure | None:
+    """Why nothing of a partition is written, if its remote topic is not where it is routed to.
+
+    It would be in no map, and groups would skip it. A start with other names is refused, but
+    `kafka-mirrors --alter` changes transforms, and lanes take them one after another.
+    """
+    others = sorted(key.topic for key in result.batches if key != partition.destination)
+    if not others or not isinstance(policy, RoutedPolicy):
+        return None
+    return RecordFailure(
+        queue.recorded,
+        f"its records are routed to {others[0]}, and the flow copies {partition.source.topic} to "
+        f"{partition.destination.topic}: start twinlog mirror-maker with the former transforms",
     )
 
 

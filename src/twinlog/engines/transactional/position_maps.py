@@ -26,10 +26,12 @@ Otherwise it begins anew at the position, at the high watermark of the remote lo
 of parts. What is below is not translated then (`lacks_start`): its copies are somewhere, and where
 is not known. What was not recorded is never guessed.
 
-A flow has no map if its transforms may route records, or if it has a query or a function
-(`mirror.flow.records_map`): records of others may be between two copies of a partition then. Where
-it has none any more, heads are dropped with the next transaction or location, before a later map
-could go on behind such records: all of the flow in the state partition, also of what is paused.
+A flow has no map if what is in a record may route it, or if it has a query or a function
+(`mirror.flow.records_map`): records of others may be between two copies of a partition then. If
+only the topic's name routes, the remote topic is where the records go (mirror/routed_names.py).
+Where it has no map any more, heads are dropped with the next transaction or location, before a
+later map could go on behind such records: all of the flow in the state partition, also of what is
+paused.
 """
 
 import logging
