@@ -176,10 +176,8 @@ def test_groups_go_on_at_their_next_record_in_a_routed_topic(
                 answer = translate(stage, orders, index, offset)
                 assert answer.status == 0, answer
                 (found,) = json.loads(answer.output)["offsets"]
-                assert (found["target_topic"], found["target_offset"]) == (
-                    routed,
-                    copies[number][0],
-                )
+                place = {"topic": routed, "partition": index, "offset": copies[number][0]}
+                assert found["target"] == place
             for group, (remote, offset, number) in expected.items():
                 until(
                     lambda group=group: librdkafka_tools.committed(west, group, routed),

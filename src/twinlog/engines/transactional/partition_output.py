@@ -81,8 +81,10 @@ def strayed(
     It would be in no map, and groups would skip it. A start with other names is refused, but
     `kafka-mirrors --alter` changes transforms, and lanes take them one after another.
     """
+    if not isinstance(policy, RoutedPolicy):
+        return None
     others = sorted(key.topic for key in result.batches if key != partition.destination)
-    if not others or not isinstance(policy, RoutedPolicy):
+    if not others:
         return None
     return RecordFailure(
         queue.recorded,
