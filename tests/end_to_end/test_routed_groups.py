@@ -8,12 +8,14 @@ import asyncio
 import json
 import random
 import sys
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import librdkafka_tools
 import pytest
-from librdkafka_tools import Done, twinlog
+from librdkafka_tools import twinlog
 from mirror_maker_process import MirrorMakerProcess, mirror_maker
 from number_producer import NumberProducer
 from remote_topics import raw_records
@@ -98,12 +100,16 @@ def kill_while_it_copies(stage: Stage, running: MirrorMakerProcess, remote: str)
     running.start()
 
 
-def translate(stage: Stage, topic: str, partition: int, offset: int) -> Done:
+def translated(stage: Stage, topic: str, partition: int, offsets: Iterable[int]) -> list[Any]:
+    """Where the command sends these offsets, in their order."""
     servers = stage.destination.bootstrap_servers
-    return twinlog(
+    done = twinlog(
         *("flows", "translate", "--bootstrap-server", servers, "--flow", "east-to-west"),
-        *("--topic", topic, "--partition", str(partition), "--offset", str(offset), "--json"),
+        *("--topic", topic, "--partition", str(partition), "--json"),
+        *(word for offset in offsets for word in ("--offset", str(offset))),
     )
+    assert done.status == 0, done
+    return [found["target"] for found in json.loads(done.output)["offsets"]]
 
 
 def checkpoint(stage: Stage, group: str) -> dict[TopicPartition, int]:
@@ -163,6 +169,7 @@ def test_groups_go_on_at_their_next_record_in_a_routed_topic(
             for index, records in places.items():
                 assert numbers(records) == [n for n in kept if n % PARTITIONS == index]
             expected: dict[str, tuple[TopicPartition, int, int]] = {}
+            positions: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
             for turn in range(POSITIONS):
                 index, group = chance.randrange(PARTITIONS), f"g{turn}-{topic}"
                 source = raw_records(stage.source, orders, index)
@@ -172,12 +179,12 @@ def test_groups_go_on_at_their_next_record_in_a_routed_topic(
                 following = numbers([one for one in source if one[0] >= offset])
                 number = next(each for each in following if each in copies)
                 expected[group] = TopicPartition(routed, index), copies[number][0], number
+                positions[index].append((offset, copies[number][0]))
                 librdkafka_tools.commit(east, group, orders, {index: offset})
-                answer = translate(stage, orders, index, offset)
-                assert answer.status == 0, answer
-                (found,) = json.loads(answer.output)["offsets"]
-                place = {"topic": routed, "partition": index, "offset": copies[number][0]}
-                assert found["target"] == place
+            for index, some in positions.items():
+                assert translated(stage, orders, index, [offset for offset, _ in some]) == [
+                    {"topic": routed, "partition": index, "offset": place} for _, place in some
+                ]
             for group, (remote, offset, number) in expected.items():
                 until(
                     lambda group=group: librdkafka_tools.committed(west, group, routed),
