@@ -30,7 +30,6 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 SECONDS = 240.0
 PARTITIONS = 2
-KILLS = 3
 POSITIONS = 10
 FILE = r"""
 clusters = east, west
@@ -158,8 +157,7 @@ def test_groups_go_on_at_their_next_record_in_a_routed_topic(
     try:
         properties = FILE.format(east=east, west=west, topic=topic) + MAPPED
         with mirror_maker(tmp_path, properties, "--lanes", "1") as running:
-            for _ in range(KILLS):
-                kill_while_it_copies(stage, running, routed)
+            kill_while_it_copies(stage, running, routed)
             kept = [number for number in writing.end() if number % 10]
             until(lambda: copied(stage, routed) >= len(kept), SECONDS, f"{len(kept)} records")
             until(lambda: copied(stage, f"east.plain-{topic}") == 1, SECONDS, "the other topic")
