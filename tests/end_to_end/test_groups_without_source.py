@@ -186,15 +186,18 @@ def test_groups_go_on_exactly_after_their_source_has_died(stage: Stage) -> None:
             f"the checkpoint of {group}",
         )
         assert places(by_checkpoint) == [expected[group]]
-        assert "these are the offsets of group" in by_checkpoint["errors"]
+        assert by_checkpoint["errors"].startswith("these are the offsets of group")
 
     refused = "flow d-to-b: cannot write to d.checkpoints.internal: "
     until(lambda: refused in stage.nodes["node"].log.read_text(), SECONDS, refused)
     kill_source(stage)
+    asked = flows(stage, "translate", "--flow", "a->b", "--group", "early")
+    assert (asked.status, asked.output) == (1, "")
+    assert asked.errors.startswith("Error: cluster source: ")
+    assert "; if the source is dead, --from-checkpoints needs the target alone" in asked.errors
     for group, number in groups.items():
-        found = translated(stage, group)
+        found = translated(stage, group, "--from-checkpoints")
         assert (found["origin"], found["all_known"]) == ("checkpoints", True)
-        assert "Warning: the source cannot be reached (cluster source: " in found["errors"]
         assert found["checkpoints"]["without_checkpoint"] == [{"topic": TOPIC, "partition": 1}]
         (one,) = found["offsets"]
         assert one["target"] == {
@@ -208,9 +211,11 @@ def test_groups_go_on_exactly_after_their_source_has_died(stage: Stage) -> None:
         assert read == (str(number) if number < COUNT else None), group
 
     for group in ("console-consumer-7", "nobody"):
-        asked = flows(stage, "translate", "--flow", "a->b", "--group", group)
+        asked = flows(
+            stage, *("translate", "--flow", "a->b", "--group", group), "--from-checkpoints"
+        )
         assert asked.status == 1
-        assert f"and group {group} has no checkpoint in {CHECKPOINTS}" in asked.errors
+        assert f"group {group} has no checkpoint in {CHECKPOINTS}" in asked.errors
 
     own = Checkpoint(
         group="wrong",
@@ -234,15 +239,21 @@ def test_groups_go_on_exactly_after_their_source_has_died(stage: Stage) -> None:
     assert header[-2:] == ["CHECKPOINT-AGE", "ANSWER"]
     assert row[2:4] == [f"a.{TOPIC}-0", str(expected["early"])]
 
-    none = flows(stage, "translate", "--flow", "d->b", "--group", "early")
+    none = flows(stage, "translate", "--flow", "d->b", "--group", "early", "--from-checkpoints")
     assert none.status == 1
     (line,) = none.errors.splitlines()
     assert "has no checkpoint in d.checkpoints.internal, which has none at all, or does" in line
     assert line.endswith("than checkpoints.topic.replication.factor (3)")
-    without = flows(stage, "translate", "--flow", "c->b", "--group", "early")
+    without = flows(
+        stage, *("translate", "--flow", "c->b", "--group", "early"), "--from-checkpoints"
+    )
     assert without.status == 1
     (line,) = without.errors.splitlines()
-    assert "and flow c-to-b writes no checkpoints (emit.checkpoints.enabled=false)" in line
+    assert "and the flow writes none (emit.checkpoints.enabled=false)" in line
+
+    # The topic's record is newer than the checkpoints, and the flow's is not.
+    assert flows(stage, "pause", "--flow", "a->b", "--topic", TOPIC).status == 0
+    assert places(translated(stage, "early", "--from-checkpoints")) == [expected["early"]]
 
 
 def await_state(stage: Stage, wanted: str) -> None:

@@ -172,3 +172,10 @@ def test_topics_that_are_copied_to_one_topic_are_found() -> None:
     other = replace(TOPIC, topic="r", destination_topic="a.r")
     assert shared_topics([TOPIC, other]) == {}
     assert shared_topics([TOPIC, renamed, other]) == {"t": ["s", "t"]}
+
+
+def test_the_time_of_a_record_is_that_of_the_last_one_of_its_key() -> None:
+    first, last = StoredRecord(0, 1, *encode(TOPIC), 100), StoredRecord(0, 2, *encode(TOPIC), 200)
+    assert Snapshot().after([first, last]).stored_ms(TOPIC) == 200
+    assert Snapshot().after([stored_record(TOPIC)]).stored_ms(TOPIC) is None
+    assert Snapshot().stored_ms(TOPIC) is None

@@ -1,6 +1,7 @@
 """Twin of twinlog.sync.stored_checkpoints, without brokers."""
 
 import asyncio
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,9 +22,12 @@ WRITTEN = [
 ]
 
 
-def found(patch: pytest.MonkeyPatch, *, shown: bool, known: bool) -> StoredCheckpoints:
+def found(
+    patch: pytest.MonkeyPatch, *, shown: bool, known: bool, keys: Sequence[bytes] = ()
+) -> StoredCheckpoints:
     """What is read where one broker shows the topic, or another one knows it."""
     pairs = [*map(encode, WRITTEN), (encode(WRITTEN[1])[0], b"\0\7")]
+    pairs += [(key, b"") for key in keys]
     records = [ControlRecord(0, at, 100 + at, *pair) for at, pair in enumerate(pairs)]
 
     async def read(*_: object) -> list[ControlRecord]:
@@ -50,7 +54,15 @@ def test_the_last_readable_checkpoint_counts(monkeypatch: pytest.MonkeyPatch) ->
         ("g", COPY): WRITTEN[2]
     }
     assert (max(stored.times_ms), len(stored.unreadable)) == (103, 1)
-    assert (stored.written_ms, stored.last_ms) == ({("g", COPY): 102}, 102)
+    assert stored.written_ms == {("g", COPY): 102}
+    assert (len(stored.unreadable_of("h")), stored.unreadable_of("g")) == (1, [])
+
+
+def test_a_checkpoint_with_an_unreadable_key_may_be_of_each_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stored = found(monkeypatch, shown=True, known=True, keys=[b"\0"])
+    assert [len(stored.unreadable_of(group)) for group in ("g", "h")] == [1, 2]
 
 
 def test_there_are_none_if_no_broker_has_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:

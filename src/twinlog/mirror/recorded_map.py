@@ -54,6 +54,8 @@ class MapAnswer(Enum):
     """A cluster refuses to answer."""
     UNPROVEN = auto()
     """A group's checkpoint has it, and may be about other records than the map, or is given up."""
+    STALE = auto()
+    """A group's checkpoint has it, and is so old that the group may have another offset since."""
 
 
 class OffsetAnswer(NamedTuple):

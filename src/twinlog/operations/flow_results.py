@@ -195,8 +195,9 @@ class TranslatedOffset:
 
     @property
     def known(self) -> bool:
-        """Whether the translated offset is exact; otherwise it is None."""
-        return None not in {self.source_offset, self.target_offset}
+        """Whether the translated offset is exact; otherwise it is None, or the answer is STALE."""
+        offsets = {self.source_offset, self.target_offset}
+        return None not in offsets and self.answer is not MapAnswer.STALE
 
     def as_json(self) -> Mapping[str, object]:
         """As an element of `translate --json`."""
@@ -229,13 +230,11 @@ class GroupCheckpoints:
 
     topic: str
     """Where they are on the target."""
-    source_error: str | None
-    """Why the source was not asked; None: as it was requested."""
     without_checkpoint: tuple[TopicPartition, ...]
     """Partitions of the same topics, as the source names them, in which the group has none: whether
     it has committed an offset there is not known."""
     unreadable: tuple[str, ...]
-    """Why checkpoints of this group, or of others, cannot be read."""
+    """Why checkpoints that are of this group, or may be, cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,8 +253,9 @@ class TranslatedOffsets:
 
     @property
     def all_known(self) -> bool:
-        """Whether each of them could be translated."""
-        return all(offset.known for offset in self.offsets)
+        """Whether each of them could be translated, and no checkpoint of them is unreadable."""
+        unreadable = self.checkpoints is not None and self.checkpoints.unreadable
+        return not unreadable and all(offset.known for offset in self.offsets)
 
     @property
     def origin(self) -> Origin | None:

@@ -54,6 +54,7 @@ from twinlog.operations.flow_results import (
 from twinlog.operations.offset_translation import (
     Question,
     at_timestamp,
+    joined,
     of_copied_topics,
     read_flow_offsets,
 )
@@ -68,6 +69,7 @@ ALL_TOPICS: Final = ".*"
 DELETE_S: Final = 60.0
 """Seconds for which a deletion waits until its partitions are STOPPED: a takeover adds a lease."""
 _RETRY_S: Final = 0.5
+_IF_DEAD: Final = "if the source is dead, --from-checkpoints needs the target alone"
 _ALIASES: Final = ("source.cluster.alias", "target.cluster.alias")
 
 Describe = Callable[[Collection[str] | None], Awaitable[DescribeMirrorsResult]]
@@ -311,20 +313,17 @@ class FlowAdmin:
     ) -> TranslatedOffsets:
         """Translate all offsets that a consumer group has committed on the side of the question.
 
-        If the source does not answer, those of the flow's last checkpoints, which are on the
-        target; `TranslatedOffsets.origin` says which.
-
         Args:
             flow: its name.
             group: the group, on the source; on the target if the direction is TO_SOURCE.
             direction: of the translation.
-            from_checkpoints: do not ask the source; the direction has to be TO_TARGET.
+            from_checkpoints: do not ask the source, but the flow's last checkpoints, which are on
+                the target; the direction has to be TO_TARGET.
 
         Raises:
-            UserError: the group has committed nothing, or the source is another cluster by now. If
-                the source does not answer, or is not asked: the group has no checkpoint, or the
-                flow writes none.
-            Retriable: the target is unreachable.
+            UserError: the group has committed nothing, or the source is another cluster by now; or
+                the group has no checkpoint, if these are asked.
+            Retriable: a cluster that is asked is unreachable.
         """
         if from_checkpoints and direction is not Direction.TO_TARGET:
             raise UserError("checkpoints have offsets of the source: expected direction TO_TARGET")
@@ -334,14 +333,15 @@ class FlowAdmin:
         if direction is Direction.TO_SOURCE:
             questions = await _committed(self._cluster, group, "target")
         elif from_checkpoints:
-            return await offsets_by_checkpoints(self._cluster, mirror, topics, group)
+            return await offsets_by_checkpoints(self._cluster, snapshot, flow, group)
         else:
             try:
                 async with connected_source(mirror, self._cluster.config.grants) as source:
                     questions = await _committed(source, group, "source")
                     questions = await of_copied_topics(source, topics, questions)
             except Retriable as error:
-                return await offsets_by_checkpoints(self._cluster, mirror, topics, group, error)
+                error.hint = joined(error.hint, _IF_DEAD)
+                raise
         translated = await self._translated(mirror, topics, _each(questions), direction)
         return replace(translated, group=group)
 

@@ -97,6 +97,14 @@ class Snapshot:
         ]
         return tuple(sorted(topics, key=lambda topic: (topic.mirror, topic.topic)))
 
+    def stored_ms(self, record: ConfigRecord) -> int | None:
+        """When the broker has appended the present record of this key, in ms since 1970.
+
+        None: it is not known.
+        """
+        place = self.places.get(encode_key(key_of(record)))
+        return None if place is None or place.timestamp < 0 else place.timestamp
+
     def topics_of(self, mirror: str) -> Sequence[MirrorTopic]:
         """Topics of one mirror, in the order of names."""
         return self._by_mirror.get(mirror, ())

@@ -8,24 +8,33 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import ProtocolError
 from twinlog.kafka.requests.topics import confirm_absent
 from twinlog.kafka.types import TopicPartition
-from twinlog.mirror.mm2_records import Checkpoint, decode_checkpoint
+from twinlog.mirror.mm2_records import Checkpoint, decode_checkpoint, decode_checkpoint_key
 from twinlog.store.topic_reader import latest, read_whole
+
+
+class UnreadableCheckpoint(NamedTuple):
+    """Whose checkpoint cannot be read, and why; the group is None if the key is unreadable, too."""
+
+    group: str | None
+    reason: str
 
 
 class StoredCheckpoints(NamedTuple):
     """The last checkpoint of each group and partition.
 
-    `times_ms`: when they were written, the unreadable ones too. `unreadable`: why others cannot
+    `times_ms`: when they were written, the unreadable ones too. `unreadable`: others that cannot
     be read; clients leave them out. `written_ms`: when each was written, by group and partition of
-    the destination. `last_ms`: when the one was written that is the last in the log; None: there is
-    none.
+    the destination.
     """
 
     checkpoints: Collection[Checkpoint] = ()
     times_ms: Collection[int] = ()
-    unreadable: Collection[str] = ()
+    unreadable: Collection[UnreadableCheckpoint] = ()
     written_ms: Mapping[tuple[str, TopicPartition], int] = MappingProxyType({})
-    last_ms: int | None = None
+
+    def unreadable_of(self, group: str) -> list[str]:
+        """Why checkpoints that are of this group, or may be, cannot be read."""
+        return sorted(one.reason for one in self.unreadable if one.group in {group, None})
 
 
 async def read_checkpoints(cluster: KafkaCluster, topic: str) -> StoredCheckpoints:
@@ -40,18 +49,19 @@ async def read_checkpoints(cluster: KafkaCluster, topic: str) -> StoredCheckpoin
         await confirm_absent(cluster, topic)
         return StoredCheckpoints()
     checkpoints: list[Checkpoint] = []
-    unreadable: list[str] = []
+    unreadable: list[UnreadableCheckpoint] = []
     written_ms: dict[tuple[str, TopicPartition], int] = {}
     records = latest(await read_whole(cluster, topic)).values()
-    last_ms = None
-    for record in sorted(records, key=lambda record: record.offset):
+    for record in records:
+        group = None
         try:
+            group, _ = decode_checkpoint_key(record.key)
             checkpoint = decode_checkpoint(record.key, record.value)
         except ProtocolError as error:
-            unreadable.append(str(error))
+            unreadable.append(UnreadableCheckpoint(group, str(error)))
             continue
         if checkpoint is not None:
             checkpoints.append(checkpoint)
-            written_ms[checkpoint.group, checkpoint.partition] = last_ms = record.timestamp
+            written_ms[checkpoint.group, checkpoint.partition] = record.timestamp
     times_ms = {record.timestamp for record in records}
-    return StoredCheckpoints(checkpoints, times_ms, unreadable, written_ms, last_ms)
+    return StoredCheckpoints(checkpoints, times_ms, unreadable, written_ms)

@@ -32,22 +32,20 @@ FOUND = TranslatedOffsets(
     group="g",
     checkpoints=GroupCheckpoints(
         topic="A.checkpoints.internal",
-        source_error="cluster source: cannot connect",
         without_checkpoint=(TopicPartition("orders", 1),),
         unreadable=("the value of a checkpoint is 7 bytes long",),
     ),
 )
 WARNINGS = [
     (
-        "Warning: the source cannot be reached (cluster source: cannot connect): these are the "
-        "offsets of group g in the checkpoints of A.checkpoints.internal; what it has committed "
-        "since is not known"
+        "these are the offsets of group g in the checkpoints of A.checkpoints.internal; what it "
+        "has committed since is not known"
     ),
     (
         "Warning: no checkpoint of the group in orders-1: it is not known whether it has committed "
         "an offset there"
     ),
-    "Warning: checkpoints that cannot be read: the value of a checkpoint is 7 bytes long",
+    "Warning: checkpoints of the group cannot be read: the value of a checkpoint is 7 bytes long",
 ]
 
 
@@ -71,16 +69,14 @@ def test_json_has_the_warnings_on_standard_error_only(capsys: pytest.CaptureFixt
     assert json.loads(shown.out)["origin"] == "checkpoints"
 
 
-def test_a_requested_answer_by_checkpoints_is_no_warning(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert FOUND.checkpoints is not None
-    asked = replace(FOUND.checkpoints, source_error=None, without_checkpoint=(), unreadable=())
-    print_translated(replace(FOUND, checkpoints=asked), as_json=False)
-    assert capsys.readouterr().err == (
-        "these are the offsets of group g in the checkpoints of A.checkpoints.internal; what it "
-        "has committed since is not known\n"
-    )
+def test_a_stale_offset_is_shown_and_not_certain(capsys: pytest.CaptureFixture[str]) -> None:
+    stale = replace(FOUND, offsets=(replace(OFFSET, answer=MapAnswer.STALE, text="old"),))
+    print_translated(stale, as_json=False)
+    assert capsys.readouterr().out.split()[-6:] == ["A.orders-0", "54", "42", "s", "stale:", "old"]
+    print_translated(stale, as_json=True)
+    shown = json.loads(capsys.readouterr().out)
+    (one,) = shown["offsets"]
+    assert (one["target"]["offset"], one["known"], shown["all_known"]) == (54, False, False)
 
 
 def test_offsets_of_the_source_have_no_age(capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,7 +51,7 @@ from twinlog.text import printable
 
 PROPERTIES_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 NOT_ALL_KNOWN: Final = 3
-"""Exit status of `translate` if an offset is unknown."""
+"""Exit status of `translate` if an offset is unknown, or not certain."""
 LIST_COLUMNS: Final = ("FLOW", "TOPICS", "PARTITIONS", "STATES", "LAG", "BOOTSTRAP-SERVER")
 DESCRIBE_COLUMNS: Final = (
     "TOPIC",
@@ -448,10 +448,9 @@ def translate(
     By --topic, --partition and --offset; or by --group; or by --timestamp, of all partitions of the
     flow or of those of --topic and --partition.
 
-    If the source does not answer, the offsets of a group are those of its checkpoints on the
-    target. Standard error reports it.
+    If the source is dead, --from-checkpoints finds the offsets of a group in its checkpoints.
 
-    Exit status 3: one of the offsets is unknown; its line says why.
+    Exit status 3: one of the offsets is unknown, or not certain; its line says why.
     """
     _check_question(topic, partition, offsets, group, timestamp)
     if from_checkpoints and (group is None or to_source):

@@ -33,17 +33,14 @@ def print_translated(found: TranslatedOffsets, *, as_json: bool) -> None:
 def _say_checkpoints(found: TranslatedOffsets, checkpoints: GroupCheckpoints) -> None:
     """Say that the offsets are from checkpoints, and what these do not show."""
     where = f"these are the offsets of group {found.group} in the checkpoints of "
-    text = f"{where}{checkpoints.topic}; what it has committed since is not known"
-    if checkpoints.source_error is not None:
-        text = f"Warning: the source cannot be reached ({checkpoints.source_error}): {text}"
-    say(text)
+    say(f"{where}{checkpoints.topic}; what it has committed since is not known")
     if missing := checkpoints.without_checkpoint:
         say(
             f"Warning: no checkpoint of the group in {few(missing)}: it is not known whether it "
             "has committed an offset there"
         )
     if unreadable := checkpoints.unreadable:
-        say(f"Warning: checkpoints that cannot be read: {few(sorted(unreadable), '; ')}")
+        say(f"Warning: checkpoints of the group cannot be read: {few(unreadable, '; ')}")
 
 
 def _offset_rows(found: TranslatedOffsets) -> Iterable[tuple[object, ...]]:

@@ -331,7 +331,8 @@ class FlowSurvey:
                     )
                 )
         if stored.unreadable:
-            failed.append(f"checkpoints that cannot be read: {few(sorted(stored.unreadable))}")
+            reasons = sorted(one.reason for one in stored.unreadable)
+            failed.append(f"checkpoints that cannot be read: {few(reasons)}")
         findings = [Finding(Reason.GROUP_UNREADABLE, f"groups: {text}") for text in failed]
         return {topic: tuple(facts) for topic, facts in by_topic.items()}, (
             *incomplete,
