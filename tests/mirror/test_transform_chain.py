@@ -75,7 +75,7 @@ ROUTE = {
 
 @pytest.mark.parametrize(
     ("remote", "routed"),
-    [("A.t", "eu-t"), ("B.t", "eu-B.t"), ("A.kept", "kept"), ("A.unwanted", "A.unwanted")],
+    [("A.t", "eu-t"), ("B.t", "eu-B.t"), ("A.kept", "kept")],
 )
 def test_where_names_route_all_records_go_to_one_topic(remote: str, routed: str) -> None:
     """Goal: the topic that is known in advance is the one that records are written to."""
@@ -102,6 +102,16 @@ def test_what_routes_by_more_than_names(change: dict[str, str]) -> None:
 def test_other_transforms_may_read_records() -> None:
     assert routes_by_name(MASK)
     assert routes_by_name({**ROUTE, "predicates.unwanted.type": "RecordIsTombstone"})
+
+
+def test_a_filter_moves_no_topic() -> None:
+    """Goal: with a `Filter` more or less, a flow's topics keep their names, and it starts."""
+    chain = parse_transforms(ROUTE)
+    assert chain.apply(RECORD, "A.unwanted", 2) is None
+    kept = {name: text for name, text in ROUTE.items() if "drop" not in name}
+    del kept["predicates.unwanted.type"], kept["predicates.unwanted.pattern"]
+    without = parse_transforms({**kept, "transforms": "mask, old, route", "predicates": "kept"})
+    assert chain.routed_topic("A.unwanted") == without.routed_topic("A.unwanted") == "eu-unwanted"
 
 
 def test_a_topic_that_none_may_be_routed_to_keeps_its_name() -> None:

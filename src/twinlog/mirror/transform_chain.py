@@ -139,15 +139,15 @@ class TransformChain:
             topic: the remote topic.
 
         Returns:
-            The topic itself if all of its records are dropped, or if none may be routed to where
-            they would go: then `apply` refuses each of them.
+            Where records would go if none was dropped: a `Filter` that is added or removed moves
+            no topic. The topic itself if none may be routed there: then `apply` refuses each.
         """
         nothing = Part(None, BYTES)
-        record: FlowRecord | None = FlowRecord(topic, 0, 0, nothing, nothing)
+        record = FlowRecord(topic, 0, 0, nothing, nothing)
         for step in self.steps:
-            if record is not None and step.is_uniform:
-                record = step.transform(record)
-        if record is None or record.topic == topic:
+            if step.is_uniform:
+                record = step.transform(record) or record
+        if record.topic == topic:
             return topic
         try:
             check_routed_topic(record.topic)
