@@ -6,6 +6,7 @@ The import itself, on real brokers, is in test_flow_positions.py.
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 from uuid import UUID
@@ -24,9 +25,11 @@ from twinlog.kafka.errors import Refusal, Retriable, UserError
 from twinlog.kafka.groups.offsets import Committed, Group
 from twinlog.kafka.types import EpochEnd, Offset, TopicPartition
 from twinlog.lifecycle import flow_positions
+from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.lifecycle.flow_positions import GroupSide, import_positions
 from twinlog.mirror.flow import flow_properties
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.reported_positions import report_mark
 from twinlog.store.config_records import Mirror, key_of
 from twinlog.store.offset_records import Route
 from twinlog.store.snapshot import Snapshot
@@ -65,6 +68,7 @@ class Imports:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.source = Memory(_topic("orders", 1))
         self.target = Memory(_topic("a.orders", 2))
+        self.mirror = MIRROR
         self.added: dict[TopicPartition, int] = {}
         self.fails: Exception | None = None
         self.meanwhile: dict[TopicPartition, Committed] = {}
@@ -81,7 +85,7 @@ class Imports:
         asyncio.run(import_positions(target, "a-to-b", GROUP, side, replaces=True))
 
     async def snapshot(self) -> Snapshot:
-        return Snapshot({key_of(MIRROR): MIRROR})
+        return Snapshot({key_of(self.mirror): self.mirror})
 
     async def check_addable(self, *_: object) -> None:
         pass
@@ -214,6 +218,35 @@ def test_offsets_of_topics_that_the_flow_does_not_copy_are_left_out(imports: Imp
         [TopicPartition("c.hidden", 0), TopicPartition("hidden", 0)], Committed(4)
     )
     imports.target.offsets[GROUP] = {REMOTE: Committed(9), **others}
+    imports(TARGET)
+    assert imports.added == {ORDERS: 9}
+
+
+@pytest.mark.parametrize("names", [{}, {"replication.policy.class": "IdentityReplicationPolicy"}])
+def test_an_offset_of_a_routed_topic_that_the_source_does_not_show_is_refused(
+    imports: Imports, names: dict[str, str]
+) -> None:
+    """Goal: its name does not tell of which topic it is, and that one would begin anew."""
+    routed = {
+        **SETTINGS,
+        **names,
+        "transforms": "route",
+        "transforms.route.type": "RegexRouter",
+        "transforms.route.regex": r"(?:a\.)?(.*)",
+        "transforms.route.replacement": "eu-$1",
+        "twinlog.offset.map": "true",
+    }
+    properties = stored_properties({"bootstrap.servers": "a:1"}, routed, "a", "b")
+    imports.mirror = replace(MIRROR, source=properties)
+    seen, hidden = (TopicPartition(f"eu-{name}", 0) for name in ("orders", "hidden"))
+    imports.target.topics = {seen.topic: _topic(seen.topic, 2)}
+    imports.target.offsets[GROUP] = {seen: Committed(9), hidden: Committed(4)}
+    with pytest.raises(UserError, match="has offset 4 of eu-hidden-0 on the target, and no topic"):
+        imports(TARGET)
+    assert imports.added == {}
+    # What the target reports as a flow's position on its source is none.
+    reported = Committed(4, report_mark("b-to-a", "target"))
+    imports.target.offsets[GROUP] = {seen: Committed(9), hidden: reported}
     imports(TARGET)
     assert imports.added == {ORDERS: 9}
 

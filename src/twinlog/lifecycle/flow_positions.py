@@ -44,6 +44,7 @@ from twinlog.lifecycle.flow_topics import FlowClusters
 from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.flow import FlowRules, flow_of
 from twinlog.mirror.reported_positions import is_reported
+from twinlog.mirror.routed_names import RoutedPolicy
 from twinlog.mirror.settings import TRANSACTIONAL
 from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.control_topics import LANES_GROUP
@@ -224,7 +225,8 @@ def _of_source(
         side: where they are committed.
 
     Raises:
-        UserError: the source does not show a partition, or an offset may be of the target's topic.
+        UserError: the source does not show a partition, or an offset may be of the target's topic;
+            or where records are routed, of a topic that the source does not show.
     """
     names = copied_topics({*topics, *_named(offsets, flow, side)}, *flow)
     sources = {remote: name for name, remote in names.items()}
@@ -240,6 +242,14 @@ def _of_source(
                     f"topic is {names[topic]}: it may be an offset of the target's own topic",
                     hint=f"commit it for {names[topic]} if it is one of the source, or import from "
                     "the source",
+                )
+            if topic not in names and isinstance(flow.policy, RoutedPolicy):
+                # Its name does not tell of which topic it is: perhaps of one that is not shown.
+                raise UserError(
+                    f"the group has offset {at.offset} of {key} on the target, and no topic that "
+                    f"the source shows, and the flow selects, is copied to {topic}",
+                    hint="grant DESCRIBE on the source's topic; or, if the flow does not copy it, "
+                    "delete the offset (kafka-consumer-groups --delete-offsets)",
                 )
             continue
         topic = sources[topic] if side is GroupSide.TARGET else topic
