@@ -215,6 +215,46 @@ def test_a_map_of_routed_records_is_not_switched_for_topics_that_a_flow_has(
         require_same_names(Snapshot({key_of(stored): stored}), "a-to-b", routed_flow(after).source)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "remote"), [(ROUTED, MAPPED, "a.t"), (MAPPED, ROUTED, "eu.t")]
+)
+def test_a_topic_that_a_node_adds_while_a_map_is_switched_counts(
+    stored: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    before: dict[str, str],
+    after: dict[str, str],
+    remote: str,
+) -> None:
+    """Goal: the change itself sees it; what the start has read before shows no topic."""
+
+    @asynccontextmanager
+    async def connected(*_: object) -> AsyncIterator[None]:
+        yield
+
+    for module in (flow_creation, changes):
+        monkeypatch.setattr(module, "MirrorStore", stored)
+    monkeypatch.setattr(changes, "connected_source", connected)
+    flow_before = routed_flow(before)
+    stored.records = Store(flow_before).records
+    stored.before_change = [topic("t", remote=remote)]
+    cluster: Any = SimpleNamespace(config=SimpleNamespace(grants=None))
+    with pytest.raises(UserError, match="only before the flow has topics"):
+        asyncio.run(create_flow(cluster, "a", "b", routed_flow(after).source))
+    assert stored.records["mirror", "a-to-b"] == flow_before
+
+
+def test_the_hint_of_other_names_says_what_they_follow_from() -> None:
+    """Goal: routed topics follow from transforms, and positions at the former ones are kept."""
+    snapshot = Snapshot(
+        {key_of(one): one for one in (routed_flow(MAPPED), topic("t", remote="eu.t"))}
+    )
+    other = routed_flow({**MAPPED, "transforms.route.replacement": "us.$1"})
+    with pytest.raises(UserError, match=r"would be copied to us\.t") as error:
+        require_same_names(snapshot, "a-to-b", other.source)
+    assert "set source.cluster.alias, replication.policy.*, transforms and" in error.value.hint
+    assert error.value.hint.endswith("delete --flow a-to-b --forget-offsets")
+
+
 def test_a_map_of_records_that_no_name_routes_is_switched_as_in_any_flow() -> None:
     """Goal: no refusal where all topics keep their names."""
     elsewhere = {"transforms.route.regex": "c[.](.*)"}

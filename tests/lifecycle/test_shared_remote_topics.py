@@ -50,7 +50,7 @@ def added_again(monkeypatch: pytest.MonkeyPatch, former: MirrorTopic | None) -> 
 
         async def check_addable(self, *_: object) -> None: ...
 
-        async def add_topics(self, _: str, topics: list[MirrorTopic]) -> None:
+        async def add_topics(self, _: str, topics: list[MirrorTopic], **__: object) -> None:
             added.extend(topics)
 
     async def existing(*_: object) -> dict[str, Topic]:

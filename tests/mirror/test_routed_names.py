@@ -14,7 +14,9 @@ from twinlog.mirror.routed_names import (
     has_routed_topics,
     name_for_transforms,
     routed_policy,
+    routing_differs,
 )
+from twinlog.mirror.settings import FLOW_PREFIX
 from twinlog.mirror.transform_chain import parse_transforms
 
 VALUES = {
@@ -31,6 +33,15 @@ def test_remote_topics_are_those_that_records_are_routed_to() -> None:
     assert policy.format_remote_topic("A", "orders") == "eu-orders"
     assert policy.format_remote_topic("A", "heartbeats") == "A.heartbeats", "never transformed"
     assert policy.format_remote_topic("A", "C.heartbeats") == "A.C.heartbeats"
+
+
+def test_a_property_of_the_mirror_tells_whether_routing_differs() -> None:
+    """Goal: what is not "true" is as if it was not stored (`has_routed_topics`)."""
+    name = f"{FLOW_PREFIX}{ROUTED_TOPICS}"
+    assert routing_differs({name: "true"}, {})
+    assert routing_differs({}, {name: "true"})
+    assert not routing_differs({name: "true"}, {name: "true", "other": "x"})
+    assert not routing_differs({}, {name: "false"})
 
 
 def test_other_flows_have_the_names_of_their_policy() -> None:

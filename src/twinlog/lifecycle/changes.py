@@ -124,11 +124,17 @@ async def remove_topics(
 
 
 async def alter_mirror(
-    destination: KafkaCluster, name: str, properties: Mapping[str, str], *, replaces: bool = False
+    destination: KafkaCluster,
+    name: str,
+    properties: Mapping[str, str],
+    *,
+    replaces: bool = False,
+    check: Callable[[Snapshot], None] = lambda _: None,
 ) -> None:
     """Set these properties of a mirror; its lanes reconnect.
 
-    `replaces`: see `altered`.
+    `replaces`: see `altered`. `check`: refuses the change itself by raising, as a node may add
+    topics until then.
 
     Raises:
         MirrorRefused: UNKNOWN_MIRROR.
@@ -140,9 +146,13 @@ async def alter_mirror(
     mirror = altered(snapshot, name, properties, replaces=replaces)
     async with connected_source(mirror, destination.config.grants):
         pass
-    await MirrorStore(destination).change(
-        lambda now: [altered(now, name, properties, replaces=replaces)]
-    )
+
+    def decide(now: Snapshot) -> list[ConfigChange]:
+        changed = altered(now, name, properties, replaces=replaces)
+        check(now)
+        return [changed]
+
+    await MirrorStore(destination).change(decide)
 
 
 def altered(

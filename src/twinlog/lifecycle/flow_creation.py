@@ -240,7 +240,13 @@ async def create_flow(
         if dict(changed.source) != dict(stored.source):
             # What the file does not set any more has its default again, except what only
             # `kafka-mirrors --alter` sets.
-            await alter_mirror(destination, name, properties, replaces=True)
+            await alter_mirror(
+                destination,
+                name,
+                properties,
+                replaces=True,
+                check=partial(require_same_names, name=name, properties=properties),
+            )
     return name
 
 

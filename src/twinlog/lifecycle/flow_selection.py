@@ -29,9 +29,10 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.flow import FlowRules, flow_of, settings_texts
-from twinlog.mirror.routed_names import has_routed_topics
+from twinlog.mirror.routed_names import RoutedPolicy, has_routed_topics, routing_differs
 from twinlog.mirror.setting_values import parse_flag
 from twinlog.mirror.settings import FLOW_KINDS, FLOW_PREFIX
+from twinlog.mirror.transform_chain import has_router
 from twinlog.store.config_records import ConfigChange, Mirror, MirrorTopic, Wanted
 from twinlog.store.mirrors import MirrorStore, stored_flow
 from twinlog.store.shared_remotes import check_positions
@@ -59,17 +60,23 @@ def require_same_names(snapshot: Snapshot, name: str, properties: Mapping[str, s
         for topic in snapshot.topics_of(name)
         if topic.wanted is not Wanted.STOPPED or topic.not_selected
     ]
-    remote = copied_topics([topic.topic for topic in topics], *flow_of(properties))
+    rules = flow_of(properties)
+    remote = copied_topics([topic.topic for topic in topics], *rules)
+    names, forget = "source.cluster.alias and replication.policy.*", ""
+    if isinstance(rules.policy, RoutedPolicy):
+        names = "source.cluster.alias, replication.policy.*, transforms and predicates"
+    if has_router(settings_texts(properties)):
+        forget = " --forget-offsets"
     for topic in topics:
         wanted = remote.get(topic.topic, topic.destination_name)
         if wanted != topic.destination_name:
             raise UserError(
                 f"{topic.topic} would be copied to {wanted} by these settings, and flow {name} "
                 f"copies it to {topic.destination_name}",
-                hint="set source.cluster.alias and replication.policy.* as before; or remove the "
+                hint=f"set {names} as before; or remove the "
                 f"topic from the flow: kafka-mirrors --remove --mirror {name} --topic "
                 f"'{re.escape(topic.topic)}'; or, to copy all topics from their beginning to the "
-                f"new names, delete the flow first: twinlog flows delete --flow {name}",
+                f"new names, delete the flow first: twinlog flows delete --flow {name}{forget}",
             )
 
 
@@ -83,9 +90,9 @@ def _require_same_routes(snapshot: Snapshot, name: str, properties: Mapping[str,
         UserError: one of its topics would have another remote name.
     """
     stored = snapshot.mirrors[name].source
-    before, after = (has_routed_topics(settings_texts(one)) for one in (stored, properties))
-    if before == after:
+    if not routing_differs(stored, properties):
         return
+    after = has_routed_topics(settings_texts(properties))
     settings, policy = flow_of(properties)
     for topic in snapshot.topics_of(name):
         wanted = policy.format_remote_topic(settings.source_cluster_alias, topic.topic)

@@ -170,6 +170,7 @@ class FlowClusters:
                     )
                     for name, topic in usable.items()
                 ],
+                named_by=self.mirror,
             )
         except UserError:
             await undo(self.destination, created)

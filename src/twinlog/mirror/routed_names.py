@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from twinlog.mirror.replication_policy import ReplicationPolicy
+from twinlog.mirror.settings import FLOW_PREFIX
 from twinlog.mirror.transform_chain import TransformChain, parse_transforms
 
 ROUTED_TOPICS: Final = "twinlog.routed.topics"
@@ -33,6 +34,17 @@ def has_routed_topics(values: Mapping[str, str]) -> bool:
         values: what is stored with the flow, by name.
     """
     return values.get(ROUTED_TOPICS) == "true"
+
+
+def routing_differs(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
+    """Whether a flow begins, or ends, to have remote topics that records are routed to.
+
+    Args:
+        before: the properties of its mirror.
+        after: those that it has, or is to have, later.
+    """
+    name = f"{FLOW_PREFIX}{ROUTED_TOPICS}"
+    return (before.get(name) == "true") != (after.get(name) == "true")
 
 
 class RoutedPolicy(ReplicationPolicy):

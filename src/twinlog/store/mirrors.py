@@ -37,6 +37,7 @@ from twinlog.kafka.errors import (
 )
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.routed_names import routing_differs
 from twinlog.mirror.settings import EXACT, FLOW_KINDS
 from twinlog.mirror.states import State
 from twinlog.store.config_records import (
@@ -181,6 +182,8 @@ class MirrorStore:
         pattern: str | None = None,
         made_acls: Collection[MadeAcl] = (),
         while_matching: str | None = None,
+        *,
+        named_by: Mirror | None = None,
     ) -> None:
         """Add topics, a pattern and ACLs to a mirror: all or none.
 
@@ -194,13 +197,16 @@ class MirrorStore:
             pattern: a topic pattern that the mirror has from now on.
             made_acls: ACLs that belong to the mirror from now on.
             while_matching: the mirror's pattern that adds the topics, if one does.
+            named_by: the flow whose settings have named the remote topics. If it has routed topics
+                by now, or none any more (routed_names.py), these names are outdated.
 
         Raises:
             MirrorRefused: UNKNOWN_MIRROR, TOPIC_ALREADY_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED;
                 TOPIC_NOT_IN_MIRROR if the mirror no longer has the pattern `while_matching`.
             UserError: a right is missing; two topics would share a position (`check_positions`);
                 or a remote topic would have each record twice (`require_sole_copy`).
-            Retriable: no success in time; nothing was written, or everything is stored.
+            Retriable: the flow's settings have changed since (`named_by`); or no success in time:
+                nothing was written, or everything is stored.
         """
         assert all(topic.mirror == mirror for topic in topics)
 
@@ -210,6 +216,10 @@ class MirrorStore:
             await self.check_addable(snapshot, mirror, names, ids)
             check_set_back(snapshot, names.values())
             stored_mirror = snapshot.mirrors[mirror]
+            if named_by is not None and routing_differs(named_by.source, stored_mirror.source):
+                raise Retriable(
+                    f"settings of flow {mirror} have changed, and its topics have other names now"
+                )
             # Another command may have added a topic since the caller has looked.
             check_positions(stored_mirror.kind, snapshot.topics_of(mirror), names)
             if while_matching is not None and while_matching not in stored_mirror.topic_patterns:
