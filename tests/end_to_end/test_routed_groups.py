@@ -207,6 +207,41 @@ def test_groups_go_on_at_their_next_record_in_a_routed_topic(
         writing.end()
 
 
+def test_a_deleted_flow_does_not_begin_anew_in_its_routed_topic(
+    stage: Stage, topic: str, tmp_path: Path
+) -> None:
+    """Goal: with a map or without, each record is once in the topic; forgotten, it begins anew."""
+    east, west = stage.source.bootstrap_servers, stage.destination.bootstrap_servers
+    orders, routed = f"orders-{topic}", f"eu3.orders-{topic}"
+    text = FILE.format(east=east, west=west, topic=topic)
+    text = text.replace("eu.", "eu3.").replace("east", "third")
+    unmapped = tmp_path / "unmapped.properties"
+    unmapped.write_text(text)
+    librdkafka_tools.make_topic(east, orders, PARTITIONS)
+    record = '{"number":1,"card":"c"}'
+    librdkafka_tools.write(east, orders, [(0, None, record, None)] * 100)
+    flow = ("--flow", "third-to-west")
+    here = ("--bootstrap-server", west)
+    with mirror_maker(tmp_path, text + MAPPED, "--lanes", "1"):
+        until(lambda: copied(stage, routed) == 100, SECONDS, f"100 records in {routed}")
+        deleted = twinlog("flows", "delete", *here, *flow)
+        assert deleted.status == 0, deleted
+    refused = twinlog("mirror-maker", str(unmapped))
+    assert refused.status == 1, refused
+    assert f"was copied to {routed} before, with position " in refused.errors
+    assert "twinlog flows delete --forget-offsets" in refused.errors
+    # As before, it goes on.
+    mapped = tmp_path / "mm2.properties"
+    created = twinlog("flows", "create", "--file", str(mapped))
+    assert created.status == 0, created
+    assert copied(stage, routed) == 100
+    forgotten = twinlog("flows", "delete", *here, *flow, "--forget-offsets")
+    assert forgotten.status == 0, forgotten
+    created = twinlog("flows", "create", "--file", str(unmapped))
+    assert created.status == 0, created
+    assert twinlog("flows", "delete", *here, *flow).status == 0
+
+
 @pytest.mark.long
 def test_a_flow_that_has_topics_gets_a_map_in_steps(
     stage: Stage, topic: str, tmp_path: Path

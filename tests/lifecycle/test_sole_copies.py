@@ -14,8 +14,11 @@ from uuid import UUID
 
 import pytest
 
+from twinlog.engines.transactional import former_routes
+from twinlog.engines.transactional.positions import position_metadata
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, Partition, Topic
-from twinlog.kafka.errors import UserError
+from twinlog.kafka.errors import Retriable, UserError
+from twinlog.kafka.groups.offsets import Committed
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle import changes, flow_creation, flow_positions, flow_topics
 from twinlog.lifecycle.changes import alter_mirror
@@ -26,9 +29,12 @@ from twinlog.lifecycle.flow_takeover import FlowTakeover
 from twinlog.lifecycle.flow_topics import FlowClusters
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.flow import flow_of
+from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
 from twinlog.store.config_records import ConfigRecord, Mirror, MirrorTopic, Wanted, key_of
 from twinlog.store.mirrors import Decide, MirrorStore
+from twinlog.store.offset_log import StoredOffsets
+from twinlog.store.offset_records import BegunPartition, Route
 from twinlog.store.snapshot import Snapshot
 
 CLUSTER = cast("Any", SimpleNamespace(config=SimpleNamespace(grants=None)))
@@ -63,6 +69,8 @@ class Store(MirrorStore):
         self.records = {key_of(record): record for record in records}
         self.version = 0
         self.fenced = 0
+        self.begun: list[BegunPartition] = []
+        """What is recorded of flows in `__mirror_offsets`."""
 
     def __call__(self, _: object) -> "Store":
         return self
@@ -273,6 +281,11 @@ def clusters(monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(flow_topics, "existing_topics", existing)
     monkeypatch.setattr(flow_topics, "offsets_topic_id", nothing)
     monkeypatch.setattr(flow_creation, "copied_to", nothing)
+
+    async def recorded(_: object) -> Mapping[int, StoredOffsets]:
+        return {0: StoredOffsets(begun={one.name: one for one in store.begun})}
+
+    monkeypatch.setattr(flow_creation, "read_offsets", recorded)
     monkeypatch.setattr(flow_positions, "_asked", nothing)
     monkeypatch.setattr(flow_positions, "_offsets_of", nothing)
     monkeypatch.setattr(flow_positions, "_of_source", lambda *_: {TopicPartition("t", 0): None})
@@ -351,6 +364,89 @@ def test_a_flow_with_a_map_does_not_begin_with_topics_that_are_routed_to_one(
     else:
         asyncio.run(create_flow(CLUSTER, "d", "b", properties))
         assert created == ["d-to-b"]
+
+
+ROUTES = {
+    "transforms": "eu",
+    "transforms.eu.type": "RegexRouter",
+    "transforms.eu.regex": ".*",
+    "transforms.eu.replacement": "eu-$0",
+}
+MAP = {"twinlog.offset.map": "true"}
+
+
+@pytest.mark.parametrize(
+    ("former", "values", "refused"),
+    [
+        ("t", {**ROUTES, **MAP}, True),
+        ("eu-t", ROUTES, True),
+        ("t", ROUTES, False),
+        ("eu-t", {**ROUTES, **MAP}, False),
+        # Other names are a way to copy all anew; a takeover says where it goes on.
+        ("eu-t", DROPS, False),
+        ("t", {**ROUTES, **MAP, "twinlog.takeover": "recorded"}, False),
+    ],
+)
+def test_a_flow_that_would_route_its_records_again_is_not_created(
+    clusters: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    former: str,
+    values: dict[str, str],
+    refused: bool,
+) -> None:
+    """Goal: deleted and created again, with the map or without, it goes on or does not begin."""
+    route = Route(ID, former, None)
+    clusters.begun = [
+        BegunPartition(MirrorPartition("d-to-b", "t", 0), route),
+        BegunPartition(MirrorPartition("d-to-b", "gone", 0), route),
+        BegunPartition(MirrorPartition("d-to-b", "u", 0), route._replace(source_topic_id=OTHER_ID)),
+        BegunPartition(MirrorPartition("e-to-b", "u", 0), route),
+    ]
+    created: list[str] = []
+
+    async def create(_: object, name: str, *__: object, **___: object) -> None:
+        created.append(name)
+
+    async def check(*_: object) -> None: ...
+
+    async def committed(_: object, group: str, *, stable: bool) -> dict[TopicPartition, Committed]:
+        assert (group, stable) == ("twinlog.flow.d-to-b", True)
+        return {TopicPartition(former, 0): Committed(50, position_metadata(route, None))}
+
+    monkeypatch.setattr(flow_creation, "create_mirror", create)
+    monkeypatch.setattr(FlowTakeover, "check", check)
+    monkeypatch.setattr(former_routes, "committed_offsets", committed)
+    properties = flow("d-to-b", **values).source
+    if not refused:
+        clusters.records = {k: v for k, v in clusters.records.items() if k[0] == "mirror"}
+        asyncio.run(create_flow(CLUSTER, "d", "b", properties))
+        assert created == ["d-to-b"]
+        return
+    with pytest.raises(
+        UserError, match=f"t-0 was copied to {former} before, with position 50"
+    ) as e:
+        asyncio.run(create_flow(CLUSTER, "d", "b", properties))
+    assert "twinlog flows delete --forget-offsets" in e.value.hint
+    assert created == []
+
+
+@pytest.mark.parametrize(("before", "after"), [(MAP, {}), ({}, MAP)])
+def test_a_node_adds_no_topic_by_names_that_are_outdated(
+    clusters: Store, before: dict[str, str], after: dict[str, str]
+) -> None:
+    """Goal: no position at `eu-t` in a flow that routes the records of `eu-t` to `eu-eu-t`."""
+    mirror = flow("c-to-b", **ROUTES, **before)
+    clusters.records = {key_of(one): one for one in (flow("c-to-b", **ROUTES, **after),)}
+    add = FlowClusters(
+        destination=CLUSTER, source=CLUSTER, mirror=mirror, flow=flow_of(mirror.source)
+    )
+    source = asyncio.run(_topics())
+    with pytest.raises(Retriable, match="settings of flow c-to-b have changed"):
+        asyncio.run(add.add(source, {"u": "u"}))
+    assert clusters.copies("u") == []
+    clusters.records = {key_of(mirror): mirror}
+    asyncio.run(add.add(source, {"u": "u"}))
+    assert clusters.copies("u") == ["c-to-b"]
 
 
 @pytest.mark.parametrize("same", [True, False])

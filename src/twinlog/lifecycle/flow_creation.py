@@ -10,12 +10,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from twinlog.engines.transactional.former_routes import FORGET, repeated
 from twinlog.engines.transactional.positions import committed_positions, position_group
+from twinlog.engines.transactional.source_position import ToBegin
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_config
+from twinlog.kafka.client.metadata import Topic
 from twinlog.kafka.client.references import EVERYTHING
 from twinlog.kafka.errors import UserError
-from twinlog.kafka.types import TopicPartition
+from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.lifecycle.changes import alter_mirror, altered
 from twinlog.lifecycle.creation import (
     check_properties,
@@ -41,6 +44,7 @@ from twinlog.mirror.flow import (
     positions_interval_s,
     reports_positions,
     routed_topics,
+    settings_texts,
     transforms_of,
     unsupported_offset_reset,
 )
@@ -58,6 +62,7 @@ from twinlog.mirror.settings import (
     TRANSACTIONAL,
     check_settings,
 )
+from twinlog.mirror.transform_chain import has_router
 from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.control_topics import (
     LANES_GROUP,
@@ -66,7 +71,8 @@ from twinlog.store.control_topics import (
     create_control_topics,
 )
 from twinlog.store.mirrors import MirrorStore
-from twinlog.store.offset_log import create_offsets_topic
+from twinlog.store.offset_log import create_offsets_topic, read_offsets
+from twinlog.store.offset_records import Route
 from twinlog.store.partition_counts import known_partition_count
 from twinlog.store.recorded_maps import read_ends
 from twinlog.store.shared_remotes import (
@@ -197,7 +203,8 @@ async def create_flow(
             of another kind; MirrorMaker 2 has copied a topic, and `twinlog.takeover` is `refuse`,
             or it is running; topics of the flow would have other remote names than before, or
             another flow copies them to the same topics; two topics of a new flow in transactions
-            would have one remote topic.
+            would have one remote topic; or a new flow that routes records would copy again what a
+            former one of this name has copied (`former_routes`).
         Retriable: a cluster is unreachable.
     """
     name = flow_name(source, target)
@@ -267,6 +274,38 @@ async def _check_new(
         remote = {topic: existing.get(remote) for topic, remote in names.items()}
         worker, routes = connect_worker_of(properties), may_route(properties)
         await FlowTakeover(destination, source, flow, worker, routes=routes).check(topics, remote)
+        is_taken_over = flow.settings.twinlog_takeover in TAKING_OVER
+        if has_router(settings_texts(properties)) and not is_taken_over:
+            await _require_same_topics(destination, name, topics, names)
+
+
+async def _require_same_topics(
+    destination: KafkaCluster, name: str, topics: Mapping[str, Topic], names: Mapping[str, str]
+) -> None:
+    """Refuse a flow that routes records, and had other remote topics before it was deleted.
+
+    Lanes refuse its partitions (former_routes.py), those that the source does not show now as well.
+    Where it takes over, they do after that.
+
+    Raises:
+        UserError: it would copy records again.
+    """
+    begun = {
+        one.name: one
+        for stored in (await read_offsets(destination)).values()
+        for one in stored.begun.values()
+        if one.name.mirror == name
+        and one.name.topic in names
+        and one.route.source_topic_id == topics[one.name.topic].topic_id
+    }
+    wanted = {
+        at: ToBegin(Route(one.route.source_topic_id, names[at.topic], None), Offset(0))
+        for at, one in begun.items()
+    }
+    group = position_group(LANES_GROUP, name)
+    reasons = await repeated(destination, group, begun, wanted, dict.fromkeys(wanted))
+    if reasons:
+        raise UserError(f"flow {name}: {min(reasons.values())}", hint=FORGET)
 
 
 async def take_over_topics(destination: KafkaCluster, name: str) -> list[TakenOver]:

@@ -206,7 +206,8 @@ class FlowAdmin:
         """End a flow, wait until its partitions are STOPPED, and delete it.
 
         The target's topics stay with their records, and so does the recorded map: if the flow is
-        created again, it goes on where it was.
+        created again, it goes on where it was. With other remote names it begins anew there; one
+        that routes records is refused then (`former_routes`).
 
         Args:
             flow: its name.

@@ -57,10 +57,10 @@ from twinlog.kafka.log.records import Encoded
 from twinlog.kafka.requests.topics import NewTopic, create_topics
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.dataframe_transform import DataFrameTransform
-from twinlog.mirror.flow import FlowRules, flow_of, records_map, transforms_of
+from twinlog.mirror.flow import FlowRules, flow_of, records_map, settings_texts, transforms_of
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Data
-from twinlog.mirror.transform_chain import TransformChain
+from twinlog.mirror.transform_chain import TransformChain, has_router
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +103,8 @@ class _Rules(NamedTuple):
     transforms: TransformChain | DataFrameTransform
     is_mapped: bool
     """Whether it records where they are (position_maps.py)."""
+    routes: bool
+    """Whether its transforms route them to other topics."""
 
 
 class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueue]):
@@ -149,7 +151,9 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         except UserError as error:
             self._rules, self._unreadable = None, f"the flow's settings cannot be read: {error}"
         else:
-            self._rules = _Rules(rules, transforms, records_map(properties))
+            self._rules = _Rules(
+                rules, transforms, records_map(properties), has_router(settings_texts(properties))
+            )
             had_maps, self._has_maps = self._has_maps, self._rules.is_mapped
             if had_maps and not self._has_maps:
                 # Where nothing is copied, no transaction drops the map.
@@ -197,6 +201,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
                 to_locate,
                 passes_lost=self._flow.passes_lost,
                 is_mapped=is_mapped,
+                routes=self._rules is None or self._rules.routes,
             )
             if is_mapped and not self._is_mapped:  # the map is to be dropped
                 reason = NotLocated("the flow's settings have changed; locating it again")

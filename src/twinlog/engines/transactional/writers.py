@@ -29,6 +29,7 @@ from uuid import UUID
 
 from twinlog.engines.base import Beginnings, LaneContext, Sealed, Sealing
 from twinlog.engines.ports import DestinationPort
+from twinlog.engines.transactional.former_routes import take_out_repeated
 from twinlog.engines.transactional.kept_positions import KeptPositions, to_keep
 from twinlog.engines.transactional.losses import (
     SettledLosses,
@@ -174,12 +175,13 @@ class TransactionalWriters:
         *,
         passes_lost: bool = False,
         is_mapped: bool = False,
+        routes: bool = False,
     ) -> Mapping[MirrorPartition, TransactionalQueue | NotLocated]:
         """Where these partitions of a flow go on; those that have not begun begin.
 
         No transaction with them is in flight. `passes_lost`: where the target has lost records, it
         is reported, and the position gets another tail. Then the partition is located again.
-        `is_mapped`: whether the flow records a map.
+        `is_mapped`: whether the flow records a map. `routes`: whether its transforms route records.
 
         Raises:
             Fenced: another owner has taken over.
@@ -198,6 +200,10 @@ class TransactionalWriters:
             )
             found, refused = self._found(
                 group, partitions, committed, {**former, **begun}, passes_lost=passes_lost
+            )
+            begun_here = begun if routes else {}  # else other names are a way to copy all anew
+            refused |= await take_out_repeated(
+                self._lane.destination, group, begun_here, partitions, found
             )
             results: dict[MirrorPartition, TransactionalQueue | NotLocated] = {**refused}
             at = {n: self._start(remotes[n], partitions[n], here) for n, here in found.items()}
