@@ -207,6 +207,7 @@ def test_groups_go_on_at_their_next_record_in_a_routed_topic(
         writing.end()
 
 
+@pytest.mark.long
 def test_a_deleted_flow_does_not_begin_anew_in_its_routed_topic(
     stage: Stage, topic: str, tmp_path: Path
 ) -> None:
