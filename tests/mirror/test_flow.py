@@ -161,6 +161,9 @@ def test_in_transactions_a_map_is_recorded_on_request(
         ({**ROUTED, MAP: "true"}, "x"),
         ({**ROUTED_BY_NAME, GROUPS: "true"}, "x"),
         ({**MASKED, MAP: "true"}, "a.orders"),
+        # An earlier version has accepted it, since no group is synced then.
+        ({**ROUTED, GROUPS: "true", "emit.checkpoints.enabled": "false"}, "a.orders"),
+        ({**ROUTED, GROUPS: "true", "sync.group.offsets.interval.seconds": "-1"}, "a.orders"),
     ],
 )
 def test_with_a_map_the_remote_topic_is_where_records_are_routed_to(

@@ -318,8 +318,9 @@ def routed_topics(values: Mapping[str, str], settings: FlowSettings) -> dict[str
         values: the properties of its transforms, by MirrorMaker 2's names.
         settings: the flow's.
     """
-    is_routed = has_router(values) and records_map_of(values, settings)
-    return {ROUTED_TOPICS: "true"} if is_routed else {}
+    # What an earlier version has accepted beside a router, it has stored without a map.
+    is_routed = has_router(values) and any(_wanted_maps(settings).values())
+    return {ROUTED_TOPICS: "true"} if is_routed and may_record_map(values) else {}
 
 
 def impossible_maps(values: Mapping[str, str], settings: FlowSettings) -> Sequence[str]:
@@ -331,11 +332,15 @@ def impossible_maps(values: Mapping[str, str], settings: FlowSettings) -> Sequen
     """
     if may_record_map(values):
         return ()
-    is_set = {
+    return [name for name, is_wanted in _wanted_maps(settings).items() if is_wanted]
+
+
+def _wanted_maps(settings: FlowSettings) -> Mapping[str, bool]:
+    """The settings that need a map, by MirrorMaker 2's names, and whether they have an effect."""
+    return {
         _GROUPS: settings.syncs_group_offsets,
         MAP: settings.enabled and settings.twinlog_offset_map,
     }
-    return [name for name, is_wanted in is_set.items() if is_wanted]
 
 
 def transforms_of(properties: Mapping[str, str]) -> TransformChain | DataFrameTransform:
