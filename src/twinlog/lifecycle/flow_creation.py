@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from twinlog.engines.transactional.former_routes import FORGET, repeated
+from twinlog.engines.transactional.former_routes import REMEDY, former_route
 from twinlog.engines.transactional.positions import committed_positions, position_group
 from twinlog.engines.transactional.source_position import ToBegin
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -44,7 +44,6 @@ from twinlog.mirror.flow import (
     positions_interval_s,
     reports_positions,
     routed_topics,
-    settings_texts,
     transforms_of,
     unsupported_offset_reset,
 )
@@ -62,7 +61,6 @@ from twinlog.mirror.settings import (
     TRANSACTIONAL,
     check_settings,
 )
-from twinlog.mirror.transform_chain import has_router
 from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.control_topics import (
     LANES_GROUP,
@@ -187,7 +185,7 @@ async def create_flow(
 ) -> str:
     """Create a flow, or replace its settings if it exists; return its name.
 
-    It keeps the settings that only `kafka-mirrors --alter` sets (`flow.lasting_settings`).
+    It keeps the settings of the mirror itself that are not given (`flow.lasting_settings`).
 
     Args:
         destination: the target.
@@ -275,37 +273,32 @@ async def _check_new(
         worker, routes = connect_worker_of(properties), may_route(properties)
         await FlowTakeover(destination, source, flow, worker, routes=routes).check(topics, remote)
         is_taken_over = flow.settings.twinlog_takeover in TAKING_OVER
-        if has_router(settings_texts(properties)) and not is_taken_over:
-            await _require_same_topics(destination, name, topics, names)
+        if may_route(properties) and not is_taken_over:
+            await _refuse_former_routes(destination, name, topics, names)
 
 
-async def _require_same_topics(
+async def _refuse_former_routes(
     destination: KafkaCluster, name: str, topics: Mapping[str, Topic], names: Mapping[str, str]
 ) -> None:
-    """Refuse a flow that routes records, and had other remote topics before it was deleted.
+    """Refuse a flow that may route records, and had other remote topics before it was deleted.
 
     Lanes refuse its partitions (former_routes.py), those that the source does not show now as well.
     Where it takes over, they do after that.
 
     Raises:
-        UserError: it would copy records again.
+        UserError: it could copy records again.
+        Retriable, ProtocolError, ControlTopicLost: see `read_offsets`.
     """
-    begun = {
-        one.name: one
+    reasons = [
+        reason
         for stored in (await read_offsets(destination)).values()
-        for one in stored.begun.values()
-        if one.name.mirror == name
-        and one.name.topic in names
-        and one.route.source_topic_id == topics[one.name.topic].topic_id
-    }
-    wanted = {
-        at: ToBegin(Route(one.route.source_topic_id, names[at.topic], None), Offset(0))
-        for at, one in begun.items()
-    }
-    group = position_group(LANES_GROUP, name)
-    reasons = await repeated(destination, group, begun, wanted, dict.fromkeys(wanted))
+        for at, begun in stored.begun.items()
+        if at.mirror == name and at.topic in names
+        for route in [Route(topics[at.topic].topic_id, names[at.topic], None)]
+        if (reason := former_route(begun, ToBegin(route, Offset(0))))
+    ]
     if reasons:
-        raise UserError(f"flow {name}: {min(reasons.values())}", hint=FORGET)
+        raise UserError(f"flow {name}: {min(reasons)}", hint=REMEDY)
 
 
 async def take_over_topics(destination: KafkaCluster, name: str) -> list[TakenOver]:

@@ -248,8 +248,8 @@ def _of_source(
                 raise UserError(
                     f"the group has offset {at.offset} of {key} on the target, and no topic that "
                     f"the source shows, and the flow selects, is copied to {topic}",
-                    hint="grant DESCRIBE on the source's topic; or, if the flow does not copy it, "
-                    "delete the offset (kafka-consumer-groups --delete-offsets)",
+                    hint="grant DESCRIBE on the source's topic; if the offset is not of the flow, "
+                    "import from a group without it",
                 )
             continue
         topic = sources[topic] if side is GroupSide.TARGET else topic

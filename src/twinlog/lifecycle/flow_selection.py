@@ -28,11 +28,10 @@ from typing import Final
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.copied_topics import copied_topics
-from twinlog.mirror.flow import FlowRules, flow_of, settings_texts
+from twinlog.mirror.flow import FlowRules, flow_of, may_route, settings_texts
 from twinlog.mirror.routed_names import RoutedPolicy, has_routed_topics, routing_differs
 from twinlog.mirror.setting_values import parse_flag
 from twinlog.mirror.settings import FLOW_KINDS, FLOW_PREFIX
-from twinlog.mirror.transform_chain import has_router
 from twinlog.store.config_records import ConfigChange, Mirror, MirrorTopic, Wanted
 from twinlog.store.mirrors import MirrorStore, stored_flow
 from twinlog.store.shared_remotes import check_positions
@@ -65,7 +64,7 @@ def require_same_names(snapshot: Snapshot, name: str, properties: Mapping[str, s
     names, forget = "source.cluster.alias and replication.policy.*", ""
     if isinstance(rules.policy, RoutedPolicy):
         names = "source.cluster.alias, replication.policy.*, transforms and predicates"
-    if has_router(settings_texts(properties)):
+    if may_route(properties):
         forget = " --forget-offsets"
     for topic in topics:
         wanted = remote.get(topic.topic, topic.destination_name)
@@ -102,7 +101,8 @@ def _require_same_routes(snapshot: Snapshot, name: str, properties: Mapping[str,
                 f"at {topic.destination_name}: where RegexRouter routes records, a map of offsets "
                 f"can be switched {'on' if after else 'off'} only before the flow has topics",
                 hint="set sync.group.offsets.enabled, twinlog.offset.map and transforms as before; "
-                "or take the steps of docs/operations/kip-656.md (Offsets of groups)",
+                "or take the steps of docs/operations/kip-656.md "
+                "(Offsets of groups in routed topics)",
             )
 
 

@@ -30,9 +30,9 @@ from twinlog.engines.transactional.partition_output import (
     copied_to,
     partition_output,
     position_behind,
+    route_mismatch,
     route_of,
     seen_by_transforms,
-    strayed,
 )
 from twinlog.engines.transactional.positions import loss, position_group
 from twinlog.engines.transactional.queue import TransactionalQueue
@@ -57,10 +57,10 @@ from twinlog.kafka.log.records import Encoded
 from twinlog.kafka.requests.topics import NewTopic, create_topics
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.dataframe_transform import DataFrameTransform
-from twinlog.mirror.flow import FlowRules, flow_of, records_map, settings_texts, transforms_of
+from twinlog.mirror.flow import FlowRules, flow_of, may_route, records_map, transforms_of
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Data
-from twinlog.mirror.transform_chain import TransformChain, has_router
+from twinlog.mirror.transform_chain import TransformChain
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class _Rules(NamedTuple):
     is_mapped: bool
     """Whether it records where they are (position_maps.py)."""
     routes: bool
-    """Whether its transforms route them to other topics."""
+    """Whether its transforms may route them to other topics."""
 
 
 class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueue]):
@@ -151,9 +151,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         except UserError as error:
             self._rules, self._unreadable = None, f"the flow's settings cannot be read: {error}"
         else:
-            self._rules = _Rules(
-                rules, transforms, records_map(properties), has_router(settings_texts(properties))
-            )
+            self._rules = _Rules(rules, transforms, records_map(properties), may_route(properties))
             had_maps, self._has_maps = self._has_maps, self._rules.is_mapped
             if had_maps and not self._has_maps:
                 # Where nothing is copied, no transaction drops the map.
@@ -365,7 +363,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
                 if partition.sequence is queue:
                     self._flow.trouble(partition, f"corrupt batch from the source: {result}")
                 continue
-            failure = strayed(rules.flow.policy, partition, queue, result) or result.failure
+            failure = route_mismatch(rules.flow.policy, partition, queue, result) or result.failure
             if failure is not None and failure.offset == queue.recorded:
                 self._stuck_at(partition, queue, failure)
                 continue

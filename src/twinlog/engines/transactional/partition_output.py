@@ -70,7 +70,7 @@ def seen_by_transforms(flow: FlowRules, partition: TransactionalPartition) -> To
     return TopicPartition(name, remote.partition)
 
 
-def strayed(
+def route_mismatch(
     policy: ReplicationPolicy,
     partition: TransactionalPartition,
     queue: TransactionalQueue,

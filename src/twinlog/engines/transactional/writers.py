@@ -29,7 +29,7 @@ from uuid import UUID
 
 from twinlog.engines.base import Beginnings, LaneContext, Sealed, Sealing
 from twinlog.engines.ports import DestinationPort
-from twinlog.engines.transactional.former_routes import take_out_repeated
+from twinlog.engines.transactional.former_routes import former_routes
 from twinlog.engines.transactional.kept_positions import KeptPositions, to_keep
 from twinlog.engines.transactional.losses import (
     SettledLosses,
@@ -181,7 +181,8 @@ class TransactionalWriters:
 
         No transaction with them is in flight. `passes_lost`: where the target has lost records, it
         is reported, and the position gets another tail. Then the partition is located again.
-        `is_mapped`: whether the flow records a map. `routes`: whether its transforms route records.
+        `is_mapped`: whether the flow records a map. `routes`: whether its transforms may route
+        records.
 
         Raises:
             Fenced: another owner has taken over.
@@ -198,14 +199,16 @@ class TransactionalWriters:
             former = await self._former(
                 committed[key] for n, key in remotes.items() if n not in begun and key in committed
             )
-            found, refused = self._found(
-                group, partitions, committed, {**former, **begun}, passes_lost=passes_lost
+            # Where nothing is routed, another name is a way to copy all anew.
+            routed = former_routes(begun, partitions) if routes else {}
+            found, lost = self._found(
+                group,
+                {n: one for n, one in partitions.items() if n not in routed},
+                committed,
+                {**former, **begun},
+                passes_lost=passes_lost,
             )
-            begun_here = begun if routes else {}  # else other names are a way to copy all anew
-            refused |= await take_out_repeated(
-                self._lane.destination, group, begun_here, partitions, found
-            )
-            results: dict[MirrorPartition, TransactionalQueue | NotLocated] = {**refused}
+            results: dict[MirrorPartition, TransactionalQueue | NotLocated] = {**routed, **lost}
             at = {n: self._start(remotes[n], partitions[n], here) for n, here in found.items()}
             compared = await self._compared(at, passes_lost=passes_lost)
             settled = self._settled.settled(at, compared)
