@@ -40,7 +40,6 @@ if TYPE_CHECKING:
         GroupCheckpoints,
         ImportPositionsResult,
         ListFlowsResult,
-        Origin,
         TranslatedOffset,
         TranslatedOffsets,
     )
@@ -108,7 +107,6 @@ __all__ = [
     "MirrorError",
     "MirrorListing",
     "MirrorRefused",
-    "Origin",
     "PartitionDescription",
     "Producers",
     "ProducersNotStopped",
@@ -174,7 +172,6 @@ _FOUND_IN: Final = {
     "MirrorError": "twinlog.mirror.errors",
     "MirrorListing": "twinlog.operations.results",
     "MirrorRefused": "twinlog.mirror.errors",
-    "Origin": "twinlog.operations.flow_results",
     "PartitionDescription": "twinlog.operations.describe",
     "Producers": "twinlog.operations.switchover.records",
     "ProducersNotStopped": "twinlog.operations.switchover.records",

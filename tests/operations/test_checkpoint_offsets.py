@@ -18,7 +18,7 @@ from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run
 from twinlog.mirror.recorded_map import MapAnswer, RecordedMap
 from twinlog.operations import checkpoint_offsets, flows
 from twinlog.operations.checkpoint_offsets import offsets_by_checkpoints
-from twinlog.operations.flow_results import CheckpointPlace, Direction, Origin, TranslatedOffsets
+from twinlog.operations.flow_results import CheckpointPlace, Direction, TranslatedOffsets
 from twinlog.operations.flows import FlowAdmin
 from twinlog.operations.offset_translation import FlowOffsets, TargetLog
 from twinlog.operations.serialise import json_data
@@ -150,9 +150,8 @@ def test_a_checkpoint_that_the_map_agrees_with_is_a_place(monkeypatch: pytest.Mo
     assert one.checkpoint == CheckpointPlace(
         source_offset=4, target_offset=54, time_ms=NOW_MS - 30_000, age_ms=30_000
     )
-    assert (found.origin, found.group, found.all_known) == (Origin.CHECKPOINTS, "g", True)
+    assert (found.group, found.all_known) == ("g", True)
     data = json.loads(json.dumps(json_data(found)))
-    assert data["origin"] == "checkpoints"
     assert data["checkpoints"] == {
         "topic": "A.checkpoints.internal",
         "without_checkpoint": [{"topic": "orders", "partition": 1}],

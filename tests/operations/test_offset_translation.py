@@ -175,7 +175,6 @@ def test_the_result_serialises_itself() -> None:
         "direction": "to_target",
         "group": "g",
         "timestamp_ms": None,
-        "origin": "source",
         "checkpoints": None,
         "all_known": False,
         "offsets": [

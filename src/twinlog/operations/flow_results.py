@@ -215,15 +215,6 @@ def _place(partition: TopicPartition | None, offset: int | None) -> Mapping[str,
     return None if partition is None else {**partition._asdict(), "offset": offset}
 
 
-class Origin(Enum):
-    """Where the offsets of a group were read."""
-
-    SOURCE = "source"
-    TARGET = "target"
-    CHECKPOINTS = "checkpoints"
-    """On the target, where the flow has written what the group had committed on the source."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCheckpoints:
     """What is to be known of a group's checkpoints as a whole."""
@@ -257,15 +248,6 @@ class TranslatedOffsets:
         unreadable = self.checkpoints is not None and self.checkpoints.unreadable
         return not unreadable and all(offset.known for offset in self.offsets)
 
-    @property
-    def origin(self) -> Origin | None:
-        """Where the group's offsets were read; None: they are not those of a group."""
-        if self.group is None:
-            return None
-        if self.checkpoints is not None:
-            return Origin.CHECKPOINTS
-        return Origin.SOURCE if self.direction is Direction.TO_TARGET else Origin.TARGET
-
     def as_json(self) -> Mapping[str, object]:
         """As `translate --json` prints it."""
         return {
@@ -273,7 +255,6 @@ class TranslatedOffsets:
             "direction": self.direction.value,
             "group": self.group,
             "timestamp_ms": self.timestamp_ms,
-            "origin": None if self.origin is None else self.origin.value,
             "checkpoints": self.checkpoints,
             "all_known": self.all_known,
             "offsets": self.offsets,

@@ -49,7 +49,7 @@ WARNINGS = [
 ]
 
 
-def test_the_origin_and_the_ages_of_checkpoints_are_shown(
+def test_the_topic_and_the_ages_of_checkpoints_are_shown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     print_translated(FOUND, as_json=False)
@@ -66,7 +66,7 @@ def test_json_has_the_warnings_on_standard_error_only(capsys: pytest.CaptureFixt
     print_translated(FOUND, as_json=True)
     shown = capsys.readouterr()
     assert shown.err.splitlines() == WARNINGS
-    assert json.loads(shown.out)["origin"] == "checkpoints"
+    assert json.loads(shown.out)["checkpoints"]["topic"] == "A.checkpoints.internal"
 
 
 def test_a_stale_offset_is_shown_and_not_certain(capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,6 +57,7 @@ def _offset_rows(found: TranslatedOffsets) -> Iterable[tuple[object, ...]]:
 
 def _checkpoint_rows(found: TranslatedOffsets) -> Iterable[tuple[object, ...]]:
     for one, row in zip(found.offsets, _offset_rows(found), strict=True):
-        age_ms = None if one.checkpoint is None else one.checkpoint.age_ms
+        assert one.checkpoint is not None
+        age_ms = one.checkpoint.age_ms
         age = "dated ahead" if age_ms is None else f"{age_ms / 1000:.0f} s"
         yield (*row[:-1], age, row[-1])
