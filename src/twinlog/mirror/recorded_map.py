@@ -53,7 +53,7 @@ class MapAnswer(Enum):
     UNREADABLE = auto()
     """A cluster refuses to answer."""
     UNPROVEN = auto()
-    """A group's checkpoint has it, and may be about other records than the map, or is given up."""
+    """A group's checkpoint has it, and may be about other records, or was not written again."""
     STALE = auto()
     """A group's checkpoint has it, and is so old that the group may have another offset since."""
 

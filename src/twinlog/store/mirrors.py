@@ -218,7 +218,8 @@ class MirrorStore:
             stored_mirror = snapshot.mirrors[mirror]
             if named_by is not None and routing_differs(named_by.source, stored_mirror.source):
                 raise Retriable(
-                    f"settings of flow {mirror} have changed, and its topics have other names now"
+                    f"settings of flow {mirror} have changed, and its topics have other names now; "
+                    "they are added at the next refresh"
                 )
             # Another command may have added a topic since the caller has looked.
             check_positions(stored_mirror.kind, snapshot.topics_of(mirror), names)

@@ -200,7 +200,7 @@ async def _create(context: SyncContext, remote: str) -> None:
     for name, answer in (await create_topics(context.destination, missing, once=True)).items():
         if not isinstance(answer, Refusal):
             log.warning(
-                "flow %s: %s was deleted on the target, and is created again", context.name, name
+                "flow %s: %s was deleted on the target; created it again", context.name, name
             )
         elif answer.code != ErrorCode.TOPIC_ALREADY_EXISTS:
             raise not_created(name, answer)
