@@ -107,8 +107,12 @@ class World:
         }.items():
             monkeypatch.setattr(flow_creation, name, fake)
         monkeypatch.setattr(FlowClusters, "add", add)
-        monkeypatch.setattr(WorkerRecords, "_read_copied", answer(self.copied))
-        monkeypatch.setattr(worker_records, "_exists", answer(lambda: bool(self.copied)))
+
+        def recorded() -> list[dict[TopicPartition, list[int]]]:
+            found = {partition: [offset] for partition, offset in self.copied.items()}
+            return [found] if found else []
+
+        monkeypatch.setattr(WorkerRecords, "_read_recorded", answer(recorded))
         monkeypatch.setattr(worker_records, "member_clients", answer(self.members))
         monkeypatch.setattr(worker_records, "_GROUP_S", 0.0)
 

@@ -747,3 +747,11 @@ def test_an_offset_is_written_to_the_partition_that_has_its_key(
     assert len(entries) == 3
     asyncio.run(record(cast("KafkaCluster", None), WORKER, "a", found, {FIRST: 0}))
     assert [one.value for one in entries[3:]] == [None, None]
+    # Where only another connector has recorded an offset, MirrorMaker 2's own goes on as well.
+    del entries[:]
+    back.recorded = {WORKER: stored(FIRST, 5, connector="x", place=4)}
+    found = asyncio.run(flow_handback._recorded(cast("KafkaCluster", None), WORKER, "a"))
+    asyncio.run(record(cast("KafkaCluster", None), WORKER, "a", found, {FIRST: 80}))
+    assert [(one.key, one.value) for one in entries] == [
+        encode(ConnectOffset(connector, "a", FIRST, 79)) for connector in (CONNECTOR, "x")
+    ]

@@ -558,8 +558,10 @@ async def _record(
         count = await _create(destination, topic)
     entries: list[Entry] = []
     for source, end in ends.items():
-        # A former offset must not remain where nothing was copied.
-        for connector in recorded.offsets.get(source, {CONNECTOR} if end > 0 else ()):
+        # A former offset must not remain where nothing was copied. MirrorMaker 2's own connector
+        # has to go on, too, where only others have recorded offsets.
+        own = {CONNECTOR} if end > 0 else set[str]()
+        for connector in sorted({*recorded.offsets.get(source, ()), *own}):
             last = end - 1 if end > 0 else None
             key, value = encode(ConnectOffset(connector, alias, source, last))
             place = recorded.places.get(key, (murmur2(key) & _POSITIVE) % count)

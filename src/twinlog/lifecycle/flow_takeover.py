@@ -171,8 +171,10 @@ class FlowTakeover:
             Retriable: the target is unreachable.
         """
         await self._left.require_stopped()
-        if not ends or (copied := await self._left.copied()) is None:
+        if not ends:
             return
+        # Not the lowest: one that a former connector has left would hide what was copied since.
+        copied = await self._left.highest()
         for partition in sorted(ends.keys() & copied.keys()):
             if copied[partition] >= ends[partition]:
                 raise UserError(

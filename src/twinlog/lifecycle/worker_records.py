@@ -9,7 +9,7 @@ After a kill its group keeps a member for `session.timeout.ms`, 10 s by default.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -53,8 +53,7 @@ class WorkerRecords:
         self._source = source
         self._flow = flow
         self._worker = worker
-        self._copied: Mapping[TopicPartition, int] | None = None
-        self._was_read = False
+        self._recorded: list[Mapping[TopicPartition, Collection[int]]] | None = None
         self._syncs: Mapping[TopicPartition, OffsetSync] | None = None
         self._trouble: UserError | None = None
 
@@ -105,22 +104,42 @@ class WorkerRecords:
     async def copied(self) -> Mapping[TopicPartition, int] | None:
         """The offsets that MirrorMaker 2 has recorded; None: it has no topic for them.
 
+        Of several connectors, the lowest counts; of several topics, the last one that has any.
+
         Raises:
             UserError: they may not be read.
             ProtocolError, Retriable: see `require_copied`.
         """
-        if not self._was_read:
-            copied: dict[TopicPartition, int] | None = None
+        recorded = await self._read_recorded()
+        if not recorded:
+            return None
+        return {
+            partition: min(offsets) for found in recorded for partition, offsets in found.items()
+        }
+
+    async def highest(self) -> Mapping[TopicPartition, int]:
+        """The highest offset that any connector has recorded of a partition, in any topic.
+
+        Raises:
+            UserError, ProtocolError, Retriable: see `copied`.
+        """
+        highest: dict[TopicPartition, int] = {}
+        for found in await self._read_recorded():
+            for partition, offsets in found.items():
+                highest[partition] = max(highest.get(partition, 0), *offsets)
+        return highest
+
+    async def _read_recorded(self) -> Sequence[Mapping[TopicPartition, Collection[int]]]:
+        """What each topic has that exists."""
+        if self._recorded is None:
+            alias = self._flow.settings.source_cluster_alias
+            recorded = list[Mapping[TopicPartition, Collection[int]]]()
             for topic in self._worker.offsets_topics:
                 if await _exists(self._destination, topic):
-                    copied = {**(copied or {}), **await self._read_copied(topic)}
-            self._copied, self._was_read = copied, True
-        return self._copied
-
-    async def _read_copied(self, topic: str) -> Mapping[TopicPartition, int]:
-        records = await read_whole(self._destination, topic)
-        alias = self._flow.settings.source_cluster_alias
-        return last_copied(((record.key, record.value) for record in records), alias)
+                    records = await read_whole(self._destination, topic)
+                    recorded.append(last_copied(((one.key, one.value) for one in records), alias))
+            self._recorded = recorded
+        return self._recorded
 
     async def offset_syncs(self) -> Mapping[TopicPartition, OffsetSync]:
         """The last offset sync of each of the source's partitions; without their topic, none.
