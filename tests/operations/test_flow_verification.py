@@ -1,13 +1,17 @@
 """The report about a flow's partitions: nothing that no task has reported counts as good."""
 
+import asyncio
 import json
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
+
+import pytest
 
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.types import LogBounds, Offset, TopicPartition
 from twinlog.mirror.offset_runs import Ends
+from twinlog.operations import flow_verification
 from twinlog.operations.flow_claims import FlowClaims
 from twinlog.operations.flow_routes import TopicRoute, Writer
 from twinlog.operations.flow_verification import FlowPlan, flow_logs, is_only_remote
@@ -104,6 +108,29 @@ def test_copies_without_a_map_are_not_seen() -> None:
     empty = FlowCompared(pair=PAIR, source=Tally(absent=Counter(marker=10)), remote=Tally())
     empty.remote.absent["marker"] = 8
     assert verdict(empty, plan).verdict == SAME
+
+
+@pytest.mark.parametrize(
+    ("later", "lacking"),
+    [
+        (FlowClaims(of={PAIR.source: FlowClaim(end=7)}, is_mapped=False), []),
+        (FlowClaims(is_mapped=False), [PAIR.source]),
+        (FlowClaims(trouble="it cannot be read: gone"), []),
+    ],
+)
+def test_a_flow_that_begins_during_the_check_is_no_trouble(
+    monkeypatch: pytest.MonkeyPatch, later: FlowClaims, lacking: list[TopicPartition]
+) -> None:
+    """Goal: it began between the reading of its claims and of the logs' ends, and says so later."""
+
+    async def read(*_: object) -> FlowClaims:
+        return later
+
+    monkeypatch.setattr(flow_verification, "read_claims", read)
+    nobody, nothing = cast("Any", None), FlowClaims(is_mapped=False)
+    claimed = {PAIR.source: FlowClaim()}
+    found, trouble = asyncio.run(flow_verification._lacking(nobody, nobody, (), nothing, claimed))
+    assert (list(found), trouble) == (lacking, later.trouble)
 
 
 def test_topics_that_a_task_has_found_are_reported() -> None:

@@ -1,7 +1,9 @@
 """Plans `twinlog verify` for flows, and sums it up (verify/flow_job.py compares).
 
 What a flow claims is read first, then the bounds of the remote logs, then those of the source: so
-the remote logs hold all that was claimed, and the source all that they were copied from.
+the remote logs hold all that was claimed, and the source all that they were copied from. A flow may
+begin with a partition in between. So where nothing is recorded, that is read again at the end: of
+what was copied up to the bounds, something is recorded by then.
 """
 
 from collections import Counter
@@ -16,7 +18,7 @@ from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, UserError
 from twinlog.kafka.types import LogBounds, TopicPartition
 from twinlog.mirror.settings import TRANSACTIONAL
-from twinlog.operations.flow_claims import begins_at_end, claimed_nothing, read_claims
+from twinlog.operations.flow_claims import FlowClaims, begins_at_end, claimed_nothing, read_claims
 from twinlog.operations.flow_routes import TopicRoute, Writer, flow_routes
 from twinlog.operations.verification_report import Counts, LogReport, RemoteReport
 from twinlog.operations.verified_topics import partitions_of, topic_ids
@@ -102,6 +104,11 @@ async def plan_flow(
     ids = await topic_ids(source, destination, topics)
     target_ids = await _target_ids(destination, pairs)
     by_name = {topic.topic: topic for topic in topics}
+    claimed = {
+        at: claims.of.get(at, claimed_nothing(by_name[at.topic], at.partition))
+        for at in {pair.source for pair in pairs}
+    }
+    lacking, trouble = await _lacking(destination, mirror, topics, claims, claimed)
     shares = Counter(
         pair.remote for pair in pairs if pair.remote.topic in routes[pair.source.topic].targets
     )
@@ -109,11 +116,10 @@ async def plan_flow(
     tasks: list[FlowTask] = []
     queried: list[QuerySource] = []
     done: list[FlowCompared] = []
-    unmapped: set[FlowPair] = set()
     for pair in pairs:
         topic, route = by_name[pair.source.topic], routes[pair.source.topic]
         side_ids = ids[pair.source.topic]
-        claim = claims.of.get(pair.source, claimed_nothing(topic, pair.source.partition))
+        claim = claimed[pair.source]
         sides = Sides(source_bounds[pair.source], remote_bounds[pair.remote])
         is_absent = _is_absent(route, sides)
         if is_absent:
@@ -131,8 +137,6 @@ async def plan_flow(
             start = max(sides.source.start, begin)
             sides = sides._replace(source=sides.source._replace(start=start))
         bounds[pair] = sides
-        if claims.trouble is None and claims.lacks(pair.source, claim):
-            unmapped.add(pair)
         is_remote = pair.remote.topic == topic.destination_name
         if is_remote and is_another(topic.destination_topic_id, side_ids.destination):
             done.append(_recreated(pair, sides))
@@ -175,8 +179,8 @@ async def plan_flow(
             patience=patience,
         ),
         done=tuple(done),
-        unmapped=frozenset(unmapped),
-        trouble=claims.trouble,
+        unmapped=frozenset(pair for pair in bounds if pair.source in lacking),
+        trouble=trouble,
         routes=routes,
         neighbours=neighbours,
         writers=writers,
@@ -202,6 +206,34 @@ def flow_logs(plan: FlowPlan, compared: Collection[FlowCompared]) -> list[LogRep
         _report(results.get(pair) or unseen(pair, bounds, "no result"), bounds, plan)
         for pair, bounds in {**plan.pairs, **found}.items()
     ]
+
+
+async def _lacking(
+    destination: KafkaCluster,
+    mirror: Mirror,
+    topics: Sequence[MirrorTopic],
+    claims: FlowClaims,
+    claimed: Mapping[TopicPartition, FlowClaim],
+) -> tuple[Collection[TopicPartition], str | None]:
+    """The partitions of which something has to be recorded, and is not; why that is not known.
+
+    Args:
+        destination: the flow's target.
+        mirror: the flow.
+        topics: those to compare.
+        claims: what was read before the bounds.
+        claimed: the same, or nothing, of each partition.
+
+    Raises:
+        TwinlogError: see `read_claims`.
+    """
+    lacking = [at for at, claim in claimed.items() if claims.lacks(at, claim)]
+    if claims.trouble is not None or not lacking:
+        return (), claims.trouble
+    later = await read_claims(destination, mirror, topics)
+    if later.trouble is not None:
+        return (), later.trouble
+    return [at for at in lacking if later.lacks(at, later.of.get(at, claimed[at]))], None
 
 
 def _report(result: FlowCompared, bounds: Sides[LogBounds], plan: FlowPlan) -> LogReport:
