@@ -365,9 +365,8 @@ async def _recreated_everywhere(
         topic
         for topic in suspects
         if (one := known.get(topic.topic)) is not None
-        and one.everywhere
-        and len(one.ids) == 1
-        and is_another(topic.topic_id, *one.ids)
+        and one.agreed_id is not None
+        and is_another(topic.topic_id, one.agreed_id)
     ]
 
 

@@ -154,8 +154,7 @@ async def _recreated(context: SyncContext) -> dict[str, RecreatedRemote]:
     agreed: dict[str, RecreatedRemote] = {}
     if suspects:
         for name, known in (await known_topics(context.destination, suspects)).items():
-            if known.everywhere and len(known.ids) == 1:
-                [topic_id] = known.ids
+            if (topic_id := known.agreed_id) is not None:
                 agreed[name] = RecreatedRemote(topic_id, known.partitions)
     return agreed
 

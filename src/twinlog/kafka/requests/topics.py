@@ -84,6 +84,11 @@ class KnownTopic(NamedTuple):
     everywhere: bool = True
     """Whether each broker knows a topic of this name."""
 
+    @property
+    def agreed_id(self) -> UUID | None:
+        """The one id under which each broker knows it; None: they do not agree."""
+        return next(iter(self.ids)) if self.everywhere and len(self.ids) == 1 else None
+
 
 async def known_topics(
     cluster: KafkaCluster, names: Collection[str] | None = None
