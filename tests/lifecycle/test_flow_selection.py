@@ -95,6 +95,18 @@ class Store:
         return found
 
 
+def change_in(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have flows created and altered in this store; their sources answer."""
+
+    @asynccontextmanager
+    async def connected(*_: object) -> AsyncIterator[None]:
+        yield
+
+    for module in (flow_creation, changes):
+        monkeypatch.setattr(module, "MirrorStore", store)
+    monkeypatch.setattr(changes, "connected_source", connected)
+
+
 @pytest.fixture
 def stored(monkeypatch: pytest.MonkeyPatch) -> Store:
     """A flow that has topics of all kinds, whose settings select those that begin with `t`."""
@@ -226,14 +238,7 @@ def test_a_topic_that_a_node_adds_while_a_map_is_switched_counts(
     remote: str,
 ) -> None:
     """Goal: the change itself sees it; what the start has read before shows no topic."""
-
-    @asynccontextmanager
-    async def connected(*_: object) -> AsyncIterator[None]:
-        yield
-
-    for module in (flow_creation, changes):
-        monkeypatch.setattr(module, "MirrorStore", stored)
-    monkeypatch.setattr(changes, "connected_source", connected)
+    change_in(stored, monkeypatch)
     flow_before = routed_flow(before)
     stored.records = Store(flow_before).records
     stored.before_change = [topic("t", remote=remote)]
@@ -346,13 +351,7 @@ def test_a_start_keeps_a_throttle_that_is_altered_meanwhile(
     def altered(*throttle: tuple[str, str]) -> Mirror:
         return replace(mirror, source={**mirror.source, **dict(throttle)})
 
-    @asynccontextmanager
-    async def connected(*_: object) -> AsyncIterator[None]:
-        yield
-
-    for module in (flow_creation, changes):
-        monkeypatch.setattr(module, "MirrorStore", stored)
-    monkeypatch.setattr(changes, "connected_source", connected)
+    change_in(stored, monkeypatch)
     cluster: Any = SimpleNamespace(config=SimpleNamespace(grants=None))
 
     def start(properties: Mapping[str, str]) -> Mapping[str, str]:

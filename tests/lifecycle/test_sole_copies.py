@@ -328,6 +328,20 @@ def test_a_flow_that_would_copy_a_topic_again_is_not_created(clusters: Store) ->
     assert clusters.version == 0
 
 
+def created_flows(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the flows that are created from now on; MirrorMaker 2 has copied nothing."""
+    created: list[str] = []
+
+    async def create(_: object, name: str, *__: object, **___: object) -> None:
+        created.append(name)
+
+    async def check(*_: object) -> None: ...
+
+    monkeypatch.setattr(flow_creation, "create_mirror", create)
+    monkeypatch.setattr(FlowTakeover, "check", check)
+    return created
+
+
 @pytest.mark.usefixtures("clusters")
 @pytest.mark.parametrize("is_mapped", [True, False])
 def test_a_flow_with_a_map_does_not_begin_with_topics_that_are_routed_to_one(
@@ -344,15 +358,7 @@ def test_a_flow_with_a_map_does_not_begin_with_topics_that_are_routed_to_one(
         "twinlog.offset.map": str(is_mapped).lower(),
     }
     properties = stored_properties({"bootstrap.servers": "a:1"}, values, "d", "b")
-    created: list[str] = []
-
-    async def create(_: object, name: str, *__: object, **___: object) -> None:
-        created.append(name)
-
-    async def check(*_: object) -> None: ...
-
-    monkeypatch.setattr(flow_creation, "create_mirror", create)
-    monkeypatch.setattr(FlowTakeover, "check", check)
+    created = created_flows(monkeypatch)
     if is_mapped:
         with pytest.raises(UserError, match="t and u would both be copied to all") as refused:
             asyncio.run(create_flow(CLUSTER, "d", "b", properties))
@@ -399,15 +405,7 @@ def test_a_flow_that_would_route_its_records_again_is_not_created(
         BegunPartition(MirrorPartition("d-to-b", "u", 0), route._replace(source_topic_id=OTHER_ID)),
         BegunPartition(MirrorPartition("e-to-b", "u", 0), route),
     ]
-    created: list[str] = []
-
-    async def create(_: object, name: str, *__: object, **___: object) -> None:
-        created.append(name)
-
-    async def check(*_: object) -> None: ...
-
-    monkeypatch.setattr(flow_creation, "create_mirror", create)
-    monkeypatch.setattr(FlowTakeover, "check", check)
+    created = created_flows(monkeypatch)
     properties = flow("d-to-b", **values).source
     if not refused:
         clusters.records = {k: v for k, v in clusters.records.items() if k[0] == "mirror"}
