@@ -4,6 +4,7 @@ With brokers: tests/end_to_end/test_aggregation.py.
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Final, cast
@@ -12,6 +13,7 @@ from uuid import UUID
 import pytest
 
 from twinlog.kafka.client.metadata import Partition, Topic
+from twinlog.kafka.errors import Retriable
 from twinlog.lifecycle import flow_topics
 from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.lifecycle.flow_takeover import FlowTakeover
@@ -38,8 +40,16 @@ def test_a_shared_remote_topic_gets_the_partitions_of_its_largest_source() -> No
     assert lacking_partitions({"new": topic(2)}, names, existing) == {}
 
 
-def added_again(monkeypatch: pytest.MonkeyPatch, former: MirrorTopic | None) -> MirrorTopic:
-    """What is stored of a topic that a flow gets, and has had before; all ids are `ID`."""
+def added_again(
+    monkeypatch: pytest.MonkeyPatch,
+    former: MirrorTopic | None,
+    unseen: str = "",
+    **settings: str,
+) -> MirrorTopic:
+    """What is stored of a topic that a flow gets, and has had before; all ids are `ID`.
+
+    A broker knows more partitions of the topic `unseen` than are shown.
+    """
     added: list[MirrorTopic] = []
 
     class Store:
@@ -58,6 +68,10 @@ def added_again(monkeypatch: pytest.MonkeyPatch, former: MirrorTopic | None) -> 
 
     async def nothing(*_: object) -> None: ...
 
+    async def all_shown(_: object, topics: Mapping[str, Topic]) -> None:
+        if unseen in topics:
+            raise Retriable("a broker shows 1 partitions, and another one 2")
+
     async def begins(*_: object) -> list[Any]:
         return []
 
@@ -65,8 +79,11 @@ def added_again(monkeypatch: pytest.MonkeyPatch, former: MirrorTopic | None) -> 
     monkeypatch.setattr(flow_topics, "MirrorStore", Store)
     monkeypatch.setattr(flow_topics, "existing_topics", existing)
     monkeypatch.setattr(flow_topics, "offsets_topic_id", nothing)
+    monkeypatch.setattr(flow_topics, "require_all_shown", all_shown)
     monkeypatch.setattr(FlowTakeover, "begins", begins)
-    source = stored_properties({"bootstrap.servers": "a:1"}, {"enabled": "true"}, "a", "b")
+    source = stored_properties(
+        {"bootstrap.servers": "a:1"}, {"enabled": "true", **settings}, "a", "b"
+    )
     mirror, cluster = Mirror(name="m", source=source, source_cluster_id="a"), cast("Any", None)
     clusters = FlowClusters(
         destination=cluster, source=cluster, mirror=mirror, flow=flow_of(mirror.source)
@@ -91,6 +108,18 @@ def test_a_topic_that_had_another_id_was_known_before(
 ) -> None:
     """Goal: records of the former one count as copied, however often the topic is recreated."""
     assert added_again(monkeypatch, former).known_before == known
+
+
+@pytest.mark.parametrize("unseen", ["t", "all"])
+def test_a_topic_is_not_added_while_a_partition_of_it_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, unseen: str
+) -> None:
+    """Goal: what MirrorMaker 2 has copied to it is not copied again once it is shown."""
+    for takeover in ("compare", "refuse"):
+        with pytest.raises(Retriable, match="another one 2"):
+            added_again(monkeypatch, None, unseen, **{"twinlog.takeover": takeover})
+    assert added_again(monkeypatch, FORMER, unseen).partitions == 1, "MirrorMaker 2 was not first"
+    added_again(monkeypatch, None, unseen, **{"twinlog.takeover": "ignore"})
 
 
 def test_a_topic_that_is_added_again_keeps_the_ids_of_its_lost_copies(

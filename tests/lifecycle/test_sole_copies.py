@@ -277,6 +277,7 @@ def clusters(monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(flow_creation, "existing_topics", existing)
     monkeypatch.setattr(flow_topics, "existing_topics", existing)
     monkeypatch.setattr(flow_topics, "offsets_topic_id", nothing)
+    monkeypatch.setattr(flow_topics, "require_all_shown", nothing)
     monkeypatch.setattr(flow_creation, "copied_to", nothing)
 
     async def recorded(_: object) -> Mapping[int, StoredOffsets]:

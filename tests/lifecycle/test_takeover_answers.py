@@ -6,6 +6,7 @@ Where flows begin is in tests/lifecycle/test_flow_takeover.py, on real brokers.
 import asyncio
 import logging
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Partition, Topic
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Retriable, UserError
+from twinlog.kafka.log_reader import ClusterLogs
 from twinlog.kafka.types import LogBounds, TopicPartition
 from twinlog.lifecycle.flow_takeover import FlowTakeover, TakenOver
 from twinlog.lifecycle.remote_ends import RemoteEnds, RemoteLogs
@@ -28,6 +30,30 @@ def topic(name: str, partitions: int) -> Topic:
     """A topic as metadata shows it."""
     shown = cast("Partition", None)
     return Topic(name, UUID(int=1), False, dict.fromkeys(range(partitions), shown))
+
+
+def test_a_remote_partition_that_is_not_shown_any_more_is_no_empty_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: a broker that is cut off does not make a copied partition begin as usual."""
+
+    class Logs:
+        async def refresh(self, names: list[str]) -> Any:
+            return SimpleNamespace(topics={name: topic(name, 1) for name in names})
+
+        async def bounds(self, names: list[TopicPartition]) -> Mapping[TopicPartition, LogBounds]:
+            return dict.fromkeys(names, LogBounds(0, 0, 0, 0))
+
+    async def log_ends(_: object, names: Mapping[TopicPartition, object]) -> Any:
+        return dict.fromkeys(names, 0)
+
+    monkeypatch.setattr(RemoteLogs, "log_ends", log_ends)
+    remote = RemoteLogs(cast("KafkaCluster", None), cast("ClusterLogs", Logs()))
+    with pytest.raises(Retriable, match="does not show a partition") as unseen:
+        asyncio.run(remote.ends(topic("t", 2), topic("a.t", 2)))
+    assert unseen.value.partition == 1
+    ends = asyncio.run(remote.ends(topic("t", 2), topic("a.t", 1)))
+    assert ends.empty == {TopicPartition("t", 0)}, "the flow has created the other one"
 
 
 class Answers:

@@ -18,7 +18,12 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Topic
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError, UserError
-from twinlog.kafka.requests.topics import NewTopic, create_partitions, create_topics
+from twinlog.kafka.requests.topics import (
+    NewTopic,
+    create_partitions,
+    create_topics,
+    require_all_shown,
+)
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.creation import usable_topic
 from twinlog.lifecycle.destination_topics import (
@@ -119,7 +124,7 @@ class FlowClusters:
             MirrorRefused, UserError: a topic may not be created, belongs to another mirror, is
                 copied to the same remote topic by another one (`require_sole_copy`), or
                 MirrorMaker 2 has copied it (`FlowTakeover.begins`).
-            Retriable: a cluster is unreachable.
+            Retriable: a cluster is unreachable, or its brokers show different partitions.
         """
         store = MirrorStore(self.destination)
         snapshot = await store.snapshot()
@@ -136,11 +141,16 @@ class FlowClusters:
             remote_ids = created | {name: topic.topic_id for name, topic in existing.items()}
             if lacking := sorted({*names.values()} - remote_ids.keys()):
                 raise Retriable("the destination does not show the topic yet", topic=lacking[0])
+            asked = {
+                name: topic
+                for name, topic in usable.items()
+                if name not in former and name not in placed
+            }
+            await self._require_all_shown(asked, names, existing)
             await self.grow(lacking_partitions(usable, names, existing))
             taken_over = [
                 one
-                for name, topic in usable.items()
-                if name not in former and name not in placed
+                for name, topic in asked.items()
                 for one in await self.takeover.begins(topic, existing.get(names[name]))
             ]
             for one in taken_over:
@@ -176,6 +186,23 @@ class FlowClusters:
             await undo(self.destination, created)
             raise
         return taken_over
+
+    async def _require_all_shown(
+        self, topics: Mapping[str, Topic], names: Mapping[str, str], existing: Mapping[str, Topic]
+    ) -> None:
+        """Check that all partitions are shown that MirrorMaker 2 may have copied.
+
+        One that is not would begin as usual once it is, and be copied again.
+
+        Raises:
+            Retriable: one is not, or a cluster is unreachable.
+        """
+        if self.flow.settings.twinlog_takeover == "ignore":
+            return
+        copied = {name: topic for name, topic in topics.items() if names[name] in existing}
+        await require_all_shown(self.source, copied)
+        remotes = {names[name] for name in copied}
+        await require_all_shown(self.destination, {one: existing[one] for one in remotes})
 
     def _check_positions(self, topics: Collection[MirrorTopic], names: Mapping[str, str]) -> None:
         """Warn of two source topics for one remote topic: groups may read records twice there.

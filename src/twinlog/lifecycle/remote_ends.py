@@ -65,8 +65,12 @@ class RemoteLogs:
     async def ends(self, topic: Topic, remote: Topic | None) -> RemoteEnds:
         """What the remote partitions of a topic hold.
 
+        Args:
+            topic: the source's topic.
+            remote: the remote topic as it was before the flow; None: there is none.
+
         Raises:
-            Retriable: the target is unreachable, or does not show the topic.
+            Retriable: the target is unreachable, or does not show the topic or a partition of it.
             UserError: a right is missing.
         """
         if remote is None:
@@ -74,6 +78,12 @@ class RemoteLogs:
         shown = (await self._logs.refresh([remote.name])).topics.get(remote.name)
         if shown is None:
             raise Retriable("the target does not show the topic", topic=remote.name)
+        if unseen := remote.partitions.keys() - shown.partitions.keys():
+            raise Retriable(
+                "the target does not show a partition any more",
+                topic=remote.name,
+                partition=min(unseen),
+            )
         names = {
             one: TopicPartition(remote.name, one.partition)
             for one in _partitions(topic)

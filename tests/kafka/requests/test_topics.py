@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from twinlog.kafka.client.metadata import Partition, Topic
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import LEFT_OUT, Retriable
 from twinlog.kafka.requests.topics import (
@@ -21,6 +22,7 @@ from twinlog.kafka.requests.topics import (
     describe_configs,
     incremental_alter_configs,
     known_topics,
+    require_all_shown,
     topic_names,
     topic_resource,
 )
@@ -87,6 +89,25 @@ def test_what_brokers_know_of_a_topic_is_taken_together() -> None:
     unseen_by_c = KnownTopic(frozenset({UUID(int=4)}), 1, internal=False, everywhere=False)
     assert known["u"] == unseen_by_c
     assert asyncio.run(known_topics(brokers, ["u"])).keys() == {"u"}
+
+
+def test_all_partitions_are_shown_only_if_no_broker_knows_more() -> None:
+    """Goal: the answer of a broker that is cut off does not count as the whole topic."""
+
+    def shown(name: str, partitions: int) -> Topic:
+        partition = Partition(1, 0, (1,), (1,))
+        return Topic(name, UUID(int=1), False, dict.fromkeys(range(partitions), partition))
+
+    brokers: Any = Brokers(a=["t:1:2", "u:1:4"], b=["t:1:3", "u:1:4"])
+    topics = {"t": shown("t", 3), "u": shown("u", 4)}
+    asyncio.run(require_all_shown(brokers, topics))
+    topics["t"] = shown("t", 2)
+    with pytest.raises(Retriable, match="shows 2 partitions, and another one 3"):
+        asyncio.run(require_all_shown(brokers, topics))
+    silent: Any = Brokers(a=["t:1:2"], b=None, dies=False)
+    with pytest.raises(Retriable, match="does not answer"):
+        asyncio.run(require_all_shown(silent, {"t": shown("t", 2)}))
+    asyncio.run(require_all_shown(silent, {}))
 
 
 def test_topics_are_not_concluded_without_the_answer_of_a_broker() -> None:

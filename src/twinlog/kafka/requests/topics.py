@@ -25,7 +25,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from twinlog.kafka.client.brokers import CONTROLLER
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.client.metadata import NO_TOPIC_ID
+from twinlog.kafka.client.metadata import NO_TOPIC_ID, Topic
 from twinlog.kafka.client.pool import SLOW
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import LEFT_OUT, Refusal, Retriable
@@ -145,6 +145,30 @@ async def known_topics(
         return found
 
     return await cluster.persist(ask_all)
+
+
+async def require_all_shown(cluster: KafkaCluster, topics: Mapping[str, Topic]) -> None:
+    """Check that no broker knows more partitions of these topics.
+
+    A broker that is cut off from the controllers shows the former partitions of a topic that has
+    grown.
+
+    Args:
+        cluster: where.
+        topics: the topics as metadata has shown them, by name.
+
+    Raises:
+        Retriable: one of them has more partitions, or a broker does not answer.
+    """
+    if not topics:
+        return
+    for name, known in (await known_topics(cluster, topics)).items():
+        if known.partitions > (shown := len(topics[name].partitions)):
+            raise Retriable(
+                f"a broker shows {shown} partitions, and another one {known.partitions}",
+                topic=name,
+                cluster=cluster.name,
+            )
 
 
 async def topic_names(cluster: KafkaCluster) -> set[str]:
