@@ -34,8 +34,9 @@ from twinlog.kafka.log.records import build, whole
 from twinlog.kafka.requests.partitions import ListedOffset
 from twinlog.kafka.requests.topics import KnownTopic
 from twinlog.kafka.types import EpochEnd, LeaderEpoch, Offset, Sequence, TopicPartition
-from twinlog.lifecycle import flow_handback
+from twinlog.lifecycle import flow_handback, worker_offsets
 from twinlog.lifecycle.flow_handback import HandedBack, hand_back
+from twinlog.lifecycle.worker_offsets import RecordedOffsets, read_recorded, write_offsets
 from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset, encode
 from twinlog.mirror.flow import flow_properties
 from twinlog.mirror.placement import MirrorPartition
@@ -218,11 +219,11 @@ class Back:
         async def read_whole(_: object, topic: str) -> list[ControlRecord]:
             return self.recorded[topic]
 
-        async def record(
-            _: object, topic: str, alias: str, __: object, upto: Mapping[TopicPartition, int]
+        async def write(
+            _: object, alias: str, recorded: RecordedOffsets, upto: Mapping[TopicPartition, int]
         ) -> None:
             assert alias == self.alias
-            self.topics.append(topic)
+            self.topics.append(recorded.topic)
             self.written.update(upto)
 
         self._patch.setattr(Stored, "reasons", reasons, raising=False)
@@ -232,10 +233,10 @@ class Back:
         self._patch.setattr(flow_handback, "offsets_topic_id", offsets_id)
         self._patch.setattr(flow_handback, "read_last_copied", read)
         self._patch.setattr(flow_handback, "member_clients", members)
-        self._patch.setattr(flow_handback, "partition_count", partition_count)
-        self._patch.setattr(flow_handback, "confirm_absent", absent)
-        self._patch.setattr(flow_handback, "read_whole", read_whole)
-        self._patch.setattr(flow_handback, "_record", record)
+        self._patch.setattr(worker_offsets, "partition_count", partition_count)
+        self._patch.setattr(worker_offsets, "confirm_absent", absent)
+        self._patch.setattr(worker_offsets, "read_whole", read_whole)
+        self._patch.setattr(flow_handback, "write_offsets", write)
         properties = self.properties or Stored.mirror.source
         return asyncio.run(hand_back(cast("KafkaCluster", None), "a-to-b", properties))
 
@@ -552,7 +553,36 @@ def test_what_was_copied_of_a_former_source_topic_is_not_handed_back(
     found = back({FIRST: 52_020, SECOND: 7}, reasons, remote=None, recorded_in=8)
     assert found == [HandedBack(FIRST, None), HandedBack(SECOND, None)]
     assert "orders-0: MirrorMaker 2 begins as usual" in str(found[0])
-    assert back.written == {FIRST: 0, SECOND: 0}, "what MirrorMaker 2 had recorded is removed"
+    assert back.written == {FIRST: 0, SECOND: 0}, "nothing is recorded"
+
+
+@pytest.mark.parametrize("topic_id", [9, None])
+def test_an_offset_of_a_source_topic_that_was_recreated_is_removed_on_the_operator_s_word(
+    back: Back, topic_id: int | None
+) -> None:
+    """Goal: a hand-back that is repeated does not have all of the new topic copied again.
+
+    After the first one MirrorMaker 2 has copied it, and recorded that. An offset of the former
+    topic looks alike. What another connector has recorded is no matter.
+    """
+    back.source_has(topic_id)
+    back.recorded = {WORKER: stored(FIRST, 4999, None, 70) + stored(SECOND, 8, connector="x")}
+    with pytest.raises(UserError, match=r"offset 70 of orders-0, and .* was deleted or recreated"):
+        back({FIRST: 80, SECOND: 7}, {})
+    assert back.topics == []
+    in_file(back, twinlog_takeover="recorded")
+    kept = back({FIRST: 80, SECOND: 7}, {})
+    assert kept == [HandedBack(FIRST, 70, 70), HandedBack(SECOND, None, None, ("x",))]
+    assert back.written == {SECOND: 0}
+    in_file(back, twinlog_takeover="ignore")
+    removed = back({FIRST: 80, SECOND: 7}, {})
+    assert removed == [HandedBack(FIRST, None, 70), HandedBack(SECOND, None, None, ("x",))]
+    why = "begins as usual, since the source topic was deleted or recreated after the flow had"
+    assert list(map(str, removed)) == [
+        f"orders-0: MirrorMaker 2 {why} copied it; it had recorded offset 70 itself",
+        f"orders-1: MirrorMaker 2 {why} copied it; not changed: connector x",
+    ]
+    assert back.written == {FIRST: 0, SECOND: 0}
 
 
 def test_a_source_that_does_not_tell_the_topic_decides_nothing(
@@ -710,48 +740,61 @@ def test_the_operator_says_what_becomes_of_an_offset_that_is_ahead(back: Back) -
 
 
 def test_an_offset_is_kept_only_if_no_other_one_would_be_used(back: Back) -> None:
-    """Goal: a former connector's offset, or one in a topic without precedence, decides nothing."""
+    """Goal: neither another connector's offset, nor one of another topic, hides that it is lower.
+
+    One of another connector that is lower is not where MirrorMaker 2's own goes on.
+    """
     in_file(back, connect_offsets_storage_topic=OWN, twinlog_takeover="recorded")
-    for recorded in (
-        {WORKER: stored(FIRST, 500), OWN: stored(FIRST, 300)},
-        {WORKER: stored(FIRST, 500) + stored(FIRST, 300, connector="x")},
+    for recorded, lowest in (
+        ({WORKER: stored(FIRST, 500), OWN: stored(FIRST, 300)}, "offset 300"),
+        ({WORKER: stored(FIRST, 300) + stored(FIRST, 500, connector="x")}, "offset 300"),
+        ({WORKER: stored(FIRST, 500, connector="x")}, "nothing"),
     ):
         back.recorded = recorded
-        with pytest.raises(UserError, match=r"offsets 300 and 500 of orders-0.* is not known"):
+        with pytest.raises(UserError, match=f"offset 500 of orders-0 .* recorded {lowest},"):
             back({FIRST: 400}, {})
         assert back.topics == []
+    back.recorded = {WORKER: stored(FIRST, 600) + stored(FIRST, 300, connector="x")}
+    back.recorded[OWN] = stored(FIRST, 500)
+    assert back({FIRST: 400}, {}) == [HandedBack(FIRST, 500, 500, ("x",))]
+    assert back.written == {SECOND: 0}
+
+
+def test_only_mirror_maker_s_own_connector_is_handed_back(back: Back) -> None:
+    """Goal: a connector that may copy to another remote topic skips no record; it is named."""
+    back.recorded = {WORKER: stored(FIRST, 5, connector="x") + stored(FIRST, 5, connector="a")}
+    [found] = back({FIRST: 80}, {})
+    assert str(found) == (
+        "orders-0: MirrorMaker 2 goes on at offset 80; not changed: connector a, x"
+    )
 
 
 def test_an_offset_is_written_to_the_partition_that_has_its_key(
     back: Back, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: Connect finds one record of a key, whoever has written it; no former one remains."""
-    record = flow_handback._record
     entries: list[Entry] = []
 
     async def append(_: object, new: list[Entry], **__: object) -> dict[TopicPartition, object]:
         entries.extend(new)
         return {}
 
-    monkeypatch.setattr(flow_handback, "append", append)
+    async def written(ends: Mapping[TopicPartition, int]) -> list[Entry]:
+        cluster = cast("KafkaCluster", None)
+        await write_offsets(cluster, "a", await read_recorded(cluster, WORKER, "a"), ends)
+        new = list(entries)
+        entries.clear()
+        return new
+
+    monkeypatch.setattr(worker_offsets, "append", append)
     back.recorded = {WORKER: stored(FIRST, 70, place=3) + stored(FIRST, 5, connector="x", place=4)}
     back({FIRST: 80}, {})
-    found = asyncio.run(flow_handback._recorded(cast("KafkaCluster", None), WORKER, "a"))
-    ends = {FIRST: 80, SECOND: 7, TopicPartition("gone", 0): 0}
-    asyncio.run(record(cast("KafkaCluster", None), WORKER, "a", found, ends))
-    assert [(one.partition, one.key, one.value) for one in entries[:2]] == [
-        (3, *encode(ConnectOffset(CONNECTOR, "a", FIRST, 79))),
-        (4, *encode(ConnectOffset("x", "a", FIRST, 79))),
-    ]
-    assert (entries[2].key, entries[2].value) == encode(ConnectOffset(CONNECTOR, "a", SECOND, 6))
-    assert len(entries) == 3
-    asyncio.run(record(cast("KafkaCluster", None), WORKER, "a", found, {FIRST: 0}))
-    assert [one.value for one in entries[3:]] == [None, None]
+    first, second = asyncio.run(written({FIRST: 80, SECOND: 7, TopicPartition("gone", 0): 0}))
+    assert first == Entry(WORKER, 3, *encode(ConnectOffset(CONNECTOR, "a", FIRST, 79)))
+    assert (second.key, second.value) == encode(ConnectOffset(CONNECTOR, "a", SECOND, 6))
+    assert [one.value for one in asyncio.run(written({FIRST: 0}))] == [None]
     # Where only another connector has recorded an offset, MirrorMaker 2's own goes on as well.
-    del entries[:]
     back.recorded = {WORKER: stored(FIRST, 5, connector="x", place=4)}
-    found = asyncio.run(flow_handback._recorded(cast("KafkaCluster", None), WORKER, "a"))
-    asyncio.run(record(cast("KafkaCluster", None), WORKER, "a", found, {FIRST: 80}))
-    assert [(one.key, one.value) for one in entries] == [
-        encode(ConnectOffset(connector, "a", FIRST, 79)) for connector in (CONNECTOR, "x")
-    ]
+    [own] = asyncio.run(written({FIRST: 80}))
+    assert (own.key, own.value) == encode(ConnectOffset(CONNECTOR, "a", FIRST, 79))
+    assert asyncio.run(written({FIRST: 0})) == []

@@ -9,25 +9,16 @@ the leader epoch before its position (KIP-320), but an offset of Connect has no 
 MirrorMaker 2 has to be stopped, too: Connect reads its offsets when it starts.
 
 An offset is of one topic. If the source topic was deleted or recreated since the flow has copied
-it, MirrorMaker 2 would skip as many records of the new one, so whatever is recorded of it is
-removed: MirrorMaker 2 begins as it does with a topic that it has never copied.
+it, MirrorMaker 2 would skip as many records of the new one, so nothing is recorded of it:
+MirrorMaker 2 begins as it does with a topic that it has never copied.
 
 A flow that was handed back remains until it is deleted, and so does a topic that was removed from
-it. MirrorMaker 2 may have copied on since: it has then recorded an offset that the flow has not
-reached. Such an offset is not replaced, as all behind the flow's end would be copied again. Only
-the operator knows whether it is from before the flow instead (`twinlog.takeover`).
-
-An offset is written to the partition that has its key already, or else to that which Connect's own
-producer would choose. Otherwise two records of one key would be in two partitions, and which of
-them Connect reads last is not defined.
+it. MirrorMaker 2 may have copied on since: what is replaced then is in worker_offsets.py.
 """
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
-
-from kafka.partitioner.default import murmur2
 
 from twinlog.engines.base import NOTHING_COPIED
 from twinlog.engines.transactional.positions import (
@@ -41,33 +32,26 @@ from twinlog.engines.transactional.settled import compare_settled
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
 from twinlog.kafka.client.references import EVERYTHING
-from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError, UserError
 from twinlog.kafka.groups.offsets import member_clients
 from twinlog.kafka.requests.partitions import list_offsets, offset_for_leader_epoch
-from twinlog.kafka.requests.topics import NewTopic, confirm_absent, create_topics, known_topics
+from twinlog.kafka.requests.topics import known_topics
 from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
 from twinlog.lifecycle.creation import connected_source
 from twinlog.lifecycle.destination_topics import existing_topics
-from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset, decode, encode
+from twinlog.lifecycle.worker_offsets import OffsetsAhead, read_recorded, write_offsets
 from twinlog.mirror.flow import FlowRules, connect_worker_of, flow_of
-from twinlog.mirror.flow_settings import TAKEOVER
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.settings import TRANSACTIONAL, TRANSLATED
 from twinlog.mirror.states import State
 from twinlog.runtime.steps import FORGONE
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
-from twinlog.store.control_topics import LANES_GROUP, States, partition_count
+from twinlog.store.control_topics import LANES_GROUP, States
 from twinlog.store.mirrors import MirrorStore, stored_flow
 from twinlog.store.offset_log import OFFSETS_TOPIC, offsets_topic_id
 from twinlog.store.recorded_maps import read_last_copied
 from twinlog.store.state_records import LastMirrored
-from twinlog.store.topic_reader import read_whole
-from twinlog.store.topic_writer import ALL, Entry, append
 
-_PARTITIONS: Final = 25
-"""Connect's default of `offset.storage.partitions`."""
-_POSITIVE: Final = 0x7FFFFFFF
 _THEN: Final = "then hand it back (docs/operations/transforms.md)"
 """What follows on the offset that an operator has committed for a flow in transactions."""
 _UNBEGUN: Final = frozenset({NOTHING_COPIED, FORGONE})
@@ -85,36 +69,23 @@ class HandedBack(NamedTuple):
     own: int | None = None
     """An offset that the flow has not reached, and that MirrorMaker 2 has recorded itself: `last`,
     or replaced by it."""
+    others: tuple[str, ...] = ()
+    """Other connectors that have recorded offsets of the partition; these stay."""
 
     def __str__(self) -> str:
         """A line for the operator."""
         if self.last is None:
-            return (
-                f"{self.source}: MirrorMaker 2 begins as usual, since the source topic was deleted "
-                "or recreated after the flow had copied it"
+            where = (
+                "begins as usual, since the source topic was deleted or recreated after the flow "
+                "had copied it"
             )
-        where = f"goes on at offset {self.last + 1}" if self.last >= 0 else "begins as usual"
+        else:
+            where = f"goes on at offset {self.last + 1}" if self.last >= 0 else "begins as usual"
         line = f"{self.source}: MirrorMaker 2 {where}"
-        if self.own is None:
-            return line
-        if self.own == self.last:
-            return f"{line}, as it has recorded itself"
-        return f"{line}; it had recorded offset {self.own} itself"
-
-
-class _Recorded(NamedTuple):
-    """What an offsets topic of Connect has of the partitions of a source."""
-
-    partitions: int | None
-    """Of the topic's partitions; None: there is no topic."""
-    places: Mapping[bytes, int]
-    """By key, the topic's partition that has it."""
-    offsets: Mapping[TopicPartition, Mapping[str, int | None]]
-    """By connector, the last offset that it has copied; None: that was removed."""
-
-    def of(self, partition: TopicPartition) -> list[int]:
-        """The offsets of a partition, of all connectors."""
-        return [one for one in self.offsets.get(partition, {}).values() if one is not None]
+        if self.own is not None:
+            own = f"; it had recorded offset {self.own} itself"
+            line += ", as it has recorded itself" if self.own == self.last else own
+        return f"{line}; not changed: connector {', '.join(self.others)}" if self.others else line
 
 
 class _Copied(NamedTuple):
@@ -147,8 +118,8 @@ async def hand_back(
             records of a flow in transactions, or its position is older, the source has lost records
             that were copied, MirrorMaker 2 is running,
             or will go on in another remote topic, or has recorded an offset that the flow has not
-            reached (unless `twinlog.takeover` of `properties` decides that),
-            the source is another cluster, or a right is missing.
+            reached, or one of a topic that was recreated (unless `twinlog.takeover` of `properties`
+            decides that), the source is another cluster, or a right is missing.
         ProtocolError: the records of Connect or of the flow cannot be read.
         Retriable: not now, as the source is unreachable, for example; some offsets may be written.
     """
@@ -201,18 +172,23 @@ async def hand_back(
         for partition in topic.mirror_partitions
     }
     alias = flow.settings.source_cluster_alias
-    recorded = {one: await _recorded(destination, one, alias) for one in worker.offsets_topics}
-    ahead = _ahead(name, flow, recorded.values(), upto)
-    kept = ahead if flow.settings.twinlog_takeover == "recorded" else {}
+    recorded = [await read_recorded(destination, one, alias) for one in worker.offsets_topics]
+    offsets = OffsetsAhead(flow=name, settings=flow.settings, recorded=recorded)
+    ahead = offsets.of_present(upto) | offsets.of_former(anew)
+    kept = ahead if offsets.keeps else {}
     new = {source: end for source, end in (upto | anew).items() if source not in kept}
-    for offsets_topic, found in recorded.items():
-        await _record(destination, offsets_topic, alias, found, new)
-    handed_back = [
-        HandedBack(source, kept.get(source, end - 1), ahead.get(source))
-        for source, end in upto.items()
-        if end > 0 or source in ahead
-    ]
-    return sorted((*handed_back, *(HandedBack(source, None) for source in anew)))
+    for found in recorded:
+        await write_offsets(destination, alias, found, new)
+    return sorted(
+        HandedBack(
+            source,
+            kept.get(source, None if source in anew else end - 1),
+            ahead.get(source),
+            offsets.other_connectors(source),
+        )
+        for source, end in (upto | anew).items()
+        if end > 0 or source in ahead or source in anew
+    )
 
 
 def _upto(
@@ -463,124 +439,3 @@ async def _require_known(
 def _unknown(partition: MirrorPartition, why: str | None, hint: str) -> UserError:
     text = f"it is not known what of {partition.source} was copied: {why}"
     return UserError(text, hint=hint)
-
-
-async def _recorded(destination: KafkaCluster, topic: str, alias: str) -> _Recorded:
-    """Read what an offsets topic has of the partitions of a source.
-
-    Raises:
-        UserError: it may not be read.
-        ProtocolError: a record cannot be read.
-        Retriable: not now; or only some brokers have the topic.
-    """
-    places: dict[bytes, int] = {}
-    offsets: defaultdict[TopicPartition, dict[str, int | None]] = defaultdict(dict)
-    count = await partition_count(destination, topic)
-    if count is None:
-        await confirm_absent(destination, topic)
-        return _Recorded(None, places, offsets)
-    for record in await read_whole(destination, topic):
-        found = decode(record.key, record.value)
-        if found is None or found.cluster != alias or record.key is None:
-            continue
-        places[record.key] = record.partition
-        offsets[found.partition][found.connector] = found.offset
-    return _Recorded(count, places, offsets)
-
-
-def _ahead(
-    name: str,
-    flow: FlowRules,
-    recorded: Collection[_Recorded],
-    upto: Mapping[TopicPartition, int],
-) -> dict[TopicPartition, int]:
-    """The offsets of MirrorMaker 2 that a flow has not reached, by the source's partition.
-
-    Args:
-        name: the flow's.
-        flow: its rules by the file that MirrorMaker 2 will be started with.
-        recorded: what each offsets topic has.
-        upto: from where on each partition is to be copied.
-
-    Raises:
-        UserError: there are some, and the operator has not said what becomes of them.
-    """
-    offsets = {source: [at for one in recorded for at in one.of(source)] for source in upto}
-    ahead = {
-        source: max(found)
-        for source, found in offsets.items()
-        if max(found, default=-1) >= upto[source]
-    }
-    keeps = flow.settings.twinlog_takeover == "recorded"
-    for source, offset in ahead.items() if keeps else ():
-        if (lowest := min(offsets[source])) < upto[source]:
-            raise UserError(
-                f"MirrorMaker 2 has recorded the offsets {lowest} and {offset} of {source}, by "
-                "several connectors or in several topics, and the flow has copied up to "
-                f"{upto[source]}: which of them it goes on at is not known",
-                hint=f"remove the offsets that it does not use, or set {TAKEOVER}=ignore in the "
-                "file to replace them all",
-            )
-    if ahead and flow.settings.twinlog_takeover not in {"recorded", "ignore"}:
-        source, offset = min(ahead.items())
-        raise UserError(
-            f"MirrorMaker 2 has copied {source} on since: it has recorded offset {offset}, and the "
-            f"flow has copied up to {upto[source]}",
-            hint=f"delete flow {name} without --hand-back: MirrorMaker 2 goes on where it has "
-            f"stopped; or set {TAKEOVER}=recorded in the file to keep its offset and hand back the "
-            f"rest; {TAKEOVER}=ignore replaces an offset from before the flow",
-        )
-    return ahead
-
-
-async def _record(
-    destination: KafkaCluster,
-    topic: str,
-    alias: str,
-    recorded: _Recorded,
-    ends: Mapping[TopicPartition, int],
-) -> None:
-    """Write offsets to a topic of Connect, which is created if there is none.
-
-    Args:
-        destination: the target.
-        topic: the topic.
-        alias: the source's.
-        recorded: what the topic has.
-        ends: from where on each partition is to be copied; 0: nothing is recorded of it.
-
-    Raises:
-        UserError: a right is missing.
-        Retriable: not now; some may be written.
-    """
-    count = recorded.partitions
-    if count is None:
-        count = await _create(destination, topic)
-    entries: list[Entry] = []
-    for source, end in ends.items():
-        # A former offset must not remain where nothing was copied. MirrorMaker 2's own connector
-        # has to go on, too, where only others have recorded offsets.
-        own = {CONNECTOR} if end > 0 else set[str]()
-        for connector in sorted({*recorded.offsets.get(source, ()), *own}):
-            last = end - 1 if end > 0 else None
-            key, value = encode(ConnectOffset(connector, alias, source, last))
-            place = recorded.places.get(key, (murmur2(key) & _POSITIVE) % count)
-            entries.append(Entry(topic, place, key, value))
-    for partition, answer in (await append(destination, entries, acks=ALL)).items():
-        if isinstance(answer, Refusal):
-            with destination.needing("WRITE", f"the topic {topic}"):
-                answer.fail("write offsets for MirrorMaker 2", topic=partition.topic)
-
-
-async def _create(destination: KafkaCluster, topic: str) -> int:
-    new = NewTopic(
-        name=topic,
-        partitions=_PARTITIONS,
-        replication_factor=-1,
-        configs={"cleanup.policy": "compact"},
-    )
-    answer = (await create_topics(destination, [new]))[topic]
-    if isinstance(answer, Refusal) and answer.code != ErrorCode.TOPIC_ALREADY_EXISTS:
-        with destination.needing("CREATE", f"the topic {topic}"):
-            answer.fail("create the topic", topic=topic)
-    return _PARTITIONS
