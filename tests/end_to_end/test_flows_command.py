@@ -6,6 +6,7 @@ numbers that no other record of the topic has.
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,34 @@ def copied(stage: Stage, topic: str) -> str:
         good=lambda found: found[0]["known"],
     )
     return name
+
+
+def test_a_flow_is_paused_before_its_topics_exist(stage: Stage, topic: str) -> None:
+    """Goal: as a connector of MirrorMaker 2, also for topics of later, and after another start."""
+    create(stage, "p", f"{topic}.*")
+    paused = done(stage, "pause", "--flow", "p->b")
+    assert paused == {"mirror": "p-to-b", "paused": []}
+    librdkafka_tools.make_topic(stage.source.bootstrap_servers, topic)
+    librdkafka_tools.write(stage.source.bootstrap_servers, topic, librdkafka_tools.simple(20))
+
+    def described() -> Any:
+        (flow,) = done(stage, "describe", "--flow", "p->b")
+        assert flow["paused"]
+        return flow["partitions"]
+
+    until(described, SECONDS, "the topic is added")
+    create(stage, "p", f"{topic}.*", "--replace")
+    assert "to b, paused" in flows(stage, "describe", "--flow", "p->b").output
+    time.sleep(3)  # a topic that is copied has its records within milliseconds
+    assert records(stage.destination, f"p.{topic}") == []
+    assert done(stage, "resume", "--flow", "p->b")["resumed"] == [topic]
+    until(
+        lambda: len(records(stage.destination, f"p.{topic}")),
+        SECONDS,
+        "20 copies",
+        good=lambda count: count == 20,
+    )
+    done(stage, "delete", "--flow", "p->b")
 
 
 def test_each_offset_of_a_transactional_log_is_translated_exactly(

@@ -20,6 +20,8 @@ from twinlog.lifecycle.flow_creation import create_flow, stored_properties
 from twinlog.lifecycle.flow_selection import (
     follow_selection,
     other_flows,
+    pause_flow,
+    paused_line,
     require_same_names,
     select_again,
     switch_off,
@@ -302,6 +304,37 @@ def test_a_topic_that_is_selected_again_keeps_all_that_is_stored_of_it(stored: S
     again = select_again(cast("Any", stored), mirror, stored.topic("t-again"))
     assert asyncio.run(again)
     assert stored.topic("t-again") == topic("t-again")
+
+
+def test_a_flow_is_paused_and_resumed_as_a_whole(stored: Store) -> None:
+    """Goal: a script may repeat both; what was removed stays removed, what comes back is paused."""
+    before = dict(stored.records)
+    assert asyncio.run(pause_flow(CLUSTER, "a-to-b")) == ["on", "t-on"]
+    assert stored.topic("on") == topic("on", wanted=Wanted.PAUSED)
+    mirror = asyncio.run(stored.snapshot()).mirrors["a-to-b"]
+    assert paused_line(mirror).endswith("twinlog flows resume --flow a-to-b")
+    assert asyncio.run(pause_flow(CLUSTER, "a-to-b")) == []
+    assert stored.changes == 1, "a command that changes nothing fences no other writer"
+    again = select_again(cast("Any", stored), mirror, stored.topic("t-again"))
+    assert asyncio.run(again)
+    assert stored.topic("t-again") == topic("t-again", wanted=Wanted.PAUSED)
+    resumed = asyncio.run(pause_flow(CLUSTER, "a-to-b", paused=False))
+    assert resumed == ["on", "paused", "t-again", "t-on"]
+    all_on = [topic(name) for name in resumed]
+    assert stored.records == before | {key_of(one): one for one in all_on}
+    assert paused_line(asyncio.run(stored.snapshot()).mirrors["a-to-b"]) == ""
+
+
+def test_a_flow_is_paused_before_it_has_topics(stored: Store) -> None:
+    """Goal: and what a node adds until the change itself is paused as well."""
+    stored.records = Store(flow()).records
+    stored.before_change = [topic("new")]
+    assert asyncio.run(pause_flow(CLUSTER, "a-to-b")) == ["new"]
+    assert stored.topic("new").wanted is Wanted.PAUSED
+    exact = Mirror(name="x-to-b", source={}, source_cluster_id="source")
+    stored.write([exact])
+    with pytest.raises(UserError, match="x-to-b is no"):
+        asyncio.run(pause_flow(CLUSTER, "x-to-b"))
 
 
 def test_a_topic_is_not_selected_again_by_former_settings(stored: Store) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -160,6 +161,11 @@ def test_a_start_reports_what_a_flow_has_kept(monkeypatch: pytest.MonkeyPatch) -
         "it, set its default"
     )
     assert lines({RATE: "7"}) == []
+    mirror = replace(mirror, source={}, paused=True)
+    (line,) = lines({})
+    assert line == (
+        "a->b: it is paused, and copies nothing until twinlog flows resume --flow a-to-b"
+    )
 
 
 def test_an_unexpected_error_does_not_end_heartbeats(

@@ -180,7 +180,8 @@ def test_a_flow_that_is_replaced_reports_what_it_keeps(monkeypatch: pytest.Monke
     """Goal: as a start of `twinlog mirror-maker`."""
     text = "A->B.enabled = true\nA.bootstrap.servers = a:1\nB.bootstrap.servers = b:1\n"
     file = parse_mirror_maker_file(f"clusters = A, B\n{text}", lambda _, value: value)
-    flow_admin = admin(Stored(replace(FLOW, source={**FLOW.source, RATE: "7"})), monkeypatch)
+    stored = replace(FLOW, source={**FLOW.source, RATE: "7"}, paused=True)
+    flow_admin = admin(Stored(stored), monkeypatch)
 
     async def created(*_: object, **__: object) -> None:
         pass
@@ -191,9 +192,10 @@ def test_a_flow_that_is_replaced_reports_what_it_keeps(monkeypatch: pytest.Monke
     monkeypatch.setattr(flows, "create_flow", created)
     monkeypatch.setattr(flows, "follow_selection", selection)
     (flow,) = (flow for flow in file.flows if not flow.heartbeats_only)
-    first, second = asyncio.run(flow_admin.create(flow, replaces=True)).lines
+    first, second, third = asyncio.run(flow_admin.create(flow, replaces=True)).lines
     assert first == "t is not selected any more"
     assert second.startswith(f"keeps {RATE}=7, which kafka-mirrors --alter")
+    assert third.startswith("it is paused, and copies nothing until")
 
 
 def test_negative_offsets_and_times_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,26 +247,23 @@ def test_passwords_of_schema_registries_are_not_described(monkeypatch: pytest.Mo
     assert {name: flow.settings[name] for name in given} == given | hidden
 
 
-def test_a_paused_flow_is_paused_again_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: a script may repeat it, as MirrorMaker 2's REST; one topic by name stays an error."""
+def test_a_flow_is_paused_as_a_whole_or_some_of_its_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     changed: list[object] = []
 
-    async def pause(_: object, _flow: str, topics: object) -> list[str]:
-        changed.append(topics)
+    async def some(_: object, flow: str, topics: object) -> list[str]:
+        changed.append((flow, topics))
         return ["t"]
 
-    monkeypatch.setattr(flows, "pause_topics", pause)
-    gone, paused = topic("gone", Wanted.STOPPED), topic("t", Wanted.PAUSED)
-    again = asyncio.run(admin(Stored(FLOW, gone, paused), monkeypatch).pause(FLOW.name))
-    assert (tuple(again), again.change, changed) == ((), "paused", [])
-    asyncio.run(admin(Stored(FLOW, paused), monkeypatch).pause(FLOW.name, "t"))
-    asyncio.run(admin(Stored(FLOW, paused, topic("new")), monkeypatch).pause(FLOW.name))
-    assert changed == ["t", ".*"]
+    async def whole(_: object, flow: str, *, paused: bool = True) -> list[str]:
+        changed.append((flow, paused))
+        return ["t", "u"]
 
-
-def test_a_flow_without_topics_cannot_be_paused_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: no success is reported for a flow that copies a second later; the hint is a command."""
-    with pytest.raises(MirrorRefused) as error:
-        asyncio.run(admin(Stored(FLOW), monkeypatch).pause(FLOW.name))
-    assert "flow A-to-B has no topics yet, and copies those that a node adds" in str(error.value)
-    assert "twinlog flows describe --flow A-to-B" in str(error.value)
+    for name in ("pause_topics", "resume_topics"):
+        monkeypatch.setattr(flows, name, some)
+    monkeypatch.setattr(flows, "pause_flow", whole)
+    one = admin(Stored(FLOW, topic("t")), monkeypatch)
+    for call, change in ((one.pause, "paused"), (one.resume, "resumed")):
+        assert asyncio.run(call(FLOW.name)).as_json() == {"mirror": FLOW.name, change: ["t", "u"]}
+        assert asyncio.run(call(FLOW.name, "t")).as_json() == {"mirror": FLOW.name, change: ["t"]}
+    name = FLOW.name
+    assert changed == [(name, True), (name, "t"), (name, False), (name, "t")]

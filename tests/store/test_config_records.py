@@ -66,6 +66,7 @@ records = st.one_of(
         source_cluster_id=text,
         topic_patterns=st.lists(text, max_size=3).map(tuple),
         replication_factor=st.none() | st.integers(1, 9),
+        paused=st.booleans(),
     ),
     st.builds(
         MirrorTopic,

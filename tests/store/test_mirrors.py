@@ -395,6 +395,23 @@ def test_an_ended_topic_pattern_adds_no_topics(kafka: LocalCluster, name: str) -
     asyncio.run(run())
 
 
+def test_a_mirror_that_is_paused_gets_paused_topics(kafka: LocalCluster, name: str) -> None:
+    """Goal: also if it was paused after a node had decided to add the topic."""
+
+    async def run() -> None:
+        async with client(kafka) as cluster:
+            store = MirrorStore(cluster)
+            await store.create_mirror(mirror(name))
+            await store.change(lambda _: [replace(mirror(name), paused=True)])
+            await store.add_topics(name, [topic_of(name, f"{name}.a")])
+            await store.change(lambda _: [mirror(name)])
+            await store.add_topics(name, [topic_of(name, f"{name}.b")])
+            wanted = {one.topic: one.wanted for one in (await store.snapshot()).topics_of(name)}
+            assert [*wanted.values()] == [Wanted.PAUSED, Wanted.MIRRORING]
+
+    asyncio.run(run())
+
+
 def test_a_follower_receives_changes_within_milliseconds(kafka: LocalCluster, name: str) -> None:
     """A follower gets the snapshot, then each change, soon after its command was answered.
 

@@ -16,10 +16,14 @@ Which topics the settings select depends on names alone, not on what a cluster a
 changes the settings removes topics: the last one counts, for settings and topics alike. Nodes never
 do. They add what is selected again (sync/flow_topics.py), by the stored settings.
 
+A flow that is paused as a whole stays so, too, as a connector of MirrorMaker 2 does: topics that it
+gets meanwhile are paused.
+
 With `A->B.enabled=false`, MirrorMaker 2 copies no topic of a flow. A stored flow is switched off:
 it selects no topic, and writes no heartbeats, as the process that has the file does that.
 """
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -37,6 +41,8 @@ from twinlog.store.mirrors import MirrorStore, stored_flow
 from twinlog.store.shared_remotes import check_positions
 from twinlog.store.snapshot import Snapshot
 from twinlog.text import few
+
+log = logging.getLogger(__name__)
 
 _ENABLED: Final = f"{FLOW_PREFIX}enabled"
 _OFF: Final = {_ENABLED: "false", f"{FLOW_PREFIX}emit.heartbeats.enabled": "false"}
@@ -178,6 +184,51 @@ async def switch_off(destination: KafkaCluster, name: str) -> list[str]:
     return [line]
 
 
+async def pause_flow(destination: KafkaCluster, name: str, *, paused: bool = True) -> list[str]:
+    """Pause or resume a flow: all topics that it has, and gets.
+
+    Args:
+        destination: the target.
+        name: the flow's.
+        paused: False resumes it.
+
+    Returns:
+        The topics that are changed by this.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR.
+        UserError: the mirror is no flow, or a right is missing.
+        Retriable: the target is unreachable.
+    """
+    store = MirrorStore(destination)
+    before, after = Wanted.MIRRORING, Wanted.PAUSED
+    if not paused:
+        before, after = after, before
+    names: list[str] = []
+
+    def decide(snapshot: Snapshot) -> list[ConfigChange]:
+        mirror = stored_flow(snapshot, name)
+        topics = [topic for topic in snapshot.topics_of(name) if topic.wanted is before]
+        names[:] = [topic.topic for topic in topics]
+        changes: list[ConfigChange] = [replace(topic, wanted=after) for topic in topics]
+        return changes if mirror.paused == paused else [replace(mirror, paused=paused), *changes]
+
+    snapshot = await store.snapshot()
+    # A change fences other writers, so there is none without a need.
+    if decide(snapshot):
+        await store.change(decide)
+    for topic, why in sorted(snapshot.unread_topics(name).items()):
+        log.warning("%s is unchanged, because its record cannot be read: %s", topic, why)
+    return names
+
+
+def paused_line(mirror: Mirror) -> str:
+    """What is to be said at the start of a flow that is paused as a whole; empty: it is not."""
+    if not mirror.paused:
+        return ""
+    return f"it is paused, and copies nothing until twinlog flows resume --flow {mirror.name}"
+
+
 def _without(topics: Iterable[MirrorTopic]) -> list[ConfigChange]:
     return [replace(topic, wanted=Wanted.STOPPED, not_selected=True) for topic in topics]
 
@@ -193,14 +244,16 @@ async def select_again(store: MirrorStore, mirror: Mirror, topic: MirrorTopic) -
         topic: the topic.
 
     Returns:
-        Whether it goes on; False: the flow or the topic was changed meanwhile.
+        Whether it goes on, or is paused, as the flow is; False: the flow or the topic was changed
+        meanwhile.
 
     Raises:
         MirrorRefused: MIRROR_TOPIC_BEING_REMOVED: it is not STOPPED yet.
         UserError: another mirror copies it to the same remote topic, or has done so.
         UserError, Retriable: see `MirrorStore.change`.
     """
-    back = replace(topic, wanted=Wanted.MIRRORING, not_selected=False)
+    wanted = Wanted.PAUSED if mirror.paused else Wanted.MIRRORING
+    back = replace(topic, wanted=wanted, not_selected=False)
     changed = False
 
     async def decide(snapshot: Snapshot) -> list[ConfigChange]:

@@ -36,7 +36,12 @@ from twinlog.kafka.errors import TwinlogError, UserError
 from twinlog.lifecycle.creation import connected
 from twinlog.lifecycle.flow_creation import create_flow, take_over_topics
 from twinlog.lifecycle.flow_handback import hand_back
-from twinlog.lifecycle.flow_selection import follow_selection, other_flows, switch_off
+from twinlog.lifecycle.flow_selection import (
+    follow_selection,
+    other_flows,
+    paused_line,
+    switch_off,
+)
 from twinlog.mirror.flow import FlowRules, kept_settings
 from twinlog.mirror.mirror_names import flow_name
 from twinlog.mirror.mm2_records import Heartbeat
@@ -227,8 +232,11 @@ async def _prepare(
         snapshot = await MirrorStore(cluster).snapshot()
         for flow, name in zip(target.flows, own, strict=True):
             mirror = snapshot.mirrors.get(name)
-            if mirror is not None and (kept := kept_settings(mirror.source, flow.properties)):
-                report(f"{flow.source}->{target.alias}: {kept}")
+            if mirror is None:
+                continue
+            for line in (kept_settings(mirror.source, flow.properties), paused_line(mirror)):
+                if line:
+                    report(f"{flow.source}->{target.alias}: {line}")
         for name in other_flows(snapshot, own):
             report(
                 f"warning: cluster {target.alias} also has flow {name}, which is not enabled here, "

@@ -31,8 +31,8 @@ class CreateFlowResult:
     creation: Creation
     source_cluster_id: str
     lines: tuple[str, ...] = ()
-    """About topics that the settings select no more, or again, and settings that the flow has kept;
-    for people."""
+    """About topics that the settings select no more, or again, settings that the flow has kept, and
+    whether it is paused; for people."""
 
     def as_json(self) -> Mapping[str, object]:
         """The flow under what was done."""
@@ -54,6 +54,8 @@ class FlowDescription:
     default, such as a throttle; empty if they cannot be read."""
     changed: tuple[str, ...]
     """The names of those that are not the default."""
+    paused: bool
+    """Whether it is paused as a whole: topics that it gets are paused, too."""
     mirror: MirrorDescription
     """How its partitions are."""
 
@@ -88,6 +90,7 @@ class FlowDescription:
             "target": self.target,
             "cluster_id": self.mirror.source_cluster_id,
             "bootstrap_servers": self.mirror.source_bootstrap,
+            "paused": self.paused,
             "topics": len(self.mirror.topics),
             "partitions": len(self.partitions),
             "states": self.states,

@@ -21,7 +21,7 @@ from twinlog.lifecycle.creation import connected_source
 from twinlog.lifecycle.flow_creation import create_flow, properties_of
 from twinlog.lifecycle.flow_forgetting import forget_flow
 from twinlog.lifecycle.flow_positions import GroupSide, import_positions
-from twinlog.lifecycle.flow_selection import follow_selection
+from twinlog.lifecycle.flow_selection import follow_selection, pause_flow, paused_line
 from twinlog.mirror.connect_worker import STORED_NAMES
 from twinlog.mirror.dataframe_transform import keeps_references
 from twinlog.mirror.errors import MirrorError, MirrorRefused
@@ -128,6 +128,8 @@ class FlowAdmin:
         stored = stored_flow(await store.snapshot(), name)
         if kept := kept_settings(stored.source, properties):
             lines = [*lines, kept]
+        if paused := paused_line(stored):
+            lines = [*lines, paused]
         return CreateFlowResult(
             flow=name,
             creation=Creation.REPLACED if existed else Creation.CREATED,
@@ -165,34 +167,32 @@ class FlowAdmin:
         return DescribeFlowsResult(flows=tuple(descriptions), unreadable=tuple(unreadable))
 
     async def pause(self, flow: str, topics: str | Collection[str] = ALL_TOPICS) -> ChangedTopics:
-        """Stop copying topics of the source; return their names.
+        """Stop copying topics of the source; return the names of those that are paused by this.
 
-        Topics that the flow selects later are copied all the same. If all topics that it has are
-        paused already, the result is empty.
+        With `ALL_TOPICS`, the flow is paused as a whole: topics that it selects later are, too.
 
         Raises:
-            MirrorRefused, UserError: as `MirrorAdmin.pause_mirror_topics`; TOPIC_NOT_IN_MIRROR also
-                if the flow has no topic yet.
+            MirrorRefused, UserError: as `MirrorAdmin.pause_mirror_topics`; of the whole flow, only
+                UNKNOWN_MIRROR, and it is no error that all is paused.
         """
-        snapshot = await self._flow(flow)
+        await self._flow(flow)
         if topics == ALL_TOPICS:
-            wanted = {topic.wanted for topic in snapshot.topics_of(flow)} - {Wanted.STOPPED}
-            if wanted == {Wanted.PAUSED} and not snapshot.unread_topics(flow):
-                return ChangedTopics(flow, "paused", [])
-            if not snapshot.topics_of(flow) and not snapshot.unread_topics(flow):
-                raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
-                    f"flow {flow} has no topics yet, and copies those that a node adds",
-                    hint=f"pause it once twinlog flows describe --flow {flow} lists them",
-                )
+            return ChangedTopics(flow, "paused", await pause_flow(self._cluster, flow))
         return ChangedTopics(flow, "paused", await pause_topics(self._cluster, flow, topics))
 
     async def resume(self, flow: str, topics: str | Collection[str] = ALL_TOPICS) -> ChangedTopics:
-        """Resume paused topics of the source from where they are; return their names.
+        """Resume topics of the source from where they are; return the names of those.
+
+        With `ALL_TOPICS`, the flow is not paused any more, nor is any topic.
 
         Raises:
-            MirrorRefused, UserError: as `MirrorAdmin.resume_mirror_topics`.
+            MirrorRefused, UserError: as `MirrorAdmin.resume_mirror_topics`; of the whole flow, only
+                UNKNOWN_MIRROR, and it is no error that nothing is paused.
         """
         await self._flow(flow)
+        if topics == ALL_TOPICS:
+            resumed = await pause_flow(self._cluster, flow, paused=False)
+            return ChangedTopics(flow, "resumed", resumed)
         return ChangedTopics(flow, "resumed", await resume_topics(self._cluster, flow, topics))
 
     async def delete(
@@ -475,6 +475,7 @@ def _described(
         config=shown(connection),
         settings=settings,
         changed=tuple(changed),
+        paused=mirror.paused,
         mirror=description,
     )
     return flow, trouble

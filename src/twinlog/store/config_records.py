@@ -116,6 +116,8 @@ class Mirror:
     topic_patterns: tuple[str, ...] = ()
     replication_factor: int | None = None
     """For the topics that are created for this mirror; None is the destination's default."""
+    paused: bool = False
+    """Whether topics that it gets are paused; only for flows (lifecycle/flow_selection.py)."""
 
     @property
     def kind(self) -> str:
@@ -366,6 +368,7 @@ def _fields(record: ConfigRecord) -> dict[str, Any]:
                 "source_cluster_id": record.source_cluster_id,
                 "topic_patterns": record.topic_patterns,
                 "replication_factor": record.replication_factor,
+                **({"paused": True} if record.paused else {}),
             }
         case MirrorTopic():
             return {
@@ -458,6 +461,7 @@ def _decoded(parts: list[str], body: JsonObject) -> ConfigRecord:
                 source_cluster_id=body.text("source_cluster_id"),
                 topic_patterns=body.texts("topic_patterns"),
                 replication_factor=body.optional_number("replication_factor"),
+                paused=body.has("paused") and body.flag("paused"),
             )
         case ["topic", mirror, topic]:
             return MirrorTopic(

@@ -193,7 +193,7 @@ class MirrorStore:
 
         Args:
             mirror: the mirror's name.
-            topics: topics that the mirror has from now on.
+            topics: topics that the mirror has from now on; paused if it is.
             pattern: a topic pattern that the mirror has from now on.
             made_acls: ACLs that belong to the mirror from now on.
             while_matching: the mirror's pattern that adds the topics, if one does.
@@ -228,7 +228,9 @@ class MirrorStore:
                     f"{while_matching!r} is no longer a topic pattern of mirror {mirror}"
                 )
             tombstones = await self._of_recreated(mirror, topics, snapshot)
-            changes: Changes = [*tombstones, *topics, *made_acls]
+            paused = [replace(topic, wanted=Wanted.PAUSED) for topic in topics]
+            added = paused if stored_mirror.paused else topics
+            changes: Changes = [*tombstones, *added, *made_acls]
             if pattern is None or pattern in stored_mirror.topic_patterns:
                 return changes
             return [

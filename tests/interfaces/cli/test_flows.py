@@ -201,8 +201,21 @@ def test_what_a_file_has_is_not_given_twice(tmp_path: Path) -> None:
     assert "--config cannot be used with --file" in result.stderr
 
 
-def test_a_flow_that_is_paused_already_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "call", lambda *_: ChangedTopics("A-to-B", "paused", ()))
-    result = run("pause", "--bootstrap-server", NOWHERE, "--flow", "A->B")
-    assert result.exit_code == 0
-    assert result.stdout == "Flow A-to-B: all topics are paused already\n"
+@pytest.mark.parametrize(
+    ("arguments", "topics", "line"),
+    [
+        ((), (), "Paused flow A-to-B; no topic changes"),
+        ((), ("t", "u"), "Paused flow A-to-B, with 2 topic(s): [t, u]"),
+        (("--topic", "t"), ("t",), "Paused 1 topic(s) of flow A-to-B: [t]"),
+    ],
+)
+def test_what_was_paused_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    topics: tuple[str, ...],
+    line: str,
+) -> None:
+    """Goal: the line tells a flow that is paused as a whole from some of its topics."""
+    monkeypatch.setattr(commands, "call", lambda *_: ChangedTopics("A-to-B", "paused", topics))
+    result = run("pause", "--bootstrap-server", NOWHERE, "--flow", "A->B", *arguments)
+    assert (result.exit_code, result.stdout) == (0, f"{line}\n")

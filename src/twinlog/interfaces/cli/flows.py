@@ -44,7 +44,7 @@ from twinlog.operations.flow_results import (
     FlowDescription,
     ListFlowsResult,
 )
-from twinlog.operations.flows import DELETE_S
+from twinlog.operations.flows import ALL_TOPICS, DELETE_S
 from twinlog.operations.mirror_admin import MirrorAdmin
 from twinlog.operations.results import ChangedTopics
 from twinlog.text import printable
@@ -100,9 +100,10 @@ _FLOW: Final = click.option(
 _JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 _TOPIC: Final = click.option(
     "--topic",
-    default=".*",
+    default=ALL_TOPICS,
     show_default=True,
-    help="A topic of the source, or a regular expression that matches its whole name.",
+    help="A topic of the source, or a regular expression that matches its whole name. The default "
+    "is the whole flow, with the topics that it gets later.",
 )
 
 
@@ -291,13 +292,13 @@ def describe(
 def pause(
     *, bootstrap_server: str, command_config: Path | None, flow: str, topic: str, as_json: bool
 ) -> None:
-    """Stop copying the topics that a flow has, or some of them.
+    """Stop copying a flow, or some of its topics.
 
-    Topics that are created on the source later are copied all the same.
+    Without --topic, topics that the flow selects later are paused, too.
     """
     properties = destination_properties(bootstrap_server, command_config)
     result = call(properties, lambda admin: admin.flows.pause(flow, topic))
-    _print_topics(result, "Paused", as_json)
+    _print_topics(result, "Paused", as_json, whole=topic == ALL_TOPICS)
 
 
 @flows.command()
@@ -308,10 +309,10 @@ def pause(
 def resume(
     *, bootstrap_server: str, command_config: Path | None, flow: str, topic: str, as_json: bool
 ) -> None:
-    """Resume paused topics of a flow from where they are."""
+    """Resume a flow, or some of its topics, from where they are."""
     properties = destination_properties(bootstrap_server, command_config)
     result = call(properties, lambda admin: admin.flows.resume(flow, topic))
-    _print_topics(result, "Resumed", as_json)
+    _print_topics(result, "Resumed", as_json, whole=topic == ALL_TOPICS)
 
 
 @flows.command()
@@ -507,7 +508,8 @@ def _check_question(
 
 
 def _listed(flow: FlowDescription) -> tuple[object, ...]:
-    states = ", ".join(f"{count} {name}" for name, count in flow.states.items()) or "-"
+    nothing = "paused" if flow.paused else "-"
+    states = ", ".join(f"{count} {name}" for name, count in flow.states.items()) or nothing
     counts = (len(flow.mirror.topics), len(flow.partitions))
     return (flow.flow, *counts, states, flow.lag, flow.mirror.source_bootstrap)
 
@@ -518,6 +520,7 @@ def _print_flow(flow: FlowDescription) -> None:
         printable(
             f"Flow {flow.flow}: from {flow.source or 'unknown'} (cluster "
             f"{mirror.source_cluster_id}, {mirror.source_bootstrap}) to {flow.target or 'unknown'}"
+            f"{', paused' if flow.paused else ''}"
         )
     )
     print_table(DESCRIBE_COLUMNS, map(_described, flow.partitions))
@@ -540,15 +543,17 @@ def _described(row: DescribedPartition) -> tuple[object, ...]:
     )
 
 
-def _print_topics(result: ChangedTopics, done: str, as_json: bool) -> None:
+def _print_topics(result: ChangedTopics, done: str, as_json: bool, *, whole: bool) -> None:
     if as_json:
         print_json(result, indent=1)
         return
-    if not result:
-        click.echo(f"Flow {result.mirror}: all topics are paused already")
-        return
     names = printable(", ".join(result))
-    click.echo(f"{done} {len(result)} topic(s) of flow {result.mirror}: [{names}]")
+    if not whole:
+        click.echo(f"{done} {len(result)} topic(s) of flow {result.mirror}: [{names}]")
+    elif result:
+        click.echo(f"{done} flow {result.mirror}, with {len(result)} topic(s): [{names}]")
+    else:
+        click.echo(f"{done} flow {result.mirror}; no topic changes")
 
 
 def _imported(one: ImportedPosition) -> tuple[object, ...]:
