@@ -25,6 +25,7 @@ from twinlog.lifecycle.flow_creation import take_over_topics
 from twinlog.lifecycle.flow_takeover import TakenOver
 from twinlog.lifecycle.flow_topics import FlowClusters
 from twinlog.lifecycle.worker_records import WorkerRecords
+from twinlog.mirror.connect_offsets import CONNECTOR
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.flow import flow_properties
 from twinlog.mirror.settings import KIND, TRANSACTIONAL, TRANSLATED
@@ -108,8 +109,8 @@ class World:
             monkeypatch.setattr(flow_creation, name, fake)
         monkeypatch.setattr(FlowClusters, "add", add)
 
-        def recorded() -> list[dict[TopicPartition, list[int]]]:
-            found = {partition: [offset] for partition, offset in self.copied.items()}
+        def recorded() -> list[dict[TopicPartition, dict[str, int]]]:
+            found = {partition: {CONNECTOR: offset} for partition, offset in self.copied.items()}
             return [found] if found else []
 
         monkeypatch.setattr(WorkerRecords, "_read_recorded", answer(recorded))

@@ -26,7 +26,7 @@ from twinlog.engines.transactional.remote_tails import TailProblem, tail_of_batc
 from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Refusal, Retriable, UserError
+from twinlog.kafka.errors import Refusal, Retriable, TwinlogError, UserError
 from twinlog.kafka.groups.offsets import Committed
 from twinlog.kafka.log.batch import TRANSACTIONAL
 from twinlog.kafka.log.compression import Codec
@@ -36,7 +36,12 @@ from twinlog.kafka.requests.topics import KnownTopic
 from twinlog.kafka.types import EpochEnd, LeaderEpoch, Offset, Sequence, TopicPartition
 from twinlog.lifecycle import flow_handback, worker_offsets
 from twinlog.lifecycle.flow_handback import HandedBack, hand_back
-from twinlog.lifecycle.worker_offsets import RecordedOffsets, read_recorded, write_offsets
+from twinlog.lifecycle.worker_offsets import (
+    OwnOffsets,
+    RecordedOffsets,
+    read_recorded,
+    write_offsets,
+)
 from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset, encode
 from twinlog.mirror.flow import flow_properties
 from twinlog.mirror.placement import MirrorPartition
@@ -140,6 +145,7 @@ class Back:
         self.topics: list[str] = []
         self.alias = "a"
         self.group = "a-mm2"
+        self.own = OwnOffsets.REFUSE
         self.log_end: ListedOffset | Refusal = ListedOffset(100_000, -1, -1)
         """The high watermark of each partition of the source."""
         self.epoch_end: EpochEnd | Refusal | None = None
@@ -238,7 +244,7 @@ class Back:
         self._patch.setattr(worker_offsets, "read_whole", read_whole)
         self._patch.setattr(flow_handback, "write_offsets", write)
         properties = self.properties or Stored.mirror.source
-        return asyncio.run(hand_back(cast("KafkaCluster", None), "a-to-b", properties))
+        return asyncio.run(hand_back(cast("KafkaCluster", None), "a-to-b", properties, self.own))
 
 
 def test_what_was_copied_is_handed_back(back: Back) -> None:
@@ -551,38 +557,79 @@ def test_what_was_copied_of_a_former_source_topic_is_not_handed_back(
     """Goal: MirrorMaker 2 does not skip records of a topic that was recreated, or will be."""
     back.source_has(topic_id)
     found = back({FIRST: 52_020, SECOND: 7}, reasons, remote=None, recorded_in=8)
-    assert found == [HandedBack(FIRST, None), HandedBack(SECOND, None)]
+    assert found == [HandedBack(one, None, former=True) for one in (FIRST, SECOND)]
     assert "orders-0: MirrorMaker 2 begins as usual" in str(found[0])
     assert back.written == {FIRST: 0, SECOND: 0}, "nothing is recorded"
 
 
-@pytest.mark.parametrize("topic_id", [9, None])
 def test_an_offset_of_a_source_topic_that_was_recreated_is_removed_on_the_operator_s_word(
-    back: Back, topic_id: int | None
+    back: Back,
 ) -> None:
     """Goal: a hand-back that is repeated does not have all of the new topic copied again.
 
     After the first one MirrorMaker 2 has copied it, and recorded that. An offset of the former
-    topic looks alike. What another connector has recorded is no matter.
+    topic looks alike. What a file has for a takeover, or another connector, decides nothing.
     """
-    back.source_has(topic_id)
+    back.source_has(9)
     back.recorded = {WORKER: stored(FIRST, 4999, None, 70) + stored(SECOND, 8, connector="x")}
-    with pytest.raises(UserError, match=r"offset 70 of orders-0, and .* was deleted or recreated"):
-        back({FIRST: 80, SECOND: 7}, {})
+    for takeover in ("compare", "recorded", "ignore"):
+        in_file(back, twinlog_takeover=takeover)
+        with pytest.raises(UserError, match=r"offset 70 of orders-0, and .* was recreated"):
+            back({FIRST: 80, SECOND: 7}, {})
     assert back.topics == []
-    in_file(back, twinlog_takeover="recorded")
-    kept = back({FIRST: 80, SECOND: 7}, {})
-    assert kept == [HandedBack(FIRST, 70, 70), HandedBack(SECOND, None, None, ("x",))]
+    first, second = HandedBack(FIRST, None, former=True), HandedBack(SECOND, None, former=True)
+    second = second._replace(others=("x",))
+    back.own = OwnOffsets.KEEP
+    assert back({FIRST: 80, SECOND: 7}, {}) == [first._replace(last=70, own=70), second]
     assert back.written == {SECOND: 0}
-    in_file(back, twinlog_takeover="ignore")
+    back.own = OwnOffsets.REPLACE
     removed = back({FIRST: 80, SECOND: 7}, {})
-    assert removed == [HandedBack(FIRST, None, 70), HandedBack(SECOND, None, None, ("x",))]
-    why = "begins as usual, since the source topic was deleted or recreated after the flow had"
-    assert list(map(str, removed)) == [
-        f"orders-0: MirrorMaker 2 {why} copied it; it had recorded offset 70 itself",
-        f"orders-1: MirrorMaker 2 {why} copied it; not changed: connector x",
+    assert removed == [first._replace(own=70), second]
+    recreated = "the source topic was deleted or recreated after the flow had copied it"
+    assert list(map(str, [first._replace(last=70, own=70), *removed])) == [
+        f"orders-0: MirrorMaker 2 goes on at offset 71, as it has recorded itself; {recreated}",
+        f"orders-0: MirrorMaker 2 begins as usual; {recreated}; it had recorded offset 70 itself",
+        f"orders-1: MirrorMaker 2 begins as usual; {recreated}; not changed: connector x",
     ]
     assert back.written == {FIRST: 0, SECOND: 0}
+
+
+def test_an_offset_of_a_deleted_source_topic_is_removed_in_any_case(back: Back) -> None:
+    """Goal: it is of no topic, and MirrorMaker 2 would skip records of the next one."""
+    back.source_has(None)
+    back.recorded = {WORKER: stored(FIRST, 70)}
+    for own in OwnOffsets:
+        back.own = own
+        back({FIRST: 80, SECOND: 7}, {})
+        assert back.written == {FIRST: 0, SECOND: 0}
+
+
+@pytest.mark.parametrize("topic_id", [1, 9])
+def test_an_offset_that_is_kept_is_in_the_source_s_log(back: Back, topic_id: int) -> None:
+    """Goal: MirrorMaker 2 does not skip what is written up to an offset of a former log."""
+    back.own = OwnOffsets.KEEP
+    back.source_has(topic_id)
+    back.recorded = {WORKER: stored(FIRST, 4999)}
+    back.log_end = ListedOffset(4999, -1, -1)
+    with pytest.raises(UserError, match=r"offset 4999 of orders-0, .* which ends at 4999"):
+        back({FIRST: 80}, {})
+    back.log_end = Refusal(ErrorCode.LEADER_NOT_AVAILABLE)
+    with pytest.raises(TwinlogError, match="read the source's log end"):
+        back({}, {})
+    assert back.topics == []
+    back.log_end = ListedOffset(5000, -1, -1)
+    kept, *_ = back({FIRST: 80}, {})
+    assert kept.last == 4999
+
+
+@pytest.mark.parametrize("topic_id", [1, 9])
+def test_partitions_that_begin_at_their_end_are_named(back: Back, topic_id: int) -> None:
+    """Goal: Connect cannot record that nothing was copied; what is skipped is not silent."""
+    in_file(back, consumer_auto_offset_reset="latest")
+    back.source_has(topic_id)
+    found = {one.source: one for one in back({FIRST: 80}, {})}
+    assert "orders-1: MirrorMaker 2 begins at the end of the log" in str(found[SECOND])
+    assert found[FIRST].at_end == (topic_id == 9)
 
 
 def test_a_source_that_does_not_tell_the_topic_decides_nothing(
@@ -694,15 +741,14 @@ def test_nothing_that_the_flow_has_not_begun_is_removed(back: Back) -> None:
 
 
 def test_each_offset_that_would_be_replaced_is_compared(back: Back) -> None:
-    """Goal: neither another connector's nor another topic's lower offset hides a higher one."""
+    """Goal: another topic's lower offset hides no higher one; other connectors are no matter."""
     in_file(back, connect_offsets_storage_topic=OWN)
-    back.recorded = {
-        WORKER: stored(FIRST, 10, connector="another") + stored(FIRST, 4999, place=5),
-        OWN: stored(FIRST, 10),
-    }
+    back.recorded = {WORKER: stored(FIRST, 4999, place=5), OWN: stored(FIRST, 10)}
     with pytest.raises(UserError, match="it has recorded offset 4999"):
         back({FIRST: 80}, {})
     assert back.topics == []
+    back.recorded = {WORKER: stored(FIRST, 10) + stored(FIRST, 4999, connector="another")}
+    assert back({FIRST: 80}, {}) == [HandedBack(FIRST, 79, others=("another",))]
 
 
 def test_what_was_recorded_before_is_replaced(back: Back) -> None:
@@ -724,14 +770,14 @@ def test_what_was_recorded_before_is_replaced(back: Back) -> None:
 def test_the_operator_says_what_becomes_of_an_offset_that_is_ahead(back: Back) -> None:
     """Goal: what MirrorMaker 2 had recorded before the flow began holds up nobody; it is named."""
     back.recorded = {WORKER: stored(FIRST, 4999) + stored(SECOND, 20)}
-    in_file(back, twinlog_takeover="recorded")
+    back.own = OwnOffsets.KEEP
     kept = back({FIRST: 1000, SECOND: 70}, {})
     assert kept == [HandedBack(FIRST, 4999, 4999), HandedBack(SECOND, 69)]
     assert str(kept[0]).endswith("goes on at offset 5000, as it has recorded itself")
     assert back.written == {SECOND: 70}
-    in_file(back, twinlog_takeover="ignore")
+    back.own = OwnOffsets.REPLACE
     replaced = back({FIRST: 1000}, {})
-    assert replaced == [HandedBack(FIRST, 999, 4999), HandedBack(SECOND, -1, 20)]
+    assert replaced == [HandedBack(FIRST, 999, 4999), HandedBack(SECOND, None, 20)]
     assert list(map(str, replaced)) == [
         "orders-0: MirrorMaker 2 goes on at offset 1000; it had recorded offset 4999 itself",
         "orders-1: MirrorMaker 2 begins as usual; it had recorded offset 20 itself",
@@ -740,23 +786,16 @@ def test_the_operator_says_what_becomes_of_an_offset_that_is_ahead(back: Back) -
 
 
 def test_an_offset_is_kept_only_if_no_other_one_would_be_used(back: Back) -> None:
-    """Goal: neither another connector's offset, nor one of another topic, hides that it is lower.
-
-    One of another connector that is lower is not where MirrorMaker 2's own goes on.
-    """
-    in_file(back, connect_offsets_storage_topic=OWN, twinlog_takeover="recorded")
-    for recorded, lowest in (
-        ({WORKER: stored(FIRST, 500), OWN: stored(FIRST, 300)}, "offset 300"),
-        ({WORKER: stored(FIRST, 300) + stored(FIRST, 500, connector="x")}, "offset 300"),
-        ({WORKER: stored(FIRST, 500, connector="x")}, "nothing"),
-    ):
-        back.recorded = recorded
-        with pytest.raises(UserError, match=f"offset 500 of orders-0 .* recorded {lowest},"):
-            back({FIRST: 400}, {})
-        assert back.topics == []
+    """Goal: one in a topic without precedence decides nothing, nor does another connector's."""
+    in_file(back, connect_offsets_storage_topic=OWN)
+    back.own = OwnOffsets.KEEP
+    back.recorded = {WORKER: stored(FIRST, 500), OWN: stored(FIRST, 300)}
+    with pytest.raises(UserError, match=r"offsets 300 and 500 of orders-0.* is not known"):
+        back({FIRST: 400}, {})
+    assert back.topics == []
     back.recorded = {WORKER: stored(FIRST, 600) + stored(FIRST, 300, connector="x")}
     back.recorded[OWN] = stored(FIRST, 500)
-    assert back({FIRST: 400}, {}) == [HandedBack(FIRST, 500, 500, ("x",))]
+    assert back({FIRST: 400}, {}) == [HandedBack(FIRST, 500, 500, others=("x",))]
     assert back.written == {SECOND: 0}
 
 

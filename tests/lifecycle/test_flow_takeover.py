@@ -109,13 +109,13 @@ class Played:
         """Write a record of another program to the remote topic."""
         librdkafka_tools.write(self.target, self.remote, [(0, "foreign", "record", None)])
 
-    def record(self, offset: int | None = None, name: str = "") -> None:
+    def record(self, offset: int | None = None, name: str = "", connector: str = CONNECTOR) -> None:
         """Record an offset, as Connect does; None: only its topic is created."""
         name = name or default_worker(self.alias).offsets_topic
         librdkafka_tools.make_topic(self.target, name, 3, {"cleanup.policy": "compact"})
         partition = TopicPartition(self.topic, 0)
         if offset is not None:
-            found = ConnectOffset(CONNECTOR, self.alias, partition, offset)
+            found = ConnectOffset(connector, self.alias, partition, offset)
             asyncio.run(self._append(self.pair.destination, name, [connect_offsets.encode(found)]))
 
     def sync(self, upstream: int, downstream: int) -> None:
@@ -303,6 +303,16 @@ def test_an_offset_sync_instead_of_a_recorded_offset(played: Played) -> None:
     played.sync(30, 30)
     assert played.begin() == (60, 30, None)
     assert played.begin("recorded") == (31, 30, (31, 100))
+
+
+def test_an_offset_sync_goes_before_the_offset_of_another_connector(played: Played) -> None:
+    """Goal: one that copies elsewhere does not decide where MirrorMaker 2 has stopped."""
+    played.fill(100, 60)
+    played.record(90, connector="x")
+    with pytest.raises(UserError, match=r"is no copy of a record of .* from offset 90 on"):
+        played.begin()
+    played.sync(20, 20)
+    assert played.begin() == (60, 20, None)
 
 
 def test_an_offset_sync_that_is_not_true_is_not_used(played: Played) -> None:

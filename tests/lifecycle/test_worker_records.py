@@ -53,6 +53,9 @@ class Takeover:
     def check(self, end: int) -> None:
         asyncio.run(self._flow().check_copied({ORDERS: end}))
 
+    def only_by_others(self) -> bool:
+        return asyncio.run(self._flow()._left.only_by_others(ORDERS))
+
     def copied(self) -> Mapping[TopicPartition, int] | None:
         return asyncio.run(self._flow()._left.copied())
 
@@ -73,6 +76,15 @@ def test_nothing_hides_what_mirror_maker_has_copied_since(
     with pytest.raises(UserError, match="has recorded offset 9000, and the flow has copied up to"):
         takeover.check(1000)
     takeover.check(9001)
+
+
+def test_an_offset_of_another_connector_alone_is_told_apart(takeover: Takeover) -> None:
+    """Goal: it may copy to another topic, so an offset sync of MirrorMaker 2 goes before it."""
+    assert not takeover.only_by_others()
+    takeover.recorded = {USUAL: {"x": 500}}
+    assert takeover.only_by_others()
+    takeover.recorded[OWN] = {CONNECTOR: 30}
+    assert not takeover.only_by_others()
 
 
 def test_a_flow_begins_at_the_lowest_offset_of_the_topic_that_counts(takeover: Takeover) -> None:

@@ -93,10 +93,11 @@ def test_the_last_record_of_a_key_counts() -> None:
         RECORD._replace(cluster="asia", offset=99),
         RECORD._replace(partition=clicks, offset=None),
     ]
-    assert last_copied(map(encode, records), "us") == {orders: [41]}
+    assert last_copied(map(encode, records), "us") == {orders: {RECORD.connector: 41}}
 
 
 def test_the_offsets_of_all_connectors_are_told() -> None:
     """Goal: all below the lowest was copied, and nothing behind the highest is known to be."""
     records = [RECORD, RECORD._replace(connector="former", offset=12)]
-    assert last_copied(map(encode, records), "us") == {RECORD.partition: [12, 41]}
+    found = last_copied(map(encode, records), "us")
+    assert found == {RECORD.partition: {RECORD.connector: 41, "former": 12}}

@@ -10,7 +10,8 @@ MirrorMaker 2 has to be stopped, too: Connect reads its offsets when it starts.
 
 An offset is of one topic. If the source topic was deleted or recreated since the flow has copied
 it, MirrorMaker 2 would skip as many records of the new one, so nothing is recorded of it:
-MirrorMaker 2 begins as it does with a topic that it has never copied.
+MirrorMaker 2 begins as it does with a topic that it has never copied. Of one that is deleted, what
+is recorded is removed in any case.
 
 A flow that was handed back remains until it is deleted, and so does a topic that was removed from
 it. MirrorMaker 2 may have copied on since: what is replaced then is in worker_offsets.py.
@@ -19,6 +20,7 @@ it. MirrorMaker 2 may have copied on since: what is replaced then is in worker_o
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from twinlog.engines.base import NOTHING_COPIED
 from twinlog.engines.transactional.positions import (
@@ -39,7 +41,12 @@ from twinlog.kafka.requests.topics import known_topics
 from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
 from twinlog.lifecycle.creation import connected_source
 from twinlog.lifecycle.destination_topics import existing_topics
-from twinlog.lifecycle.worker_offsets import OffsetsAhead, read_recorded, write_offsets
+from twinlog.lifecycle.worker_offsets import (
+    OffsetsAhead,
+    OwnOffsets,
+    read_recorded,
+    write_offsets,
+)
 from twinlog.mirror.flow import FlowRules, connect_worker_of, flow_of
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.settings import TRANSACTIONAL, TRANSLATED
@@ -64,27 +71,32 @@ class HandedBack(NamedTuple):
 
     source: TopicPartition
     last: int | None
-    """The source's offset up to which all was copied, which is recorded for MirrorMaker 2; -1:
-    nothing was; None: what was copied is of a former topic."""
+    """The source's offset up to which all was copied, which is recorded for MirrorMaker 2; None:
+    nothing is recorded."""
     own: int | None = None
     """An offset that the flow has not reached, and that MirrorMaker 2 has recorded itself: `last`,
     or replaced by it."""
+    former: bool = False
+    """Whether the source topic was deleted or recreated after the flow had copied it."""
+    at_end: bool = False
+    """Whether MirrorMaker 2 begins at the end of a log of which it has recorded nothing."""
     others: tuple[str, ...] = ()
     """Other connectors that have recorded offsets of the partition; these stay."""
 
     def __str__(self) -> str:
         """A line for the operator."""
-        if self.last is None:
-            where = (
-                "begins as usual, since the source topic was deleted or recreated after the flow "
-                "had copied it"
-            )
+        line = f"{self.source}: MirrorMaker 2 "
+        if self.last is not None:
+            line += f"goes on at offset {self.last + 1}"
+            line += ", as it has recorded itself" if self.own == self.last else ""
+        elif self.at_end:
+            line += "begins at the end of the log (auto.offset.reset=latest)"
         else:
-            where = f"goes on at offset {self.last + 1}" if self.last >= 0 else "begins as usual"
-        line = f"{self.source}: MirrorMaker 2 {where}"
-        if self.own is not None:
-            own = f"; it had recorded offset {self.own} itself"
-            line += ", as it has recorded itself" if self.own == self.last else own
+            line += "begins as usual"
+        if self.former:
+            line += "; the source topic was deleted or recreated after the flow had copied it"
+        if self.own not in {None, self.last}:
+            line += f"; it had recorded offset {self.own} itself"
         return f"{line}; not changed: connector {', '.join(self.others)}" if self.others else line
 
 
@@ -98,7 +110,10 @@ class _Copied(NamedTuple):
 
 
 async def hand_back(
-    destination: KafkaCluster, name: str, properties: Mapping[str, str]
+    destination: KafkaCluster,
+    name: str,
+    properties: Mapping[str, str],
+    own: OwnOffsets = OwnOffsets.REFUSE,
 ) -> list[HandedBack]:
     """Record for MirrorMaker 2 what a flow has copied.
 
@@ -107,19 +122,20 @@ async def hand_back(
         name: the flow's.
         properties: those of the flow in the file that MirrorMaker 2 will be started with: the flow
             may have been stored with others.
+        own: what becomes of offsets that MirrorMaker 2 has recorded itself.
 
     Returns:
-        The partitions of which something was copied, and all of topics that the source has deleted
-        or recreated since; the others begin as MirrorMaker 2's do, too.
+        The partitions of which something was copied, or that MirrorMaker 2 begins at their end, and
+        all of topics that the source has deleted or recreated since; the others begin as usual.
 
     Raises:
         UserError: there is no such flow, a partition is not STOPPED, it is not known what of it was
             copied, its remote topic or `__mirror_offsets` was recreated, the target has lost
             records of a flow in transactions, or its position is older, the source has lost records
-            that were copied, MirrorMaker 2 is running,
-            or will go on in another remote topic, or has recorded an offset that the flow has not
-            reached, or one of a topic that was recreated (unless `twinlog.takeover` of `properties`
-            decides that), the source is another cluster, or a right is missing.
+            that were copied, MirrorMaker 2 is running, or will go on in another remote topic, or
+            has recorded an offset that the flow has not reached, or one of a topic that was
+            recreated (unless `own` decides that), or one that is to be kept is not in the source's
+            log, the source is another cluster, or a right is missing.
         ProtocolError: the records of Connect or of the flow cannot be read.
         Retriable: not now, as the source is unreachable, for example; some offsets may be written.
     """
@@ -143,6 +159,7 @@ async def hand_back(
                     f"{partition.source} of flow {name} is {text}, expected STOPPED after --remove",
                     hint=f"kafka-mirrors --remove --mirror {name} --topic '.*'",
                 )
+    flow, worker = flow_of(properties), connect_worker_of(properties)
     async with connected_source(replace(mirror, source=dict(properties)), EVERYTHING) as source:
         former = await _former_topics(source, topics)
         present = [topic for topic in topics if topic.topic not in former]
@@ -156,39 +173,66 @@ async def hand_back(
             for partition in topic.mirror_partitions
         }
         await _require_on_source(source, mirror, upto, ends)
-    await _require_copies(destination, name, positions)
-    flow, worker = flow_of(properties), connect_worker_of(properties)
-    _require_same_names(name, present, flow)
-    if members := await member_clients(destination, worker.group):
-        raise UserError(
-            f"MirrorMaker 2 is running: its group {worker.group} has the members "
-            f"{', '.join(members)}",
-            hint="stop it: it reads offsets when it starts",
-        )
-    anew = {
-        partition.source: 0
-        for topic in topics
-        if topic.topic in former
-        for partition in topic.mirror_partitions
-    }
-    alias = flow.settings.source_cluster_alias
-    recorded = [await read_recorded(destination, one, alias) for one in worker.offsets_topics]
-    offsets = OffsetsAhead(flow=name, settings=flow.settings, recorded=recorded)
-    ahead = offsets.of_present(upto) | offsets.of_former(anew)
-    kept = ahead if offsets.keeps else {}
-    new = {source: end for source, end in (upto | anew).items() if source not in kept}
+        await _require_copies(destination, name, positions)
+        _require_same_names(name, present, flow)
+        if members := await member_clients(destination, worker.group):
+            raise UserError(
+                f"MirrorMaker 2 is running: its group {worker.group} has the members "
+                f"{', '.join(members)}",
+                hint="stop it: it reads offsets when it starts",
+            )
+        alias = flow.settings.source_cluster_alias
+        recorded = [await read_recorded(destination, one, alias) for one in worker.offsets_topics]
+        offsets = OffsetsAhead(flow=name, own=own, recorded=recorded)
+        anew = {
+            partition.source: 0
+            for topic in topics
+            if topic.topic in former
+            for partition in topic.mirror_partitions
+        }
+        recreated = [one for one in anew if former[one.topic] is not None]
+        kept: Mapping[TopicPartition, int] = {}
+        ahead = offsets.of_present(upto) | offsets.of_recreated(recreated)
+        if own is OwnOffsets.KEEP:
+            kept = ahead
+            await _require_in_log(source, kept)
+    new = {one: end for one, end in (upto | anew).items() if one not in kept}
     for found in recorded:
         await write_offsets(destination, alias, found, new)
+    at_end = flow.settings.consumer_auto_offset_reset == "latest"
     return sorted(
         HandedBack(
-            source,
-            kept.get(source, None if source in anew else end - 1),
-            ahead.get(source),
-            offsets.other_connectors(source),
+            one,
+            last := kept.get(one, end - 1 if end > 0 else None),
+            ahead.get(one),
+            one in anew,
+            at_end and last is None,
+            offsets.other_connectors(one),
         )
-        for source, end in (upto | anew).items()
-        if end > 0 or source in ahead or source in anew
+        for one, end in (upto | anew).items()
+        if end > 0 or at_end or one in ahead or one in anew
     )
+
+
+async def _require_in_log(source: KafkaCluster, kept: Mapping[TopicPartition, int]) -> None:
+    """Check that the source has records at offsets that MirrorMaker 2 has recorded.
+
+    Raises:
+        UserError: it has not: MirrorMaker 2 would skip what is written up to there.
+        TwinlogError: not now.
+    """
+    high_watermarks = await list_offsets(source, list(kept))
+    for partition, offset in sorted(kept.items()):
+        log_end = high_watermarks[partition]
+        if isinstance(log_end, Refusal):
+            raise log_end.error("read the source's log end", topic=partition.topic)
+        if offset >= log_end.offset:
+            raise UserError(
+                f"offset {offset} of {partition}, which MirrorMaker 2 has recorded, is not in the "
+                f"source's log, which ends at {log_end.offset}: it is of a former topic, or the "
+                "source has lost records",
+                hint="--own-offsets replace hands back what the flow has copied",
+            )
 
 
 def _upto(
@@ -232,37 +276,42 @@ def _require_same_names(name: str, topics: Sequence[MirrorTopic], flow: FlowRule
             )
 
 
-async def _former_topics(source: KafkaCluster, topics: Sequence[MirrorTopic]) -> frozenset[str]:
+async def _former_topics(
+    source: KafkaCluster, topics: Sequence[MirrorTopic]
+) -> dict[str, UUID | None]:
     """The topics that the source has deleted or recreated since they were added to the flow.
 
     A broker that is behind shows a topic that was deleted, or a former one of its name. So each one
     is asked, and they have to agree.
+
+    Returns:
+        By name, the id of the present topic; None: there is none.
 
     Raises:
         UserError: a topic may not be described.
         Retriable: the brokers do not agree, or one does not answer or does not report an id.
     """
     if not topics:
-        return frozenset()
+        return {}
     names = [topic.topic for topic in topics]
     for name, described in (await source.refresh(names)).topics.items():
         if described.error and name in names:
             Refusal(described.error).fail("describe the source topic", topic=name)
     known = await known_topics(source, names)
-    former: set[str] = set()
+    former: dict[str, UUID | None] = {}
     for topic in topics:
         present = known.get(topic.topic)
         if present is None:
-            former.add(topic.topic)
+            former[topic.topic] = None
         elif not present.everywhere:
             raise Retriable("a broker of the source does not know the topic", topic=topic.topic)
         elif len(present.ids) > 1:
             raise Retriable("the brokers of the source report several ids", topic=topic.topic)
-        elif is_another(topic.topic_id, next(iter(present.ids))):
-            former.add(topic.topic)
+        elif is_another(topic.topic_id, found := next(iter(present.ids))):
+            former[topic.topic] = found
         elif topic.topic_id != NO_TOPIC_ID and topic.topic_id not in present.ids:
             raise Retriable("a broker of the source does not know its id", topic=topic.topic)
-    return frozenset(former)
+    return former
 
 
 async def _copied_to(

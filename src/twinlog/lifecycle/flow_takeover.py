@@ -292,8 +292,8 @@ class FlowTakeover:
             if ends.remote is not None:
                 raise UserError(
                     what,
-                    hint=f"or set {TAKEOVER}=ignore, which copies all of {topic.name} to "
-                    f"{ends.remote}, behind what is there",
+                    hint=f"or set {TAKEOVER}=ignore, which copies all topics of the flow once "
+                    f"more, {topic.name} to {ends.remote} behind what is there",
                     code=error.code,
                 ) from error
             log.warning("%s", what)
@@ -358,7 +358,13 @@ class FlowTakeover:
 
     async def _begin(self, place: _Subject, compacted: bool) -> TakenOver:
         copied = (await self._left.require_copied()).get(place.source)
-        recorded = await self._synced(place) if copied is None else Offset(copied)
+        recorded = None if copied is None else Offset(copied)
+        by_others = await self._left.only_by_others(place.source)
+        if by_others:
+            log.warning("of %s, only other connectors have recorded an offset", place.source)
+        if recorded is None or by_others:
+            synced = await self._synced(place)
+            recorded = recorded if synced is None else synced
         start, end = self._bounds(place)
         if place.remote_bounds.last_stable < place.remote_bounds.high_watermark:
             raise Retriable(
@@ -372,7 +378,7 @@ class FlowTakeover:
                 f"MirrorMaker 2 has copied {place.source} up to offset {recorded}, and the source "
                 f"ends at {place.source_bounds.high_watermark}: the topic was recreated, or lost "
                 "records",
-                hint=f"{TAKEOVER}=ignore copies what the source has now",
+                hint=_anew(place.source.topic),
             )
         begin = start if recorded is None else Offset(recorded + 1)
         needed = Offset(0) if recorded is None else recorded
@@ -550,7 +556,7 @@ def _require_shown(topic: Topic, ends: RemoteEnds, recorded: Mapping[TopicPartit
             f"MirrorMaker 2 has copied {partition} up to offset {recorded[partition]}, and the "
             f"{side} does not show the partition",
             hint="try again: a broker's answer may be old; if the topic was recreated with fewer "
-            f"partitions, {TAKEOVER}=ignore copies what the source has now",
+            f"partitions, {_anew(topic.name)}",
         )
 
 
@@ -559,7 +565,15 @@ def _unproven(what: str, place: _Subject, recorded: Offset, begin: Offset, other
         f"{what}; nothing proves that offset {recorded}, which MirrorMaker 2 has recorded, is of "
         f"this topic {place.source.topic}",
         hint=f"{other}: {TAKEOVER}=recorded begins at {begin} all the same; or the source topic "
-        f"was recreated, then {TAKEOVER}=ignore copies all of it",
+        f"was recreated: {_anew(place.source.topic)}",
+    )
+
+
+def _anew(topic: str) -> str:
+    """How one topic is copied from its beginning, and the others of the flow are not."""
+    return (
+        f"exclude {topic} (topics.exclude) and take over the others; then select it again with "
+        f"{TAKEOVER}=ignore, which copies all that the source has of it now"
     )
 
 

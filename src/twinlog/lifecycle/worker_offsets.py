@@ -2,21 +2,23 @@
 
 MirrorMaker 2 may have copied on since a flow was handed back: it has then recorded an offset that
 the flow has not reached. Such an offset is not replaced, as all behind the flow's end would be
-copied again. Only the operator knows whether it is from before the flow instead
-(`twinlog.takeover`). The same holds for any offset of a topic that was recreated on the source
-after the flow had copied it: nothing tells of which of both topics it is.
+copied again. Only the operator knows whether it is from before the flow instead. The same holds for
+any offset of a topic that was recreated on the source after the flow had copied it: nothing tells
+of which of both topics it is. The operator says so to this command (`OwnOffsets`): what a file says
+may be left from a takeover.
 
-Written are the offsets of MirrorMaker 2's own connector. One of another name in the same topic,
-from a Connect cluster of the user's, may copy to another remote topic, and would skip records.
+Read and written are the offsets of MirrorMaker 2's own connector. One of another name in the same
+topic, from a Connect cluster of the user's, may copy to another remote topic, and would skip
+records.
 
 An offset is written to the partition that has its key already, or else to that which Connect's own
 producer would choose. Otherwise two records of one key would be in two partitions, and which of
 them Connect reads last is not defined.
 """
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, NamedTuple
 
 from kafka.partitioner.default import murmur2
@@ -26,8 +28,7 @@ from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, UserError
 from twinlog.kafka.requests.topics import NewTopic, confirm_absent, create_topics
 from twinlog.kafka.types import TopicPartition
-from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset, decode, encode
-from twinlog.mirror.flow_settings import TAKEOVER, FlowSettings
+from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset, encode, last_copied
 from twinlog.store.control_topics import partition_count
 from twinlog.store.topic_reader import read_whole
 from twinlog.store.topic_writer import ALL, Entry, append
@@ -35,6 +36,19 @@ from twinlog.store.topic_writer import ALL, Entry, append
 _PARTITIONS: Final = 25
 """Connect's default of `offset.storage.partitions`."""
 _POSITIVE: Final = 0x7FFFFFFF
+_KEEP: Final = "--own-offsets keep"
+_REPLACE: Final = "--own-offsets replace"
+
+
+class OwnOffsets(Enum):
+    """What becomes of offsets of MirrorMaker 2 that a flow has not reached."""
+
+    REFUSE = "refuse"
+    """Nothing is handed back as long as there are some."""
+    KEEP = "keep"
+    """MirrorMaker 2 goes on there: it has run since."""
+    REPLACE = "replace"
+    """MirrorMaker 2 goes on where the flow has ended: it has not run since."""
 
 
 class RecordedOffsets(NamedTuple):
@@ -53,10 +67,6 @@ class RecordedOffsets(NamedTuple):
         found = self.offsets.get(partition, {}).get(CONNECTOR)
         return [] if found is None else [found]
 
-    def of(self, partition: TopicPartition) -> list[int]:
-        """The offsets of a partition, of all connectors."""
-        return [*self.offsets.get(partition, {}).values()]
-
 
 async def read_recorded(destination: KafkaCluster, topic: str, alias: str) -> RecordedOffsets:
     """Read what an offsets topic has of the partitions of a source.
@@ -66,89 +76,82 @@ async def read_recorded(destination: KafkaCluster, topic: str, alias: str) -> Re
         ProtocolError: a record cannot be read.
         Retriable: not now; or only some brokers have the topic.
     """
-    places: dict[bytes, int] = {}
-    offsets: defaultdict[TopicPartition, dict[str, int]] = defaultdict(dict)
     count = await partition_count(destination, topic)
     if count is None:
         await confirm_absent(destination, topic)
-        return RecordedOffsets(topic, None, places, offsets)
-    for record in await read_whole(destination, topic):
-        found = decode(record.key, record.value)
-        if found is None or found.cluster != alias or record.key is None:
-            continue
-        places[record.key] = record.partition
-        if found.offset is None:
-            offsets[found.partition].pop(found.connector, None)
-        else:
-            offsets[found.partition][found.connector] = found.offset
-    return RecordedOffsets(topic, count, places, offsets)
+        return RecordedOffsets(topic, None, {}, {})
+    records = await read_whole(destination, topic)
+    return RecordedOffsets(
+        topic,
+        count,
+        {record.key: record.partition for record in records if record.key is not None},
+        last_copied(((record.key, record.value) for record in records), alias),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsAhead:
-    """Which offsets of MirrorMaker 2 a flow has not reached.
+    """The offsets of MirrorMaker 2's own connector that a flow has not reached.
 
     Args:
         flow: the flow's name.
-        settings: its settings by the file that MirrorMaker 2 will be started with.
-        recorded: what each offsets topic has.
+        own: what becomes of them.
+        recorded: what each offsets topic has; a later one takes precedence.
     """
 
     flow: str
-    settings: FlowSettings
-    recorded: Collection[RecordedOffsets]
-
-    @property
-    def keeps(self) -> bool:
-        """Whether they stay."""
-        return self.settings.twinlog_takeover == "recorded"
-
-    @property
-    def _undecided(self) -> bool:
-        return self.settings.twinlog_takeover not in {"recorded", "ignore"}
+    own: OwnOffsets
+    recorded: Sequence[RecordedOffsets]
 
     def of_present(self, upto: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The highest of them by partition, of topics that are the ones that the flow has copied.
+        """Those of the topics that the flow has copied, by partition.
 
         Args:
             upto: from where on each partition is to be copied.
 
         Raises:
-            UserError: there are some, and the operator has not said what becomes of them; or they
-                are to be kept, and MirrorMaker 2's own connector goes on at another one.
+            UserError: there are some, and they are refused; or are to be kept, and MirrorMaker 2
+                may go on at a lower one, of another topic.
         """
         ahead: dict[TopicPartition, int] = {}
         for source, end in upto.items():
-            highest = max((at for one in self.recorded for at in one.of(source)), default=-1)
-            if highest >= end:
-                ahead[source] = self._kept(source, end, highest) if self.keeps else highest
-        if ahead and self._undecided:
+            own = self._own(source)
+            if max(own, default=-1) >= end:
+                ahead[source] = own[-1] if self.own is OwnOffsets.KEEP else max(own)
+                if self.own is OwnOffsets.KEEP and min(own) < end:
+                    raise UserError(
+                        f"MirrorMaker 2 has recorded the offsets {min(own)} and {max(own)} of "
+                        f"{source}, in several topics, and the flow has copied up to {end}: at "
+                        "which of them it goes on is not known",
+                        hint=f"remove the offset that it does not use; or {_REPLACE} replaces both",
+                    )
+        if ahead and self.own is OwnOffsets.REFUSE:
             source, offset = min(ahead.items())
             raise UserError(
                 f"MirrorMaker 2 has copied {source} on since: it has recorded offset {offset}, and "
                 f"the flow has copied up to {upto[source]}",
                 hint=f"delete flow {self.flow} without --hand-back: MirrorMaker 2 goes on where it "
-                f"has stopped; or set {TAKEOVER}=recorded in the file to keep its offset and hand "
-                f"back the rest; {TAKEOVER}=ignore replaces an offset from before the flow",
+                f"has stopped; or {_KEEP} keeps such offsets, and hands back the rest; {_REPLACE} "
+                "replaces them, if they are from before the flow",
             )
         return ahead
 
-    def of_former(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """All of them by partition, of topics that the source has deleted or recreated.
+    def of_recreated(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """All of topics that were recreated on the source, by partition.
 
         Raises:
-            UserError: there are some, and the operator has not said what becomes of them.
+            UserError: there are some, and they are refused.
         """
         found = {source: self._own(source) for source in partitions}
         recorded = {source: offsets[-1] for source, offsets in found.items() if offsets}
-        if recorded and self._undecided:
+        if recorded and self.own is OwnOffsets.REFUSE:
             source, offset = min(recorded.items())
             raise UserError(
                 f"MirrorMaker 2 has recorded offset {offset} of {source}, and the source's topic "
-                "was deleted or recreated after the flow had copied it: of which topic the offset "
-                "is, is not known",
-                hint=f"if MirrorMaker 2 has not run since, set {TAKEOVER}=ignore in the file to "
-                f"remove such offsets; if it has, {TAKEOVER}=recorded to keep them",
+                "was recreated after the flow had copied it: of which topic the offset is, is not "
+                "known",
+                hint=f"if MirrorMaker 2 has not run since, {_REPLACE} removes such offsets; if it "
+                f"has, {_KEEP} keeps them",
             )
         return recorded
 
@@ -157,26 +160,7 @@ class OffsetsAhead:
         names = {name for one in self.recorded for name in one.offsets.get(source, ())}
         return tuple(sorted(names - {CONNECTOR}))
 
-    def _kept(self, source: TopicPartition, end: int, highest: int) -> int:
-        """The offset at which MirrorMaker 2's own connector goes on, if it is not replaced.
-
-        Raises:
-            UserError: it may go on at one that the flow has passed.
-        """
-        own = self._own(source)
-        if min(own, default=-1) >= end:
-            return own[-1]
-        has = f"offset {min(own)}" if own else "nothing"
-        raise UserError(
-            f"offset {highest} of {source} is recorded by another connector, or in another topic: "
-            f"MirrorMaker 2's own connector has recorded {has}, and the flow has copied up to "
-            f"{end}; where it goes on is not known",
-            hint=f"remove the offsets that it does not use, or set {TAKEOVER}=ignore in the file "
-            "to replace its own",
-        )
-
     def _own(self, source: TopicPartition) -> list[int]:
-        """What MirrorMaker 2's own connector has recorded, by topic: the last one counts."""
         return [at for one in self.recorded for at in one.own(source)]
 
 

@@ -9,15 +9,15 @@ After a kill its group keeps a member for `session.timeout.ms`, 10 s by default.
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import UserError
 from twinlog.kafka.groups.offsets import member_clients
 from twinlog.kafka.requests.topics import confirm_absent
 from twinlog.kafka.types import TopicPartition
-from twinlog.mirror.connect_offsets import last_copied
+from twinlog.mirror.connect_offsets import CONNECTOR, last_copied
 from twinlog.mirror.connect_worker import ConnectWorker
 from twinlog.mirror.flow import FlowRules
 from twinlog.mirror.flow_settings import TAKEOVER
@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 _GROUP_S: Final = 30.0
 """How long members of MirrorMaker 2's group may remain: more than its session timeout."""
 _POLL_S: Final = 0.5
+
+Recorded: TypeAlias = Mapping[TopicPartition, Mapping[str, int]]
+"""What an offsets topic has (`last_copied`)."""
 
 
 class WorkerRecords:
@@ -53,7 +56,7 @@ class WorkerRecords:
         self._source = source
         self._flow = flow
         self._worker = worker
-        self._recorded: list[Mapping[TopicPartition, Collection[int]]] | None = None
+        self._recorded: Sequence[Recorded] | None = None
         self._syncs: Mapping[TopicPartition, OffsetSync] | None = None
         self._trouble: UserError | None = None
 
@@ -114,8 +117,21 @@ class WorkerRecords:
         if not recorded:
             return None
         return {
-            partition: min(offsets) for found in recorded for partition, offsets in found.items()
+            partition: min(offsets.values())
+            for found in recorded
+            for partition, offsets in found.items()
         }
+
+    async def only_by_others(self, partition: TopicPartition) -> bool:
+        """Whether other connectors have recorded offsets of a partition, and MirrorMaker 2's not.
+
+        Such a connector may copy the partition to another topic.
+
+        Raises:
+            UserError, ProtocolError, Retriable: see `copied`.
+        """
+        found = [one[partition] for one in await self._read_recorded() if partition in one]
+        return bool(found) and not any(CONNECTOR in one for one in found)
 
     async def highest(self) -> Mapping[TopicPartition, int]:
         """The highest offset that any connector has recorded of a partition, in any topic.
@@ -126,14 +142,14 @@ class WorkerRecords:
         highest: dict[TopicPartition, int] = {}
         for found in await self._read_recorded():
             for partition, offsets in found.items():
-                highest[partition] = max(highest.get(partition, 0), *offsets)
+                highest[partition] = max(highest.get(partition, 0), *offsets.values())
         return highest
 
-    async def _read_recorded(self) -> Sequence[Mapping[TopicPartition, Collection[int]]]:
+    async def _read_recorded(self) -> Sequence[Recorded]:
         """What each topic has that exists."""
         if self._recorded is None:
             alias = self._flow.settings.source_cluster_alias
-            recorded = list[Mapping[TopicPartition, Collection[int]]]()
+            recorded = list[Recorded]()
             for topic in self._worker.offsets_topics:
                 if await _exists(self._destination, topic):
                     records = await read_whole(self._destination, topic)

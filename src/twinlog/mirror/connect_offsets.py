@@ -16,7 +16,7 @@ have other fields: a group, or two aliases.
 """
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from twinlog.kafka.errors import ProtocolError
@@ -81,8 +81,8 @@ def decode(key: bytes | None, value: bytes | None) -> ConnectOffset | None:
 
 def last_copied(
     records: Iterable[tuple[bytes | None, bytes | None]], cluster: str
-) -> dict[TopicPartition, Collection[int]]:
-    """The last copied offset of each partition of a source, one of each connector.
+) -> dict[TopicPartition, Mapping[str, int]]:
+    """The last copied offset of each partition of a source, by connector.
 
     Up to the lowest one all was copied, whichever connector is the present one. Up to the highest
     one it may have been.
@@ -104,7 +104,7 @@ def last_copied(
             by_connector.pop(record.connector, None)
         else:
             by_connector[record.connector] = record.offset
-    return {partition: sorted(found.values()) for partition, found in offsets.items() if found}
+    return {partition: found for partition, found in offsets.items() if found}
 
 
 def _json(value: object) -> bytes:

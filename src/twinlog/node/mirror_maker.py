@@ -42,6 +42,7 @@ from twinlog.lifecycle.flow_selection import (
     paused_line,
     switch_off,
 )
+from twinlog.lifecycle.worker_offsets import OwnOffsets
 from twinlog.mirror.flow import FlowRules, kept_settings
 from twinlog.mirror.mirror_names import flow_name
 from twinlog.mirror.mm2_records import Heartbeat
@@ -244,8 +245,15 @@ async def _prepare(
             )
 
 
-async def hand_back_flows(targets: Sequence[Target], report: Callable[[str], None]) -> None:
+async def hand_back_flows(
+    targets: Sequence[Target], own: OwnOffsets, report: Callable[[str], None]
+) -> None:
     """Record where MirrorMaker 2 goes on with flows whose topics were removed.
+
+    Args:
+        targets: the clusters with flows.
+        own: what becomes of offsets that MirrorMaker 2 has recorded itself.
+        report: receives a line for each partition.
 
     Raises:
         UserError, TwinlogError: see `flow_handback.hand_back`; other flows may be done.
@@ -256,7 +264,7 @@ async def hand_back_flows(targets: Sequence[Target], report: Callable[[str], Non
         async with connected(parse_config(properties).config, target.alias) as cluster:
             for flow in target.flows:
                 name = flow_name(flow.source, target.alias)
-                for partition in await hand_back(cluster, name, flow.properties):
+                for partition in await hand_back(cluster, name, flow.properties, own):
                     report(f"{flow.source}->{target.alias}: {partition}")
 
 

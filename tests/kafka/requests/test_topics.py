@@ -108,6 +108,9 @@ def test_all_partitions_are_shown_only_if_no_broker_knows_more() -> None:
     with pytest.raises(Retriable, match="does not answer"):
         asyncio.run(require_all_shown(silent, {"t": shown("t", 2)}))
     asyncio.run(require_all_shown(silent, {}))
+    recreated: Any = Brokers(a=["t:1:2"], b=["t:2:2"])
+    with pytest.raises(Retriable, match="several ids"):
+        asyncio.run(require_all_shown(recreated, {"t": shown("t", 2)}))
 
 
 def test_topics_are_not_concluded_without_the_answer_of_a_broker() -> None:

@@ -69,6 +69,12 @@ def running_options(command: F) -> F:
     is_flag=True,
     help="Record where MirrorMaker 2 goes on with flows whose topics were removed; then end.",
 )
+@click.option(
+    "--own-offsets",
+    type=click.Choice(["keep", "replace"]),
+    help="With --hand-back: what becomes of offsets that MirrorMaker 2 has recorded itself and the "
+    "flow has not reached. By default, nothing is handed back.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 @running_options
 def mirror_maker(
@@ -79,6 +85,7 @@ def mirror_maker(
     check: bool,
     takeover: bool,
     hand_back: bool,
+    own_offsets: str | None,
     as_json: bool,
     **running: Any,
 ) -> None:
@@ -93,6 +100,8 @@ def mirror_maker(
         raise click.UsageError("--clusters needs at least one alias behind FILE")
     if check + takeover + hand_back > 1:
         raise click.UsageError("expected at most one of --check, --takeover and --hand-back")
+    if own_offsets is not None and not hand_back:
+        raise click.UsageError("--own-offsets needs --hand-back")
 
     def checked() -> Any:
         from twinlog.operations.mirror_maker import check_file  # noqa: PLC0415 (see above)
@@ -100,7 +109,7 @@ def mirror_maker(
         return check_file(file, aliases, analyse=check, tell=say)
 
     if hand_back:
-        _hand_back(checked())
+        _hand_back(checked(), own_offsets or "refuse")
     elif check:
         _explain(checked(), as_json)
     else:
@@ -197,15 +206,16 @@ def _mirror_maker(checked: Any, running: Mapping[str, Any], *, takeover: bool) -
     return MirrorMaker(targets, pairs, _node_arguments(running), say, metrics)
 
 
-def _hand_back(checked: Any) -> None:
+def _hand_back(checked: Any, own_offsets: str) -> None:
     """Record where MirrorMaker 2 goes on."""
     from twinlog.interfaces.cli.mirror_maker_tables import require_valid  # noqa: PLC0415 (see above)
+    from twinlog.lifecycle.worker_offsets import OwnOffsets  # noqa: PLC0415
     from twinlog.node.flow_targets import run_parts  # noqa: PLC0415
     from twinlog.node.mirror_maker import hand_back_flows  # noqa: PLC0415
 
     require_valid(checked.report)
     targets, _ = run_parts(checked.flows, checked.clusters)
-    asyncio.run(hand_back_flows(targets, say))
+    asyncio.run(hand_back_flows(targets, OwnOffsets(own_offsets), say))
 
 
 def _node_arguments(running: Mapping[str, Any]) -> list[str]:

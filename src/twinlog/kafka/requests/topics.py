@@ -25,7 +25,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from twinlog.kafka.client.brokers import CONTROLLER
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.client.metadata import NO_TOPIC_ID, Topic
+from twinlog.kafka.client.metadata import NO_TOPIC_ID, Topic, is_another
 from twinlog.kafka.client.pool import SLOW
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import LEFT_OUT, Refusal, Retriable
@@ -148,17 +148,17 @@ async def known_topics(
 
 
 async def require_all_shown(cluster: KafkaCluster, topics: Mapping[str, Topic]) -> None:
-    """Check that no broker knows more partitions of these topics.
+    """Check that no broker knows more partitions of these topics, or other topics of these names.
 
     A broker that is cut off from the controllers shows the former partitions of a topic that has
-    grown.
+    grown, and the former id of one that was recreated.
 
     Args:
         cluster: where.
         topics: the topics as metadata has shown them, by name.
 
     Raises:
-        Retriable: one of them has more partitions, or a broker does not answer.
+        Retriable: one of them has more partitions, or another id; or a broker does not answer.
     """
     if not topics:
         return
@@ -169,6 +169,8 @@ async def require_all_shown(cluster: KafkaCluster, topics: Mapping[str, Topic]) 
                 topic=name,
                 cluster=cluster.name,
             )
+        if any(is_another(topics[name].topic_id, one) for one in known.ids):
+            raise Retriable("the brokers report several ids", topic=name, cluster=cluster.name)
 
 
 async def topic_names(cluster: KafkaCluster) -> set[str]:
