@@ -283,7 +283,7 @@ def test_a_long_remote_topic_whose_source_was_recreated(
     with pytest.raises(UserError, match=text) as caught:
         played.begins()
     assert "twinlog.takeover=recorded begins at 21" in caught.value.hint
-    assert "twinlog.takeover=ignore copies all" in caught.value.hint
+    assert "select it again with twinlog.takeover=ignore" in caught.value.hint
     assert played.begin("recorded") == (21, 20, (21, 30))
 
 
