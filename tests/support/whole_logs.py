@@ -54,6 +54,8 @@ def read_whole_log(
 
 def _read(consumer: Consumer, topic: str, partitions: Collection[int]) -> dict[int, list[Any]]:
     found: dict[int, list[Any]] = {index: [] for index in partitions}
+    # A log that is written to all the time has no end that a reader reaches.
+    ends = {index: _end(consumer, TopicPartition(topic, index)) for index in partitions}
     consumer.assign([TopicPartition(topic, index, 0) for index in partitions])
     ended: set[int] = set()
     while ended < found.keys():
@@ -64,9 +66,22 @@ def _read(consumer: Consumer, topic: str, partitions: Collection[int]) -> dict[i
         index, error = message.partition(), message.error()
         assert index is not None
         if error is None:
-            found[index].append(message)
+            offset = message.offset()
+            assert offset is not None
+            if offset < ends[index]:
+                found[index].append(message)
+            if offset >= ends[index] - 1:
+                ended.add(index)
         elif error.code() == KafkaError._PARTITION_EOF:
             ended.add(index)
         else:
             raise KafkaException(error)
     return found
+
+
+def _end(consumer: Consumer, partition: TopicPartition) -> int:
+    """The high watermark of a partition."""
+    bounds = consumer.get_watermark_offsets(partition, timeout=_METADATA_S)
+    if bounds is None:
+        raise TimeoutError(f"the end of {partition} is not known")
+    return int(bounds[1])
