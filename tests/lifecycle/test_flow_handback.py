@@ -146,6 +146,8 @@ class Back:
         self.alias = "a"
         self.group = "a-mm2"
         self.own = OwnOffsets.REFUSE
+        self.partitions = 2
+        """Of the topic on the source."""
         self.log_end: ListedOffset | Refusal = ListedOffset(100_000, -1, -1)
         """The high watermark of each partition of the source."""
         self.epoch_end: EpochEnd | Refusal | None = None
@@ -197,7 +199,9 @@ class Back:
         async def known_topics(_: object, names: list[str]) -> object:
             assert names == ["orders"]
             ids = [broker["orders"].topic_id for broker in self.source if broker]
-            known = KnownTopic(frozenset(ids), 2, internal=False, everywhere=all(self.source))
+            known = KnownTopic(
+                frozenset(ids), self.partitions, internal=False, everywhere=all(self.source)
+            )
             return {"orders": known} if ids else {}
 
         @asynccontextmanager
@@ -600,22 +604,40 @@ def test_an_offset_of_a_deleted_source_topic_is_removed_in_any_case(back: Back) 
     back.recorded = {WORKER: stored(FIRST, 70)}
     for own in OwnOffsets:
         back.own = own
-        back({FIRST: 80, SECOND: 7}, {})
+        back.written.clear()
+        assert len(back({FIRST: 80, SECOND: 7}, {})) == 2
         assert back.written == {FIRST: 0, SECOND: 0}
 
 
-@pytest.mark.parametrize("topic_id", [1, 9])
-def test_an_offset_that_is_kept_is_in_the_source_s_log(back: Back, topic_id: int) -> None:
+def test_an_offset_of_a_partition_that_was_not_recreated_is_removed_in_any_case(
+    back: Back,
+) -> None:
+    """Goal: one that the present topic lacks, or whose log ends before it, refuses nothing."""
+    back.source_has(9)
+    back.partitions = 1
+    back.recorded = {WORKER: stored(FIRST, 70) + stored(SECOND, 70)}
+    back.own = OwnOffsets.KEEP
+    assert [one.last for one in back({}, {})] == [70, None]
+    assert back.written == {SECOND: 0}
+    back.log_end = ListedOffset(70, -1, -1)
+    first, second = back({}, {})
+    assert (first.last, first.own, second.last) == (None, 70, None)
+    assert back.written == {FIRST: 0, SECOND: 0}
+
+
+def test_an_offset_that_is_kept_is_in_the_source_s_log(back: Back) -> None:
     """Goal: MirrorMaker 2 does not skip what is written up to an offset of a former log."""
     back.own = OwnOffsets.KEEP
-    back.source_has(topic_id)
     back.recorded = {WORKER: stored(FIRST, 4999)}
     back.log_end = ListedOffset(4999, -1, -1)
     with pytest.raises(UserError, match=r"offset 4999 of orders-0, .* which ends at 4999"):
         back({FIRST: 80}, {})
-    back.log_end = Refusal(ErrorCode.LEADER_NOT_AVAILABLE)
-    with pytest.raises(TwinlogError, match="read the source's log end"):
-        back({}, {})
+    for topic_id in (1, 9):
+        back.source_has(topic_id)
+        back.log_end = Refusal(ErrorCode.LEADER_NOT_AVAILABLE)
+        with pytest.raises(TwinlogError, match="read the source's log end"):
+            back({}, {})
+    back.source_has(1)
     assert back.topics == []
     back.log_end = ListedOffset(5000, -1, -1)
     kept, *_ = back({FIRST: 80}, {})

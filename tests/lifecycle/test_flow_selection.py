@@ -23,6 +23,7 @@ from twinlog.lifecycle.flow_selection import (
     pause_flow,
     paused_line,
     require_same_names,
+    resume_flow,
     select_again,
     switch_off,
 )
@@ -318,11 +319,24 @@ def test_a_flow_is_paused_and_resumed_as_a_whole(stored: Store) -> None:
     again = select_again(cast("Any", stored), mirror, stored.topic("t-again"))
     assert asyncio.run(again)
     assert stored.topic("t-again") == topic("t-again", wanted=Wanted.PAUSED)
-    resumed = asyncio.run(pause_flow(CLUSTER, "a-to-b", paused=False))
-    assert resumed == ["on", "paused", "t-again", "t-on"]
-    all_on = [topic(name) for name in resumed]
-    assert stored.records == before | {key_of(one): one for one in all_on}
+    resumed = asyncio.run(resume_flow(CLUSTER, "a-to-b"))
+    assert resumed == ["t-again", "t-on"], "the settings select no other one"
+    now = [topic("t-again"), topic("t-on"), removed(topic("on")), removed(topic("paused"))]
+    assert stored.records == before | {key_of(one): one for one in now}
+    assert asyncio.run(resume_flow(CLUSTER, "a-to-b")) == []
+    assert stored.changes == 3
     assert paused_line(asyncio.run(stored.snapshot()).mirrors["a-to-b"]) == ""
+
+
+def test_a_paused_flow_that_is_switched_off_copies_nothing_once_it_is_resumed(
+    stored: Store,
+) -> None:
+    """Goal: the file decides what is copied, also if it has changed during the pause."""
+    stored.records = Store(flow(), topic("t")).records
+    asyncio.run(pause_flow(CLUSTER, "a-to-b"))
+    asyncio.run(switch_off(CLUSTER, "a-to-b"))
+    assert asyncio.run(resume_flow(CLUSTER, "a-to-b")) == []
+    assert stored.topic("t") == removed(topic("t"))
 
 
 def test_a_flow_is_paused_before_it_has_topics(stored: Store) -> None:

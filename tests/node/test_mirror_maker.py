@@ -164,7 +164,7 @@ def test_a_start_reports_what_a_flow_has_kept(monkeypatch: pytest.MonkeyPatch) -
     mirror = replace(mirror, source={}, paused=True)
     (line,) = lines({})
     assert line == (
-        "a->b: it is paused, and copies nothing until twinlog flows resume --flow a-to-b"
+        "a->b: it is paused, with topics that it gets, until twinlog flows resume --flow a-to-b"
     )
 
 

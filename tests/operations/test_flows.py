@@ -195,7 +195,7 @@ def test_a_flow_that_is_replaced_reports_what_it_keeps(monkeypatch: pytest.Monke
     first, second, third = asyncio.run(flow_admin.create(flow, replaces=True)).lines
     assert first == "t is not selected any more"
     assert second.startswith(f"keeps {RATE}=7, which kafka-mirrors --alter")
-    assert third.startswith("it is paused, and copies nothing until")
+    assert third.startswith("it is paused, with topics that it gets, until")
 
 
 def test_negative_offsets_and_times_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,16 +254,21 @@ def test_a_flow_is_paused_as_a_whole_or_some_of_its_topics(monkeypatch: pytest.M
         changed.append((flow, topics))
         return ["t"]
 
-    async def whole(_: object, flow: str, *, paused: bool = True) -> list[str]:
-        changed.append((flow, paused))
+    async def paused(_: object, flow: str) -> list[str]:
+        changed.append((flow, "paused"))
+        return ["t", "u"]
+
+    async def resumed(_: object, flow: str) -> list[str]:
+        changed.append((flow, "resumed"))
         return ["t", "u"]
 
     for name in ("pause_topics", "resume_topics"):
         monkeypatch.setattr(flows, name, some)
-    monkeypatch.setattr(flows, "pause_flow", whole)
+    monkeypatch.setattr(flows, "pause_flow", paused)
+    monkeypatch.setattr(flows, "resume_flow", resumed)
     one = admin(Stored(FLOW, topic("t")), monkeypatch)
     for call, change in ((one.pause, "paused"), (one.resume, "resumed")):
         assert asyncio.run(call(FLOW.name)).as_json() == {"mirror": FLOW.name, change: ["t", "u"]}
         assert asyncio.run(call(FLOW.name, "t")).as_json() == {"mirror": FLOW.name, change: ["t"]}
     name = FLOW.name
-    assert changed == [(name, True), (name, "t"), (name, False), (name, "t")]
+    assert changed == [(name, "paused"), (name, "t"), (name, "resumed"), (name, "t")]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from twinlog.kafka.requests.topics import KnownTopic
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.flow import flow_of, flow_properties
 from twinlog.mirror.placement import config_partition
-from twinlog.store.config_records import Mirror, MirrorTopic
+from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.store.snapshot import Snapshot
 from twinlog.sync import flow_begins
 from twinlog.sync.flow_begins import FlowBegins, Offsets, grown
@@ -77,11 +78,12 @@ class Source:
         properties = flow_properties(self.settings, "a", "b")
         mirror = Mirror(name="m", source=properties, source_cluster_id="s")
         snapshot = snapshot_of(mirror, *self.records)
-        context = sync_context(None, None, None, snapshot=snapshot, topics=self.records)
+        mirrored = [topic for topic in self.records if topic.wanted is Wanted.MIRRORING]
+        context = sync_context(None, None, None, snapshot=snapshot, topics=mirrored)
         topics = {name: self.topics[name] for name in new}
         return asyncio.run(self.begins.find(context, flow_of(properties).settings, topics))
 
-    def add(self, name: str, *followed_from: int) -> None:
+    def add(self, name: str, *followed_from: int, wanted: Wanted = Wanted.MIRRORING) -> None:
         """Have the flow copy a topic."""
         topic = self.topics[name]
         self.records.append(
@@ -91,6 +93,7 @@ class Source:
                 topic_id=topic.topic_id,
                 partitions=len(topic.partitions),
                 followed_from=followed_from,
+                wanted=wanted,
             )
         )
 
@@ -98,6 +101,22 @@ class Source:
 def end(name: str, partition: int, offset: int) -> dict[TopicPartition, int]:
     """The end of a partition."""
     return {TopicPartition(name, partition): offset}
+
+
+def test_a_paused_topic_is_followed_from_its_end_as_it_is_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: what is written while it is paused is copied once it is resumed."""
+    source = Source(monkeypatch, named("t1", 1, 2), named("t2", 2), named("t3", 3))
+    source.ends = end("t1", 0, 7) | end("t2", 0, 5) | end("t3", 0, 5)
+    source.add("t1", wanted=Wanted.PAUSED)
+    source.add("t2", wanted=Wanted.STOPPED)
+    source.add("t3", wanted=Wanted.PAUSED)
+    source.topics["t3"] = named("t3", 33)
+    assert source.find() == {"t1": (7, -1)}, "t3 was recreated"
+    source.records[0] = replace(source.records[0], followed_from=(7, -1))
+    source.ends |= end("t1", 0, 1000) | end("t1", 1, 2)
+    assert source.find() == {"t1": (7, 2)}
 
 
 def test_what_was_there_begins_at_its_end_and_what_is_created_later_at_0(

@@ -10,8 +10,9 @@ MirrorMaker 2 has to be stopped, too: Connect reads its offsets when it starts.
 
 An offset is of one topic. If the source topic was deleted or recreated since the flow has copied
 it, MirrorMaker 2 would skip as many records of the new one, so nothing is recorded of it:
-MirrorMaker 2 begins as it does with a topic that it has never copied. Of one that is deleted, what
-is recorded is removed in any case.
+MirrorMaker 2 begins as it does with a topic that it has never copied. What is recorded of a topic
+or partition that the source does not have any more is removed in any case, and so is an offset
+behind the end of a recreated one.
 
 A flow that was handed back remains until it is deleted, and so does a topic that was removed from
 it. MirrorMaker 2 may have copied on since: what is replaced then is in worker_offsets.py.
@@ -20,7 +21,6 @@ it. MirrorMaker 2 may have copied on since: what is replaced then is in worker_o
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
-from uuid import UUID
 
 from twinlog.engines.base import NOTHING_COPIED
 from twinlog.engines.transactional.positions import (
@@ -190,12 +190,14 @@ async def hand_back(
             if topic.topic in former
             for partition in topic.mirror_partitions
         }
-        recreated = [one for one in anew if former[one.topic] is not None]
+        log_ends = await _log_ends(source, [p for p in anew if p.partition < former[p.topic]])
+        ahead = offsets.of_recreated(log_ends)
+        present_ahead = offsets.of_present(upto)
         kept: Mapping[TopicPartition, int] = {}
-        ahead = offsets.of_present(upto) | offsets.of_recreated(recreated)
         if own is OwnOffsets.KEEP:
-            kept = ahead
-            await _require_in_log(source, kept)
+            await _require_in_log(source, present_ahead)
+            kept = present_ahead | {one: at for one, at in ahead.items() if at < log_ends[one]}
+        ahead |= present_ahead
     new = {one: end for one, end in (upto | anew).items() if one not in kept}
     for found in recorded:
         await write_offsets(destination, alias, found, new)
@@ -221,18 +223,31 @@ async def _require_in_log(source: KafkaCluster, kept: Mapping[TopicPartition, in
         UserError: it has not: MirrorMaker 2 would skip what is written up to there.
         TwinlogError: not now.
     """
-    high_watermarks = await list_offsets(source, list(kept))
+    log_ends = await _log_ends(source, kept)
     for partition, offset in sorted(kept.items()):
-        log_end = high_watermarks[partition]
-        if isinstance(log_end, Refusal):
-            raise log_end.error("read the source's log end", topic=partition.topic)
-        if offset >= log_end.offset:
+        if offset >= (log_end := log_ends[partition]):
             raise UserError(
                 f"offset {offset} of {partition}, which MirrorMaker 2 has recorded, is not in the "
-                f"source's log, which ends at {log_end.offset}: it is of a former topic, or the "
-                "source has lost records",
-                hint="--own-offsets replace hands back what the flow has copied",
+                f"source's log, which ends at {log_end}: the source has lost records",
+                hint="--own-offsets replace hands back what the flow has copied, also where "
+                "MirrorMaker 2 has copied more since: it copies that again",
             )
+
+
+async def _log_ends(
+    source: KafkaCluster, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The high watermarks of the source's partitions.
+
+    Raises:
+        TwinlogError: a leader does not tell it.
+    """
+    ends: dict[TopicPartition, int] = {}
+    for partition, answer in (await list_offsets(source, list(partitions))).items():
+        if isinstance(answer, Refusal):
+            raise answer.error("read the source's log end", topic=partition.topic)
+        ends[partition] = answer.offset
+    return ends
 
 
 def _upto(
@@ -276,16 +291,14 @@ def _require_same_names(name: str, topics: Sequence[MirrorTopic], flow: FlowRule
             )
 
 
-async def _former_topics(
-    source: KafkaCluster, topics: Sequence[MirrorTopic]
-) -> dict[str, UUID | None]:
+async def _former_topics(source: KafkaCluster, topics: Sequence[MirrorTopic]) -> dict[str, int]:
     """The topics that the source has deleted or recreated since they were added to the flow.
 
     A broker that is behind shows a topic that was deleted, or a former one of its name. So each one
     is asked, and they have to agree.
 
     Returns:
-        By name, the id of the present topic; None: there is none.
+        By name, how many partitions the present topic has; 0: there is none.
 
     Raises:
         UserError: a topic may not be described.
@@ -298,17 +311,17 @@ async def _former_topics(
         if described.error and name in names:
             Refusal(described.error).fail("describe the source topic", topic=name)
     known = await known_topics(source, names)
-    former: dict[str, UUID | None] = {}
+    former: dict[str, int] = {}
     for topic in topics:
         present = known.get(topic.topic)
         if present is None:
-            former[topic.topic] = None
+            former[topic.topic] = 0
         elif not present.everywhere:
             raise Retriable("a broker of the source does not know the topic", topic=topic.topic)
         elif len(present.ids) > 1:
             raise Retriable("the brokers of the source report several ids", topic=topic.topic)
-        elif is_another(topic.topic_id, found := next(iter(present.ids))):
-            former[topic.topic] = found
+        elif is_another(topic.topic_id, next(iter(present.ids))):
+            former[topic.topic] = present.partitions
         elif topic.topic_id != NO_TOPIC_ID and topic.topic_id not in present.ids:
             raise Retriable("a broker of the source does not know its id", topic=topic.topic)
     return former
@@ -369,13 +382,10 @@ async def _require_on_source(
         for partition, last in ends.items()
         if last.end > 0 and last.epoch != UNKNOWN_EPOCH
     }
-    high_watermarks = await list_offsets(source, list(wanted))
+    log_ends = await _log_ends(source, wanted)
     for partition, end in sorted(wanted.items()):
-        log_end = high_watermarks[partition]
-        if isinstance(log_end, Refusal):
-            raise log_end.error("read the source's log end", topic=partition.topic)
-        if end > log_end.offset:
-            reason = f"up to offset {end}; on the source, the log ends at {log_end.offset}"
+        if end > (log_end := log_ends[partition]):
+            reason = f"up to offset {end}; on the source, the log ends at {log_end}"
             raise _lost_on_source(mirror, partition, reason)
     epoch_ends = await offset_for_leader_epoch(source, epochs)
     for partition, epoch in sorted(epochs.items()):

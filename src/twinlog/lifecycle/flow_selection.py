@@ -8,7 +8,8 @@ So a start, and `twinlog flows create --replace`, compare what is stored with th
     MIRRORING                       is not selected        removed, as by an operator: it is fenced,
                                                            its copy and what is recorded stay
     removed in this way             is selected            it goes on where it was
-    removed by an operator, paused  either                 it stays as it is
+    removed by an operator, paused  either                 it stays as it is; once the flow is
+                                                           resumed, as if it were MIRRORING
     MIRRORING, paused, or removed   has another remote     the settings are refused
     in this way                     name
 
@@ -25,7 +26,7 @@ it selects no topic, and writes no heartbeats, as the process that has the file 
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -184,13 +185,12 @@ async def switch_off(destination: KafkaCluster, name: str) -> list[str]:
     return [line]
 
 
-async def pause_flow(destination: KafkaCluster, name: str, *, paused: bool = True) -> list[str]:
-    """Pause or resume a flow: all topics that it has, and gets.
+async def pause_flow(destination: KafkaCluster, name: str) -> list[str]:
+    """Pause a flow: all topics that it has, and gets.
 
     Args:
         destination: the target.
         name: the flow's.
-        paused: False resumes it.
 
     Returns:
         The topics that are changed by this.
@@ -200,18 +200,61 @@ async def pause_flow(destination: KafkaCluster, name: str, *, paused: bool = Tru
         UserError: the mirror is no flow, or a right is missing.
         Retriable: the target is unreachable.
     """
+
+    def paused(mirror: Mirror, topics: Sequence[MirrorTopic]) -> list[ConfigChange]:
+        running = [topic for topic in topics if topic.wanted is Wanted.MIRRORING]
+        changes: list[ConfigChange] = [replace(one, wanted=Wanted.PAUSED) for one in running]
+        return changes if mirror.paused else [replace(mirror, paused=True), *changes]
+
+    return await _change_whole(destination, name, paused)
+
+
+async def resume_flow(destination: KafkaCluster, name: str) -> list[str]:
+    """Resume a flow, with all of its topics that are paused.
+
+    Those that its settings do not select any more are removed, as they were when they changed.
+
+    Args:
+        destination: the target.
+        name: the flow's.
+
+    Returns:
+        The topics that go on.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR.
+        UserError: the mirror is no flow, its settings cannot be read, or a right is missing.
+        Retriable: the target is unreachable.
+    """
+
+    def resumed(mirror: Mirror, topics: Sequence[MirrorTopic]) -> list[ConfigChange]:
+        paused = [topic for topic in topics if topic.wanted is Wanted.PAUSED]
+        selected = copied_topics([one.topic for one in paused], *flow_of(mirror.source))
+        changes = _without(one for one in paused if one.topic not in selected)
+        on = [one for one in paused if one.topic in selected]
+        changes += [replace(one, wanted=Wanted.MIRRORING) for one in on]
+        return [replace(mirror, paused=False), *changes] if mirror.paused else changes
+
+    return await _change_whole(destination, name, resumed)
+
+
+async def _change_whole(
+    destination: KafkaCluster,
+    name: str,
+    change: Callable[[Mirror, Sequence[MirrorTopic]], list[ConfigChange]],
+) -> list[str]:
+    """Change a flow and its topics; return those that are paused or resumed by this."""
     store = MirrorStore(destination)
-    before, after = Wanted.MIRRORING, Wanted.PAUSED
-    if not paused:
-        before, after = after, before
     names: list[str] = []
 
     def decide(snapshot: Snapshot) -> list[ConfigChange]:
-        mirror = stored_flow(snapshot, name)
-        topics = [topic for topic in snapshot.topics_of(name) if topic.wanted is before]
-        names[:] = [topic.topic for topic in topics]
-        changes: list[ConfigChange] = [replace(topic, wanted=after) for topic in topics]
-        return changes if mirror.paused == paused else [replace(mirror, paused=paused), *changes]
+        changes = change(stored_flow(snapshot, name), snapshot.topics_of(name))
+        names[:] = [
+            one.topic
+            for one in changes
+            if isinstance(one, MirrorTopic) and one.wanted is not Wanted.STOPPED
+        ]
+        return changes
 
     snapshot = await store.snapshot()
     # A change fences other writers, so there is none without a need.
@@ -226,7 +269,9 @@ def paused_line(mirror: Mirror) -> str:
     """What is to be said at the start of a flow that is paused as a whole; empty: it is not."""
     if not mirror.paused:
         return ""
-    return f"it is paused, and copies nothing until twinlog flows resume --flow {mirror.name}"
+    return (
+        f"it is paused, with topics that it gets, until twinlog flows resume --flow {mirror.name}"
+    )
 
 
 def _without(topics: Iterable[MirrorTopic]) -> list[ConfigChange]:

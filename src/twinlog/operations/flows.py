@@ -21,7 +21,12 @@ from twinlog.lifecycle.creation import connected_source
 from twinlog.lifecycle.flow_creation import create_flow, properties_of
 from twinlog.lifecycle.flow_forgetting import forget_flow
 from twinlog.lifecycle.flow_positions import GroupSide, import_positions
-from twinlog.lifecycle.flow_selection import follow_selection, pause_flow, paused_line
+from twinlog.lifecycle.flow_selection import (
+    follow_selection,
+    pause_flow,
+    paused_line,
+    resume_flow,
+)
 from twinlog.mirror.connect_worker import STORED_NAMES
 from twinlog.mirror.dataframe_transform import keeps_references
 from twinlog.mirror.errors import MirrorError, MirrorRefused
@@ -183,7 +188,8 @@ class FlowAdmin:
     async def resume(self, flow: str, topics: str | Collection[str] = ALL_TOPICS) -> ChangedTopics:
         """Resume topics of the source from where they are; return the names of those.
 
-        With `ALL_TOPICS`, the flow is not paused any more, nor is any topic.
+        With `ALL_TOPICS`, the flow is not paused any more, nor is any topic. With others, a flow
+        that is paused as a whole remains so for topics that it gets.
 
         Raises:
             MirrorRefused, UserError: as `MirrorAdmin.resume_mirror_topics`; of the whole flow, only
@@ -191,8 +197,7 @@ class FlowAdmin:
         """
         await self._flow(flow)
         if topics == ALL_TOPICS:
-            resumed = await pause_flow(self._cluster, flow, paused=False)
-            return ChangedTopics(flow, "resumed", resumed)
+            return ChangedTopics(flow, "resumed", await resume_flow(self._cluster, flow))
         return ChangedTopics(flow, "resumed", await resume_topics(self._cluster, flow, topics))
 
     async def delete(

@@ -37,7 +37,7 @@ from twinlog.kafka.requests.partitions import Isolation, list_offsets
 from twinlog.kafka.requests.topics import KnownTopic, known_topics
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.flow_settings import FlowSettings
-from twinlog.store.config_records import MirrorTopic
+from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.sync.base import Moved, SyncContext, drop
 
 log = logging.getLogger(__name__)
@@ -96,8 +96,8 @@ class FlowBegins:
             new: the source's topics that it is to have, too.
 
         Returns:
-            By name, `MirrorTopic.followed_from` of new topics, and of those of `context.same` that
-            lack it. There is none where a broker does not answer, and if the flow does not begin
+            By name, `MirrorTopic.followed_from` of new topics, and of those of `followed` that lack
+            it. There is none where a broker does not answer, and if the flow does not begin
             at the end.
         """
         self.incomplete.discard(context.name)
@@ -111,7 +111,7 @@ class FlowBegins:
             for name, topic in new.items()
             if name not in created
         }
-        asked |= {t.topic: _Asked(t, _padded(t)) for t in context.same if _lacks_offsets(t)}
+        asked |= {t.topic: _Asked(t, _padded(t)) for t in followed(context) if _lacks_offsets(t)}
         try:
             if look is None:
                 known = await known_topics(context.source)
@@ -137,6 +137,12 @@ class FlowBegins:
             look = None
             del self._looks[context.name]
         return look
+
+
+def followed(context: SyncContext) -> list[MirrorTopic]:
+    """The topics that a flow copies, or will copy once they are resumed: they begin now as well."""
+    topics = context.snapshot.topics_of(context.name)
+    return [*context.same, *(topic for topic in topics if topic.wanted is Wanted.PAUSED)]
 
 
 def grown(topic: MirrorTopic, partitions: int) -> Offsets:

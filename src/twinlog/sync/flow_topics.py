@@ -53,7 +53,7 @@ from twinlog.store.status_records import PartitionStatus
 from twinlog.sync.absent_acls import MirrorTexts
 from twinlog.sync.base import METADATA, Host, Moved, Sync, SyncContext, drop
 from twinlog.sync.configs import ConfigSync, change_configs, recreated_topics
-from twinlog.sync.flow_begins import FlowBegins, Offsets, grown
+from twinlog.sync.flow_begins import FlowBegins, Offsets, followed, grown
 from twinlog.sync.topics import Room
 from twinlog.sync.unsettled_configs import UnsettledConfigs, by_reason
 from twinlog.text import few
@@ -406,7 +406,7 @@ async def _note_begins(context: SyncContext, begins: Mapping[str, Offsets]) -> N
     """Store where partitions of the flow's topics begin."""
     found = {
         topic.incarnation: (topic.followed_from, begins[topic.topic])
-        for topic in context.same
+        for topic in followed(context)
         if begins.get(topic.topic, topic.followed_from) != topic.followed_from
     }
     if found:

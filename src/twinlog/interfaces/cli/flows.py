@@ -508,8 +508,8 @@ def _check_question(
 
 
 def _listed(flow: FlowDescription) -> tuple[object, ...]:
-    nothing = "paused" if flow.paused else "-"
-    states = ", ".join(f"{count} {name}" for name, count in flow.states.items()) or nothing
+    counted = [f"{count} {name}" for name, count in flow.states.items()]
+    states = ", ".join([*counted, "paused"] if flow.paused else counted) or "-"
     counts = (len(flow.mirror.topics), len(flow.partitions))
     return (flow.flow, *counts, states, flow.lag, flow.mirror.source_bootstrap)
 
