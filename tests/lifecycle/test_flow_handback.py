@@ -620,9 +620,12 @@ def test_an_offset_of_a_partition_that_was_not_recreated_is_removed_in_any_case(
     assert [one.last for one in back({}, {})] == [70, None]
     assert back.written == {SECOND: 0}
     back.log_end = ListedOffset(70, -1, -1)
-    first, second = back({}, {})
-    assert (first.last, first.own, second.last) == (None, 70, None)
-    assert back.written == {FIRST: 0, SECOND: 0}
+    for own in OwnOffsets:
+        back.own = own
+        back.written.clear()
+        first, second = back({}, {})
+        assert (first.last, first.own, second.last, second.own) == (None, 70, None, 70)
+        assert back.written == {FIRST: 0, SECOND: 0}
 
 
 def test_an_offset_that_is_kept_is_in_the_source_s_log(back: Back) -> None:

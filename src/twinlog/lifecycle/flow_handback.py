@@ -191,13 +191,10 @@ async def hand_back(
             for partition in topic.mirror_partitions
         }
         log_ends = await _log_ends(source, [p for p in anew if p.partition < former[p.topic]])
-        ahead = offsets.of_recreated(log_ends)
-        present_ahead = offsets.of_present(upto)
-        kept: Mapping[TopicPartition, int] = {}
+        ahead, unclear = offsets.of_present(upto), offsets.of_recreated(log_ends)
         if own is OwnOffsets.KEEP:
-            await _require_in_log(source, present_ahead)
-            kept = present_ahead | {one: at for one, at in ahead.items() if at < log_ends[one]}
-        ahead |= present_ahead
+            await _require_in_log(source, ahead)
+    kept = ahead | unclear if own is OwnOffsets.KEEP else {}
     new = {one: end for one, end in (upto | anew).items() if one not in kept}
     for found in recorded:
         await write_offsets(destination, alias, found, new)
@@ -206,7 +203,7 @@ async def hand_back(
         HandedBack(
             one,
             last := kept.get(one, end - 1 if end > 0 else None),
-            ahead.get(one),
+            offsets.last(one) if one in anew else ahead.get(one),
             one in anew,
             at_end and last is None,
             offsets.other_connectors(one),

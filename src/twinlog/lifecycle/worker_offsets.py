@@ -16,7 +16,7 @@ producer would choose. Otherwise two records of one key would be in two partitio
 them Connect reads last is not defined.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
@@ -136,16 +136,19 @@ class OffsetsAhead:
             )
         return ahead
 
-    def of_recreated(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """All of topics that were recreated on the source, by partition.
+    def of_recreated(self, log_ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Those that may be of topics that were recreated on the source, by partition.
+
+        Args:
+            log_ends: where the present logs end; an offset behind that is of a former one.
 
         Raises:
             UserError: there are some, and they are refused.
         """
-        found = {source: self._own(source) for source in partitions}
-        recorded = {source: offsets[-1] for source, offsets in found.items() if offsets}
-        if recorded and self.own is OwnOffsets.REFUSE:
-            source, offset = min(recorded.items())
+        last = {source: self.last(source) for source in log_ends}
+        unclear = {one: at for one, at in last.items() if at is not None and at < log_ends[one]}
+        if unclear and self.own is OwnOffsets.REFUSE:
+            source, offset = min(unclear.items())
             raise UserError(
                 f"MirrorMaker 2 has recorded offset {offset} of {source}, and the source's topic "
                 "was recreated after the flow had copied it: of which topic the offset is, is not "
@@ -153,7 +156,11 @@ class OffsetsAhead:
                 hint=f"if MirrorMaker 2 has not run since, {_REPLACE} removes such offsets; if it "
                 f"has, {_KEEP} keeps them",
             )
-        return recorded
+        return unclear
+
+    def last(self, source: TopicPartition) -> int | None:
+        """The offset of a partition at which MirrorMaker 2 goes on; None: it has recorded none."""
+        return next(reversed(self._own(source)), None)
 
     def other_connectors(self, source: TopicPartition) -> tuple[str, ...]:
         """The other connectors that have recorded offsets of a partition."""
