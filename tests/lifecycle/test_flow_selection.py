@@ -329,7 +329,7 @@ def test_a_flow_is_paused_and_resumed_as_a_whole(stored: Store) -> None:
 
 
 def test_a_paused_flow_that_is_switched_off_copies_nothing_once_it_is_resumed(
-    stored: Store,
+    stored: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Goal: the file decides what is copied, also if it has changed during the pause."""
     stored.records = Store(flow(), topic("t")).records
@@ -337,6 +337,7 @@ def test_a_paused_flow_that_is_switched_off_copies_nothing_once_it_is_resumed(
     asyncio.run(switch_off(CLUSTER, "a-to-b"))
     assert asyncio.run(resume_flow(CLUSTER, "a-to-b")) == []
     assert stored.topic("t") == removed(topic("t"))
+    assert "t is not selected any more: it is removed from the flow" in caplog.text
 
 
 def test_a_flow_is_paused_before_it_has_topics(stored: Store) -> None:

@@ -117,6 +117,10 @@ def test_a_paused_topic_is_followed_from_its_end_as_it_is_now(
     source.records[0] = replace(source.records[0], followed_from=(7, -1))
     source.ends |= end("t1", 0, 1000) | end("t1", 1, 2)
     assert source.find() == {"t1": (7, 2)}
+    source.topics["t1"] = named("t1", 1, 3)
+    assert source.find() == {"t1": (7, 2)}, "it has grown, and gets the partition later"
+    source.records[0] = replace(source.records[0], wanted=Wanted.MIRRORING)
+    assert source.find() == {}, "it gets the partition first"
 
 
 def test_what_was_there_begins_at_its_end_and_what_is_created_later_at_0(

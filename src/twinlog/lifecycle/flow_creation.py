@@ -358,8 +358,6 @@ async def copied_to(
 ) -> dict[TopicPartition, int]:
     """Up to where a flow has copied partitions, of which MirrorMaker 2 may have copied more.
 
-    One that the flow has not begun, as it is paused, for example, is at 0.
-
     Of a topic that was recreated and is copied whole, what it has recorded is of the former one. A
     begin of 0 does not show that: a takeover that has found no copy begins there, too.
     """
@@ -374,4 +372,8 @@ async def copied_to(
         if not topic.whole
         for name in topic.mirror_partitions
     }
-    return {source: max(copied.get(source, 0), begin or 0) for source, begin in begins.items()}
+    return {
+        source: max(copied.get(source, 0), begin or 0)
+        for source, begin in begins.items()
+        if begin is not None or source in copied
+    }

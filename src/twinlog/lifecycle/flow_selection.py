@@ -8,8 +8,9 @@ So a start, and `twinlog flows create --replace`, compare what is stored with th
     MIRRORING                       is not selected        removed, as by an operator: it is fenced,
                                                            its copy and what is recorded stay
     removed in this way             is selected            it goes on where it was
-    removed by an operator, paused  either                 it stays as it is; once the flow is
-                                                           resumed, as if it were MIRRORING
+    removed by an operator, paused  either                 it stays as it is; one that is paused is
+                                                           removed if the flow is resumed as a whole
+                                                           and does not select it
     MIRRORING, paused, or removed   has another remote     the settings are refused
     in this way                     name
 
@@ -142,14 +143,12 @@ async def follow_selection(destination: KafkaCluster, name: str) -> list[str]:
     # A change fences other writers, so there is none without a need.
     if decide(snapshot):
         await store.change(decide)
-    lines = [
-        f"{topic.topic} is not selected any more: it is removed from the flow, and "
-        f"{topic.destination_name} stays as it is"
-        for topic in removed
-    ]
+    lines = [_removed_line(topic) for topic in removed]
     off = [topic for topic in snapshot.topics_of(name) if topic.not_selected]
-    again = copied_topics([t.topic for t in off], *flow_of(stored_flow(snapshot, name).source))
-    return lines + [f"{topic} is selected again: it goes on where it was" for topic in again]
+    mirror = stored_flow(snapshot, name)
+    again = copied_topics([t.topic for t in off], *flow_of(mirror.source))
+    how = "it is paused, as the flow is" if mirror.paused else "it goes on where it was"
+    return lines + [f"{topic} is selected again: {how}" for topic in again]
 
 
 async def switch_off(destination: KafkaCluster, name: str) -> list[str]:
@@ -246,22 +245,23 @@ async def _change_whole(
     """Change a flow and its topics; return those that are paused or resumed by this."""
     store = MirrorStore(destination)
     names: list[str] = []
+    removed: list[MirrorTopic] = []
 
     def decide(snapshot: Snapshot) -> list[ConfigChange]:
         changes = change(stored_flow(snapshot, name), snapshot.topics_of(name))
-        names[:] = [
-            one.topic
-            for one in changes
-            if isinstance(one, MirrorTopic) and one.wanted is not Wanted.STOPPED
-        ]
+        topics = [one for one in changes if isinstance(one, MirrorTopic)]
+        names[:] = [one.topic for one in topics if one.wanted is not Wanted.STOPPED]
+        removed[:] = [one for one in topics if one.wanted is Wanted.STOPPED]
         return changes
 
     snapshot = await store.snapshot()
     # A change fences other writers, so there is none without a need.
     if decide(snapshot):
         await store.change(decide)
-    for topic, why in sorted(snapshot.unread_topics(name).items()):
-        log.warning("%s is unchanged, because its record cannot be read: %s", topic, why)
+    for unread, why in sorted(snapshot.unread_topics(name).items()):
+        log.warning("%s is unchanged, because its record cannot be read: %s", unread, why)
+    for topic in removed:
+        log.warning("%s", _removed_line(topic))
     return names
 
 
@@ -271,6 +271,13 @@ def paused_line(mirror: Mirror) -> str:
         return ""
     return (
         f"it is paused, with topics that it gets, until twinlog flows resume --flow {mirror.name}"
+    )
+
+
+def _removed_line(topic: MirrorTopic) -> str:
+    return (
+        f"{topic.topic} is not selected any more: it is removed from the flow, and "
+        f"{topic.destination_name} stays as it is"
     )
 
 

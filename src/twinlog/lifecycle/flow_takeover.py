@@ -181,7 +181,7 @@ class FlowTakeover:
                     f"MirrorMaker 2 has copied {partition} on since: it has recorded offset "
                     f"{copied[partition]}, and the flow has copied up to {ends[partition]}",
                     hint="delete the flow, then take over again; if MirrorMaker 2 has not run "
-                    "since, start without --takeover",
+                    f"since, start without --takeover, or with {TAKEOVER}=ignore",
                 )
 
     async def begins(self, topic: Topic, remote: Topic | None) -> list[TakenOver]:

@@ -193,7 +193,8 @@ class FlowAdmin:
 
         Raises:
             MirrorRefused, UserError: as `MirrorAdmin.resume_mirror_topics`; of the whole flow, only
-                UNKNOWN_MIRROR, and it is no error that nothing is paused.
+                UNKNOWN_MIRROR, and if its settings cannot be read; it is no error that nothing is
+                paused.
         """
         await self._flow(flow)
         if topics == ALL_TOPICS:

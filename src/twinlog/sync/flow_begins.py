@@ -62,12 +62,14 @@ class _Asked(NamedTuple):
     topic: Topic | MirrorTopic
     offsets: Offsets
     """Those that are known, or -1; for each partition that the flow has or is to have."""
+    grows_later: bool = False
+    """Whether the flow gets further partitions later, as it is paused; they begin at 0."""
 
     def is_shown(self, known: KnownTopic | None) -> bool:
         """Whether no broker knows more partitions, or another topic of this name."""
         return (
             known is not None
-            and known.partitions <= len(self.offsets)
+            and (self.grows_later or known.partitions <= len(self.offsets))
             and not any(is_another(self.topic.topic_id, one) for one in known.ids)
         )
 
@@ -111,7 +113,11 @@ class FlowBegins:
             for name, topic in new.items()
             if name not in created
         }
-        asked |= {t.topic: _Asked(t, _padded(t)) for t in followed(context) if _lacks_offsets(t)}
+        asked |= {
+            topic.topic: _Asked(topic, _padded(topic), topic.wanted is Wanted.PAUSED)
+            for topic in followed(context)
+            if _lacks_offsets(topic)
+        }
         try:
             if look is None:
                 known = await known_topics(context.source)

@@ -290,7 +290,8 @@ class FlowTopics(Sync[FlowChanges]):
                 refused[name] = str(error)
             else:
                 room.take(count)
-                log.info("flow %s: %s is copied to %s", context.name, name, remote)
+                how = "is added, paused, and will be" if context.mirror.paused else "is"
+                log.info("flow %s: %s %s copied to %s", context.name, name, how, remote)
         self._tell_refused(context.name, refused)
         if difference.recreated:
             ends = await _ends(context, difference.recreated)

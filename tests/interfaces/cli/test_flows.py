@@ -204,7 +204,7 @@ def test_what_a_file_has_is_not_given_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "topics", "line"),
     [
-        ((), (), "Paused flow A-to-B; no topic changes"),
+        ((), (), "Paused flow A-to-B, with no topic"),
         ((), ("t", "u"), "Paused flow A-to-B, with 2 topic(s): [t, u]"),
         (("--topic", "t"), ("t",), "Paused 1 topic(s) of flow A-to-B: [t]"),
     ],

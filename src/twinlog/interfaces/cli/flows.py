@@ -553,7 +553,7 @@ def _print_topics(result: ChangedTopics, done: str, as_json: bool, *, whole: boo
     elif result:
         click.echo(f"{done} flow {result.mirror}, with {len(result)} topic(s): [{names}]")
     else:
-        click.echo(f"{done} flow {result.mirror}; no topic changes")
+        click.echo(f"{done} flow {result.mirror}, with no topic")
 
 
 def _imported(one: ImportedPosition) -> tuple[object, ...]:
