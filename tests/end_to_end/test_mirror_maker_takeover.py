@@ -10,6 +10,9 @@ from pathlib import Path
 import librdkafka_tools
 import pytest
 from clients import client
+from connect_cluster import GROUP as GROUP_OF_CONNECT
+from connect_cluster import OFFSETS as OFFSETS_OF_CONNECT
+from connect_cluster import connect_worker
 from real_mirror_maker import PARTITIONS, Handover
 from waiting import until
 
@@ -19,6 +22,7 @@ from twinlog.local.stage import Stage
 from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset, decode, encode
 from twinlog.mirror.connect_worker import default_worker
 from twinlog.store.topic_reader import read_whole
+from twinlog.store.topic_writer import ALL, Entry, append
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
@@ -135,7 +139,8 @@ def test_a_flow_in_transactions_is_handed_back_and_taken_over_again(
             tally = handover.prove(second)
             count = _recreate(handover)
             _remove_topics(stage, handover)
-        done = handover.twinlog_ends("--hand-back")
+        assert "of which topic the offset is, is not known" in handover.refused("--hand-back")
+        done = handover.twinlog_ends("--hand-back", "--own-offsets", "replace")
         assert done.count("MirrorMaker 2 begins as usual") == PARTITIONS
         ends = handover.ends()
         handover.start_mirror_maker(group)
@@ -145,6 +150,56 @@ def test_a_flow_in_transactions_is_handed_back_and_taken_over_again(
             "all records of the new topic",
         )
     assert tally["twice"] == 0
+
+
+@pytest.mark.long
+def test_a_connector_in_a_connect_cluster_is_followed_and_goes_on(
+    stage: Stage, tmp_path: Path
+) -> None:
+    """Goal: as Strimzi runs MirrorMaker 2; each record once, there and back.
+
+    The dedicated mode's connector, in the same topic of offsets, copies elsewhere, and stays.
+    """
+    connector = "a3->b.MirrorSourceConnector"
+    settings = {
+        "b.group.id": GROUP_OF_CONNECT,
+        "b.offset.storage.topic": OFFSETS_OF_CONNECT,
+        "twinlog.takeover.connector": connector,
+    }
+    handover = Handover(tmp_path, "3", stage.source, stage.destination, settings)
+
+    def recorded() -> dict[int, int]:
+        return recorded_offsets(handover, OFFSETS_OF_CONNECT, connector)
+
+    with ProcessGroup() as group, handover.writing(RATE):
+        with connect_worker(handover, group, connector) as worker:
+            until(recorded, SECONDS, "recorded offsets")
+            assert f"its group {GROUP_OF_CONNECT} has the members" in handover.refused("--takeover")
+            handover.await_copies(500)
+            worker.kill()
+        elsewhere = ConnectOffset(CONNECTOR, handover.cluster, TopicPartition(handover.topic, 0), 7)
+        asyncio.run(_record(handover, elsewhere))
+        assert "--takeover" in handover.refused()
+        with handover.twinlog("--takeover") as output:
+            named = handover.named(output)
+            assert all(not partition.twice for partition in named.values())
+            handover.await_copies(500)
+            _remove_topics(stage, handover)
+        done = handover.twinlog_ends("--hand-back")
+        assert done.count("MirrorMaker 2 goes on at offset") == PARTITIONS
+        assert done.count(f"not changed: connector {CONNECTOR}") == 1
+        assert all(offset >= named[index].begin for index, offset in recorded().items())
+        with connect_worker(handover, group, connector):
+            handover.await_copies(500)
+            tally = handover.prove(named)
+    assert tally["twice"] == 0
+
+
+async def _record(handover: Handover, offset: ConnectOffset) -> None:
+    async with client(handover.target) as target:
+        entries = [Entry(OFFSETS_OF_CONNECT, 0, *encode(offset))]
+        answers = await append(target, entries, acks=ALL)
+    assert all(isinstance(answer, int) for answer in answers.values()), answers
 
 
 def _recreate(handover: Handover) -> int:
@@ -168,7 +223,9 @@ def _remove_topics(stage: Stage, handover: Handover) -> None:
     assert removed.status == 0, removed
 
 
-def recorded_offsets(handover: Handover, offsets: str = "") -> dict[int, int]:
+def recorded_offsets(
+    handover: Handover, offsets: str = "", connector: str = CONNECTOR
+) -> dict[int, int]:
     """The offsets that the real MirrorMaker 2 has recorded, as soon as it has of all partitions."""
 
     async def read() -> dict[int, int]:
@@ -179,11 +236,11 @@ def recorded_offsets(handover: Handover, offsets: str = "") -> dict[int, int]:
                 return found
             for record in await read_whole(target, topic):
                 one = decode(record.key, record.value)
-                if one is not None and one.offset is not None:
+                if one is not None and one.offset is not None and one.connector == connector:
                     # Byte for byte, so that Connect finds what is written on the way back.
                     assert encode(one) == (record.key, record.value)
                     place = TopicPartition(handover.topic, one.partition.partition)
-                    assert one == ConnectOffset(CONNECTOR, handover.cluster, place, one.offset)
+                    assert one == ConnectOffset(connector, handover.cluster, place, one.offset)
                     found[place.partition] = one.offset
         return found
 

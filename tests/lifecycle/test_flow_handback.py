@@ -144,6 +144,7 @@ class Back:
         self.properties: Mapping[str, str] | None = None
         self.topics: list[str] = []
         self.alias = "a"
+        self.connector = CONNECTOR
         self.group = "a-mm2"
         self.own = OwnOffsets.REFUSE
         self.partitions = 2
@@ -230,9 +231,13 @@ class Back:
             return self.recorded[topic]
 
         async def write(
-            _: object, alias: str, recorded: RecordedOffsets, upto: Mapping[TopicPartition, int]
+            _: object,
+            connector: str,
+            alias: str,
+            recorded: RecordedOffsets,
+            upto: Mapping[TopicPartition, int],
         ) -> None:
-            assert alias == self.alias
+            assert (connector, alias) == (self.connector, self.alias)
             self.topics.append(recorded.topic)
             self.written.update(upto)
 
@@ -833,6 +838,21 @@ def test_only_mirror_maker_s_own_connector_is_handed_back(back: Back) -> None:
     )
 
 
+def test_the_connector_of_a_connect_cluster_is_handed_back_by_its_name(back: Back) -> None:
+    """Goal: as Strimzi's is; what the dedicated mode has recorded before is no matter."""
+    in_file(back, twinlog_takeover_connector="a->b.MirrorSourceConnector")
+    back.connector = "a->b.MirrorSourceConnector"
+    back.recorded = {
+        WORKER: stored(FIRST, 4999) + stored(SECOND, 20, connector=back.connector),
+    }
+    with pytest.raises(UserError, match=r"has copied orders-1 on since: .* offset 20"):
+        back({FIRST: 80}, {})
+    assert back({FIRST: 80, SECOND: 21}, {}) == [
+        HandedBack(FIRST, 79, others=(CONNECTOR,)),
+        HandedBack(SECOND, 20),
+    ]
+
+
 def test_an_offset_is_written_to_the_partition_that_has_its_key(
     back: Back, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -845,7 +865,8 @@ def test_an_offset_is_written_to_the_partition_that_has_its_key(
 
     async def written(ends: Mapping[TopicPartition, int]) -> list[Entry]:
         cluster = cast("KafkaCluster", None)
-        await write_offsets(cluster, "a", await read_recorded(cluster, WORKER, "a"), ends)
+        recorded = await read_recorded(cluster, WORKER, "a")
+        await write_offsets(cluster, CONNECTOR, "a", recorded, ends)
         new = list(entries)
         entries.clear()
         return new

@@ -28,6 +28,7 @@ class Takeover:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.recorded: dict[str, dict[str, int]] = {}
+        self.connector = CONNECTOR
         monkeypatch.setattr(worker_records, "_exists", self._exists)
         monkeypatch.setattr(worker_records, "read_whole", self._read)
         monkeypatch.setattr(worker_records, "member_clients", self._members)
@@ -45,7 +46,11 @@ class Takeover:
 
     def _flow(self) -> FlowTakeover:
         nobody = cast("Any", None)
-        values = {"enabled": "true", "connect.offsets.storage.topic": OWN}
+        values = {
+            "enabled": "true",
+            "connect.offsets.storage.topic": OWN,
+            "twinlog.takeover.connector": self.connector,
+        }
         properties = flow_properties(values, "a", "b")
         flow, worker = flow_of(properties), connect_worker_of(properties)
         return FlowTakeover(nobody, nobody, flow, worker, routes=False)
@@ -76,6 +81,19 @@ def test_nothing_hides_what_mirror_maker_has_copied_since(
     with pytest.raises(UserError, match="has recorded offset 9000, and the flow has copied up to"):
         takeover.check(1000)
     takeover.check(9001)
+
+
+def test_only_the_connector_that_is_named_counts(takeover: Takeover) -> None:
+    """Goal: in a Connect cluster of one's own, others may copy the same source elsewhere."""
+    takeover.connector = "a->b.MirrorSourceConnector"
+    takeover.recorded = {USUAL: {CONNECTOR: 9000, takeover.connector: 41}}
+    assert takeover.copied() == {ORDERS: 41}
+    takeover.check(42)
+    with pytest.raises(UserError, match="has recorded offset 41"):
+        takeover.check(41)
+    takeover.recorded = {USUAL: {CONNECTOR: 9000}}
+    assert takeover.copied() == {}
+    assert not takeover.only_by_others()
 
 
 def test_an_offset_of_another_connector_alone_is_told_apart(takeover: Takeover) -> None:

@@ -297,6 +297,7 @@ OTHERS = {
     "enabled": st.just("true"),
     "source.cluster.alias": st.sampled_from(["eu", "eu-1.x"]),
     "target.cluster.alias": st.sampled_from(["us"]),
+    "twinlog.takeover.connector": st.sampled_from(["MirrorSourceConnector", "a->b.Source"]),
     "topics": NAMES,
     "topics.exclude": NAMES,
     "groups": NAMES,

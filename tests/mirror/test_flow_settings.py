@@ -10,13 +10,13 @@ from checkout import DOCS, ROOT
 from twinlog.mirror.flow_settings import (
     IDENTITY_POLICY,
     SETTINGS,
-    FlowSetting,
     FlowSettings,
     field_name,
 )
 from twinlog.mirror.flow_settings_parser import parse_flow_settings
 from twinlog.mirror.mirror_maker_names import FORMER_NAMES
 from twinlog.mirror.replication_policy import IdentityReplicationPolicy, policy_of
+from twinlog.mirror.setting_values import FlowSetting
 from twinlog.text import closest
 
 

@@ -183,7 +183,8 @@ async def hand_back(
             )
         alias = flow.settings.source_cluster_alias
         recorded = [await read_recorded(destination, one, alias) for one in worker.offsets_topics]
-        offsets = OffsetsAhead(flow=name, own=own, recorded=recorded)
+        connector = flow.settings.twinlog_takeover_connector
+        offsets = OffsetsAhead(flow=name, connector=connector, own=own, recorded=recorded)
         anew = {
             partition.source: 0
             for topic in topics
@@ -197,7 +198,7 @@ async def hand_back(
     kept = ahead | unclear if own is OwnOffsets.KEEP else {}
     new = {one: end for one, end in (upto | anew).items() if one not in kept}
     for found in recorded:
-        await write_offsets(destination, alias, found, new)
+        await write_offsets(destination, connector, alias, found, new)
     at_end = flow.settings.consumer_auto_offset_reset == "latest"
     return sorted(
         HandedBack(

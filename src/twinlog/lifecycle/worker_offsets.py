@@ -7,9 +7,8 @@ any offset of a topic that was recreated on the source after the flow had copied
 of which of both topics it is. The operator says so to this command (`OwnOffsets`): what a file says
 may be left from a takeover.
 
-Read and written are the offsets of MirrorMaker 2's own connector. One of another name in the same
-topic, from a Connect cluster of the user's, may copy to another remote topic, and would skip
-records.
+Read and written are the offsets of MirrorMaker 2's own connector (`twinlog.takeover.connector`).
+One of another name in the same topic may copy to another remote topic, and would skip records.
 
 An offset is written to the partition that has its key already, or else to that which Connect's own
 producer would choose. Otherwise two records of one key would be in two partitions, and which of
@@ -28,7 +27,7 @@ from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, UserError
 from twinlog.kafka.requests.topics import NewTopic, confirm_absent, create_topics
 from twinlog.kafka.types import TopicPartition
-from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset, encode, last_copied
+from twinlog.mirror.connect_offsets import ConnectOffset, encode, last_copied
 from twinlog.store.control_topics import partition_count
 from twinlog.store.topic_reader import read_whole
 from twinlog.store.topic_writer import ALL, Entry, append
@@ -62,9 +61,9 @@ class RecordedOffsets(NamedTuple):
     offsets: Mapping[TopicPartition, Mapping[str, int]]
     """By connector, the last offset that it has copied."""
 
-    def own(self, partition: TopicPartition) -> list[int]:
-        """What MirrorMaker 2's own connector has recorded of a partition: one offset, or none."""
-        found = self.offsets.get(partition, {}).get(CONNECTOR)
+    def of(self, connector: str, partition: TopicPartition) -> list[int]:
+        """What a connector has recorded of a partition: one offset, or none."""
+        found = self.offsets.get(partition, {}).get(connector)
         return [] if found is None else [found]
 
 
@@ -95,11 +94,13 @@ class OffsetsAhead:
 
     Args:
         flow: the flow's name.
+        connector: MirrorMaker 2's own.
         own: what becomes of them.
         recorded: what each offsets topic has; a later one takes precedence.
     """
 
     flow: str
+    connector: str
     own: OwnOffsets
     recorded: Sequence[RecordedOffsets]
 
@@ -165,22 +166,24 @@ class OffsetsAhead:
     def other_connectors(self, source: TopicPartition) -> tuple[str, ...]:
         """The other connectors that have recorded offsets of a partition."""
         names = {name for one in self.recorded for name in one.offsets.get(source, ())}
-        return tuple(sorted(names - {CONNECTOR}))
+        return tuple(sorted(names - {self.connector}))
 
     def _own(self, source: TopicPartition) -> list[int]:
-        return [at for one in self.recorded for at in one.own(source)]
+        return [at for one in self.recorded for at in one.of(self.connector, source)]
 
 
 async def write_offsets(
     destination: KafkaCluster,
+    connector: str,
     alias: str,
     recorded: RecordedOffsets,
     ends: Mapping[TopicPartition, int],
 ) -> None:
-    """Write what MirrorMaker 2's own connector has copied to a topic, which is created if absent.
+    """Write what a connector has copied to a topic, which is created if absent.
 
     Args:
         destination: the target.
+        connector: its name.
         alias: the source's.
         recorded: what the topic has.
         ends: from where on each partition is to be copied; 0: nothing is recorded of it.
@@ -194,9 +197,10 @@ async def write_offsets(
         count = await _create(destination, topic)
     entries: list[Entry] = []
     for source, end in ends.items():
-        if end > 0 or recorded.own(source):  # what was recorded must not stay where nothing counts
+        # What was recorded must not stay where nothing counts.
+        if end > 0 or recorded.of(connector, source):
             last = end - 1 if end > 0 else None
-            key, value = encode(ConnectOffset(CONNECTOR, alias, source, last))
+            key, value = encode(ConnectOffset(connector, alias, source, last))
             place = recorded.places.get(key, (murmur2(key) & _POSITIVE) % count)
             entries.append(Entry(topic, place, key, value))
     for partition, answer in (await append(destination, entries, acks=ALL)).items():

@@ -56,6 +56,7 @@ class WorkerRecords:
         self._source = source
         self._flow = flow
         self._worker = worker
+        self._connector = flow.settings.twinlog_takeover_connector
         self._recorded: Sequence[Recorded] | None = None
         self._syncs: Mapping[TopicPartition, OffsetSync] | None = None
         self._trouble: UserError | None = None
@@ -131,7 +132,7 @@ class WorkerRecords:
             UserError, ProtocolError, Retriable: see `copied`.
         """
         found = [one[partition] for one in await self._read_recorded() if partition in one]
-        return bool(found) and not any(CONNECTOR in one for one in found)
+        return bool(found) and not any(self._connector in one for one in found)
 
     async def highest(self) -> Mapping[TopicPartition, int]:
         """The highest offset that any connector has recorded of a partition, in any topic.
@@ -153,9 +154,18 @@ class WorkerRecords:
             for topic in self._worker.offsets_topics:
                 if await _exists(self._destination, topic):
                     records = await read_whole(self._destination, topic)
-                    recorded.append(last_copied(((one.key, one.value) for one in records), alias))
+                    found = last_copied(((one.key, one.value) for one in records), alias)
+                    recorded.append(found if self._connector == CONNECTOR else self._named(found))
             self._recorded = recorded
         return self._recorded
+
+    def _named(self, recorded: Recorded) -> Recorded:
+        """What the connector of a Connect cluster has recorded, which the operator has named."""
+        return {
+            partition: {self._connector: offsets[self._connector]}
+            for partition, offsets in recorded.items()
+            if self._connector in offsets
+        }
 
     async def offset_syncs(self) -> Mapping[TopicPartition, OffsetSync]:
         """The last offset sync of each of the source's partitions; without their topic, none.

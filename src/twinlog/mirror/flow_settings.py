@@ -15,20 +15,22 @@ which its scheduler fails, a negative lag or timeout, an empty alias, an impossi
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
+from twinlog.mirror.connect_offsets import CONNECTOR
 from twinlog.mirror.pattern_lists import matches
 from twinlog.mirror.reported_positions import is_position_group
 from twinlog.mirror.setting_values import (
     MAX_INT,
     MAX_LONG,
     MAX_SHORT,
+    FlowSetting,
     Names,
-    Parser,
     choice,
     number,
     only,
     parse_alias,
+    parse_connector,
     parse_flag,
     parse_formats,
     parse_interval,
@@ -52,26 +54,8 @@ TRANSACTIONS: Final = "transaction.producer"
 DATA_LOSS: Final = "twinlog.data.loss"
 MAP: Final = "twinlog.offset.map"
 TAKEOVER: Final = "twinlog.takeover"
+TAKEOVER_CONNECTOR: Final = "twinlog.takeover.connector"
 SOURCE_OFFSETS: Final = "twinlog.source.offsets.interval.seconds"
-
-
-class FlowSetting(NamedTuple):
-    """A setting of a flow."""
-
-    name: str
-    default: str | None
-    """As it is written in a file; None: it depends on the flow."""
-    parse: Parser
-    unit: str
-    """The unit, or the allowed values."""
-    meaning: str
-    differs: str = ""
-    """What twinlog does otherwise than MirrorMaker 2; empty: nothing."""
-    everywhere: bool = True
-    """Whether it may be written without `A->B.`, for all flows."""
-    origin: str = "4.3"
-    """`4.3`; `removed`: MirrorMaker 2 had it until 3.9; `draft`: no version has it; `client`: it
-    is a property of the source's consumer; `twinlog`: it is twinlog's own."""
 
 
 _POSITIVE_MS: Final = number(1, MAX_LONG, "whole milliseconds, 1 or more")
@@ -437,6 +421,15 @@ _ROWS: Final = (
         origin="twinlog",
     ),
     FlowSetting(
+        TAKEOVER_CONNECTOR,
+        CONNECTOR,
+        parse_connector,
+        "name",
+        "MirrorMaker 2's source connector, in a Connect cluster of your own; then only what this "
+        "one has recorded counts, at a takeover and a hand-back",
+        origin="twinlog",
+    ),
+    FlowSetting(
         SOURCE_OFFSETS,
         "60",
         parse_interval,
@@ -542,6 +535,7 @@ class FlowSettings:
     transaction_producer: bool
     twinlog_data_loss: str
     twinlog_takeover: str
+    twinlog_takeover_connector: str
     twinlog_source_offsets_interval_seconds: int
     twinlog_offset_map: bool
     consumer_auto_offset_reset: str

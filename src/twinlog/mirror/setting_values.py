@@ -8,7 +8,7 @@ policy is given the value as it is in the file.
 import re
 from collections.abc import Callable
 from re import Pattern
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from twinlog.mirror.pattern_lists import compile_list
 
@@ -31,6 +31,25 @@ Names = Pattern[str] | None
 """Names that match in full; None: none does."""
 
 
+class FlowSetting(NamedTuple):
+    """A setting of a flow."""
+
+    name: str
+    default: str | None
+    """As it is written in a file; None: it depends on the flow."""
+    parse: Parser
+    unit: str
+    """The unit, or the allowed values."""
+    meaning: str
+    differs: str = ""
+    """What twinlog does otherwise than MirrorMaker 2; empty: nothing."""
+    everywhere: bool = True
+    """Whether it may be written without `A->B.`, for all flows."""
+    origin: str = "4.3"
+    """`4.3`; `removed`: MirrorMaker 2 had it until 3.9; `draft`: no version has it; `client`: it
+    is a property of the source's consumer; `twinlog`: it is twinlog's own."""
+
+
 INTERVAL: Final = f"whole seconds from 1 to {MAX_SECONDS}, or a negative number: never"
 _WITHOUT_PAUSE: Final = f"whole seconds from 0 to {MAX_SECONDS}, or a negative number: never"
 
@@ -51,6 +70,17 @@ def split_list(text: str) -> tuple[str, ...]:
 
 def parse_text(text: str) -> str:
     """Any text."""
+    return text.strip()
+
+
+def parse_connector(text: str) -> str:
+    """The name of a connector; not empty.
+
+    Raises:
+        ValueError: it is empty.
+    """
+    if not text.strip():
+        raise ValueError("the name of a connector")
     return text.strip()
 
 
