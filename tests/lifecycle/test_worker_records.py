@@ -29,6 +29,7 @@ class Takeover:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.recorded: dict[str, dict[str, int]] = {}
         self.connector = CONNECTOR
+        self.mode = "compare"
         monkeypatch.setattr(worker_records, "_exists", self._exists)
         monkeypatch.setattr(worker_records, "read_whole", self._read)
         monkeypatch.setattr(worker_records, "member_clients", self._members)
@@ -50,6 +51,7 @@ class Takeover:
             "enabled": "true",
             "connect.offsets.storage.topic": OWN,
             "twinlog.takeover.connector": self.connector,
+            "twinlog.takeover": self.mode,
         }
         properties = flow_properties(values, "a", "b")
         flow, worker = flow_of(properties), connect_worker_of(properties)
@@ -94,6 +96,8 @@ def test_only_the_connector_that_is_named_counts(takeover: Takeover) -> None:
     takeover.recorded = {USUAL: {CONNECTOR: 9000}}
     assert takeover.copied() == {}
     assert not takeover.only_by_others()
+    takeover.mode = "refuse"
+    assert takeover.copied() == {ORDERS: 9000}, "whoever has copied it"
 
 
 def test_an_offset_of_another_connector_alone_is_told_apart(takeover: Takeover) -> None:

@@ -57,6 +57,9 @@ class WorkerRecords:
         self._flow = flow
         self._worker = worker
         self._connector = flow.settings.twinlog_takeover_connector
+        # A flow that is not to take over is refused whatever has copied its topics.
+        takes_over = flow.settings.twinlog_takeover != "refuse"
+        self._filters = takes_over and self._connector != CONNECTOR
         self._recorded: Sequence[Recorded] | None = None
         self._syncs: Mapping[TopicPartition, OffsetSync] | None = None
         self._trouble: UserError | None = None
@@ -155,7 +158,7 @@ class WorkerRecords:
                 if await _exists(self._destination, topic):
                     records = await read_whole(self._destination, topic)
                     found = last_copied(((one.key, one.value) for one in records), alias)
-                    recorded.append(found if self._connector == CONNECTOR else self._named(found))
+                    recorded.append(self._named(found) if self._filters else found)
             self._recorded = recorded
         return self._recorded
 
