@@ -31,7 +31,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from twinlog.kafka.client.metadata import NO_TOPIC_ID, Topic, is_another
+from twinlog.kafka.client.metadata import NO_TOPIC_ID, Topic
 from twinlog.kafka.errors import Refusal, TwinlogError
 from twinlog.kafka.requests.partitions import Isolation, list_offsets
 from twinlog.kafka.requests.topics import KnownTopic, known_topics
@@ -70,7 +70,7 @@ class _Asked(NamedTuple):
         return (
             known is not None
             and (self.grows_later or known.partitions <= len(self.offsets))
-            and not any(is_another(self.topic.topic_id, one) for one in known.ids)
+            and not known.has_another(self.topic.topic_id)
         )
 
 

@@ -89,6 +89,10 @@ class KnownTopic(NamedTuple):
         """The one id under which each broker knows it; None: they do not agree."""
         return next(iter(self.ids)) if self.everywhere and len(self.ids) == 1 else None
 
+    def has_another(self, topic_id: UUID) -> bool:
+        """Whether a broker knows another topic of this name."""
+        return any(is_another(topic_id, one) for one in self.ids)
+
 
 async def known_topics(
     cluster: KafkaCluster, names: Collection[str] | None = None
@@ -169,7 +173,7 @@ async def require_all_shown(cluster: KafkaCluster, topics: Mapping[str, Topic]) 
                 topic=name,
                 cluster=cluster.name,
             )
-        if any(is_another(topics[name].topic_id, one) for one in known.ids):
+        if known.has_another(topics[name].topic_id):
             raise Retriable("the brokers report several ids", topic=name, cluster=cluster.name)
 
 
