@@ -28,7 +28,7 @@ import pytest
 from common_name import COMMON, POLICY, TOPICS, install
 from flow_kinds import Copied, Placed
 from flow_ordeal import LEVELS, FlowOrdeal, check_numbers, difference, placed_records_of
-from waiting import until
+from waiting import SECONDS, until
 
 from twinlog.local.check import Partition
 from twinlog.local.cluster import LocalCluster
@@ -38,7 +38,6 @@ from twinlog.local.writers import CODECS, PlainWriter, Totals
 pytestmark = [pytest.mark.last, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 RATE = 300.0
-SECONDS = 240.0
 OTHERS = "other-clicks"
 SAMPLE = 800
 """How many offsets of a partition are translated, beside the first and the last ones."""

@@ -15,14 +15,13 @@ import pytest
 from mirror_maker_process import MirrorMakerProcess, mirror_maker
 from remote_topics import values
 from scraped import scrape
-from waiting import until
+from waiting import SECONDS, until
 
 from twinlog.local import commands
 from twinlog.local.stage import Stage
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
-SECONDS = 240.0
 RATE = "mirror.replication.throttled.rate"
 FILE = """\
 clusters = A, B, C

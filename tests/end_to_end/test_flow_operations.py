@@ -11,7 +11,7 @@ import pytest
 from remote_topics import counts
 from scraped import Scraped, await_ready, scrape
 from throttled_rates import measured
-from waiting import until
+from waiting import SECONDS, until
 
 from twinlog.local.check import ConsumerView
 from twinlog.local.commands import Done
@@ -20,7 +20,6 @@ from twinlog.operations.readiness.reasons import Reason
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
-SECONDS = 240.0
 FLOW = "a-to-b"
 SETTINGS = {
     "replication.factor": "1",

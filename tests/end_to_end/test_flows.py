@@ -11,7 +11,7 @@ from mirror_maker_java import mirror_maker_java
 from remote_topics import counts, places, values
 from scraped import await_ready, scrape
 from stored_flows import create
-from waiting import until
+from waiting import SECONDS, until
 
 from twinlog.interfaces.client.remote_cluster_utils import RemoteClusterUtils
 from twinlog.kafka.types import TopicPartition as KafkaPartition
@@ -21,7 +21,6 @@ from twinlog.mirror.mm2_records import Heartbeat, decode_heartbeat, encode
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
-SECONDS = 240.0
 FLOW = "a-to-b"
 SETTINGS = {
     "enabled": "true",

@@ -16,7 +16,7 @@ import pytest
 from clients import client
 from confluent_kafka import Producer, TopicPartition
 from remote_topics import records
-from waiting import until
+from waiting import SECONDS, until
 
 from twinlog.engines.transactional.positions import position_group
 from twinlog.kafka.groups.offsets import Committed, committed_offsets
@@ -30,7 +30,6 @@ from twinlog.store.topic_writer import Entry
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
-SECONDS = 240.0
 FLOW = "a-to-b"
 SETTINGS = {
     "replication.factor": "1",

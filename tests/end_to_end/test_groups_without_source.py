@@ -12,7 +12,7 @@ import librdkafka_tools
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from remote_topics import records
-from waiting import until
+from waiting import SECONDS, until
 
 from twinlog.kafka.types import TopicPartition as KafkaPartition
 from twinlog.local.commands import Done
@@ -21,7 +21,6 @@ from twinlog.mirror.mm2_records import Checkpoint, encode
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
-SECONDS = 240.0
 CHECKPOINTS = "a.checkpoints.internal"
 SETTINGS = {
     "replication.factor": "1",

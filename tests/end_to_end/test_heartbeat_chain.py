@@ -19,7 +19,7 @@ from mirror_maker_java import mirror_maker_java
 from mirror_maker_process import mirror_maker
 from remote_topics import values
 from several_clusters import several_clusters
-from waiting import until
+from waiting import SECONDS, until
 from whole_logs import read_whole_log
 
 from twinlog.interfaces.client.remote_cluster_utils import RemoteClusterUtils
@@ -28,7 +28,6 @@ from twinlog.mirror.mm2_records import Heartbeat, decode_heartbeat
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
-SECONDS = 240.0
 FILE = """\
 clusters = A, B, C
 A.bootstrap.servers = {A}

@@ -11,7 +11,7 @@ import librdkafka_tools
 import pytest
 from remote_topics import places
 from scraped import await_ready
-from waiting import until
+from waiting import SECONDS, until
 
 from twinlog.local import commands
 from twinlog.local.cluster import LocalCluster
@@ -20,7 +20,6 @@ from twinlog.local.stage import Stage
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
-SECONDS = 240.0
 FILE = """\
 clusters = east, west
 east.bootstrap.servers = {east}

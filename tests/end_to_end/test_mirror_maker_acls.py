@@ -9,13 +9,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from mirror_maker_process import mirror_maker
 from remote_topics import text_of, values
 from secured_clusters import PASSWORDS, Secured, sasl
-from waiting import until
+from waiting import SECONDS, until
 
 from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
-SECONDS = 240.0
 DENY, CLUSTER = Permission.DENY, ResourceType.CLUSTER
 FILE = """\
 clusters = a, b

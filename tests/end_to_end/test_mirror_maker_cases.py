@@ -23,9 +23,9 @@ from pathlib import Path
 import librdkafka_tools
 import pytest
 from flow_ordeal import difference, records_of
-from mirror_maker_course import CONDITIONS, PAUSE, SECONDS, Outcomes, Two, run_course
+from mirror_maker_course import CONDITIONS, PAUSE, Outcomes, Two, run_course
 from remote_topics import places
-from waiting import until
+from waiting import SECONDS, until
 from whole_logs import read_whole_log
 
 from twinlog.interfaces.client.remote_cluster_utils import RemoteClusterUtils

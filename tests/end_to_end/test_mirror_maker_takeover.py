@@ -14,7 +14,7 @@ from connect_cluster import GROUP as GROUP_OF_CONNECT
 from connect_cluster import OFFSETS as OFFSETS_OF_CONNECT
 from connect_cluster import connect_worker
 from real_mirror_maker import PARTITIONS, Handover
-from waiting import until
+from waiting import SECONDS, until
 
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.processes import ProcessGroup
@@ -27,7 +27,6 @@ from twinlog.store.topic_writer import ALL, Entry, append
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 RATE = 1500.0
-SECONDS = 240.0
 GROUP, OFFSETS = "mm2-prod", "my-offsets"
 """Of MirrorMaker 2's worker in the second test."""
 

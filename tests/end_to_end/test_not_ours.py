@@ -146,7 +146,7 @@ def test_partitions_added_by_another_client_are_reported(world: Stage, topic: st
     assert "the destination differs from the source" in failed["reason"]
     until(lambda: ends(world, topic, 4) == [100, 150, 10, 3], what="all that is the source's")
     for partition in (0, 1):
-        assert librdkafka_tools.described(world, topic)[partition]["state"] == "MIRRORING"
+        librdkafka_tools.await_state(world, topic, partition, "MIRRORING")
 
 
 def _log(stage: Stage) -> str:

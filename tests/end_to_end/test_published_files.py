@@ -19,7 +19,7 @@ from checkout import ROOT
 from mirror_maker_process import MirrorMakerProcess, mirror_maker
 from remote_topics import places, values
 from several_clusters import several_clusters
-from waiting import until
+from waiting import SECONDS, until
 
 from twinlog.interfaces.client.remote_cluster_utils import RemoteClusterUtils
 from twinlog.kafka.errors import TwinlogError
@@ -29,7 +29,6 @@ from twinlog.local.stage import Stage
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
-SECONDS = 240.0
 FILES = ROOT / "tests" / "data" / "mirror-maker"
 KAFKAS = FILES / "connect-mirror-maker.properties"
 KIP_FLOW = FILES / "kip-382-flow.properties"

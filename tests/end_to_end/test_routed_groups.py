@@ -19,7 +19,7 @@ from librdkafka_tools import twinlog
 from mirror_maker_process import MirrorMakerProcess, mirror_maker
 from number_producer import NumberProducer
 from remote_topics import raw_records
-from waiting import until
+from waiting import SECONDS, until
 
 from twinlog import RemoteClusterUtils
 from twinlog.kafka.errors import UserError
@@ -28,7 +28,6 @@ from twinlog.local.stage import Stage
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
-SECONDS = 240.0
 PARTITIONS = 2
 POSITIONS = 10
 FILE = r"""

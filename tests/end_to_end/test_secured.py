@@ -68,6 +68,8 @@ WAYS = {
 PREFIX = "orders"
 """The prefix of the topics that docs/security.md grants."""
 AUTHORIZATION_FAILED = {29, 30, 31, 53}
+LONG_SILENCE = ("--silence-seconds", "60")
+"""A writer that waits for a busy machine is not silent for that long."""
 
 
 class Place:
@@ -643,7 +645,7 @@ def test_an_aborted_switchover_restores_all_rights(place: Place) -> None:
     librdkafka_tools.await_state(place.stage, topic, 0, "MIRRORING")
     before = place.source.acls(topic)
     with Steady(topic, {"bootstrap.servers": source}):
-        killed = place.switching(mirror)
+        killed = place.switching(mirror, *LONG_SILENCE)
         killed.until_step("SILENCE", "written to")
         killed.kill()
         place.await_acls(place.source, topic, before | {denial})
@@ -658,20 +660,20 @@ def test_an_aborted_switchover_restores_all_rights(place: Place) -> None:
         assert allowed.said == [{"allowed": [denial], "left": []}]
         place.await_acls(place.source, topic, before)
         librdkafka_tools.until_written(topic, place.source.as_alice())
-        interrupted = place.switching(mirror)
+        interrupted = place.switching(mirror, *LONG_SILENCE)
         interrupted.until_step("SILENCE", "written to")
         place.await_acls(place.source, topic, before | {denial})
         interrupted.terminate()
         assert interrupted.end() == 130
         assert interrupted.said[-1]["result"] == "GONE_BACK"
         place.await_acls(place.source, topic, before)
-        interrupted = place.switching(mirror)
+        interrupted = place.switching(mirror, *LONG_SILENCE)
         interrupted.until_step("SILENCE", "written to")
         interrupted.interrupt()
         assert interrupted.end() == 130
         place.await_acls(place.source, topic, before)
         librdkafka_tools.until_written(topic, place.source.as_alice())
-        stuck = place.switching(mirror)
+        stuck = place.switching(mirror, *LONG_SILENCE)
         stuck.until_step("SILENCE", "written to")
         with without(place.source, *granted("User:switchover", "source")):
             stuck.interrupt()

@@ -14,7 +14,7 @@ import pytest
 from clients import make_topic
 from scene import Scene, reasons, scene
 from shifted_engine import KIND, PREFIX, SHIFT, registered
-from waiting import until_async
+from waiting import SECONDS, until_async
 
 from conftest import Pair
 from twinlog.engines.kinds import kind_named
@@ -38,7 +38,6 @@ from twinlog.verify.translated_reader import destination_bounds
 pytestmark = pytest.mark.broker
 
 RECORDS = 20
-SECONDS = 180.0
 
 
 @asynccontextmanager

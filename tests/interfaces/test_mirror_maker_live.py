@@ -78,6 +78,9 @@ def _properties(pair: Pair) -> dict[str, str]:
 async def _write(source: LocalCluster) -> None:
     async with client(source) as cluster:
         await make_topic(cluster, ORDERS.topic, 2)
+        # The other flow creates this one, and if that is after the first look at the source's
+        # topics, the next one follows ten minutes later.
+        await make_topic(cluster, "heartbeats", configs={"cleanup.policy": "compact"})
         # Records without a key, which no control topic has.
         entries = [Entry(*ORDERS, None, b"%d" % at) for at in range(RECORDS)]  # type: ignore[arg-type]
         answers = await append(cluster, entries, acks=ALL)
@@ -116,7 +119,11 @@ def test_its_topics_are_understood(mirrored: tuple[Pair, Path]) -> None:
             await until_async(heard, START_S, "heartbeats")
             found = await until_async(translated, START_S, "checkpoints")
             assert found is not None
-            assert await mirror.heartbeat_topics() == {"heartbeats", "us.heartbeats"}
+
+            async def both() -> bool:
+                return await mirror.heartbeat_topics() == {"heartbeats", "us.heartbeats"}
+
+            await until_async(both, START_S, "eu's own heartbeats, too")
             assert await mirror.checkpoint_topics() == {"us.checkpoints.internal"}
             assert await mirror.upstream_clusters() == {"us"}
             assert await mirror.remote_topics("us") == {REMOTE.topic, "us.heartbeats"}

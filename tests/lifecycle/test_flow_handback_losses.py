@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from clients import client
 from lane_processes import Lanes, lanes
-from lost_logs import SECONDS, copy_four, lose, write
+from lost_logs import copy_four, lose, write
 from stored_flows import states
 from transformed_flows import commit_position, flow_properties, new_flow
-from waiting import until
+from waiting import SECONDS, until
 
 from conftest import Pair
 from twinlog import MirrorAdmin

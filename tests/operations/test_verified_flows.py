@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from copied_topic import CopiedTopic
 from lane_processes import lanes
 from tasks_here import run_tasks_here
-from waiting import until
+from waiting import SECONDS, until
 
 from conftest import Pair
 from twinlog.engines.transactional.positions import position_group
@@ -39,8 +39,6 @@ from twinlog.verify.map_check import LOST_COPIES
 from twinlog.verify.verdict import DifferenceKind
 
 pytestmark = [pytest.mark.broker]
-
-SECONDS = 240.0
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from copied_topic import CopiedTopic
 from lane_processes import lanes
 from transformed_flows import alter, count, headers_of, new_flow, numbers_written_to
-from waiting import until
+from waiting import SECONDS, until
 
 from conftest import Pair
 from twinlog.engines.transactional.positions import position_group
@@ -33,7 +33,6 @@ from twinlog.verify.verdict import DifferenceKind
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
-SECONDS = 240.0
 BEGAN_MS = int(time.time() * 1000)
 JSON = {
     "twinlog.transform.value.format": "json",

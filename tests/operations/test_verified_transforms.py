@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from copied_topic import CopiedTopic
 from lane_processes import lanes
 from tasks_here import run_tasks_here
-from waiting import until
+from waiting import SECONDS, until
 
 from conftest import Pair
 from twinlog.engines.transactional.positions import position_group
@@ -34,7 +34,6 @@ from twinlog.verify.verdict import DifferenceKind
 
 pytestmark = [pytest.mark.broker]
 
-SECONDS = 240.0
 BEGAN_MS = int(time.time() * 1000)
 """Brokers delete records with timestamps of former years."""
 MASKED = {

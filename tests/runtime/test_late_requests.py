@@ -17,7 +17,7 @@ from clients import client
 from confluent_kafka import Producer
 from sole_owner import owned_for_good
 from tcp_proxy import PROXIED, PROXIED_LISTENER, WRITE_TXN_MARKERS, Proxies
-from waiting import until_async
+from waiting import SECONDS, until_async
 
 from twinlog.engines.exact.data_plane import DataPlane
 from twinlog.engines.exact.shard import Shard
@@ -33,7 +33,6 @@ from twinlog.local.processes import SHORT_LIVED
 
 pytestmark = pytest.mark.broker
 
-SECONDS = 180.0
 PARTITIONS = 4
 REQUEST_TIMEOUT_S = 10.0
 """After this time the client gives up a request that is held."""

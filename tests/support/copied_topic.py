@@ -8,7 +8,7 @@ import librdkafka_tools
 from clients import client, make_topic, patient
 from readiness_check import find_readiness
 from stored_flows import store_flow
-from waiting import until
+from waiting import SECONDS, until
 
 from conftest import Pair
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -22,8 +22,6 @@ from twinlog.store.mirrors import MirrorStore
 from twinlog.store.offset_log import OFFSETS_TOPIC, StoredOffsets, read_offsets
 from twinlog.store.offset_records import OffsetRecord, encode
 from twinlog.store.topic_writer import ALL, Entry, append
-
-SECONDS = 240.0
 
 
 class CopiedTopic:

@@ -5,14 +5,12 @@ from pathlib import Path
 from confluent_kafka import Producer
 from stored_flows import states
 from transformed_flows import consumed
-from waiting import until
+from waiting import SECONDS, until
 
 from conftest import Pair
 from twinlog.kafka.log.batch import Header, batches
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
-
-SECONDS = 240.0
 
 
 def log_file(cluster: LocalCluster, log: TopicPartition) -> Path:

@@ -39,7 +39,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from mirror_maker_process import MirrorMakerProcess
 from remote_topics import places, records
 from secured_clusters import make_authority, make_store
-from waiting import until
+from waiting import SECONDS, until
 
 from twinlog.local import commands
 from twinlog.local.cluster import LocalCluster
@@ -47,7 +47,6 @@ from twinlog.local.processes import SHORT_LIVED
 
 CONDITIONS = ("renamed", "identity", "killed", "tls", "transactional", "exactly-once")
 KILLED = {"killed", "exactly-once"}
-SECONDS = 240.0
 WORKERS = 8
 """Cases at once: they wait most of their time."""
 PAUSE = 0.5

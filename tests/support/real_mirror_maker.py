@@ -101,13 +101,17 @@ class Handover:
         """Write numbers, in turn to each partition, until the end of the block."""
         servers = self.source.bootstrap_servers
         librdkafka_tools.make_topic(servers, self.topic, PARTITIONS)
-        writer = threading.Thread(target=self._write, args=(rate,))
-        writer.start()
+        self._writer = threading.Thread(target=self._write, args=(rate,))
+        self._writer.start()
         try:
             yield
         finally:
-            self._stop.set()
-            writer.join()
+            self._stop_writing()
+
+    def _stop_writing(self) -> None:
+        """And wait until everything is written."""
+        self._stop.set()
+        self._writer.join()
 
     def _write(self, rate: float) -> None:
         producer = Producer(
@@ -249,7 +253,7 @@ class Handover:
 
     def prove(self, named: Mapping[int, Named]) -> Counter[str]:
         """Prove that each record was copied, and twice only what was named; count them."""
-        self._stop.set()
+        self._stop_writing()
         source, target = self.source.bootstrap_servers, self.target.bootstrap_servers
         tally: Counter[str] = Counter()
         for index in range(PARTITIONS):

@@ -15,7 +15,7 @@ from twinlog.kafka.errors import Retriable
 T = TypeVar("T")
 Judged_contra = TypeVar("Judged_contra", contravariant=True)
 Shown_co = TypeVar("Shown_co", covariant=True)
-SECONDS = 180.0
+SECONDS = 400.0
 """The usual deadline: a busy machine may stand still for tens of seconds."""
 _POLL_SECONDS = 0.05
 _LATER: Final = frozenset(

@@ -17,7 +17,7 @@ import librdkafka_tools
 import pytest
 from clients import client
 from sole_owner import owned_for_good
-from waiting import until_async
+from waiting import SECONDS, until_async
 
 from twinlog.engines.exact import sender
 from twinlog.engines.exact.data_plane import DataPlane
@@ -33,7 +33,6 @@ from twinlog.local.processes import SHORT_LIVED
 
 pytestmark = pytest.mark.broker
 
-SECONDS = 180.0
 VALUE = "a value that is long enough to be hit"
 
 

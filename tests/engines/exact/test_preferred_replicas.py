@@ -18,7 +18,7 @@ from clients import client, make_topic
 from sole_owner import owned_for_good
 from tcp_proxy import PROXIED, Faults, Proxies
 from unusual_sources import compile_selector
-from waiting import until_async
+from waiting import SECONDS, until_async
 
 from twinlog.engines.base import Assignment, PartitionProgress
 from twinlog.engines.exact.engine import ExactEngine, ExactWriters
@@ -40,7 +40,6 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(1200)]
 
 REPLICATION = "REPLICATION"
 LEADER, FOLLOWER = 1, 2
-SECONDS = 180.0
 SILENT_S = 11.0
 """After so long without an answer of the leader, the lag is unknown."""
 LAG_TIME_S = 5.0

@@ -22,13 +22,12 @@ from transformed_flows import (
     new_flow,
     numbers_written_to,
 )
-from waiting import until
+from waiting import SECONDS, until
 
 from conftest import Pair
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
 
-SECONDS = 180.0
 NAMES = ("nul", "one", "two")
 QUERY = {
     "twinlog.transform.sql": """

@@ -21,7 +21,7 @@ from transformed_flows import (
     numbers_written_to,
     positions,
 )
-from waiting import until
+from waiting import SECONDS, until
 from whole_logs import read_whole_log
 
 from conftest import Pair
@@ -36,7 +36,6 @@ from twinlog.store.topic_writer import ALL, Entry, append
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
-SECONDS = 180.0
 PACKAGE = "org.apache.kafka.connect.transforms."
 MAP = {"twinlog.offset.map": "true"}
 DROPPING = {

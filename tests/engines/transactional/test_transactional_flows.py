@@ -30,7 +30,7 @@ from transformed_flows import (
     numbers_written_to,
     positions,
 )
-from waiting import until
+from waiting import SECONDS, until
 
 from conftest import Pair
 from twinlog.engines.transactional.positions import position_group
@@ -38,7 +38,6 @@ from twinlog.lifecycle.changes import alter_mirror
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
-SECONDS = 180.0
 PACKAGE = "org.apache.kafka.connect.transforms."
 TRANSFORMS = {
     "transforms": "drop, route, mask, mark",

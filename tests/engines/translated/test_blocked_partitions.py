@@ -20,7 +20,7 @@ from flow_assignment import ASSIGNMENT
 from lane_processes import lanes
 from stored_flows import store_flow
 from transformed_flows import consumed, flow_properties
-from waiting import until
+from waiting import SECONDS, until
 
 from conftest import Pair
 from twinlog.engines.ports import Appended, Batch, FetchResult, LeaderReport
@@ -379,7 +379,6 @@ WELL: Final = frozenset({0, 5})
 """Partitions with all their replicas, in one of five state partitions: a lane that has to locate
 them does not wait for the others."""
 POOR: Final = frozenset(range(REMOTES)) - WELL
-SECONDS: Final = 180.0
 
 
 async def coordinator_of(cluster: LocalCluster, group: str) -> int:

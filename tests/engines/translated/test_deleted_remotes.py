@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from lane_processes import lanes
 from librdkafka_tools import delete_topic
 from stored_flows import states, store_flow
-from waiting import until
+from waiting import SECONDS, until
 
 from conftest import Pair
 from twinlog import MirrorAdmin
@@ -36,7 +36,6 @@ from twinlog.store.state_records import LastMirrored
 SETTINGS = LaneSettings(lease_s=0.05)
 GONE, THERE = (MirrorPartition("m", topic, 0) for topic in ("gone", "there"))
 REMOTES = {name: TopicPartition(f"a.{name.topic}", 0) for name in (GONE, THERE)}
-SECONDS = 180.0
 
 
 class Target:

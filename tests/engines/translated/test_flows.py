@@ -14,7 +14,7 @@ from lane_processes import lanes
 from librdkafka_tools import delete_topic
 from number_producer import NumberProducer
 from stored_flows import states, store_flow
-from waiting import until
+from waiting import SECONDS, until
 from whole_logs import read_whole_log
 
 from conftest import Pair
@@ -27,7 +27,6 @@ from twinlog.store.offset_log import OFFSETS_TOPIC, create_offsets_topic, read_o
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
 PARTITIONS = 4
-SECONDS = 180.0
 
 
 async def made(pair: Pair, mirror: str, topic: str, remote: str) -> None:

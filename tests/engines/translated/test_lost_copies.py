@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from clients import client
 from lane_processes import lanes
-from lost_logs import SECONDS, copied, failed, lose, write
+from lost_logs import copied, failed, lose, write
 from stored_flows import losses
 from transformed_flows import new_flow
-from waiting import until
+from waiting import SECONDS, until
 from whole_logs import read_whole_log
 
 from conftest import Pair

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 from lane_processes import lanes
-from lost_logs import SECONDS, copied, empty, failed, values, write
+from lost_logs import copied, empty, failed, values, write
 from transformed_flows import new_flow
-from waiting import until
+from waiting import SECONDS, until
 
 from conftest import Pair
 from twinlog.local.cluster import LocalCluster

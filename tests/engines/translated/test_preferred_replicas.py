@@ -17,7 +17,7 @@ from lane_processes import lanes
 from stored_flows import store_flow
 from transformed_flows import PARTITIONS, consumed, count, flow_properties
 from unusual_sources import compile_selector
-from waiting import until
+from waiting import SECONDS, until
 
 from conftest import Pair
 from twinlog.engines.ports import FetchResult, SourcePort
@@ -45,7 +45,6 @@ from twinlog.mirror.offset_runs import Ends
 KEY = ASSIGNMENT.source
 LEADER, REPLICA = 3, 2
 END = 13
-SECONDS = 180.0
 _Partition = FlowPartition[FlowWriters, PartitionSequence]
 
 

@@ -12,11 +12,11 @@ import librdkafka_tools
 import pytest
 from clients import client
 from lane_processes import lanes
-from lost_logs import SECONDS, copied, failed, values, write
+from lost_logs import copied, failed, values, write
 from stored_flows import losses, states
 from sync_contexts import sync_context
 from transformed_flows import PARTITIONS, new_flow
-from waiting import until, until_async
+from waiting import SECONDS, until, until_async
 
 from conftest import Pair
 from twinlog.kafka.types import TopicPartition

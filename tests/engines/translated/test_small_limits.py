@@ -18,14 +18,13 @@ from lane_processes import lanes
 from librdkafka_tools import admin
 from stored_flows import store_flow
 from transformed_flows import PARTITIONS, consumed, count, new_flow
-from waiting import until
+from waiting import SECONDS, until
 
 from conftest import Pair
 from twinlog.engines.translated.partitions import FlowPartition
 from twinlog.mirror.flow import flow_properties
 from twinlog.mirror.settings import TRANSLATED
 
-SECONDS = 180.0
 RECORDS = 4000
 LIMIT = 12_000
 """Bytes of a batch; a merged one has up to 256 KiB."""

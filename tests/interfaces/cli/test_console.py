@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 from clients import client, make_topic
 from mm2_samples import SAMPLES
+from waiting import until
 
 from twinlog.interfaces.cli.main import main
 from twinlog.kafka.requests.partitions import delete_records
@@ -228,9 +229,14 @@ def test_a_missing_partition_is_an_error(kafka: LocalCluster, topic: str, tmp_pa
     hasty = tmp_path / "client.properties"
     hasty.write_text("default.api.timeout.ms=2000\n")
     more = ("--partition", "1", "--timeout-ms", "100", "--command-config", str(hasty))
-    done = console(kafka, topic, "HeartbeatFormatter", *more)
-    assert done.exit_code == 1
-    assert "the partition is not in the metadata: the topic has 1 partitions" in done.stderr
+
+    def refused() -> str:
+        done = console(kafka, topic, "HeartbeatFormatter", *more)
+        assert done.exit_code == 1
+        return done.stderr
+
+    text = "the partition is not in the metadata: the topic has 1 partitions"
+    until(refused, what="an answer within 2 s", good=lambda errors: text in errors)
 
 
 @pytest.mark.broker

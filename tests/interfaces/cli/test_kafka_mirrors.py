@@ -385,7 +385,7 @@ def test_an_unreachable_source_is_named_and_no_mirror_is_created(
 ) -> None:
     """The error is one line with the address and the cause; the mirror is not created."""
     name = fresh_name("m")
-    ran = commands.create(name, bootstrap_servers="127.0.0.1:1", default_api_timeout_ms="1000")
+    ran = commands.create(name, bootstrap_servers="127.0.0.1:1", default_api_timeout_ms="5000")
     assert_refused(ran, "cluster source", "127.0.0.1:1", "Connection refused", "bootstrap.servers")
     ran = commands.create(name, bootstrap_servers="no.such.host.invalid:9092")
     assert_refused(ran, "cluster source", "no.such.host.invalid:9092")

@@ -21,7 +21,7 @@ from rights import granted
 from scene import RECORDS, Scene, delete_lanes_group, foreign_member, scene
 from secured_clusters import LISTENERS, PASSWORDS, PLAIN, Secured, sasl
 from tcp_proxy import LIST_OFFSETS, PROXIED, PROXIED_LISTENER, Faults, Proxies
-from waiting import until_async
+from waiting import SECONDS, until_async
 
 from conftest import Pair
 from twinlog.kafka.acls import Acl, Operation, ResourceType
@@ -45,9 +45,6 @@ from twinlog.store.control_topics import LANES_GROUP
 
 pytestmark = pytest.mark.broker
 
-SECONDS = 180.0
-"""The time within which a finding must appear: brokers learn of changes one by one, and a look may
-take half a minute on a busy machine."""
 NO_ACLS = {"mirror.acl.include": ""}
 """The rights that a test grants are ACLs of the mirror's topics, too."""
 NONE: frozenset[Reason] = frozenset()
