@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 
 import librdkafka_tools
 import pytest
-from clients import make_topic
+from clients import commit, make_topic
 from scene import Scene, reasons, scene
 from shifted_engine import KIND, PREFIX, SHIFT, registered
 from waiting import SECONDS, until_async
@@ -20,7 +20,7 @@ from conftest import Pair
 from twinlog.engines.kinds import kind_named
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import UserError
-from twinlog.kafka.groups.offsets import Committed, commit_offsets, committed_offsets
+from twinlog.kafka.groups.offsets import Committed, committed_offsets
 from twinlog.kafka.requests.partitions import list_offsets
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.changes import alter_mirror, remove_topics
@@ -122,7 +122,7 @@ def test_a_second_mirror_kind_is_mirrored_verified_and_removed(
                     not {Reason.DIVERGED, Reason.LAG, Reason.BEGINS_LATER} & reasons(after).keys()
                 )
 
-                await commit_offsets(setup.source, group, {key: Committed(7)})
+                await commit(setup.source, group, {key: Committed(7)})
                 mirror = (await setup.store.snapshot()).mirrors[setup.mirror]
                 translation = await kind_named(mirror.kind).translation(
                     setup.destination, [topic], mirror.source

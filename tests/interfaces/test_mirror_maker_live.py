@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import pytest
 from click.testing import CliRunner
-from clients import client, make_topic
+from clients import client, commit, make_topic
 from waiting import until_async
 
 from conftest import Pair
 from twinlog import MirrorClient, TwinlogError
 from twinlog.interfaces.cli.main import main
-from twinlog.kafka.groups.offsets import Committed, commit_offsets
+from twinlog.kafka.groups.offsets import Committed
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.artifacts import mirror_maker_jars
 from twinlog.local.cluster import DEFAULT_VERSION, LocalCluster
@@ -86,7 +86,7 @@ async def _write(source: LocalCluster) -> None:
         answers = await append(cluster, entries, acks=ALL)
         assert all(isinstance(answer, int) for answer in answers.values()), answers
         offsets = {ORDERS: Committed(COMMITTED, "by hand")}
-        assert await commit_offsets(cluster, "billing", offsets) == {ORDERS: None}
+        await commit(cluster, "billing", offsets)
 
 
 def _printed(cluster: LocalCluster, topic: str, formatter: str) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import librdkafka_tools
 import pytest
-from clients import client, write_state
+from clients import client, commit, write_state
 from stored_flows import store_flow
 from waiting import until
 
@@ -19,7 +19,7 @@ from twinlog.engines.transactional.positions import position_group
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import UserError
 from twinlog.kafka.groups.deletion import delete_group
-from twinlog.kafka.groups.offsets import Committed, commit_offsets, committed_offsets
+from twinlog.kafka.groups.offsets import Committed, committed_offsets
 from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition
 from twinlog.lifecycle.changes import delete_mirror, remove_topics
 from twinlog.lifecycle.flow_creation import stored_properties
@@ -94,7 +94,7 @@ def test_what_a_flow_has_recorded_is_deleted_with_it(
             await recorded(cluster, [plan(name), BegunPartition(name, ROUTE)])
             await recorded(cluster, (MapChunk(name, at, start, ()) for at in range(PARTS)))
             await recorded(cluster, [plan(former), MapChunk(former, 0, start, ())], partition=3)
-            await commit_offsets(cluster, group, {remote: Committed(5)})
+            await commit(cluster, group, {remote: Committed(5)})
             forget = partial(forget_flow, cluster)
             with pytest.raises(MirrorRefused, match="MIRROR_NOT_EMPTY"):
                 await delete_mirror(cluster, flow, forget=forget)

@@ -14,6 +14,7 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import Address, ClusterConfig
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, check
+from twinlog.kafka.groups.offsets import Committed, commit_offsets
 from twinlog.kafka.requests.topics import ConfigEntry, describe_configs, topic_resource
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
@@ -93,6 +94,17 @@ async def make_topic(
         return all(hasattr(leader, "node_id") for leader in leaders.values())
 
     await until_async(led, what=f"leaders of {name}")
+
+
+async def commit(
+    cluster: KafkaCluster, group: str, offsets: Mapping[TopicPartition, Committed]
+) -> None:
+    """Commit as a client without membership, once the group's coordinator takes the offsets."""
+
+    async def taken() -> bool:
+        return not any((await commit_offsets(cluster, group, offsets)).values())
+
+    await until_async(taken, what=f"the offsets of {group}")
 
 
 async def topic_configs(cluster: KafkaCluster, topic: str) -> dict[str, ConfigEntry]:

@@ -18,6 +18,8 @@ def consumer_groups(servers: str, *words: str) -> str:
             "--bootstrap-server",
             servers,
             *words,
+            "--timeout",
+            "180000",
         ],
         capture_output=True,
         text=True,

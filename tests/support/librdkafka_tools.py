@@ -157,17 +157,17 @@ def commit(servers: str, group: str, topic: str, offsets: dict[int, int]) -> Non
 
 def commit_as(client: Consumer, places: list[TopicPartition]) -> None:
     """Commit offsets with a client, once its group has a coordinator."""
-    _of_coordinator(lambda: client.commit(offsets=places, asynchronous=False))
+    of_coordinator(lambda: client.commit(offsets=places, asynchronous=False))
 
 
 def committed(servers: str, group: str, topic: str) -> dict[int, int]:
     places = [TopicPartition(topic, index) for index in (0, 1)]
     with consumer(servers, group) as client:
-        found = _of_coordinator(lambda: client.committed(places, timeout=SECONDS))
+        found = of_coordinator(lambda: client.committed(places, timeout=SECONDS))
     return {part.partition: part.offset for part in found if part.offset >= 0}
 
 
-def _of_coordinator(ask: Callable[[], T]) -> T:
+def of_coordinator(ask: Callable[[], T]) -> T:
     """Ask until the group has a coordinator: a new cluster elects its first one."""
     answers: list[T] = []
 

@@ -8,7 +8,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 
-from clients import client
+from clients import client, commit
 from lane_processes import Lanes
 from number_producer import NumberProducer
 from stored_flows import store_flow
@@ -17,7 +17,7 @@ from whole_logs import read_whole_log
 
 from conftest import Pair
 from twinlog.engines.transactional.positions import position_group
-from twinlog.kafka.groups.offsets import Committed, commit_offsets, committed_offsets
+from twinlog.kafka.groups.offsets import Committed, committed_offsets
 from twinlog.kafka.types import TopicPartition as KafkaPartition
 from twinlog.lifecycle.changes import alter_mirror
 from twinlog.lifecycle.flow_creation import stored_properties
@@ -137,13 +137,12 @@ def commit_position(pair: Pair, mirror: str, remote: str, offset: int) -> None:
         offset: of the source.
     """
 
-    async def commit() -> None:
+    async def run() -> None:
         async with client(pair.destination) as cluster:
             key, group = KafkaPartition(remote, 0), position_group("twinlog", mirror)
-            answers = await commit_offsets(cluster, group, {key: Committed(offset)})
-        assert answers == {key: None}
+            await commit(cluster, group, {key: Committed(offset)})
 
-    asyncio.run(commit())
+    asyncio.run(run())
 
 
 def await_position(pair: Pair, mirror: str, topic: str, offset: int, seconds: float) -> Committed:

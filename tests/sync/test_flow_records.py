@@ -13,7 +13,7 @@ from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
 from twinlog.kafka.groups.offsets import Committed, Group
 from twinlog.kafka.requests.partitions import ListedOffset, OffsetSpec
-from twinlog.kafka.requests.topics import NewTopic
+from twinlog.kafka.requests.topics import KnownTopic, NewTopic
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.mirror.mm2_records import Checkpoint, Mm2Record
@@ -109,6 +109,7 @@ class Flow:
         monkeypatch.setattr(flow_records, "committed_offsets", self._committed)
         monkeypatch.setattr(flow_records, "list_offsets", self._listed)
         monkeypatch.setattr(translated_offsets, "list_offsets", self._listed)
+        monkeypatch.setattr(group_readings, "known_topics", self._known)
         for module in (unlisted_groups, group_readings):
             monkeypatch.setattr(module, "group_offsets", self._group_offsets)
         monkeypatch.setattr(group_offsets, "commit_offsets", self._commit)
@@ -125,7 +126,7 @@ class Flow:
     @property
     def context(self) -> SyncContext:
         topics = self._topics(self.names)
-        source: Any = SimpleNamespace(refresh=self._metadata)
+        source: Any = SimpleNamespace()
         store: Any = SimpleNamespace(states=self._states, snapshot=self._snapshot)
         snapshot = self._snapshot_of(topics)
         settings: Any = SimpleNamespace(refresh_interval=1.0)
@@ -177,16 +178,10 @@ class Flow:
         snapshot = self._snapshot_of(self._topics(names))
         return self._with_unread(snapshot) if self.unread else snapshot
 
-    async def _metadata(self, names: Collection[str]) -> Any:
+    async def _known(self, _: object, names: Collection[str]) -> dict[str, KnownTopic]:
         ids = {topic.topic: topic.topic_id for topic in self._topics(self.names)}
-        return SimpleNamespace(
-            topics={
-                name: SimpleNamespace(
-                    error=0, topic_id=UUID(int=99) if name in self.recreated else ids[name]
-                )
-                for name in names
-            }
-        )
+        ids |= dict.fromkeys(self.recreated, UUID(int=99))
+        return {name: KnownTopic(frozenset({ids[name]}), 1, internal=False) for name in names}
 
     def check(self) -> dict[TopicPartition, int]:
         """Let the node check its groups; return what it commits."""

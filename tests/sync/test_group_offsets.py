@@ -5,7 +5,6 @@ import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +12,7 @@ import pytest
 
 from twinlog.kafka.errors import Refusal, Retriable, UserError
 from twinlog.kafka.groups.offsets import Committed, Group
+from twinlog.kafka.requests.topics import KnownTopic
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run
 from twinlog.mirror.translation import SAME, Translation
@@ -49,7 +49,8 @@ class Cluster:
         self.members: set[str] = set()
         self.hidden: set[str] = set()
         self.silent: set[str] = set()
-        self.topic_id = TOPIC_ID
+        self.topic_ids = {TOPIC_ID}
+        """As its brokers show them."""
         self.commits: list[dict[TopicPartition, Committed]] = []
         self.lose_answers = False
         self.omits: set[TopicPartition] = set()
@@ -71,9 +72,9 @@ class Cluster:
         found = self.groups.get(group, {}).get(partition)
         return None if found is None else found.offset
 
-    async def refresh(self, names: Collection[str]) -> Any:
-        topic = SimpleNamespace(error=0, topic_id=self.topic_id)
-        return SimpleNamespace(topics=dict.fromkeys(names, topic))
+    async def known_topics(self, names: Collection[str]) -> dict[str, KnownTopic]:
+        topic = KnownTopic(frozenset(self.topic_ids), 2, internal=False)
+        return dict.fromkeys(names, topic)
 
 
 class World:
@@ -96,6 +97,7 @@ class World:
             "create_groups_topic": self._nothing,
         }.items():
             monkeypatch.setattr(group_sync, name, function)
+        monkeypatch.setattr(group_readings, "known_topics", Cluster.known_topics)
         for module in (unlisted_groups, group_readings):
             monkeypatch.setattr(module, "group_offsets", self._offsets)
         monkeypatch.setattr(GroupSync, "_repeat_interval", self._repeat)
@@ -470,9 +472,11 @@ def test_a_stale_check_after_a_removal_commits_nothing(world: World) -> None:
     assert world.destination.offset("g") is None
 
 
-def test_offsets_of_a_recreated_topic_are_not_copied(world: World) -> None:
+@pytest.mark.parametrize("former", [set(), {TOPIC_ID}], ids=["known", "one broker is behind"])
+def test_offsets_of_a_recreated_topic_are_not_copied(world: World, former: set[UUID]) -> None:
+    """Each broker of the source has to show the topic that was copied."""
     world.source.commit("g", 90)
-    world.source.topic_id = UUID(int=8)
+    world.source.topic_ids = {UUID(int=8)} | former
     world.check()
     assert world.destination.offset("g") is None
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import librdkafka_tools
 import pytest
-from clients import client, write_state
+from clients import client, commit, write_state
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 from streams_group import make_streams_group
@@ -46,13 +46,6 @@ pytestmark = pytest.mark.broker
 
 async def topic_id(cluster: KafkaCluster, topic: str) -> UUID:
     return (await cluster.refresh([topic])).topics[topic].topic_id
-
-
-async def commit(
-    cluster: KafkaCluster, group: str, offsets: dict[TopicPartition, Committed]
-) -> None:
-    """Commit as a client without membership."""
-    assert not any((await commit_offsets(cluster, group, offsets)).values())
 
 
 def findings_by_reason(facts: MirrorFacts) -> dict[Reason, list[str]]:

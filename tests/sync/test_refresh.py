@@ -12,7 +12,7 @@ from pathlib import Path
 
 import librdkafka_tools
 import pytest
-from clients import client, make_topic, write_state
+from clients import client, commit, make_topic, topic_configs, write_state
 from prometheus_client.parser import text_string_to_metric_families
 from readiness_check import find_readiness
 from shifted_engine import KIND, registered
@@ -22,7 +22,7 @@ from waiting import until_async
 from conftest import Pair
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import UserError
-from twinlog.kafka.groups.offsets import Committed, commit_offsets, committed_offsets
+from twinlog.kafka.groups.offsets import Committed, committed_offsets
 from twinlog.kafka.requests.partitions import delete_records
 from twinlog.kafka.requests.topics import (
     Alteration,
@@ -149,8 +149,9 @@ def test_partitions_added_by_another_client_are_counted(
             }
             await create_mirror(destination, mirror, properties)
             await add_topics(destination, mirror, f"{prefix}-.*")
-            await create_partitions(destination, {empty: 3, emptied: 3})
             servers = pair.destination.bootstrap_servers
+            for name in (empty, emptied):
+                await asyncio.to_thread(librdkafka_tools.grow_topic, servers, name, 3)
             extra = TopicPartition(emptied, 1)
             await asyncio.to_thread(
                 librdkafka_tools.write, servers, emptied, librdkafka_tools.simple(5, 1)
@@ -285,6 +286,12 @@ def test_a_topic_no_longer_compacted_misses_no_further_tombstones(pair: Pair, to
                 for name in both.values()
             }
             assert not any((await incremental_alter_configs(source, changes)).values())
+            for name in both.values():
+
+                async def shown(name: str = name) -> bool:
+                    return (await topic_configs(source, name))["cleanup.policy"].value == "delete"
+
+                await until_async(shown, what=f"the policy of {name}")
             for after_ms in (0, 5 * day_ms):
                 found = await check(after_ms, *both.values())
                 assert not found["never"]
@@ -414,9 +421,14 @@ def test_offsets_of_a_recreated_topic_are_not_copied(
             for one in mirrored.values():
                 await write_state(destination, one, State.MIRRORING)
             await delete_topics(source, [again.topic])
+
+            async def gone() -> bool:
+                return again.topic not in (await source.refresh([again.topic])).topics
+
+            await until_async(gone, what="a broker without the former topic")
             await make_topic(source, again.topic)
 
-            assert not any((await commit_offsets(source, early, both)).values())
+            await commit(source, early, both)
             before = {partition: mirrored[partition.topic].topic_id for partition in both}
             include = named_groups([re.compile(re.escape(early))])
             assert await GroupSync(destination).sync(source, mirror, include, before) == 0
@@ -424,7 +436,7 @@ def test_offsets_of_a_recreated_topic_are_not_copied(
             assert f"{again.topic} may have been recreated on the source" in caplog.text
 
             caplog.clear()
-            assert not any((await commit_offsets(source, late, both)).values())
+            await commit(source, late, both)
             async with refreshing(destination):
 
                 async def followed() -> bool:

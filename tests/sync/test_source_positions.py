@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import librdkafka_tools
 import pytest
-from clients import client, make_topic
+from clients import client, commit, make_topic
 from confluent_kafka import Consumer
 from group_tool import consumer_groups
 from secured_clusters import Secured, sasl
@@ -23,7 +23,7 @@ from conftest import Pair
 from twinlog.engines.transactional.positions import position_group, position_metadata
 from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.groups.offsets import Committed, commit_offsets, committed_offsets
+from twinlog.kafka.groups.offsets import Committed, committed_offsets
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.mirror.flow import flow_properties
@@ -65,7 +65,7 @@ class Reported:
         self, cluster: KafkaCluster, topic: str, position: Committed, partition: int = 0
     ) -> None:
         key = TopicPartition(topic, partition)
-        assert await commit_offsets(cluster, self.group, {key: position}) == {key: None}
+        await commit(cluster, self.group, {key: position})
 
     async def report(self) -> int:
         """Report at once; how many failed."""

@@ -16,6 +16,7 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.groups.offsets import Committed, Group, committed_offsets, start_offsets
 from twinlog.kafka.requests.partitions import OffsetSpec
+from twinlog.kafka.requests.topics import known_topics
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.reported_positions import is_reported
 from twinlog.mirror.shared_partitions import SharedPlace
@@ -217,14 +218,20 @@ async def recreated_topics(
     *,
     tells: bool = True,
 ) -> set[str]:
-    """Those of these topics that were recreated on the source, or may have been; logged if told."""
+    """Those of these topics that were recreated on the source, or may have been; logged if told.
+
+    Each broker is asked: one may show the former id while groups have offsets in the new topic.
+
+    Raises:
+        Retriable: a broker of the source does not answer.
+    """
     if not names:
         return set()
-    topics = (await source.refresh(names)).topics
+    topics = await known_topics(source, names)
     recreated = {
         name
         for name in names
-        if (topic := topics.get(name)) is None or topic.error or topic.topic_id != topic_ids[name]
+        if (topic := topics.get(name)) is None or topic.agreed_id != topic_ids[name]
     }
     for name in recreated if tells else ():
         log.warning(

@@ -13,7 +13,7 @@ from clients import client, make_topic, none_refused, write_state
 from confluent_kafka import KafkaException, Producer
 from secured_clusters import PASSWORDS, Secured, sasl
 from sync_contexts import sync_context
-from waiting import until_async
+from waiting import until, until_async
 
 from conftest import Pair
 from twinlog.kafka.acls import Acl, Guard, Operation, PatternType, Permission, ResourceType
@@ -508,7 +508,11 @@ def test_a_denied_principal_can_end_an_open_transaction(
             await denials.allow()
 
     asyncio.run(run())
-    assert ConsumerView(servers).stable([(topic, 0)]) == {(topic, 0): 2}, "a record and its marker"
+    until(
+        lambda: ConsumerView(servers).stable([(topic, 0)])[topic, 0],
+        what="a record and its marker",
+        good=lambda stable: stable == 2,
+    )
 
 
 @pytest.mark.broker

@@ -14,14 +14,14 @@ from contextlib import asynccontextmanager
 
 import librdkafka_tools
 import pytest
-from clients import client, make_topic, write_state
+from clients import client, commit, make_topic, write_state
 from streams_group import make_streams_group
 from sync_contexts import sync_context
 
 from conftest import Pair
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal
-from twinlog.kafka.groups.offsets import Committed, commit_offsets, committed_offsets
+from twinlog.kafka.groups.offsets import Committed, committed_offsets
 from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
 from twinlog.lifecycle.creation import add_topics, create_mirror
 from twinlog.mirror.placement import state_partition
@@ -211,10 +211,6 @@ def test_groups_that_are_not_copied_are_named(
     outside_, streams, followed = (f"{mirror}-{name}" for name in ("out", "streams", "in"))
     partition = TopicPartition(topic, 0)
 
-    async def commit(source: KafkaCluster, group: str, offset: int) -> None:
-        answers = await commit_offsets(source, group, {partition: Committed(offset)})
-        assert not any(answers.values())
-
     async def run() -> None:
         async with switch(
             pair, mirror, {"mirror.groups.include": f"{mirror}-(in|streams)"}
@@ -222,8 +218,8 @@ def test_groups_that_are_not_copied_are_named(
             await setup.make(topic)
             await setup.add(topic)
             await asyncio.to_thread(make_streams_group, pair.source, streams, {partition: 5})
-            await commit(setup.source, outside_, 16)
-            await commit(setup.source, followed, 18)
+            await commit(setup.source, outside_, {partition: Committed(16)})
+            await commit(setup.source, followed, {partition: Committed(18)})
             await setup.switch_over(topic)
             ready = [told.text for told in setup.told if told.step is Step.READINESS]
             assert not setup.told[len(ready)].done, "all of it is told before the next step begins"
