@@ -198,7 +198,13 @@ def test_markers_delivered_after_a_stop_are_refused(
             port = KafkaDestination(direct, lambda: True)
             owner = Shard(0, f"twinlog.{topic}", port, SETTINGS)
             await owner.open()
-            fenced = await owner.fence(keys)
+            fenced: dict[TopicPartition, object] = {}
+
+            async def all_fenced() -> bool:
+                fenced.update(await owner.fence(keys))
+                return len(fenced) == PARTITIONS
+
+            await until_async(all_fenced, SECONDS, "fences")
             await owner.close()
         assert fenced == dict.fromkeys(keys, 3), "where mirroring ended"
         for index in range(PARTITIONS):

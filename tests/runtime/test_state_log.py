@@ -39,7 +39,7 @@ def test_states_behind_an_open_transaction_are_not_taken_for_absent(
             group = fresh_name("group")
             former = StateLog(cluster, 0, group, lambda: True)
             await former.take_over()
-            command = TransactionalWriter(cluster, CONFIG_WRITER)
+            command = TransactionalWriter(cluster, CONFIG_WRITER, timeout_ms=800_000)
             await command.fence()
             assert command._id._producer is not None
             gone = forget_entry(state_key(name._replace(mirror=fresh_name("another"))), 0)

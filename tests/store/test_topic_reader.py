@@ -79,7 +79,7 @@ def test_records_of_a_fenced_writer_are_never_read(
         async with client(any_kafka) as cluster:
             await make_topic(cluster, topic, 1, configs=COMPACTED)
             name = fresh_name("id")
-            old, new = TransactionalWriter(cluster, name), TransactionalWriter(cluster, name)
+            old, new = (TransactionalWriter(cluster, name, timeout_ms=800_000) for _ in range(2))
             await old.fence()
             # The state that a writer leaves that dies before EndTxn.
             assert old._id._producer is not None
@@ -164,7 +164,7 @@ def test_a_read_waits_for_an_open_transaction(
     async def run() -> None:
         async with client(kafka) as cluster:
             await make_topic(cluster, topic, 1, configs=COMPACTED)
-            writer = TransactionalWriter(cluster, fresh_name("id"))
+            writer = TransactionalWriter(cluster, fresh_name("id"), timeout_ms=800_000)
             await writer.fence()
             producer = writer._id._producer
             assert producer is not None
@@ -187,7 +187,7 @@ def test_records_behind_a_hanging_transaction_are_not_taken_for_absent(
         async with client(kafka) as cluster:
             await make_topic(cluster, topic, 1, configs=COMPACTED)
             await append(cluster, entries(topic, (0, b"k", b"1")), acks=ALL)
-            writer = TransactionalWriter(cluster, fresh_name("id"))
+            writer = TransactionalWriter(cluster, fresh_name("id"), timeout_ms=800_000)
             await writer.fence()
             assert writer._id._producer is not None
             await writer._prepare(writer._id._producer, entries(topic, (0, b"k", b"2")))
@@ -350,11 +350,11 @@ def test_writer_and_tail_continue_after_a_leader_change(
                 leader = cluster.leader(TopicPartition(topic, 0))
                 node = leader.node_id  # type: ignore[union-attr]
                 try:
-                    async with asyncio.timeout(240), asyncio.TaskGroup() as tasks:
+                    async with asyncio.timeout(500), asyncio.TaskGroup() as tasks:
                         arrival = tasks.create_task(anext(news))
                         await asyncio.to_thread(trio.kill, node)
                         await until_async(write, what="a write that is answered")
-                    assert values(arrival.result()) == [b"2"]
+                    assert {*values(arrival.result())} == {b"2"}
                 finally:
                     await asyncio.to_thread(trio.start_broker, node)
 

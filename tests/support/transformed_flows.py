@@ -122,8 +122,10 @@ def check_copies(
 
 
 async def positions(pair: Pair, mirror: str, topic: str) -> dict[int, Committed]:
+    """What a flow has committed; records are seen before the positions of their transaction."""
+    group = position_group("twinlog", mirror)
     async with client(pair.destination) as destination:
-        found = await committed_offsets(destination, position_group("twinlog", mirror))
+        found = await committed_offsets(destination, group, stable=True)
     return {key.partition: one for key, one in found.items() if key.topic == f"a.{topic}"}
 
 

@@ -110,7 +110,7 @@ def test_nothing_is_written_after_a_stop_whose_coordinator_moves(trio: LocalClus
             await asyncio.to_thread(trio.start_broker, follower)
             await until_async(lambda: stop.in_sync(2), what="the follower to be in sync")
             await asyncio.to_thread(trio.start_broker, coordinator)
-            await until_async(stop.complete, 120, "the end of the fence's transaction")
+            await until_async(stop.complete, what="the end of the fence's transaction")
             assert {partition: await log_end(bench, partition) for partition in told} == told
             fences: dict[TopicPartition, object] = {}
 
@@ -119,12 +119,12 @@ def test_nothing_is_written_after_a_stop_whose_coordinator_moves(trio: LocalClus
                     fences.update(await shard.fence([stop.well, stop.poor]))
                 return len(fences) == 2
 
-            await until_async(fenced, 120, "both to be fenced")
+            await until_async(fenced, what="both to be fenced")
             assert fences == {stop.well: 0, stop.poor: 0}
             told = {partition: await stop.write(partition) for partition in fences}
             coordinator = await stop.coordinator()
             await asyncio.to_thread(trio.shut_down, coordinator)
-            await until_async(stop.complete, 120, "another coordinator")
+            await until_async(stop.complete, what="another coordinator")
             await asyncio.to_thread(trio.start_broker, coordinator)
             assert {partition: await log_end(bench, partition) for partition in told} == told
         finally:

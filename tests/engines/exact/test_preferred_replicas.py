@@ -93,6 +93,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
         "inter.broker.listener.name": REPLICATION,
         "replica.lag.time.max.ms": str(int(LAG_TIME_S * 1000)),
         "replica.fetch.backoff.ms": "100",
+        "broker.session.timeout.ms": "20000",  # a stalled leader stays the leader
         "min.insync.replicas": "1",
     }
     with ExitStack() as stack:
@@ -282,37 +283,48 @@ def test_a_leader_names_only_followers_that_are_in_sync(source: Source, topic: s
                 result = await port.fetch(
                     node,
                     {key: position},
-                    max_wait_ms=5_000,
+                    max_wait_ms=25_000,
                     max_bytes=1 << 20,
                     partition_max_bytes=1 << 20,
                     fetcher=fetcher,
                 )
                 return result.partitions[key]
 
+            async def names(replica: int, offset: int = 0) -> Fetched:
+                """Wait until the leader names it: it learns of the ISR after others do."""
+
+                async def named() -> Fetched | None:
+                    found = await fetch(offset)
+                    return found if found.preferred_replica == replica else None
+
+                return await until_async(named, SECONDS, f"the replica {replica}")
+
             for offset in (0, 5):
+                await names(FOLLOWER, offset)
                 began = time.monotonic()
                 named = await fetch(offset)
                 assert named.preferred_replica == FOLLOWER
                 assert not named.records
                 assert (named.high_watermark, named.last_stable, named.log_start) == (5, 5, 0)
-                assert time.monotonic() - began < 4, "it does not wait for records"
-            followed = await fetch(0, FOLLOWER)
-            assert followed.records
-            assert followed.preferred_replica == -1
+                assert time.monotonic() - began < 20, "it does not wait for records"
+
+            async def followed() -> Fetched | None:
+                found = await fetch(0, FOLLOWER)
+                return found if found.records else None
+
+            served = await until_async(followed, SECONDS, "the follower's high watermark")
+            assert served.preferred_replica == -1
 
             source.cut_follower()
             await asyncio.sleep(2 * LAG_TIME_S)
             assert (await fetch(0)).preferred_replica == FOLLOWER, "it lacks nothing"
             await source.write(topic)
             await source.await_in_sync(topic, LEADER)
-            alone = await fetch(0)
-            assert alone.preferred_replica == -1
-            assert alone.records
+            assert (await names(-1)).records
             lagging = await fetch(5, FOLLOWER)
             assert (lagging.error, lagging.high_watermark, len(lagging.records)) == (0, 5, 0)
             source.heal()
-            await source.await_in_sync(topic, LEADER, FOLLOWER)
-            assert (await fetch(0)).preferred_replica == FOLLOWER
+            await names(FOLLOWER)
 
             source.cluster.pause(LEADER)
             try:

@@ -22,7 +22,8 @@ def test_open_transactions_are_listed_with_their_ids(any_kafka: LocalCluster, to
     servers = any_kafka.bootstrap_servers
     librdkafka_tools.make_topic(servers, topic, 2)
     librdkafka_tools.write(servers, topic, librdkafka_tools.simple(5, 1))
-    producer = Producer({"bootstrap.servers": servers, "transactional.id": topic})
+    settings = {"transactional.id": topic, "transaction.timeout.ms": 600_000}
+    producer = Producer({"bootstrap.servers": servers, **settings})
     producer.init_transactions(librdkafka_tools.SECONDS)
     producer.begin_transaction()
     producer.produce(topic, partition=1, value="x")
