@@ -147,7 +147,7 @@ def test_a_foreign_write_fails_only_its_partition(world: Stage, topic: str) -> N
     assert "destination" in row["reason"], row["reason"]
     ends = ConsumerView(world.destination.bootstrap_servers)
     until(lambda: ends.ends([(topic, 1)])[topic, 1] == 60, what="the other partition's end")
-    assert librdkafka_tools.described(world, topic)[1]["state"] == "MIRRORING"
+    librdkafka_tools.await_state(world, topic, 1, "MIRRORING")
     verified = world.verify("--topic", topic)
     assert verified.status == 1, verified
     assert f"DIFFERS {topic}-0 [30, 60)" in verified.output
