@@ -81,7 +81,7 @@ def test_copied_offsets_follow_the_source_backwards(
     due = due_offsets(source, destination, logs, own=destination.keys())
     after = {**destination, **due}
     for partition in source.keys() & logs.keys():
-        start, end = logs[partition]
+        start, end, _ = logs[partition]
         if start <= source[partition].offset <= end:
             assert after[partition] == source[partition]
     assert not due_offsets(source, after, logs, own=after.keys()), "the next check does nothing"
@@ -197,17 +197,17 @@ def test_an_own_offset_is_set_back_where_copies_are_lost(
     cut = replace(mapped(*runs), passed=frozenset({A}))
     offsets = cut.offsets(A)
     source = {A: Committed(offsets.lowest(offset))}
-    logs = {A: Log(offsets.to_source(0), offsets.to_source(log_end))}
+    logs = {A: Log(offsets.to_source(0), offsets.to_source(log_end), log_end)}
     raw = {A: Committed(120)}
     for own in (frozenset({A}), frozenset[TopicPartition]()):
         copies = in_source_offsets(raw, cut, source, own)
-        due = in_destination_offsets(due_offsets(source, copies, logs, own), raw, own, cut)
+        due = in_destination_offsets(due_offsets(source, copies, logs, own), raw, logs, own, cut)
         is_due = committed is not None and (bool(own) or committed > 120)
         assert due == ({A: Committed(committed)} if is_due and committed is not None else {})
         if due:  # once it is there, nothing is due any more
             copies = in_source_offsets(due, cut, source, own)
             left = due_offsets(source, copies, logs, own)
-            assert not in_destination_offsets(left, due, own, cut)
+            assert not in_destination_offsets(left, due, logs, own, cut)
 
 
 @pytest.mark.parametrize(
@@ -228,8 +228,23 @@ def test_offsets_are_committed_in_those_of_the_destination(
     copied = mapped((0, 0, 10), (10, 50, 10))
     destination = {} if raw is None else {A: Committed(raw)}
     own = {A} if is_own else set[TopicPartition]()
-    found = in_destination_offsets({A: Committed(due)}, destination, own, copied)
+    logs = {A: Log(0, 20, 60)}
+    found = in_destination_offsets({A: Committed(due)}, destination, logs, own, copied)
     assert found == ({} if committed is None else {A: Committed(committed)})
+
+
+def test_no_offset_is_committed_behind_a_log_that_was_cut() -> None:
+    """Goal: a consumer there would get OFFSET_OUT_OF_RANGE, and begin at either end."""
+    cut = mapped((0, 50, 5), (5, 70, 10))  # others' records at 55 to 69; the log ends at 60
+    offsets, source = cut.offsets(A), {A: Committed(12)}
+    logs = {A: Log(0, offsets.to_source(60), 60)}
+    due = in_destination_offsets(due_offsets(source, {}, logs), {}, logs, (), cut)
+    assert due == {A: Committed(60)}
+    copies = in_source_offsets(due, cut, source, {A})
+    assert not due_offsets(source, copies, logs, {A})
+    grown = {A: Log(0, offsets.to_source(80), 80)}
+    due = in_destination_offsets(due_offsets(source, copies, grown, {A}), due, grown, {A}, cut)
+    assert due == {A: Committed(77)}
 
 
 @pytest.mark.parametrize("there", [30, 50])

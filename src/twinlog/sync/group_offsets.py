@@ -342,7 +342,7 @@ class GroupSync(Sync[GroupDifference]):
             copied = destination | _of(kept, on_destination)
             repeats = _of(memory.own(group.name, copied, translation), copied)
         offsets = dict(repeats)
-        offsets |= in_destination_offsets(due, destination, own, translation)
+        offsets |= in_destination_offsets(due, destination, logs, own, translation)
         lowered = at_map_start(on_destination, untranslated & logs.keys(), entry, translation)
         lowered |= at_floors(on_destination, unplaced, logs, entry, translation)
         destination |= _of(lowered.keys() | repeats.keys(), on_destination)

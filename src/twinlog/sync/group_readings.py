@@ -15,7 +15,7 @@ from uuid import UUID
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.groups.offsets import Committed, Group, committed_offsets, start_offsets
-from twinlog.kafka.requests.partitions import OffsetSpec
+from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
 from twinlog.kafka.requests.topics import known_topics
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.reported_positions import is_reported
@@ -30,10 +30,12 @@ SHARE: Final = "share"
 
 
 class Log(NamedTuple):
-    """Log start and log end of a partition on the destination."""
+    """Log start and log end of a partition on the destination, as offsets of the source."""
 
     start: int
     end: int
+    end_there: int | None = None
+    """The log end in the destination's own offsets; None: not read."""
 
 
 class Bounds(NamedTuple):
@@ -75,10 +77,12 @@ async def log_bounds(
     translation: Translation = SAME,
 ) -> Bounds:
     """Where these partitions' logs begin and end, in the source's names and offsets."""
-    starts, ends = await asyncio.gather(
+    names = [translation.name(partition) for partition in partitions]
+    starts, last = await asyncio.gather(
         list_translated_offsets(destination, partitions, OffsetSpec.EARLIEST, translation),
-        list_translated_offsets(destination, partitions, OffsetSpec.LATEST, translation),
+        list_offsets(destination, names, OffsetSpec.LATEST),
     )
+    ends = translation.by_source(partitions, last)
     logs: dict[TopicPartition, Log] = {}
     refusals: dict[TopicPartition, Refusal] = {}
     for partition in partitions:
@@ -88,7 +92,8 @@ async def log_bounds(
         elif isinstance(end, Refusal):
             refusals[partition] = end
         else:
-            logs[partition] = Log(start, end)
+            offsets = translation.offsets(partition)
+            logs[partition] = Log(start, offsets.to_source(end.offset), end.offset)
     return Bounds(logs, refusals)
 
 

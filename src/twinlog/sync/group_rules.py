@@ -165,7 +165,7 @@ def due_offsets(
     for partition, committed in source.items():
         if partition not in logs:
             continue
-        start, end = logs[partition]
+        start, end, _ = logs[partition]
         offset = max(start, min(committed.offset, end))
         target = Committed(offset, committed.metadata if offset == committed.offset else "")
         copy = destination.get(partition)
@@ -192,24 +192,30 @@ def _follows_back(source: Committed, target: Committed, copy: Committed) -> bool
 def in_destination_offsets(
     due: Mapping[TopicPartition, Committed],
     destination: Mapping[TopicPartition, Committed],
+    logs: Mapping[TopicPartition, Log],
     own: Collection[TopicPartition],
     translation: Translation,
 ) -> dict[TopicPartition, Committed]:
     """What is committed of `due_offsets`, as offsets of the destination.
 
     Offsets of the source that differ may be one on the destination, and the other way round. So
-    what would change nothing is left out, and an offset of another client is only raised.
+    what would change nothing is left out, and an offset of another client is only raised. The
+    place of the source's next record may be behind a log that an election has cut: a consumer
+    there would begin by `auto.offset.reset`. The log's end is that place, too.
 
     Args:
         due: the offsets to be committed.
         destination: what the group has committed there (`destination_offsets`).
-        own: the partitions whose offset there is the mirror's own.
+        logs: the partitions' logs on the destination.
+        own: those whose offset there is the mirror's own.
         translation: where the partitions and offsets are on the destination.
     """
-    offsets = {
-        partition: at._replace(offset=translation.offsets(partition).to_destination(at.offset))
-        for partition, at in due.items()
-    }
+    offsets = {}
+    for partition, at in due.items():
+        offset = translation.offsets(partition).to_destination(at.offset)
+        if (end := logs[partition].end_there) is not None:
+            offset = min(offset, end)
+        offsets[partition] = at._replace(offset=offset)
     return {
         partition: at
         for partition, at in offsets.items()

@@ -414,10 +414,10 @@ def offset_facts(
     due_copies = due_offsets(source, destination, bounds, own)
     rewound = {
         partition
-        for partition, (start, _) in bounds.items()
+        for partition, its_log in bounds.items()
         if partition in source
         and partition in destination
-        and destination[partition].offset > max(source[partition].offset, start)
+        and destination[partition].offset > max(source[partition].offset, its_log.start)
     }
     partitions: defaultdict[str, list[TopicPartition]] = defaultdict(list)
     for partition in sorted(source.keys() & logs.keys() & bounds.keys()):
