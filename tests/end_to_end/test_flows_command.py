@@ -15,7 +15,8 @@ import librdkafka_tools
 import pytest
 from clients import client
 from confluent_kafka import Producer, TopicPartition
-from remote_topics import records
+from number_producer import NumberProducer
+from remote_topics import counts, records
 from waiting import SECONDS, until
 
 from twinlog.engines.transactional.positions import position_group
@@ -310,12 +311,6 @@ def test_what_is_not_copied_yet_and_what_is_lost_is_said(stage: Stage, topic: st
     librdkafka_tools.make_topic(servers, name)
     librdkafka_tools.write(servers, name, librdkafka_tools.simple(100))
     await_values(stage, f"a.{name}", [f"v{at}" for at in range(100)])
-    until(
-        lambda: translated(stage, name, range(99, 100))[0]["answer"],
-        SECONDS,
-        "the whole map: what is recorded later is not while the topic is paused",
-        good=lambda answer: answer == "RECORD",
-    )
     done(stage, "pause", "--flow", FLOW, "--topic", name)
     await_state(stage, name, "PAUSED")
     librdkafka_tools.write(servers, name, librdkafka_tools.simple(60, text="w"))
@@ -325,9 +320,11 @@ def test_what_is_not_copied_yet_and_what_is_lost_is_said(stage: Stage, topic: st
         *("--offset", "7", "--offset", "110"),
     )
     assert table.status == UNKNOWN, table
+    # Behind a fence, if a node that has just started has moved the partition between its lanes.
+    place = {value: at for at, value in records(stage.destination, f"a.{name}")}["v7"]
     assert [" ".join(line.split()) for line in table.output.splitlines()] == [
         "SOURCE SOURCE-OFFSET TARGET TARGET-OFFSET ANSWER",
-        f"{name}-0 7 a.{name}-0 7 record",
+        f"{name}-0 7 a.{name}-0 {place} record",
         (
             f"{name}-0 110 a.{name}-0 - not copied: not copied yet, or not recorded yet: the map "
             "ends at source offset 100"
@@ -347,6 +344,61 @@ def test_what_is_not_copied_yet_and_what_is_lost_is_said(stage: Stage, topic: st
     assert (lost["answer"], lost["target"]["offset"]) == ("NEXT", place)
     assert "the next record that was copied is source offset 130" in lost["text"]
     assert first["target"]["offset"] == place
+
+
+def test_each_copy_is_translated_when_a_busy_flow_was_paused_or_its_node_stopped(
+    stage: Stage, topic: str
+) -> None:
+    """Goal: nothing runs then that could record later what has landed last."""
+    servers, name, indexes = stage.source.bootstrap_servers, f"copied-{topic}", range(4)
+    librdkafka_tools.make_topic(servers, name, len(indexes))
+    writing = NumberProducer(servers, name, len(indexes), lambda n: {"value": str(n)}, {})
+
+    def await_copies(at_least: int) -> None:
+        until(
+            lambda: min(counts(stage.destination, f"a.{name}", len(indexes))),
+            SECONDS,
+            f"{at_least} copies in each partition",
+            good=lambda least: least >= at_least,
+        )
+
+    def check_last_copies() -> None:
+        for index in indexes:
+            at, value = records(stage.destination, f"a.{name}", index)[-1]
+            places = {text: offset for offset, text in records(stage.source, name, index)}
+            behind = range(places[value], places[value] + 2)
+            found = translated(stage, name, behind, partition=index)
+            assert [one["answer"] for one in found] == ["RECORD", "END"]
+            assert [one["target"]["offset"] for one in found] == [at, at + 1]
+
+    def paused() -> bool:
+        (flow,) = done(stage, "describe", "--flow", FLOW)
+        rows = [row for row in flow["partitions"] if row["topic"] == name]
+        return {row["state"] for row in rows} == {"PAUSED"}
+
+    try:
+        await_copies(50)
+        done(stage, "pause", "--flow", FLOW, "--topic", name)
+        until(paused, SECONDS, "PAUSED")
+        check_last_copies()
+        copied = max(counts(stage.destination, f"a.{name}", len(indexes)))
+        done(stage, "resume", "--flow", FLOW, "--topic", name)
+        await_copies(copied + 50)
+        node = stage.nodes["node"]
+        node.signal(15)
+        node.end()
+        try:
+            check_last_copies()
+        finally:
+            stage.start_node()
+    finally:
+        committed = writing.end()
+    until(
+        lambda: sum(counts(stage.destination, f"a.{name}", len(indexes))),
+        SECONDS,
+        "each record once, also by the next node",
+        good=lambda total: total == len(committed),
+    )
 
 
 def test_a_flow_shows_its_settings_states_and_topics(stage: Stage, topic: str) -> None:

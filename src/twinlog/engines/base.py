@@ -271,7 +271,11 @@ class Engine(Protocol):
         ...
 
     async def stop(self, names: Collection[MirrorPartition]) -> None:
-        """Move these partitions no more; on return nothing is in flight for them."""
+        """Move these partitions no more; on return nothing is in flight for them.
+
+        What the engine records of them is complete then, if that can be stored within seconds. It
+        need not be: a stop does not fail, and whoever moves them next finds out what has landed.
+        """
         ...
 
     def fail_all(self, reason: str) -> None:

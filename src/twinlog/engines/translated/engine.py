@@ -64,6 +64,8 @@ _RECORD_S: Final = 1.0
 """How old the recorded map may be while nothing is planned."""
 _PAUSE_S: Final = 0.1
 """The longest wait for a change."""
+_LAST_RECORD_S: Final = 5.0
+"""How long a stop waits for the record of what has landed; below the time in which a node ends."""
 
 _Partition = FlowPartition[FlowWriters, PartitionSequence]
 
@@ -165,6 +167,9 @@ class BaseFlowEngine(ABC, Generic[W, Q]):
         """Whether something is in flight for a partition."""
         return partition.in_flight > 0 or partition.locating
 
+    async def _left(self, partitions: Collection[FlowPartition[W, Q]]) -> None:
+        """Complete what is stored of partitions that are stopped; nothing of them is in flight."""
+
     @property
     def throttle(self) -> Throttle:
         """The limit that `limit` has set."""
@@ -205,13 +210,15 @@ class BaseFlowEngine(ABC, Generic[W, Q]):
         self._flow.ask_leaders()
 
     async def stop(self, names: Collection[MirrorPartition]) -> None:
-        """Copy these partitions no more; on return nothing is in flight for them."""
+        """Copy these partitions no more (`Engine.stop`)."""
         leaving = [self._flow.all.pop(name) for name in names if name in self._flow.all]
         for partition in leaving:
-            partition.gone, partition.sequence = True, None
+            partition.leave()
             self._flow.news.add(partition.assignment.state_partition)
         while self._tasks and any(map(self._busy, leaving)):
             await asyncio.sleep(self._flow.settings.position_pause_s)
+        if self._tasks:  # else the engine has ended
+            await self._left(leaving)
 
     def fail_all(self, reason: str) -> None:
         """Report each partition, also those that are started later, as FAILED."""
@@ -399,7 +406,7 @@ class FlowEngine(BaseFlowEngine[FlowWriters, PartitionSequence]):
         self._sender = FlowSender(
             self._flow, destination, self._start, lane.destination.brokers_time.now_ms
         )
-        self._planning: set[FlowWriters] = set()
+        self._planning: dict[FlowWriters, Collection[_Partition]] = {}
 
     async def run(self) -> None:
         """Copy until cancelled (`Engine.run`)."""
@@ -414,7 +421,23 @@ class FlowEngine(BaseFlowEngine[FlowWriters, PartitionSequence]):
         self._flow.passes_recreated = self._flow.passes_lost
 
     def _busy(self, partition: _Partition) -> bool:
-        return super()._busy(partition) or partition.writers in self._planning
+        return super()._busy(partition) or partition in self._planning.get(partition.writers, ())
+
+    async def _left(self, partitions: Collection[_Partition]) -> None:
+        """Record what has landed of these, and that nothing else of them was sent.
+
+        Else it would not be translated, nor count as copied, until they are located again: that may
+        be never, or, after a pause, much later.
+        """
+        due: defaultdict[FlowWriters, dict[MirrorPartition, PartitionSequence]] = defaultdict(dict)
+        for partition in partitions:
+            sequence = partition.leaving
+            if sequence is None:
+                continue
+            # What is only queued is not sent any more: the plan need not name it.
+            if sequence.drop() or sequence.landed or sequence.passed_gaps:
+                due[partition.writers][partition.name] = sequence
+        await asyncio.gather(*(_record_last(*entry) for entry in due.items()))
 
     def _deliver(
         self, copying: Collection[tuple[_Partition, PartitionSequence]], now: float
@@ -479,7 +502,7 @@ class FlowEngine(BaseFlowEngine[FlowWriters, PartitionSequence]):
                 due[partition.writers][partition] = sequence
         for writers, sequences in due.items():
             if writers not in self._planning:
-                self._planning.add(writers)
+                self._planning[writers] = sequences.keys()
                 self._start(self._plan(writers, sequences))
 
     async def _plan(
@@ -491,16 +514,37 @@ class FlowEngine(BaseFlowEngine[FlowWriters, PartitionSequence]):
             raise
         except TwinlogError as error:
             for partition, sequence in sequences.items():
-                if partition.sequence is sequence:
+                if partition.has(sequence):
                     self._flow.trouble(partition, f"its plan cannot be stored: {error}")
             return
         finally:
-            self._planning.discard(writers)
+            del self._planning[writers]
             self._flow.changed.set()
         for partition, sequence in sequences.items():
-            if partition.sequence is sequence:
+            if partition.has(sequence):
                 sequence.stored()
                 partition.recorded_at = self._flow.now()
+
+
+async def _record_last(
+    writers: FlowWriters, sequences: Mapping[MirrorPartition, PartitionSequence]
+) -> None:
+    """Record these for the last time, unless that fails, or takes long.
+
+    A lane that was fenced is refused. In each case the next location finds in the log what is not
+    recorded, so it is no failure of the stop. A write that is given up may still be stored: it is
+    true, and the writers read what is stored, under a new epoch, before they write again.
+    """
+    try:
+        async with asyncio.timeout(_LAST_RECORD_S):
+            await writers.record(sequences)
+    except (TwinlogError, TimeoutError) as error:
+        log.info(
+            "%s and %d more are stopped; what has landed last is not recorded: %s",
+            min(sequences),
+            len(sequences) - 1,
+            str(error) or f"no answer within {_LAST_RECORD_S:g} s",
+        )
 
 
 async def source_begins(

@@ -117,6 +117,9 @@ class FlowPartition(Generic[W, Q]):
     transient: bool = True
     sequence: Q | None = None
     """None unless it is COPYING."""
+    leaving: Q | None = None
+    """What was `sequence` when it was stopped. It takes the answers to what is in flight, and what
+    has landed is recorded. None after trouble: then the log shows what has landed."""
     source_node: int = -1
     source_leader_epoch: int = UNKNOWN_EPOCH
     source_replica: int = -1
@@ -225,6 +228,15 @@ class FlowPartition(Generic[W, Q]):
         """
         self.built_bytes = max(min(size, self.built_bytes or size) // 2, _LEAST_BUILT)
         self.grow_at = now + _SMALLER_S
+
+    def leave(self) -> None:
+        """Take nothing more in: it is stopped."""
+        self.gone, self.leaving = True, self.sequence
+        self.forget_sequence()
+
+    def has(self, sequence: Q) -> bool:
+        """Whether an answer still counts that this sequence has asked for."""
+        return sequence is self.sequence or sequence is self.leaving
 
     def forget_sequence(self) -> None:
         """Drop what was read and has not landed."""
@@ -387,6 +399,7 @@ class FlowPartitions(Generic[W, Q]):
     def trouble(self, partition: FlowPartition[W, Q], reason: str) -> None:
         """Locate a partition again, after a backoff; FAILED if that has not helped for long."""
         if partition.gone:
+            partition.leaving = None
             return
         partition.failures += 1
         partition.forget_sequence()

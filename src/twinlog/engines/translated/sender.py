@@ -146,7 +146,7 @@ class FlowSender:
                 partition.in_flight -= 1
             self._flow.changed.set()
         for partition, sequence, numbered in owners:
-            if partition.sequence is not sequence:
+            if not partition.has(sequence):
                 continue  # it is located again: the log shows whether this has landed
             answer = answers.get(partition.destination)
             if answer is None:
