@@ -356,6 +356,26 @@ def test_partitions_start_anew_when_their_remote_topic_is_another_one() -> None:
     asyncio.run(story())
 
 
+def test_the_engines_of_a_lane_stop_at_once() -> None:
+    """Goal: a handover of many flows waits for the slowest one, not for the sum of all waits."""
+
+    async def story() -> None:
+        engines = _real_lane()._engines
+        slow = [SlowEngine(), SlowEngine()]
+        for number, one in enumerate(slow):
+            engines._engines[f"m{number}"] = SimpleNamespace(engine=one)  # type: ignore[assignment]
+        stop = asyncio.create_task(engines.stop_state_partitions([3]))
+        async with asyncio.timeout(60):
+            for one in slow:
+                await one.asked.wait()
+        assert not stop.done()
+        for one in slow:
+            one.answered.set()
+        await stop
+
+    asyncio.run(story())
+
+
 async def _nothing(*_: object) -> None: ...
 
 
