@@ -32,6 +32,7 @@ from twinlog.sync import (
     group_offsets,
     group_readings,
     shared_translation,
+    topic_identity,
     translated_offsets,
     unlisted_groups,
 )
@@ -109,7 +110,7 @@ class Flow:
         monkeypatch.setattr(flow_records, "committed_offsets", self._committed)
         monkeypatch.setattr(flow_records, "list_offsets", self._listed)
         monkeypatch.setattr(translated_offsets, "list_offsets", self._listed)
-        monkeypatch.setattr(group_readings, "known_topics", self._known)
+        monkeypatch.setattr(topic_identity, "known_topics", self._known)
         for module in (unlisted_groups, group_readings):
             monkeypatch.setattr(module, "group_offsets", self._group_offsets)
         monkeypatch.setattr(group_offsets, "commit_offsets", self._commit)

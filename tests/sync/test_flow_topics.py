@@ -27,7 +27,7 @@ from twinlog.mirror.topic_configs import ConfigOrigin, SourceConfig
 from twinlog.store.config_records import ConfigRecord, Mirror, MirrorTopic, Wanted
 from twinlog.store.snapshot import Snapshot
 from twinlog.store.status_records import PartitionStatus, Status
-from twinlog.sync import configs, flow_begins, flow_topics
+from twinlog.sync import configs, flow_begins, flow_topics, topic_identity
 from twinlog.sync.base import run_sync
 from twinlog.sync.flow_topics import SEARCH_S, FlowChanges, FlowConfigs, FlowTopics
 
@@ -568,7 +568,7 @@ def test_the_copy_of_a_recreated_topic_keeps_its_configurations(
     monkeypatch.setattr(flow_topics, "broker_reports", broker_reports)
     monkeypatch.setattr(flow_topics, "describe_configs", remote_configs)
     monkeypatch.setattr(flow_topics, "known_configs", known_configs)
-    monkeypatch.setattr(configs, "known_topics", known_topics)
+    monkeypatch.setattr(topic_identity, "known_topics", known_topics)
     monkeypatch.setattr(configs, "incremental_alter_configs", alter)
     snapshot = snapshot_of(flow.mirror, topic)
     context = sync_context("source", "destination", None, snapshot=snapshot, topics=[topic])

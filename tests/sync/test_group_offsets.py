@@ -26,7 +26,7 @@ from twinlog.store.group_records import (
     encode,
 )
 from twinlog.sync import group_offsets as group_sync
-from twinlog.sync import group_readings, unlisted_groups
+from twinlog.sync import group_readings, topic_identity, unlisted_groups
 from twinlog.sync.group_offsets import GroupSync
 from twinlog.sync.group_readings import Bounds, Log
 from twinlog.sync.group_selection import named_groups
@@ -58,6 +58,9 @@ class Cluster:
         self.meanwhile: Iterator[Any] = iter(())
         """Actions before the next commits, one each."""
         self.log: dict[bytes, bytes] = {}
+        self.requests: list[str] = []
+        """What it was asked for: topics, or the offsets of a group."""
+        self.knows_topics = True
         self.log_refuses: Exception | None = None
         self.log_unread: Exception | None = None
         self.undecoded: set[str | None] = set()
@@ -73,6 +76,9 @@ class Cluster:
         return None if found is None else found.offset
 
     async def known_topics(self, names: Collection[str]) -> dict[str, KnownTopic]:
+        self.requests.append("topics")
+        if not self.knows_topics:
+            raise Retriable("a broker does not answer")
         topic = KnownTopic(frozenset(self.topic_ids), 2, internal=False)
         return dict.fromkeys(names, topic)
 
@@ -97,7 +103,7 @@ class World:
             "create_groups_topic": self._nothing,
         }.items():
             monkeypatch.setattr(group_sync, name, function)
-        monkeypatch.setattr(group_readings, "known_topics", Cluster.known_topics)
+        monkeypatch.setattr(topic_identity, "known_topics", Cluster.known_topics)
         for module in (unlisted_groups, group_readings):
             monkeypatch.setattr(module, "group_offsets", self._offsets)
         monkeypatch.setattr(GroupSync, "_repeat_interval", self._repeat)
@@ -151,6 +157,7 @@ class World:
         self, cluster: Cluster, group: Group, *, stable: bool = False
     ) -> dict[TopicPartition, Committed]:
         assert not stable
+        cluster.requests.append(group.name)
         if group.name in cluster.silent:
             raise Retriable("no coordinator")
         return dict(cluster.groups.get(group.name, {}))
@@ -479,6 +486,34 @@ def test_offsets_of_a_recreated_topic_are_not_copied(world: World, former: set[U
     world.source.topic_ids = {UUID(int=8)} | former
     world.check()
     assert world.destination.offset("g") is None
+
+
+def test_the_source_is_asked_once_for_its_topics(world: World) -> None:
+    """Goal: one answer vouches for all groups, as it is newer than each of their offsets."""
+    names = ["a", "b", "c"]
+    for name in names:
+        world.source.commit(name, 90)
+    world.check()
+    assert [world.destination.offset(name) for name in names] == [90, 90, 90]
+    assert sorted(world.source.requests[:3]) == names
+    assert world.source.requests[3:] == ["topics"]
+    world.source.requests.clear()
+    world.check()
+    assert sorted(world.source.requests) == names, "nothing is due"
+
+
+def test_no_offset_is_copied_while_the_topics_of_the_source_are_unknown(world: World) -> None:
+    """Goal: each group counts as failed, and nothing is left announced."""
+    for name in "ab":
+        world.source.commit(name, 90)
+    world.source.knows_topics = False
+    assert world.check() == 2
+    assert world.source.requests.count("topics") == 1
+    assert not world.destination.commits
+    assert {one.partitions[A].sent for one in world.written.values()} == {NO_OFFSET}
+    world.source.knows_topics = True
+    assert world.check() == 0
+    assert [world.destination.offset(name) for name in "ab"] == [90, 90]
 
 
 def test_a_quiet_partition_is_committed_again(world: World) -> None:

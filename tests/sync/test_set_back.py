@@ -14,6 +14,7 @@ from twinlog.kafka.errors import Refusal
 from twinlog.kafka.requests.topics import KnownTopic, Resource
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.sync import configs as config_sync
+from twinlog.sync import topic_identity
 from twinlog.sync.configs import ConfigDifference, ConfigSync, set_configs_back
 
 UNKNOWN, DENIED, INVALID = 3, 29, 40
@@ -40,7 +41,7 @@ def test_configs_of_a_recreated_topic_are_not_stored(
         ids = frozenset({ID, other} if cluster == side else {ID})
         return dict.fromkeys(names, KnownTopic(ids, 1, internal=False))
 
-    monkeypatch.setattr(config_sync, "known_topics", known_topics)
+    monkeypatch.setattr(topic_identity, "known_topics", known_topics)
 
     async def change(decide: Any) -> None:
         written.extend(decide(SimpleNamespace(topics=[stored])))

@@ -16,7 +16,7 @@ from twinlog.kafka.requests.topics import ConfigSource, KnownTopic
 from twinlog.mirror.flow import flow_properties
 from twinlog.store.config_records import Mirror, MirrorTopic, key_of
 from twinlog.store.snapshot import Snapshot
-from twinlog.sync import configs, flow_topics
+from twinlog.sync import configs, flow_topics, topic_identity
 from twinlog.sync.base import Sync, run_sync
 from twinlog.sync.configs import ConfigSync
 from twinlog.sync.flow_topics import FlowConfigs
@@ -38,7 +38,7 @@ class Clusters:
         for module in (configs, flow_topics):
             monkeypatch.setattr(module, "describe_configs", self._describe)
             monkeypatch.setattr(module, "known_configs", self._known_configs)
-        monkeypatch.setattr(configs, "known_topics", self._known_topics)
+        monkeypatch.setattr(topic_identity, "known_topics", self._known_topics)
         monkeypatch.setattr(configs, "incremental_alter_configs", self._alter)
 
     async def _known_configs(self, _: object) -> dict[str, str]:

@@ -27,7 +27,6 @@ from twinlog.kafka.requests.topics import (
     absent_everywhere,
     describe_configs,
     incremental_alter_configs,
-    known_topics,
     topic_resource,
 )
 from twinlog.lifecycle.destination_topics import chunks, known_configs
@@ -48,6 +47,7 @@ from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
 from twinlog.sync.base import Moved, Remark, ReportedSync, SyncContext
+from twinlog.sync.topic_identity import recreated_topics
 from twinlog.sync.unsettled_configs import UnsettledConfigs, by_reason
 from twinlog.text import few
 
@@ -199,39 +199,6 @@ def _differs(topic: MirrorTopic, compared: ConfigDifference | UnreadableConfigs)
     if isinstance(compared, UnreadableConfigs):
         return True
     return bool(compared.names) or compared.set_back != topic.set_back
-
-
-async def recreated_topics(
-    context: SyncContext, topics: Collection[MirrorTopic]
-) -> set[MirrorTopic]:
-    """The topics that were recreated on either side, as some broker knows.
-
-    Configurations are read by name: those that were read before do not count for them. Each broker
-    is asked, since one may still show the former id when another one, which has answered for the
-    configurations, knows the new topic.
-
-    Raises:
-        Retriable: a broker of either cluster does not answer.
-    """
-    if not topics:
-        return set()
-    source = await known_topics(context.source, {topic.topic for topic in topics})
-    destination = await known_topics(
-        context.destination, {topic.destination_name for topic in topics}
-    )
-    sides = [
-        (topic, topic_id, side.get(name))
-        for topic in topics
-        for topic_id, name, side in (
-            (topic.topic_id, topic.topic, source),
-            (topic.destination_topic_id, topic.destination_name, destination),
-        )
-    ]
-    return {
-        topic
-        for topic, topic_id, known in sides
-        if known is not None and any(is_another(topic_id, one) for one in known.ids)
-    }
 
 
 async def _note_set_back(

@@ -62,11 +62,11 @@ from twinlog.store.config_records import Mirror
 from twinlog.store.topic_writer import ALL, Entry, append
 from twinlog.sync.base import METADATA, Host, MirrorContext, Moved, Sync, SyncContext, drop
 from twinlog.sync.flow_topics import FLOWS
-from twinlog.sync.group_readings import recreated_topics
 from twinlog.sync.group_selection import flow_groups
 from twinlog.sync.shared_checkpoints import lowered, shared_checkpoints
 from twinlog.sync.shared_translation import read_translation
 from twinlog.sync.stored_checkpoints import read_checkpoints
+from twinlog.sync.topic_identity import doubtful_topics
 
 log = logging.getLogger(__name__)
 
@@ -299,7 +299,7 @@ class Checkpoints(Sync[Positions | None]):
             committed,
             translation.shared.values(),
             {translation.name(key): end for key, end in ends.items()},
-            await _recreated_topics(context, translation),
+            await _doubtful_topics(context, translation),
         )
         checkpoints += shared.exact
         below = {
@@ -483,14 +483,14 @@ async def _committed(source: KafkaCluster, flow: FlowRules) -> tuple[GroupsOffse
     return found, len(groups) - len(found)
 
 
-async def _recreated_topics(context: SyncContext, translation: Translation) -> set[str]:
+async def _doubtful_topics(context: SyncContext, translation: Translation) -> set[str]:
     """Topics in shared partitions that were recreated or deleted since the flow has copied them.
 
     Those that are paused or removed count there, and the refresh has not compared them.
     """
     ids = {topic.topic: topic.topic_id for topic in context.snapshot.topics_of(context.name)}
     copied = {topic for one in translation.shared.values() for topic in one.copied_topics}
-    return await recreated_topics(context.source, copied & ids.keys(), ids)
+    return await doubtful_topics(context.source, copied & ids.keys(), ids)
 
 
 async def _remote_offsets(

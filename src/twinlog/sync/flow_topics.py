@@ -52,8 +52,9 @@ from twinlog.store.snapshot import shared_topics
 from twinlog.store.status_records import PartitionStatus
 from twinlog.sync.absent_acls import MirrorTexts
 from twinlog.sync.base import METADATA, Host, Moved, Sync, SyncContext, drop
-from twinlog.sync.configs import ConfigSync, change_configs, recreated_topics
+from twinlog.sync.configs import ConfigSync, change_configs
 from twinlog.sync.flow_begins import FlowBegins, Offsets, followed, grown
+from twinlog.sync.topic_identity import recreated_topics
 from twinlog.sync.topics import Room
 from twinlog.sync.unsettled_configs import UnsettledConfigs, by_reason
 from twinlog.text import few

@@ -1,8 +1,8 @@
 """One check of a mirror's groups: inputs, what was read, and what is due (group_offsets.py)."""
 
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -11,9 +11,10 @@ from twinlog.kafka.groups.offsets import Committed, Group
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.translation import Translation
 from twinlog.sync.group_memory import KnownGroups
-from twinlog.sync.group_readings import Bounds, GroupOffsets, compared_offsets, recreated_topics
+from twinlog.sync.group_readings import Bounds, GroupOffsets, compared_offsets
 from twinlog.sync.group_selection import GroupFilter
 from twinlog.sync.repeated_commits import DEFAULT_REPEAT_S
+from twinlog.sync.topic_identity import doubtful_topics
 
 AT_ONCE: Final = 20
 """Groups that are served concurrently."""
@@ -86,6 +87,8 @@ class DueOffsets(NamedTuple):
 
 
 NOTHING_DUE: Final = DueOffsets({}, {}, {})
+Doubtful: TypeAlias = Collection[str] | TwinlogError
+"""Topics that may be others than those that were copied, or why that is unknown."""
 
 
 async def without_recreated(
@@ -98,10 +101,39 @@ async def without_recreated(
     """
     shared = check.translation.shared.values()
     copied = {topic for one in shared for topic in one.copied_topics} & check.topic_ids.keys()
-    recreated = await recreated_topics(check.source, copied, check.topic_ids, tells=False)
-    if not recreated:
+    doubtful = await doubtful_topics(check.source, copied, check.topic_ids, tells=False)
+    if not doubtful:
         return offsets
     return {
-        group: compared_offsets(one.destination, one.committed, check.translation, recreated)
+        group: compared_offsets(one.destination, one.committed, check.translation, doubtful)
         for group, one in offsets.items()
     }
+
+
+def topics_of_due(check: GroupCheck, due: DueOffsets) -> dict[TopicPartition, frozenset[str]]:
+    """By partition, the topics that have to be the copied ones for what is due to be committed.
+
+    In a shared partition that concerns raised offsets only: what lowers one is of the others
+    (`without_recreated`), and one of its topics may be deleted for good.
+    """
+    copies, shared = due.copies, check.translation.shared
+    return {
+        p: check.translation.copied_topics(p)
+        for p, at in due.offsets.items()
+        if p not in shared or p not in copies or at.offset > copies[p].offset
+    }
+
+
+async def doubtful_of_due(check: GroupCheck, due: Iterable[DueOffsets]) -> Doubtful:
+    """The doubtful ones of all topics on which due offsets depend, or why that is unknown.
+
+    Each broker of the source is asked, so one answer has to do for all groups. It vouches for the
+    source's offsets that were read before, so this is called when all of the check have been read.
+    """
+    names = {
+        name for one in due for topics in topics_of_due(check, one).values() for name in topics
+    }
+    try:
+        return await doubtful_topics(check.source, names, check.topic_ids)
+    except TwinlogError as error:
+        return error

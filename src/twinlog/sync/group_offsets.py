@@ -43,11 +43,14 @@ from twinlog.sync.base import Host, Moved, Sync, SyncContext, drop
 from twinlog.sync.group_check import (
     AT_ONCE,
     NOTHING_DUE,
+    Doubtful,
     DueOffsets,
     GroupCheck,
     GroupDifference,
     WantedTopics,
+    doubtful_of_due,
     quiet_time,
+    topics_of_due,
     without_recreated,
 )
 from twinlog.sync.group_memory import KnownGroups
@@ -57,7 +60,6 @@ from twinlog.sync.group_readings import (
     destination_offsets,
     log_bounds,
     read_offsets,
-    recreated_topics,
 )
 from twinlog.sync.group_rules import (
     at_floors,
@@ -259,10 +261,10 @@ class GroupSync(Sync[GroupDifference]):
             log.warning("group %s: cannot copy its offsets: %s", name, error)
         limit = asyncio.Semaphore(AT_ONCE)
 
-        async def serve(group: Group, due: DueOffsets) -> int:
+        async def serve(group: Group, due: DueOffsets, doubtful: Doubtful) -> int:
             async with limit:
                 try:
-                    return await self._serve(difference, group, due)
+                    return await self._serve(difference, group, due, doubtful)
                 except TwinlogError as error:
                     failures.append(group.name)
                     log.warning("group %s: cannot copy its offsets: %s", group.name, error)
@@ -271,8 +273,9 @@ class GroupSync(Sync[GroupDifference]):
         if difference.served and check.partitions:
             self._tell_unplaced(difference)
             due = {group: self._due(difference, group) for group in difference.offsets}
+            doubtful = await doubtful_of_due(check, due.values())
             await self._announce(check, memory, due)
-            count = sum(await asyncio.gather(*(serve(*item) for item in due.items())))
+            count = sum(await asyncio.gather(*(serve(*item, doubtful) for item in due.items())))
             log.info("%d group offsets copied", count)
         if not self._remembers:
             return len(failures)
@@ -295,13 +298,15 @@ class GroupSync(Sync[GroupDifference]):
 
     # ---- one group -----------------------------------------------------------------------------
 
-    async def _serve(self, difference: GroupDifference, group: Group, due: DueOffsets) -> int:
+    async def _serve(
+        self, difference: GroupDifference, group: Group, due: DueOffsets, doubtful: Doubtful
+    ) -> int:
         """Copy one group's offsets; return how many partitions were committed.
 
         Raises:
             Retriable: some logs could not be read; the offsets of the others are copied.
         """
-        count = await self._follow(difference, group, due)
+        count = await self._follow(difference, group, due, doubtful)
         committed = difference.offsets[group].source
         if problem := difference.bounds.unknown(committed.keys()):
             raise Retriable(problem)
@@ -369,14 +374,16 @@ class GroupSync(Sync[GroupDifference]):
         else:
             memory.written |= {entry.group: entry for entry in entries}
 
-    async def _follow(self, difference: GroupDifference, group: Group, due: DueOffsets) -> int:
+    async def _follow(
+        self, difference: GroupDifference, group: Group, due: DueOffsets, doubtful: Doubtful
+    ) -> int:
         """Commit what is due of one group, as far as it still is.
 
         What was announced and is not sent, also after an error, does not stay announced.
         """
         sent: set[TopicPartition] = set()
         try:
-            offsets = await self._still_due(difference.check, group, due)
+            offsets = await self._still_due(difference.check, group, due, doubtful)
             count = await self._commit(difference, group, offsets, sent)
         finally:
             difference.memory.not_sent(group.name, due.offsets.keys() - sent)
@@ -385,26 +392,21 @@ class GroupSync(Sync[GroupDifference]):
         return count
 
     async def _still_due(
-        self, check: GroupCheck, group: Group, due: DueOffsets
+        self, check: GroupCheck, group: Group, due: DueOffsets, doubtful: Doubtful
     ) -> dict[TopicPartition, Committed]:
         """What of it still holds after a second reading.
 
-        The source's topics are read after the offsets, so that a topic recreated before is
-        detected. In a shared partition that concerns raised offsets only: what lowers one is of
-        the others (`without_recreated`), and one of its topics may be deleted for good. And nothing
-        is committed over what another client has committed meanwhile: the group itself, or a
-        switchover, which may have read a later offset on the source.
+        Nothing is committed that is about a topic which is not known for certain to be the copied
+        one. And nothing is committed over what another client has committed meanwhile: the group
+        itself, or a switchover, which may have read a later offset on the source.
         """
         copies, shared = due.copies, check.translation.shared
-        topics = {
-            p: check.translation.copied_topics(p)
-            for p, at in due.offsets.items()
-            if p not in shared or p not in copies or at.offset > copies[p].offset
-        }
-        recreated = await recreated_topics(
-            check.source, set().union(*topics.values()), check.topic_ids
-        )
-        dropped = {p for p, names in topics.items() if names & recreated}
+        topics = topics_of_due(check, due)
+        if isinstance(doubtful, TwinlogError):
+            if any(topics.values()):
+                raise doubtful
+            doubtful = ()
+        dropped = {p for p, names in topics.items() if not names.isdisjoint(doubtful)}
         offsets = {p: at for p, at in due.offsets.items() if p not in dropped}
         offsets |= _of(dropped & shared.keys(), due.repeats)
         current: Mapping[TopicPartition, Committed] = {}

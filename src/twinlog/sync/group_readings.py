@@ -6,24 +6,19 @@ has committed nothing. group_rules.py says what follows from them.
 """
 
 import asyncio
-import logging
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
-from uuid import UUID
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.groups.offsets import Committed, Group, committed_offsets, start_offsets
 from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
-from twinlog.kafka.requests.topics import known_topics
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.reported_positions import is_reported
 from twinlog.mirror.shared_partitions import SharedPlace
 from twinlog.mirror.translation import SAME, Translation
 from twinlog.sync.translated_offsets import list_translated_offsets
-
-log = logging.getLogger(__name__)
 
 SHARE: Final = "share"
 """The kind of a share group, which has no committed offsets, but starts (KIP-932)."""
@@ -214,32 +209,3 @@ def in_shared(
         if place.lowest is not None and not place.lacks
     }
     return joined, {key: place for key, place in places.items() if place.lacks}
-
-
-async def recreated_topics(
-    source: KafkaCluster,
-    names: Collection[str],
-    topic_ids: Mapping[str, UUID],
-    *,
-    tells: bool = True,
-) -> set[str]:
-    """Those of these topics that were recreated on the source, or may have been; logged if told.
-
-    Each broker is asked: one may show the former id while groups have offsets in the new topic.
-
-    Raises:
-        Retriable: a broker of the source does not answer.
-    """
-    if not names:
-        return set()
-    topics = await known_topics(source, names)
-    recreated = {
-        name
-        for name in names
-        if (topic := topics.get(name)) is None or topic.agreed_id != topic_ids[name]
-    }
-    for name in recreated if tells else ():
-        log.warning(
-            "%s may have been recreated on the source: its group offsets are not copied", name
-        )
-    return recreated

@@ -89,7 +89,7 @@ class KnownTopic(NamedTuple):
         """The one id under which each broker knows it; None: they do not agree."""
         return next(iter(self.ids)) if self.everywhere and len(self.ids) == 1 else None
 
-    def has_another(self, topic_id: UUID) -> bool:
+    def has_another(self, topic_id: UUID | None) -> bool:
         """Whether a broker knows another topic of this name."""
         return any(is_another(topic_id, one) for one in self.ids)
 
