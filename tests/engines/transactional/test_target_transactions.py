@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 
 import librdkafka_tools
 import pytest
@@ -16,8 +17,8 @@ from twinlog.engines.transactional.transactions import (
 )
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Fenced
-from twinlog.kafka.groups.offsets import Committed, committed_offsets
+from twinlog.kafka.errors import Fenced, Retriable
+from twinlog.kafka.groups.offsets import Committed, commit_offsets, committed_offsets
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import Encoded, build
 from twinlog.kafka.requests.transactions import TransactionOffset
@@ -88,6 +89,80 @@ def test_many_positions_are_committed_together(any_kafka: LocalCluster, topic: s
             }
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("first", ["operator", "transaction"])
+def test_an_offset_committed_beside_a_transaction_stays(
+    any_kafka: LocalCluster, topic: str, first: str
+) -> None:
+    """Goal: in front of the transaction's it shows while these are pending; behind them it counts.
+
+    The broker keeps the one that was appended last, although the transaction ends later.
+    """
+    librdkafka_tools.make_topic(any_kafka.bootstrap_servers, topic)
+    key = TopicPartition(topic, 0)
+    former, operators = Committed(5, "former"), Committed(9, "operator")
+    seen: list[Mapping[TopicPartition, Committed]] = []
+
+    async def run() -> None:
+        async with client(any_kafka) as cluster, client(any_kafka) as operator:
+            writer = transactions(cluster, topic)
+            await writer.fence()
+
+            async def commit(committed: Committed) -> None:
+                answers = await commit_offsets(operator, topic, {key: committed})
+                assert answers == {key: None}
+
+            async def look() -> None:
+                seen.append(await committed_offsets(cluster, topic, partitions=[key]))
+                if first == "transaction":
+                    await commit(operators)
+
+            await commit(former)
+            if first == "operator":
+                await commit(operators)
+            offsets = {topic: {key: OFFSET}}
+            await writer.write(TransactionContent(offsets=offsets, before_commit=look))
+            await writer.fence()  # the markers are written then
+            found = (await positions(cluster, topic, key))[key]
+            if first == "operator":
+                assert seen == [{key: operators}]
+                assert found.offset == OFFSET.offset
+            else:
+                assert seen == [{key: former}]
+                assert found == operators
+
+    asyncio.run(run())
+
+
+def test_what_is_found_before_the_commit_ends_a_transaction(
+    any_kafka: LocalCluster, topic: str
+) -> None:
+    """Goal: nothing of it counts, and another one follows after a fence."""
+    librdkafka_tools.make_topic(any_kafka.bootstrap_servers, topic)
+    key = TopicPartition(topic, 0)
+
+    async def refuse() -> None:
+        raise Retriable("another offset")
+
+    async def run() -> None:
+        async with client(any_kafka) as cluster:
+            writer = transactions(cluster, topic)
+            await writer.fence()
+            content = TransactionContent(
+                batches={key: batches("a")}, offsets={topic: {key: OFFSET}}
+            )
+            with pytest.raises(Retriable, match="another offset"):
+                await writer.write(replace(content, before_commit=refuse))
+            assert not writer.ready
+            await writer.fence()
+            assert await positions(cluster, topic, key) == {}
+            await writer.write(replace(content, batches={key: batches("b")}))
+            await writer.fence()
+            assert (await positions(cluster, topic, key))[key].offset == OFFSET.offset
+
+    asyncio.run(run())
+    assert [value for _, value in records(any_kafka, topic)] == ["b"]
 
 
 def test_a_refused_record_leaves_no_record_and_no_position(

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -89,6 +89,8 @@ class Transactions:
         self.mapped: list[Collection[Encoded]] = []
         """Batches for `__mirror_offsets`."""
         self.refuses = False
+        self.pending: Callable[[], None] | None = None
+        """Called when the offsets are pending."""
 
     async def fence(self) -> int:
         self.ready = True
@@ -97,6 +99,9 @@ class Transactions:
     async def write(self, content: TransactionContent) -> None:
         if self.refuses:
             raise Retriable("a partition refuses it")
+        if self.pending is not None:
+            self.pending()
+            await content.before_commit()
         self.written.append(content)
         self.mapped = list(content.batches_behind(self.landed).values())
         self.behind = content.offsets_behind(self.landed)
@@ -409,6 +414,34 @@ def test_an_offset_that_is_committed_during_a_location_is_not_written_over(
     assert result.transient
     assert located.committed == Committed(1300, "")
     assert _start(located()) == 1300
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_an_offset_that_is_committed_while_a_position_is_pending_is_not_written_over(
+    located: Located, monkeypatch: pytest.MonkeyPatch, begins: bool
+) -> None:
+    """Goal: an operator who corrects an offset has the last word, however close it is."""
+    monkeypatch.setattr(kept_positions, "_FIRST_KEEP_S", 0.0)
+    located.committed = Committed(5, "" if begins else position_metadata(ROUTE, None, TAIL), 3)
+    located.begun = [BegunPartition(NAME, ROUTE, None)]
+    operators = Committed(1300, "")
+
+    def commit() -> None:
+        located.committed = operators
+
+    async def story() -> None:
+        owner, fake = located.owner()
+        fake.pending = commit
+        to_begin = {NAME: ToBegin(ROUTE, Offset(0), None)}
+        if begins:
+            with pytest.raises(Retriable, match="has changed meanwhile"):
+                await owner.locate("m", to_begin)
+        else:
+            await owner.locate("m", to_begin)  # others are located nevertheless
+        assert fake.written == []
+        assert located.committed == operators
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize("problem", [OlderPosition("older"), Retriable("no leader")])
@@ -923,7 +956,7 @@ def test_who_writes_to_another_ones_remote_partition_records_it_first() -> None:
         await owner.open(MemoryBeginnings())
         owner._begun, owner._begun_id = {}, OFFSETS_ID
         of_other = replace(position(1), remote=other, route=ROUTE._replace(topic="A.u"))
-        await owner._begin({NAME: position(1), second: of_other}, {})
+        await owner._begin({NAME: position(1), second: of_other}, {}, "g", {})
         positions = {NAME: position(1)}
         await owner.write({REMOTE: [], routed: []}, positions)
         fake.landed = {REMOTE: LandedBatches(Offset(53), NEXT)}
@@ -952,9 +985,9 @@ def test_two_partitions_that_are_copied_to_one_are_recorded() -> None:
 
     async def run() -> None:
         await owner.open(MemoryBeginnings())
-        await owner._begin({NAME: position(1)}, {})
-        await owner._begin({later: position(1)}, {})
-        await owner._begin({NAME: position(1)}, {})
+        await owner._begin({NAME: position(1)}, {}, "g", {})
+        await owner._begin({later: position(1)}, {}, "g", {})
+        await owner._begin({NAME: position(1)}, {}, "g", {})
 
     asyncio.run(run())
     recorded = [_recorded(content) for content in fake.written]

@@ -11,7 +11,8 @@ from typing import Final
 from twinlog.engines.transactional.positions import is_dated, lost_of
 from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.kafka.groups.offsets import Committed
-from twinlog.kafka.types import TopicPartition
+from twinlog.kafka.requests.transactions import TransactionOffset
+from twinlog.kafka.types import LeaderEpoch, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
 
 KEEP_S: Final = 3600.0
@@ -78,4 +79,15 @@ def to_keep(
         name: remote
         for name, remote in remotes.items()
         if name not in new and remote in found and is_dated(found[remote]) and agrees(name, remote)
+    }
+
+
+def as_found(
+    found: Mapping[TopicPartition, Committed], remotes: Collection[TopicPartition]
+) -> dict[TopicPartition, TransactionOffset]:
+    """The positions of these remote partitions, to be committed again as they are."""
+    return {
+        remote: TransactionOffset(at.offset, LeaderEpoch(at.leader_epoch), at.metadata)
+        for remote in remotes
+        for at in [found[remote]]
     }

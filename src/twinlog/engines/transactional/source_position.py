@@ -1,11 +1,12 @@
 """The positions that a transactional flow commits, and what becomes of them."""
 
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
 
-from twinlog.engines.transactional.positions import position_metadata
+from twinlog.engines.transactional.positions import position_group, position_metadata
 from twinlog.engines.transactional.remote_tails import LandedBatches, RemoteTail
 from twinlog.engines.transactional.routed_tails import RoutedTails
 from twinlog.kafka.errors import Retriable
@@ -99,3 +100,18 @@ def behind(
             f"{position.remote}, which had been written up to {position.tail.end}"
         )
     return replace(position, tail=landed.tail._replace(recorded_in=recorded_in))
+
+
+def by_group(
+    id_prefix: str, positions: Mapping[MirrorPartition, SourcePosition]
+) -> dict[str, dict[TopicPartition, TransactionOffset]]:
+    """What is committed of these positions, by group and remote partition.
+
+    Args:
+        id_prefix: of the lanes' transactional ids (`LaneContext.id_prefix`).
+        positions: of flows.
+    """
+    offsets: defaultdict[str, dict[TopicPartition, TransactionOffset]] = defaultdict(dict)
+    for name, position in positions.items():
+        offsets[position_group(id_prefix, name.mirror)][position.remote] = position.committed()
+    return offsets

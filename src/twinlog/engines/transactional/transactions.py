@@ -6,6 +6,12 @@
 The coordinator of a group appends the offsets of a request to `__consumer_offsets` as one batch, of
 at most `message.max.bytes`. So many offsets are several requests of the same transaction.
 
+Of two offsets of a partition, the one counts that was appended last, whenever the transaction ends
+(tests/engines/transactional/test_target_transactions.py). So what another client commits behind the
+offsets of a transaction stays. What it has committed in front of them can be read until the end:
+the offsets of the transaction are pending, and a reader that accepts this gets the former ones.
+`before_commit` may read it, and end the transaction.
+
 It ends in one of three ways:
 
 - it is committed;
@@ -18,7 +24,7 @@ A transaction that fails is ended by InitProducerId. Its markers have a newer ep
 in the network is refused then. The markers of EndTxn would have the same epoch.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -83,12 +89,17 @@ def _none(_: object) -> Mapping[Any, Any]:
     return {}
 
 
+async def _nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionContent:
     """What a transaction writes: batches by partition, and offsets by group.
 
     `offsets_behind` gives more offsets, by what of each partition has landed. `batches_behind` does
     so for more batches, which go to the partitions of `partitions_behind`; it is called before.
+    `before_commit` is called when all of it has landed; an error from it ends the transaction.
     """
 
     batches: Batches = field(default_factory=dict)
@@ -96,6 +107,7 @@ class TransactionContent:
     offsets_behind: Callable[[Landed], GroupOffsets] = _none
     batches_behind: Callable[[Landed], Batches] = _none
     partitions_behind: Collection[TopicPartition] = ()
+    before_commit: Callable[[], Awaitable[None]] = _nothing
 
 
 class TargetTransactions:
@@ -177,6 +189,7 @@ class TargetTransactions:
                     before_send=self._before_send,
                 )
                 self._check(refusals, refusals)
+        await content.before_commit()
 
     async def _produce(self, producer: ProducerId, content: Batches) -> Landed:
         """Append batches, in order in each partition."""

@@ -21,16 +21,16 @@ the position that it finds, as it is.
 
 import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 from uuid import UUID
 
 from twinlog.engines.base import Beginnings, LaneContext, Sealed, Sealing
 from twinlog.engines.ports import DestinationPort
 from twinlog.engines.transactional.former_routes import former_routes
-from twinlog.engines.transactional.kept_positions import KeptPositions, to_keep
+from twinlog.engines.transactional.kept_positions import KeptPositions, as_found, to_keep
 from twinlog.engines.transactional.losses import (
     SettledLosses,
     as_record_loss,
@@ -73,10 +73,14 @@ from twinlog.engines.transactional.routed_tails import (
     compare_routed,
     routed_behind,
 )
-from twinlog.engines.transactional.source_position import SourcePosition, ToBegin, behind
+from twinlog.engines.transactional.source_position import (
+    SourcePosition,
+    ToBegin,
+    behind,
+    by_group,
+)
 from twinlog.engines.transactional.transactions import (
     Batches,
-    GroupOffsets,
     Landed,
     TargetTransactions,
     TransactionContent,
@@ -88,7 +92,6 @@ from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.kafka.errors import Fenced, Refusal, Retriable, TwinlogError
 from twinlog.kafka.groups.offsets import Committed, committed_offsets
 from twinlog.kafka.log.records import Encoded
-from twinlog.kafka.requests.transactions import TransactionOffset
 from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.record_losses import RecordLoss
@@ -258,7 +261,7 @@ class TransactionalWriters:
                 maps.pop(name, None)
                 results[name] = NotLocated("its position has changed meanwhile")
             if new or maps:
-                await self._begin(new, maps)
+                await self._begin(new, maps, group, committed)
             await self._keep(group, to_keep(remotes, results, new, committed, settled), committed)
         located = [n for n, one in results.items() if isinstance(one, TransactionalQueue)]
         await self._beginnings.store(located)  # before anything is sent
@@ -315,13 +318,12 @@ class TransactionalWriters:
             return
         try:
             changed = await self._changed(group, due, found)
-            kept = {key: found[key] for name, key in due.items() if name not in changed}
-            if kept:
-                offsets = {
-                    key: TransactionOffset(at.offset, LeaderEpoch(at.leader_epoch), at.metadata)
-                    for key, at in kept.items()
-                }
-                await self._transactions.write(TransactionContent(offsets={group: offsets}))
+            if kept := {name: key for name, key in due.items() if name not in changed}:
+                offsets = {group: as_found(found, kept.values())}
+                check = partial(self._require_unchanged, group, kept, found)
+                await self._transactions.write(
+                    TransactionContent(offsets=offsets, before_commit=check)
+                )
         except Fenced:
             raise
         except TwinlogError as error:
@@ -360,14 +362,26 @@ class TransactionalWriters:
         group: str,
         remotes: Mapping[MirrorPartition, TopicPartition],
         found: Mapping[TopicPartition, Committed],
+        *,
+        stable: bool = True,
     ) -> list[MirrorPartition]:
         """Those of which an operator has committed another offset since: it stays."""
         if not remotes:
             return []
         now = await committed_offsets(
-            self._lane.destination, group, stable=True, partitions=list(remotes.values())
+            self._lane.destination, group, stable=stable, partitions=list(remotes.values())
         )
         return [name for name, remote in remotes.items() if now.get(remote) != found.get(remote)]
+
+    async def _require_unchanged(
+        self,
+        group: str,
+        remotes: Mapping[MirrorPartition, TopicPartition],
+        found: Mapping[TopicPartition, Committed],
+    ) -> None:
+        """Raise Retriable if there are any, while positions of a transaction are pending there."""
+        if changed := await self._changed(group, remotes, found, stable=False):
+            raise Retriable(f"the position of {changed[0]} has changed meanwhile")
 
     def _start(
         self, remote: TopicPartition, partition: ToBegin, found: Committed | None
@@ -443,19 +457,25 @@ class TransactionalWriters:
         self,
         positions: Mapping[MirrorPartition, SourcePosition],
         maps: Mapping[MirrorPartition, MapChange],
+        group: str,
+        found: Mapping[TopicPartition, Committed],
     ) -> None:
         begun = {name: position.begun(name) for name, position in positions.items()}
         all_begun = {**(self._begun or {}), **begun}
         names = by_remote(all_begun)
-        shared = {one.remote for one in positions.values() if len(names[one.remote]) > 1}
-        shared -= self._shared
+        remotes = {name: position.remote for name, position in positions.items()}
+        shared = {key for key in remotes.values() if len(names[key]) > 1} - self._shared
         records: list[OffsetRecord] = [
             *begun.values(),
             *map(SharedPartition, sorted(shared)),
             *(record for one in maps.values() for record in one.records),
         ]
         await self._transactions.write(
-            TransactionContent(batches=self._records(records), offsets=self._offsets(positions))
+            TransactionContent(
+                batches=self._records(records),
+                offsets=by_group(self._lane.id_prefix, positions),
+                before_commit=partial(self._require_unchanged, group, remotes, found),
+            )
         )
         self._begun, self._shared = all_begun, self._shared | shared
         self._maps |= {name: one.known for name, one in maps.items()}
@@ -464,13 +484,6 @@ class TransactionalWriters:
         """The batches with these records for `__mirror_offsets`, if there are any."""
         now_ms = self._lane.destination.brokers_time.now_ms()
         return {self._log: record_batches(records, now_ms)} if records else {}
-
-    def _offsets(self, positions: Mapping[MirrorPartition, SourcePosition]) -> GroupOffsets:
-        offsets: defaultdict[str, dict[TopicPartition, TransactionOffset]] = defaultdict(dict)
-        for name, position in positions.items():
-            group = position_group(self._lane.id_prefix, name.mirror)
-            offsets[group][position.remote] = position.committed()
-        return offsets
 
     async def write(
         self,
@@ -518,7 +531,7 @@ class TransactionalWriters:
                     batches={**batches, **records},
                     batches_behind=batches_behind,
                     partitions_behind=[self._log] if maps else [],
-                    offsets_behind=lambda _: self._offsets(written),
+                    offsets_behind=lambda _: by_group(self._lane.id_prefix, written),
                 )
             )
             self._maps |= {name: one.known for name, one in maps.items()}
