@@ -17,6 +17,7 @@ from twinlog.mirror.topic_configs import (
     agreed,
     config_changes,
     destination_configs,
+    not_of_mirroring,
     reported,
     required_configs,
     set_back,
@@ -212,6 +213,24 @@ def test_a_failover_restores_the_configs_of_the_source_topic() -> None:
         "max.message.bytes": None,
     }
     assert set_back_changes((), MODERN).keys() == MODERN
+
+
+def test_what_has_another_value_than_mirroring_needs_is_not_of_mirroring() -> None:
+    """Only by all reports; one without the configuration may know the value that is needed."""
+    needed = {"compression.type": "producer", "message.timestamp.before.max.ms": FOREVER}
+    other = {"compression.type": "zstd", "message.timestamp.before.max.ms": "5"}
+    assert not_of_mirroring([other, other], MODERN) == other.keys()
+    for report in (needed, {}, {"compression.type": "producer"}):
+        assert "compression.type" not in not_of_mirroring([other, report], MODERN)
+    assert not_of_mirroring([], MODERN) == set()
+
+
+def test_what_mirroring_does_not_need_on_a_destination_is_set_back() -> None:
+    """`max.message.bytes` may have any value that is enough; a later broker knows both limits."""
+    name = "message.timestamp.difference.max.ms"
+    report = {name: "5", "max.message.bytes": "1"}
+    assert not_of_mirroring([report], OLD) == {name}
+    assert not_of_mirroring([report], {*OLD, *MODERN}) == set()
 
 
 @pytest.mark.parametrize(

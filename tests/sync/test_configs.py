@@ -1,9 +1,12 @@
 """Configurations that must not be read, on real brokers; with lanes: end_to_end/test_configs.py."""
 
 import asyncio
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
 
 import pytest
-from clients import client, make_topic, topic_configs
+from clients import client, make_topic, topic_configs, write_state
 from secured_clusters import PASSWORDS, Secured, sasl
 from sync_contexts import sync_context
 from waiting import until_async
@@ -11,7 +14,7 @@ from waiting import until_async
 from conftest import Pair
 from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.errors import UserError
+from twinlog.kafka.errors import Refusal, Retriable, UserError
 from twinlog.kafka.requests.topics import (
     Alteration,
     AlterOperation,
@@ -20,13 +23,19 @@ from twinlog.kafka.requests.topics import (
     topic_resource,
 )
 from twinlog.lifecycle.creation import add_topics, create_mirror
+from twinlog.local.cluster import LocalCluster
+from twinlog.mirror.states import State
 from twinlog.operations.readiness.reasons import Reason
 from twinlog.operations.readiness.subject import subject_of
 from twinlog.operations.readiness.survey import survey
 from twinlog.operations.readiness.verdict import judge
+from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.store.control_topics import CONFIG_WRITER
 from twinlog.store.mirrors import MirrorStore
+from twinlog.store.topic_writer import TransactionalWriter
+from twinlog.sync import configs as config_sync
 from twinlog.sync.base import run_sync
-from twinlog.sync.configs import ConfigDifference, ConfigSync
+from twinlog.sync.configs import ConfigDifference, ConfigSync, set_configs_back
 
 pytestmark = pytest.mark.broker
 
@@ -44,6 +53,77 @@ async def retain(cluster: KafkaCluster, topics: list[str], milliseconds: int) ->
 
 async def retained(cluster: KafkaCluster, topic: str) -> str | None:
     return (await topic_configs(cluster, topic))["retention.ms"].value
+
+
+@pytest.mark.parametrize("interruption", ["takeover", "crash"])
+def test_what_a_user_sets_meanwhile_is_not_set_back(
+    any_kafka: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch, interruption: str
+) -> None:
+    """Goal: neither another writer that takes over nor a crash undoes it; all else is set back.
+
+    Both come between the set-back and its record.
+    """
+    needed = {"compression.type": "producer", "message.timestamp.type": "CreateTime"}
+    users = {"compression.type": "lz4", "message.timestamp.type": "LogAppendTime"}
+    if interruption == "takeover":  # it does not tell whose it is
+        users["max.message.bytes"] = "70000"
+    change_configs = config_sync.change_configs
+
+    async def run() -> None:
+        async with client(any_kafka) as cluster, client(any_kafka) as another:
+
+            async def become(values: dict[str, str]) -> None:
+                async def are_set() -> bool:
+                    found = await topic_configs(cluster, topic)
+                    return {name: found[name].value for name in values} == values
+
+                await until_async(are_set, what="the topic's configurations")
+
+            async def change(values: dict[str, str]) -> None:
+                alterations = [
+                    Alteration(name, AlterOperation.SET, value) for name, value in values.items()
+                ]
+                changes = {topic_resource(topic): alterations}
+                assert set((await incremental_alter_configs(another, changes)).values()) == {None}
+                await become(values)
+
+            async def interrupted(*args: Any) -> dict[str, Refusal]:
+                monkeypatch.setattr(config_sync, "change_configs", change_configs)
+                assert await change_configs(*args) == {}
+                await become({"compression.type": "zstd", "message.timestamp.type": "CreateTime"})
+                await change(users)
+                if interruption == "crash":
+                    raise Retriable("the node ends")
+                await TransactionalWriter(another, CONFIG_WRITER).fence()
+                return {}
+
+            await make_topic(cluster, topic)
+            await change({**needed, "max.message.bytes": str(64 << 20)})
+            record = MirrorTopic(
+                mirror=topic,
+                topic=topic,
+                topic_id=uuid4(),
+                partitions=1,
+                set_back=(("compression.type", "zstd"),),
+                destination_topic_id=(await cluster.refresh([topic])).topics[topic].topic_id,
+            )
+            store = MirrorStore(cluster)
+            await store.create_mirror(Mirror(name=topic, source={}, source_cluster_id="s"))
+            await store.add_topics(topic, [record])
+            await write_state(cluster, record, State.STOPPED)
+            await store.change(lambda _: [replace(record, wanted=Wanted.STOPPED)])
+            monkeypatch.setattr(config_sync, "change_configs", interrupted)
+            if interruption == "crash":
+                with pytest.raises(Retriable, match="the node ends"):
+                    await set_configs_back(cluster, store, topic, [topic])
+            assert await set_configs_back(cluster, store, topic, [topic]) == set()
+            (stored,) = (await store.snapshot()).topics_of(topic)
+            assert stored.set_back is None
+            if interruption == "crash":
+                await become({"max.message.bytes": "1048588"})
+            await become(users)
+
+    asyncio.run(run())
 
 
 def test_a_topic_without_describe_configs_right_does_not_block_others(

@@ -311,6 +311,28 @@ def set_back(source: Mapping[str, SourceConfig]) -> tuple[tuple[str, str], ...]:
     )
 
 
+def not_of_mirroring(
+    reports: Collection[Mapping[str, str | None]], known_names: Collection[str]
+) -> set[str]:
+    """The `REQUIRED` configurations that certainly have another value than mirroring needs.
+
+    They have been set back, or are a user's. `max.message.bytes` is none of them: mirroring keeps
+    what is set, if it is no less than the source's, so any value may be its own.
+
+    Args:
+        reports: values of the destination's topic, as each broker reports them. One that reports
+            nothing may know the value that mirroring needs.
+        known_names: names of the configurations that the destination's brokers know.
+    """
+    return {
+        name
+        for name, value in required_configs({}, known_names).items()
+        if name != MAX_MESSAGE_BYTES
+        and reports
+        and all(report.get(name, value) != value for report in reports)
+    }
+
+
 def set_back_changes(
     set_back_values: Iterable[tuple[str, str]], known_names: Collection[str]
 ) -> ConfigChanges:

@@ -9,17 +9,25 @@ Mirroring itself needs other values of some configurations (mirror/topic_configs
 are set back at failover, when the source may be unreachable. So the source's values are stored with
 the topic, and forgotten when they are set back: from then on the topic's configurations are its
 users'.
+
+If another writer takes over between the two, or the node ends, what is done is found not to be
+done. A user may have set something meanwhile. So one call sets a topic back once. And a value that
+is not mirroring's stays, if every broker reports it: one that is cut off from the controllers may
+still report what was set before the topic was mirrored. Kafka has no conditional change: what is
+set between the reports and the set-back, milliseconds as a rule, is overwritten.
 """
 
+import asyncio
 import logging
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import is_another
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import REFUSED_VALUE, Refusal
+from twinlog.kafka.errors import REFUSED_VALUE, Refusal, TwinlogError
 from twinlog.kafka.requests.topics import (
     Alteration,
     AlterOperation,
@@ -32,12 +40,14 @@ from twinlog.kafka.requests.topics import (
 from twinlog.lifecycle.destination_topics import chunks, known_configs
 from twinlog.lifecycle.source_configs import broker_reports, source_configs
 from twinlog.mirror.topic_configs import (
+    REQUIRED,
     ConfigChanges,
     DestinationConfig,
     accepted_batch_limit,
     config_changes,
     destination_configs,
     fixed_differences,
+    not_of_mirroring,
     set_back,
     set_back_changes,
     settled_changes,
@@ -52,6 +62,9 @@ from twinlog.sync.unsettled_configs import UnsettledConfigs, by_reason
 from twinlog.text import few
 
 log = logging.getLogger(__name__)
+
+_REPORT_S: Final = 5.0
+"""Seconds within which a broker has to report a topic's values at a failover."""
 
 
 class ConfigDifference(NamedTuple):
@@ -230,7 +243,7 @@ async def set_configs_back(
 
     This is done between fence and write of a change, so that no command adds the topics meanwhile.
     These count as done: topics that no broker has any more, topics that were recreated, and values
-    that the destination's brokers will never accept.
+    that the destination's brokers will never accept, or that are not mirroring's any more.
 
     Args:
         destination: the mirror's cluster.
@@ -242,8 +255,9 @@ async def set_configs_back(
         UserError: no right to read configurations, or to write `__mirror_config`.
         Retriable: the destination is unreachable.
     """
-    config_names = await known_configs(destination)
+    config_names = {*await known_configs(destination)}
     failures: set[str] = set()
+    done: set[MirrorTopic] = set()  # by an attempt before this one
 
     async def decide(current: Snapshot) -> list[MirrorTopic]:
         states = await store.states()
@@ -255,16 +269,25 @@ async def set_configs_back(
             and topic.set_back is not None
             and states.stopped(topic.mirror_partitions)
         ]
-        destination_topics = (
-            (await destination.refresh([topic.topic for topic in topics])).topics if topics else {}
-        )
-        changes = {
-            topic.topic: set_back_changes(topic.set_back or (), config_names)
+        failures.clear()
+        if not topics:
+            return []
+        metadata = await destination.refresh([topic.topic for topic in topics])
+        destination_topics = metadata.topics
+        due = {
+            topic.topic: topic
             for topic in topics
-            if topic.topic in destination_topics
+            if topic not in done
+            and topic.topic in destination_topics
             and not is_another(topic.destination_topic_id, destination_topics[topic.topic].topic_id)
         }
+        kept = await _not_of_mirroring(destination, metadata.brokers, due, config_names)
+        changes = {
+            name: set_back_changes(topic.set_back or (), config_names - kept[name])
+            for name, topic in due.items()
+        }
         refusals = await change_configs(destination, changes, "back")
+        done.update(due[name] for name in due.keys() - refusals.keys())
         absent = {
             name
             for name, refusal in refusals.items()
@@ -272,7 +295,6 @@ async def set_configs_back(
         }
         absent |= {topic.topic for topic in topics} - destination_topics.keys()
         deleted = await absent_everywhere(destination, absent) if absent else set()
-        failures.clear()
         failures.update(absent - deleted)
         failures.update(
             name
@@ -283,6 +305,48 @@ async def set_configs_back(
 
     await store.change(decide)
     return failures
+
+
+async def _not_of_mirroring(
+    destination: KafkaCluster,
+    nodes: Collection[int],
+    names: Collection[str],
+    config_names: Collection[str],
+) -> dict[str, set[str]]:
+    """By topic, the configurations that are not mirroring's any more (`not_of_mirroring`).
+
+    A broker that does not answer holds up no failover: then they count as mirroring's.
+    """
+    keys = [requirement.name for requirement in REQUIRED]
+
+    async def reported(node: int) -> dict[str, Mapping[str, str | None]]:
+        values: dict[str, Mapping[str, str | None]] = {}
+        with suppress(TwinlogError):
+            for group in chunks(list(names)):
+                resources = [topic_resource(name) for name in group]
+                answers = await describe_configs(
+                    destination, resources, keys, node=node, timeout=_REPORT_S
+                )
+                values |= {
+                    name: {key: entry.value for key, entry in entries.items()}
+                    for (_, name), entries in answers.items()
+                    if not isinstance(entries, Refusal)
+                }
+        return values
+
+    reports = await asyncio.gather(*map(reported, nodes)) if names else []
+    kept = {
+        name: not_of_mirroring([report.get(name, {}) for report in reports], config_names)
+        for name in names
+    }
+    for name, configs in kept.items():
+        if configs:
+            log.info(
+                "%s: not changed back, as mirroring needs another value: %s",
+                name,
+                few(sorted(configs)),
+            )
+    return kept
 
 
 async def change_configs(
