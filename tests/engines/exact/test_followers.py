@@ -111,6 +111,7 @@ class World:
         self.partition.append.place(START, plane.now(), compared=True)
         plane.emit(self.partition, SourceLed(LeaderReport(LEADER, 5, TOPIC_ID)))
         plane.emit(self.partition, SourceBounds(Offset(0), Offset(0), 0, at_least=False))
+        plane.fetcher.leave(self.partition)
         self.partition.source_replica = FOLLOWER
         self.partition.redirect_at = plane.now() + 1000
         self.partition.source_heard_at = plane.now()

@@ -110,10 +110,8 @@ class Fetcher:
             return
         if partition.follows and self._plane.now() >= partition.redirect_at:
             self.return_to_leader(partition)
-        key = self._loops.key(partition)
-        if self._keys.get(partition, key) != key:
-            self.leave(partition)
-        self._keys[partition] = key
+        if (key := self._keys.get(partition)) is None:  # what changes its loop calls `leave`
+            key = self._keys[partition] = self._loops.key(partition)
         positions, left_out = self._positions[key], self._left_out[key]
         if append.queued_bytes >= self._plane.settings.partition_queue_bytes:
             if partition not in left_out:
@@ -121,13 +119,13 @@ class Fetcher:
                 positions.pop(partition.key, None)
                 left_out.add(partition)
             return
-        position, last_position = partition.fetch_position, positions.get(partition.key)
-        if position == last_position:
-            return  # as after most answers of the destination, which do not change the plan
+        last_position = positions.get(partition.key)
         if last_position is None:
             left_out.discard(partition)
             self._counts_from[partition] = self._plane.now()
-        positions[partition.key] = position
+        elif partition.is_fetched_from(last_position):
+            return  # as after most answers of the destination, which do not change the plan
+        positions[partition.key] = partition.fetch_position
         if key not in self._wake:
             self._wake[key] = asyncio.Event()
             self._plane.start(self._loop(key))

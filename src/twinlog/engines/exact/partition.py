@@ -109,6 +109,17 @@ class ExactPartition:
         end = self.append.planned_end
         return FetchPosition(end, self.source_epochs.before(end), self.source_leader_epoch)
 
+    def is_fetched_from(self, position: FetchPosition) -> bool:
+        """Whether an earlier `fetch_position` still holds, without the epochs of all offsets.
+
+        The epoch before an offset does not change: it is learned when the plan reaches the offset,
+        before the partition is fetched from there.
+        """
+        return (
+            position.offset == self.append.planned_end
+            and position.leader_epoch == self.source_leader_epoch
+        )
+
     @property
     def mirrored_epoch(self) -> LeaderEpoch:
         """The source's leader epoch of the destination's last record; -1 if unknown."""
