@@ -34,7 +34,6 @@ from twinlog.engines.exact.append import PartitionAppend
 from twinlog.engines.exact.confirmations import Confirmations
 from twinlog.engines.exact.events import (
     LOOK,
-    Action,
     After,
     At,
     Do,
@@ -225,12 +224,13 @@ class DataPlane:
         finally:
             self.held_bytes += partition.append.queued_bytes - before
         for action in actions:
-            self._do(partition, action)
-
-    def _do(self, partition: ExactPartition, action: Action) -> None:
-        match action:
-            case Do():
+            if isinstance(action, Do):
                 self._carry_out[action](partition)
+            else:
+                self._note_or_wait(partition, action)
+
+    def _note_or_wait(self, partition: ExactPartition, action: At | After | Note) -> None:
+        match action:
             case At(moment, event):
                 asyncio.get_running_loop().call_at(moment, self.emit, partition, event)
             case After(delay, event):

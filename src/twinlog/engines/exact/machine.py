@@ -104,16 +104,16 @@ def step(  # noqa: C901, PLR0911, PLR0912 - the one table of all events
         return []
     match event:
         # The first three are those of each small transaction.
-        case BatchAnswered(answer):
-            return _answered(partition, answer, moment)
+        case BatchAnswered():
+            return _answered(partition, event.answer, moment)
         case RoundBegan():
             partition.filling = True
             partition.gap_begins(moment.now)
             return []
-        case RoundEnded(end):
+        case RoundEnded():
             partition.filling = False
             partition.gap_ends(moment.now)
-            return _round_ended(partition, end, moment)
+            return _round_ended(partition, event.end, moment)
         case Look():
             return _look(partition, moment)
         case SourceBounds():
