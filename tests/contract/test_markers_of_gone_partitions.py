@@ -16,6 +16,7 @@ from contract.kafka_bench import KafkaBench, run_on_kafka
 from contract.model_bench import run_on_model
 from twinlog.engines.kafka_ports import MAX_MARKERS
 from twinlog.engines.ports import MarkerRequest, Markers
+from twinlog.kafka.client.metadata import Metadata
 from twinlog.kafka.protocol.markers import Marker
 from twinlog.kafka.requests import transactions
 from twinlog.kafka.requests.transactions import write_txn_markers
@@ -118,7 +119,7 @@ def test_the_entry_with_most_partitions_is_last(
         partitions = await bench.topic(2)
         producer = await bench.destination.init_producer(bench.name("marker"))
         wanted = dict.fromkeys(partitions, Markers(2, 16, 32)) | {GONE: Markers(1, 16, 32)}
-        monkeypatch.setattr(bench.destination, "_leads", lambda *_: True)
+        monkeypatch.setattr(Metadata, "leads", lambda *_: True)
         async with asyncio.timeout(120):
             found = await bench.destination.write_markers([MarkerRequest(producer, wanted)], node=1)
         assert found == dict.fromkeys(partitions, 0) | {GONE: 3}

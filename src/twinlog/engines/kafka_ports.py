@@ -394,7 +394,8 @@ class KafkaDestination:
             for partition, markers in request.partitions.items()
         }
         if node is not None:
-            misrouted = [p for p in wanted if not self._leads(node, p)]
+            metadata = self._cluster.metadata
+            misrouted = [p for p in wanted if not metadata.leads(node, p)]
             for p in misrouted:
                 del wanted[p]
             codes = await self._write_markers(node, wanted, committed)
@@ -411,10 +412,6 @@ class KafkaDestination:
             p: result.code if isinstance(result, Refusal) else result
             for p, result in answers.items()
         }
-
-    def _leads(self, node: int, partition: TopicPartition) -> bool:
-        """Whether this broker leads the partition, by the newest metadata."""
-        return self._cluster.metadata.leads(node, partition)
 
     async def _write_markers(
         self, node: int, wanted: _Wanted, committed: bool

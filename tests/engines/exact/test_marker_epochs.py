@@ -45,7 +45,7 @@ def test_an_attempt_and_an_earlier_bulk_request_exclude_each_other(
     Behind the attempt no marker of the request lands.
     """
     epoch = lasts[0].epoch
-    before, end = common(lasts)
+    before, end = common([marker.coordinator_epoch for marker in lasts])
     many, only = LastMarker(epoch, before), LastMarker(epoch, end)
     for last in (lasts[0], many):
         attempt = LastMarker(epoch + later, disputed(last, epoch + later))
@@ -64,7 +64,7 @@ def test_epochs_are_valid_at_the_limits_of_both_numbers() -> None:
     assert disputed(NO_MARKER, 32_000) == 0
     near = LastMarker(5, LAST_COORDINATOR_EPOCH - STEP)
     assert used_up(near)
-    assert common([near]) == (near.coordinator_epoch, LAST_COORDINATOR_EPOCH)
+    assert common([near.coordinator_epoch]) == (near.coordinator_epoch, LAST_COORDINATOR_EPOCH)
     assert disputed(LastMarker(5, LAST_COORDINATOR_EPOCH), 6) == LAST_COORDINATOR_EPOCH
     assert not used_up(LastMarker(5, 10**9))
     assert common([]) == (0, STEP)

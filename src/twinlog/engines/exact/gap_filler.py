@@ -41,6 +41,8 @@ _Round = tuple[int, int]
 _ALL_NODES: Final = -1
 _ALL_SHARDS: Final = -1
 
+_BEGAN: Final = RoundBegan()
+
 _Gaps = Mapping[ExactPartition, Gap]
 
 
@@ -163,7 +165,7 @@ class GapFiller:
         emit = self._plane.emit
         fencing = {p: gap for p, gap in gaps.items() if p.append.fences_data_first}
         gaps = fencing or gaps
-        self._plane.emit_all((partition, RoundBegan()) for partition in gaps)
+        self._plane.emit_all((partition, _BEGAN) for partition in gaps)
         answers: Mapping[TopicPartition, LogEnd] = {}
         try:
             answers = await self._filled(gaps, key, fences=bool(fencing))

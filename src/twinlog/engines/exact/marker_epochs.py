@@ -73,12 +73,15 @@ def disputed(marker: LastMarker, epoch: int) -> int:
     )
 
 
-def common(lasts: Iterable[LastMarker]) -> tuple[int, int]:
+def common(coordinator_epochs: Iterable[int]) -> tuple[int, int]:
     """The coordinator epochs for settled partitions: of all markers but the last, and of the last.
 
     All of them get one pair, so that a request has one entry for many partitions.
+
+    Args:
+        coordinator_epochs: of the last marker in each of the partitions.
     """
-    before = max((marker.coordinator_epoch for marker in lasts), default=0)
+    before = max(coordinator_epochs, default=0)
     return before, min(before + STEP, LAST_COORDINATOR_EPOCH)
 
 

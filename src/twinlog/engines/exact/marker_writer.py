@@ -180,7 +180,7 @@ class MarkerWriter:
         self, gaps: Mapping[TopicPartition, Gap], lasts: Lasts
     ) -> dict[TopicPartition, Markers]:
         """As many markers as these gaps need, where the last marker is of the own epoch."""
-        before, end = common([lasts[p] for p in gaps])
+        before, end = common([lasts[p].coordinator_epoch for p in gaps])
         return {
             p: Markers(min(gap.end - gap.start, self._at_once), before, end)
             for p, gap in gaps.items()
@@ -400,10 +400,11 @@ async def write_all(
     codes = await send(
         [(writer, part.request) for writer, part in prepared.items()], destination, node=node
     )
+    forbidden = {partition for partition, code in codes.items() if code in _FORBIDDEN}
     results: dict[TopicPartition, LogEnd] = {}
     to_read: list[TopicPartition] = []
     for writer, part in prepared.items():
-        if any(codes.get(p) in _FORBIDDEN for p in part.request.partitions):
+        if not forbidden.isdisjoint(part.request.partitions):
             continue
         results |= part.found
         for partition, markers in part.request.partitions.items():
