@@ -22,11 +22,14 @@ class GivenRequests:
         self._answers: set[asyncio.Future[Answers]] = set()
 
     def add(self, request: Awaitable[Answers]) -> asyncio.Future[Answers]:
-        """Keep a request until it is answered; return its answer."""
+        """Keep a request until `end`; return its answer."""
         answer = asyncio.ensure_future(request)
         self._answers.add(answer)
-        answer.add_done_callback(self._answers.discard)
         return answer
+
+    def end(self, answer: Awaitable[Answers]) -> None:
+        """Forget a request: it was answered, or an error has ended it."""
+        self._answers.difference_update((answer,))
 
     def withdraw(self) -> None:
         """Cancel all; those that were sent already are not called back."""

@@ -87,6 +87,7 @@ class Sender:
             The batches, their partitions, and whether a gap follows one of the batches.
         """
         room, fresh_after_ms = self._plane.settings.produce_max_bytes, self._plane.fresh_after_ms()
+        now = self._plane.now()
         batches: list[Batch] = []
         owners: list[ExactPartition] = []
         before_gaps = False
@@ -100,7 +101,7 @@ class Sender:
                 ready[partition] = None
             elif next_piece is not None:
                 before_gaps = True
-                partition.gap_begins(self._plane.now())
+                partition.gap_begins(now)
             header = patched_header(data.header, data.records, producer_id, epoch, sequence)
             batches.append(Batch(partition.key, header, data.records))
             owners.append(partition)
@@ -141,6 +142,7 @@ class Sender:
                 (partition, _outcome(answers.get(partition.key))) for partition in owners
             )
         finally:
+            self._requests.end(request)
             self._in_flight[node] -= 1
             self._before_gaps[node] -= before_gap
             self._answer_events[node].set()

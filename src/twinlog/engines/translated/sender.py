@@ -141,6 +141,7 @@ class FlowSender:
                 partition.unguarded_until = unguarded_until
             self._flow.ask_leaders()
         finally:
+            self._requests.end(request)
             self._in_flight[node] -= 1
             for partition, _, _ in owners:
                 partition.in_flight -= 1

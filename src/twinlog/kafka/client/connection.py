@@ -571,7 +571,7 @@ class Connection:
             request = self._outbox.popleft()
             if not request.future.done():
                 self._transmit(request)
-        if self.can_send:
+        if not self._room.is_set() and self.can_send:
             self._room.set()
 
     def _timer(self, name: str, delay: float, action: Callable[[], None]) -> None:
