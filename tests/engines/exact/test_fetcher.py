@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import cast
 from uuid import UUID
 
@@ -12,12 +12,15 @@ from sole_owner import owned_for_good
 
 from twinlog.engines.exact import fetch_loops
 from twinlog.engines.exact.data_plane import DataPlane
+from twinlog.engines.exact.events import LOOK, SourceLed
 from twinlog.engines.exact.fetch_loops import DISTANT_FETCHERS, DISTANT_S, FetchLoops
+from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.shard import Shard
 from twinlog.engines.exact.spec import PartitionSpec
-from twinlog.engines.ports import DestinationPort, FetchResult, SourcePort
+from twinlog.engines.ports import DestinationPort, FetchResult, LeaderReport, SourcePort
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.types import FetchPosition, TopicPartition
+from twinlog.mirror.throttle import Throttle
 
 KEYS = [TopicPartition("t", index) for index in range(16)]
 
@@ -121,6 +124,61 @@ def test_the_partitions_of_a_distant_broker_share_several_connections(
         fetched = [key for _, keys, _ in fetches for key in keys]
         assert sorted(fetched) == KEYS
         assert all(size == (64 << 20) // len(keys) for _, keys, size in fetches)
+        await plane.close()
+
+    asyncio.run(body())
+
+
+def _led(plane: DataPlane, partition: ExactPartition) -> None:
+    plane.emit(partition, SourceLed(LeaderReport(2, 5, UUID(int=1))))
+
+
+def _throttled(plane: DataPlane, _: ExactPartition) -> None:
+    plane.set_throttle(Throttle(rate=1000), lanes=1)
+
+
+def _redirected(plane: DataPlane, partition: ExactPartition) -> None:
+    plane.fetcher._redirect(partition, 3)
+    plane.emit(partition, LOOK)
+
+
+def _returned(plane: DataPlane, partition: ExactPartition) -> None:
+    _redirected(plane, partition)
+    partition.redirect_at = 0.0
+    plane.emit(partition, LOOK)
+
+
+@pytest.mark.parametrize("change", [_led, _throttled, _redirected, _returned])
+def test_whatever_changes_the_loop_of_a_partition_moves_it(
+    change: Callable[[DataPlane, ExactPartition], None],
+) -> None:
+    """Goal: it is fetched by the loop that it belongs to, and by no other."""
+
+    async def body() -> None:
+        plane = _plane(Recording(), LaneSettings())
+        fetcher, partition = plane.fetcher, plane.partitions[KEYS[0]]
+        partition.destination_node = 1
+        change(plane, partition)
+        key = fetcher._loops.key(partition)
+        assert fetcher._keys[partition] == key
+        assert [k for k, its in fetcher._positions.items() if partition.key in its] == [key]
+        await plane.close()
+
+    asyncio.run(body())
+
+
+def test_a_new_leader_epoch_is_sent_with_the_next_fetch() -> None:
+    """Goal: a leader refuses no fetch for long because the same broker leads in a new epoch."""
+
+    async def body() -> None:
+        plane = _plane(Recording(), LaneSettings())
+        partition = plane.partitions[KEYS[0]]
+        partition.destination_node = 1
+        for epoch in (5, 6):
+            plane.emit(partition, SourceLed(LeaderReport(1, epoch, UUID(int=1))))
+            position = plane.fetcher._positions[1, 0][partition.key]
+            assert position == partition.fetch_position
+            assert position.leader_epoch == epoch
         await plane.close()
 
     asyncio.run(body())
