@@ -190,3 +190,13 @@ def test_where_copies_are_lost_the_next_one_follows_and_nothing_is_translated_ba
     back = [found.to_source(offset) for offset in range(10)]
     assert [one.offset for one in back] == [0, 1, 2, 3, 4, None, None, None, 9, 10]
     assert {one.answer for one in back[5:8]} == {MapAnswer.LOST}
+
+
+def test_copies_without_a_place_are_in_front_of_the_map_and_of_what_is_lost() -> None:
+    runs = OffsetRuns(Ends(Offset(10), Offset(50)))
+    whole = RecordedMap(runs, Offset(10), pending=False)
+    assert whole.front_end == 0, "nothing was copied below"
+    lacking = replace(whole, lacks_start=True)
+    assert lacking.front_end == 10
+    assert replace(lacking, lost_sources=((Offset(12), Offset(14)),)).front_end == 10
+    assert replace(lacking, lost_sources=((Offset(6), Offset(10)),)).front_end == 6

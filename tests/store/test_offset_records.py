@@ -77,6 +77,7 @@ HEAD = MapHead(NAME, ROUTE, Offset(70), 3, 4, Ends(Offset(60), Offset(66)))
         MapPart(CHUNK),
         HEAD,
         replace(HEAD, tail="7,1,2,3", lacks_start=True, lost=True),
+        replace(HEAD, lacks_start=True, unproven_end=Offset(50)),
     ],
 )
 def test_a_record_survives_its_encoding(stored: OffsetRecord) -> None:

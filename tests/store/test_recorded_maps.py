@@ -171,6 +171,43 @@ def test_a_map_tells_that_more_was_copied_below_it(
     assert (found.lost_sources, found.lost_places) == (((60, 70),), ((20, 25),))
 
 
+@pytest.mark.parametrize(
+    ("begin", "lost_from", "behind_another", "unproven_end"),
+    [
+        (80, 60, True, 60),  # nothing of the flow's own was left, and it had begun at 60
+        (80, 0, True, 0),  # at 0: all that was copied is known to be lost
+        (60, 60, True, 60),  # the topic was recreated
+        (60, 70, True, 0),  # some of it was left, and all in front of that
+        (60, 60, False, 0),  # the flow has copied nothing in front of it
+    ],
+)
+def test_a_loss_that_reaches_the_beginning_of_a_map_may_reach_further(
+    monkeypatch: pytest.MonkeyPatch,
+    begin: int,
+    lost_from: int,
+    unproven_end: int,
+    *,
+    behind_another: bool,
+) -> None:
+    """Goal: what another program has copied in front of the map may be lost with it."""
+    at = Ends(Offset(begin), Offset(30))
+    plan = SequencePlan(ProducerId(7), ProducerEpoch(1), Sequence(0), (), at)
+    losses = (LostCopies(Offset(lost_from), Offset(80), Offset(20), Offset(25)),)
+    stored_plan = StoredPlan(NAME, plan, ROUTE, behind_another=behind_another, losses=losses)
+    chunks = {NAME: [MapChunk(NAME, 0, at, ()).encoded()]}
+
+    async def partitions(*_: object) -> int:
+        return 1
+
+    async def stored(*_: object) -> dict[int, StoredOffsets]:
+        return {0: StoredOffsets(plans={NAME: stored_plan}, chunks=chunks)}
+
+    monkeypatch.setattr(recorded_maps, "partition_count", partitions)
+    monkeypatch.setattr(recorded_maps, "read_offsets", stored)
+    (found,) = asyncio.run(read_maps(cast("KafkaCluster", None), [TOPIC])).values()
+    assert found.unproven_end == unproven_end
+
+
 def test_only_what_no_broker_knows_is_no_map(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: by one broker that does not know `__mirror_offsets`, nothing counts as copied."""
     asked: list[str] = []
@@ -208,6 +245,7 @@ def _headed(head: MapHead, *chunks: MapChunk) -> StoredOffsets:
         ({"route": ROUTE._replace(source_topic_id=UUID(int=9))}, False),
         ({"route": ROUTE._replace(topic_id=UUID(int=9))}, False),
         ({"lost": True, "lacks_start": True}, True),
+        ({"lacks_start": True, "unproven_end": Offset(4)}, True),
     ],
 )
 def test_a_map_with_a_head_is_of_the_topics_that_are_copied(
@@ -235,6 +273,7 @@ def test_a_map_with_a_head_is_of_the_topics_that_are_copied(
     for recorded in maps.values():
         assert (recorded.position, recorded.pending) == (9, False)
         assert (recorded.lost, recorded.lacks_start) == (head.lost, head.lacks_start)
+        assert recorded.unproven_end == head.unproven_end
         assert recorded.runs.start == (5, 1)
         assert recorded.follows_another, "the map of its first parts was given up"
         assert recorded_translation([TOPIC], maps).passed == maps.keys()

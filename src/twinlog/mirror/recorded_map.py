@@ -19,10 +19,13 @@ that was copied before the map was read is missing in it.
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from twinlog.kafka.types import Offset
 from twinlog.mirror.offset_runs import OffsetRuns
+
+NONE_UNPROVEN: Final = Offset(0)
+"""See `RecordedMap.unproven_end`."""
 
 
 class MapAnswer(Enum):
@@ -88,10 +91,22 @@ class RecordedMap:
     loss, or of after it."""
     follows_another: bool = False
     """Whether a former map may have been given up for it: offsets that it gave may be too high."""
+    unproven_end: Offset = NONE_UNPROVEN
+    """What was copied of the source's offsets below it may be lost: the map has begun anew, or a
+    loss reaches down to its beginning. 0: none."""
 
     def has_lost(self, offset: int) -> bool:
         """Whether the destination has lost the copy of this offset of the source."""
         return any(start <= offset < end for start, end in self.lost_sources)
+
+    @property
+    def front_end(self) -> Offset:
+        """The source's offset below which copies are whose place is not known; 0: there are none.
+
+        Copies that are known to be lost are none of them.
+        """
+        firsts = [self.runs.start.source, *(start for start, _ in self.lost_sources)]
+        return min(firsts) if self.lacks_start else Offset(0)
 
     def to_destination(self, offset: int) -> OffsetAnswer:
         """Where the destination has this offset of the source.

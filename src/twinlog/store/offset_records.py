@@ -36,8 +36,9 @@
                                                 which the map is complete; parts: [first, last],
                                                 numbers of its parts; end: [source, destination]
                                                 of the last one; tail: as in the metadata of the
-                                                position that is committed with it; and flags:
-                                                lacks_start, lost
+                                                position that is committed with it; flags:
+                                                lacks_start, lost; unproven_end: the source's offset
+                                                at which it has begun anew, absent if it has not
     ["part", mirror, topic, partition, number]  a part of such a map, as those of "map"
 
 The topic has as many partitions as `__mirror_state`, and a partition of a flow has its records in
@@ -70,6 +71,7 @@ from twinlog.kafka.types import (
 )
 from twinlog.mirror.offset_runs import EncodedRuns, Ends, decode_runs, end_of
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.recorded_map import NONE_UNPROVEN
 from twinlog.mirror.sequence_plan import SequencePlan, SourceRun, Taken
 from twinlog.store.config_records import topic_id_of, topic_id_text
 from twinlog.store.json_fields import JsonObject, decode_json, encode_json
@@ -198,6 +200,9 @@ class MapHead:
     """Whether more may have been copied below the map, and where to is not known."""
     lost: bool = False
     """Whether the destination is known to have lost records of the map."""
+    unproven_end: Offset = NONE_UNPROVEN
+    """The source's offset at which the map has begun anew: what the flow has copied below it may be
+    lost. 0: it has not. Versions that do not know it store the head without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +281,7 @@ def encode(record: OffsetRecord) -> tuple[bytes, bytes | None]:
             key, body = ["map", *name, number], _chunk_fields(record)
         case MapPart(chunk):
             key, body = ["part", *chunk.name, chunk.number], _chunk_fields(chunk)
-        case MapHead(name, route, position, first, last, end, tail_text, lacks_start, is_lost):
+        case MapHead(name, route, position, first, last, end, tail_text, lacks_start, is_lost, at):
             key = ["head", *name]
             body = {
                 "route": _route_fields(route),
@@ -286,6 +291,7 @@ def encode(record: OffsetRecord) -> tuple[bytes, bytes | None]:
                 "tail": tail_text,
                 "lacks_start": lacks_start,
                 "lost": is_lost,
+                **({"unproven_end": at} if at else {}),
             }
     return encode_json(key), encode_json({"version": _VERSION, **body})
 
@@ -332,6 +338,9 @@ def _head(name: MirrorPartition, body: JsonObject) -> MapHead:
         tail=body.text("tail"),
         lacks_start=body.flag("lacks_start"),
         lost=body.flag("lost"),
+        unproven_end=(
+            Offset(body.number("unproven_end")) if body.has("unproven_end") else NONE_UNPROVEN
+        ),
     )
 
 

@@ -6,6 +6,7 @@ They say nothing about the present ones, so the route of each plan is compared.
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
@@ -56,7 +57,7 @@ async def read_maps(
                 parts = offsets.chunks.get(name, ())
                 lacks_start = plan.behind_another or (bool(parts) and parts[0].number > 0)
                 pending = bool(plan.plan.runs)
-                maps[name.source] = RecordedMap(
+                recorded = RecordedMap(
                     runs,
                     position,
                     pending,
@@ -67,6 +68,10 @@ async def read_maps(
                         (one.destination_start, one.destination_end) for one in plan.losses
                     ),
                 )
+                # No copy of the flow's own was left: the loss may have begun in front of them.
+                if any(start <= runs.start.source for start, _ in recorded.lost_sources):
+                    recorded = replace(recorded, unproven_end=recorded.front_end)
+                maps[name.source] = recorded
     return maps
 
 
@@ -115,6 +120,7 @@ def _decoded(
             lacks_start=head.lacks_start,
             lost=head.lost,
             follows_another=head.lacks_start or head.first > 0,
+            unproven_end=head.unproven_end,
         )
     return maps
 

@@ -101,7 +101,9 @@ class Log:
 
 def begun(log: Log, at: int = 0, place: int = 0, *, lacks_start: bool = False) -> KnownMap:
     start = Ends(Offset(at), Offset(place))
-    return log.write(new_map(NAME, log.read(), position(at), start, lacks_start=lacks_start))
+    return log.write(
+        new_map(NAME, log.read(), position(at), start, lacks_start=lacks_start, is_anew=False)
+    )
 
 
 def test_a_map_grows_with_its_transactions() -> None:
@@ -234,7 +236,9 @@ def test_a_map_goes_on_at_its_own_position_only(changed: dict[str, Any], reason:
 def test_a_map_that_begins_anew_has_nothing_of_the_former_one() -> None:
     log = Log()
     known = log.write(grown_map(NAME, begun(log), position(12, copies(0, (0, 4))), landed((0, 4))))
-    change = new_map(NAME, known, position(7), Ends(Offset(7), Offset(20)), lacks_start=True)
+    change = new_map(
+        NAME, known, position(7), Ends(Offset(7), Offset(20)), lacks_start=True, is_anew=True
+    )
     assert DroppedPart(NAME, 0) in change.records
     known = log.write(change)
     assert not log.runs()
@@ -256,6 +260,11 @@ def test_a_log_that_is_shorter_begins_the_map_anew() -> None:
     assert log.runs() == [Run(Offset(12), Offset(52), 3)]
     assert known.head is not None
     assert known.head.lacks_start
+    assert known.head.unproven_end == 12
+    later = position(16, copies(15, (15, 16)))
+    known = log.write(grown_map(NAME, known, later, landed((55, 1))))
+    assert known.head is not None
+    assert known.head.unproven_end == 12, "it stays"
 
 
 def test_lost_and_dropped_maps_do_not_go_on() -> None:
@@ -283,7 +292,9 @@ def test_what_cannot_be_read_concerns_its_partition_alone(spoiled: str) -> None:
     """Goal: the others go on; the map begins anew, under numbers that no part has had."""
     log = Log()
     known = log.write(grown_map(NAME, begun(log), position(12, copies(0, (0, 4))), landed((0, 4))))
-    other = new_map(OTHER, NO_MAP, position(3), Ends(Offset(3), Offset(9)), lacks_start=False)
+    other = new_map(
+        OTHER, NO_MAP, position(3), Ends(Offset(3), Offset(9)), lacks_start=False, is_anew=False
+    )
     for record in other.records:
         log._append(*encode(record))
     assert known.head is not None
@@ -389,6 +400,7 @@ def test_a_map_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch, *, is_lef
         known, at = log.write(change), at + 2
         assert known.head is not None
         assert known.head.lacks_start == (number > 2 * PART_RUNS)
+        assert known.head.unproven_end == 0, "what was recorded before is no loss"
     assert [run.source for run in log.runs()] == [*range(4 * PART_RUNS + 4, at, 2)]
     stored = fold_offsets(log.records).headed[NAME]
     assert len(stored.parts) == (3 if is_left else 2)
@@ -477,14 +489,21 @@ def test_what_becomes_of_a_map_when_its_partition_is_located(
     assert changes(port, known, position(12), compared=routed) == (None, None)
     assert not port.asked
     assert not caplog.records
-    for begin, lacks_start in (([NAME], False), ([], True)):
-        change, _ = changes(port, known, position(5), begin=begin)
+    taken_over = replace(position(5), copied_to=Offset(5))
+    for at, begin, lacks_start, unproven_end in (
+        (position(5), [NAME], False, 0),
+        (taken_over, [NAME], True, 0),
+        (taken_over, [], True, 5),
+        (position(5), [], True, 5),
+    ):
+        change, _ = changes(port, known, at, begin=begin)
         assert change is not None
         assert change.known.head is not None
         assert change.known.head.lacks_start == lacks_start
+        assert change.known.head.unproven_end == unproven_end
         assert change.known.last is not None
         assert change.known.last.start == (5, 70)
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
     bounds: list[dict[TopicPartition, LogBounds]] = [{}, {REMOTE: LogBounds(5, -1, -1, -1)}]
     for each in bounds:
         change, why = changes(Port(each), NO_MAP, position(5))
@@ -495,7 +514,9 @@ def test_what_becomes_of_a_map_when_its_partition_is_located(
 def test_records_are_cut_into_batches_that_brokers_accept() -> None:
     def part(at: int) -> MapPart:
         name, start = NAME._replace(topic="t" * 200, partition=at), Ends(Offset(1), Offset(1))
-        last = new_map(name, NO_MAP, position(1), start, lacks_start=False).known.last
+        last = new_map(
+            name, NO_MAP, position(1), start, lacks_start=False, is_anew=False
+        ).known.last
         assert last is not None
         return MapPart(last)
 

@@ -319,6 +319,7 @@ def test_a_map_is_refused_where_records_are_lost(located: Located) -> None:
     assert isinstance(located(is_mapped=True), NotLocated), "the position says that it is lost"
     assert _start(located(is_mapped=True, passes_lost=True)) == 5
     assert (located.head().lost, located.head().lacks_start) == (False, True)
+    assert located.head().unproven_end == 5
     assert located.head().position == position_of == 5
 
 

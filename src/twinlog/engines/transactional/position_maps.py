@@ -24,7 +24,8 @@ The last part has up to 100 runs, since each transaction writes it again; those 
 
 Otherwise it begins anew at the position, at the high watermark of the remote log, under new numbers
 of parts. What is below is not translated then (`lacks_start`): its copies are somewhere, and where
-is not known. What was not recorded is never guessed.
+is not known. What was not recorded is never guessed. Unless the flow itself has copied nothing yet,
+they may be lost, too, which the head keeps (`unproven_end`).
 
 A flow has no map if what is in a record may route it, or if it has a query or a function
 (`mirror.flow.records_map`): records of others may be between two copies of a partition then. If
@@ -52,6 +53,7 @@ from twinlog.kafka.log.records import Encoded, RawRecord, build, encode_tail
 from twinlog.kafka.types import Offset
 from twinlog.mirror.offset_runs import Ends, Run, landed_runs
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.recorded_map import NONE_UNPROVEN
 from twinlog.store.map_chunks import CHUNK_RUNS, PART_RUNS, EncodedChunk, MapChunk, extended
 from twinlog.store.offset_log import HeadedMap, StoredOffsets
 from twinlog.store.offset_records import (
@@ -146,8 +148,9 @@ def new_map(
     start: Ends,
     *,
     lacks_start: bool,
+    is_anew: bool,
 ) -> MapChange:
-    """Begin a map anew.
+    """Begin a map.
 
     Args:
         name: the partition.
@@ -155,6 +158,7 @@ def new_map(
         position: the position that is committed with it.
         start: where the map begins; no later copy lands below.
         lacks_start: whether something may have been copied before.
+        is_anew: whether the flow itself may have copied it, so that a loss may be why it begins.
     """
     number, dropped, lowest = known.numbers[1] + 1, *_dropped_parts(name, known)
     part = MapChunk(name, number, start, ())
@@ -167,6 +171,7 @@ def new_map(
         start,
         tail=_tail(position),
         lacks_start=lacks_start,
+        unproven_end=start.source if is_anew else NONE_UNPROVEN,
     )
     return MapChange(
         [*dropped, MapPart(part), head], KnownMap(head, part, numbers=(lowest, number))
@@ -205,7 +210,7 @@ def grown_map(
     if runs and runs[0].destination < last.end.destination:
         # The log is shorter than it was, and no tail has shown it: copies are lost.
         start = Ends(copies.start, runs[0].destination)
-        before, known = new_map(name, known, position, start, lacks_start=True)
+        before, known = new_map(name, known, position, start, lacks_start=True, is_anew=True)
         head, last = known.head, known.last
         assert head is not None
         assert last is not None
@@ -315,7 +320,8 @@ async def changed_maps(
         if log_bounds is None or log_bounds.error:
             unknown[name] = f"cannot read the bounds of {position.remote}, where its map begins"
             continue
-        has_copied = name not in begin or bool(position.copied_to)
+        is_anew = name not in begin
+        has_copied = is_anew or bool(position.copied_to)
         if has_copied:
             log.warning(
                 "%s: its map of offsets begins anew at source offset %d, and lower offsets are not "
@@ -324,7 +330,9 @@ async def changed_maps(
             )
         start = Ends(position.offset, Offset(log_bounds.high_watermark))
         changes[name] = new_map(
-            name, maps.get(name, NO_MAP), position, start, lacks_start=has_copied
+            *(name, maps.get(name, NO_MAP), position, start),
+            lacks_start=has_copied,
+            is_anew=is_anew,
         )
     return {name: one for name, one in changes.items() if one is not None}, unknown
 
